@@ -12,13 +12,15 @@ import pytest
 
 
 def pytest_configure():
-    """Take Ctrl-C, which processes of xdist ignore, and with them whatever they start.
+    """Let the suite run the same whatever the caller's shell has set.
 
-    What a program writes, and how it ends, must not hang on how the caller's shell lets Python
-    buffer.
+    Programs that tests start inherit how Python buffers, and which signals are ignored: Ctrl-C
+    by processes of xdist and in the background of a script, SIGQUIT there too, SIGHUP by nohup.
     """
     os.environ.pop("PYTHONUNBUFFERED", None)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    for signum in (signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(signum, signal.SIG_DFL)
 
 
 def pytest_xdist_auto_num_workers():

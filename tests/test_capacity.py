@@ -12,7 +12,7 @@ import tempfile
 import threading
 
 import pytest
-from plaunch.capacity import describe_shortage, explain, find_rooms
+from plaunch.capacity import explain
 from plaunch.cli.program import main
 from plaunch.errors import ThreadStartError, WorkerStartError
 from plaunch.process import start_processes
@@ -23,68 +23,19 @@ TIMEOUT = 60.0  # seconds
 NOBODY = 60000 + os.getpid() % 5000  # tests that run beside this one have another
 
 
-class System:
-    """A host of files."""
-
-    def __init__(self, **files):
-        self.files = {name.replace("_", "/"): text for name, text in files.items()}
-
-    def read(self, path):
-        return self.files.get(path, "")
-
-    def list(self, path):
-        return sorted(
-            {name[len(path) + 1 :].split("/")[0] for name in self.files if name.startswith(path)}
-        )
-
-
-@pytest.fixture
-def system():
-    system = System()
-    system.files = {
-        "/proc/7/status": "Name:\tx\nUid:\t1000\t1000\t1000\t1000\nThreads:\t3",
-        "/proc/8/status": "Name:\ty\nUid:\t1000\t1000\t1000\t1000\nThreads:\t2",
-        "/proc/9/status": "Name:\tz\nUid:\t1\t1\t1\t1\nThreads:\t50",
-        "/proc/self/cgroup": "0::/pod",
-        "/sys/fs/cgroup/pod/pids.max": "100",
-        "/sys/fs/cgroup/pod/pids.current": "99",
-        "/proc/loadavg": "0.12 0.20 0.22 2/345 6789",
-        "/proc/sys/kernel/pid_max": "32768",
-    }
-    return system
-
-
-def test_limits_of_this_user_and_of_its_control_groups(system):
-    assert [str(room) for room in find_rooms(system, 1000, 6)] == [
-        "ulimit -u allows 6 processes and threads, 5 exist",
-        "pids.max of the control group allows 100 processes and threads, 99 exist",
-    ]
-    assert [room.left for room in find_rooms(system, 0, 6)] == [1]  # root is not held to it
-
-
-def test_the_limit_that_was_hit_is_named(system):
-    assert describe_shortage(system) == (
-        "the system gives no more processes or threads: pids.max of the control group allows 100 "
-        "processes and threads, 99 exist. Raise the limit (ulimit -u, limits.conf, docker "
-        "--pids-limit, the pod's limit), start fewer workers, or end other processes"
-    )
-    system.files["/sys/fs/cgroup/pod/pids.current"] = "max"
-    assert "kernel.pid_max allows 32768 processes and threads, 345 exist" in (
-        describe_shortage(system)
-    )
-
-
-def test_a_system_that_tells_nothing(monkeypatch):
-    monkeypatch.setattr("os.getuid", lambda: 0)
-    assert "check the free memory" in describe_shortage(System())
-
-
 def test_other_refusals_are_told_as_they_are():
     assert explain(OSError(errno.ENOMEM, "Cannot allocate memory")) == (
         "the system says [Errno 12] Cannot allocate memory"
     )
     assert explain(EOFError()) == "the system says EOFError"
     assert "no more processes" in explain(OSError(errno.EAGAIN, "Resource temporarily unavailable"))
+
+
+def test_without_the_doctor_less_is_said(monkeypatch):
+    monkeypatch.setattr("plaunch.capacity.DESCRIBE_SHORTAGE", "plaunch_gone.capacity:describe")
+    assert explain(BlockingIOError(errno.EAGAIN, "")) == (
+        "the system gives no more processes or threads"
+    )
 
 
 class NoThreads:

@@ -57,8 +57,6 @@ class LaunchConfig:
         shutdown_timeout: how long workers may take to stop before they are killed, in seconds, on
             every path; None takes it from `TORCH_ELASTIC_SHUTDOWN_TIMEOUT`, else 30.
         signal_policy: the name of the signal policy (plaunch's own).
-        notify_signals: the signals that the policy `notify` passes on to the workers, separated by
-            commas; None leaves the choice to the policy (plaunch's own).
         worker_env: more environment variables for all workers (plaunch's own).
         keep_daemons: spare what workers leave behind when all of them have succeeded (plaunch's
             own); it is ended otherwise.
@@ -107,7 +105,6 @@ class LaunchConfig:
     virtual_local_rank: bool = False
     shutdown_timeout: float | None = None
     signal_policy: str = defaults.SIGNAL_POLICY
-    notify_signals: str | None = None
     worker_env: dict[str, str] = field(default_factory=dict)
     keep_daemons: bool = False
     exit_barrier_timeout: float = DEFAULT_EXIT_BARRIER_TIMEOUT
@@ -143,11 +140,6 @@ class LaunchConfig:
             )
         check_choice("start_method", self.start_method, START_METHODS)
         check_choice("worker_store", self.worker_store, WORKER_STORES)
-        if self.notify_signals is not None and self.signal_policy == defaults.SIGNAL_POLICY:
-            raise UsageError(
-                f"notify_signals is {self.notify_signals!r} (--notify-signals), which the signal "
-                f"policy {self.signal_policy!r} does not know; add --signal-policy=notify"
-            )
         if self.node_rank is not None and not 0 <= self.node_rank < self.max_nodes:
             raise UsageError(
                 f"node rank {self.node_rank} (--node-rank) is outside the job of {self.max_nodes} "

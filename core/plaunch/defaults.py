@@ -16,8 +16,6 @@ RENDEZVOUS = "static"
 LOGS_SPECS = "default"
 EVENT_HANDLER = "null"
 SIGNAL_POLICY = "torchrun"
-# What messages offer where the default one cannot do it: nodes that come and go.
-ELASTIC_RENDEZVOUS = "c10d"
 
 # The logs spec of a call that brings none, and comes without plugins.
 DIRECT_LOGS_SPECS = "plaunch_logs_default:DefaultLogsSpecs"
@@ -27,6 +25,8 @@ STREAMS = "plaunch_streams.worker_streams:WorkerStreams"
 BINDER = "plaunch_devices.binder:create_binder"
 # The context of workers that are functions.
 FUNCTIONS = "plaunch_functions.context:MultiprocessContext"
+# What workers that are functions are started with, as far as that is the same for all.
+FUNCTION_COMMAND = "plaunch_functions.spawned:spawn_command"
 # Makes the events of a launch, brings them to its event handlers and extensions, and adds up its
 # time; and the plugin with options of event handlers.
 EVENTS = "plaunch_events:find_events"
@@ -56,6 +56,8 @@ TORCHRUN_CREATORS = "plaunch_torchrun.bridges:bridge_creator"
 TORCHRUN_LOGS_SPECS = "plaunch_torchrun.bridges:bridge_logs_specs"
 # The text of a `ChildFailedError`; a shorter one takes its place if that cannot be had.
 FAILURE_REPORT = "plaunch_report.failure_report:format_report"
+# Says which limit on processes and threads is reached, and what to do.
+DESCRIBE_SHORTAGE = "plaunch_doctor.capacity:describe_shortage"
 # Counts the devices that a word of --nproc-per-node means which no plugin offers; None if none.
 UNKNOWN_DEVICES = "plaunch_devices.torch_child:count_private_use"
 

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from plaunch.config import LaunchConfig
     from plaunch.plugin.extensions import Extending
     from plaunch.process.binding import Binder
+    from plaunch.process.starting import Starter
     from plaunch.process.stopping.signals import SignalPolicy
     from plaunch.process.streams.logs import LogsSpecs
     from plaunch.rendezvous.api import RendezvousHandler
@@ -152,6 +153,7 @@ class _Launch:
         self._extending: list[Extending] = []
         self._binder: Binder | None = None
         self._open_store: OpenStore | None = None
+        self._starter: Starter | None = None
 
     def run(self) -> dict[int, Any]:
         config, manager = self._config, self._manager
@@ -183,6 +185,7 @@ class _Launch:
         self._extending = manager.create_extensions(context)
         self._binder = manager.worker_binder(context, self._has_stop)
         self._open_store = manager.worker_store(context, self._has_stop)
+        self._starter = manager.worker_starter(context, self._has_stop)
         if create_events is None and self._extending:
             create_events = find_events(config, manager, is_wanted=True)
         if create_events is None:
@@ -243,8 +246,11 @@ class _Launch:
                 traffic=self._traffic,
                 binder=self._binder,
                 open_store=self._open_store,
+                starter=self._starter,
             )
             self._start_extensions(agent, handler)
+            if self._starter is not None:
+                self._starter.begin(self._command(), {**os.environ, **config.worker_env})
             culprits = self._manager.culprits
             with contextlib.nullcontext() if culprits is None else culprits.refusing_exits():
                 result = agent.run()
@@ -261,10 +267,21 @@ class _Launch:
                 release = handler.leave
             raise
         finally:
+            if self._starter is not None:
+                self._starter.close()
             try:
                 close_logs(logs_specs, succeeded=succeeded)
             finally:
                 release_rendezvous(release)
+
+    def _command(self) -> list[str]:
+        """What a worker is started with, for a starter; see `Starter.begin`."""
+        if not callable(self._entrypoint):
+            return [self._entrypoint, *map(str, self._args)]
+        if self._config.start_method == "fork":
+            return []
+        command: list[str] = defaults.load_default(defaults.FUNCTION_COMMAND)()
+        return command
 
     def _start_extensions(self, agent: LocalElasticAgent, handler: RendezvousHandler) -> None:
         if self._events is not None:

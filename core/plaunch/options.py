@@ -58,6 +58,10 @@ class Option:
         command: `"package.module:function"`, which is called with a `plaunch.cli.Invocation`
             instead of a launch if the option is given; it returns the exit code.
         takes_errors: whether the command is called as well if other options cannot be read.
+        source: `"package.module:function"`, which is called with the parsed options
+            (`plaunch.cli.Arguments`) as soon as the command line and the variables have been read,
+            also if the option is not given. It gives values to options that have none, and returns
+            the name of the file that has them, or an empty text.
         fill: `"package.module:function"`, which is called before the settings are made of the
             options, with the parsed options (`plaunch.cli.Arguments`) and the plugin manager, if
             the option is given. It gives values to options that have none, and returns one line
@@ -80,6 +84,7 @@ class Option:
     is_shared: bool = False
     command: str = ""
     takes_errors: bool = False
+    source: str = ""
     fill: str = ""
     fill_variables: tuple[str, ...] = ()
 

@@ -79,6 +79,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "plaunch.testing": ALL,
     "plaunch.threads": ("BoundedCall", "start_thread"),
     "plaunch_devices": ALL,
+    "plaunch_events": ("COMMON_KEYS", "EventType", "SCHEMA"),
     "plaunch_membership": ALL,
     "plaunch_network": ALL,
     "plaunch_membership.testing": ALL,

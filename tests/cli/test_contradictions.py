@@ -7,8 +7,6 @@ import logging
 import pytest
 from plaunch.cli.contradictions import check_options
 from plaunch.cli.parser import parse
-from plaunch.cli.settings import parse_min_max_nnodes
-from plaunch.errors import UsageError
 from plaunch.plugin import RENDEZVOUS, PluginManager
 from plaunch.rendezvous import traits_of
 
@@ -17,37 +15,13 @@ MANAGER = PluginManager.create(environ={}, first_party_only=True)
 
 def check(*argv, **environ):
     args = parse([*argv, "x.py"], environ)
-    least, most = parse_min_max_nnodes(args.nnodes)
-    traits = traits_of(MANAGER.get(RENDEZVOUS, args.rdzv_backend))
-    check_options(args, most, traits, is_range=least != most)
-
-
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (["--nnodes=2"], "2 nodes .* give --master-addr with that of node 0"),
-        (["--nnodes=1:3", "--node-rank=1"], "3 nodes .* or --rdzv-backend=c10d"),
-        (["--nnodes=2", "--master-addr=a", "--master-port=0"], "--master-port=0 leaves 2 nodes"),
-    ],
-)
-def test_refused(argv, message):
-    with pytest.raises(UsageError, match=message) as caught:
-        check(*argv)
-    assert "\n" not in str(caught.value)
-
-
-STATIC = ("--nnodes=2", "--node-rank=0", "--master-addr=node0")
-AT_NODE_0 = ("--rdzv-endpoint=node0:7",)
+    check_options(args, traits_of(MANAGER.get(RENDEZVOUS, args.rdzv_backend)))
 
 
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
         (["--rdzv-backend=c10d", "--master-addr=a"], "'c10d' does not use --master-addr;"),
-        (["--nnodes=2", "--master-addr=a"], "this node is node 0, as --node-rank was not given"),
-        (["--nnodes=1:2", *STATIC[1:]], "it waits for all 2"),
-        ([*STATIC, "--rdzv-endpoint=b:1"], "--rdzv-endpoint=b:1 is used, and --master-addr is not"),
-        ([*STATIC, *AT_NODE_0, "--master-port=8"], "--master-addr, --master-port is not"),
         (["--run-path", "--no-python"], "--no-python has no effect with --run-path"),
         (["--start-method=fork"], "--start-method has no effect without --run-path"),
         (["--duplicate-stdout-filters=a"], "--duplicate-stdout-filters has no effect without"),
@@ -67,7 +41,7 @@ def test_a_variable_is_as_good_as_an_option(caplog):
 
 def told(caplog, *argv, **environ):
     args = parse(argv, environ)
-    check_options(args, 1, traits_of(MANAGER.get(RENDEZVOUS, args.rdzv_backend)), is_range=False)
+    check_options(args, traits_of(MANAGER.get(RENDEZVOUS, args.rdzv_backend)))
     return [record.getMessage() for record in caplog.records]
 
 
@@ -135,14 +109,9 @@ def test_the_variables_of_operators_and_strangers_are_not(caplog):
     "argv",
     [
         [],
-        STATIC,
-        # The same address, said twice.
-        [*STATIC, *AT_NODE_0],
-        [*STATIC, *AT_NODE_0, "--master-port=7"],
         ["--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=a"],
         # As with Kubeflow's variables.
         ["--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=a:1", "--master-addr=a"],
-        ["--nnodes=2", "--node-rank=1", "--rdzv-endpoint=a:1"],
         ["--start-method=fork", "--run-path"],
         ["--tee=3", "--duplicate-stderr-filters=a"],
     ],

@@ -8,7 +8,6 @@ import struct
 import termios
 
 import pytest
-from plaunch.cli.live import live_line
 from plaunch.cli.stderr import Stderr
 
 ERASE = "\r\x1b[K"
@@ -56,9 +55,8 @@ def terminal(monkeypatch):
 def test_a_line_is_taken_away(terminal, shown, written, seen):
     read = terminal()
     stderr = Stderr()
-    show = live_line(stderr)
     for text in shown:
-        show(text)
+        stderr.show(text)
     if written:
         stderr.write(written)
         stderr.write(written)
@@ -69,7 +67,7 @@ def test_a_line_is_taken_away(terminal, shown, written, seen):
 def test_it_never_wraps(terminal):
     read = terminal()
     stderr = Stderr()
-    live_line(stderr)("x" * 100)
+    stderr.show("x" * 100)
     stderr.finish()
     shown = read().removeprefix(ERASE)
     assert len(shown) == 39
@@ -78,17 +76,17 @@ def test_it_never_wraps(terminal):
 
 def test_a_terminal_that_cannot_replace_lines_gets_none(terminal, monkeypatch):
     terminal()
-    assert live_line(Stderr()) is not None
+    assert Stderr().can_show()
     monkeypatch.setenv("TERM", "dumb")
-    assert live_line(Stderr()) is None
+    assert not Stderr().can_show()
     monkeypatch.delenv("TERM")
-    assert live_line(Stderr()) is None
+    assert not Stderr().can_show()
 
 
 def test_neither_does_a_file(tmp_path, monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     with (tmp_path / "err").open("w") as stream:
         monkeypatch.setattr("sys.stderr", stream)
-        assert live_line(Stderr()) is None
+        assert not Stderr().can_show()
     monkeypatch.setattr("sys.stderr", None)
-    assert live_line(Stderr()) is None
+    assert not Stderr().can_show()

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import plaunch.errors
-import plaunch.events
+import plaunch_events
 import pytest
 from plaunch.cli.options import OPTIONS
 
@@ -95,7 +95,7 @@ class TestSite:
     def test_has_every_exit_code(self, site, code):
         assert f" {code.value} {code.name} " in site.text("docs/errors.html")
 
-    @pytest.mark.parametrize("event", plaunch.events.SCHEMA)
+    @pytest.mark.parametrize("event", plaunch_events.SCHEMA)
     def test_has_every_event(self, site, event):
         assert event in site.text("docs/events.html")
 

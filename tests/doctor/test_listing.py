@@ -29,6 +29,8 @@ def test_first_party_plugins_are_ready(site) -> None:
         ("options", "dry_run"),
         ("options", "events"),
         ("options", "schedulers"),
+        ("options", "settings_file"),
+        ("options", "signals"),
         ("options", "status"),
         ("options", "testing"),
         ("options", "timer"),

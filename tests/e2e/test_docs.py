@@ -24,6 +24,7 @@ from pathlib import Path
 import plaunch.errors
 import plaunch.process
 import plaunch.rendezvous
+import plaunch_events
 import plaunch_membership
 import plaunch_rendezvous_c10d.backend
 import pytest
@@ -239,7 +240,7 @@ def anchors(page):
     return {re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in headings}
 
 
-NO_MODULES = {*plaunch.events.SCHEMA, *LIFECYCLE.groups, *(g for k in KINDS for g in k.groups)}
+NO_MODULES = {*plaunch_events.SCHEMA, *LIFECYCLE.groups, *(g for k in KINDS for g in k.groups)}
 
 
 def python_names(page):

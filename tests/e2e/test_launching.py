@@ -201,6 +201,32 @@ def test_two_static_nodes_on_one_host(plaunch):
     assert {env["TORCHELASTIC_RUN_ID"] for env in worlds} == {"none"}
 
 
+def test_unlike_static_nodes(plaunch):
+    """They tell node 0 what they run, on the port where its workers listen later."""
+    script = plaunch.write("show.py", SHOW_ENV)
+    argv = ["-m", "plaunch", "--nnodes=2", "--master-addr=127.0.0.1", "--master-port"]
+    argv.append(str(free_port()))
+    mine = [*argv, "--node-rank=0", "--nproc-per-node=1", "--role=boss", script]
+    others = [*argv, "--node-rank=1", "--nproc-per-node=2", script]
+    for done in run_all([mine, others], cwd=plaunch.folder, env=plaunch.environ):
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    worlds = [json.loads((plaunch.folder / f"env-{rank}.json").read_text()) for rank in range(3)]
+    assert [env["GROUP_RANK"] for env in worlds] == ["0", "1", "1"]
+    assert {env["WORLD_SIZE"] for env in worlds} == {"3"}
+    assert [env["ROLE_RANK"] for env in worlds] == ["0", "0", "1"]
+    assert [env["ROLE_WORLD_SIZE"] for env in worlds] == ["1", "2", "2"]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_static_node_whose_peer_never_comes(plaunch, rank):
+    script = plaunch.write("show.py", SHOW_ENV)
+    where = ["--nnodes=2", "--master-addr=127.0.0.1", f"--master-port={free_port()}"]
+    done = plaunch.run(*where, f"--node-rank={rank}", "--rdzv-conf=join_timeout=0.5", script)
+    assert done.returncode == 111
+    assert ("missing: index 1." if rank == 0 else "Connection refused") in done.stderr
+    assert not list(plaunch.folder.glob("env-*"))
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [

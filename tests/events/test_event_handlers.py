@@ -6,8 +6,9 @@ import time
 
 import pytest
 from plaunch.errors import UsageError
-from plaunch.events import SCHEMA, Event, EventHandler, EventSource
+from plaunch.events import Event, EventHandler, EventSource
 from plaunch.plugin import PluginContext
+from plaunch_events import SCHEMA
 from plaunch_events.console import ConsoleEventHandler
 from plaunch_events.null import NullEventHandler
 

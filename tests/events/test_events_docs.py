@@ -6,7 +6,8 @@ import pathlib
 import re
 
 import pytest
-from plaunch.events import COMMON_KEYS, SCHEMA, Event
+from plaunch.events import Event
+from plaunch_events import COMMON_KEYS, SCHEMA
 from plaunch_events.console import ConsoleEventHandler
 from plaunch_events.jsonl import JsonlEventHandler
 from plaunch_events.otel import OtelEventHandler

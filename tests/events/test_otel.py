@@ -12,9 +12,9 @@ import time
 
 import pytest
 from plaunch.errors import PluginLoadError, UsageError
-from plaunch.events import SCHEMA, Event
+from plaunch.events import Event
 from plaunch.plugin import PluginContext
-from plaunch_events import otel, otel_export, otel_process
+from plaunch_events import SCHEMA, otel, otel_export, otel_process
 from plaunch_events.spans import Spans, trace_id_of
 
 from helpers.programs import run_python

@@ -22,12 +22,13 @@ from plaunch.errors import (
     SignalException,
     UsageError,
 )
-from plaunch.events import COMMON_KEYS, SCHEMA, Event
+from plaunch.events import Event
 from plaunch.process.failures.child_failed import ChildFailedError
 from plaunch.process.failures.failure import ProcessFailure
 from plaunch.process.stopping.signals import SignalAction
 from plaunch.process.stopping.stop_sequence import StopStep
 from plaunch.rendezvous.api import ChangeKind, MembershipChange
+from plaunch_events import COMMON_KEYS, SCHEMA
 from plaunch_events.stream import MAX_TEXT, EventStream
 from plaunch_torchrun.elastic.events import to_torchrun
 

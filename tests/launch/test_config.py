@@ -48,7 +48,6 @@ def test_the_older_time_out_becomes_an_option_of_the_backend():
         ({"shutdown_timeout": -1}, r"shutdown_timeout \(--shutdown-timeout\) is -1"),
         ({"exit_barrier_timeout": -1}, r"exit_barrier_timeout \(--exit-barrier-timeout\) is -1"),
         ({"node_rank": -1}, "node rank -1"),
-        ({"notify_signals": "SIGUSR1"}, "add --signal-policy=notify"),
     ],
 )
 def test_bad_values_are_named(changes, message):

@@ -16,9 +16,10 @@ import pytest
 from plaunch import LaunchConfig, defaults, elastic_launch, hookimpl, launch_agent
 from plaunch.cli import main, run
 from plaunch.errors import PluginError, RendezvousError, SignalException, UsageError
-from plaunch.events import COMMON_KEYS, SCHEMA, Event
+from plaunch.events import Event
 from plaunch.process import ChildFailedError
 from plaunch.testing import FakeRendezvous
+from plaunch_events import COMMON_KEYS, SCHEMA
 
 from helpers.hooks import plugin_of
 from helpers.programs import run_python

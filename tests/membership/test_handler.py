@@ -16,7 +16,7 @@ from plaunch.errors import (
     UsageError,
 )
 from plaunch.rendezvous import ChangeKind, JobRendezvous, JobSettings, RendezvousParameters
-from plaunch_membership import DynamicRendezvousHandler, arrivals, store_threads
+from plaunch_membership import DynamicRendezvousHandler, arrivals, store_threads, timing
 from plaunch_membership import handler as handler_module
 
 from helpers.calls import Call, at_once
@@ -509,7 +509,7 @@ def test_the_time_to_start_bounds_the_wait_for_nodes(create, monkeypatch):
     """But the launch is left the time to end the first wait, and to say for what."""
     handler = create(2, 2, job=JobSettings(start_timeout=0.3), _endpoint="a:1")
     for more, least in ((0.5, 0.8), (3600, 0.3)):
-        monkeypatch.setattr(handler_module, "_AFTER_START", more)
+        monkeypatch.setattr(timing, "_AFTER_START", more)
         began = time.monotonic()
         with pytest.raises(RendezvousTimeoutError, match=r"1 came within 0.3 s.*point \(a:1\)$"):
             handler.next_rendezvous()

@@ -268,7 +268,7 @@ def test_one_that_fails_is_named(method, behaviour, said) -> None:
         ("signals", ""),
         ("reify", " within 0.01"),
         ("create_run_dir", ""),
-        ("close", "; plaunch does not wait for it any longer"),
+        ("close", " within 0.01 s; plaunch does not wait for it any longer"),
     ],
 )
 def test_one_that_does_not_return_is_named(monkeypatch, gate, method, ending) -> None:

@@ -97,6 +97,7 @@ def test_what_has_not_started_is_told_nothing(raised):
     ("answer", "error", "message"),
     [
         (ValueError("no"), PluginError, "'Plugin' .* failed in plaunch_extensions: ValueError: no"),
+        (SystemExit(0), PluginError, "'Plugin' .* failed in plaunch_extensions: SystemExit: 0"),
         (UsageError("bad port"), UsageError, "^bad port$"),
         ([object()], PluginError, "lacks some of the methods start, handle, stop"),
         (3, PluginError, "failed in plaunch_extensions: TypeError"),
@@ -110,8 +111,8 @@ def test_what_is_no_extension(answer, error, message):
 @pytest.mark.parametrize(
     ("raised", "error", "message"),
     [
-        (ValueError("no"), PluginError, "an extension of P failed when it was started: ValueError"),
-        (SystemExit(0), PluginError, "an extension of P failed when it was started: SystemExit"),
+        (ValueError("no"), PluginError, "an extension of P failed in start: ValueError"),
+        (SystemExit(0), PluginError, "an extension of P failed in start: SystemExit"),
         (UsageError("the port is taken"), UsageError, "^the port is taken$"),
     ],
 )
@@ -129,7 +130,7 @@ def test_an_extension_that_hangs_does_not_hold_the_launch(monkeypatch):
             release.wait(60)
 
     try:
-        with pytest.raises(PluginError, match=r"has not started within 0\.1 s"):
+        with pytest.raises(PluginError, match=r"has not returned from start within 0\.1 s"):
             Extending("P", Hangs()).start(None)
     finally:
         release.set()

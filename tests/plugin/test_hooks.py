@@ -16,6 +16,7 @@ from plaunch.plugin.notifier import HOOKS as TOLD
 from plaunch.plugin.registry import KINDS, LOGS_SPECS
 from plaunch.process.streams.logs import LogsSpecs
 from plaunch.testing import plugin_manager
+from plaunch_doctor.command import checks_of_plugins
 
 from helpers.groups import make_group
 from helpers.hooks import plugin_of
@@ -168,7 +169,7 @@ def test_plaunch_doctor_checks() -> None:
             Finding(Status.WARNING, "fan", f"{context.host} is loud", "oil it")
         ]
     )
-    checks = plugin_manager(plugin).doctor_checks()
+    checks = checks_of_plugins(plugin_manager(plugin))
     assert "options:devices" in checks  # loaded for it, as what has options
     check = checks["code:Plugin"]
     assert [finding.found for finding in check(DoctorContext(host="node7"))] == ["node7 is loud"]

@@ -292,8 +292,11 @@ def test_functions_of_other_modules_are_not_taken_for_forgotten_hooks(site) -> N
     assert site.manager().get(DEVICE_COUNTS, "one")() == 1
 
 
-def test_plugins_that_are_equal_are_refused_in_words() -> None:
+def test_plugins_that_are_equal_are_two() -> None:
     class Equal:
+        def __init__(self, name):
+            self.name = name
+
         def __eq__(self, other):
             return True
 
@@ -301,7 +304,32 @@ def test_plugins_that_are_equal_are_refused_in_words() -> None:
 
         @hookimpl
         def plaunch_device_counts(self):
-            return {}
+            return {self.name: lambda: 1}
 
-    with pytest.raises(PluginLoadError, match=r"'Equal'.*cannot be registered: ValueError"):
-        plugin_manager(Equal(), Equal())
+    names = plugin_manager(Equal("one"), Equal("two")).names(DEVICE_COUNTS)
+    assert {"one", "two"} <= set(names)
+
+
+def test_nothing_of_a_plugin_that_is_refused_is_called(site) -> None:
+    """Not the hooks either that came before the one that does not fit."""
+    site.install(
+        "acme",
+        {COUNTS: {"one": "mod"}},
+        mod="""
+            from plaunch.plugin import hookimpl
+
+            @hookimpl
+            def plaunch_device_counts():
+                return {"one": lambda: 1}
+
+            @hookimpl
+            def plaunch_worker_env(no_such_argument):
+                pass
+        """,
+    )
+    manager = site.manager()
+    with pytest.raises(PluginLoadError, match="no_such_argument"):
+        manager.get(DEVICE_COUNTS, "one")
+    assert "one" in manager.names(DEVICE_COUNTS)
+    assert manager.implementations("plaunch_device_counts") == []
+    assert manager.get(DEVICE_COUNTS, "cpu")

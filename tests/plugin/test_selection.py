@@ -69,6 +69,6 @@ def test_autoload(value, expected) -> None:
 
 def test_a_blocker_tells_where_it_was_said() -> None:
     words = Selection(["no:x"], {"PLAUNCH_PLUGINS": "no:y"})
-    assert words.blocker("rendezvous", "x").source == "-p no:x"
-    assert words.blocker("rendezvous", "y").source == "'no:y' in PLAUNCH_PLUGINS"
-    assert words.blocker("rendezvous", "z") is None
+    assert words.blocker("rendezvous", "x") == "-p no:x"
+    assert words.blocker("rendezvous", "y") == "'no:y' in PLAUNCH_PLUGINS"
+    assert words.blocker("rendezvous", "z") == ""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import signal
 
 import pytest
+from plaunch.cli import main
 from plaunch.errors import UsageError
 from plaunch.plugin import PluginContext
 from plaunch.process import SignalAction, SignalPolicy
@@ -45,7 +47,7 @@ def test_torchruns_stops_the_job_at_those_of_its_list(settings, signals):
     [
         ({}, STANDARD, (USER_1, USER_2)),
         (
-            {"signals_to_handle": "SIGTERM", "notify_signals": "SIGUSR2,SIGCONT"},
+            {"signals_to_handle": "SIGTERM", "options": {"notify_signals": "SIGUSR2,SIGCONT"}},
             (TERM,),
             (USER_2, signal.SIGCONT),
         ),
@@ -87,12 +89,37 @@ def test_a_bad_list_is_a_usage_error(kind, names, message):
     ("settings", "message"),
     [
         (
-            {"signals_to_handle": "SIGUSR1", "notify_signals": "SIGUSR1"},
+            {"signals_to_handle": "SIGUSR1", "options": {"notify_signals": "SIGUSR1"}},
             r"SIGUSR1 is listed to stop the job .* keep one",
         ),
-        ({"notify_signals": "SIGNOPE"}, "'SIGNOPE' is not a signal"),
+        ({"options": {"notify_signals": "SIGNOPE"}}, "'SIGNOPE' is not a signal"),
     ],
 )
 def test_a_bad_list_of_signals_to_tell_is_one_too(settings, message):
     with pytest.raises(UsageError, match=message):
         policy(NotifySignalPolicy, **settings)
+
+
+REFUSED = (
+    r"notify_signals is 'SIGUSR1' \(--notify-signals\), which the signal policy 'torchrun' does "
+    "not know; add --signal-policy=notify"
+)
+
+
+def test_torchruns_tells_workers_of_none():
+    with pytest.raises(UsageError, match=REFUSED):
+        policy(TorchrunSignalPolicy, options={"notify_signals": "SIGUSR1"})
+
+
+@pytest.mark.parametrize("more", [[], ["--dry-run"]])
+def test_the_command_line_refuses_them_with_that_policy(more, capfd):
+    assert main(["--notify-signals=SIGUSR1", *more, "--no-python", "true"]) == 2
+    assert re.search(REFUSED, capfd.readouterr().err)
+
+
+def test_a_command_line_with_both(capfd):
+    words = ["--signal-policy=notify", "--notify-signals=SIGUSR2", "--no-python", "true"]
+    assert main(words) == 0
+    words[1] = "--notify-signals=SIGNOPE"
+    assert main(words) == 2
+    assert "'SIGNOPE' is not a signal" in capfd.readouterr().err

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from plaunch.events import SCHEMA, Event
+from plaunch.events import Event
+from plaunch_events import SCHEMA
 
 
 class Stream:

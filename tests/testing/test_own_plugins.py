@@ -56,7 +56,7 @@ class TestJsonlWithOptions(each(EventHandlerConformance, EVENT_HANDLERS, "jsonl"
 
 
 class TestNotifyOfOthers(each(SignalPolicyConformance, SIGNAL_POLICIES, "notify")):
-    settings: ClassVar[dict[str, str]] = {"notify_signals": "SIGUSR2,SIGWINCH"}
+    settings: ClassVar[dict[str, object]] = {"options": {"notify_signals": "SIGUSR2,SIGWINCH"}}
 
 
 class TestSlurm(each(SchedulerConformance, SCHEDULERS, "slurm")):

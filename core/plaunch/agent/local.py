@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from plaunch.agent.worker_store import OpenStore
     from plaunch.agent.workers import Workers
     from plaunch.process.binding import Binder
+    from plaunch.process.starting import Starter
     from plaunch.process.stopping.signals import SignalPolicy
     from plaunch.process.streams.api import Traffic
     from plaunch.process.streams.logs import LogsSpecs

@@ -15,17 +15,20 @@ from plaunch.agent.states import RoundFailed, RoundFormed
 from plaunch.agent.worker import Worker
 from plaunch.durations import bounded
 from plaunch.errors import PluginError
-from plaunch.rendezvous.api import RendezvousHandler
-from plaunch.rendezvous.job import JobRendezvous, JobRound, WorldRanks
+from plaunch.rendezvous.api import RendezvousHandler, WorldRanks
+from plaunch.rendezvous.job import JobRendezvous, JobRound
 from plaunch.rendezvous.parameters import NodeSettings
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from plaunch.agent.notifications import Notifier
     from plaunch.agent.peers import Peers
     from plaunch.agent.poller import Poller
     from plaunch.agent.states import Event, State
     from plaunch.agent.wait_reporter import WaitReporter
     from plaunch.agent.worker import WorkerGroup, WorkerSpec
+    from plaunch.agent.workers import Workers
     from plaunch.rendezvous.api import RendezvousInfo
 
 logger = logging.getLogger("plaunch")
@@ -95,17 +98,17 @@ def assign_alike(local_world_size: int, group_rank: int, group_world_size: int) 
 def join_round(spec: WorkerSpec) -> Round:
     """Meet the other nodes and work out ranks; blocks, so it runs in a background thread.
 
-    A rendezvous that knows the whole job brings the ranks along. Otherwise they are exchanged over
-    the round's store; without one, and where `TORCH_ELASTIC_WORKER_IDENTICAL=1` says so, all nodes
-    are taken to be alike.
+    A rendezvous that knows what all nodes run brings the ranks along. Otherwise they are exchanged
+    over the round's store; without one, and where `TORCH_ELASTIC_WORKER_IDENTICAL=1` says so, all
+    nodes are taken to be alike.
 
     Raises:
         RendezvousError: the nodes did not meet, or their ranks cannot be told.
         PluginError: the rendezvous has no room for all of this node's workers.
     """
     info, size = spec.rdzv_handler.next_rendezvous(), spec.local_world_size
-    if isinstance(info, JobRound):
-        ranks = info.ranks
+    ranks: WorldRanks | None = getattr(info, "ranks", None)  # torch's own class has none
+    if ranks is not None:
         _check(spec, ranks)
     else:
         alike = os.environ.get("TORCH_ELASTIC_WORKER_IDENTICAL", "0") == "1"

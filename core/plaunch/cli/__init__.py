@@ -11,7 +11,6 @@ from plaunch.lazy import attach
 
 TYPE_CHECKING = False  # as in plaunch itself
 if TYPE_CHECKING:
-    from plaunch.cli.arguments import Arguments as Arguments
     from plaunch.cli.command import run_script_path as run_script_path
     from plaunch.cli.command import worker_command as worker_command
     from plaunch.cli.entry import entry_point as entry_point
@@ -26,13 +25,13 @@ if TYPE_CHECKING:
     from plaunch.cli.settings import fill_in as fill_in
     from plaunch.cli.settings import parse_min_max_nnodes as parse_min_max_nnodes
     from plaunch.cli.settings import parse_rdzv_conf as parse_rdzv_conf
+    from plaunch.cli.table import Arguments as Arguments
     from plaunch.cli.table import OptionTable as OptionTable
     from plaunch.cli.table import installed_table as installed_table
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
-        ".arguments": "Arguments",
         ".command": "run_script_path worker_command",
         ".entry": "entry_point",
         ".invocation": "Invocation",
@@ -42,6 +41,6 @@ __getattr__, __dir__, __all__ = attach(
             "config_from_args determine_local_world_size fill_in parse_min_max_nnodes "
             "parse_rdzv_conf"
         ),
-        ".table": "OptionTable installed_table",
+        ".table": "Arguments OptionTable installed_table",
     },
 )

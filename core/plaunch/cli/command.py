@@ -11,7 +11,7 @@ from plaunch.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from plaunch.cli.arguments import Arguments
+    from plaunch.cli.table import Arguments
 
 
 def worker_command(args: Arguments) -> tuple[Callable[..., Any] | str, list[str]]:
@@ -120,7 +120,7 @@ def _what_was_meant(script: str) -> str:
 
 def _taken_for_a_value(args: Arguments) -> str:
     """Which option has taken the script for its value, if one has."""
-    from plaunch.cli.arguments import COMMAND_LINE  # noqa: PLC0415 - errors only
+    from plaunch.cli.table import COMMAND_LINE  # noqa: PLC0415 - errors only
 
     for option in args.table:
         value = getattr(args, option.dest)

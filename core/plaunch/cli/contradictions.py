@@ -1,4 +1,4 @@
-"""Options that do not go together, or go astray: refused with the way out, or just named."""
+"""Options that do not go together, or go astray: they are named."""
 
 from __future__ import annotations
 
@@ -6,57 +6,29 @@ import logging
 from typing import TYPE_CHECKING
 
 from plaunch import defaults
-from plaunch.cli.arguments import COMMAND_LINE
 from plaunch.cli.parser import PREFIX
-from plaunch.errors import UsageError
+from plaunch.cli.table import COMMAND_LINE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from plaunch.cli.arguments import Arguments
+    from plaunch.cli.table import Arguments
     from plaunch.rendezvous.traits import BackendTraits
 
 logger = logging.getLogger("plaunch")
 
 
-def check_options(
-    args: Arguments, max_nodes: int, traits: BackendTraits, *, is_range: bool
-) -> None:
-    """Refuse options that contradict each other, and warn of those that probably are a mistake.
+def check_options(args: Arguments, traits: BackendTraits) -> None:
+    """Warn of options that probably are a mistake.
 
     Args:
         args: the options, with what else `parse` has found out.
-        max_nodes: how many nodes there are at most.
         traits: how the nodes of the backend find each other.
-        is_range: whether there may be fewer.
-
-    Raises:
-        UsageError: they cannot all be meant; the message says what to change.
     """
-    if traits.has_given_ranks and max_nodes > 1 and not args.rdzv_endpoint:
-        _check_given_ranks(args, max_nodes)
     for text in _astray(args):
         logger.warning("%s", text)
-    for text in _pointless(args, max_nodes, traits, is_range):
+    for text in _pointless(args, traits):
         logger.warning("%s", args.as_given(text))
-
-
-def _check_given_ranks(args: Arguments, max_nodes: int) -> None:
-    elastic = (
-        f"or --rdzv-backend={defaults.ELASTIC_RENDEZVOUS} and --rdzv-endpoint with the name of "
-        "one node"
-    )
-    if not args.master_addr:
-        raise UsageError(
-            f"{max_nodes} nodes (--nnodes) with the backend {args.rdzv_backend!r} need an address "
-            "that all of them know; give --master-addr with that of node 0, the same on all nodes "
-            f"(127.0.0.1 if all are on this machine), {elastic}"
-        )
-    if args.master_port == 0:
-        raise UsageError(
-            f"--master-port=0 leaves {max_nodes} nodes without a port that all of them know; give "
-            f"one, the same on all nodes, {elastic}"
-        )
 
 
 def _astray(args: Arguments) -> Iterator[str]:
@@ -103,16 +75,7 @@ def _behind_the_script(args: Arguments) -> list[str]:
     return found
 
 
-def _is_endpoint(args: Arguments) -> bool:
-    """Whether the master's address says the same as the endpoint, as accelerate gives both."""
-    host, _, port = args.rdzv_endpoint.rpartition(":")
-    is_given = args.is_given("master_port")
-    return bool(host == args.master_addr and (not is_given or port == str(args.master_port)))
-
-
-def _pointless(
-    args: Arguments, max_nodes: int, traits: BackendTraits, is_range: bool
-) -> Iterator[str]:
+def _pointless(args: Arguments, traits: BackendTraits) -> Iterator[str]:
     """What is said of options that mean nothing together."""
 
     def given(*options: str) -> str:
@@ -127,17 +90,6 @@ def _pointless(
                 f"rendezvous backend {args.rdzv_backend!r} does not use {ignored}; only "
                 f"{defaults.RENDEZVOUS!r} does"
             )
-    elif max_nodes > 1:
-        if not given("--node-rank"):
-            yield "this node is node 0, as --node-rank was not given; each node needs its own"
-        if is_range:
-            yield (
-                f"rendezvous backend {args.rdzv_backend!r} does not support a range of nodes: it "
-                f"waits for all {max_nodes} (--nnodes)"
-            )
-    is_other = traits.has_given_ranks and not _is_endpoint(args)
-    if is_other and args.rdzv_endpoint and (ignored := given("--master-addr", "--master-port")):
-        yield f"--rdzv-endpoint={args.rdzv_endpoint} is used, and {ignored} is not"
     if args.run_path and args.no_python:
         yield "--no-python has no effect with --run-path, which runs the script with python"
     if not args.run_path and (ignored := given("--start-method")):

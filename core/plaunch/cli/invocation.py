@@ -6,17 +6,15 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from plaunch import defaults
-from plaunch.cli.arguments import COMMAND_LINE
 from plaunch.cli.stdout import STDOUT
-from plaunch.cli.table import installed_table
+from plaunch.cli.table import COMMAND_LINE, installed_table
 from plaunch.errors import PlaunchError, PluginError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import TextIO
 
-    from plaunch.cli.arguments import Arguments
-    from plaunch.cli.table import OptionTable
+    from plaunch.cli.table import Arguments, OptionTable
     from plaunch.config import LaunchConfig
     from plaunch.options import Option
     from plaunch.plugin.manager import PluginManager

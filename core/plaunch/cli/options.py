@@ -187,11 +187,6 @@ SUPERVISION = (
         metavar="NAME",
         plugins="signal_policies",
     ),
-    Option(
-        ("--notify-signals",),
-        "signals that the policy notify passes on (default: SIGUSR1,SIGUSR2)",
-        metavar="SIG,...",
-    ),
 )
 LOGS = (
     Option(
@@ -253,14 +248,6 @@ LOGS = (
     ),
 )
 HELP = (
-    Option(
-        ("--config",),
-        "settings file with options by name; the command line and variables override it; an empty "
-        "name means no file (default: plaunch.toml, or [tool.plaunch] in pyproject.toml)",
-        metavar="FILE",
-        path="file",
-        is_shared=True,
-    ),
     Option(
         ("-p", "--plugins"),
         "load plugin NAME; no:NAME blocks it (also in PLAUNCH_PLUGINS)",

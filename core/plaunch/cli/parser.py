@@ -9,9 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from plaunch.cli.arguments import COMMAND_LINE, DEFAULT, Arguments
-from plaunch.cli.settings_file import apply_settings
-from plaunch.cli.table import installed_table
+from plaunch.cli.table import COMMAND_LINE, DEFAULT, Arguments, installed_table
 from plaunch.errors import UsageError
 from plaunch.numbers import quote
 
@@ -73,7 +71,9 @@ def _parse(argv: Sequence[str], environ: Mapping[str, str], table: OptionTable) 
     args.unknown_variables = sorted(
         name for name in environ if name.startswith(PREFIX) and name not in known
     )
-    args.settings_file = apply_settings(args)
+    for option in filter(lambda option: option.source, table):
+        if file := table.call(option, option.source, args):
+            args.settings_files.append(file)
     return args
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import logging
     from collections.abc import Callable, Sequence
 
-    from plaunch.cli.arguments import Arguments
+    from plaunch.cli.table import Arguments
     from plaunch.config import LaunchConfig
     from plaunch.options import Option
 
@@ -119,15 +119,15 @@ def _launch(invocation: Invocation) -> dict[int, Any]:
         manager = invocation.create_manager()
         config, taken = invocation.configure(manager)
 
-        from plaunch.cli.live import live_line  # noqa: PLC0415 - after usage errors
-        from plaunch.launch import launch_agent  # noqa: PLC0415
+        from plaunch.launch import launch_agent  # noqa: PLC0415 - after usage errors
     finally:
         if collects:
             gc.enable()
     _introduce(invocation.parsed(), config, taken)
     STDOUT.hand_over()
+    show = STDERR.show if STDERR.can_show() else None
     with invocation.blaming():
-        return launch_agent(config, entrypoint, arguments, manager=manager, show=live_line(STDERR))
+        return launch_agent(config, entrypoint, arguments, manager=manager, show=show)
 
 
 def _introduce(args: Arguments, config: LaunchConfig, taken: str) -> None:
@@ -149,7 +149,7 @@ def _introduce(args: Arguments, config: LaunchConfig, taken: str) -> None:
         endpoint,
         config.run_id,
     )
-    for text in filter(None, (args.settings_file and f"settings from {args.settings_file}", taken)):
+    for text in filter(None, (*(f"settings from {file}" for file in args.settings_files), taken)):
         _log().info("%s", text)
 
 

@@ -23,14 +23,12 @@ from plaunch.rendezvous.traits import traits_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from plaunch.cli.arguments import Arguments
+    from plaunch.cli.table import Arguments
     from plaunch.plugin.manager import PluginManager
     from plaunch.process.streams.logs import LogsSpecs
-    from plaunch.rendezvous.traits import BackendTraits
 
 logger = logging.getLogger("plaunch")
 
-DEFAULT_MASTER_ADDR = "127.0.0.1"
 # What says how nodes meet, by attribute, with values beside the default that say no more than that.
 _MEETING: dict[str, tuple[object, ...]] = {
     "rdzv_backend": (),
@@ -56,7 +54,10 @@ def config_from_args(args: Arguments, manager: PluginManager) -> LaunchConfig:
         _override_for_standalone(args)
     min_nodes, max_nodes = parse_min_max_nnodes(args.nnodes)
     traits = traits_of(manager.get(RENDEZVOUS, args.rdzv_backend))
-    check_options(args, max_nodes, traits, is_range=min_nodes != max_nodes)
+    if traits.fill is not None:
+        with manager.calling(RENDEZVOUS, args.rdzv_backend):
+            traits.fill(args)
+    check_options(args, traits)
     nproc = determine_local_world_size(args.nproc_per_node, manager)
     rdzv_configs: dict[str, object] = dict(parse_rdzv_conf(args.rdzv_conf))
     if traits.has_given_ranks:
@@ -74,7 +75,6 @@ def config_from_args(args: Arguments, manager: PluginManager) -> LaunchConfig:
             "nproc_per_node": nproc,
             "logs_specs": _logs_specs(args, manager),
             "run_id": _run_id(args, traits.is_single_node and max_nodes == 1),
-            "rdzv_endpoint": _endpoint(args, traits, max_nodes),
             "rdzv_configs": rdzv_configs,
             "worker_env": worker_env,
             "options": _of_plugins(args),
@@ -251,16 +251,3 @@ def _run_id(args: Arguments, alone: bool) -> str:
     run_id: str = args.rdzv_id
     # On one node nobody else must know the id, and a constant one would mix up logs.
     return make_run_id() if alone and run_id == "none" else run_id
-
-
-def _endpoint(args: Arguments, traits: BackendTraits, max_nodes: int) -> str:
-    endpoint: str = args.rdzv_endpoint
-    if not traits.has_given_ranks or endpoint:
-        return endpoint
-    if max_nodes == 1 and args.master_port is None and args.master_addr is None:
-        return ""
-    address = DEFAULT_MASTER_ADDR if args.master_addr is None else args.master_addr
-    port = traits.default_port if args.master_port is None else args.master_port
-    if ":" in address:
-        address = f"[{address}]"
-    return f"{address}:{port}"

@@ -17,6 +17,7 @@ from typing import TextIO
 
 PATIENCE = 0.2  # seconds that a message is waited for; it is written later, then
 LAST_PATIENCE = 5.0  # seconds without progress, before the process ends
+_ERASE = "\r\x1b[K"
 _SLICE = 4096  # bytes of one write, so that a slow reader is told from one who does not read
 
 
@@ -32,16 +33,37 @@ class Stderr:
         self._changed = threading.Condition()
         self._texts: deque[tuple[int, bytes]] = deque()
         self._thread: threading.Thread | None = None
-        self.erasure = ""  # takes away what the next message must not follow on the line
+        self._is_showing = False  # a line that the next message must not follow
 
-    def erase(self) -> None:
-        """Take away what is shown for the moment only."""
-        if self.erasure:
-            self.write("")
+    def can_show(self) -> bool:
+        """Whether this is a terminal that can replace a line by another one."""
+        stream = sys.stderr
+        is_terminal = stream is not None and stream.isatty()
+        return is_terminal and os.environ.get("TERM", "dumb") != "dumb"
+
+    def show(self, text: str) -> None:
+        """Show one line at the bottom of the terminal, until the next message or `show`.
+
+        An empty text takes it away.
+        """
+        if not text:
+            if self._is_showing:
+                self.write("")
+            return
+        try:
+            width = os.get_terminal_size(sys.stderr.fileno()).columns
+        except (AttributeError, OSError, ValueError):
+            width = 80
+        line = f"plaunch: {text}"
+        if len(line) >= width > 1:
+            line = line[: width - 2] + "…"
+        self.write(_ERASE + line)
+        self._is_showing = True
 
     def write(self, text: str) -> None:
         """Write `text`; returns when it is written, or soon."""
-        text, self.erasure = self.erasure + text, ""
+        if self._is_showing:
+            text, self._is_showing = _ERASE + text, False
         stream = sys.stderr
         if stream is None:  # closed from the start
             return

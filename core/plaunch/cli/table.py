@@ -1,34 +1,23 @@
-"""All options of one command line: the core's, and those that installed plugins declare."""
+"""All options of one command line, the core's and those of plugins, and what is said of each."""
 
 from __future__ import annotations
 
 import importlib
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from plaunch.cli.options import GROUPS
 from plaunch.errors import DuplicateNameError, PlaunchError, PluginError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from plaunch.options import Option
     from plaunch.plugin.entry_points import EntryPoint
     from plaunch.plugin.options import PluginOptions
 
 OURS = "plaunch itself"
-# Attributes of `plaunch.cli.Arguments` beside those of options.
-RESERVED = (
-    "as_given",
-    "give",
-    "is_divided",
-    "is_given",
-    "settings_file",
-    "sources",
-    "table",
-    "training_script",
-    "training_script_args",
-    "unknown_variables",
-)
+DEFAULT, COMMAND_LINE = "default", "command line"  # sources of values
 
 
 class Group(NamedTuple):
@@ -62,7 +51,9 @@ class OptionTable:
         self._clashes: dict[str, str] = {}
         plugins = list(plugins)
         ours = (word for _, options in GROUPS for option in options for word in _words(option))
-        owners = {word: [OURS] for word in (*RESERVED, *ours)}
+        # What `Arguments` has beside options.
+        reserved = (name for name in dir(Arguments(self, ())) if not name.startswith("_"))
+        owners = {word: [OURS] for word in (*reserved, *ours)}
         for plugin in plugins:
             who = f"plugin {plugin.name!r} of {plugin.owner}"
             for word in dict.fromkeys(word for o in plugin.options for word in _words(o)):
@@ -126,6 +117,68 @@ class OptionTable:
         self.problems.append(text)
         if OURS not in owners:
             self._clashes.update(dict.fromkeys(option.names, text))
+
+
+class Arguments(SimpleNamespace):
+    """The options by attribute, and what else a command line says.
+
+    Args:
+        table: all options.
+        command: the words from the script on.
+
+    Attributes:
+        table: all options.
+        sources: for the attribute of each option `default`, `command line`, the name of its
+            variable, that of the settings file, or another source that has filled it in.
+        training_script: the script; None if there is none.
+        training_script_args: its arguments.
+        is_divided: whether `--` stands in front of the script.
+        unknown_variables: the names of `PET_*` variables that belong to no option.
+        settings_files: the files that have filled in others.
+    """
+
+    def __init__(self, table: OptionTable, command: Sequence[str]) -> None:
+        super().__init__()
+        self.table = table
+        self.sources: dict[str, str] = {}
+        self.training_script = command[0] if command else None
+        self.training_script_args = list(command[1:])
+        self.is_divided = False
+        self.unknown_variables: list[str] = []
+        self.settings_files: list[str] = []
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
+
+    def is_given(self, dest: str) -> bool:
+        """Whether an option, by its attribute, has a value that is not its default."""
+        return self.sources.get(dest, DEFAULT) != DEFAULT  # a plugin's may not be there
+
+    def give(self, dest: str, value: object, source: str) -> None:
+        """Give an option its value, which comes from `source`."""
+        setattr(self, dest, value)
+        self.sources[dest] = source
+
+    def as_given(self, text: str) -> str:
+        """A message about options, with the variables that gave them in place of the options.
+
+        Args:
+            text: the message; it names options as they are written on a command line.
+        """
+        given: dict[str, str] = {}
+        for option in self.table:
+            source = self.sources.get(option.dest)
+            if source and source in (option.variable, *option.variables):
+                given.update(dict.fromkeys(option.names, f"variable {source}"))
+            elif source in self.settings_files:
+                given.update(dict.fromkeys(option.names, f"{option.dest} in {source}"))
+        if not given:
+            return text
+        import re  # noqa: PLC0415 - errors only
+
+        names = "|".join(map(re.escape, given))
+        return re.sub(rf"(?<![\w-])(?:{names})(?![\w-])", lambda m: given[m.group()], text)
 
 
 def _words(option: Option) -> tuple[str, ...]:

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 from plaunch.lazy import attach
 
 if TYPE_CHECKING:
+    from plaunch._names import did_you_mean as did_you_mean
     from plaunch._names import suggest as suggest
+    from plaunch.plugin.calls import Implementation as Implementation
     from plaunch.plugin.calls import one_line as one_line
     from plaunch.plugin.context import PluginContext as PluginContext
     from plaunch.plugin.entry_points import EntryPoint as EntryPoint
@@ -38,8 +40,8 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
-        "plaunch._names": "suggest",
-        ".calls": "one_line",
+        "plaunch._names": "did_you_mean suggest",
+        ".calls": "Implementation one_line",
         ".context": "PluginContext",
         ".entry_points": "EntryPoint",
         ".hookspecs": "hookimpl",

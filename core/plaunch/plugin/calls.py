@@ -1,10 +1,13 @@
-"""Plugins' code, called so that it cannot hold the launch, and is named for what it does to it."""
+"""Plugins' code, called so that it cannot hold the launch, and is named for what it does to it.
+
+Code that is quick, such as what offers names, runs where it is called, within `blaming`. What may
+take its time runs on a thread of its own that is waited for: `bounded_call`. There is no third way.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from plaunch.errors import PluginError, SignalException
@@ -12,7 +15,7 @@ from plaunch.process.failures.error_file import text_of_error
 from plaunch.threads import BoundedCall
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from plaunch.plugin.loaded import Registration
@@ -38,6 +41,14 @@ class Implementation(NamedTuple):
         return self.function(*[arguments[name] for name in self.argnames])
 
 
+class NotReturnedError(PluginError):
+    """A call of a plugin's code that is not waited for any longer."""
+
+    def __init__(self, text: str, call: BoundedCall) -> None:
+        super().__init__(text)
+        self.call = call
+
+
 def one_line(error: BaseException) -> str:
     """An exception as one line: its type and what it says."""
     text = " ".join(text_of_error(error).split())
@@ -51,6 +62,32 @@ def keeping_signals(who: str, doing: str) -> AbstractContextManager[None]:
     return kept_dispositions(who, doing)
 
 
+@contextlib.contextmanager
+def blaming(
+    failure: str,
+    error_type: type[PluginError] = PluginError,
+    *,
+    passing: tuple[type[Exception], ...] = (),
+    advice: Callable[[BaseException], str] = lambda error: "",
+) -> Iterator[None]:
+    """Run a plugin's code where it is called; whatever it raises becomes an error that names it.
+
+    Also SystemExit, which must not end the launch as if all were well. Ctrl-C and signals pass.
+
+    Args:
+        failure: the beginning of the message: which plugin, and what has failed.
+        error_type: the type of the error.
+        passing: what else is raised as it is.
+        advice: the end of the message, by what was raised.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, (KeyboardInterrupt, SignalException, *passing)):
+            raise
+        raise error_type(f"{failure}: {one_line(error)}{advice(error)}") from error
+
+
 def bounded_call(
     who: str,
     doing: str,
@@ -58,7 +95,7 @@ def bounded_call(
     seconds: float,
     is_unwanted: Callable[[], bool] = lambda: False,
     *,
-    passing: type[Exception] | tuple[()] = (),
+    passing: tuple[type[Exception], ...] = (),
     advice: str = "",
 ) -> Any:
     """Call a plugin's code on a thread, which is left behind if it does not return in time.
@@ -73,53 +110,23 @@ def bounded_call(
         advice: the end of the message if it does not return.
 
     Raises:
-        PluginError: it has failed, or not returned.
+        NotReturnedError: it has not returned.
+        PluginError: it has failed, or called `sys.exit`.
     """
     with keeping_signals(who, doing):
         call = BoundedCall(f"plugin-{doing}", function)
         has_returned = call.wait(seconds, is_unwanted)
     if has_returned:
-        return result_of(call, who, doing, passing)
+        if call.error is None:
+            return call.result
+        if isinstance(call.error, passing):
+            raise call.error
+        raise PluginError(f"{who} failed in {doing}: {one_line(call.error)}") from call.error
     if is_unwanted():
         # Nobody looks at why the workers did not start: they are not to start.
         text = f"{who} had not returned from {doing} when the launch had to stop"
         logger.warning("%s", text)
-        raise PluginError(text)
-    raise PluginError(f"{who} has not returned from {doing} within {seconds:g} s{advice}")
-
-
-def result_of(
-    call: BoundedCall, who: str, doing: str, passing: type[Exception] | tuple[()] = ()
-) -> Any:
-    """What a call has returned; raises what is `passing` if the plugin has raised that.
-
-    Raises:
-        PluginError: it has raised something else, such as SystemExit, which must not end the
-            launch as if all were well.
-    """
-    if call.error is None:
-        return call.result
-    if isinstance(call.error, passing):
-        raise call.error
-    raise PluginError(f"{who} failed in {doing}: {one_line(call.error)}") from call.error
-
-
-def offers_of(item: Implementation) -> Mapping[str, object]:
-    """What an implementation of a hook that offers names returns.
-
-    Raises:
-        PluginError: it fails, or returns something else.
-    """
-    ours = contextlib.nullcontext()
-    try:
-        with ours if item.plugin.is_ours else keeping_signals(item.who, item.hook):
-            offers = item.call({})
-    except (KeyboardInterrupt, SignalException):
-        raise
-    except BaseException as error:
-        raise PluginError(f"{item.who} failed in {item.hook}: {one_line(error)}") from error
-    if not (isinstance(offers, Mapping) and all(isinstance(name, str) for name in offers)):
-        raise PluginError(
-            f"{item.who} returned {offers!r} from {item.hook}, which is not a mapping of names"
-        )
-    return offers
+        raise NotReturnedError(text, call)
+    raise NotReturnedError(
+        f"{who} has not returned from {doing} within {seconds:g} s{advice}", call
+    )

@@ -9,16 +9,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from plaunch.errors import PluginError
-from plaunch.plugin.calls import bounded_call, keeping_signals, one_line, result_of
+from plaunch.plugin.calls import NotReturnedError, bounded_call, one_line
 from plaunch.process.stopping.signals import SignalAction
 from plaunch.process.streams.logs import LogsSpecs, open_streams
 from plaunch.threads import BoundedCall
 
 if TYPE_CHECKING:
     import signal
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
-    from plaunch.agent.worker_store import OpenStore, StoreRound, WorkerStore
     from plaunch.process.stopping.signals import SignalPolicy
     from plaunch.process.streams.api import Streams
     from plaunch.process.streams.logs import LogsDest
@@ -67,64 +66,75 @@ class BoundedPolicy:
         """
         if self._is_off:
             return SignalAction.STOP
-        with keeping_signals(self.who, f"action, for {signum.name}"):
-            call = BoundedCall("plugin-action", partial(self._policy.action, signum))
-            has_returned = call.wait(POLICY_BOUND)
-        if has_returned:
-            action: SignalAction = result_of(call, self.who, "action", Exception)
-            return action
-        self._is_off = True
-        logger.warning(
-            "%s did not say within %g s what %s means; plaunch does not ask it again, and every "
-            "signal that it lists stops the job",
-            self.who,
-            POLICY_BOUND,
-            signum.name,
-        )
-        return SignalAction.STOP
+        ask = partial(self._policy.action, signum)
+        try:
+            action: SignalAction = bounded_call(
+                self.who, "action", ask, POLICY_BOUND, passing=(Exception,)
+            )
+        except NotReturnedError:
+            self._is_off = True
+            logger.warning(
+                "%s did not say within %g s what %s means; plaunch does not ask it again, and "
+                "every signal that it lists stops the job",
+                self.who,
+                POLICY_BOUND,
+                signum.name,
+            )
+            return SignalAction.STOP
+        return action
+
+
+def bounded_method(
+    who: str, doing: str, method: Callable[..., Any], is_unwanted: Callable[[], bool]
+) -> Callable[..., Any]:
+    """What a component does, on a thread that is waited for as long as is sensible.
+
+    It raises what the component raises, and `PluginError` if that has not returned in time, or by
+    the time that the launch was to stop, or ends the process.
+
+    Args:
+        who: the plugin, for messages.
+        doing: what messages call the method.
+        method: the method.
+        is_unwanted: asked while it takes its time: whether the launch is to stop.
+    """
+
+    def bounded(*args: Any, **kwargs: Any) -> Any:
+        call = partial(method, *args, **kwargs)
+        return bounded_call(who, doing, call, START_BOUND, is_unwanted, passing=(Exception,))
+
+    return bounded
 
 
 class Bounded:
-    """A component that works on a thread, which is waited for as long as is sensible.
-
-    A bounded method raises what the component raises, and `PluginError` if that has not returned in
-    time, or by the time that the launch was to stop, or ends the process.
+    """A component some methods of which are bounded.
 
     Args:
-        component: the component; what is not bounded is taken from it as it is.
+        component: the component; everything else is taken from it as it is.
         who: the plugin, for messages.
         is_unwanted: asked while it takes its time: whether the launch is to stop.
-        methods: the methods that are bounded.
+        methods: the names of the methods.
     """
 
     def __init__(
-        self, component: Any, who: str, is_unwanted: Callable[[], bool], methods: Collection[str]
+        self, component: Any, who: str, is_unwanted: Callable[[], bool], methods: Iterable[str]
     ) -> None:
         self._component = component
         self._who = who
         self._is_unwanted = is_unwanted
-        self._methods = methods
+        for name in methods:
+            method = getattr(component, name)
+            setattr(self, name, bounded_method(who, name, method, is_unwanted))
 
     def __getattr__(self, name: str) -> Any:
-        value = getattr(self._component, name)
-        return partial(self._call, name, value) if name in self._methods else value
-
-    def _call(self, name: str, method: Callable[..., object], *args: object) -> Any:
-        return bounded_call(
-            self._who,
-            name,
-            partial(method, *args),
-            START_BOUND,
-            self._is_unwanted,
-            passing=Exception,
-        )
+        return getattr(self._component, name)
 
 
 class BoundedLogsSpecs(Bounded):
     """A logs spec that is bounded; see there for the arguments."""
 
     def __init__(self, specs: Any, who: str, is_unwanted: Callable[[], bool]) -> None:
-        super().__init__(specs, who, is_unwanted, {"create_run_dir"})
+        super().__init__(specs, who, is_unwanted, ["create_run_dir"])
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
         """What the logs spec says.
@@ -132,7 +142,8 @@ class BoundedLogsSpecs(Bounded):
         Raises:
             PluginError: as for any method, or it returns something else.
         """
-        dest: LogsDest = self._call("reify", self._component.reify, envs)
+        reify = bounded_method(self._who, "reify", self._component.reify, self._is_unwanted)
+        dest: LogsDest = reify(envs)
         if not hasattr(dest, "error_files"):
             raise PluginError(f"{self._who} returned {dest!r} from reify, which is not a LogsDest")
         return dest
@@ -147,14 +158,7 @@ class BoundedLogsSpecs(Bounded):
         its = getattr(self._component, "open_streams", None)
         if its is None or getattr(its, "__func__", None) is LogsSpecs.open_streams:
             return open_them()  # which nothing holds
-        streams = bounded_call(
-            self._who,
-            "open_streams",
-            open_them,
-            START_BOUND,
-            self._is_unwanted,
-            passing=Exception,
-        )
+        streams = bounded_method(self._who, "open_streams", open_them, self._is_unwanted)()
         if not hasattr(streams, "child_fds"):
             raise PluginError(
                 f"{self._who} returned {streams!r} from open_streams, which carries no streams"
@@ -167,16 +171,15 @@ class BoundedLogsSpecs(Bounded):
         Raises:
             PluginError: it has failed, or not returned in time.
         """
-        with keeping_signals(self._who, "close"):
-            call = BoundedCall("plugin-close", partial(self._component.close, succeeded))
-            has_returned = call.wait(HURRIED_CLOSE) or call.wait(
-                START_BOUND - HURRIED_CLOSE, self._is_unwanted
-            )
-        if not has_returned:
-            raise PluginError(
-                f"{self._who} has not returned from close; plaunch does not wait for it any longer"
-            )
-        result_of(call, self._who, "close")
+        hurried = time.monotonic() + HURRIED_CLOSE
+        bounded_call(
+            self._who,
+            "close",
+            partial(self._component.close, succeeded),
+            START_BOUND,
+            lambda: time.monotonic() > hurried and self._is_unwanted(),
+            advice="; plaunch does not wait for it any longer",
+        )
 
 
 class BoundedStreams(Bounded):
@@ -214,23 +217,3 @@ class BoundedStreams(Bounded):
             logger.warning("%s", error)
             return ()
         return lines
-
-
-def bounded_store(open_store: OpenStore, who: str, is_unwanted: Callable[[], bool]) -> OpenStore:
-    """What opens a third party's store, on a thread; see `Bounded` for the arguments.
-
-    It raises what the plugin raises, and `PluginError` as a bounded method.
-    """
-
-    def open_bounded(store_round: StoreRound, /) -> WorkerStore:
-        store: WorkerStore = bounded_call(
-            who,
-            "opening a store",
-            partial(open_store, store_round),
-            START_BOUND,
-            is_unwanted,
-            passing=Exception,
-        )
-        return store
-
-    return open_bounded

@@ -29,25 +29,29 @@ class SoleHook(NamedTuple):
 
     Args:
         name: of the hook.
-        is_right: whether an answer is what it should be.
+        methods: what an answer must have; those of a third party's are bounded.
         answer: what that is called.
         deed: what two plugins that answer would both do.
     """
 
     name: str
-    is_right: Callable[[object], bool]
+    methods: tuple[str, ...]
     answer: str
     deed: str
 
 
-BINDER = SoleHook(
-    "plaunch_worker_binder",
-    lambda answer: all(callable(getattr(answer, name, None)) for name in ("plan", "environment")),
-    "Binder",
-    "bind the workers",
-)
+BINDER = SoleHook("plaunch_worker_binder", ("plan", "environment"), "Binder", "bind the workers")
 STORE = SoleHook(
-    "plaunch_worker_store", callable, "function that opens a store", "host the workers' store"
+    "plaunch_worker_store",
+    ("__call__",),
+    "function that opens a store",
+    "host the workers' store",
+)
+STARTER = SoleHook(
+    "plaunch_worker_starter",
+    ("begin", "wait", "prepare", "start", "fds", "close"),
+    "Starter",
+    "start the workers",
 )
 
 
@@ -95,29 +99,31 @@ def added_variables(
 
 def find_sole_answer(
     hook: SoleHook,
-    implementations: Iterable[Implementation],
-    context_of: Callable[[Registration], PluginContext],
+    implementations: Callable[[str], Iterable[Implementation]],
+    context: PluginContext,
     is_unwanted: Callable[[], bool],
-) -> tuple[Any, Registration | None]:
-    """The one answer to a hook, and its plugin; None and None if there is none.
+) -> Any:
+    """The one answer to a hook, bounded if it is a third party's; None if there is none.
 
     Args:
         hook: the hook.
-        implementations: in the order in which they are called, each on a thread of its own.
-        context_of: the launch as a plugin sees it.
+        implementations: those of a hook, in the order in which they are called, each on a thread
+            of its own.
+        context: the launch.
         is_unwanted: asked while a plugin takes its time: whether not to wait for it any more.
 
     Raises:
         UsageError: a plugin refuses the settings.
         PluginError: a plugin fails, does not return, returns something else, or is the second one.
     """
-    found, by = None, None
-    for item in implementations:
-        arguments = {"context": context_of(item.plugin)}
-        answer = _answer(item, arguments, is_unwanted, passing=UsageError)
+    found: Any = None
+    by: Registration | None = None
+    for item in implementations(hook.name):
+        arguments = {"context": item.plugin.context(context)}
+        answer = _answer(item, arguments, is_unwanted, passing=(UsageError,))
         if answer is None:
             continue
-        if not hook.is_right(answer):
+        if not all(callable(getattr(answer, name, None)) for name in hook.methods):
             raise PluginError(
                 f"{item.who} returned {answer!r} from {hook.name}, which is not a {hook.answer}"
             )
@@ -127,14 +133,20 @@ def find_sole_answer(
                 "-p no:NAME"
             )
         found, by = answer, item.plugin
-    return found, by
+    if by is None or by.is_ours:
+        return found
+    from plaunch.plugin.components import Bounded, bounded_method  # noqa: PLC0415 - theirs only
+
+    if hook is STORE:
+        return bounded_method(by.who, "opening a store", found, is_unwanted)
+    return Bounded(found, by.who, is_unwanted, hook.methods)
 
 
 def _answer(
     item: Implementation,
     arguments: Mapping[str, object],
     is_unwanted: Callable[[], bool],
-    passing: type[Exception] | tuple[()] = (),
+    passing: tuple[type[Exception], ...] = (),
 ) -> Any:
     call = partial(item.call, arguments)
     return bounded_call(

@@ -12,54 +12,33 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from plaunch.plugin.registry import FIRST_PARTY
+
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     import importlib_metadata
 
 _METADATA_FILES = ("METADATA", "PKG-INFO")
+_HEAD = 4096  # characters of metadata among which are the name and the version
 # The finders that look for metadata in the folders of sys.path, as this module does.
 _FOLDER_FINDERS = frozenset({"PathFinder", "MetadataPathFinder"})
 
 
-class Distribution:
-    """An installed distribution. `key`, its normalised name, identifies it."""
+class Distribution(NamedTuple):
+    """An installed distribution, with the name that its author writes, and a version if it has one.
 
-    def __init__(self, key: str, name: str, version: str, folder: str = "") -> None:
-        self.key = key
-        self._name = name
-        self._version = version
-        self._folder = folder
+    `key`, its normalised name, identifies it.
+    """
 
-    @property
-    def name(self) -> str:
-        """The name as its author writes it."""
-        self._read_metadata()
-        return self._name
+    key: str
+    name: str
+    version: str
 
     @property
-    def version(self) -> str:
-        """The version; empty if the distribution does not tell."""
-        self._read_metadata()
-        return self._version
-
-    def __repr__(self) -> str:
-        return f"Distribution({self._name!r}, {self._version!r})"
-
-    def _read_metadata(self) -> None:
-        # Folder names have both in a normalised form; the real ones are for messages only, and so
-        # are read when one is written.
-        if not self._folder:
-            return
-        folder, self._folder = self._folder, ""
-        for line in _metadata_head(folder):
-            field, colon, value = line.partition(":")
-            if not colon:
-                return
-            if field == "Name":
-                self._name = value.strip() or self._name
-            elif field == "Version":
-                self._version = value.strip() or self._version
+    def is_ours(self) -> bool:
+        """Whether what it brings comes with plaunch."""
+        return self.key == FIRST_PARTY
 
 
 class Target(NamedTuple):
@@ -155,13 +134,9 @@ def parse_entry_points(
 
 
 def _has_other_finders() -> bool:
-    for finder in sys.meta_path:
-        if getattr(finder, "find_distributions", None) is None:
-            continue
-        cls = finder if isinstance(finder, type) else type(finder)
-        if cls.__name__ not in _FOLDER_FINDERS:
-            return True
-    return False
+    finders = (f for f in sys.meta_path if getattr(f, "find_distributions", None) is not None)
+    names = ((f if isinstance(f, type) else type(f)).__name__ for f in finders)
+    return not _FOLDER_FINDERS.issuperset(names)
 
 
 def _read_folders(groups: Collection[str], path: Sequence[str]) -> list[EntryPoint] | None:
@@ -201,8 +176,7 @@ def _read_folder(groups: Collection[str], key: str, folder: str) -> Iterator[Ent
         return
     if not any(group.encode() in data for group in groups):
         return
-    name, _, version = os.path.basename(folder).rpartition(".")[0].partition("-")
-    distribution = Distribution(key, name, version.partition("-")[0], folder)
+    distribution = _distribution_at(folder, key)
     text = data.decode("utf-8", errors="replace")
     for group, entry_name, value in parse_entry_points(text, source, groups):
         yield EntryPoint(group, entry_name, value, distribution)
@@ -214,14 +188,24 @@ def _has_metadata(folder: str) -> bool:
     )
 
 
-def _metadata_head(folder: str) -> Iterable[str]:
+def _distribution_at(folder: str, key: str) -> Distribution:
+    # The folder's name has both in a normalised form, for want of the real ones.
+    name, _, rest = os.path.basename(folder).rpartition(".")[0].partition("-")
+    fields = {"Name": name, "Version": rest.partition("-")[0]}
     for file in _METADATA_FILES:
         try:
-            with open(os.path.join(folder, file), encoding="utf-8", errors="replace") as lines:
-                return lines.read(4096).splitlines()
+            with open(os.path.join(folder, file), encoding="utf-8", errors="replace") as metadata:
+                head = metadata.read(_HEAD)
         except OSError:
             continue
-    return ()
+        for line in head.splitlines():
+            field, colon, value = line.partition(":")
+            if not colon:
+                break
+            if field in fields:
+                fields[field] = value.strip() or fields[field]
+        break
+    return Distribution(key, fields["Name"], fields["Version"])
 
 
 def _ask_importlib_metadata(

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import signal
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from plaunch.agent.states import RequestKind
 from plaunch.agent.wait_reporter import describe_wait
 from plaunch.errors import PlaunchError, PluginError
-from plaunch.plugin.calls import keeping_signals, one_line
-from plaunch.threads import BoundedCall
+from plaunch.plugin.calls import blaming, bounded_call, keeping_signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -32,6 +32,7 @@ logger = logging.getLogger("plaunch")
 
 HOOK = "plaunch_extensions"
 START_BOUND = 10.0  # seconds
+REST_BOUND = 1.0  # seconds for its threads to end before workers are forked, or to begin again
 _METHODS = ("start", "handle", "stop")
 
 
@@ -56,20 +57,14 @@ class Extending:
             PlaunchError: as the extension says.
             PluginError: it has failed, or not returned in time.
         """
-        with keeping_signals(self.who, "start"):
-            call = BoundedCall("extension-start", lambda: self._extension.start(control))
-            has_returned = call.wait(START_BOUND)
-        if not has_returned:
-            raise PluginError(
-                f"an extension of {self.who} has not started within {START_BOUND:g} s; fix what "
-                "it waits for, or leave out its options"
-            )
-        if isinstance(call.error, PlaunchError):
-            raise call.error
-        if call.error is not None:
-            raise PluginError(
-                f"an extension of {self.who} failed when it was started: {one_line(call.error)}"
-            ) from call.error
+        bounded_call(
+            f"an extension of {self.who}",
+            "start",
+            partial(self._extension.start, control),
+            START_BOUND,
+            passing=(PlaunchError,),
+            advice="; fix what it waits for, or leave out its options",
+        )
         self._is_started = True
 
     def handle(self, event: Event) -> None:
@@ -94,10 +89,10 @@ class Extending:
         function = getattr(self._extension, method, None)
         if function is None:
             return
-        call = BoundedCall(f"extension-{method}", function)
-        if not call.wait(1.0) or call.error is not None:
-            why = "it has not returned" if call.error is None else one_line(call.error)
-            logger.warning("an extension of %s failed in %s: %s", self.who, method, why)
+        try:
+            bounded_call(f"an extension of {self.who}", method, function, REST_BOUND)
+        except PluginError as error:
+            logger.warning("%s", error)
 
 
 def snapshot_of_launch(
@@ -181,13 +176,8 @@ def create(item: Implementation, context: PluginContext) -> Iterator[Extending]:
         PluginError: it failed, or gave something else.
     """
     who = item.who
-    try:
-        with keeping_signals(who, HOOK):
-            given = list(item.call({"context": context}) or ())
-    except PlaunchError:
-        raise
-    except Exception as error:
-        raise PluginError(f"{who} failed in {HOOK}: {one_line(error)}") from error
+    with blaming(f"{who} failed in {HOOK}", passing=(PlaunchError,)), keeping_signals(who, HOOK):
+        given = list(item.call({"context": context}) or ())
     for extension in given:
         if not all(callable(getattr(extension, method, None)) for method in _METHODS):
             raise PluginError(

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         Scheduler,
         SignalPolicyFactory,
     )
-    from plaunch.process import Binder
+    from plaunch.process import Binder, Starter
 
     _F = TypeVar("_F", bound=Callable[..., object])
 
@@ -170,6 +170,19 @@ def plaunch_worker_store(context: PluginContext) -> OpenStore | None:
     an error that names both plugins, and so is one that has not come within ten seconds.
     Process: the launcher, on a thread that is not the main one. The agent's loop calls the methods
     of the store, which must not take any time.
+    """
+
+
+@hookspec
+def plaunch_worker_starter(context: PluginContext) -> Starter | None:
+    """Contribute what starts the processes of workers, instead of executing them.
+
+    Called: once per launch, before its node joins the others.
+    Parameters: `context`, the launch, its settings, and the plugin's own options.
+    Result: a `Starter`, or None. Two answers are an error that names both plugins, and so is one
+    that has not come within ten seconds. It is begun before the first round, and asked for every
+    worker of every round; for a worker that it does not start, plaunch executes the command.
+    Process: the launcher, on a thread that is not the main one.
     """
 
 

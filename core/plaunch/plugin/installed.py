@@ -32,30 +32,21 @@ class Installed:
 
     def __init__(self, entries: Iterable[EntryPoint], selection: Selection) -> None:
         self.selection = selection
-        self._usable: dict[str, list[EntryPoint]] = {kind.name: [] for kind in ALL_KINDS}
-        # With the word that blocks each; None for those that nobody names with loading off.
-        self._left_out: dict[str, list[tuple[EntryPoint, Word | None]]] = {
-            kind.name: [] for kind in ALL_KINDS
-        }
+        # By the names of kinds, each with the reason why it is left out, or an empty one.
+        self._entries: dict[str, list[tuple[EntryPoint, str]]] = {k.name: [] for k in ALL_KINDS}
         kinds = {group: kind.name for kind in ALL_KINDS for group in kind.groups}
-        for entry in entries:
-            kind, key = kinds[entry.group], entry.distribution.key
-            blocker = selection.blocker(kind, entry.name, key)
-            if blocker is not None or selection.leaves_out(kind, entry.name, key):
-                self._left_out[kind].append((entry, blocker))
-            else:
-                self._usable[kind].append(entry)
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            kind = kinds[entry.group]
+            reason = selection.reason_against(kind, entry.name, entry.distribution.key)
+            self._entries[kind].append((entry, reason))
 
     def usable(self, kind: Kind[Any]) -> list[EntryPoint]:
         """The plugins of `kind` that may be used, by name, with all providers of each name."""
-        return sorted(self._usable[kind.name], key=lambda entry: entry.name)
+        return [entry for entry, reason in self._entries[kind.name] if not reason]
 
     def left_out(self, kind: Kind[Any]) -> list[tuple[EntryPoint, str]]:
         """The other plugins of `kind`, and what the user has said that leaves each out."""
-        return [
-            (entry, AUTOLOAD_VARIABLE if word is None else word.source)
-            for entry, word in self._left_out[kind.name]
-        ]
+        return [(entry, reason) for entry, reason in self._entries[kind.name] if reason]
 
     def named(self, word: Word) -> list[tuple[Kind[Any], str]]:
         """The kinds and names of usable plugins that `word` means, plugins of hooks first."""
@@ -67,18 +58,19 @@ class Installed:
         }
         return [(kind, name) for (_, name), kind in found.items()]
 
-    def blocker_of(self, word: Word) -> Word | None:
-        """The word that blocks a plugin which `word` asks for, or None."""
-        for kind, left_out in self._left_out.items():
-            for entry, blocker in left_out:
-                if blocker and word.means(kind, entry.name, entry.distribution.key):
-                    return blocker
-        return None
+    def blocker_of(self, word: Word) -> str:
+        """What the user has said that blocks a plugin which `word` asks for; empty if nothing."""
+        for kind in ALL_KINDS:
+            for entry, reason in self.left_out(kind):
+                is_meant = word.means(kind.name, entry.name, entry.distribution.key)
+                if is_meant and reason != AUTOLOAD_VARIABLE:
+                    return reason
+        return ""
 
     def names(self, kind: str = "") -> list[str]:
         """The names of the usable plugins of one kind, or of all, sorted."""
-        groups = [entries for name, entries in self._usable.items() if kind in ("", name)]
-        return sorted({entry.name for entries in groups for entry in entries})
+        kinds = [each for each in ALL_KINDS if kind in ("", each.name)]
+        return sorted({entry.name for each in kinds for entry in self.usable(each)})
 
     def find(
         self, kind: Kind[Any], name: str, offers: Iterable[EntryPoint] = ()
@@ -90,7 +82,7 @@ class Installed:
         Raises:
             DuplicateNameError: there is more than one.
         """
-        meant = [e for e in (*self._usable[kind.name], *offers) if _means(name, e)]
+        meant = [entry for entry in (*self.usable(kind), *offers) if _means(name, entry)]
         owners = {entry.distribution.key for entry in meant}
         if len(owners) > 1 and kind is LOGS_SPECS and name == "default":
             owners.discard("torch")  # what torchrun uses itself; ours stands in for it
@@ -110,17 +102,17 @@ class Installed:
         """The error about a name of `kind` that cannot be used: blocked, hidden, or unknown."""
         selection = f"{kind.label} {name!r} ({kind.flag})"
         blocker = self.selection.blocker(kind.name, name)
-        for entry, word in self._left_out[kind.name]:
+        for entry, reason in self.left_out(kind):
             if not _means(name, entry):
                 continue
-            if word is None:
+            if reason == AUTOLOAD_VARIABLE:
                 return UnknownNameError(
                     f"{selection} of distribution {entry.distribution.name!r} is not loaded, "
                     f"because {AUTOLOAD_VARIABLE} is set; add -p {kind.name}:{entry.name}"
                 )
-            blocker = blocker or word
-        if blocker is not None:
-            return UsageError(f"{selection} is blocked by {blocker.source}; remove one of the two")
+            blocker = blocker or reason
+        if blocker:
+            return UsageError(f"{selection} is blocked by {blocker}; remove one of the two")
         if kind is DEVICE_COUNTS:
             return UnknownNameError(
                 f"{kind.flag} is {name!r}, which is neither a number nor the name of an installed "

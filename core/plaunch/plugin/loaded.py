@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from plaunch.plugin.registry import ALL_KINDS, FIRST_PARTY, LIFECYCLE
+from plaunch.plugin.registry import ALL_KINDS, LIFECYCLE
 
 if TYPE_CHECKING:
+    from plaunch.plugin.context import PluginContext
     from plaunch.plugin.entry_points import Distribution
 
 _LABELS = {kind.name: kind.label for kind in ALL_KINDS}
@@ -51,6 +52,7 @@ class Registration:
         source: where it comes from.
         distribution: the distribution that it belongs to; None if it was not installed.
         offers: what it offers, by kind, once it has been asked.
+        options: the values of its own options, if one of them is given.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Registration:
     source: LoadedPlugin
     distribution: Distribution | None
     offers: dict[str, dict[str, object]] = field(default_factory=dict)
+    options: dict[str, object] = field(default_factory=dict)
 
     @property
     def who(self) -> str:
@@ -67,9 +70,8 @@ class Registration:
     @property
     def is_ours(self) -> bool:
         """Whether it comes with plaunch."""
-        return is_ours(self.distribution)
+        return self.distribution is not None and self.distribution.is_ours
 
-
-def is_ours(distribution: Distribution | None) -> bool:
-    """Whether what a distribution brings comes with plaunch."""
-    return distribution is not None and distribution.key == FIRST_PARTY
+    def context(self, launch: PluginContext) -> PluginContext:
+        """A launch as it is given it, with its own options."""
+        return replace(launch, options=self.options)

@@ -6,45 +6,30 @@ import contextlib
 import inspect
 import logging
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from plaunch._names import suggest
-from plaunch.errors import PluginLoadError, UsageError
+from plaunch.errors import PluginError, PluginLoadError, UsageError
 from plaunch.plugin import hookspecs
-from plaunch.plugin.calls import Implementation, keeping_signals, offers_of, one_line
-from plaunch.plugin.entry_points import EntryPoint
-from plaunch.plugin.loaded import LoadedPlugin, Registration, is_ours
-from plaunch.plugin.loading import (
-    function_at,
-    load_entry,
-    load_module,
-    make_plugin,
-    source_of,
-    title_of,
-)
+from plaunch.plugin.calls import Implementation, blaming, keeping_signals, one_line
+from plaunch.plugin.loaded import LoadedPlugin, Registration
+from plaunch.plugin.loading import Hooks, has_hooks, load_entry, load_module
 from plaunch.plugin.options import load_options
 from plaunch.plugin.registry import LIFECYCLE, WITH_OPTIONS, Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from plaunch.plugin.culprits import Culprits
-    from plaunch.plugin.entry_points import Distribution
+    from plaunch.plugin.entry_points import Distribution, EntryPoint
     from plaunch.plugin.installed import Installed
     from plaunch.plugin.selection import Word
 
 logger = logging.getLogger("plaunch")
 
 SLOW_IMPORT = 1.0  # seconds after which a plugin is named for what it adds to the start
-
-_HOOKS = tuple(name for name in vars(hookspecs) if name.startswith("plaunch_"))
-_NOT_PLAIN: tuple[Callable[[object], bool], ...] = (
-    inspect.iscoroutinefunction,
-    inspect.isgeneratorfunction,
-    inspect.isasyncgenfunction,
-)
 
 
 class PluginLoader:
@@ -55,7 +40,7 @@ class PluginLoader:
     """
 
     def __init__(self, installed: Installed) -> None:
-        self.pluggy = _PluggyManager("plaunch")
+        self.pluggy = pluggy.PluginManager("plaunch")
         self.pluggy.add_hookspecs(hookspecs)
         self.registrations: dict[str, Registration] = {}  # by pluggy's name
         self.loaded: list[LoadedPlugin] = []  # in order
@@ -99,17 +84,21 @@ class PluginLoader:
         Raises:
             PluginLoadError: it cannot be loaded.
         """
-        registration = self._of_entry.get(entry)
-        if registration is not None:
-            return registration
-        source = source_of(kind, entry)
+        if entry in self._of_entry:
+            return self._of_entry[entry]
+        module, distribution = entry.value, entry.distribution
+        with contextlib.suppress(ValueError):
+            module = entry.target().module
+        source = LoadedPlugin(
+            kind.name, entry.name, distribution.name, distribution.version, module
+        )
         try:
-            with self._watching(source, entry.distribution):
-                plugin = load_entry(kind, entry, source.who, self._instances)
+            with self._watching(source, distribution):
+                plugin = self._instance_of(load_entry(kind, entry, source.who), source.who)
             name = f"{kind.name}:{entry.name}"
             if name in self.registrations:
-                name = f"{kind.name}:{entry.distribution.key}:{entry.name}"
-            registration = self._register(name, plugin, source, entry.distribution)
+                name = f"{kind.name}:{distribution.key}:{entry.name}"
+            registration = self._register(name, plugin, source, distribution)
         except PluginLoadError as error:
             if not kind.hook:
                 error.args = (f"{error}; to continue without it, give -p no:{entry.name}",)
@@ -117,28 +106,31 @@ class PluginLoader:
         self._of_entry[entry] = registration
         return registration
 
-    def implementations(self, hook: str) -> list[Implementation]:
-        """What plugins have of a hook, in the order of their names, but for pluggy's marks."""
-        found = getattr(self.pluggy.hook, hook).get_hookimpls()
+    def implementations(self, hook: str = "") -> list[Implementation]:
+        """What plugins have of a hook, in the order of their names, but for pluggy's marks.
+
+        Without a name, of every hook.
+        """
+        callers = [c for c in vars(self.pluggy.hook).values() if hook in ("", c.name)]
+        found = [(caller.name, i) for caller in callers for i in caller.get_hookimpls()]
+        found.sort(key=lambda item: (item[1].trylast - item[1].tryfirst, item[1].plugin_name))
         return [
             Implementation(hook, self.registrations[i.plugin_name], i.function, i.argnames)
-            for i in sorted(found, key=lambda i: (i.trylast - i.tryfirst, i.plugin_name))
+            for hook, i in found
         ]
 
-    def passed_in_code(self) -> list[Registration]:
-        """The plugins that are not installed."""
-        return [one for one in self.registrations.values() if one.distribution is None]
+    def offered(self, kind: Kind[Any]) -> Iterator[tuple[Registration, str]]:
+        """The names of `kind` that loaded plugins offer and nobody blocks, each with its plugin.
 
-    def offered_beside(self, kind: Kind[Any]) -> list[EntryPoint]:
-        """What loaded plugins offer, as if it were entry points; the value is the plugin's name."""
+        Raises:
+            PluginError: as `offers`.
+        """
         blocker = self._installed.selection.blocker
-        return [
-            EntryPoint(kind.hook, name, plugin.name, plugin.distribution)
-            for plugin in self.registrations.values()
-            if plugin.distribution is not None
-            for name in self.offers(plugin, kind)
-            if blocker(kind.name, name, plugin.distribution.key) is None
-        ]
+        for plugin in self.registrations.values():
+            key = "" if plugin.distribution is None else plugin.distribution.key
+            for name in self.offers(plugin, kind):
+                if not blocker(kind.name, name, key):
+                    yield plugin, name
 
     def offers(self, plugin: Registration, kind: Kind[Any]) -> Mapping[str, object]:
         """What one plugin offers of `kind`; its hook is called once.
@@ -147,10 +139,11 @@ class PluginLoader:
             PluginError: the plugin fails, or returns something else.
         """
         if kind.name not in plugin.offers:
-            offers = plugin.offers[kind.name] = {}
+            offers: dict[str, object] = {}
             for item in self.implementations(kind.hook) if kind.hook else ():
                 if item.plugin is plugin:
-                    offers.update(offers_of(item))
+                    offers.update(_offers_of(item))
+            plugin.offers[kind.name] = offers
         return plugin.offers[kind.name]
 
     def _load_word(self, word: Word) -> None:
@@ -161,9 +154,9 @@ class PluginLoader:
         if named:
             return
         blocker = self._installed.blocker_of(word)
-        if blocker is not None:
+        if blocker:
             raise UsageError(
-                f"{word.source} names a plugin that {blocker.source} blocks; remove one of them"
+                f"{word.source} names a plugin that {blocker} blocks; remove one of them"
             )
         module, source = None, LoadedPlugin(LIFECYCLE.name, word.text, "", "", word.text)
         # No module is named like a path, or a kind and a name.
@@ -176,17 +169,33 @@ class PluginLoader:
 
     def _load_object(self, plugin: object) -> None:
         """Register a plugin that was passed in code, unless its name is blocked."""
-        name, module = title_of(plugin)
-        if self._installed.selection.blocker(LIFECYCLE.name, name) is not None:
+        of = plugin if inspect.ismodule(plugin) or inspect.isclass(plugin) else type(plugin)
+        name: str = of.__name__
+        if self._installed.selection.blocker(LIFECYCLE.name, name):
             return
+        module = name if inspect.ismodule(plugin) else of.__module__
         source = LoadedPlugin("code", name, "", "", module)
+        if not has_hooks(source.who, plugin):
+            raise PluginLoadError(
+                f"{source.who}, passed in code, has no hooks: nothing in {plugin!r} is marked with "
+                "plaunch.hookimpl"
+            )
         with keeping_signals(source.who, "while it was made"):
-            plugin = make_plugin(plugin, source.who, self._instances)
+            plugin = self._instance_of(plugin, source.who, doing="created")
         number, unique = 1, f"code:{name}"
         while unique in self.registrations:
             number += 1
             unique = f"code:{name}#{number}"
         self._register(unique, plugin, source, None)
+
+    def _instance_of(self, value: object, who: str, *, doing: str = "loaded") -> object:
+        """`value`, or the one instance of it if it is a class: hooks are methods of an object."""
+        if not inspect.isclass(value):
+            return value
+        if value not in self._instances:
+            with blaming(f"{who} cannot be {doing}", PluginLoadError):
+                self._instances[value] = value()
+        return self._instances[value]
 
     @contextlib.contextmanager
     def _watching(self, source: LoadedPlugin, distribution: Distribution | None) -> Iterator[None]:
@@ -194,7 +203,7 @@ class PluginLoader:
 
         What it changes about signals is put back, and a slow one is named.
         """
-        if is_ours(distribution):
+        if distribution is not None and distribution.is_ours:
             yield
             return
         if self.culprits is None:
@@ -219,58 +228,31 @@ class PluginLoader:
             if registration.plugin is plugin:
                 self.loaded.append(source)
                 return registration
+        hooks = Hooks(plugin)
         try:
-            self.pluggy.register(plugin, name)
+            self.pluggy.register(hooks, name)
         except (pluggy.PluginValidationError, ValueError) as error:
-            # pluggy spreads over several lines what does not fit: the hook and its arguments.
+            # pluggy keeps what came before a hook that does not fit, and spreads over several
+            # lines what is wrong with that.
+            if self.pluggy.get_plugin(name) is hooks:
+                self.pluggy.unregister(hooks, name)
             why = one_line(error)
             raise PluginLoadError(f"{source.who} cannot be registered: {why}") from error
-        try:
-            _check_implementations(source.who, plugin, vars(self.pluggy.hook))
-        except PluginLoadError:
-            self.pluggy.unregister(plugin, name)
-            raise
         registration = Registration(name, plugin, source, distribution)
         self.registrations[name] = registration
         self.loaded.append(source)
         return registration
 
 
-class _PluggyManager(pluggy.PluginManager):
-    """pluggy's manager, older versions of which run the properties of plugins."""
-
-    def parse_hookimpl_opts(self, plugin: object, name: str) -> pluggy.HookimplOpts | None:
-        """What marks a function of a plugin as a hook; None if it is none."""
-        return (
-            None if function_at(plugin, name) is None else super().parse_hookimpl_opts(plugin, name)
+def _offers_of(item: Implementation) -> Mapping[str, object]:
+    is_ours = item.plugin.is_ours
+    with (
+        blaming(f"{item.who} failed in {item.hook}"),
+        contextlib.nullcontext() if is_ours else keeping_signals(item.who, item.hook),
+    ):
+        offers = item.call({})
+    if not (isinstance(offers, Mapping) and all(isinstance(name, str) for name in offers)):
+        raise PluginError(
+            f"{item.who} returned {offers!r} from {item.hook}, which is not a mapping of names"
         )
-
-
-def _check_implementations(
-    who: str, plugin: object, callers: Mapping[str, pluggy.HookCaller]
-) -> None:
-    """See to it that what a plugin implements are hooks, and plain functions.
-
-    Raises:
-        PluginLoadError: one of them is not.
-    """
-    for hook, caller in callers.items():
-        for implementation in caller.get_hookimpls():
-            if implementation.plugin is not plugin:
-                continue
-            if not caller.has_spec():
-                if implementation.optionalhook:
-                    continue
-                raise PluginLoadError(
-                    f"{who} implements hook {hook!r}, which does not exist{suggest(hook, _HOOKS)}"
-                )
-            if implementation.wrapper or implementation.hookwrapper:
-                raise PluginLoadError(
-                    f"{who} implements {hook} as a hook wrapper; plaunch calls each "
-                    "implementation separately, so there is nothing to wrap"
-                )
-            if any(is_other(implementation.function) for is_other in _NOT_PLAIN):
-                raise PluginLoadError(
-                    f"{who} implements {hook} as a generator or a coroutine; calling it would "
-                    "do nothing: make it a plain function"
-                )
+    return offers

@@ -4,30 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from plaunch.agent.worker_store import open_default_store
 from plaunch.defaults import DEVICES, WORKER_STORE
-from plaunch.errors import (
-    DuplicateNameError,
-    PlaunchError,
-    PluginError,
-    PluginLoadError,
-    UsageError,
-)
+from plaunch.errors import DuplicateNameError, PlaunchError, PluginLoadError, UsageError
 from plaunch.plugin import contributions, extensions
-from plaunch.plugin.calls import Implementation, keeping_signals, one_line
+from plaunch.plugin.calls import blaming, keeping_signals
 from plaunch.plugin.entry_points import EntryPoint, scan
 from plaunch.plugin.installed import Installed
-from plaunch.plugin.loaded import LoadedPlugin, Registration, is_ours
 from plaunch.plugin.loader import PluginLoader
 from plaunch.plugin.loading import checked
 from plaunch.plugin.notifier import Notifier
 from plaunch.plugin.options import PluginOptions, find_options, resolve_options
 from plaunch.plugin.registry import (
     GROUPS,
-    LIFECYCLE,
     LOGS_SPECS,
     SIGNAL_POLICIES,
     WITH_OPTIONS,
@@ -38,16 +29,19 @@ from plaunch.plugin.selection import Selection
 from plaunch.process.binding import is_asked_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from plaunch.agent.notifications import Notification
     from plaunch.agent.worker import WorkerInfo
     from plaunch.agent.worker_store import OpenStore
-    from plaunch.doctor import DoctorContext, Finding
+    from plaunch.plugin.calls import Implementation
     from plaunch.plugin.context import PluginContext
     from plaunch.plugin.culprits import Culprits
     from plaunch.plugin.extensions import Extending
+    from plaunch.plugin.loaded import LoadedPlugin, Registration
     from plaunch.process.binding import Binder
+    from plaunch.process.starting import Starter
     from plaunch.process.stopping.signals import SignalPolicy
     from plaunch.process.streams.logs import LogsSpecs
 
@@ -61,8 +55,8 @@ class PluginManager:
     def __init__(self, installed: Installed, *, with_traceback: bool = False) -> None:
         self._installed = installed
         self._loader = PluginLoader(installed)
-        self._chosen: dict[tuple[str, str], Registration] = {}  # by kind and name
-        self._option_values: dict[Registration, dict[str, object]] = {}
+        # Who has given what was chosen, by kind and name; None for plaunch's own.
+        self._chosen: dict[tuple[str, str], Registration | None] = {}
         self._notifier = Notifier(self._loader.implementations, with_traceback=with_traceback)
 
     @classmethod
@@ -93,7 +87,7 @@ class PluginManager:
         environ = os.environ if environ is None else environ
         entries = scan(GROUPS, path) if entries is None else entries
         if first_party_only:
-            entries = [entry for entry in entries if is_ours(entry.distribution)]
+            entries = [entry for entry in entries if entry.distribution.is_ours]
         installed = Installed(entries, Selection(words, environ))
         manager = cls(installed, with_traceback=environ.get("PLAUNCH_DEBUG") == "1")
         manager._loader.load_initial(plugins)
@@ -121,7 +115,7 @@ class PluginManager:
                 f"{plugin.who} does not offer a {kind.label} {bare!r}, as its entry point says; "
                 f"it offers {offered}"
             )
-        self._chosen[kind.name, name] = plugin
+        self._chosen[kind.name, name] = None if plugin.is_ours else plugin
         return checked(kind, plugin.who, offers[bare])
 
     @contextlib.contextmanager
@@ -135,34 +129,24 @@ class PluginManager:
             PluginError: it raised anything else, such as SystemExit, which must not end the launch
                 as if all were well.
         """
-        given = self._third_party(kind, name)
-        try:
-            if given is None:
-                yield
-            else:
-                with keeping_signals(given.who, f"{kind.flag} {name}"):
-                    yield
-        except (PlaunchError, KeyboardInterrupt):
-            raise
-        except BaseException as error:
-            source = f"({kind.flag}) of {given.source.origin}" if given else f"({kind.flag})"
-            raise PluginError(
-                f"{kind.label} {name!r} {source} failed: {one_line(error)}"
-            ) from error
+        given = self._chosen.get((kind.name, name))
+        failure = f"{kind.label} {name!r} ({kind.flag}) failed"
+        keeping: AbstractContextManager[None] = contextlib.nullcontext()
+        if given is not None:
+            failure = f"{kind.label} {name!r} ({kind.flag}) of {given.source.origin} failed"
+            keeping = keeping_signals(given.who, f"{kind.flag} {name}")
+        with blaming(failure, passing=(PlaunchError,)), keeping:
+            yield
 
     def origin(self, kind: Kind[Any], name: str) -> str:
         """The distribution, version and module of what `get` has given; empty for plaunch's own."""
-        given = self._third_party(kind, name)
+        given = self._chosen.get((kind.name, name))
         return "" if given is None else given.source.origin
 
     def names(self, kind: Kind[Any]) -> list[str]:
         """All names of `kind` that can be selected, sorted; imports nothing."""
-        blocker = self._installed.selection.blocker
         names = {entry.name for entry in self._installed.usable(kind)}
-        names.update(entry.name for entry in self._loader.offered_beside(kind))
-        for plugin in self._loader.passed_in_code():
-            names.update(n for n in self._loader.offers(plugin, kind) if not blocker(kind.name, n))
-        return sorted(names)
+        return sorted(names.union(name for _, name in self._loader.offered(kind)))
 
     def bounded(
         self, logs_specs: LogsSpecs, policy: SignalPolicy, is_unwanted: Callable[[], bool]
@@ -209,7 +193,7 @@ class PluginManager:
             PluginError: a plugin fails, does not return, changes a variable of `env`, or
                 contradicts another one.
         """
-        items = self._loader.implementations(contributions.ENVIRONMENT)
+        items = self.implementations(contributions.ENVIRONMENT)
         return contributions.added_variables(items, worker, env, is_unwanted)
 
     def worker_binder(
@@ -225,18 +209,14 @@ class PluginManager:
         is_asked = is_asked_for(*map(context.settings.get, names))
         if is_asked:
             self.load_named(WITH_OPTIONS, DEVICES)
-        binder: Binder | None
-        binder, plugin = self._sole_answer(contributions.BINDER, context, is_unwanted)
-        if plugin is None and is_asked:
+        binder: Binder | None = contributions.find_sole_answer(
+            contributions.BINDER, self.implementations, context, is_unwanted
+        )
+        if binder is None and is_asked:
             raise UsageError(
                 "devices, numa_options or virtual_local_rank is set, but no plugin assigns "
                 f"devices to workers; do not block {DEVICES!r}"
             )
-        if plugin is not None and not plugin.is_ours:
-            from plaunch.plugin.components import Bounded  # noqa: PLC0415 - third parties' only
-
-            methods = {"plan", "environment"}
-            binder = cast("Binder", Bounded(binder, plugin.who, is_unwanted, methods))
         return binder
 
     def worker_store(
@@ -251,19 +231,29 @@ class PluginManager:
         """
         if context.settings.get("worker_store", "agent") != "agent":
             return None
-        open_store: OpenStore | None
-        open_store, plugin = self._sole_answer(contributions.STORE, context, is_unwanted)
-        ours = f"{WITH_OPTIONS.name}:{WORKER_STORE}"
-        if open_store is None or plugin is None:
-            # If that is not loaded, its answer is known, and its code only wanted where rank 0 is.
-            is_asked = ours in self._loader.registrations
+        open_store: OpenStore | None = contributions.find_sole_answer(
+            contributions.STORE, self.implementations, context, is_unwanted
+        )
+        if open_store is None:
+            # If ours is not loaded, its answer is known, and its code only wanted where rank 0 is.
+            is_asked = f"{WITH_OPTIONS.name}:{WORKER_STORE}" in self._loader.registrations
             is_there = self._installed.find(WITH_OPTIONS, WORKER_STORE) is not None
             return open_default_store if is_there and not is_asked else None
-        if plugin.is_ours:
-            return open_store
-        from plaunch.plugin.components import bounded_store  # noqa: PLC0415 - third parties' only
+        return open_store
 
-        return bounded_store(open_store, plugin.who, is_unwanted)
+    def worker_starter(
+        self, context: PluginContext, is_unwanted: Callable[[], bool] = lambda: False
+    ) -> Starter | None:
+        """What starts the processes of workers; None if they are executed.
+
+        Raises:
+            UsageError: a plugin refuses the settings.
+            PluginError: a plugin fails, does not return, or is not the only one that answers.
+        """
+        starter: Starter | None = contributions.find_sole_answer(
+            contributions.STARTER, self.implementations, context, is_unwanted
+        )
+        return starter
 
     def create_extensions(self, context: PluginContext) -> list[Extending]:
         """What runs beside the agent, as plugins want it.
@@ -271,27 +261,15 @@ class PluginManager:
         Raises:
             PlaunchError: a plugin fails, or returns something else.
         """
-        own = self._context_of(context)
         return [
             extending
-            for item in self._loader.implementations(extensions.HOOK)
-            for extending in extensions.create(item, own(item.plugin))
+            for item in self.implementations(extensions.HOOK)
+            for extending in extensions.create(item, item.plugin.context(context))
         ]
 
-    def doctor_checks(self) -> dict[str, Callable[[DoctorContext], Iterable[Finding]]]:
-        """What plugins look at when `--doctor` asks, by the plugin's name.
-
-        Those with options are loaded for it; what is wrong with one, the list of plugins says.
-        """
-        for entry in self._installed.usable(WITH_OPTIONS):
-            with contextlib.suppress(PlaunchError):
-                self.load_named(WITH_OPTIONS, entry.name)
-
-        def check(item: Implementation) -> Callable[[DoctorContext], Iterable[Finding]]:
-            return lambda context: item.call({"context": context}) or ()
-
-        items = self._loader.implementations("plaunch_doctor_checks")
-        return {item.plugin.name: check(item) for item in items}
+    def implementations(self, hook: str = "") -> list[Implementation]:
+        """What the loaded plugins have of a hook, or of all, in the order in which it is called."""
+        return self._loader.implementations(hook)
 
     # --- what is loaded ---------------------------------------------------------------------------
 
@@ -313,7 +291,7 @@ class PluginManager:
         for name, resolved in given.items():
             plugin = self.load_named(WITH_OPTIONS, name)
             if plugin is not None:
-                self._option_values.setdefault(plugin, {}).update(resolved)
+                plugin.options.update(resolved)
         return [*given]
 
     def plugin_options(self) -> list[PluginOptions]:
@@ -333,18 +311,6 @@ class PluginManager:
         """The plugins that are loaded so far, in the order of loading, and where they come from."""
         return list(self._loader.loaded)
 
-    def always_on(self) -> dict[str, tuple[object, list[str]]]:
-        """The plugins that no option selects, by name: each one, and the hooks that it has."""
-        hooks_of = self._loader.pluggy.get_hookcallers
-        return {
-            name.partition(":")[2]: (
-                registration.plugin,
-                [caller.name for caller in hooks_of(registration.plugin) or ()],
-            )
-            for name, registration in self._loader.registrations.items()
-            if name.startswith(f"{LIFECYCLE.name}:")
-        }
-
     @property
     def culprits(self) -> Culprits | None:
         """Whose code runs in this process; None while there is none of third parties."""
@@ -354,13 +320,8 @@ class PluginManager:
 
     def _provider(self, kind: Kind[Any], name: str) -> tuple[Registration, str]:
         """Who offers a name, and how it calls that, which users may write with a distribution."""
-        in_code: list[Registration] = []
-        if self._installed.selection.blocker(kind.name, name) is None:
-            in_code = [
-                one
-                for one in self._loader.passed_in_code()
-                if name in self._loader.offers(one, kind)
-            ]
+        offered = list(self._loader.offered(kind))
+        in_code = [one for one, bare in offered if bare == name and one.distribution is None]
         if len(in_code) > 1:
             raise DuplicateNameError(
                 f"{kind.label} {name!r} ({kind.flag}) is offered by "
@@ -368,33 +329,20 @@ class PluginManager:
             )
         if in_code:
             return in_code[0], name
-        entry = self._installed.find(kind, name, self._loader.offered_beside(kind))
+        # As if they were entry points, of the name of the plugin that is loaded already.
+        beside = [
+            EntryPoint(kind.hook, bare, one.name, one.distribution)
+            for one, bare in offered
+            if one.distribution is not None
+        ]
+        entry = self._installed.find(kind, name, beside)
         if entry is None:
             raise self._installed.refusal(kind, name, self.names(kind))
         if entry.group == kind.hook:
             return self._loader.registrations[entry.value], entry.name
         return self._loader.load(kind, entry), entry.name
 
-    def _third_party(self, kind: Kind[Any], name: str) -> Registration | None:
-        """Who gave what was chosen; None if nobody has, or the plugin comes with plaunch."""
-        given = self._chosen.get((kind.name, name))
-        return None if given is None or given.is_ours else given
-
     def _last_chosen(self, kind: Kind[Any]) -> Registration | None:
-        """As `_third_party`, of the last name of a kind that was chosen."""
-        names = [name for of, name in self._chosen if of == kind.name]
-        return self._third_party(kind, names[-1]) if names else None
-
-    def _sole_answer(
-        self,
-        hook: contributions.SoleHook,
-        context: PluginContext,
-        is_unwanted: Callable[[], bool],
-    ) -> tuple[Any, Registration | None]:
-        items = self._loader.implementations(hook.name)
-        own = self._context_of(context)
-        return contributions.find_sole_answer(hook, items, own, is_unwanted)
-
-    def _context_of(self, context: PluginContext) -> Callable[[Registration], PluginContext]:
-        """The context as each plugin is given it, with the values of its own options."""
-        return lambda plugin: replace(context, options=self._option_values.get(plugin, {}))
+        """Who has given the last one of a kind that was chosen; None for plaunch's own."""
+        given = [plugin for (of, _), plugin in self._chosen.items() if of == kind.name]
+        return given[-1] if given else None

@@ -7,8 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from plaunch.agent import notifications
-from plaunch.plugin.calls import keeping_signals, one_line
-from plaunch.threads import BoundedCall
+from plaunch.errors import PluginError
+from plaunch.plugin.calls import NotReturnedError, bounded_call, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from plaunch.agent.notifications import Notification
     from plaunch.plugin.calls import Implementation
     from plaunch.plugin.loaded import Registration
+    from plaunch.threads import BoundedCall
 
 logger = logging.getLogger("plaunch")
 
@@ -77,39 +78,33 @@ class Notifier:
     def _call(self, item: Implementation, notification: Notification) -> None:
         who, hook = item.who, item.hook
         arguments = {name: getattr(notification, name) for name in item.argnames}
-        with keeping_signals(who, hook):
-            try:
-                call = BoundedCall(f"plugin-{hook}", partial(item.call, arguments))
-            except RuntimeError as error:  # no more threads, or the interpreter is ending
-                if not self._lacks_threads:
-                    self._lacks_threads = True
-                    logger.warning(
-                        "%s was not notified (%s), and neither was any other plugin: %s",
-                        who,
-                        hook,
-                        error,
-                    )
-                return
-            has_returned = call.wait(TIME_BOUND)
-        if has_returned and call.error is None:
+        try:
+            bounded_call(who, hook, partial(item.call, arguments), TIME_BOUND)
             return
-        self._switched_off.add((item.plugin, hook))
-        if not has_returned:
-            self._out[item.plugin] = call
+        except NotReturnedError as error:
+            self._out[item.plugin] = error.call
             logger.warning(
-                "%s has not returned from %s within %g s; plaunch does not wait for it, calls "
-                "none of its hooks until it returns, and does not call this hook again; the job "
-                "goes on",
-                who,
-                hook,
-                TIME_BOUND,
+                "%s; plaunch does not wait for it, calls none of its hooks until it returns, and "
+                "does not call this hook again; the job goes on",
+                error,
             )
-        elif call.error is not None:
-            # Also SystemExit: a plugin's failure never harms the job.
+        except PluginError as error:
+            cause = error.__cause__ or error
             logger.warning(
                 "%s failed in %s and is not called for it again; the job goes on: %s",
                 who,
                 hook,
-                one_line(call.error),
-                exc_info=call.error if self._with_traceback else None,
+                one_line(cause),
+                exc_info=cause if self._with_traceback else None,
             )
+        except RuntimeError as error:  # no more threads, or the interpreter is ending
+            if not self._lacks_threads:
+                self._lacks_threads = True
+                logger.warning(
+                    "%s was not notified (%s), and neither was any other plugin: %s",
+                    who,
+                    hook,
+                    error,
+                )
+            return
+        self._switched_off.add((item.plugin, hook))

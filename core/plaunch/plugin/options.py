@@ -86,11 +86,7 @@ def find_options(
     problems: list[str] = []
     for entry in entries:
         which = WITH_OPTIONS.name, entry.name, entry.distribution.key
-        if (
-            entry.group not in WITH_OPTIONS.groups
-            or selection.blocker(*which)
-            or selection.leaves_out(*which)
-        ):
+        if entry.group not in WITH_OPTIONS.groups or selection.reason_against(*which):
             continue
         try:
             found.append(load_options(entry))

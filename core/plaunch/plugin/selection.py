@@ -58,15 +58,18 @@ class Selection:
         for text in arguments:
             self._add(text.strip(), f"-p {text if text.isprintable() else repr(text)}")
 
-    def blocker(self, kind: str, name: str, distribution: str = "") -> Word | None:
-        """The word that blocks a plugin, or None."""
-        return next((word for word in self.blocks if word.means(kind, name, distribution)), None)
+    def blocker(self, kind: str, name: str, distribution: str = "") -> str:
+        """How the user has said that a plugin is blocked; empty if nobody has."""
+        means = (word.source for word in self.blocks if word.means(kind, name, distribution))
+        return next(means, "")
 
-    def leaves_out(self, kind: str, name: str, distribution: str) -> bool:
-        """Whether an installed plugin is not loaded because it is not named."""
-        if self.autoload or (distribution == FIRST_PARTY and kind != LIFECYCLE.name):
-            return False
-        return not any(word.means(kind, name, distribution) for word in self.loads)
+    def reason_against(self, kind: str, name: str, distribution: str) -> str:
+        """What leaves an installed plugin out: who blocks it, or `AUTOLOAD_VARIABLE`; or empty."""
+        blocker = self.blocker(kind, name, distribution)
+        is_on = self.autoload or (distribution == FIRST_PARTY and kind != LIFECYCLE.name)
+        if blocker or is_on or any(word.means(kind, name, distribution) for word in self.loads):
+            return blocker
+        return AUTOLOAD_VARIABLE
 
     def _add(self, text: str, source: str) -> None:
         blocks = text.startswith(_BLOCK)

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from plaunch.process.contexts.context import ProcessExit as ProcessExit
     from plaunch.process.contexts.context import RunProcsResult as RunProcsResult
     from plaunch.process.contexts.forked import become_worker as become_worker
-    from plaunch.process.contexts.programs import start_program as start_program
     from plaunch.process.contexts.returns import Returns as Returns
     from plaunch.process.contexts.start import start_processes as start_processes
     from plaunch.process.contexts.subprocess_context import SubprocessContext as SubprocessContext
+    from plaunch.process.contexts.subprocess_context import start_program as start_program
     from plaunch.process.contexts.supervised import SupervisedContext as SupervisedContext
     from plaunch.process.failures.child_failed import ChildFailedError as ChildFailedError
     from plaunch.process.failures.error_file import ErrorFileError as ErrorFileError
@@ -76,7 +76,6 @@ __getattr__, __dir__, __all__ = attach(
         ".failures.child_failed": "ChildFailedError",
         ".failures.failure": "ProcessFailure describe_exit",
         ".contexts.forked": "become_worker",
-        ".contexts.programs": "start_program",
         ".streams.api": "OutputCounts Streams",
         ".streams.logs": "LogsDest LogsSpecs",
         ".stopping.signals": (
@@ -86,7 +85,7 @@ __getattr__, __dir__, __all__ = attach(
         ".streams.std": "Std to_map",
         ".contexts.returns": "Returns",
         ".streams.temporary": "remove_temporary",
-        ".contexts.subprocess_context": "SubprocessContext",
+        ".contexts.subprocess_context": "SubprocessContext start_program",
         ".contexts.supervised": "SupervisedContext",
         ".kernel.handle": "ProcessHandle",
         ".kernel.watch": "ExitWatch",

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from plaunch.rendezvous.api import RendezvousInfo as RendezvousInfo
     from plaunch.rendezvous.api import RendezvousStoreInfo as RendezvousStoreInfo
     from plaunch.rendezvous.api import Store as Store
+    from plaunch.rendezvous.api import WorldRanks as WorldRanks
     from plaunch.rendezvous.job import JobRendezvous as JobRendezvous
     from plaunch.rendezvous.job import JobRound as JobRound
     from plaunch.rendezvous.job import Verdict as Verdict
-    from plaunch.rendezvous.job import WorldRanks as WorldRanks
     from plaunch.rendezvous.job import world_ranks as world_ranks
     from plaunch.rendezvous.parameters import JobSettings as JobSettings
     from plaunch.rendezvous.parameters import NodeSettings as NodeSettings
@@ -47,9 +47,9 @@ __getattr__, __dir__, __all__ = attach(
         ),
         ".api": (
             "ChangeKind MembershipChange ObservableRendezvous RendezvousHandler "
-            "RendezvousHandlerCreator RendezvousInfo RendezvousStoreInfo Store"
+            "RendezvousHandlerCreator RendezvousInfo RendezvousStoreInfo Store WorldRanks"
         ),
-        ".job": "JobRendezvous JobRound Verdict WorldRanks world_ranks",
+        ".job": "JobRendezvous JobRound Verdict world_ranks",
         ".parameters": "JobSettings NodeSettings RendezvousParameters",
         ".traits": "BackendTraits backend_traits traits_of",
         ".token": "TOKEN_OPTION TOKEN_VARIABLE",

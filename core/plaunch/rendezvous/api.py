@@ -48,6 +48,16 @@ class RendezvousStoreInfo:
     master_port: int
 
 
+@dataclass(frozen=True)
+class WorldRanks:
+    """The first ranks of one node's workers in a round, and the sizes of their worlds."""
+
+    first_global: int
+    world_size: int
+    first_role: int
+    role_world_size: int
+
+
 class RendezvousInfo:
     """The outcome of one round for one node. Names and order are torchrun's.
 
@@ -56,6 +66,8 @@ class RendezvousInfo:
         rank: this node's index in the round (`GROUP_RANK`).
         world_size: the number of nodes in the round (`GROUP_WORLD_SIZE`).
         bootstrap_store_info: where the workers' store is.
+        ranks: the ranks of this node's workers, where the backend knows what all nodes run; None
+            lets the agents work them out. torchrun has no such argument.
     """
 
     def __init__(
@@ -64,7 +76,10 @@ class RendezvousInfo:
         rank: int,
         world_size: int,
         bootstrap_store_info: RendezvousStoreInfo,
+        *,
+        ranks: WorldRanks | None = None,
     ) -> None:
+        self.ranks = ranks
         self._store = store
         self._rank = rank
         self._world_size = world_size

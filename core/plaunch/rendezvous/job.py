@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from plaunch.rendezvous.api import ObservableRendezvous, RendezvousInfo
+from plaunch.rendezvous.api import ObservableRendezvous, RendezvousInfo, WorldRanks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -39,16 +39,6 @@ class Verdict:
     counted: Mapping[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class WorldRanks:
-    """The first ranks of one node's workers in a round, and the sizes of their worlds."""
-
-    first_global: int
-    world_size: int
-    first_role: int
-    role_world_size: int
-
-
 def world_ranks(nodes: Iterable[tuple[str, int]]) -> list[WorldRanks]:
     """Number the workers of all nodes, given as role and number of workers in order of rank.
 
@@ -72,12 +62,13 @@ class JobRound(RendezvousInfo):
 
     Args:
         attempt: how many restarts the job has used, the same on all nodes.
-        ranks: the ranks of this node's workers.
         reason: why there is a new round, in one sentence; empty for the first one.
         round: how many worlds the job has formed before this one, the same on all nodes; None lets
             each agent count those that it was in.
-        store, rank, world_size, bootstrap_store_info: as in `RendezvousInfo`.
+        store, rank, world_size, bootstrap_store_info, ranks: as in `RendezvousInfo`.
     """
+
+    ranks: WorldRanks
 
     def __init__(
         self,
@@ -91,10 +82,9 @@ class JobRound(RendezvousInfo):
         reason: str = "",
         round: int | None = None,
     ) -> None:
-        super().__init__(store, rank, world_size, bootstrap_store_info)
+        super().__init__(store, rank, world_size, bootstrap_store_info, ranks=ranks)
         self.round = round
         self.attempt = attempt
-        self.ranks = ranks
         self.reason = reason
 
 

@@ -26,6 +26,9 @@ class BackendTraits:
         has_given_ranks: whether nodes are told their ranks with `--node-rank`, and meet at
             `--master-addr` and `--master-port`.
         coordinates_restarts: whether a failure on one node restarts the workers of all nodes.
+        fill: is called before the settings of a launch with this backend are made, with the parsed
+            options (`plaunch.cli.Arguments`). It gives values to options that have none, warns, or
+            raises `UsageError`.
     """
 
     needs_endpoint: bool = False
@@ -34,6 +37,7 @@ class BackendTraits:
     is_single_node: bool = False
     has_given_ranks: bool = False
     coordinates_restarts: bool = False
+    fill: Callable[[Any], None] | None = None
 
 
 def backend_traits(traits: BackendTraits) -> Callable[[F], F]:

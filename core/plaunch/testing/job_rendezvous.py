@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from plaunch.errors import RendezvousClosedError
 from plaunch.process.failures.failure import first_failure
-from plaunch.rendezvous.api import ChangeKind
-from plaunch.rendezvous.job import JobRound, Verdict, WorldRanks
+from plaunch.rendezvous.api import ChangeKind, WorldRanks
+from plaunch.rendezvous.job import JobRound, Verdict
 from plaunch.testing.rendezvous import FakeElasticRendezvous
 
 if TYPE_CHECKING:

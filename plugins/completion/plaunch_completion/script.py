@@ -151,7 +151,7 @@ complete -o bashdefault -F _plaunch plaunch
 
 
 def _bash_with_equals_signs(table: OptionTable) -> str:
-    """What makes of the function for bash one that also completes after `--option=`."""
+    """The change to the function for bash that makes it complete after `--option=` too."""
     bare = [option for option in table if option.bare is not None]
     cases = [
         f'    {name}=) has_own=1 choices="{" ".join(option.choices)}" ;;'

@@ -26,7 +26,7 @@ _log = logging.getLogger("plaunch")
 
 @dataclass(frozen=True)
 class RankBinding:
-    """What one worker is bound to.
+    """The processors and the device of one worker.
 
     Args:
         local_rank: the worker's.
@@ -146,7 +146,7 @@ class DeviceBinder:
         return {**shown, **own, "LOCAL_RANK": "0"}
 
     def plan(self, nprocs: int) -> dict[int, RankBinding]:
-        """What each local rank is to be bound to; says it in one line, if it is new.
+        """The binding of each local rank; logs it in one line, if it is new.
 
         A rank is missing if it cannot be bound and need not be.
 

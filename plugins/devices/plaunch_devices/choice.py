@@ -198,7 +198,7 @@ def _lists(root: str, environ: Mapping[str, str]) -> tuple[str, tuple[str, ...]]
 
 
 def _count(vendor: str, root: str, environ: Mapping[str, str]) -> int | None:
-    """How many devices are there to be chosen from where no list is set; None if unknown."""
+    """Count the devices that can be chosen from where no list is set; None if unknown."""
     if vendor == NVIDIA:
         return None if has_slices(root) else len(list_nvidia_files(root)) or None
     if vendor == AMD:

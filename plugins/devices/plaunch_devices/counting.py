@@ -117,7 +117,7 @@ def count_xpu(*, root: str = "/", ask: AskTorch = ask_torch) -> int:
 
 
 def _find_gpus(root: str, environ: Mapping[str, str]) -> tuple[int | None, str]:
-    """How many GPUs there are, None where only torch can tell, and what was looked at."""
+    """Count the GPUs, None where only torch knows, and name what was read."""
     nvidia = list_nvidia_files(root)
     amd = list_amd(root)
     if needs_driver(root):

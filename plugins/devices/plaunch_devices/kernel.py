@@ -1,4 +1,4 @@
-"""What the kernel shows of accelerators, in /dev, /proc and /sys."""
+"""Accelerators as the kernel shows them in /dev, /proc and /sys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How workers are to be bound; names and values are `torch.numa.binding`'s."""
+"""The settings for binding workers; names and values are `torch.numa.binding`'s."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a worker belongs, before processors are shared out.
+    """The place of a worker, before processors are shared out.
 
     Args:
         node: the NUMA node.
@@ -110,7 +110,7 @@ def name_device(local_rank: int, device: Device) -> str:
 def claims_of(
     places: Mapping[int, Place], device_nodes: Sequence[int | None], nprocs: int
 ) -> dict[int, list[int]]:
-    """Who has a share of each node: by device, and by local rank where several use one device.
+    """The shares of each node: by device, and by local rank where several ranks use one device.
 
     Args:
         places: where each local rank belongs.

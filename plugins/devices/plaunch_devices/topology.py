@@ -20,7 +20,7 @@ _OF_DATA = ("Unified", "Data")
 class Topology:
     """The processors that this process may use, by where they are.
 
-    What the kernel does not tell, as in some containers, has an answer that does no harm: a host
+    Where the kernel does not tell, as in some containers, a harmless value is used: a host
     without NUMA has one node, 0; a processor of an unknown core is a core by itself; processors of
     unknown caches share one.
 
@@ -48,9 +48,9 @@ class Topology:
         return int(text) if re.fullmatch(r"-?\d+", text) else None
 
     def nearest(self, node: int) -> int:
-        """This node, or the nearest one that has processors if it has none at all.
+        """This node, or the nearest one with processors if it has none.
 
-        Nodes of memory alone are such: the kernel says how far each node is from the others.
+        Nodes that have only memory have none. The kernel gives the distance between nodes.
         """
         if self._nodes.get(node):
             return node

@@ -1,4 +1,4 @@
-"""Asking torch, in a process of its own: importing it costs seconds and 200 MB."""
+"""Asks torch in another process, because importing it costs seconds and 200 MB."""
 
 from __future__ import annotations
 

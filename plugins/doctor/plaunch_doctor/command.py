@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 from plaunch import __version__
 from plaunch.doctor import Finding, Status
 from plaunch.errors import PlaunchError
-from plaunch.plugin import RENDEZVOUS, PluginManager
+from plaunch.plugin import RENDEZVOUS, WITH_OPTIONS, PluginManager
 from plaunch.rendezvous import BackendTraits, traits_of
 
 from plaunch_doctor.checks import CHECKS
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from plaunch import LaunchConfig
     from plaunch.cli import Invocation
+    from plaunch.plugin import Implementation
 
     from plaunch_doctor.findings import Check
     from plaunch_doctor.listing import PluginStatus
@@ -59,7 +61,7 @@ def run_doctor(invocation: Invocation) -> int:
             "plugins": plugins_check(resolved.rows, _chosen(invocation)),
         }
         if resolved.manager is not None:
-            for name, check in resolved.manager.doctor_checks().items():
+            for name, check in checks_of_plugins(resolved.manager).items():
                 checks[f"plugin {name}"] = check
         logs_specs = None if resolved.config is None else resolved.config.logs_specs
         check_logs = getattr(logs_specs, "doctor_findings", None)
@@ -75,6 +77,22 @@ def run_doctor(invocation: Invocation) -> int:
         logger.handlers = handlers
     invocation.write(_title(context) + format_findings(findings, _width(invocation.stream)))
     return exit_code(findings)
+
+
+def checks_of_plugins(manager: PluginManager) -> dict[str, Check]:
+    """What plugins look at, by the plugin's name.
+
+    Those with options are loaded for it; what is wrong with one, the list of plugins says.
+    """
+    for name in manager.names(WITH_OPTIONS):
+        with contextlib.suppress(PlaunchError):
+            manager.load_named(WITH_OPTIONS, name)
+
+    def check(item: Implementation) -> Check:
+        return lambda context: item.call({"context": context}) or ()
+
+    items = manager.implementations("plaunch_doctor_checks")
+    return {item.plugin.name: check(item) for item in items}
 
 
 class _Resolved:

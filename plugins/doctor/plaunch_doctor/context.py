@@ -1,4 +1,4 @@
-"""What the checks that come with plaunch may look at beside settings and files."""
+"""What the checks of plaunch's own may use in addition to settings and files."""
 
 from __future__ import annotations
 

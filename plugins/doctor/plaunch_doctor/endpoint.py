@@ -29,7 +29,7 @@ _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy", "all_proxy")
 
 
 def check_endpoint(context: NodeContext) -> Iterator[Finding]:
-    """By backend: whether it resolves, whether it is here, who listens, and whether it answers."""
+    """Check the endpoint, by backend: its name, whose address it is, who listens, who answers."""
     endpoint = str(context.settings.get("rdzv_endpoint", ""))
     configs = context.settings.get("rdzv_configs")
     options = configs if isinstance(configs, dict) else {}
@@ -174,8 +174,8 @@ def _check_members(context: NodeContext, endpoint: str) -> Iterator[Finding]:
             yield Finding(Status.PROBLEM, _WHAT, str(error), "write host1:2379,host2:2379")
             continue
         if port == _NO_PORT:
-            found = f"not checked: {part!r} names no port, and the backend declares no default"
-            yield Finding(Status.OK, _WHAT, found)
+            said = f"not checked: {part!r} names no port, and the backend declares no default"
+            yield Finding(Status.OK, _WHAT, said)
             continue
         addresses, trouble = _resolve(context, host, port)
         found = trouble or _check_there(context, join_host_port(host, port), addresses)

@@ -1,4 +1,4 @@
-"""What a check has found, and how it is printed."""
+"""Findings of checks, and their layout."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def check_leftovers(context: DoctorContext) -> Iterator[Finding]:
 
 
 def _find(context: DoctorContext) -> tuple[int, list[_Marked]]:
-    """How many processes belong to jobs, and those whose top has lost its launcher."""
+    """Count the processes of jobs, and find those whose topmost process has lost its launcher."""
     proc = context.path("/proc")
     own = _word(_variables(read_environ(os.getpid(), proc))) if context.root == "/" else ""
     table = read_table(proc)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from plaunch.capacity import find_rooms
 from plaunch.doctor import Finding, Status
 
+from plaunch_doctor.capacity import find_rooms
 from plaunch_doctor.machine import UNLIMITED
 from plaunch_doctor.units import say_bytes
 
@@ -71,7 +71,7 @@ def check_processes(context: NodeContext) -> Iterator[Finding]:
 
 
 def check_core_files(context: NodeContext) -> Iterator[Finding]:
-    """What a worker that crashes leaves behind."""
+    """Check what a worker that crashes leaves on the disk."""
     soft, _ = context.machine.limit("RLIMIT_CORE")
     pattern = context.read("/proc/sys/kernel/core_pattern")
     if soft == 0 and not pattern.startswith("|"):

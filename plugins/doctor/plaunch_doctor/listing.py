@@ -100,12 +100,9 @@ def list_plugins(
     for plugin in plugins:
         row = _not_installed(getattr(plugin, "__name__", type(plugin).__name__))
         blocker = selection.blocker(row.kind, row.name)
-        if blocker is None:
-            rows += _check_object(row, [plugin], blocks)
-        else:
-            rows.append(_blocked(row, blocker.source))
+        rows += [_blocked(row, blocker)] if blocker else _check_object(row, [plugin], blocks)
     for word in selection.loads:
-        if not installed.named(word) and installed.blocker_of(word) is None:
+        if not installed.named(word) and not installed.blocker_of(word):
             rows += _check_object(_not_installed(word.text), [], [*blocks, word.text])
     return rows
 
@@ -197,5 +194,5 @@ def _check_object(
 
 
 def _cause(error: BaseException) -> str:
-    """What is wrong, without the words about whose it is: the row says that."""
+    """What is wrong, without the plugin's name, which the row has."""
     return " ".join(str(error).split()) if error.__cause__ is None else one_line(error.__cause__)

@@ -24,7 +24,7 @@ _UNSYNCHRONISED = 0x40  # STA_UNSYNC
 
 @dataclass(frozen=True)
 class Space:
-    """Of a file system, in bytes, and files that can still be made in it.
+    """The space of a file system in bytes, and the files that it still takes.
 
     Args:
         total: its size.
@@ -104,7 +104,7 @@ class Machine:
         return time.time()
 
     def is_synchronised(self) -> bool | None:
-        """Whether the kernel holds its clock for synchronised; None if it does not say."""
+        """Whether the kernel considers its clock synchronised; None if it does not say."""
         try:
             ask = ctypes.CDLL(None, use_errno=True).adjtimex
         except (AttributeError, OSError):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from plaunch.capacity import group_files
 from plaunch.doctor import Finding, Status
 
+from plaunch_doctor.capacity import group_files
 from plaunch_doctor.units import GIB, MIB, say_bytes
 
 if TYPE_CHECKING:

@@ -54,7 +54,7 @@ class Network:
         return is_own_address(address)
 
     def connect(self, address: SocketAddress, timeout: float) -> tuple[str, str]:
-        """What a connection attempt meets: `accepted`, `refused` or `silent`, and the reason."""
+        """The result of a connection attempt: `accepted`, `refused` or `silent`, and the reason."""
         try:
             with socket.socket(address.family, socket.SOCK_STREAM) as sock:
                 sock.settimeout(timeout)

@@ -72,7 +72,7 @@ def _vendor(context: NodeContext) -> str:
 
 
 def _built_for(folder: str, version: str) -> str:
-    """What torch's own `version.py` says: CUDA 12.6, ROCm 6.2, or CPU."""
+    """The platform in torch's `version.py`: CUDA 12.6, ROCm 6.2, or CPU."""
     try:
         with open(os.path.join(folder, "torch", "version.py"), encoding="utf-8") as file:
             text = file.read(1 << 16)

@@ -89,7 +89,7 @@ def _ephemeral(context: NodeContext) -> tuple[int, int]:
 
 
 def _used(context: NodeContext, first: int, last: int) -> int:
-    """How many ports of the range some TCP socket of this network namespace has."""
+    """Count the ports of the range that TCP sockets of this network namespace use."""
     used = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         for line in context.read(table).splitlines()[1:]:

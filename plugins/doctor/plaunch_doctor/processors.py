@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from plaunch.capacity import group_files
 from plaunch.doctor import Finding, Status
+
+from plaunch_doctor.capacity import group_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

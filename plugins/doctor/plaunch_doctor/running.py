@@ -38,7 +38,7 @@ class Bounded:
             self._call = BoundedCall(name, call)
 
     def result(self, timeout: float) -> object:
-        """What the call returned.
+        """The result of the call.
 
         Raises:
             NotDoneError: it has not returned in `timeout` seconds.

@@ -1,6 +1,6 @@
 """What a command line would do: settings and their sources, commands, environment, logs, plugins.
 
-Nothing is started and no socket is opened; what only the meeting of the nodes decides is left open.
+Making it starts nothing and opens no socket. What only a rendezvous decides is left open.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _DECIDED_LATER = (
 
 
 class _NoRendezvous(RendezvousHandler):
-    """Stands for the handler that a launch would have; it meets nobody."""
+    """Takes the place of the handler that a launch would have; it meets no other nodes."""
 
     def __init__(self, backend: str, run_id: str) -> None:
         self._backend = backend
@@ -58,7 +58,7 @@ class _NoRendezvous(RendezvousHandler):
         return False
 
     def set_closed(self) -> None:
-        """Nobody can be told."""
+        """Do nothing: there are no other nodes."""
 
     def num_nodes_waiting(self) -> int:
         return 0
@@ -87,7 +87,7 @@ def show_plan(invocation: Invocation) -> int:
 
 
 def make_plan(invocation: Invocation) -> dict[str, Any]:
-    """What the launch would do, as plain values that JSON can hold.
+    """The plan of the launch, as plain values that JSON can hold.
 
     Raises:
         PlaunchError: the launch would not start.
@@ -133,7 +133,7 @@ def make_plan(invocation: Invocation) -> dict[str, Any]:
 
 
 def _resolved(dest: str, options: Mapping[str, Any], config: LaunchConfig) -> Any:
-    """What an option has come to; those that name a component keep its name."""
+    """The value of an option; one that names a component keeps the name."""
     if dest == "rdzv_id":
         return config.run_id
     if dest == "job_id":
@@ -238,7 +238,7 @@ def _described(worker: Worker) -> WorkerInfo:
 
 
 def _logs(config: LaunchConfig, worker: Worker) -> dict[str, str]:
-    """Where a worker's streams go; folders are made when workers start."""
+    """Describe where a worker's streams go; folders are created when workers start."""
     specs = config.logs_specs
     files = None if specs is None else specs.planned(config.run_id, worker.local_rank)
     return {"decided_by": type(specs).__name__} if files is None else files

@@ -17,11 +17,12 @@ from plaunch.errors import (
     RendezvousClosedError,
     SignalException,
 )
-from plaunch.events import SCHEMA, Event
+from plaunch.events import Event
 from plaunch.numbers import format_ranks
 from plaunch.process import ChildFailedError, SignalAction
 from plaunch.rendezvous import ChangeKind
 
+from plaunch_events.schema import SCHEMA
 from plaunch_events.time_accounting import TimeAccount
 
 if TYPE_CHECKING:

@@ -64,7 +64,10 @@ class MultiprocessContext(SupervisedContext):
         kwargs["returns"] = self._values
         super().__init__(name, entrypoint, args, envs, logs_specs, *others, **kwargs)
         self.start_method = start_method
-        self._has_forked = start_method != "spawn"
+        # With modules that are preloaded, both start as a program, which plaunch's server forks.
+        is_preloaded = start_method == "forkserver" and kwargs.get("starter") is not None
+        self._method = "spawn" if is_preloaded else start_method
+        self._has_forked = self._method != "spawn"
         self._function = entrypoint
         self._stream_fds: list[int] = []
 
@@ -79,7 +82,7 @@ class MultiprocessContext(SupervisedContext):
             task.siblings = InheritedFd(self._values.gate.child_fd)
         process = (
             _multiprocessing()
-            .get_context(self.start_method)
+            .get_context(self._method)
             .Process(target=run, args=(task,), name=f"{self.name}{local_rank}", daemon=False)
         )
         try:
@@ -91,9 +94,9 @@ class MultiprocessContext(SupervisedContext):
         return worker
 
     def _setup(self, local_rank: int, stdout: int | None, stderr: int | None) -> WorkerSetup:
-        if self.start_method == "spawn":
+        if self._method == "spawn":
             return WorkerSetup(local_rank)
-        is_served = self.start_method == "forkserver"
+        is_served = self._method == "forkserver"
         if is_served:  # by a server that is older than this start, with other streams
             stdout, stderr = _stream(stdout, 1), _stream(stderr, 2)
         guard_fd, fds = self._fork_fds()
@@ -109,16 +112,16 @@ class MultiprocessContext(SupervisedContext):
         self, process: Any, task: Task, stdout: int | None, stderr: int | None
     ) -> ProcessHandle:
         local_rank = task.setup.local_rank
-        if self.start_method == "forkserver":
+        if self._method == "forkserver":
             from plaunch_functions.fork_server import fork_in_server  # noqa: PLC0415 - this start method only
 
             task.send_fds()
             return fork_in_server(process, self._bindings.get(local_rank))
-        if self.start_method == "spawn":
+        if self._method == "spawn":
             from plaunch_functions.spawned import SpawnPopen  # noqa: PLC0415 - as above
 
-            env, bound = self._environment(local_rank), self._bound(local_rank)
-            spawned = SpawnPopen(process, env=env, stdout=stdout, stderr=stderr, bound=bound)
+            env, popen = self._environment(local_rank), self._popen(local_rank)
+            spawned = SpawnPopen(process, env=env, stdout=stdout, stderr=stderr, popen=popen)
             return ProcessHandle(spawned, spawned.close)
         # Until the worker has its own handlers, the launcher's would take its signals.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
@@ -144,7 +147,7 @@ def _multiprocessing() -> Any:
 
 
 def _stream(fd: int | None, own: int) -> int | None:
-    """What a worker gets as a stream; without one of its own, the launcher's, if that is open."""
+    """The stream of a worker: its own, or else the launcher's, if that is open."""
     if fd is None:
         try:
             os.fstat(own)

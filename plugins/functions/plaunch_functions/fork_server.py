@@ -83,7 +83,7 @@ class ForkServerHandle(ProcessHandle):
         return exitcode
 
     def reap(self) -> None:
-        """Nothing to do: the server does it."""
+        """Do nothing: the server does it."""
 
     def owns_pid(self) -> bool:
         """Whether the server has not reaped it, as far as the system tells."""

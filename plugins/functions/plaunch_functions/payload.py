@@ -1,4 +1,4 @@
-"""What is sent to a function worker: its function and arguments, and descriptors, as bytes."""
+"""The bytes that a function worker is sent: its function, arguments and descriptors."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class PickledCall:
 def make_payload(popen: Any, process: BaseProcess) -> memoryview:
     """The preparation data and the pickled `process`, as `spawn` and `forkserver` read them.
 
-    What pickling finds that the worker has to inherit is noted by `popen`, multiprocessing's own.
+    `popen`, which is multiprocessing's, notes what the worker has to inherit.
     """
     from multiprocessing import reduction, spawn  # noqa: PLC0415 - as above
     from multiprocessing.context import set_spawning_popen  # noqa: PLC0415 - as above

@@ -1,4 +1,4 @@
-"""How a function worker's return value reaches the launcher: one frame through one pipe."""
+"""Sends a function worker's return value to the launcher: one frame through one pipe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What function workers return, as it arrives."""
+"""The return values of function workers, as they arrive."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class ReturnValues(Returns):
         return self._take_value(local_rank) if exitcode == 0 else ""
 
     def has_failed(self, local_rank: int) -> bool:
-        """Whether a worker that still runs has sent a value that is none."""
+        """Whether a worker that still runs has sent something that is no valid value."""
         return bool(self._problems.get(local_rank))
 
     def has_returned(self, local_rank: int) -> bool:

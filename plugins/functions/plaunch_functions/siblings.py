@@ -1,4 +1,4 @@
-"""Where function workers that have returned wait for each other: both ends."""
+"""Lets function workers that have returned wait for each other: both ends."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class SiblingWait:
         atexit.register(self._end)
 
     def begin(self) -> None:
-        """Take note of stop signals; called before the launcher hears that this worker is done."""
+        """Note stop signals; called before the launcher learns that this worker is done."""
         self._heard, self._said = os.pipe()
         os.set_blocking(self._said, False)
         for signum in parse_signals(DEFAULT_SIGNALS):

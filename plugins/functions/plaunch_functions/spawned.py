@@ -10,22 +10,25 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import subprocess
 from multiprocessing import popen_spawn_posix, resource_tracker, spawn, util
 from typing import TYPE_CHECKING, Any
 
 from plaunch_functions.payload import make_payload
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable, Mapping
     from multiprocessing.process import BaseProcess
+
+
+def spawn_command(**fds: int) -> list[str]:
+    """What a spawned worker is started with; `fds` are the numbers of its descriptors."""
+    return [os.fsdecode(word) for word in spawn.get_command_line(**fds)]
 
 
 class SpawnPopen(popen_spawn_posix.Popen):
     """One spawned worker; `pid`, `returncode`, `poll` and `close` as multiprocessing has them.
 
-    `bound` is entered while the worker is started, and nothing else.
+    `popen` starts it, from the arguments of `subprocess.Popen`.
     """
 
     def __init__(
@@ -35,10 +38,10 @@ class SpawnPopen(popen_spawn_posix.Popen):
         env: Mapping[str, str],
         stdout: int | None,
         stderr: int | None,
-        bound: AbstractContextManager[None],
+        popen: Callable[..., Any],
     ) -> None:
         self._env = env
-        self._bound = bound
+        self._popen = popen
         self._fds: list[int]  # what pickling found that the worker has to inherit
         self._stdout = stdout
         self._stderr = stderr
@@ -57,16 +60,13 @@ class SpawnPopen(popen_spawn_posix.Popen):
         self.finalizer = util.Finalize(self, os.close, (writer,))
         self.sentinel = writer
         try:
-            with self._bound:
-                self._program = subprocess.Popen(
-                    spawn.get_command_line(tracker_fd=tracker_fd, pipe_handle=reader),
-                    executable=spawn.get_executable(),
-                    pass_fds=[*self._fds, tracker_fd, reader],
-                    env=self._env,
-                    stdout=self._stdout,
-                    stderr=self._stderr,
-                    start_new_session=True,
-                )
+            self._program = self._popen(
+                spawn_command(tracker_fd=tracker_fd, pipe_handle=reader),
+                pass_fds=[*self._fds, tracker_fd, reader],
+                env=self._env,
+                stdout=self._stdout,
+                stderr=self._stderr,
+            )
         finally:
             os.close(reader)
         self.pid = self._program.pid

@@ -1,4 +1,4 @@
-"""What runs inside a function worker, from its start to its return value."""
+"""The code that runs inside a function worker, from its start to its return value."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class TemporaryFolder:
     def create(cls, name: str) -> TemporaryFolder | None:
         """Create one with `name` in its own name.
 
-        None, with a warning, if there is no place for it: a read-only container can still train.
+        If there is no place for it, return None and warn: a read-only container can still train.
         """
         try:
             base, stem = temporary_base(), folder_name(PREFIX + name)
@@ -194,7 +194,7 @@ def create_held(make: Callable[[str], str]) -> tuple[str, int]:
 
 
 def read_boot(path: str = BOOT_ID) -> str:
-    """What stands for this start of the system in names; empty if it does not tell."""
+    """A text for names that identifies this boot of the system; empty if it is unknown."""
     try:
         with open(path, encoding="ascii") as file:
             return file.read(_DIGITS)
@@ -218,7 +218,7 @@ def find_stale_folders(base: str, boot_id: str = BOOT_ID) -> list[str]:
 def sweep(base: str) -> None:
     """Remove what `find_stale_folders` finds if there are error files in it and nothing else.
 
-    What cannot be removed is left; it does not concern this launch.
+    It leaves what it cannot remove, because that does not concern this launch.
     """
     swept = 0
     for path in _candidates(base, read_boot()):

@@ -1,4 +1,4 @@
-"""Where the files of one launch go: torchrun's layout, in folders that are never used twice."""
+"""The files of one launch: torchrun's layout, in folders that are never used twice."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class DefaultLogsSpecs(LogsSpecs):
         return self.place(envs, self._create_attempt_dir(next(iter(envs.values()))))
 
     def place(self, envs: dict[int, dict[str, str]], folder: str) -> LogsDest:
-        """What `reify` may return for a start whose files are all in `folder`; creates it.
+        """The result of `reify` for a start whose files are all in `folder`; creates the folder.
 
         A rank has a folder `<local_rank>` in it, with `stdout.log` and `stderr.log`, where asked
         for, and `error.json`, which is set as `TORCHELASTIC_ERROR_FILE`. If `folder` is empty there

@@ -1,18 +1,31 @@
 """How the nodes of a job agree on the participants, over any store of a backend.
 
 A library: it is no plugin, and offers none. Backends derive their store from `RendezvousStore` and
-hand connections to it to a `DynamicRendezvousHandler`.
+hand connections to it to a `DynamicRendezvousHandler`. Every public name loads on first use.
 """
 
-from plaunch_membership.handler import DynamicRendezvousHandler
-from plaunch_membership.records import RecordError
-from plaunch_membership.store import Connect, RendezvousStore
-from plaunch_membership.token import read_token
+from __future__ import annotations
 
-__all__ = [
-    "Connect",
-    "DynamicRendezvousHandler",
-    "RecordError",
-    "RendezvousStore",
-    "read_token",
-]
+from typing import TYPE_CHECKING
+
+from plaunch.lazy import attach
+
+if TYPE_CHECKING:
+    from plaunch_membership.bounds import MAX_NAME as MAX_NAME
+    from plaunch_membership.bounds import printable as printable
+    from plaunch_membership.handler import DynamicRendezvousHandler as DynamicRendezvousHandler
+    from plaunch_membership.records import RecordError as RecordError
+    from plaunch_membership.store import Connect as Connect
+    from plaunch_membership.store import RendezvousStore as RendezvousStore
+    from plaunch_membership.token import read_token as read_token
+
+__getattr__, __dir__, __all__ = attach(
+    __name__,
+    {
+        ".bounds": "MAX_NAME printable",
+        ".handler": "DynamicRendezvousHandler",
+        ".records": "RecordError",
+        ".store": "Connect RendezvousStore",
+        ".token": "read_token",
+    },
+)

@@ -1,4 +1,4 @@
-"""What an agent asks of its node's membership; on any thread, and without waiting."""
+"""The requests of an agent to its node's membership; on any thread, without waiting."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ class AgentRequests:
             return self._ours.part.place if self._ours.part.is_active else None
 
     def _request_of(self, place: RoundPlace, request: Request) -> None:
-        """Have something said of the round of `place`, unless that is not this node's any more.
+        """Make a statement about the round of `place`, unless this node is no longer in it.
 
-        The next incarnation has a round of the same number, of which it would not be true.
+        The next incarnation has a round with the same number, for which it would be wrong.
         """
 
         def said() -> Routine[None]:
@@ -76,7 +76,7 @@ class AgentRequests:
     def send_notice(self, signum: int) -> None:
         """Pass a signal on to all other nodes.
 
-        What nodes send before they have heard of each other is one notice; none of them hears it.
+        Notices that nodes send before they know each other's are one notice; none of them gets it.
         """
         ours = self._ours
         with ours.lock:

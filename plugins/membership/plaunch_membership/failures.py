@@ -77,7 +77,7 @@ class FailureGroup:
 
 @dataclass(frozen=True)
 class FailureSummary:
-    """What is reported about failures.
+    """The failures in a report.
 
     Args:
         failures: those that are told one by one, the first one first.
@@ -108,7 +108,7 @@ class FailureSummary:
 
     @classmethod
     def from_record(cls, record: Record) -> FailureSummary:
-        """What a record holds, bounded.
+        """The failures of a record, bounded.
 
         Raises:
             RecordError: it holds something else.
@@ -149,7 +149,7 @@ def summarize(
 
 
 def merge(told: Sequence[FailureSummary]) -> FailureSummary:
-    """What is told of all of them together; of failures at the same time, earlier ones first."""
+    """The report of all of them together; the earliest failures come first."""
     firsts = {id(one.failures[0]) for one in told if one.failures}
     in_order = sorted((failure for one in told for failure in one.failures), key=_began)
     failures = [
@@ -165,7 +165,7 @@ def _began(failure: JobFailure) -> float:
 
 
 def _checked(failure: JobFailure) -> JobFailure:
-    """With a rank and a date that can be written."""
+    """The failure, with a rank and a date that a record can hold."""
     rank = failure.rank if -1 <= failure.rank < _MOST else -1
     # What nobody knows the time of has not been the first.
     began = nearest_date(failure.began if math.isfinite(failure.began) else math.inf)
@@ -231,7 +231,7 @@ def _end_of(text: str, chars: int) -> str:
 def _grouped(
     failures: Iterable[JobFailure], groups: Iterable[FailureGroup]
 ) -> tuple[FailureGroup, ...]:
-    """What is not told one by one, and groups made before, as groups; the largest come first."""
+    """Group failures that are not reported one by one, with earlier groups; the largest first."""
     counts: dict[str, int] = {}
     ranks: dict[str, list[tuple[int, int]]] = {}
 

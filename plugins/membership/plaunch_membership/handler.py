@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from plaunch.errors import (
     RendezvousClosedError,
     RendezvousConnectionError,
-    RendezvousError,
     UsageError,
 )
 from plaunch.rendezvous import (
@@ -29,6 +28,7 @@ from plaunch_membership.awake import AwakeClock
 from plaunch_membership.liveness import late_after
 from plaunch_membership.membership import Membership
 from plaunch_membership.node import Identity
+from plaunch_membership.process_failures import to_job_failures, to_verdict
 from plaunch_membership.records import RecordCodec
 from plaunch_membership.state import JobPhase, verdict_error
 from plaunch_membership.store_threads import StoreThreads
@@ -47,9 +47,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("plaunch")
 
 _GLANCE = 1.0  # seconds between two looks at what may be wrong
-# Seconds after a start time-out that is the join time-out, too: the launch ends by itself then, and
-# says what it has waited for.
-_AFTER_START = 10.0
 _FAREWELL = 5.0  # seconds for the last operations, however long the options allow
 # A pause must still look like one to those who count heartbeats, or they count it as silence.
 _PAUSE = 1.5  # times what makes an observation late
@@ -186,9 +183,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         membership, part = self._membership, self._membership.part
         if self._news.verdict is not None:
             raise verdict_error(self._run_id, self._news.verdict)
-        patience = self._timing.join_timeout
-        if not self._has_joined and self._identity.job.start_timeout == patience:
-            patience += _AFTER_START
+        patience = self._timing.join_patience(self._identity.job, is_first=not self._has_joined)
         self._has_joined = True
         self._agent.want_round()
         self._threads.start()
@@ -207,7 +202,9 @@ class DynamicRendezvousHandler(RendezvousHandler):
                     break
                 self._lock.wait(min(left, _GLANCE))
         if not is_formed or place is None:
-            raise self._timed_out()
+            if membership.state is None:
+                raise self._threads.explain_unreached()
+            raise self._arrivals.explain_timeout(self._endpoint)
         if place.rank != 0 and self._held is not None:
             self._held.close()
             self._held = None
@@ -296,18 +293,12 @@ class DynamicRendezvousHandler(RendezvousHandler):
     def verdict(self) -> Verdict | None:
         """How the job ended, once this node knows."""
         recorded = self._news.verdict
-        if recorded is None:
-            return None
-        from plaunch_membership.process_failures import to_verdict  # noqa: PLC0415 - at the end
-
-        return to_verdict(recorded, self._reported)
+        return None if recorded is None else to_verdict(recorded, self._reported)
 
     def report_failure(
         self, failures: Mapping[int, ProcessFailure], *, is_final: bool = False
     ) -> None:
         """Tell all nodes that workers of this one have failed; see `JobRendezvous`."""
-        from plaunch_membership.process_failures import to_job_failures  # noqa: PLC0415 - rare
-
         self._reported = failures
         self._agent.report(to_job_failures(failures), is_final=is_final)
 
@@ -341,16 +332,6 @@ class DynamicRendezvousHandler(RendezvousHandler):
             raise RendezvousConnectionError(problem)
 
     # --- ends -------------------------------------------------------------------------------------
-
-    def _timed_out(self) -> RendezvousError:
-        if self._membership.state is not None:
-            return self._arrivals.explain_timeout(self._endpoint)
-        failing = self._threads.failing()
-        cause = "" if failing is None else f": {failing}"
-        return RendezvousConnectionError(
-            f"the store at {self._endpoint} could not be reached within "
-            f"{self._timing.join_timeout:g} s (--rdzv-conf join_timeout){cause}"
-        )
 
     def _stay(self) -> None:
         """Keep the store for those whose workers are not done, although this node's are.

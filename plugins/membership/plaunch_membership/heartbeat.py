@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Heartbeat:
-    """Beats for this node, and looks at others: the leader at all, everybody else at the leader.
+    """Sends heartbeats for this node and checks others: the leader all, the others the leader.
 
     With the same look it sees whether the store still holds the job. A store can lose it, all or
     the last of it, and be there again without any connection of this node having been missed.
@@ -45,9 +45,9 @@ class Heartbeat:
         self._seen = None
 
     def end(self) -> Routine[None]:
-        """Take the heartbeat away, from a job in which this node does not live any more.
+        """Delete the heartbeat in a job that this node is no longer part of.
 
-        Where heartbeats have leases it would stay as long as this node, and mislead others.
+        Where heartbeats have leases, it would last as long as this node, and mislead the others.
         """
         if self._key:
             yield Delete(self._key)
@@ -57,7 +57,7 @@ class Heartbeat:
         return Observer(timing.keep_alive_interval, timing.keep_alive_max_attempt, self._ours.clock)
 
     def beat(self) -> Routine[None]:
-        """Send a heartbeat, which says so if this node goes."""
+        """Send a heartbeat; it says if this node is leaving."""
         if self._lease is None or self._is_replaced:
             self._beats += 1
             self._is_replaced = False
@@ -74,7 +74,7 @@ class Heartbeat:
         self._lease = yield Beat(key, self._own)
 
     def look(self) -> Routine[None]:
-        """See who is alive: the leader looks at all, everybody else at the leader."""
+        """Check which nodes are alive: the leader checks all, the others check the leader."""
         job, peers, state = self._ours.job, self._ours.peers, self._ours.job.state
         if state is None or state.has_ended:
             return
@@ -121,7 +121,7 @@ class Heartbeat:
             self._ours.nudge()
 
     def _read_beats(self, beats: dict[str, bytes | None]) -> dict[str, float]:
-        """Find who goes, and who follows this node; what is not theirs is none.
+        """Find who is leaving, and who follows this node; another node's key is no heartbeat.
 
         Returns:
             The seconds for which heartbeats stay, of those that have a lease.
@@ -149,13 +149,13 @@ class Heartbeat:
         return leases
 
     def read_leaves(self, beats: dict[str, bytes | None]) -> set[str]:
-        """Who of these nodes goes, by its heartbeat, or has none."""
+        """The nodes that are leaving according to their heartbeats, or have none."""
         self._read_beats(beats)
         gone = self._ours.peers.gone
         return {node for node, beat in beats.items() if beat is None or node in gone}
 
     def _must_hold(self, job: KnownJob, state: JobState) -> dict[str, bytes]:
-        """What a store holds that has lost nothing: the job, its state, and that of the last look.
+        """The keys of a store that has lost nothing: the job, its state, and that of the last look.
 
         The last one as well, because somebody may have written the next state over a gap.
         """
@@ -167,7 +167,7 @@ class Heartbeat:
         return found
 
     def _find_loss(self, held: dict[str, bytes | None], must_hold: dict[str, bytes]) -> str:
-        """What the store has lost, in words; empty if nothing."""
+        """Describe what the store has lost; empty if nothing."""
         if held == must_hold:
             return ""
         job = job_key(self._ours.identity.run_id)

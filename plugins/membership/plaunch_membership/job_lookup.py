@@ -1,4 +1,4 @@
-"""How a node finds the job that its run id means, or begins it."""
+"""Finds the job of a node's run id, or starts it."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class JobLookup:
         return last is not None and lease is not None
 
     def _lease_of(self, key: str, beat: bytes | None) -> float | None:
-        """For how many seconds a heartbeat stays that is not renewed; None if for ever."""
+        """The seconds that a heartbeat lasts without renewal; None if forever."""
         if beat is None:
             return None
         try:

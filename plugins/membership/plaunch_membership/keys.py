@@ -1,4 +1,4 @@
-"""Where the records of a job are in its store."""
+"""The keys of a job's records in its store."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ NODES_OF_A_PART = 64  # of a record of a world, whose names take 10 kB at most, 
 
 
 def job_key(run_id: str) -> str:
-    """Where it says which incarnation of a run id is the present one."""
+    """The key that names the present incarnation of a run id."""
     return f"plaunch/{quote(run_id, safe='')}/job"
 
 
@@ -33,7 +33,7 @@ class Keys:
         return f"{self._prefix}/round/{round_}/joined"
 
     def slot(self, round_: int, term: int, ticket: int) -> str:
-        """What became of a ticket of a round."""
+        """The key with the outcome of a ticket of a round."""
         return f"{self._prefix}/round/{round_}/slot/{term}/{ticket}"
 
     def world(self, round_: int, term: int, part: int = 0) -> str:
@@ -42,7 +42,7 @@ class Keys:
         return f"{key}/{part}" if part else key
 
     def settled(self, round_: int) -> str:
-        """The log of the nodes that have said who failed on them."""
+        """The log of the nodes that have reported failures."""
         return f"{self._prefix}/round/{round_}/settled"
 
     def done(self, round_: int) -> str:

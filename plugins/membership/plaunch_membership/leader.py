@@ -1,4 +1,4 @@
-"""What the leader does beside its part as a member: it completes rounds, and settles failures.
+"""The leader's work in addition to that of a member: it completes rounds, and settles failures.
 
 Only the leader looks at all nodes, once for each round. Whatever it decides becomes true with the
 next state of the job, which only one writer can write; if it dies before that, it has decided

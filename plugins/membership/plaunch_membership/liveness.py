@@ -40,7 +40,7 @@ class Observer:
     row, or after `max_misses` if they are fewer, but never at the first one: a store that was
     paused revokes the leases of healthy nodes too, and they come back.
 
-    Of a heartbeat that is known to have a lease it is enough that it is there. Once it is gone,
+    A heartbeat that is known to have a lease only has to exist. Once it is gone,
     nothing has renewed it for as long as the lease lasts, so that its first absence counts for all
     the heartbeats of that time, unless an observation was late before. Its node is lost after
     `max_misses` then, but again never at the first absence.

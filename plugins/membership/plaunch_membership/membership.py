@@ -1,4 +1,4 @@
-"""What a node knows of its job, and what all of its routines do with that.
+"""A node's knowledge of its job, and the operations that all of its routines share.
 
 A node has two routines over the store. The writer joins, sends heartbeats, watches other nodes,
 and carries out the agent's requests. The watcher reads: it blocks until there is a next state
@@ -95,7 +95,7 @@ class Membership:
 
     @property
     def keys(self) -> Keys:
-        """Where the records of the job are."""
+        """The keys of the job's records."""
         return self.job.keys
 
     @property

@@ -1,4 +1,4 @@
-"""What a routine asks of the store: one object per operation.
+"""The operations that a routine asks of the store, one object for each.
 
 A routine is a generator that yields operations and is sent their results. It does no input or
 output itself, so the same routine runs on a thread over a real store (`runner.py`), and step by

@@ -63,7 +63,7 @@ def place(nodes: Sequence[N], max_nodes: int) -> Placement[N]:
     - Of two nodes with the same index, the one that was in the round before takes part, else the
       earlier one; the other is refused.
     - Of more than `max_nodes`, those of the round before come first, then those with an index, the
-      lowest first, then the others as they arrived. Whoever is left is a spare.
+      lowest first, then the others as they arrived. The remaining nodes are spares.
     - A given index is the rank, if there are that many members. Members of the round before keep
       their ranks if those are free, and otherwise are the first to get another. Then follow the
       host of the store and the newcomers as they arrived; last, by index, those whose index is not
@@ -94,7 +94,7 @@ def with_claims(nodes: Sequence[N], ranks: Mapping[str, int] | None) -> list[N]:
 
 
 def _claim(node: Newcomer) -> tuple[int, int, int, str]:
-    """What orders nodes by their claim to take part."""
+    """The sort key of nodes by their claim to take part."""
     if node.previous is not None:
         return 0, node.previous, node.ticket, node.node
     if node.index is not None:
@@ -141,7 +141,7 @@ def _in_ranks(members: list[N]) -> list[N]:
 
 
 def _order(node: Newcomer) -> tuple[int, int, int, str]:
-    """What orders the nodes that fill the holes."""
+    """The sort key of the nodes that fill the holes."""
     if node.previous is not None:
         return 0, node.previous, node.ticket, node.node
     if node.index is not None:

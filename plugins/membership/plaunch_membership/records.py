@@ -1,4 +1,4 @@
-"""What a store holds: JSON objects of a bounded size, signed where the job has a token.
+"""The records in a store: JSON objects of a bounded size, signed if the job has a token.
 
 Nothing that is read from a store is trusted. What is not a record of this job and of this version
 is refused with an error that names its key; nothing of it is ever executed.

@@ -107,7 +107,7 @@ class RoomRequest:
         return len(waiting) - len(leaves) >= room
 
     def describe(self, state: JobState) -> str:
-        """What the node waits for while the job runs without it; on any thread."""
+        """Describe what the node waits for while the job runs without it; on any thread."""
         job = f"job {self._ours.identity.run_id!r}"
         most = self._ours.identity.max_nodes
         if (

@@ -1,4 +1,4 @@
-"""What the routines of a node share, in small objects; the rest is each routine's own.
+"""The small objects that the routines of a node share; each routine owns the rest.
 
 The lock of the membership guards all of them. What is read without it is one attribute, which is
 replaced and not changed.
@@ -117,7 +117,7 @@ class RequestQueue:
 
 
 class News:
-    """What the agent is to hear: changes, how the job has ended, and why it cannot go on.
+    """News for the agent: changes, how the job has ended, and why it cannot go on.
 
     Args:
         lock: of the membership; whoever waits on it is woken.
@@ -144,4 +144,4 @@ class News:
 
 
 def _do_nothing() -> None:
-    """Nobody is there yet."""
+    """Start with no nodes."""

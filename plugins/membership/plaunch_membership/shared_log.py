@@ -59,7 +59,7 @@ class SharedLogReader:
         return count
 
     def read(self, most: int = MAX_TICKETS) -> Routine[list[tuple[int, str, bytes]]]:
-        """What was written since the last time: ticket, key and value.
+        """The records that were written since the last time: ticket, key and value.
 
         Args:
             most: how many new tickets are looked at; the others remain for the next time.

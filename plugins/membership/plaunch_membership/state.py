@@ -31,7 +31,7 @@ _MAX_WRITER = MAX_NAME + 40  # a node, and the number of what it has written
 
 
 class JobPhase(enum.Enum):
-    """What the job is busy with."""
+    """The phase of the job."""
 
     FORMING = "forming"  # nodes arrive, or come back; `round` is the one to be formed
     RUNNING = "running"
@@ -42,7 +42,7 @@ class JobPhase(enum.Enum):
 
 @dataclass(frozen=True)
 class JobEvent:
-    """What led to a state.
+    """The cause of a state.
 
     Args:
         kind: one word of `KINDS`.
@@ -278,7 +278,7 @@ def describe_verdict(verdict: RecordedVerdict) -> str:
 
 
 def verdict_error(run_id: str, verdict: RecordedVerdict) -> RendezvousError:
-    """What a node is told that waits for a round when the job ends."""
+    """The error for a node that waits for a round when the job ends."""
     text = f"job {run_id!r} is over: {describe_verdict(verdict)}"
     if verdict.outcome == "succeeded":
         return RendezvousGracefulExitError(text)

@@ -1,4 +1,4 @@
-"""What a node says to all others: failures, success, departure."""
+"""The statements of a node to all others: failures, success, departure."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Statements:
         self._has_departed = False
 
     def begin_anew(self) -> None:
-        """Have said nothing; called when the job is another one."""
+        """Forget all statements; called when the job is another one."""
         self._settled = self._settle_at = None
         self._has_departed = False
 
@@ -65,7 +65,7 @@ class Statements:
         )
 
     def due(self, state: JobState) -> Request | None:
-        """What is to be said now of what is expected; None while the agent may say it."""
+        """The expected statement that is due now; None while the agent may still make it."""
         if state.phase is JobPhase.OVER:
             return self._depart
         now = self._ours.clock()
@@ -106,7 +106,7 @@ class Statements:
         yield Set(key, value)
 
     def succeed(self, round_: int, nodes: int) -> Routine[None]:
-        """Say that this node is done; the last one to say so finds the verdict."""
+        """State that this node is done; the last node to do so finds the verdict."""
         ticket = yield from self._append(self._ours.keys.done(round_))
         if ticket < nodes:
             return

@@ -1,4 +1,4 @@
-"""What a backend must provide, so that membership can be worked out over its store.
+"""The contract of a store: what a backend must provide for the membership.
 
 A handful of atomic operations on keys, and one wait. `plaunch_membership.testing.MemoryStore` is
 the smallest example; `DynamicRendezvousHandler` makes a whole backend of any store.

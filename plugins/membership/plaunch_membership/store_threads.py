@@ -7,6 +7,8 @@ import secrets
 import time
 from typing import TYPE_CHECKING
 
+from plaunch.errors import RendezvousConnectionError
+
 from plaunch_membership.job_lookup import JobLookup
 from plaunch_membership.leader import Leader
 from plaunch_membership.runner import Runner
@@ -85,8 +87,17 @@ class StoreThreads:
             runner.renew()
 
     def failing(self) -> object:
-        """Why the store cannot be reached now; None if it can, or was not tried."""
+        """The reason why the store cannot be reached now; None if it can, or was not tried."""
         return None if self._writing is None else self._writing.problem
+
+    def explain_unreached(self) -> RendezvousConnectionError:
+        """Why no job was found in time."""
+        failing = self.failing()
+        cause = "" if failing is None else f": {failing}"
+        return RendezvousConnectionError(
+            f"the store at {self._endpoint} could not be reached within "
+            f"{self._timing.join_timeout:g} s (--rdzv-conf join_timeout){cause}"
+        )
 
     def problem(self) -> str | None:
         """Why the job cannot be reached, once it has lasted too long."""

@@ -39,7 +39,7 @@ def lost_nodes(handler: DynamicRendezvousHandler) -> Collection[str]:
 
 
 class MemoryBoard:
-    """What the connections share: the data, one lock, and the waiters for each key.
+    """The data that connections share, with one lock, and the waiters for each key.
 
     Args:
         delay: how much longer each operation takes, in seconds; may be changed at any time.

@@ -11,10 +11,11 @@ from plaunch.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from plaunch.rendezvous import RendezvousParameters
+    from plaunch.rendezvous import JobSettings, RendezvousParameters
 
 _ATTEMPTS = "keep_alive_max_attempt"
 _MOST_ATTEMPTS = 1_000_000
+_AFTER_START = 10.0  # seconds
 _MAY_BE = {
     "join_timeout": LIMIT,
     "last_call_timeout": PATIENCE,
@@ -58,6 +59,15 @@ class Timing:
     def arrival_patience(self) -> float:
         """How long a round with room goes on after a node has come, so that others may come too."""
         return self.last_call_timeout if self.arrival_delay is None else self.arrival_delay
+
+    def join_patience(self, job: JobSettings, *, is_first: bool) -> float:
+        """How long this node waits for a round.
+
+        A launch with a start time-out ends by itself while it waits for the first one, and says
+        what it has waited for; it is left the time to do so.
+        """
+        is_left_to_launch = is_first and job.start_timeout == self.join_timeout
+        return self.join_timeout + (_AFTER_START if is_left_to_launch else 0.0)
 
     @classmethod
     def from_parameters(cls, params: RendezvousParameters, options: Collection[str] = ()) -> Timing:

@@ -60,7 +60,7 @@ class Watcher:
             self._enter(incarnation, state, value, slot)
 
     def _find_slot(self, keys: Keys, state: JobState) -> Routine[Record | None]:
-        """What became of this node's ticket in a round that was just formed."""
+        """The outcome of this node's ticket in a round that was just formed."""
         world, joined = state.world, self._ours.part.joined
         if (
             state.event.kind != "formed"

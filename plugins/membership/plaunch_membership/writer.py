@@ -96,7 +96,7 @@ class Writer:
             yield Sleep(max(_LEAST_SLEEP, min(due, alarm) - now))
 
     def _next_routine(self) -> Request | None:  # noqa: PLR0911 - a list of cases
-        """What somebody wants, or what follows from the state of the job."""
+        """Do what was requested, or what follows from the state of the job."""
         ours, part = self._ours, self._ours.part
         with ours.lock:
             state = ours.state

@@ -53,7 +53,7 @@ _CONNECTIONS = 3  # of a node, with one that it opens anew
 
 @dataclass(frozen=True)
 class C10dBackend:
-    """What the backend found out, for the handler.
+    """The backend's findings, for the handler.
 
     Args:
         connect: opens a connection to the store, in any thread, in about five seconds at most.

@@ -248,7 +248,7 @@ class Connector:
 def run_bounded(function: Callable[[], Any], timeout: float, name: str) -> Any:
     """Run `function`, a call of torch, on a thread of its own, since it cannot be interrupted.
 
-    What it returns after `timeout` seconds is thrown away.
+    A result that comes after `timeout` seconds is thrown away.
 
     Raises:
         TimeoutError: it has not returned in time. Whatever it raises is raised as well.

@@ -88,7 +88,7 @@ class Doorkeeper:
         self._let_go()
 
     def mark(self) -> int:
-        """So many descriptors may be open, with the store's connections."""
+        """The number of descriptors that may be open, with the store's connections."""
         limit = self._limit()
         return limit - min(_MOST_KEPT, max(limit - self._used, 0) // 2)
 

@@ -1,4 +1,4 @@
-"""Who hosts the TCPStore: found by trying, and done on a socket of our own."""
+"""Finds out by trying who hosts the TCPStore, and hosts it on its own socket."""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ _SERVER_COUNT = 4  # `int retrans, retry; unsigned long options; int nscount` of
 def forget_name_servers() -> None:
     """Let this thread resolve from files only, from now on.
 
-    For its messages torch asks for the names of both ends of each connection that it opens, whether
-    it says anything or not. One lost datagram then costs five seconds, a dead name server as much
+    Torch asks for the names of both ends of each connection that it opens, for messages that it
+    may never print. One lost datagram then costs five seconds, a dead name server as much
     for each connection. The resolver's state belongs to the thread, and its layout to the ABI of
     the GNU C library; with another library nothing happens.
     """
@@ -30,7 +30,7 @@ def forget_name_servers() -> None:
 
 @functools.cache
 def _find_functions() -> tuple[Callable[[], Any], Callable[[], int]] | None:
-    """What gives the resolver's state of a thread, and what initializes it."""
+    """The C functions that return a thread's resolver state and initialize it."""
     import ctypes  # noqa: PLC0415 - torch has loaded it before
 
     for library in (None, "libresolv.so.2"):

@@ -1,4 +1,4 @@
-"""torch's stores under the protocol that the rendezvous is worked out over.
+"""torch's stores, under the protocol of the membership library.
 
 What torch calls a time-out bounds little: most operations wait for an answer as long as the
 connection lives. A `TcpStore` therefore bounds each receive and send on the connection's own
@@ -32,7 +32,7 @@ _FIRST_POLL, _LAST_POLL = 0.01, 0.05  # seconds between looks into a file
 
 
 class _TorchStore(RendezvousStore):
-    """What the two have in common.
+    """The common part of both stores.
 
     Args:
         store: torch's store object, for this connection alone.
@@ -124,8 +124,8 @@ class _TorchStore(RendezvousStore):
 class TcpStore(_TorchStore):
     """A connection to torch's TCPStore.
 
-    An operation ends after `read_timeout` seconds at the latest, a wait so much after its own
-    time-out, also if the host has stopped to answer. Where the `repr` of torch's store does not
+    An operation ends after at most `read_timeout` seconds, a wait that much after its own
+    time-out, also if the host does not answer any more. Where the `repr` of torch's store does not
     tell its socket there is no such bound, and the caller must be ready to abandon the thread.
     """
 
@@ -203,7 +203,7 @@ class FileStore(_TorchStore):
 
 
 def first_line(error: BaseException) -> str:
-    """What an exception of torch says, without the C++ stack below it."""
+    """The message of torch's exception, without its C++ stack."""
     return next(iter(str(error).splitlines()), "") or type(error).__name__
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def load_distributed() -> ModuleType:
     """Import `torch.distributed`, which takes a second or more, and return it.
 
-    What its C++ side has to say while it is loaded is left out. It reads its log level then, so the
+    Messages of its C++ code while it is loaded are left out. It reads its log level then, so the
     variable is set for that long only and never reaches the workers; `torch_log` is for later.
 
     Raises:

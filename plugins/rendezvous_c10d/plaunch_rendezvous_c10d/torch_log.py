@@ -1,4 +1,4 @@
-"""How much torch's C++ side says on stderr, while our calls are under way.
+"""Limits what torch's C++ code writes to stderr during our calls.
 
 Each wait that times out makes it print two lines, and each attempt to connect that fails a stack of
 thirty. All of it is raised as well, and said by us where it matters.

@@ -1,4 +1,4 @@
-"""Whose job it is that a store holds under a run id: plaunch's, or one that torchrun runs."""
+"""Finds out whose job a store holds under a run id: plaunch's, or one of torchrun's."""
 
 from __future__ import annotations
 

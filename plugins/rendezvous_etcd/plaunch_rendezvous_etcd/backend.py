@@ -29,7 +29,7 @@ _LEAST_ANSWER_TIMEOUT = 1.0  # seconds
 
 @dataclass(frozen=True)
 class EtcdBackend:
-    """What the backend found out, for the handler.
+    """The backend's findings, for the handler.
 
     Args:
         connect: opens a connection to the store, in any thread, in about five seconds at most.

@@ -1,4 +1,4 @@
-"""What the connections of one agent share: a link to some member of etcd, leases, and watches."""
+"""Shared by the connections of one agent: a link to a member of etcd, leases, and watches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds out why an endpoint is no etcd that we can use, in words that say what to check.
+"""Finds out why an endpoint is not a usable etcd, and says what to check.
 
 grpc's own words are about sockets and handshakes. So the failed request is made again, as a browser
 would; that only explains a failure.
@@ -189,7 +189,7 @@ def _speaks_plain_text(address: SocketAddress) -> bool:
 
 
 def _speaks_tls(address: SocketAddress) -> bool:
-    """Whether there is a server that speaks TLS, whoever it is."""
+    """Whether there is a server that speaks TLS, etcd or not."""
     import ssl  # noqa: PLC0415 - as above
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -27,7 +27,7 @@ _GONE = "requested lease not found"
 
 
 class _Lease:
-    """What both kinds have in common.
+    """The common part of both kinds.
 
     Args:
         client: leads to etcd.

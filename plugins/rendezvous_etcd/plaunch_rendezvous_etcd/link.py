@@ -214,7 +214,7 @@ class Link:
 
 
 def call_error(error: Any) -> CallError:
-    """What grpc has raised, in our words; the stack and the request are left out."""
+    """Describe grpc's exception, without its stack and the request."""
     code = getattr(error.code(), "name", str(error.code()))
     return CallError(code, " ".join(str(error.details() or "").split()))
 
@@ -243,7 +243,7 @@ def _read(path: str) -> bytes | None:
 def _system_authorities() -> bytes | None:
     """The certificates that this machine believes, as everything else in Python does.
 
-    Without them grpc would take a list of its own, which knows nobody's own authority.
+    Without them grpc would use its own list, which has no private authorities.
     """
     import ssl  # noqa: PLC0415 - heavy, and rarely needed
 

@@ -1,4 +1,4 @@
-"""What the user has said about etcd: endpoints, certificates, who to be, prefix, times."""
+"""The user's options for etcd: endpoints, certificates, user, prefix, times."""
 
 from __future__ import annotations
 

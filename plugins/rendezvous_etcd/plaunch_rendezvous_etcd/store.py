@@ -1,7 +1,7 @@
 """The store protocol on etcd: values, counters, and heartbeats.
 
 A counter is a key that is written again and again: its value is the key's version, so that taking a
-number is one transaction that never conflicts. What it was set to otherwise is kept as an offset.
+number is one transaction that never conflicts. A value that was set is kept as an offset.
 """
 
 from __future__ import annotations
@@ -128,8 +128,8 @@ class EtcdStore(RendezvousStore):
     def beat(self, key: str, value: bytes) -> float:
         """Send a heartbeat, which vanishes when this process does.
 
-        What is there already is not written again: etcd would keep every revision of it. Then
-        nothing but the lease is renewed.
+        An existing heartbeat is not written again: etcd would keep every revision of it. Then
+        only the lease is renewed.
         """
         self._refuse_closed()
         presence = self._client.presence_lease
@@ -214,7 +214,7 @@ class EtcdStore(RendezvousStore):
             raise self._client.refusal(operation, error) from error
 
     def _add_to_value(self, key: str, amount: int) -> int:
-        """Add to what is there, whatever wrote it, as often as others are faster."""
+        """Add to the present value, whoever wrote it; try again while others are faster."""
         while True:
             get = self._message("RangeRequest")(key=self._key(key))
             held = _first(self._ask("Range", get).kvs)
@@ -230,7 +230,7 @@ class EtcdStore(RendezvousStore):
                 return total
 
     def _await(self, key: str, revision: int, timeout: float) -> Any:
-        """What is written to `key` from `revision` on; None in doubt, and after the time-out."""
+        """The value written to `key` since `revision`; None in doubt, and after the time-out."""
         self._watch = watch = self._client.watches.add(self._key(key), revision)
         try:
             self._refuse_closed()  # by a thread that has not seen the watch
@@ -257,7 +257,7 @@ def _encode(value: bytes) -> bytes:
 
 
 def _decode(held: Any) -> bytes:
-    """What a key holds, of etcd's KeyValue."""
+    """The value of a key, from etcd's KeyValue."""
     value: bytes = held.value
     if value.startswith(_COUNTER):
         offset = value.removeprefix(_COUNTER)
@@ -267,7 +267,7 @@ def _decode(held: Any) -> bytes:
 
 
 def _number_in(key: str, held: Any) -> int:
-    """What a counter holds.
+    """The value of a counter.
 
     Raises:
         RendezvousStateError: something else.

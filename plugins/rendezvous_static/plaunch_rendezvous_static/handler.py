@@ -1,9 +1,12 @@
-"""Rendezvous without a meeting: nothing is shared, so nothing can be waited for."""
+"""Rendezvous without a store: one node, or nodes with given ranks that meet once."""
 
 from __future__ import annotations
 
+import os
+import socket
 from typing import TYPE_CHECKING
 
+from plaunch.durations import LIMIT
 from plaunch.errors import UsageError
 from plaunch.rendezvous import (
     BackendTraits,
@@ -15,13 +18,17 @@ from plaunch.rendezvous import (
 )
 from plaunch_network import HeldPort, parse_rendezvous_endpoint
 
+from plaunch_rendezvous_static.options import DEFAULT_PORT, fill_in
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from plaunch.rendezvous import MembershipChange
+    from plaunch.rendezvous import MembershipChange, NodeSettings, WorldRanks
+
+    from plaunch_rendezvous_static.meeting import Meeting
 
 LOOP_BACK = "127.0.0.1"
-DEFAULT_PORT = 29500  # of the master, as under torchrun
+JOIN_TIMEOUT = 600.0  # seconds until all nodes must have come; torchrun's
 
 # Mean nothing where nobody is waited for; the launcher refuses a token, where it would be missed.
 _NOT_NEEDED = frozenset({"token_file", "arrival_delay"})
@@ -34,6 +41,7 @@ _NOT_NEEDED = frozenset({"token_file", "arrival_delay"})
         is_hosted_by_node=True,
         is_single_node=True,
         has_given_ranks=True,
+        fill=fill_in,
     )
 )
 def create_static_handler(params: RendezvousParameters) -> RendezvousHandler:
@@ -42,7 +50,8 @@ def create_static_handler(params: RendezvousParameters) -> RendezvousHandler:
     Raises:
         UsageError: an option is unknown or has a bad value, or the port is taken.
     """
-    params.refuse_unknown(frozenset({"rank"}), _NOT_NEEDED)
+    waits = {"join_timeout", "timeout"} if params.max_nodes > 1 else set()
+    params.refuse_unknown(frozenset({"rank", *waits}), _NOT_NEEDED)
     rank = params.get_as_int("rank", 0) or 0
     if not 0 <= rank < params.max_nodes:
         raise UsageError(
@@ -66,11 +75,20 @@ def create_static_handler(params: RendezvousParameters) -> RendezvousHandler:
             f"endpoint {params.endpoint!r} of backend 'static' has no port that all nodes know; "
             "give one with --master-port"
         )
-    return StaticRendezvous(params.run_id, host, port, rank, params.max_nodes)
+    timeout = params.get_as_seconds("timeout", params.job.start_timeout, LIMIT)  # torchrun's name
+    timeout = params.get_as_seconds("join_timeout", timeout, LIMIT)
+    return StaticRendezvous(
+        params.run_id,
+        host,
+        port,
+        rank,
+        params.max_nodes,
+        JOIN_TIMEOUT if timeout is None else timeout,
+    )
 
 
 class _NoMembership(RendezvousHandler):
-    """What the two kinds have in common: nobody arrives, leaves or closes."""
+    """The common part of both kinds: no node arrives, leaves or closes."""
 
     def __init__(self, run_id: str) -> None:
         self._run_id = run_id
@@ -81,14 +99,14 @@ class _NoMembership(RendezvousHandler):
         return "static"
 
     def is_closed(self) -> bool:
-        """Never: there is nothing that could be closed."""
+        """Return False: there is nothing that could be closed."""
         return False
 
     def set_closed(self) -> None:
         """Do nothing: other nodes cannot be told."""
 
     def num_nodes_waiting(self) -> int:
-        """None, ever: arrivals are not noticed."""
+        """Return 0: arrivals are not noticed."""
         return 0
 
     def fileno(self) -> int:
@@ -96,7 +114,7 @@ class _NoMembership(RendezvousHandler):
         return -1
 
     def changes(self) -> Sequence[MembershipChange]:
-        """Nothing, ever."""
+        """Return nothing: there are no changes."""
         return ()
 
     def get_run_id(self) -> str:
@@ -139,19 +157,80 @@ class SingleNodeRendezvous(_NoMembership):
 class StaticRendezvous(_NoMembership):
     """Several nodes, each told its rank and where rank 0 is; as torchrun's, less what agents share.
 
-    All nodes must run the same number of workers. Every agent restarts its own workers only. The
-    agent of node 0 holds the port, for the store of the workers.
+    Before the first round the nodes tell node 0 how many workers they run, and learn their ranks,
+    which stay. After that every agent restarts its own workers only. It waits for no node where
+    `TORCH_ELASTIC_WORKER_IDENTICAL=1` says that all nodes are alike. The agent of node 0 holds the
+    port, for that and for the store of the workers.
+
+    Args:
+        run_id: of the job.
+        host, port: where node 0 is.
+        rank: this node's own.
+        world_size: how many nodes there are.
+        timeout: seconds until all of them must have come.
 
     Raises:
         UsageError: this is node 0 and the port is taken.
     """
 
-    def __init__(self, run_id: str, host: str, port: int, rank: int, world_size: int) -> None:
+    def __init__(
+        self,
+        run_id: str,
+        host: str,
+        port: int,
+        rank: int,
+        world_size: int,
+        timeout: float = JOIN_TIMEOUT,
+    ) -> None:
         super().__init__(run_id)
         self._info = RendezvousInfo(None, rank, world_size, RendezvousStoreInfo(host, port))
+        self._timeout = timeout
+        self._node: NodeSettings | None = None
+        self._meeting: Meeting | None = None
+        self._has_met = os.environ.get("TORCH_ELASTIC_WORKER_IDENTICAL") == "1"
         if rank == 0:
             self._held = HeldPort.given(port, "--master-port")
 
+    def prepare(self, node: NodeSettings) -> None:
+        """Take what this node runs, of which it tells the others."""
+        self._node = node
+
     def next_rendezvous(self) -> RendezvousInfo:
-        """Return the round that the command line describes."""
+        """Return the round that the command line describes; the first one when all have met.
+
+        Raises:
+            RendezvousTimeoutError: not all nodes have come in time.
+            RendezvousClosedError: node 0 refuses this node.
+            RendezvousConnectionError: node 0 cannot listen, or something else answers there.
+        """
+        if not self._has_met and self._node is not None:
+            self._info.ranks = self._meet(self._node)
+            self._has_met = True
         return self._info
+
+    def describe_wait(self) -> str:
+        """The nodes that are missing, on node 0; elsewhere node 0."""
+        meeting = self._meeting
+        return super().describe_wait() if meeting is None else meeting.describe()
+
+    def shutdown(self) -> bool:
+        """Let the held port go, and end the wait for others."""
+        if self._meeting is not None:
+            self._meeting.close()
+        return super().shutdown()
+
+    def _meet(self, node: NodeSettings) -> WorldRanks | None:
+        from plaunch_rendezvous_static.meeting import Meeting  # noqa: PLC0415 - several nodes only
+        from plaunch_rendezvous_static.messages import Introduction  # noqa: PLC0415 - as above
+
+        info, store = self._info, self._info.bootstrap_store_info
+        introduction = Introduction(
+            self._run_id,
+            info.world_size,
+            info.rank,
+            node.role,
+            node.local_world_size,
+            socket.gethostname(),
+        )
+        self._meeting = Meeting(introduction, store.master_addr, store.master_port, self._timeout)
+        return self._meeting.take_part()

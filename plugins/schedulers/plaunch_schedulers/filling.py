@@ -1,4 +1,4 @@
-"""What a scheduler says fills in the options that the user has not given."""
+"""Fills in options that the user has not given from what a scheduler says."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ELASTIC = "c10d"  # the backend of several nodes, if nobody has chosen one
 def fill_in(
     args: Arguments, manager: PluginManager, environ: Mapping[str, str] | None = None
 ) -> str:
-    """Fill in from the scheduler what the user has not said.
+    """Fill in the options that the user has not given from the scheduler.
 
     Args:
         args: the options, which are changed in place.
@@ -151,5 +151,5 @@ class _Filling:
             raise UsageError(f"--scheduler={self._scheduler}: {self.allocation.missing[field]}")
 
     def told(self) -> str:
-        """What was filled in, and where from."""
+        """Describe what was filled in, and from which variables."""
         return f"from {self._scheduler}: {', '.join(self._told)}" if self._told else ""

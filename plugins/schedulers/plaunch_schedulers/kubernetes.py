@@ -85,7 +85,7 @@ def find_kubernetes_allocation(environ: Mapping[str, str], hosts: Path = _HOSTS)
 
 
 def _service(host: str, hosts: Path) -> str | None:
-    """The Service that gives this pod a name; empty if none does, None if nobody says."""
+    """The Service that gives this pod a name; empty if there is none, None if it is unknown."""
     try:
         lines = hosts.read_text(errors="replace").splitlines()
     except OSError:

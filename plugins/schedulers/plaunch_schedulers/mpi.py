@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class _Variables(NamedTuple):
-    """What one MPI calls the numbers, and how its program is told to start one on each node."""
+    """The variables of one MPI, and the option that starts one process on each node."""
 
     program: str
     size: str

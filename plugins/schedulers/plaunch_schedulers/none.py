@@ -11,5 +11,5 @@ if TYPE_CHECKING:
 
 
 def find_no_allocation(environ: Mapping[str, str]) -> Allocation:
-    """Nothing, for any environment."""
+    """Return an empty allocation for any environment."""
     return Allocation()

@@ -1,4 +1,4 @@
-"""Unrequested messages about the program that started this launcher. Nothing is done about it."""
+"""Messages about the program that started this launcher. They change nothing."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ _DEFAULT_GRACE = 30.0  # seconds, of plaunch's workers
 
 
 def offer_scheduler(args: Arguments, environ: Mapping[str, str]) -> str:
-    """How the launchers beside this one would become one job with it, if there are any.
+    """Explain how other launchers and this one could become one job, if there are any.
 
-    It stays an offer: under torchrun each of them is a job of its own, and a sweep means just that.
+    It is only advice: under torchrun each of them is a separate job, as a sweep wants it.
     Empty if the user has said how nodes meet, or no other launcher was started.
     """
     if _WORKER in environ or any(map(args.is_given, _MEETING)):
@@ -70,7 +70,7 @@ def offer_scheduler(args: Arguments, environ: Mapping[str, str]) -> str:
 
 
 def warn_of_hasty_stop(shutdown_timeout: float | None, environ: Mapping[str, str]) -> str:
-    """What to do about an `mpirun` that kills before workers have had their time; else empty.
+    """Advice about an `mpirun` that kills workers before their grace is over; else empty.
 
     Args:
         shutdown_timeout: the grace of the workers in seconds; None for the default.

@@ -1,4 +1,4 @@
-"""The signal policy that tells some signals to the workers and lets the job go on."""
+"""The signal policy that passes some signals on to the workers and lets the job go on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from plaunch.errors import UsageError
 from plaunch.process import SignalAction, parse_signals
 
-from plaunch_signals.torchrun import TorchrunSignalPolicy
+from plaunch_signals.torchrun import notify_signals, stop_signals
 
 if TYPE_CHECKING:
     import signal
@@ -21,17 +21,17 @@ class NotifySignalPolicy:
     """Notify signals are passed on to the workers; stop signals stop the job, as torchrun's do.
 
     A scheduler's warning, such as Slurm's `--signal=USR1@300`, can so lead to a checkpoint instead
-    of an end. The notify signals are the setting `notify_signals` (`--notify-signals`), SIGUSR1 and
-    SIGUSR2 by default; the stop signals are `signals_to_handle`. A signal of the default list that
-    the user lists as a stop signal is one.
+    of an end. The notify signals are those of `--notify-signals`, SIGUSR1 and SIGUSR2 by default;
+    the stop signals are `signals_to_handle`. A signal of the default list that the user lists as a
+    stop signal is one.
 
     Raises:
         UsageError: a list is malformed, or the user put a signal on both.
     """
 
     def __init__(self, context: PluginContext) -> None:
-        self._stop = TorchrunSignalPolicy(context).signals()
-        names = context.settings.get("notify_signals")
+        self._stop = stop_signals(context)
+        names = notify_signals(context)
         if names is None:
             listed = parse_signals(DEFAULT_NOTIFY_SIGNALS)
             self._notify = tuple(signum for signum in listed if signum not in self._stop)

@@ -11,6 +11,7 @@ from plaunch.process import DEFAULT_SIGNALS, SignalAction, parse_signals
 if TYPE_CHECKING:
     import signal
     from collections.abc import Collection
+    from typing import NoReturn
 
     from plaunch.plugin import PluginContext
 
@@ -48,16 +49,46 @@ class TorchrunSignalPolicy(StopOn):
     any program.
 
     Raises:
-        UsageError: the list has a word that is not a signal, or not one that can be handled.
+        UsageError: the list has a word that is not a signal, or not one that can be handled; or
+            there are signals to pass on (`--notify-signals`).
     """
 
     def __init__(self, context: PluginContext) -> None:
-        names = context.settings.get("signals_to_handle")
-        if names is None:
-            names = DEFAULT_SIGNALS
-        if not isinstance(names, str):
-            raise UsageError(
-                f"signals_to_handle is {names!r}; write names in one string, as in "
-                f"{DEFAULT_SIGNALS!r}"
-            )
-        super().__init__(parse_signals(names))
+        names = notify_signals(context)
+        if names is not None:
+            refuse_notify_signals(names)
+        super().__init__(stop_signals(context))
+
+
+def stop_signals(context: PluginContext) -> tuple[signal.Signals, ...]:
+    """The signals that stop the job of a launch.
+
+    Raises:
+        UsageError: the list has a word that is not a signal, or not one that can be handled.
+    """
+    names = context.settings.get("signals_to_handle")
+    if names is None:
+        names = DEFAULT_SIGNALS
+    if not isinstance(names, str):
+        raise UsageError(
+            f"signals_to_handle is {names!r}; write names in one string, as in {DEFAULT_SIGNALS!r}"
+        )
+    return parse_signals(names)
+
+
+def notify_signals(context: PluginContext) -> object:
+    """What `--notify-signals` says in a launch; None if it is not given."""
+    options = context.settings.get("options")
+    return options.get("notify_signals") if isinstance(options, dict) else None
+
+
+def refuse_notify_signals(names: object) -> NoReturn:
+    """Refuse signals to pass on, of which torchrun's policy knows none.
+
+    Raises:
+        UsageError: always.
+    """
+    raise UsageError(
+        f"notify_signals is {names!r} (--notify-signals), which the signal policy 'torchrun' does "
+        "not know; add --signal-policy=notify"
+    )

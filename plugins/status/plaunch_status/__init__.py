@@ -1,4 +1,4 @@
-"""What a launcher shows of itself over HTTP: whether it is alive, what it does, and its numbers.
+"""Serves a launcher's health, state and counters over HTTP.
 
 Nothing here runs without `--metrics-port` or `--health-port`.
 """

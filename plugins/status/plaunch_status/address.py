@@ -1,4 +1,4 @@
-"""Where the status of a launcher is served: a port of loopback, unless a host is named too."""
+"""The address of a launcher's status: a port on loopback, unless a host is named too."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ BOUNDS = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0, 2880
 
 
 class Durations:
-    """How often something took how long: the buckets of a histogram, not yet cumulated."""
+    """The buckets of a histogram of durations, not yet cumulated."""
 
     def __init__(self) -> None:
         self.buckets = [0] * (len(BOUNDS) + 1)

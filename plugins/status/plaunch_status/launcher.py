@@ -1,4 +1,4 @@
-"""What an agent is doing, put together from its events."""
+"""The state of an agent, derived from its events."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ _KEPT = (
 
 
 def worker_state(told: Mapping[str, Any]) -> str:
-    """What a worker that has exited is: succeeded, failed, or stopped by its agent."""
+    """The state of a worker that has exited: succeeded, failed, or stopped by its agent."""
     if told.get("stopped"):
         return "stopped"
     return "failed" if told.get("exit_code") else "succeeded"

@@ -59,7 +59,7 @@ class _Families(Collector):
 def find_families(
     status: LauncherStatus, counters: Counters, snapshot: Snapshot, *, started: float
 ) -> list[Metric]:
-    """Every family, whether or not it has something to tell yet; quick, under a lock."""
+    """Every family, also without values so far; quick, under a lock."""
     return [
         *_agent(status, not snapshot.overdue, started),
         *_rounds(status, counters),

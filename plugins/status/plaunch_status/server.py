@@ -70,7 +70,7 @@ class StatusServer:
 
     @property
     def url(self) -> str:
-        """Where it is, for messages."""
+        """Its address, for messages."""
         return f"http://{describe_address(self.host, self.port)}"
 
     def answers_loopback(self, port: int) -> bool:

@@ -1,4 +1,4 @@
-"""For the tests of plugins: the conformance suites, and what runs them for `--check-plugin`.
+"""The conformance suites for tests of plugins, and the code of `--check-plugin`.
 
 Everything but `plaunch_testing.check.run_check` needs pytest.
 """

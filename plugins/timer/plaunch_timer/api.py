@@ -1,4 +1,4 @@
-"""What a timer is, who asks for one, and who watches it; names are torchrun's."""
+"""Timers, their clients and their servers; names are torchrun's."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ class TimerClient(abc.ABC):
 
 
 class RequestQueue(abc.ABC):
-    """Where a server finds the requests of all its clients."""
+    """The queue with the requests of a server's clients."""
 
     @abc.abstractmethod
     def size(self) -> int:
-        """How many requests are available; only `get` reduces it."""
+        """The number of available requests; only `get` reduces it."""
 
     @abc.abstractmethod
     def get(self, size: int, timeout: float) -> list[TimerRequest]:

@@ -81,7 +81,7 @@ class TimerExtension:
         server.start()
 
     def handle(self, event: Event) -> None:
-        """Nothing that happens matters to timers."""
+        """Do nothing: timers need no events."""
 
     def stop(self, result: RunResult | None) -> None:
         """Remove the pipe."""

@@ -36,7 +36,7 @@ class MultiprocessingRequestQueue(RequestQueue):
         self._mp_queue = mp_queue
 
     def size(self) -> int:
-        """How many requests are in the queue."""
+        """The number of requests in the queue."""
         return self._mp_queue.qsize()
 
     def get(self, size: int, timeout: float) -> list[TimerRequest]:

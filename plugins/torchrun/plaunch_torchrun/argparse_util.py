@@ -1,4 +1,4 @@
-"""What `torch.distributed.argparse_util` offers: options whose defaults are `PET_*` variables."""
+"""The names of `torch.distributed.argparse_util`: options whose defaults are `PET_*` variables."""
 
 from __future__ import annotations
 

@@ -42,10 +42,10 @@ class MetricRecorder:
         self._max_restarts = max_restarts
 
     def start(self, control: Control) -> None:
-        """Nothing is to be done before the first event."""
+        """Do nothing before the first event."""
 
     def stop(self, result: RunResult | None) -> None:
-        """The last event has said it all."""
+        """Do nothing: the last event has everything."""
 
     def handle(self, event: Event) -> None:
         """Report what `event` amounts to."""

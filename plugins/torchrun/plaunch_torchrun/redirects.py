@@ -1,6 +1,6 @@
 """Sending this process's own stdout or stderr to a file, for Python, C and child processes alike.
 
-Nothing of plaunch's needs it; the names are torch's.
+plaunch itself does not need it; the names are torch's.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What torchrun's agents tell each other over the store of a round: ranks, and that they are done.
+"""Exchanges ranks, and waits for peers, over the store of a round, as torchrun's agents do.
 
 Keys and values are torchrun's, so that agents of both kinds could meet in one round.
 """

@@ -1,4 +1,4 @@
-"""What `torch.distributed.run` offers to programs.
+"""The names of `torch.distributed.run`.
 
 Exceptions are also torch's, if torch is imported: see `plaunch_torchrun.exceptions`.
 """
@@ -97,11 +97,11 @@ def config_from_args(
 def _read(
     args: argparse.Namespace,
 ) -> tuple[LaunchConfig, Callable[..., Any] | str, list[str], PluginManager]:
-    """What `config_from_args` returns, and the plugins that have made it, which are to run it."""
+    """The result of `config_from_args`, with the plugins that made it and should run it."""
     own = own_arguments(args)
     manager = create_manager(own.rdzv_backend, words=own.plugins, entries=own.table.entries)
     taken = cli.fill_in(own, manager)
-    for text in filter(None, (own.settings_file and f"settings from {own.settings_file}", taken)):
+    for text in filter(None, (*(f"settings from {file}" for file in own.settings_files), taken)):
         logger.info("%s", text)
     take_defaults(own)
     entrypoint, arguments = cli.worker_command(own)

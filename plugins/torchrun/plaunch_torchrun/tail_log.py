@@ -1,6 +1,6 @@
 """Showing log files on a stream while others write them: `TailLog`, with torch's names.
 
-Nothing of plaunch's needs it: what is redirected or teed is shown by the process contexts.
+plaunch itself does not need it: process contexts show redirected and teed output.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ _TIMEOUT = 900  # seconds; torch puts it among the options of every backend if n
 def own_config(config: Any) -> LaunchConfig:
     """`config` as plaunch's; one of torch's is read by attribute, and stays as it is.
 
-    Of a subclass with settings of its own, those are left out.
+    The settings that a subclass adds are left out.
 
     Raises:
         UsageError: it is neither, or a value is out of its range.

@@ -98,7 +98,7 @@ class StoreHost:
                 self._process.stdin.write(b"\n")
 
     def describe_end(self) -> str:
-        """How it ended, and its last words."""
+        """Describe how it ended, with its last output."""
         how = describe_exit(self._process.returncode or 0)
         lines = [line for line in self._output.decode(errors="replace").splitlines() if line]
         said = "".join(f"\n    {line}" for line in lines[-_LAST_LINES:])

@@ -1,4 +1,4 @@
-"""What runs the store host: the interpreter of the workers."""
+"""The interpreter of the store host, which is that of the workers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SET = {
 
 @dataclass(frozen=True)
 class Interpreter:
-    """What runs the store host, as it runs the workers.
+    """The interpreter of the store host and of the workers.
 
     Args:
         python: the program.

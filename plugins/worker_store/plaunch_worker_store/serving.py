@@ -1,4 +1,4 @@
-"""What runs in the store host: torch's TCPStore, on a socket that listens already.
+"""The program of the store host: torch's TCPStore, on a socket that listens already.
 
 It is a program for the workers' interpreter, which may be another one than the launcher's and need
 not have plaunch: nothing but the standard library and torch is imported. What it says goes through

@@ -187,9 +187,9 @@ class TorchStore:
             self._sleep(_GUESTS_LOOK)
 
     def _has_guests(self) -> bool:
-        """Whether clients are connected beside the store host, which is one itself.
+        """Whether clients are connected, apart from the store host, which is one itself.
 
-        Or may be: whoever has come while the host still loads torch.
+        This includes clients that came while the host still loads torch.
         """
         if self._host is None:
             return False
@@ -280,7 +280,7 @@ class TorchStore:
             )
 
     def _do_without_torch(self) -> None:
-        """Take another interpreter that has torch; without one, see whether it is missed at all."""
+        """Take another interpreter that has torch; without one, wait until a client needs it."""
         if self._interpreter is None or self._listener is None:
             raise RuntimeError("a store that is not open has lost its host")
         if not self._is_workers and self._take_workers_interpreter(self._interpreter):

@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
-from plaunch.process.contexts.programs import start_program
+import errno
+import os
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+from plaunch.errors import (
+    ProgramNotExecutableError,
+    ProgramNotFoundError,
+    UsageError,
+    WorkerStartError,
+)
+from plaunch.process.contexts.arguments import variable_value
 from plaunch.process.contexts.supervised import SupervisedContext
 from plaunch.process.kernel.handle import ProcessHandle
+from plaunch.process.launcher_variables import inheritable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
 
 
 class SubprocessContext(SupervisedContext):
@@ -20,3 +35,83 @@ class SubprocessContext(SupervisedContext):
         env = {**self.envs[local_rank], **self._tags(local_rank)}
         popen = self._popen(local_rank)
         return ProcessHandle(start_program(program, args, env, stdout, stderr, local_rank, popen))
+
+
+def start_program(
+    program: str,
+    args: Sequence[Any],
+    env: Mapping[str, Any],
+    stdout: int | None,
+    stderr: int | None,
+    local_rank: int,
+    popen: Callable[..., Any] = subprocess.Popen,
+) -> Any:
+    """Start a program as leader of a session of its own, with the launcher's environment.
+
+    Args:
+        program: without a slash it is searched in the PATH of its environment.
+        args: its arguments; what is not a string is converted.
+        env: variables to add to the launcher's environment; values are converted.
+        stdout: an open descriptor, or None for the launcher's own.
+        stderr: the same for stderr.
+        local_rank: the worker's, for errors.
+        popen: starts it, from the arguments of `subprocess.Popen`.
+
+    Returns:
+        What `popen` returns.
+
+    Raises:
+        ProgramNotFoundError: there is no such program.
+        ProgramNotExecutableError: it exists but the system does not execute it.
+        WorkerStartError: the system refuses for another reason, such as too many processes.
+        UsageError: an argument or a variable has a NUL character.
+    """
+    command = (program, *map(_argument, args))
+    own = {name: variable_value(local_rank, name, value) for name, value in env.items()}
+    environment = inheritable({**os.environ, **own})
+    try:
+        return popen(
+            command, env=environment, stdout=stdout, stderr=stderr, start_new_session=True
+        )
+    except ValueError as error:
+        raise UsageError(f"{command!r} cannot be started: {error}") from error
+    except OSError as error:
+        subject = f"cannot start {program!r} for local rank {local_rank}"
+        raise _start_error(subject, program, environment.get("PATH"), error) from error
+
+
+def _start_error(subject: str, program: str, path: str | None, error: OSError) -> WorkerStartError:
+    known: ProgramNotFoundError | ProgramNotExecutableError
+    if error.errno in (errno.ENOENT, errno.ENOTDIR):
+        known = ProgramNotFoundError(f"{subject}: {_why_not_found(program, path)}")
+    elif error.errno in (errno.EACCES, errno.ENOEXEC):
+        known = ProgramNotExecutableError(f"{subject}: {_why_not_executable(program, error)}")
+    else:
+        from plaunch.capacity import explain  # noqa: PLC0415 - errors only
+
+        return WorkerStartError(f"{subject}: {explain(error)}")
+    known.errno = error.errno
+    return known
+
+
+def _argument(value: Any) -> str:
+    """An argument as a program gets it; torchrun converts in the same way."""
+    return os.fsdecode(value) if isinstance(value, (bytes, os.PathLike)) else str(value)
+
+
+def _why_not_found(program: str, path: str | None) -> str:
+    import shutil  # noqa: PLC0415 - errors only
+
+    if shutil.which(program, path=path) is not None:
+        return "it is a script, and the interpreter after its '#!' does not exist"
+    if "/" in program:
+        return "there is no such file"
+    return f"no directory in PATH has it; PATH is {path!r}"
+
+
+def _why_not_executable(program: str, error: OSError) -> str:
+    if error.errno == errno.ENOEXEC:
+        return "it is neither a binary for this system nor a script that begins with '#!'"
+    if os.path.isdir(program):
+        return "it is a directory"
+    return "it may not be executed by this user; see chmod +x"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from typing import TYPE_CHECKING
 
 from plaunch.process.kernel.processes import find_identity
@@ -151,13 +150,6 @@ class Job:
             patience: seconds to wait for processes to end after SIGKILL.
         """
         return Sweep(self._tree, self.tend_orphans, given_up, patience)
-
-    def sweep(self, given_up: Collection[int], patience: float) -> list[Process]:
-        """The same to the end; what outlives it."""
-        sweep = self.begin_sweep(given_up, patience)
-        while (delay := sweep.step()) is not None:
-            time.sleep(delay)
-        return sweep.left
 
     def tend(self) -> None:
         """Look after orphans while workers run; about once a second is enough.

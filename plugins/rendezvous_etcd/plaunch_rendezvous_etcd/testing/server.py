@@ -63,7 +63,7 @@ def find_etcd() -> str:
 
 
 class Started:
-    """What is started when a `with` block is entered, and closed at its end."""
+    """A server or cluster that starts when a `with` block is entered, and is closed at its end."""
 
     def start(self) -> None:
         """Start it, and return when it answers."""
@@ -88,7 +88,7 @@ class Started:
 class EtcdServer(Started):
     """One etcd server; use it as a context manager, or call `start` and `close`.
 
-    What it stores survives `stop`, `kill` and another `start`, until `forget` or `close`.
+    Its data survives `stop`, `kill` and another `start`, until `forget` or `close`.
 
     Args:
         host: the loopback address that it listens on.
@@ -135,17 +135,17 @@ class EtcdServer(Started):
 
     @property
     def endpoint(self) -> str:
-        """Where clients find it, as `--rdzv-endpoint` takes it."""
+        """The address for clients, as `--rdzv-endpoint` takes it."""
         return join_host_port(self.host, self.port)
 
     @property
     def peer_url(self) -> str:
-        """Where other members find it."""
+        """The address for other members."""
         return f"http://{join_host_port(self.host, self.peer_port)}"
 
     @property
     def log(self) -> str:
-        """What it has printed so far."""
+        """Its output so far."""
         with open(os.path.join(self._folder, "log"), encoding="utf-8", errors="replace") as file:
             return file.read()
 

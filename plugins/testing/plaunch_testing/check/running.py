@@ -37,7 +37,7 @@ _VARIABLES = ("PYTEST_ADDOPTS", "PYTEST_PLUGINS")
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What became of one check.
+    """The result of one check.
 
     Args:
         label: what messages call the plugin, with the kind whose suite the check is of.
@@ -110,7 +110,7 @@ class _Listener:
 
     @pytest.fixture(scope="session")
     def subjects(self) -> dict[str, Subject]:
-        """What is checked, by the name of the kind."""
+        """The subjects of a check, by the name of the kind."""
         return self._subjects
 
     def pytest_sessionstart(self, session: pytest.Session) -> None:
@@ -156,7 +156,7 @@ class _Listener:
 
 
 def _found(report: pytest.TestReport) -> str:
-    """What is wrong, in as few words as the failure allows."""
+    """Describe the failure as briefly as possible."""
     crash = getattr(report.longrepr, "reprcrash", None)
     if crash is None:
         return report.longreprtext

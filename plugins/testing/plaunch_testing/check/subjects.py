@@ -1,4 +1,4 @@
-"""What a name means for `--check-plugin`: the plugins to check, each with what it is given."""
+"""Finds the plugins that a name means for `--check-plugin`, each with its settings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SEVERAL = (WITH_OPTIONS, *KINDS)  # the kinds of which a name may be more than 
 
 @dataclass(frozen=True)
 class Given:
-    """What plugins are given while they are checked, as the options of a launch say it.
+    """The settings for plugins that are checked, as the options of a launch.
 
     Args:
         endpoint: for a rendezvous backend, as `--rdzv-endpoint`.
@@ -116,7 +116,7 @@ def find_kinds(text: str, manager: PluginManager) -> tuple[list[Kind[Any]], str]
     if kinds:
         return kinds, text
     names = {f"{kind.name}:{name}" for kind in _SEVERAL for name in manager.names(kind)}
-    names |= {f"{LIFECYCLE.name}:{name}" for name in manager.always_on()}
+    names |= {f"{LIFECYCLE.name}:{name}" for name in _always_on(manager)}
     known = names if colon else {name.partition(":")[2] for name in names}
     how_to_add = "; reinstall the package if you just added it"
     raise UnknownNameError(
@@ -153,6 +153,16 @@ def _declared(text: str, manager: PluginManager) -> PluginOptions | None:
     return None
 
 
+def _always_on(manager: PluginManager) -> dict[str, tuple[object, list[str]]]:
+    """The plugins that no option selects, by name: each one, and the hooks that it has."""
+    found: dict[str, tuple[object, list[str]]] = {}
+    for item in manager.implementations():
+        kind, _, name = item.plugin.name.partition(":")
+        if kind == LIFECYCLE.name:
+            found.setdefault(name, (item.plugin.plugin, []))[1].append(item.hook)
+    return found
+
+
 def _called_in_each_launch(text: str, manager: PluginManager) -> str:
     """The name of the plugin that `text` means, if it has hooks beside those that offer names."""
     offers = {kind.hook for kind in KINDS}
@@ -162,7 +172,7 @@ def _called_in_each_launch(text: str, manager: PluginManager) -> str:
         for plugin in manager.selected()
         if plugin.kind == LIFECYCLE.name
     }
-    for name, (_, hooks) in manager.always_on().items():
+    for name, (_, hooks) in _always_on(manager).items():
         is_meant = text == name or (
             bare == name and (owner == LIFECYCLE.name or _is_owner(owner, owners.get(name, "")))
         )
@@ -176,14 +186,14 @@ def _label(kind: Kind[Any], name: str) -> str:
 
 
 def _module_of(manager: PluginManager, kind: Kind[Any], name: str) -> str:
-    """What was imported for a plugin; empty if it was passed in code."""
+    """The import path of a plugin; empty if it was passed in code."""
     loaded = ((one.module, one.kind, one.name) for one in manager.selected())
     return next((module for module, *found in loaded if found == [kind.name, name]), "")
 
 
 def _subject_with_hooks(manager: PluginManager, text: str, given: Given) -> Subject:
     name = _called_in_each_launch(text, manager)
-    plugin, _ = manager.always_on()[name]
+    plugin, _ = _always_on(manager)[name]
     module = _module_of(manager, LIFECYCLE, name)
     return Subject(LIFECYCLE, name, _label(LIFECYCLE, text), plugin, given, module)
 
@@ -191,7 +201,7 @@ def _subject_with_hooks(manager: PluginManager, text: str, given: Given) -> Subj
 def _subjects_with_options(
     manager: PluginManager, name: str, given: Given, *, has_hooks: bool
 ) -> list[Subject]:
-    """What declares options; its plugin's hooks, too, unless these are called in each launch."""
+    """The modules that declare options; also a plugin's hooks, unless each launch calls these."""
     plugin = manager.load_named(WITH_OPTIONS, name)
     bare = name.rpartition(":")[2]
     declared = _declared(name, manager)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from plaunch.events import COMMON_KEYS, SCHEMA, Event, EventSource
+from plaunch.events import Event, EventSource
+from plaunch_events import COMMON_KEYS, SCHEMA
 
 if TYPE_CHECKING:
     from plaunch.events import EventMetadataValue

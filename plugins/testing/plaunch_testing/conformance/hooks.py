@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, cast
 
-import pluggy
 import pytest
 from plaunch.agent import (
     GroupInfo,
@@ -19,7 +18,6 @@ from plaunch.agent import (
     WorkerState,
 )
 from plaunch.doctor import DoctorContext, Finding
-from plaunch.plugin import hookspecs
 from plaunch.process import ProcessFailure
 from plaunch.testing import plugin_manager
 
@@ -32,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from plaunch.agent import Extension
+    from plaunch.plugin import Implementation
 
     Call = tuple[str, dict[str, object]]  # a hook, and its arguments
 
@@ -132,17 +131,13 @@ class _Launch:
     """The plugin in one launch; refused, where a launch refuses it."""
 
     def __init__(self, thing: object) -> None:
-        plugin = thing() if isinstance(thing, type) else thing
-        self.manager = plugin_manager(plugin)
-        registered = pluggy.PluginManager("plaunch")
-        registered.add_hookspecs(hookspecs)
-        registered.register(plugin)
-        self._hooks = registered.hook
+        self._plugin = thing() if isinstance(thing, type) else thing
+        self.manager = plugin_manager(self._plugin)
 
-    def implementations(self, hook: str) -> list[pluggy.HookImpl]:
+    def implementations(self, hook: str) -> list[Implementation]:
         """What the plugin has of a hook."""
-        found: list[pluggy.HookImpl] = getattr(self._hooks, hook).get_hookimpls()
-        return found
+        found = self.manager.implementations(hook)
+        return [item for item in found if item.plugin.plugin is self._plugin]
 
 
 class _Control:
@@ -167,7 +162,7 @@ class _Control:
         """Say nothing."""
 
 
-def _given(item: pluggy.HookImpl, arguments: Sequence[object]) -> list[object]:
+def _given(item: Implementation, arguments: Sequence[object]) -> list[object]:
     found = cast("Iterable[object] | None", item.function(*arguments))
     return list(found or ())
 

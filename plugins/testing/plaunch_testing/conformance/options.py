@@ -135,10 +135,10 @@ class OptionsConformance(PluginSuite):
                 option.value_of(text)
 
     def test_what_it_names_can_be_imported(self) -> None:
-        """The plugin, when an option is given, and what commands and `fill` call."""
+        """The plugin, when an option is given, and the functions of options."""
         _load(getattr(self.thing, "PLUGIN", ""))
         for option in self.options_declared():
-            for path in (option.command, option.fill):
+            for path in (option.command, option.source, option.fill):
                 function = _load(path)
                 assert function is None or callable(function), f"{path} cannot be called"
 

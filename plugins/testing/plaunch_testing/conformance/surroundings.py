@@ -1,4 +1,4 @@
-"""What a plugin does to the process that it runs in, as the suites for plugins look at it."""
+"""Checks what a plugin does to the process that it runs in."""
 
 from __future__ import annotations
 

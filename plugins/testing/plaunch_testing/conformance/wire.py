@@ -1,4 +1,4 @@
-"""What is between a node and its store: cut it, and the node is dead to all others."""
+"""The connections between a node and its store; without them, the node is dead for the others."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Wire:
         return _WiredStore(self, store)
 
     def cut(self) -> None:
-        """Let the node die, in the middle of whatever it does; nothing of it comes through."""
+        """Let the node die in the middle of an operation; nothing more reaches the store."""
         with self._lock:
             self._is_cut = True
             opened, self._opened = self._opened, []
@@ -83,7 +83,7 @@ class Wire:
             raise
 
     def written(self, key: str, value: bytes) -> bytes:
-        """What comes through of a value that the node writes."""
+        """The part of a written value that reaches the store."""
         self.keys.add(key)
         return value if self.garble is None else self.garble(key, value)
 

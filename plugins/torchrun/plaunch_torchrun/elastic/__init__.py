@@ -1,1 +1,1 @@
-"""What `torch.distributed.elastic` offers to programs, a module for each of its rooms."""
+"""The names of `torch.distributed.elastic`, a module for each of its packages."""

@@ -1,7 +1,7 @@
-"""Numbers about a launch, and where they go.
+"""Metrics of a launch, and their handlers.
 
 A program that launches in code chooses their handler with `configure`; by default there is none.
-What a launch reports is in the group `torchelastic`: see `plaunch_torchrun.measures`.
+The metrics of a launch are in the group `torchelastic`: see `plaunch_torchrun.measures`.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class MetricStream:
 
 
 class _Handlers:
-    """Who takes the numbers of this process."""
+    """The handler for the metrics of this process."""
 
     def __init__(self) -> None:
         self.by_group: dict[str, MetricHandler] = {}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 from plaunch.process.kernel import details, subreaper
@@ -22,8 +24,18 @@ ctypes.CDLL(None).prctl(37, ctypes.byref(flag), 0, 0, 0)  # PR_GET_CHILD_SUBREAP
 print(flag.value)
 """
 
-TEND = """\
+
+def sweep(job, given_up, patience):
+    """Kill all that is left; what outlives it."""
+    one = job.begin_sweep(given_up, patience)
+    while (delay := one.step()) is not None:
+        time.sleep(delay)
+    return one.left
+
+
+TEND = f"""\
 import os, subprocess, sys, time
+{inspect.getsource(sweep)}
 if sys.argv[1] == "own":
     os.environ["PLAUNCH_LAUNCHER"] = str(os.getpid())
 from plaunch.process.stopping.reaper import Reaper
@@ -63,7 +75,7 @@ children += [subprocess.Popen(["sh", "-c", f"exit {n}"], start_new_session=True)
 for child in children:
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
 job.tend_orphans()
-job.sweep((), 10)
+sweep(job, (), 10)
 print(*[child.wait() for child in children])
 """
 
@@ -135,7 +147,7 @@ middle = subprocess.run(
     stdout=subprocess.PIPE, start_new_session=True)
 exporter = int(middle.stdout)
 job.tend_orphans()
-left = job.sweep((), 60)
+left = sweep(job, (), 60)
 print(left, os.path.exists(f"/proc/{exporter}"))
 os.kill(exporter, 9)
 os.waitid(os.P_PID, exporter, os.WEXITED | os.WNOWAIT)
@@ -160,7 +172,7 @@ try:
     open(f"/proc/{orphan}/environ").close()
 except PermissionError:
     print("hidden")
-left = job.sweep((), 60)
+left = sweep(job, (), 60)
 print(left, os.path.exists(f"/proc/{orphan}"), held.poll())
 held.kill()
 """
@@ -188,7 +200,7 @@ held.stdout.readline()
 left = []
 end = time.monotonic() + 1.5
 while time.monotonic() < end:
-    left += job.sweep((), 60)
+    left += sweep(job, (), 60)
 print(left)
 held.communicate()
 """
@@ -215,7 +227,7 @@ middle.wait()
 
 
 SWEPT = """
-assert job.sweep((), 60) == []
+assert sweep(job, (), 60) == []
 print(os.path.exists(f"/proc/{orphan}"))
 """
 
@@ -289,10 +301,10 @@ def test_a_sweep_says_what_outlives_it(sleep, monkeypatch):
     program = sleep(env={"PLAUNCH_JOBS": job.tags(0)}, start_new_session=True)
     monkeypatch.setattr(Process, "send_signal", lambda *_: True)
     monkeypatch.setattr(os, "killpg", lambda *_: None)
-    assert [process.pid for process in job.sweep((), patience=0.02)] == [program.pid]
-    assert job.sweep({program.pid}, patience=60) == []
+    assert [process.pid for process in sweep(job, (), patience=0.02)] == [program.pid]
+    assert sweep(job, {program.pid}, patience=60) == []
     monkeypatch.undo()
-    assert job.sweep((), patience=60) == []
+    assert sweep(job, (), patience=60) == []
     assert program.wait(60) == -9
 
 
@@ -318,7 +330,7 @@ def test_a_sweep_looks_again_at_who_becomes_another_program(blank, sleep, monkey
     job = Reaper(use_guard=False).begin()
     program = sleep(env={"PLAUNCH_JOBS": job.tags(0)})
     blank[program.pid] = times
-    assert job.sweep((), patience=60) == []
+    assert sweep(job, (), patience=60) == []
     assert program.wait(60) == -9
 
 
@@ -326,7 +338,7 @@ def test_a_sweep_does_not_wait_for_an_environment_that_is_not_there(blank, sleep
     job = Reaper(use_guard=False).begin()
     program = sleep(env={"PLAUNCH_JOBS": job.tags(0)})
     blank[program.pid] = 10**9
-    assert job.sweep((), patience=60) == []
+    assert sweep(job, (), patience=60) == []
     assert program.poll() is None
 
 
@@ -334,7 +346,7 @@ def test_a_plugins_program_is_not_taken_for_an_orphan_while_it_begins(run_progra
     """Between its two environments it has none, and leads a session of its own."""
     launcher = run_program(
         "-c",
-        "import os, subprocess, sys, threading, time\n"
+        f"import os, subprocess, sys, threading, time\n{inspect.getsource(sweep)}"
         "os.environ['PLAUNCH_LAUNCHER'] = str(os.getpid())\n"
         "from plaunch.process.stopping.reaper import Reaper\n"
         "job = Reaper().begin()\n"
@@ -350,7 +362,7 @@ def test_a_plugins_program_is_not_taken_for_an_orphan_while_it_begins(run_progra
         "thread = threading.Thread(target=plugin)\n"
         "thread.start()\n"
         "while thread.is_alive():\n"
-        "    job.sweep((), 10)\n"
+        "    sweep(job, (), 10)\n"
         "raise SystemExit(ends != [None] * 100)\n",
     )
     assert launcher.wait(60) == 0
@@ -365,7 +377,7 @@ def test_a_sweep_does_not_wait_for_what_it_may_not_signal(sleep, monkeypatch):
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(Process, "send_signal", refuse)
-    assert [process.pid for process in job.sweep((), patience=600)] == [program.pid]
+    assert [process.pid for process in sweep(job, (), patience=600)] == [program.pid]
 
 
 def test_workers_do_not_get_the_launchers_variable(run_program):

@@ -1,9 +1,8 @@
-"""The settings file: options by name, which the command line and variables override."""
+"""What a settings file gives to options that have their default."""
 
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -13,57 +12,34 @@ from plaunch.numbers import quote
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from plaunch.cli.arguments import Arguments
+    from plaunch.cli import Arguments
     from plaunch.options import Option
 
-FILE = "plaunch.toml"
-PROJECT = "pyproject.toml"
-_TABLE = b"[tool.plaunch"
 
+def apply_file(args: Arguments, path: str, *, is_project: bool) -> None:
+    """Fill in from the file at `path` the options that have their default; changes `args`.
 
-def apply_settings(args: Arguments) -> str:
-    """Fill in from the settings file the options that have their default; changes `args`.
-
-    It is what `--config` names, else `plaunch.toml` or the table `[tool.plaunch]` of
-    `pyproject.toml` in the working folder. With `--config=` there is none.
-
-    Returns:
-        The path of the file; empty if there is none.
+    Args:
+        args: the options.
+        path: of the file, also for messages.
+        is_project: whether the settings are the table `[tool.plaunch]` of it.
 
     Raises:
-        UsageError: the file that was named does not exist, the file cannot be read, it has an
-            option that there is not, or a value that is none.
+        UsageError: the file cannot be read, it has an option that there is not, or a value that is
+            none.
     """
-    path: str | None = args.config
-    if path == "":
-        return ""
-    if path is None:
-        path = _find()
-        if path is None:
-            return ""
     settable: dict[str, Option] = {}
     tables: dict[str, dict[str, Option]] = {}  # of plugins
     for option in filter(lambda option: option.has_variable, args.table):
         settable[option.dest] = option
         if args.table.is_plugins(option):
             tables.setdefault(args.table.plugin_of[option.dest], {})[option.dest] = option
-    for option, key, value in _given(_read(path), path, settable, tables):
+    for option, key, value in _given(_read(path, is_project=is_project), path, settable, tables):
         if not args.is_given(option.dest):
             args.give(option.dest, _value(option, value, f"{path}, {key}"), path)
-    return path
 
 
-def _find() -> str | None:
-    if os.path.exists(FILE):
-        return FILE
-    try:
-        with open(PROJECT, "rb") as file:
-            return PROJECT if _TABLE in file.read() else None
-    except OSError:
-        return None
-
-
-def _read(path: str) -> Mapping[str, Any]:
+def _read(path: str, *, is_project: bool) -> Mapping[str, Any]:
     """The settings in a file, by key."""
     try:
         toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
@@ -80,7 +56,7 @@ def _read(path: str) -> Mapping[str, Any]:
         if isinstance(error, (toml.TOMLDecodeError, UnicodeDecodeError)):
             raise UsageError(f"the settings file {path} is not TOML: {error}") from None
         raise UsageError(f"the settings file {path!r} (--config) cannot be read: {why}") from None
-    if os.path.basename(path) != PROJECT:
+    if not is_project:
         return content
     tool = content.get("tool", {})
     own: object = tool.get("plaunch", {}) if isinstance(tool, dict) else {}
@@ -112,7 +88,7 @@ def _given(
         elif key in tables and isinstance(value, dict):
             yield from _given(value, path, tables[key], {}, f"{key}.")
         else:
-            from plaunch._names import did_you_mean  # noqa: PLC0415 - errors only
+            from plaunch.plugin import did_you_mean  # noqa: PLC0415 - errors only
 
             hint = did_you_mean(key, {name.replace("_", "-") for name in (*known, *tables)})
             raise UsageError(

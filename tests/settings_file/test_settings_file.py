@@ -11,12 +11,14 @@ from plaunch.errors import UsageError
 from plaunch.options import Option, integer
 from plaunch.plugin.options import PluginOptions
 from plaunch_events.options import OPTIONS as EVENT_OPTIONS
+from plaunch_settings_file.options import OPTIONS
 
 pytestmark = pytest.mark.skipif(
     sys.version_info < (3, 11) and __import__("importlib").util.find_spec("tomli") is None,
     reason="there is nothing to read TOML with",
 )
 
+SETTINGS = PluginOptions("settings_file", "plaunch", OPTIONS, "")
 ACME = PluginOptions(
     "acme",
     "acme 1.0",
@@ -37,12 +39,12 @@ def folder(tmp_path, monkeypatch):
 
 
 def read(*argv, **environ):
-    return parse([*argv, "x.py"], environ, OptionTable([ACME, EVENTS]))
+    return parse([*argv, "x.py"], environ, OptionTable([SETTINGS, ACME, EVENTS]))
 
 
 def test_there_need_be_none(folder):
     args = read()
-    assert args.settings_file == ""
+    assert args.settings_files == []
     assert set(args.sources.values()) == {"default"}
 
 
@@ -60,7 +62,7 @@ def test_the_file_of_the_working_folder(folder, name, text):
     (folder / name).write_text(text)
     args = read()
     assert (args.nnodes, args.max_restarts, args.no_python) == ("1:4", 3, True)
-    assert args.settings_file == name
+    assert args.settings_files == [name]
     assert args.sources["nnodes"] == name
 
 
@@ -72,7 +74,7 @@ def test_our_own_file_comes_before_that_of_the_project(folder):
 
 def test_a_project_without_a_table_has_no_settings(folder):
     (folder / "pyproject.toml").write_text("[tool.ruff]\nline-length = 100")
-    assert read().settings_file == ""
+    assert read().settings_files == []
 
 
 def test_who_comes_first(folder):
@@ -140,7 +142,7 @@ def test_mistakes_are_named_with_the_file(folder, text, message):
 def test_projects_that_are_odd(folder, text, message):
     (folder / "pyproject.toml").write_text(text)
     if message is None:
-        assert read().settings_file == ""
+        assert read().settings_files == []
         return
     with pytest.raises(UsageError, match=message):
         read()

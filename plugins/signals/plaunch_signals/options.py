@@ -1,0 +1,33 @@
+"""The option of the signal policy `notify`."""
+
+from __future__ import annotations
+
+from plaunch.options import Option
+
+TYPE_CHECKING = False  # as in plaunch itself
+if TYPE_CHECKING:
+    from plaunch.cli import Arguments
+    from plaunch.plugin import PluginManager
+
+OPTIONS = (
+    Option(
+        ("--notify-signals",),
+        "signals that the policy notify passes on (default: SIGUSR1,SIGUSR2)",
+        metavar="SIG,...",
+        fill="plaunch_signals.options:check_policy",
+    ),
+)
+
+
+def check_policy(args: Arguments, manager: PluginManager) -> str:
+    """Refuse the option together with torchrun's policy, also where no policy is made.
+
+    Raises:
+        UsageError: that is the policy.
+    """
+    del manager
+    if args.signal_policy == "torchrun":
+        from plaunch_signals.torchrun import refuse_notify_signals  # noqa: PLC0415 - when given
+
+        refuse_notify_signals(args.notify_signals)
+    return ""
