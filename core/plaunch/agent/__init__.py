@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from plaunch.agent.notifications import BeforeWorkers as BeforeWorkers
     from plaunch.agent.notifications import MembershipChanged as MembershipChanged
     from plaunch.agent.notifications import Notification as Notification
+    from plaunch.agent.notifications import Preloaded as Preloaded
     from plaunch.agent.notifications import RendezvousFailed as RendezvousFailed
     from plaunch.agent.notifications import RequestReceived as RequestReceived
     from plaunch.agent.notifications import SignalReceived as SignalReceived
@@ -51,7 +52,7 @@ __getattr__, __dir__, __all__ = attach(
         ".env": "macros worker_environment",
         ".notifications": (
             "AfterRendezvous AgentFinished BeforeRendezvous BeforeWorkers MembershipChanged "
-            "Notification RendezvousFailed RequestReceived SignalReceived StateChanged Stopping "
+            "Notification Preloaded RendezvousFailed RequestReceived SignalReceived StateChanged Stopping "
             "WorkerEnded WorkerExited WorkersFailed WorkersStarted"
         ),
         ".requests": "Snapshot",

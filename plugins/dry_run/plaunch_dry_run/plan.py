@@ -173,6 +173,7 @@ def _workers(
     traits = traits_of(manager.get(RENDEZVOUS, config.rdzv_backend))
     is_known = _place(group, config, is_given=traits.has_given_ranks)
     binder = manager.worker_binder(context)
+    starter = manager.worker_starter(context)
     bindings = {} if binder is None else binder.plan(spec.local_world_size)
     found: list[dict[str, Any]] = []
     for worker in group.workers:
@@ -197,6 +198,7 @@ def _workers(
                 "environment": dict(sorted(env.items())),
                 "logs": files,
                 **(bindings[worker.local_rank].describe() if worker.local_rank in bindings else {}),
+                **({} if starter is None else {"started by": str(starter)}),
             }
         )
     return found

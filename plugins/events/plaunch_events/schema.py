@@ -62,7 +62,10 @@ SCHEMA: Final[Mapping[str, EventType]] = MappingProxyType(
             ("duration", "world_size", "master_addr", "master_port", *_TORCHRUN_KEYS),
         ),
         "plaunch.rendezvous.failed": EventType(EventSource.AGENT, ("duration", "reason")),
-        "plaunch.worker.started": EventType(EventSource.WORKER, (*_WORKER_KEYS, *_TORCHRUN_KEYS)),
+        "plaunch.preload.completed": EventType(EventSource.AGENT, ("duration", "modules", "seconds")),
+        "plaunch.worker.started": EventType(
+            EventSource.WORKER, (*_WORKER_KEYS, "forked", *_TORCHRUN_KEYS)
+        ),
         "plaunch.workers.started": EventType(EventSource.AGENT, ("duration",)),
         "plaunch.worker.exited": EventType(
             EventSource.WORKER,
@@ -112,6 +115,7 @@ SCHEMA: Final[Mapping[str, EventType]] = MappingProxyType(
                 "seconds_training",
                 "seconds_stopping",
                 "seconds_lost",
+                "seconds_preloading",
                 *_TORCHRUN_KEYS,
             ),
         ),

@@ -115,6 +115,7 @@ class EventStream:
         self._account.advance(self._clock())
         seconds = self._account.seconds
         told: Metadata = {f"seconds_{name}": value for name, value in seconds.items()}
+        told["seconds_preloading"] = self._account.preloading
         self._record(
             "plaunch.launcher.finished",
             outcome=outcome,
@@ -161,9 +162,22 @@ class EventStream:
             reason=_first_line(notification.reason),
         )
 
+    def _preloaded(self, notification: agent.Preloaded) -> None:
+        self._record(
+            "plaunch.preload.completed",
+            duration=notification.waited,
+            modules=",".join(notification.seconds),
+            seconds=sum(notification.seconds.values()),
+        )
+
     def _workers_started(self, notification: agent.WorkersStarted) -> None:
         for worker in notification.group.workers:
-            self._record("plaunch.worker.started", **_worker(worker), **self._for_torchrun())
+            self._record(
+                "plaunch.worker.started",
+                **_worker(worker),
+                forked=worker.local_rank in notification.forked,
+                **self._for_torchrun(),
+            )
         duration = max(self._clock() - self._round_began, 0.0)
         self._workers_began = self._record("plaunch.workers.started", duration=duration).monotonic
 
@@ -302,6 +316,7 @@ _RECORDS: dict[type, Callable[..., None]] = {
     agent.BeforeRendezvous: EventStream._before_rendezvous,
     agent.AfterRendezvous: EventStream._after_rendezvous,
     agent.RendezvousFailed: EventStream._rendezvous_failed,
+    agent.Preloaded: EventStream._preloaded,
     agent.WorkersStarted: EventStream._workers_started,
     agent.WorkerEnded: EventStream._worker_ended,
     agent.WorkersFailed: EventStream._workers_failed,

@@ -40,7 +40,8 @@ class TimeAccount:
 
     - waiting: for the other nodes, to form a round, and at the end, once all workers of this node
       have succeeded;
-    - starting: the launcher, and workers in a round that is complete;
+    - starting: the launcher, and workers in a round that is complete; `preloading` is how much of
+      it workers waited for preloaded modules;
     - training: from all workers started to the first failure, stop or change of the nodes;
     - stopping: from there on, until all workers are gone;
     - lost: from there until the next round trains. Only when it does is it known to be lost; until
@@ -58,6 +59,7 @@ class TimeAccount:
         self._last: float | None = None
         self._restarts = 0
         self._is_over = False
+        self.preloading = 0.0  # seconds, which are among others as well
 
     @property
     def phase(self) -> LaunchPhase:
@@ -93,6 +95,8 @@ class TimeAccount:
         """Take the next event of the agent."""
         self.advance(event.monotonic)
         self._is_over = event.name == "plaunch.launcher.finished"
+        if event.name == "plaunch.preload.completed":
+            self.preloading += float(event.metadata.get("duration") or 0)
         phase = _next_phase(self._phase, event.name, event.metadata)
         if phase is self._phase:
             return
@@ -115,7 +119,9 @@ class TimeAccount:
     def describe(self) -> str:
         """Describe it in one line, as the launcher does at its end; may be empty."""
         seconds = self.seconds
-        return describe_times(seconds, self._restarts) if seconds["total"] >= _TOO_LITTLE else ""
+        if seconds["total"] < _TOO_LITTLE:
+            return ""
+        return describe_times(seconds, self._restarts, self.preloading)
 
     def _settle(self) -> None:
         """Another round trains."""
@@ -126,13 +132,15 @@ class TimeAccount:
             self._restarts += 1
 
 
-def describe_times(seconds: Mapping[str, float], restarts: int) -> str:
+def describe_times(seconds: Mapping[str, float], restarts: int, preloading: float = 0.0) -> str:
     """One line, from the seconds by name; what took no time to speak of is left out."""
     parts = [
         f"{describe_seconds(seconds[name])} {words}"
         for name, words in _WORDS.items()
         if seconds[name] >= _TOO_LITTLE
     ]
+    if preloading >= _TOO_LITTLE:
+        parts.append(f"{describe_seconds(preloading)} of all that for preloaded modules")
     if restarts:
         times = "1 restart" if restarts == 1 else f"{restarts} restarts"
         is_short = seconds["lost"] < _TOO_LITTLE

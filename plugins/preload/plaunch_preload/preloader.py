@@ -74,6 +74,9 @@ class Preloader:
         self._server: ForkServer | None = None  # of this round; None if its workers start afresh
         self._said: set[str] = set()
 
+    def __str__(self) -> str:
+        return f"a fork server that has imported {', '.join(self._modules)}, if that is safe"
+
     def begin(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
         """Start the fork server; its imports go on in the background.
 
