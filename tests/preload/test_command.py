@@ -41,7 +41,7 @@ def test_a_command_of_python(words, interpreter, kind, target, arguments):
     ("words", "said"),
     [
         (["bash", "-c", "x"], "not Python"),
-        ([], "not Python"),
+        ([], "forked from the launcher"),
         ([sys.executable], "no script"),
         ([sys.executable, "-"], "no script"),
         ([sys.executable, "-m"], "has no value"),

@@ -72,8 +72,10 @@ def split_command(command: Sequence[str]) -> tuple[Command, list[str]]:
         CommandError: it is not Python, or Python with options that do not allow it.
     """
     words = list(command)
-    if not words or not is_python(words[0]):
-        raise CommandError(f"the program is {words[0] if words else ''!r}, and not Python")
+    if not words:
+        raise CommandError("they are forked from the launcher itself (start method fork)")
+    if not is_python(words[0]):
+        raise CommandError(f"the program is {words[0]!r}, and not Python")
     place = 1
     while place < len(words):
         word = words[place]

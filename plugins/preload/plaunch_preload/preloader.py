@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from plaunch.process import Binding
 
     from plaunch_preload.command import Command
-    from plaunch_preload.fork_server import ForkServer
+    from plaunch_preload.fork_server import ForkServer, Imports
     from plaunch_preload.forked import ForkedProcess
 
 logger = logging.getLogger("plaunch")
@@ -73,6 +73,7 @@ class Preloader:
         self._command: Command | None = None
         self._server: ForkServer | None = None  # of this round; None if its workers start afresh
         self._said: set[str] = set()
+        self._told: Imports | None = None
 
     def __str__(self) -> str:
         return f"a fork server that has imported {', '.join(self._modules)}, if that is safe"
@@ -98,12 +99,24 @@ class Preloader:
         else:
             self._keeper = keeper
 
-    def wait(self) -> None:
-        """Wait until workers can be forked, or it is known that they cannot; a round has formed."""
+    def wait(self) -> Mapping[str, float]:
+        """Wait until workers can be forked, or it is known that they cannot; a round has formed.
+
+        Returns:
+            How long each module took to import, in seconds, if that is news.
+        """
         keeper = self._keeper
         if keeper is None:
-            return
+            return {}
         keeper.wait()
+        self._renew_changed(keeper)
+        if keeper.find() is None or keeper.imports is None or keeper.imports is self._told:
+            return {}
+        self._told = keeper.imports
+        return keeper.imports.seconds
+
+    def _renew_changed(self, keeper: Keeper) -> None:
+        """Have the modules imported again, if the files of some have changed."""
         server = keeper.find()
         if server is None:
             return
@@ -196,11 +209,6 @@ class Preloader:
         """Descriptors that a forked child of the launcher must not keep."""
         server = None if self._keeper is None else self._keeper.find()
         return [] if server is None else server.fds()
-
-    def seconds(self) -> Mapping[str, float]:
-        """How long each module took to import, in seconds; empty while that is not known."""
-        imports = None if self._keeper is None else self._keeper.imports
-        return {} if imports is None else imports.seconds
 
     def close(self) -> None:
         """End the fork server; workers go on."""
