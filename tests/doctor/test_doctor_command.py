@@ -151,6 +151,8 @@ def test_a_plugin_that_cannot_be_used_is_reported_beside_everything_else(monkeyp
             return ()
 
     monkeypatch.setattr(doctor, "CHECKS", {"x": lambda c: [Finding(Status.OK, "x", "made")]})
+    # Other tests' folders may be there, and a longer heading moves all columns.
+    monkeypatch.setattr("plaunch_logs_default.doctor.find_stale_folders", lambda *given: [])
     assert main(["--doctor"], plugins=[Misspelt()]) == 1
     out = capsys.readouterr().out
     assert "plaunch_doctor_check" in out
