@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import socket
@@ -86,7 +85,6 @@ class ForkServer:
         self._fds = [self._output, self._alive]
         config = {
             "alive": watched,
-            "fd": theirs.fileno(),
             "is_probe": is_probe,
             "modules": list(modules),
             "path": command.path(),
@@ -98,13 +96,21 @@ class ForkServer:
             with theirs, open(watched, "rb", buffering=0):
                 self._process = subprocess.Popen(
                     command.of_probe() if is_probe else command.of_server(arguments),
-                    env={**env, "PYTHONPATH": os.pathsep.join(paths), VARIABLE: json.dumps(config)},
+                    env={
+                        **env,
+                        "PYTHONPATH": os.pathsep.join(paths),
+                        VARIABLE: str(theirs.fileno()),
+                    },
                     stdin=subprocess.DEVNULL,
                     stdout=self._output,
                     stderr=self._output,
                     pass_fds=(theirs.fileno(), watched),
                     start_new_session=True,
                 )
+            self._channel.settimeout(ANSWER)
+            # A server that has ended by now is noticed when it is asked.
+            with contextlib.suppress(OSError):
+                send(self._channel, config)
         except BaseException:
             self._close_fds()
             raise

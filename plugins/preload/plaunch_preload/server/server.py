@@ -11,7 +11,6 @@ import fcntl
 import gc
 import importlib
 import importlib.util
-import json
 import os
 import select
 import socket
@@ -27,7 +26,7 @@ from .reads import RandomReads, VariableReads
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-VARIABLE = "PLAUNCH_FORK_SERVER"  # a JSON object, the `config` below
+VARIABLE = "PLAUNCH_FORK_SERVER"  # the number of the descriptor to the launcher
 
 
 def run(hook: str) -> None:
@@ -37,9 +36,9 @@ def run(hook: str) -> None:
         ImportError: there is no `sitecustomize` of the user's; `site` expects that.
     """
     try:
-        config: dict[str, Any] = json.loads(os.environ.pop(VARIABLE))
-        channel = socket.socket(fileno=config["fd"])
+        channel = socket.socket(fileno=int(os.environ.pop(VARIABLE)))
         channel.set_inheritable(False)
+        config = receive(channel)[0] or {}
     except (KeyError, ValueError, OSError) as error:
         sys.stderr.write(f"plaunch's fork server was started by something else: {error!r}\n")
         os._exit(1)
