@@ -30,8 +30,6 @@ if attempt == "0":
 """
 START, RESTART, MEMORY = "start to last line", "death to last line", "memory of all workers"
 UNITS = {START: "s", RESTART: "s", MEMORY: "MB"}
-PRELOADED = "plaunch"
-FRESH = "plaunch, fresh"
 
 
 class Sampler:
@@ -44,10 +42,10 @@ class Sampler:
     def sample(self, name: str) -> dict[str, float]:
         """What one job with this launcher took: seconds and MB, by measurement."""
         options = [f"--nproc-per-node={self._workers}", "--max-restarts=1"]
-        if name == PRELOADED:
+        if name == "plaunch":
             options.append("--preload=torch")
         began = time.monotonic_ns()
-        with Job(name.partition(",")[0], self._script, *options) as job:
+        with Job(name, self._script, *options) as job:
             first = job.hear("up", self._workers)
             memory = sum(proportional_memory(message.pid) for message in first)
             died = job.kill(first[1].pid)
@@ -76,11 +74,11 @@ def goals(measurements: Sequence[Measurement]) -> Iterator[Goal]:
     for measurement in measurements:
         name = measurement.name
         if name == RESTART:
-            seconds = measurement.median(PRELOADED)
+            seconds = measurement.median("plaunch")
             yield Goal(f"{name}: at most 0.4 s", seconds, 0.4)
         if "torchrun" not in measurement.samples:
             continue
-        ratio = measurement.ratio(PRELOADED, "torchrun")
+        ratio = measurement.ratio("plaunch", "torchrun")
         for which, text, limit in (
             (START, "1/3", 1 / 3),
             (RESTART, "1/15", 1 / 15),
@@ -100,13 +98,11 @@ def main() -> int:
         help="workers of each job (default: 8)",
     )
     args = parser.parse_args()
-    launchers = [PRELOADED, FRESH]
-    if not args.no_torchrun:
-        launchers.append("torchrun")
+    launchers = ["plaunch"] if args.no_torchrun else ["plaunch", "torchrun"]
     taken = [Measurement(name, unit) for name, unit in UNITS.items()]
     with tempfile.TemporaryDirectory() as folder:
         sampler = Sampler(folder, args.workers)
-        sampler.sample(PRELOADED)  # fills caches, and is not counted
+        sampler.sample("plaunch")  # fills caches, and is not counted
         for _ in range(args.repeat):
             for launcher in launchers:
                 sample = sampler.sample(launcher)

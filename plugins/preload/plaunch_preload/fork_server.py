@@ -153,23 +153,27 @@ class ForkServer:
             changed: list[str] = self._receive(ANSWER, "look at its files")["changed"]
         return changed
 
-    def fork(self) -> ForkedProcess:
-        """A new child of this process, which waits for `ForkedProcess.become`.
+    def fork(self, count: int) -> list[ForkedProcess]:
+        """New children of this process, which wait for `ForkedProcess.become`.
 
-        This process must inherit orphans while it is made.
+        This process must inherit orphans while they are made.
 
         Raises:
-            ForkServerError: there is none.
+            ForkServerError: there are not so many; those that there are have ended.
         """
-        own, theirs = socket.socketpair()
+        channels: list[socket.socket] = []
         try:
-            with theirs, self._in_use:
-                self._send({"wanted": "worker"}, [theirs.fileno()])
-            pid = self._read_pid(own)
+            with self._in_use:
+                for _ in range(count):
+                    own, theirs = socket.socketpair()
+                    channels.append(own)
+                    with theirs:
+                        self._send({"wanted": "worker"}, [theirs.fileno()])
+            return [ForkedProcess(self._read_pid(own), own) for own in channels]
         except BaseException:
-            own.close()  # which ends the worker
+            for own in channels:
+                own.close()  # which ends that worker
             raise
-        return ForkedProcess(pid, own)
 
     def wait(self) -> None:
         """Wait for its end."""

@@ -58,8 +58,10 @@ class ForkedProcess:
             raise BecomeError(f"a forked process (pid {self.pid}) became no worker: {problem}")
 
     def discard(self) -> None:
-        """End it, before it is a worker."""
+        """End it, before it is a worker; may be called more than once."""
         self._channel.close()
+        if self.poll() is not None:
+            return
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -71,7 +71,7 @@ class Preloader:
         self._timeout = timeout
         self._keeper: Keeper | None = None
         self._command: Command | None = None
-        self._server: ForkServer | None = None  # of this round; None if its workers start afresh
+        self._forked: list[ForkedProcess] = []  # for this round; none if its workers start afresh
         self._said: set[str] = set()
         self._told: Imports | None = None
 
@@ -134,14 +134,14 @@ class Preloader:
 
     def prepare(self, envs: Mapping[int, Mapping[str, str]]) -> None:
         """Choose how the workers of a round are started; `envs` are theirs, by local rank."""
-        self._server = None
+        self._discard()
         keeper = self._keeper
         server = None if keeper is None else keeper.find()
         if keeper is None or server is None or keeper.imports is None:
             return
         unlike = find_unlike(server.env, keeper.imports, envs)
         if unlike is None:
-            self._server = server
+            self._fork(server, len(envs))
             return
         if not unlike.name:
             why = f"{unlike.reader} reads all variables while it is imported"
@@ -170,8 +170,9 @@ class Preloader:
         binding: Binding | None = None,
     ) -> ForkedProcess | None:
         """A worker that runs `command`; None if it has to be started afresh."""
-        if self._server is None:
+        if not self._forked:
             return None
+        worker = self._forked.pop(0)
         try:
             own, arguments = self._split(command)
             fds = _find_fds(stdout, stderr, pass_fds)
@@ -191,13 +192,30 @@ class Preloader:
                 "umask": _read_umask(),
                 "variables": dict(env),
             }
-            worker = _fork(self._server, binding)
+            if binding is not None:
+                binding.bind(worker.pid)
             worker.become(message, list(fds.values()))
-        except (CommandError, ForkServerError, BecomeError, OSError) as error:
-            self._server = None
+        except (CommandError, BecomeError, OSError) as error:
+            worker.discard()
+            self._discard()
             self._say(f"local rank {local_rank} and the next ones are started afresh: {error}")
             return None
+        except BaseException:
+            worker.discard()
+            raise
         return worker
+
+    def _fork(self, server: ForkServer, count: int) -> None:
+        try:
+            with inheriting_orphans():
+                self._forked = server.fork(count)
+        except (ForkServerError, OSError) as error:
+            self._say(f"this round's workers are started afresh: {error}")
+
+    def _discard(self) -> None:
+        """End what was forked and is not wanted."""
+        while self._forked:
+            self._forked.pop().discard()
 
     def _split(self, command: Sequence[str]) -> tuple[Command, list[str]]:
         own, arguments = split_command(command)
@@ -212,6 +230,7 @@ class Preloader:
 
     def close(self) -> None:
         """End the fork server; workers go on."""
+        self._discard()
         if self._keeper is not None:
             self._keeper.close()
 
@@ -239,18 +258,6 @@ def _common(envs: Mapping[int, Mapping[str, str]]) -> dict[str, str]:
         for name, value in first.items()
         if all(other.get(name) == value for other in others)
     }
-
-
-def _fork(server: ForkServer, binding: Binding | None) -> ForkedProcess:
-    with inheriting_orphans():
-        worker = server.fork()
-    try:
-        if binding is not None:
-            binding.bind(worker.pid)
-    except BaseException:
-        worker.discard()
-        raise
-    return worker
 
 
 def _find_fds(stdout: int | None, stderr: int | None, pass_fds: Sequence[int]) -> dict[int, int]:

@@ -26,6 +26,7 @@ from .reads import RandomReads, VariableReads
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+_REAP_LOOK = 0.01  # seconds between two looks at processes that are about to end
 VARIABLE = "PLAUNCH_FORK_SERVER"  # the number of the descriptor to the launcher
 
 
@@ -102,6 +103,7 @@ class _Server:
         self._changes: dict[str, str | None] = {}  # of variables, by the modules
         self._random = RandomReads()
         self._files: dict[str, tuple[str, int, int]] = {}
+        self._between = 0  # processes that have forked a worker each, and have to be reaped
 
     def load(self) -> None:
         """Import the modules, and say how that went."""
@@ -144,6 +146,7 @@ class _Server:
     def serve(self) -> None:
         """Fork until the launcher has enough; returns in a worker."""
         while True:
+            self._reap()
             message, fds = receive(self._channel)
             if message is None:
                 os._exit(0)
@@ -158,7 +161,7 @@ class _Server:
         between = os.fork()
         if between:
             os.close(fd)
-            os.waitpid(between, 0)
+            self._between += 1
             return False
         between = os.getpid()
         if os.fork():
@@ -175,6 +178,12 @@ class _Server:
                 os._exit(1)
             send(own, {"error": ""})
         return True
+
+    def _reap(self) -> None:
+        """Let the system forget the processes in between; the launcher does not wait for that."""
+        while self._between and not select.select([self._channel], [], [], _REAP_LOOK)[0]:
+            while self._between and os.waitpid(-1, os.WNOHANG)[0]:
+                self._between -= 1
 
     def _find_changed(self) -> list[str]:
         """The modules whose files are others than they were when they were imported."""
