@@ -134,6 +134,12 @@ class Node:
         assert bool(finding.advice) == (finding.status is not Status.OK), finding
         return finding
 
+    def check_says(self, status, said, check, what=None, **given):
+        """Assert what the one finding says."""
+        finding = self.only(check, what, **given)
+        assert finding.status is status
+        assert said in finding.found
+
 
 @pytest.fixture
 def node(tmp_path):

@@ -38,11 +38,8 @@ GLOO = {"GLOO_SOCKET_IFNAME": "eth0"}
 )
 def test_what_the_hosts_name_resolves_to(node, numbers, max_nodes, environ, status, said):
     node.network.hosts = {} if numbers is None else {"node7": numbers}
-    found = node.only(
-        check_host_name, "host name", settings={"max_nodes": max_nodes}, environ=environ
-    )
-    assert found.status is status
-    assert said in found.found
+    given = {"settings": {"max_nodes": max_nodes}, "environ": environ}
+    node.check_says(status, said, check_host_name, "host name", **given)
 
 
 @pytest.mark.parametrize(
@@ -57,9 +54,7 @@ def test_what_the_hosts_name_resolves_to(node, numbers, max_nodes, environ, stat
 )
 def test_what_the_address_is_called(node, names, status, said):
     node.network.names = {"10.0.0.7": names}
-    found = node.only(check_host_name, "reverse name")
-    assert found.status is status
-    assert said in found.found
+    node.check_says(status, said, check_host_name, "reverse name")
 
 
 def test_a_name_server_that_does_not_answer(node):

@@ -18,6 +18,7 @@ from plaunch.plugin.manager import PluginManager
 from plaunch.process import ChildFailedError
 from plaunch.testing import FakeRendezvous
 
+from helpers.faults import raising
 from helpers.hooks import plugin_of
 
 # A spawned worker imports what it runs by name.
@@ -138,11 +139,8 @@ def test_nothing_to_launch():
         launch_agent(config(), None, [])
 
 
-def fail(context=None):
-    raise KeyError("oops")
-
-
 # Factories that fail in ways that are nobody else's fault.
+fail = raising(KeyError("oops"))
 BROKEN = plugin_of(
     "Broken",
     plaunch_rendezvous_backends=lambda: {"broken": fail},
@@ -186,9 +184,7 @@ def test_a_stop_signal_leaves_the_rendezvous_without_shutting_it_down(script):
 
 
 def test_an_unknown_failure_of_plaunch_itself_is_said_to_be_one(monkeypatch, capsys, script):
-    def explode(*args, **kwargs):
-        raise ZeroDivisionError("impossible")
-
+    explode = raising(ZeroDivisionError("impossible"))
     monkeypatch.setattr("plaunch.launch.launch_agent", explode)
     assert main([str(script)]) == 1
     shown = capsys.readouterr().err

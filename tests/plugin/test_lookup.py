@@ -203,14 +203,17 @@ def test_two_distributions_with_one_name_are_an_error_when_it_is_selected(twice)
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"), [("alpha:one", 1), ("ALPHA:one", 1), ("beta:one", 2)]
+    ("words", "environ", "name", "expected"),
+    [
+        ([], {}, "alpha:one", 1),
+        ([], {}, "ALPHA:one", 1),
+        ([], {}, "beta:one", 2),
+        (["no:alpha:one"], {}, "one", 2),
+        (["alpha:one"], AUTOLOAD_OFF, "one", 1),
+    ],
 )
-def test_the_distribution_decides(twice, name, expected) -> None:
-    assert twice.manager().get(DEVICE_COUNTS, name)() == expected
-
-
-def test_blocking_one_decides(twice) -> None:
-    assert twice.manager("no:alpha:one").get(DEVICE_COUNTS, "one")() == 2
+def test_the_distribution_decides(twice, words, environ, name, expected) -> None:
+    assert twice.manager(*words, **environ).get(DEVICE_COUNTS, name)() == expected
 
 
 def test_one_distribution_with_one_name_twice_is_an_error(site) -> None:
@@ -306,11 +309,6 @@ def test_without_autoload_only_first_party_plugins_can_be_selected(twice) -> Non
     )
 
 
-def test_without_autoload_a_named_plugin_can_be_selected(twice) -> None:
-    manager = twice.manager("alpha:one", **AUTOLOAD_OFF)
-    assert manager.get(DEVICE_COUNTS, "one")() == 1
-
-
 def test_without_autoload_hooks_are_loaded_when_named(site) -> None:
     for name in ("one", "two"):
         site.install(
@@ -398,14 +396,16 @@ def test_a_module_without_hooks_is_refused() -> None:
         plugin_manager(words=["json"])
 
 
-def test_naming_what_another_word_blocks_is_an_error(twice) -> None:
-    with pytest.raises(UsageError, match=r"-p alpha:one names a plugin that -p no:one blocks"):
-        twice.manager("no:one", "alpha:one")
-
-
-def test_naming_what_two_distributions_offer_is_an_error(twice) -> None:
-    with pytest.raises(DuplicateNameError, match="Alpha, beta"):
-        twice.manager("one")
+@pytest.mark.parametrize(
+    ("words", "error", "said"),
+    [
+        (["no:one", "alpha:one"], UsageError, "-p alpha:one names a plugin that -p no:one blocks"),
+        (["one"], DuplicateNameError, "Alpha, beta"),
+    ],
+)
+def test_naming_what_is_blocked_or_offered_twice_is_an_error(twice, words, error, said) -> None:
+    with pytest.raises(error, match=said):
+        twice.manager(*words)
 
 
 # --- always on ------------------------------------------------------------------------------------
