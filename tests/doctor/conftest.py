@@ -13,6 +13,7 @@ from plaunch_doctor.machine import UNLIMITED, Machine, Space
 from plaunch_doctor.network import FREE, SILENT, Network
 from plaunch_network.address import SocketAddress
 
+from helpers.gates import gate  # noqa: F401 - a fixture
 from helpers.site import own_metadata, site  # noqa: F401 - fixtures
 
 

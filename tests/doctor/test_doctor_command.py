@@ -149,18 +149,11 @@ def test_a_plugin_that_cannot_be_used_is_reported_beside_everything_else(monkeyp
     assert "ok       settings  nodes 1:1" in out
 
 
-def test_settings_that_take_too_long_are_given_up(healthy, monkeypatch, capsys):
-    import threading
-
-    release = threading.Event()
-
-    slow = plugin_of(plaunch_device_counts=lambda: {"slow": lambda: release.wait(60) and 1})
+def test_settings_that_take_too_long_are_given_up(healthy, monkeypatch, capsys, gate):
+    slow = plugin_of(plaunch_device_counts=lambda: {"slow": lambda: gate.wait(60) and 1})
     monkeypatch.setattr(doctor, "SETTINGS_TIMEOUT", 0.3)
-    try:
-        args = parse(["--doctor", "--nproc-per-node=slow"], {})
-        assert run_doctor(Invocation(args, args.table, [slow])) == 1
-    finally:
-        release.set()
+    args = parse(["--doctor", "--nproc-per-node=slow"], {})
+    assert run_doctor(Invocation(args, args.table, [slow])) == 1
     assert "took over 0.3 s" in lines_of(capsys, "problem")[0]
 
 
