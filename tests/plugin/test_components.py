@@ -16,6 +16,7 @@ from plaunch.plugin import components
 from plaunch.plugin.components import BoundedLogsSpecs, BoundedPolicy
 from plaunch.process import LogsDest, LogsSpecs, OutputCounts, SignalAction
 
+from helpers.faults import raising
 from helpers.waiting import BOUND
 
 WHO = "signal policy 'x' (distribution acme 1.0, module acme)"
@@ -239,11 +240,8 @@ def call(method, behaviour):
 
 @pytest.mark.parametrize("method", ["action", "reify"])
 def test_one_that_raises_raises(method) -> None:
-    def fail():
-        raise OSError("no space")
-
     with pytest.raises(OSError, match="no space"):
-        call(method, fail)
+        call(method, raising(OSError("no space")))
 
 
 @pytest.mark.parametrize(
