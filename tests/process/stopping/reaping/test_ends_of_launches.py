@@ -14,9 +14,7 @@ from plaunch.testing import FakeElasticRendezvous
 from plaunch_logs_default import DefaultLogsSpecs
 
 from helpers.processes import is_reaped
-from helpers.waiting import wait_until
-
-BOUND = 60.0
+from helpers.waiting import BOUND, wait_until
 
 # What has neither tag nor parent is found, too: the launcher inherits all orphans.
 KINDS = ("child", "stubborn", "session", "daemon", "execd", "closed", "cleared", "lost")

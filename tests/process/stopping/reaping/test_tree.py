@@ -54,7 +54,7 @@ class Table:
         session = pid if session is None else session
         group = session if group is None else group
         (folder / "stat").write_text(
-            f"{pid} (a) name) {state} {parent} {group} {session} 0 -1 0 0 0 0 0 0 0 0 0 20 0 "
+            f"{pid} (a) S 1 (b) {state} {parent} {group} {session} 0 -1 0 0 0 0 0 0 0 0 0 20 0 "
             f"{threads} 0 {start} 0 0\n"
         )
         (folder / "environ").write_text(environ)
