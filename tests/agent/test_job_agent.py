@@ -28,16 +28,15 @@ from helpers.agents import SUCCEEDED, PretendAgent, and_then
 from helpers.signals import Policy, send
 
 
-def failed(rank=0, exitcode=3, at=1000.0):
-    failure = ProcessFailure(0, 4242, exitcode, "", host="here", global_rank=rank)
-    failure.timestamp = at
-    return RunResult(WorkerState.FAILED, failures={rank: failure})
-
-
-def elsewhere(rank=7, at=999.0, exitcode=17):
-    failure = ProcessFailure(0, 12, exitcode, "", host="b", global_rank=rank)
+def elsewhere(rank=7, at=999.0, exitcode=17, *, pid=12, host="b"):
+    failure = ProcessFailure(0, pid, exitcode, "", host=host, global_rank=rank)
     failure.timestamp = at
     return {rank: failure}
+
+
+def failed(rank=0):
+    failures = elsewhere(rank, at=1000.0, exitcode=3, pid=4242, host="here")
+    return RunResult(WorkerState.FAILED, failures=failures)
 
 
 @pytest.fixture

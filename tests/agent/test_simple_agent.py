@@ -188,11 +188,12 @@ def test_an_error_while_starting_is_raised_and_what_was_started_is_stopped():
     assert PretendAgent(FakeRendezvous(), [error]).fails(FileNotFoundError) is error
 
 
+def get_stuck():
+    raise UnkillableWorkerError("pid 7 is stuck")
+
+
 def test_a_worker_that_cannot_be_ended_is_not_followed_by_another():
     agent = PretendAgent(FakeRendezvous(), [FAILED], [SUCCEEDED])
-
-    def get_stuck():
-        raise UnkillableWorkerError("pid 7 is stuck")
 
     agent.on_stop = get_stuck
     agent.fails(UnkillableWorkerError, "pid 7")
@@ -200,9 +201,6 @@ def test_a_worker_that_cannot_be_ended_is_not_followed_by_another():
 
 def test_no_restart_is_promised_for_workers_that_were_given_up(caplog):
     """This host cannot start others beside them."""
-
-    def get_stuck():
-        raise UnkillableWorkerError("pid 7 is stuck")
 
     agent = PretendAgent(FakeRendezvous(), [RunResult(WorkerState.UNHEALTHY)], max_restarts=3)
     agent._workers.are_of_use = lambda: False
