@@ -6,10 +6,12 @@ import os
 
 import pytest
 from plaunch import hookimpl
+from plaunch.cli import program
 from plaunch.cli.invocation import Invocation, command_in_spite
 from plaunch.cli.parser import parse
 from plaunch.cli.program import main
 from plaunch.doctor import DoctorContext, Finding, Status
+from plaunch.errors import PluginError
 from plaunch.scheduling import Allocation
 from plaunch_doctor import command as doctor
 from plaunch_doctor.checks import CHECKS
@@ -17,6 +19,7 @@ from plaunch_doctor.command import run_doctor
 from plaunch_doctor.installed import plugins_check
 from plaunch_doctor.listing import BLOCKED, BROKEN, PluginStatus
 
+from helpers.faults import raising
 from helpers.hooks import plugin_of
 from helpers.programs import run_python
 from helpers.site import Site
@@ -80,6 +83,12 @@ def test_an_option_of_the_scripts_is_not_ours(healthy, capsys):
 )
 def test_where_the_option_must_stand(argv, answer):
     assert (command_in_spite(argv, {}) is not None) is answer
+
+
+def test_a_plugin_that_breaks_the_command_line_is_part_of_the_report(healthy, capsys, monkeypatch):
+    monkeypatch.setattr(program, "parse", raising(PluginError("plugin 'acme' failed: no file")))
+    assert main(["--doctor"]) == 1
+    assert "plugin 'acme' failed: no file" in lines_of(capsys, "problem")[0]
 
 
 def test_warnings_about_the_options_are_part_of_the_report(healthy, capsys):

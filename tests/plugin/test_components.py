@@ -172,6 +172,7 @@ def test_streams_do_what_they_do() -> None:
     bounded.start()
     bounded.escalate()
     bounded.finish()
+    bounded.finish()  # a stop and the end of a context both do so
     assert called == ["start", "escalate", "finish"]
     assert (bounded.last_lines(7), bounded.counts()) == (["7"], (1, 2, 3))
 
@@ -189,13 +190,21 @@ def test_streams_that_do_not_return_are_named(monkeypatch, gate) -> None:
 
 
 def test_streams_that_fail_when_the_workers_have_ended_harm_nobody(caplog) -> None:
-    streams = Streams(finish=lambda: sys.exit("no driver"), last_lines=lambda local_rank: {}["x"])
+    streams = Streams(
+        finish=lambda: sys.exit("no driver"),
+        last_lines=lambda local_rank: ({}["x"] for _ in range(3)),
+        escalate=lambda: {}["x"],
+        last_shown=lambda: {}["x"],
+    )
     bounded = bounded_streams(streams)
+    bounded.escalate()
     bounded.finish()
     assert bounded.last_lines(0) == ()
+    assert bounded_streams(Streams(last_lines=lambda local_rank: None)).last_lines(0) == ()
     assert [record.getMessage() for record in caplog.records] == [
         f"{WHO} failed in finish: SystemExit: no driver",
         f"{WHO} failed in last_lines: KeyError: 'x'",
+        f"{WHO} failed in last_lines: TypeError: 'NoneType' object is not iterable",
     ]
 
 

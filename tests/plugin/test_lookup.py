@@ -473,6 +473,12 @@ def test_a_plugin_in_code_needs_no_metadata(plugins, name) -> None:
     assert manager.get(DEVICE_COUNTS, name)() == 7
 
 
+def test_a_plugin_in_code_comes_before_one_that_is_broken(site) -> None:
+    install_hooks(site, "acme", "acme", "1 / 0")
+    manager = site.manager(plugins=(MINE,))
+    assert manager.get(DEVICE_COUNTS, "mine")() == 7
+
+
 def test_two_plugins_in_code_with_one_name_are_an_error() -> None:
     manager = plugin_manager(counter("mine", 1), counter("mine", 2))
     with pytest.raises(DuplicateNameError, match=r"'mine' .* is offered by plugin 'Counters'"):

@@ -151,6 +151,8 @@ def test_wrong_ranks_are_refused_before_anything_is_created(tmp_path, args, envs
 def test_a_logs_spec_must_name_every_rank(which):
     with pytest.raises(RankMappingError, match=f"{which} must name .* it lacks 1"):
         start_processes("t", "echo", {0: "a", 1: "b"}, logs_specs=NoFiles(**{which: {0: ""}}))
+    with pytest.raises(RankMappingError, match=f"{which} is .* must map each local rank"):
+        start_processes("t", "echo", {0: "a"}, logs_specs=NoFiles(**{which: ["x"]}))
 
 
 @pytest.fixture
