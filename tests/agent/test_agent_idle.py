@@ -6,40 +6,26 @@ import pytest
 from plaunch.agent import LocalElasticAgent, RunResult, WorkerState
 from plaunch.testing.rendezvous import FakeElasticRendezvous, FakeRendezvous
 
-from helpers.agents import Node
+from helpers.agents import Node, and_then
 
 INTERVAL = 0.005  # seconds
 FEW = 10  # looks; there are a hundred intervals in the life of a worker
 
 
-class Elastic(FakeElasticRendezvous):
-    looks = 0
-
-    def changes(self):
-        self.looks += 1
-        return super().changes()
-
-
-class Plain(FakeRendezvous):
-    looks = 0
-
-    def num_nodes_waiting(self):
-        self.looks += 1
-        return super().num_nodes_waiting()
-
-
-def looks_of(agent_class, handler, tmp_path):
+def looks_of(agent_class, handler, tmp_path, look="changes"):
     """Run one worker that takes a hundred intervals; how often the agent looked."""
+    looks = []
+    and_then(handler, look, lambda: looks.append(1))
     script = f"import time; time.sleep({100 * INTERVAL})"
     node = Node(tmp_path, handler)
     agent = node.agent(script, nproc=1, kind=agent_class, monitor_interval=INTERVAL)
     assert agent.run().state is WorkerState.SUCCEEDED
-    return handler.looks
+    return len(looks)
 
 
 @pytest.fixture
 def elastic():
-    with Elastic(world_size=1) as handler:
+    with FakeElasticRendezvous(world_size=1) as handler:
         yield handler
 
 
@@ -48,7 +34,8 @@ def test_nobody_looks_at_what_would_tell(elastic, tmp_path):
 
 
 def test_a_rendezvous_that_can_only_be_asked_is_asked_every_interval(tmp_path):
-    assert looks_of(LocalElasticAgent, Plain(), tmp_path) > FEW
+    looks = looks_of(LocalElasticAgent, FakeRendezvous(), tmp_path, look="num_nodes_waiting")
+    assert looks > FEW
 
 
 def test_a_subclass_that_looks_at_more_than_exits_does_so_every_interval(elastic, tmp_path):

@@ -24,20 +24,19 @@ from plaunch.rendezvous import JobRendezvous, WorldRanks
 from plaunch.testing import FakeJobRendezvous
 from plaunch_events.stream import EventStream
 
-from helpers.agents import SUCCEEDED, PretendAgent
+from helpers.agents import SUCCEEDED, PretendAgent, and_then
 from helpers.signals import Policy, send
 
 
-def failed(rank=0, exitcode=3, at=1000.0):
-    failure = ProcessFailure(0, 4242, exitcode, "", host="here", global_rank=rank)
-    failure.timestamp = at
-    return RunResult(WorkerState.FAILED, failures={rank: failure})
-
-
-def elsewhere(rank=7, at=999.0, exitcode=17):
-    failure = ProcessFailure(0, 12, exitcode, "", host="b", global_rank=rank)
+def elsewhere(rank=7, at=999.0, exitcode=17, *, pid=12, host="b"):
+    failure = ProcessFailure(0, pid, exitcode, "", host=host, global_rank=rank)
     failure.timestamp = at
     return {rank: failure}
+
+
+def failed(rank=0):
+    failures = elsewhere(rank, at=1000.0, exitcode=3, pid=4242, host="here")
+    return RunResult(WorkerState.FAILED, failures=failures)
 
 
 @pytest.fixture
@@ -266,13 +265,7 @@ def test_the_job_fails_while_this_node_runs(job, caplog):
 @restarts(3, ends=False)
 def test_the_job_fails_while_this_node_waits(job):
     agent = PretendAgent(job, [SUCCEEDED])
-    report = job.report_success
-
-    def succeed_and_fail():
-        report()
-        job.conclude("failed", elsewhere(exitcode=-9))
-
-    job.report_success = succeed_and_fail
+    and_then(job, "report_success", lambda: job.conclude("failed", elsewhere(exitcode=-9)))
     result = agent.run()
     assert (result.first_failure, result.failures[7].exitcode) == (7, -9)
     assert agent.get_worker_group().state is WorkerState.FAILED
@@ -280,18 +273,13 @@ def test_the_job_fails_while_this_node_waits(job):
 
 def test_a_job_that_was_closed_names_who_and_why(job):
     agent = PretendAgent(job, [lambda: job.conclude("closed", node="c", reason="enough")])
-    with pytest.raises(
-        RendezvousClosedError, match=r"closed.*node c at \d{4}-.*: enough"
-    ) as caught:
-        agent.run()
-    assert caught.value.exit_code == 112
-    assert agent.calls == ["start", "stop", "shutdown SIGTERM"]
+    error = agent.fails(RendezvousClosedError, r"closed.*node c at \d{4}-.*: enough")
+    assert error.exit_code == 112
 
 
 def test_a_failed_job_that_names_no_failure_is_closed(job):
     agent = PretendAgent(job, [lambda: job.conclude("failed", reason="node b went mad")])
-    with pytest.raises(RendezvousClosedError, match=r"failed, .*node b went mad"):
-        agent.run()
+    agent.fails(RendezvousClosedError, r"failed, .*node b went mad")
 
 
 @pytest.mark.parametrize("outcome", ["closed", "succeeded"])
@@ -348,16 +336,14 @@ def test_a_newcomer_just_before_the_end_takes_no_success_away(job):
 def test_a_change_cancels_the_wait_at_once(job, change):
     """With patience for ever, only the handler's descriptor can end the wait."""
     agent = PretendAgent(job, [SUCCEEDED], [SUCCEEDED], exit_barrier_timeout=float("inf"))
-    report = job.report_success
 
     def go_on():
-        report()
         if job.rounds == 1:
             change(job)
         else:
             job.conclude("succeeded")
 
-    job.report_success = go_on
+    and_then(job, "report_success", go_on)
     assert agent.run() is SUCCEEDED
     assert [round_ for _, round_ in agent.started()] == [0, 1]
     assert job.successes == 2
@@ -437,13 +423,11 @@ def test_a_signal_that_all_launchers_get_is_passed_on_once_by_each(job, is_told_
 
 def test_a_node_that_has_lost_touch_ends(job, caplog):
     agent = PretendAgent(job, [lambda: job.cut_off(reason="the store at a:1 is gone since 12:00")])
-    with pytest.raises(RendezvousConnectionError, match="the store at a:1 is gone since") as caught:
-        agent.run()
-    assert caught.value.exit_code == 113
-    assert agent.calls == ["start", "stop", "shutdown SIGTERM"]
+    error = agent.fails(RendezvousConnectionError, "the store at a:1 is gone since")
+    assert error.exit_code == 113
     assert job.reported == []
     assert said(caplog)[0].startswith("the other nodes cannot be reached any more; all workers")
-    stream = stream_of(agent, job, caught.value)
+    stream = stream_of(agent, job, error)
     assert of(stream, "membership.changed", "kind") == [("unreachable",)]
     assert of(stream, "launcher.finished", "outcome", "exit_code") == [("error", 113)]
 
@@ -460,9 +444,7 @@ def test_a_node_that_loses_touch_while_it_waits_does_not_know_how_the_job_ended(
 @restarts(3)
 def test_a_node_that_cannot_start_its_workers_ends_the_job(job, error):
     agent = PretendAgent(job, [error])
-    with pytest.raises(type(error)) as caught:
-        agent.run()
-    assert caught.value is error
+    assert agent.fails(type(error)) is error
     ((failures, is_final),) = job.reported
     assert (list(failures), is_final) == ([-1], True)
     assert (failures[-1].text, failures[-1].exitcode) == (str(error), error.exit_code)
@@ -520,14 +502,11 @@ def test_the_job_goes_on_without_a_host_that_cannot_end_its_workers(job, is_give
     agent = PretendAgent(job, [RunResult(WorkerState.UNHEALTHY) if is_given_up else job.arrive])
     agent._workers.are_of_use = lambda: not is_given_up
     agent.on_stop = get_stuck
-    with pytest.raises(UnkillableWorkerError):
-        agent.run()
+    agent.fails(UnkillableWorkerError)
     assert job.reported == []
 
 
 @restarts(3)
 def test_a_stop_signal_is_nobody_elses_failure(job):
-    agent = PretendAgent(job, [lambda: send(signal.SIGTERM)])
-    with pytest.raises(SignalException):
-        agent.run()
+    PretendAgent(job, [lambda: send(signal.SIGTERM)]).fails(SignalException)
     assert job.reported == []

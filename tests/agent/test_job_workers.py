@@ -13,7 +13,7 @@ from plaunch.errors import PlaunchError, RendezvousConnectionError, SignalExcept
 from plaunch.process import ChildFailedError, ProcessFailure, SignalAction
 from plaunch.testing import FakeJobRendezvous
 
-from helpers.agents import SAVING, UP, WAIT_IN_ROUND_0, Node
+from helpers.agents import SAVING, UP, WAIT_IN_ROUND_0, Node, and_then
 from helpers.processes import is_reaped
 from helpers.signals import Policy, send
 from helpers.waiting import wait_until
@@ -108,16 +108,14 @@ def test_a_node_that_has_lost_touch_leaves_no_workers(create_node):
 
 def test_workers_run_again_if_others_fail_after_they_have_succeeded(create_node):
     node = create_node(max_restarts=1, world_size=2, ends=False)
-    report = node.handler.report_success
 
     def go_on():
-        report()
         if node.handler.successes == 1:
             node.handler.fail_elsewhere(ELSEWHERE)
         else:
             node.handler.conclude("succeeded")
 
-    node.handler.report_success = go_on
+    and_then(node.handler, "report_success", go_on)
     result = node.run(UP + "up()\n")
     assert result.state is WorkerState.SUCCEEDED
     assert node.starts() == ["0.0.0", "0.0.1", "1.1.0", "1.1.1"]
@@ -141,14 +139,9 @@ LEAVING = UP + (
 def test_workers_run_again_if_that_is_heard_while_what_they_left_is_ended(create_node, news):
     """Nobody says it twice."""
     node = create_node(max_restarts=1, world_size=2, ends=False)
-    report, job = node.handler.report_success, node.handler
+    job = node.handler
     changes = [job.arrive if news == "arrive" else lambda: job.fail_elsewhere(ELSEWHERE)]
-
-    def go_on():
-        report()
-        job.conclude("succeeded")
-
-    node.handler.report_success = go_on
+    and_then(job, "report_success", lambda: job.conclude("succeeded"))
 
     class Agent(LocalElasticAgent):
         def __init__(self, *args, **options):
@@ -209,13 +202,7 @@ SLOW_TO_STOP = UP + (
 
 def test_the_job_hears_of_a_failure_before_slow_workers_have_stopped(create_node):
     node = create_node()
-    report = node.handler.report_failure
-
-    def report_and_go(failures, **options):
-        report(failures, **options)
-        node.touch("go")
-
-    node.handler.report_failure = report_and_go
+    and_then(node.handler, "report_failure", lambda: node.touch("go"))
     result = node.run(SLOW_TO_STOP)
     ((failures, _),) = node.handler.reported
     assert {rank: failure.last_lines for rank, failure in failures.items()} == {1: ["no luck"]}
@@ -283,15 +270,13 @@ FAILS_ONCE = UP + "up()\nif round_ == 0: sys.exit(3)\ntime.sleep(300)\n"
 
 def test_a_failure_that_was_mended_is_not_the_cause_of_what_comes_later(create_node):
     node = create_node(max_restarts=3)
-    report = node.handler.report_failure
 
-    def restart(failures, **options):
-        report(failures, **options)
-        if not options.get("is_final"):
+    def restart():
+        _, is_final = node.handler.reported[-1]
+        if not is_final:
             node.handler.fail_elsewhere(ELSEWHERE)
 
-    node.handler.report_failure = restart
-
+    and_then(node.handler, "report_failure", restart)
     with pytest.raises(RuntimeError, match="out of luck"):
         node.run(FAILS_ONCE, kind=node.failing(RuntimeError("out of luck"), "1.1.0"))
     (_, was_final), (failures, is_final) = node.handler.reported

@@ -21,7 +21,7 @@ from plaunch.process.stopping.signals import SignalAction
 from plaunch.testing import FakeJobRendezvous
 from plaunch.testing.rendezvous import FakeElasticRendezvous, FakeRendezvous
 
-from helpers.agents import SUCCEEDED, PretendAgent
+from helpers.agents import SUCCEEDED, PretendAgent, and_then
 from helpers.calls import meanwhile
 from helpers.clock import Clock
 from helpers.signals import Policy, send
@@ -50,9 +50,7 @@ def test_failures_are_followed_by_restarts_in_new_rounds_until_none_is_left():
 @pytest.mark.parametrize("state", [WorkerState.UNKNOWN, WorkerState.INIT, WorkerState.STOPPED])
 def test_a_state_that_workers_cannot_be_in_ends_the_run(state):
     agent = PretendAgent(FakeRendezvous(), [RunResult(state)])
-    with pytest.raises(RuntimeError, match=f"'trainer'.*{state.name}.*_monitor_workers"):
-        agent.run()
-    assert agent.calls == ["start", "stop", "shutdown SIGTERM"]
+    agent.fails(RuntimeError, f"'trainer'.*{state.name}.*_monitor_workers")
 
 
 def test_moments_come_in_order_and_state_changes_are_complete():
@@ -132,14 +130,7 @@ def test_an_observable_handler_wakes_the_agent(change, world_size):
 def test_a_change_while_the_workers_start_leads_to_another_round():
     with FakeElasticRendezvous(world_size=1) as handler:
         agent = PretendAgent(handler, [], [SUCCEEDED])
-        start = agent._start_workers
-
-        def start_and_arrive(group):
-            if handler.rounds == 1:
-                handler.arrive()
-            return start(group)
-
-        agent._start_workers = start_and_arrive
+        and_then(agent, "_start_workers", lambda: handler.rounds == 1 and handler.arrive())
         assert agent.run() is SUCCEEDED
         assert handler.rounds == 2
 
@@ -161,15 +152,10 @@ def test_a_wake_up_does_not_wait_for_the_interval():
 
 
 def test_a_closed_rendezvous_ends_the_job_with_its_reason():
+    reason = "rank 7 failed with exit code 3"
     with FakeElasticRendezvous() as handler:
-
-        def close():
-            handler.close(reason="rank 7 failed with exit code 3")
-
-        agent = PretendAgent(handler, [close])
-        with pytest.raises(RendezvousClosedError, match="rank 7 failed with exit code 3"):
-            agent.run()
-        assert agent.calls == ["start", "stop", "shutdown SIGTERM"]
+        agent = PretendAgent(handler, [partial(handler.close, reason=reason)])
+        agent.fails(RendezvousClosedError, reason)
 
 
 class RefusingRendezvous(FakeRendezvous):
@@ -199,46 +185,34 @@ def test_a_node_that_is_not_needed_has_succeeded():
 
 def test_an_error_while_starting_is_raised_and_what_was_started_is_stopped():
     error = FileNotFoundError("no such program")
-    agent = PretendAgent(FakeRendezvous(), [error])
-    with pytest.raises(FileNotFoundError) as caught:
-        agent.run()
-    assert caught.value is error
-    assert agent.calls == ["start", "stop", "shutdown SIGTERM"]
+    assert PretendAgent(FakeRendezvous(), [error]).fails(FileNotFoundError) is error
+
+
+def get_stuck():
+    raise UnkillableWorkerError("pid 7 is stuck")
 
 
 def test_a_worker_that_cannot_be_ended_is_not_followed_by_another():
     agent = PretendAgent(FakeRendezvous(), [FAILED], [SUCCEEDED])
 
-    def get_stuck():
-        raise UnkillableWorkerError("pid 7 is stuck")
-
     agent.on_stop = get_stuck
-    with pytest.raises(UnkillableWorkerError, match="pid 7"):
-        agent.run()
-    assert agent.calls == ["start", "stop", "shutdown SIGTERM"]
+    agent.fails(UnkillableWorkerError, "pid 7")
 
 
 def test_no_restart_is_promised_for_workers_that_were_given_up(caplog):
     """This host cannot start others beside them."""
 
-    def get_stuck():
-        raise UnkillableWorkerError("pid 7 is stuck")
-
     agent = PretendAgent(FakeRendezvous(), [RunResult(WorkerState.UNHEALTHY)], max_restarts=3)
     agent._workers.are_of_use = lambda: False
     agent.on_stop = get_stuck
-    with pytest.raises(UnkillableWorkerError):
-        agent.run()
+    agent.fails(UnkillableWorkerError)
     assert "restart" not in caplog.text
 
 
 def test_a_stop_signal_stops_the_workers_with_it_and_is_raised():
     before = signal.getsignal(signal.SIGTERM)
     agent = PretendAgent(FakeRendezvous(), [lambda: send(signal.SIGTERM)])
-    with pytest.raises(SignalException) as caught:
-        agent.run()
-    assert caught.value.sigval is signal.SIGTERM
-    assert agent.calls == ["start", "stop", "shutdown SIGTERM"]
+    assert agent.fails(SignalException).sigval is signal.SIGTERM
     assert signal.getsignal(signal.SIGTERM) is before
 
 
@@ -270,16 +244,8 @@ def test_a_stop_signal_ends_the_wait_for_other_nodes(kind, interrupt):
 
 def test_a_stop_during_a_restart_is_not_overtaken_by_it():
     agent = PretendAgent(FakeRendezvous(), [FAILED], [SUCCEEDED])
-    stop = agent._stop_workers
-
-    def stop_slowly(group):
-        send(signal.SIGTERM)
-        stop(group)
-
-    agent._stop_workers = stop_slowly
-    with pytest.raises(SignalException):
-        agent.run()
-    assert agent.calls == ["start", "stop", "shutdown SIGTERM"]
+    agent.on_stop = lambda: send(signal.SIGTERM)
+    agent.fails(SignalException)
 
 
 def test_a_stop_signal_that_comes_when_success_was_seen_does_not_undo_it():

@@ -8,7 +8,9 @@ import pytest
 from plaunch.agent.wait_reporter import WaitReporter
 from plaunch.errors import ExitCode, RendezvousTimeoutError
 
-from helpers.clock import Clock
+from helpers.clock import Clock, utc  # noqa: F401 - a fixture
+
+pytestmark = pytest.mark.usefixtures("utc")
 
 
 class Handler:
@@ -24,17 +26,6 @@ class Handler:
 @pytest.fixture
 def clock():
     return Clock(1000.0)
-
-
-@pytest.fixture(autouse=True)
-def _utc(monkeypatch):
-    import time
-
-    monkeypatch.setenv("TZ", "UTC")
-    time.tzset()
-    yield
-    monkeypatch.undo()
-    time.tzset()
 
 
 def waiting(clock, **settings):

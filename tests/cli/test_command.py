@@ -31,19 +31,10 @@ def _default_interpreter(monkeypatch):
     monkeypatch.delenv("PYTHON_EXEC", raising=False)
 
 
-def test_a_script_runs_unbuffered_under_this_interpreter(script):
+def test_what_is_run_is_unbuffered_under_this_interpreter_or_another(monkeypatch, script):
     assert command(script, "--lr", "1") == (sys.executable, ["-u", script, "--lr", "1"])
-
-
-def test_a_module(script):
     assert command("-m", "pkg.train", "-x") == (sys.executable, ["-u", "-m", "pkg.train", "-x"])
-
-
-def test_a_program():
     assert command("--no-python", "sh", "-c", "true") == ("sh", ["-c", "true"])
-
-
-def test_another_interpreter(monkeypatch, script):
     monkeypatch.setenv("PYTHON_EXEC", "/bin/sh")
     assert command(script) == ("/bin/sh", ["-u", script])
 

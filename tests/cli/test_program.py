@@ -15,6 +15,8 @@ from plaunch.errors import ExitCode, PluginError
 from plaunch.plugin.culprits import Culprits
 from plaunch.process import ChildFailedError, ProcessFailure
 
+from helpers.faults import raising
+
 
 @pytest.fixture
 def invocation():
@@ -67,21 +69,16 @@ def test_an_error_that_cannot_be_told_is_told(monkeypatch, capsys):
         def __str__(self):
             raise KeyError("text")
 
-    def run(argv, *, plugins):
-        raise Mute
-
-    monkeypatch.setattr(program, "run", run)
+    monkeypatch.setattr(program, "run", raising(Mute()))
     assert program.main([]) == ExitCode.INTERNAL
     assert "internal error: Mute: <its text is not available: KeyError>" in capsys.readouterr().err
 
 
 def test_a_first_failure_that_cannot_be_handed_up_hides_nothing(monkeypatch, capfd):
-    def fail():
-        raise ChildFailedError("train.py", {0: ProcessFailure(0, 42, 17, "")})
-
+    failed = ChildFailedError("train.py", {0: ProcessFailure(0, 42, 17, "")})
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", os.devnull)
     monkeypatch.setattr(defaults, "HAND_UP", "missing.error_handler:dump_root_cause")
-    assert program.concluded(fail) == 17
+    assert program.concluded(raising(failed)) == 17
     err = capfd.readouterr().err
     assert "train.py FAILED: rank 0 on " in err
     assert "the first failure is not handed up: missing, which comes with plaunch, is not" in err

@@ -10,6 +10,8 @@ import threading
 import pytest
 from plaunch.cli.stderr import Stderr
 
+from helpers.faults import raising
+from helpers.pipes import fill
 from helpers.programs import run_python
 from helpers.waiting import wait_until
 
@@ -22,16 +24,6 @@ class Pipe:
     def __init__(self):
         self.reader, self.writer = os.pipe()
         self.stream = open(self.writer, "w", encoding="utf-8", closefd=False)
-
-    def fill(self):
-        os.set_blocking(self.writer, False)
-        size = 0
-        try:
-            while True:
-                size += os.write(self.writer, b"x" * 4096)
-        except BlockingIOError:
-            os.set_blocking(self.writer, True)
-        return size
 
     def read(self, size):
         data = b""
@@ -79,7 +71,7 @@ def test_a_message_is_written_when_write_returns_and_no_thread_stays(pipe, stder
 
 def test_a_reader_who_does_not_read_is_not_waited_for(pipe, stderr):
     stderr = stderr()
-    size = pipe.fill()
+    size = fill(pipe.writer)
     for number in range(1000):
         stderr.write(f"{number}\n")
     assert not stderr.finish(0.01)
@@ -104,7 +96,7 @@ def test_a_slow_reader_gets_everything(pipe, stderr):
 
 def test_a_reader_who_made_the_pipe_non_blocking_gets_everything(pipe, stderr):
     stderr = stderr()
-    size = pipe.fill()
+    size = fill(pipe.writer)
     os.set_blocking(pipe.writer, False)
     stderr.write("late\n")
     pipe.read(size)
@@ -139,7 +131,7 @@ def test_without_a_stderr_messages_are_lost(monkeypatch, stream):
 
 def test_a_forked_child_can_write_while_its_parent_is_stuck(pipe, stderr):
     stderr = stderr()
-    size = pipe.fill()
+    size = fill(pipe.writer)
     stderr.write("parent\n")
     pid = os.fork()
     if pid == 0:
@@ -157,11 +149,9 @@ def test_a_forked_child_can_write_while_its_parent_is_stuck(pipe, stderr):
 
 
 def test_without_threads_messages_are_written_all_the_same(pipe, stderr, monkeypatch):
-    def no_more_threads(self):
-        raise RuntimeError("can't start new thread")
-
     stderr = stderr()
-    monkeypatch.setattr(threading.Thread, "start", no_more_threads)
+    refuse = raising(RuntimeError("can't start new thread"))
+    monkeypatch.setattr(threading.Thread, "start", refuse)
     stderr.write("said\n")
     assert os.read(pipe.reader, 100) == b"said\n"
     assert stderr.finish(0)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from plaunch.cli import program
 from plaunch.cli.stdout import Stdout
 from plaunch.plugin import hookimpl
 
+from helpers.faults import raising
 from helpers.programs import run_python
 
 
@@ -74,11 +76,8 @@ def test_stdout_that_is_closed(monkeypatch) -> None:
 
 
 def test_a_reader_who_has_gone_is_no_error(monkeypatch) -> None:
-    class Gone:
-        def write(self, text):
-            raise BrokenPipeError
-
-    monkeypatch.setattr(sys, "stdout", Gone())
+    gone = SimpleNamespace(write=raising(BrokenPipeError()))
+    monkeypatch.setattr(sys, "stdout", gone)
     Stdout().write("text")
 
 

@@ -13,6 +13,7 @@ from plaunch_doctor.machine import UNLIMITED, Machine, Space
 from plaunch_doctor.network import FREE, SILENT, Network
 from plaunch_network.address import SocketAddress
 
+from helpers.gates import gate  # noqa: F401 - a fixture
 from helpers.site import own_metadata, site  # noqa: F401 - fixtures
 
 
@@ -133,6 +134,12 @@ class Node:
         (finding,) = [one for one in self.check(check, **given) if what in (None, one.what)]
         assert bool(finding.advice) == (finding.status is not Status.OK), finding
         return finding
+
+    def check_says(self, status, said, check, what=None, **given):
+        """Assert what the one finding says."""
+        finding = self.only(check, what, **given)
+        assert finding.status is status
+        assert said in finding.found
 
 
 @pytest.fixture

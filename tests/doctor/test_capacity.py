@@ -9,8 +9,8 @@ from plaunch_doctor.capacity import describe_shortage, find_rooms
 class System:
     """A host of files."""
 
-    def __init__(self, **files):
-        self.files = {name.replace("_", "/"): text for name, text in files.items()}
+    def __init__(self, files=()):
+        self.files = dict(files)
 
     def read(self, path):
         return self.files.get(path, "")
@@ -23,8 +23,7 @@ class System:
 
 @pytest.fixture
 def system():
-    system = System()
-    system.files = {
+    files = {
         "/proc/7/status": "Name:\tx\nUid:\t1000\t1000\t1000\t1000\nThreads:\t3",
         "/proc/8/status": "Name:\ty\nUid:\t1000\t1000\t1000\t1000\nThreads:\t2",
         "/proc/9/status": "Name:\tz\nUid:\t1\t1\t1\t1\nThreads:\t50",
@@ -34,7 +33,7 @@ def system():
         "/proc/loadavg": "0.12 0.20 0.22 2/345 6789",
         "/proc/sys/kernel/pid_max": "32768",
     }
-    return system
+    return System(files)
 
 
 def test_limits_of_this_user_and_of_its_control_groups(system):

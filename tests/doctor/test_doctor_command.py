@@ -6,10 +6,12 @@ import os
 
 import pytest
 from plaunch import hookimpl
+from plaunch.cli import program
 from plaunch.cli.invocation import Invocation, command_in_spite
 from plaunch.cli.parser import parse
 from plaunch.cli.program import main
 from plaunch.doctor import DoctorContext, Finding, Status
+from plaunch.errors import PluginError
 from plaunch.scheduling import Allocation
 from plaunch_doctor import command as doctor
 from plaunch_doctor.checks import CHECKS
@@ -17,6 +19,8 @@ from plaunch_doctor.command import run_doctor
 from plaunch_doctor.installed import plugins_check
 from plaunch_doctor.listing import BLOCKED, BROKEN, PluginStatus
 
+from helpers.faults import raising
+from helpers.hooks import plugin_of
 from helpers.programs import run_python
 from helpers.site import Site
 
@@ -43,26 +47,23 @@ def test_a_node_without_problems(healthy, capsys):
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("argv", "environ", "said"),
     [
-        (["--doctor", "gone.py"], "'gone.py' does not exist"),
-        (["--doctor", "--nnodes=x"], "--nnodes is 'x'"),
-        (["--doctor", "--rdzv-backend=gossip", "--rdzv-endpoint=h:1"], "'gossip' is unknown"),
-        (["--doctor", "--signal-policy=shout"], "'shout' is unknown"),
-        (["--nproc=2", "--doctor"], "there is no option --nproc"),
-        (["--doctor", "--max-restarts=many"], "'many' is not a whole number"),
+        (["--doctor", "gone.py"], {}, "'gone.py' does not exist"),
+        (["--doctor", "--nnodes=x"], {}, "--nnodes is 'x'"),
+        (["--doctor", "--rdzv-backend=gossip", "--rdzv-endpoint=h:1"], {}, "'gossip' is unknown"),
+        (["--doctor", "--signal-policy=shout"], {}, "'shout' is unknown"),
+        (["--nproc=2", "--doctor"], {}, "there is no option --nproc"),
+        (["--doctor", "--max-restarts=many"], {}, "'many' is not a whole number"),
+        (["--doctor"], {"PET_NODE_RANK": "first"}, "PET_NODE_RANK"),
     ],
 )
-def test_options_that_cannot_be_used_are_a_finding(healthy, capsys, argv, said):
+def test_what_cannot_be_used_is_a_finding(healthy, capsys, monkeypatch, argv, environ, said):
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
     assert main(argv) == 1
     (line,) = lines_of(capsys, "problem")
     assert said in line
-
-
-def test_a_variable_that_cannot_be_used_is_a_finding(healthy, capsys, monkeypatch):
-    monkeypatch.setenv("PET_NODE_RANK", "first")
-    assert main(["--doctor"]) == 1
-    assert "PET_NODE_RANK" in lines_of(capsys, "problem")[0]
 
 
 def test_an_option_of_the_scripts_is_not_ours(healthy, capsys):
@@ -84,6 +85,12 @@ def test_where_the_option_must_stand(argv, answer):
     assert (command_in_spite(argv, {}) is not None) is answer
 
 
+def test_a_plugin_that_breaks_the_command_line_is_part_of_the_report(healthy, capsys, monkeypatch):
+    monkeypatch.setattr(program, "parse", raising(PluginError("plugin 'acme' failed: no file")))
+    assert main(["--doctor"]) == 1
+    assert "plugin 'acme' failed: no file" in lines_of(capsys, "problem")[0]
+
+
 def test_warnings_about_the_options_are_part_of_the_report(healthy, capsys):
     assert main(["--doctor", "--standalone", "--rdzv-id=x"]) == 0
     captured = capsys.readouterr()
@@ -92,12 +99,9 @@ def test_warnings_about_the_options_are_part_of_the_report(healthy, capsys):
 
 
 def test_what_a_scheduler_says_is_part_of_the_settings(healthy, capsys, monkeypatch):
-    class Plugin:
-        @hookimpl
-        def plaunch_schedulers(self):
-            return {"acme": lambda environ: Allocation(nnodes=4, endpoint="node0:29400")}
-
-    assert main(["--doctor", "--scheduler=acme"], plugins=[Plugin()]) == 0
+    allocation = Allocation(nnodes=4, endpoint="node0:29400")
+    plugin = plugin_of(plaunch_schedulers=lambda: {"acme": lambda environ: allocation})
+    assert main(["--doctor", "--scheduler=acme"], plugins=[plugin]) == 0
     out = capsys.readouterr().out
     assert "ok       scheduler  " in out
     assert "nodes 4:4" in out
@@ -145,37 +149,22 @@ def test_a_plugin_whose_check_fails_is_named(healthy, capsys):
 
 
 def test_a_plugin_that_cannot_be_used_is_reported_beside_everything_else(monkeypatch, capsys):
-    class Misspelt:
-        @hookimpl
-        def plaunch_doctor_check(self, context):
-            return ()
-
+    misspelt = plugin_of(plaunch_doctor_check=lambda context: ())
     monkeypatch.setattr(doctor, "CHECKS", {"x": lambda c: [Finding(Status.OK, "x", "made")]})
     # Other tests' folders may be there, and a longer heading moves all columns.
     monkeypatch.setattr("plaunch_logs_default.doctor.find_stale_folders", lambda *given: [])
-    assert main(["--doctor"], plugins=[Misspelt()]) == 1
+    assert main(["--doctor"], plugins=[misspelt]) == 1
     out = capsys.readouterr().out
     assert "plaunch_doctor_check" in out
     assert "ok       x " in out
     assert "ok       settings  nodes 1:1" in out
 
 
-def test_settings_that_take_too_long_are_given_up(healthy, monkeypatch, capsys):
-    import threading
-
-    release = threading.Event()
-
-    class Slow:
-        @hookimpl
-        def plaunch_device_counts(self):
-            return {"slow": lambda: release.wait(60) and 1}
-
+def test_settings_that_take_too_long_are_given_up(healthy, monkeypatch, capsys, gate):
+    slow = plugin_of(plaunch_device_counts=lambda: {"slow": lambda: gate.wait(60) and 1})
     monkeypatch.setattr(doctor, "SETTINGS_TIMEOUT", 0.3)
-    try:
-        args = parse(["--doctor", "--nproc-per-node=slow"], {})
-        assert run_doctor(Invocation(args, args.table, [Slow()])) == 1
-    finally:
-        release.set()
+    args = parse(["--doctor", "--nproc-per-node=slow"], {})
+    assert run_doctor(Invocation(args, args.table, [slow])) == 1
     assert "took over 0.3 s" in lines_of(capsys, "problem")[0]
 
 

@@ -41,9 +41,7 @@ def test_without_an_environment_there_is_nothing_to_compare(node, environ, count
 )
 def test_the_plaunch_on_path_is_this_one(node, path, status):
     node.machine.programs = {"plaunch": path, "torchrun": "/usr/bin/torchrun"}
-    found = node.only(check_interpreter, "PATH")
-    assert found.status is status
-    assert "torchrun: /usr/bin/torchrun" in found.found
+    node.check_says(status, "torchrun: /usr/bin/torchrun", check_interpreter, "PATH")
 
 
 @pytest.mark.parametrize(
@@ -72,9 +70,7 @@ def test_torch_is_new_enough_and_built_for_the_devices(
     if source is not None:
         node.write("/site/torch/version.py", source)
     node.machine.packages = {"torch": (version, str(tmp_path / "site"))}
-    found = node.only(check_versions)
-    assert found.status is status
-    assert said in found.found
+    node.check_says(status, said, check_versions)
 
 
 def test_an_untested_python_is_named(node):

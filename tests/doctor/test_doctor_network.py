@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import threading
 
 import pytest
 from plaunch.doctor import Status
@@ -38,11 +37,8 @@ GLOO = {"GLOO_SOCKET_IFNAME": "eth0"}
 )
 def test_what_the_hosts_name_resolves_to(node, numbers, max_nodes, environ, status, said):
     node.network.hosts = {} if numbers is None else {"node7": numbers}
-    found = node.only(
-        check_host_name, "host name", settings={"max_nodes": max_nodes}, environ=environ
-    )
-    assert found.status is status
-    assert said in found.found
+    given = {"settings": {"max_nodes": max_nodes}, "environ": environ}
+    node.check_says(status, said, check_host_name, "host name", **given)
 
 
 @pytest.mark.parametrize(
@@ -57,9 +53,7 @@ def test_what_the_hosts_name_resolves_to(node, numbers, max_nodes, environ, stat
 )
 def test_what_the_address_is_called(node, names, status, said):
     node.network.names = {"10.0.0.7": names}
-    found = node.only(check_host_name, "reverse name")
-    assert found.status is status
-    assert said in found.found
+    node.check_says(status, said, check_host_name, "reverse name")
 
 
 def test_a_name_server_that_does_not_answer(node):
@@ -277,16 +271,11 @@ def test_loop_back_is_looked_up_within_a_bound():
     assert isinstance(Network().names_of("127.0.0.1", 30.0), list)
 
 
-def test_a_resolver_that_hangs_is_given_up(monkeypatch):
-    release = threading.Event()
-
+def test_a_resolver_that_hangs_is_given_up(monkeypatch, gate):
     def hang(address):
-        release.wait(60)
+        gate.wait(60)
         raise OSError
 
     monkeypatch.setattr(socket, "gethostbyaddr", hang)
-    try:
-        with pytest.raises(RendezvousConnectionError, match="not answered"):
-            Network().names_of("10.0.0.7", 0.05)
-    finally:
-        release.set()
+    with pytest.raises(RendezvousConnectionError, match="not answered"):
+        Network().names_of("10.0.0.7", 0.05)

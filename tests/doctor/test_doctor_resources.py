@@ -35,9 +35,8 @@ OK, WARNING, PROBLEM = Status.OK, Status.WARNING, Status.PROBLEM
 def test_shared_memory(node, free, nproc, status):
     (node.root / "dev/shm").mkdir(parents=True)
     node.machine.spaces = {"dev/shm": Space(2 * free, free)}
-    found = node.only(check_shared_memory, settings={"nproc_per_node": nproc})
-    assert found.status is status
-    assert say_bytes(free) in found.found
+    given = {"settings": {"nproc_per_node": nproc}}
+    node.check_says(status, say_bytes(free), check_shared_memory, **given)
 
 
 def test_no_shared_memory(node):
@@ -217,9 +216,8 @@ def test_locked_memory_matters_with_infiniband(node):
 def test_the_log_folder_has_room_and_may_be_written_to(node, tmp_path, space, writable, status):
     node.machine.spaces = {str(tmp_path): space}
     node.machine.writable = writable
-    found = node.only(check_log_folder, options={"log_dir": str(tmp_path / "logs" / "today")})
-    assert found.status is status
-    assert str(tmp_path) in found.found
+    options = {"log_dir": str(tmp_path / "logs" / "today")}
+    node.check_says(status, str(tmp_path), check_log_folder, options=options)
 
 
 def test_a_log_folder_that_is_a_file(node, tmp_path):
@@ -273,18 +271,20 @@ def test_workers_without_their_launcher_are_left_over(node):
     assert "kill 30 31 40" in found.advice
 
 
-@pytest.mark.parametrize(("first", "status"), [("python", OK), ("bash", WARNING)])
-def test_the_first_process_of_a_container_may_be_the_launcher(node, first, status):
+@pytest.mark.parametrize(
+    ("first", "parent", "status"),
+    [
+        ("python", 1, OK),  # the first process of a container, which may be the launcher
+        ("bash", 1, WARNING),
+        ("systemd", 500, WARNING),  # the session of a user, which adopts what is left
+    ],
+)
+def test_whoever_adopts_what_is_left(node, first, parent, status):
     process(node, 1, 0, first)
-    process(node, 30, 1, "python", PLAUNCH_JOBS="bbbb.1")
+    if parent != 1:
+        process(node, parent, 1, first)
+    process(node, 501, parent, "python", PLAUNCH_JOBS="bbbb.1")
     assert node.only(check_leftovers).status is status
-
-
-def test_a_user_session_adopts_what_is_left(node):
-    process(node, 1, 0, "systemd")
-    process(node, 500, 1, "systemd")
-    process(node, 501, 500, "python", PLAUNCH_JOBS="bbbb.1")
-    assert node.only(check_leftovers).status is WARNING
 
 
 def test_nothing_is_left(node):

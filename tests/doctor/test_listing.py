@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from itertools import groupby
 
 import pytest
 from plaunch.errors import UsageError
@@ -12,6 +13,7 @@ from plaunch_doctor.listing import PluginStatus, format_plugins, list_plugins
 COUNTS = "plaunch.device_counts"
 LIFECYCLE_GROUP = "plaunch.plugins"
 GOOD = "def count(): return 1\n"
+HOOK = "import plaunch\n@plaunch.hookimpl\ndef plaunch_worker_env(): pass\n"
 
 
 def listed(site, *words: str, plugins=(), **environ: str) -> dict[str, PluginStatus]:
@@ -22,44 +24,29 @@ def listed(site, *words: str, plugins=(), **environ: str) -> dict[str, PluginSta
 
 def test_first_party_plugins_are_ready(site) -> None:
     rows = list_plugins(environ={}, path=site.path)
-    assert [(row.kind, row.name) for row in rows] == [
-        ("options", "completion"),
-        ("options", "devices"),
-        ("options", "doctor"),
-        ("options", "dry_run"),
-        ("options", "events"),
-        ("options", "schedulers"),
-        ("options", "settings_file"),
-        ("options", "signals"),
-        ("options", "status"),
-        ("options", "testing"),
-        ("options", "timer"),
-        ("options", "worker_store"),
-        ("rendezvous", "c10d"),
-        ("rendezvous", "etcd"),
-        ("rendezvous", "etcd-v2"),
-        ("rendezvous", "static"),
-        ("logs_specs", "default"),
-        ("event_handlers", "console"),
-        ("event_handlers", "jsonl"),
-        ("event_handlers", "null"),
-        ("event_handlers", "otel"),
-        ("device_counts", "auto"),
-        ("device_counts", "cpu"),
-        ("device_counts", "gpu"),
-        ("device_counts", "xpu"),
-        ("signal_policies", "notify"),
-        ("signal_policies", "torchrun"),
-        ("schedulers", "kubernetes"),
-        ("schedulers", "mpi"),
-        ("schedulers", "none"),
-        ("schedulers", "slurm"),
+    kinds = [(kind, [row.name for row in of]) for kind, of in groupby(rows, lambda row: row.kind)]
+    options = "completion devices doctor dry_run events schedulers settings_file signals status"
+    assert kinds == [
+        ("options", [*options.split(), "testing", "timer", "worker_store"]),
+        ("rendezvous", ["c10d", "etcd", "etcd-v2", "static"]),
+        ("logs_specs", ["default"]),
+        ("event_handlers", ["console", "jsonl", "null", "otel"]),
+        ("device_counts", ["auto", "cpu", "gpu", "xpu"]),
+        ("signal_policies", ["notify", "torchrun"]),
+        ("schedulers", ["kubernetes", "mpi", "none", "slurm"]),
     ]
     assert {(row.distribution, row.status, row.detail, row.rivals) for row in rows} == {
         ("plaunch", "ready", "", ())
     }
 
 
+COUNTERS = """\
+from plaunch import hookimpl
+class Counters:
+    @hookimpl
+    def plaunch_device_counts(self): {}
+count = Counters()
+"""
 BROKEN = {
     "an import error": ("import no_such_package", "ModuleNotFoundError: No module named"),
     "an exit": ("raise SystemExit(1)", "SystemExit: 1"),
@@ -69,22 +56,8 @@ BROKEN = {
     ),
     "a missing attribute": ("", "AttributeError: module 'mod_bad' has no attribute"),
     "something else": ("count = 3", "cannot be called"),
-    "another name": (
-        "from plaunch import hookimpl\n"
-        "class Counters:\n"
-        "    @hookimpl\n"
-        "    def plaunch_device_counts(self): return {'other': len}\n"
-        "count = Counters()\n",
-        "it offers 'other'",
-    ),
-    "a failing hook": (
-        "from plaunch import hookimpl\n"
-        "class Counters:\n"
-        "    @hookimpl\n"
-        "    def plaunch_device_counts(self): raise KeyError('x')\n"
-        "count = Counters()\n",
-        "KeyError: 'x'",
-    ),
+    "another name": (COUNTERS.format("return {'other': len}"), "it offers 'other'"),
+    "a failing hook": (COUNTERS.format("raise KeyError('x')"), "KeyError: 'x'"),
 }
 
 
@@ -100,11 +73,7 @@ def test_a_broken_plugin_is_listed_with_its_cause(site, source, detail) -> None:
 
 def test_a_broken_plugin_of_hooks_does_not_break_the_others(site) -> None:
     site.install("bad", {LIFECYCLE_GROUP: {"bad": "mod_bad"}}, mod_bad="1 / 0")
-    site.install(
-        "good",
-        {LIFECYCLE_GROUP: {"good": "mod_good"}},
-        mod_good="import plaunch\n@plaunch.hookimpl\ndef plaunch_worker_env(): pass\n",
-    )
+    site.install("good", {LIFECYCLE_GROUP: {"good": "mod_good"}}, mod_good=HOOK)
     rows = listed(site)
     assert (rows["bad:bad"].kind, rows["bad:bad"].status) == ("plugin", "broken")
     assert rows["bad:bad"].detail == "ZeroDivisionError: division by zero"
@@ -137,9 +106,8 @@ def test_names_that_several_distributions_offer_are_marked(site) -> None:
 
 
 def test_plugins_of_hooks_with_one_name_are_marked(site) -> None:
-    source = "import plaunch\n@plaunch.hookimpl\ndef plaunch_worker_env(): pass\n"
     for name in ("alpha", "beta"):
-        site.install(name, {LIFECYCLE_GROUP: {"one": f"mod_{name}"}}, **{f"mod_{name}": source})
+        site.install(name, {LIFECYCLE_GROUP: {"one": f"mod_{name}"}}, **{f"mod_{name}": HOOK})
     assert {row.rivals for row in listed(site).values()} == {("alpha",), ("beta",)}
 
 

@@ -28,7 +28,7 @@ from helpers.programs import run_python
 from helpers.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 TIMEOUT = 60.0  # seconds; a hang is a failure, however slow the machine
 PIP_TIMEOUT = 120.0  # seconds
@@ -73,19 +73,27 @@ class CommandLine:
         path.write_text(text)
         return str(path)
 
+    def popen(
+        self,
+        *argv: str,
+        module: str = "plaunch",
+        within: Sequence[str] = (),
+        environ: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> subprocess.Popen[Any]:
+        """Start a launch that is the caller's to end; options are those of `subprocess.Popen`.
+
+        `within` are the words of a program that starts it.
+        """
+        settings = {"cwd": self.folder, "stdin": subprocess.DEVNULL, **options}
+        command = [*within, sys.executable, "-m", module, *argv]
+        return subprocess.Popen(command, env={**self.environ, **(environ or {})}, **settings)
+
     @contextlib.contextmanager
     def start(self, *argv: str, **environ: str) -> Iterator[subprocess.Popen[str]]:
         """Start a launch, its streams being pipes; it is ended if the block is left early."""
-        process = subprocess.Popen(
-            [sys.executable, "-m", "plaunch", *argv],
-            cwd=self.folder,
-            env={**self.environ, **environ},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        with process:
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        with self.popen(*argv, environ=environ, **pipes) as process:
             try:
                 yield process
             except BaseException:
@@ -103,6 +111,12 @@ class CommandLine:
 def plaunch(tmp_path: Path) -> CommandLine:
     """Run launches in a temporary folder."""
     return CommandLine(tmp_path)
+
+
+@pytest.fixture
+def loud(plaunch: CommandLine) -> None:
+    """Launches say what they say to everybody."""
+    del plaunch.environ["LOGLEVEL"]
 
 
 class Agent:
@@ -159,7 +173,7 @@ class Agents:
         self.folder = plaunch.folder
         self.script = plaunch.write("worker.py", WORKER)
         self.all: list[Agent] = []
-        self._environ = plaunch.environ
+        self._plaunch = plaunch
 
     def start(self, *argv: str, name: str = "", **environ: str) -> Agent:
         """Start another agent; `argv` are options of plaunch. The worker is told its `name`."""
@@ -172,13 +186,8 @@ class Agents:
         """Start an agent with any script; `within` are the words of a program that starts it."""
         with (self.folder / f"{name}.out").open("wb") as out:
             with (self.folder / f"{name}.err").open("wb") as err:
-                process = subprocess.Popen(
-                    [*within, sys.executable, "-m", "plaunch", *argv],
-                    cwd=self.folder,
-                    env={**self._environ, **environ},
-                    stdin=subprocess.DEVNULL,
-                    stdout=out,
-                    stderr=err,
+                process = self._plaunch.popen(
+                    *argv, within=within, environ=environ, stdout=out, stderr=err
                 )
         agent = Agent(name, process, self.folder)
         self.all.append(agent)

@@ -6,13 +6,7 @@ import re
 
 import pytest
 
-
-@pytest.fixture
-def plaunch(plaunch):
-    """Launches that say what they say to everybody."""
-    del plaunch.environ["LOGLEVEL"]
-    return plaunch
-
+pytestmark = pytest.mark.usefixtures("loud")
 
 FAILS = "import os, time; int(os.environ['RANK']) and exit(7); time.sleep(60)"
 # The other one holds out until the launcher has waited for a second.

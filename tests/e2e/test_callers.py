@@ -132,11 +132,18 @@ def facts(text):
     return sorted(found, key=lambda worker: int(worker["RANK"]))
 
 
-def test_accelerate_on_one_machine(start):
-    code, text = end(start(*accelerate("--num_processes=2", "--num_machines=1", "sum.py")))
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (accelerate("--num_processes=2", "--num_machines=1", "sum.py"), "3"),
+        (["notebook.py"], "word"),  # accelerate's notebook_launcher
+    ],
+)
+def test_accelerate_on_one_machine(start, words, shown):
+    code, text = end(start(*words))
     assert code == 0, text
     said = sorted(line for line in text.splitlines() if " of " in line)
-    assert said == ["0 of 2: 3, plaunch", "1 of 2: 3, plaunch"], text
+    assert said == [f"0 of 2: {shown}, plaunch", f"1 of 2: {shown}, plaunch"], text
 
 
 def test_a_failure_under_accelerate(start):
@@ -183,13 +190,6 @@ def is_taken(port):
         except OSError:
             return True
     return False
-
-
-def test_accelerates_notebook_launcher(start):
-    code, text = end(start("notebook.py"))
-    assert code == 0, text
-    said = sorted(line for line in text.splitlines() if " of " in line)
-    assert said == ["0 of 2: word, plaunch", "1 of 2: word, plaunch"], text
 
 
 @pytest.mark.parametrize("shape", ["1x2", "2x1"])

@@ -6,10 +6,10 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 
 import pytest
 
+from helpers.programs import end_launch
 from helpers.terminals import Terminal
 from helpers.waiting import BOUND, wait_for_files
 
@@ -46,34 +46,22 @@ STUBBORN += "signal.signal(signal.SIGINT, signal.SIG_IGN)\n" + WAIT
 
 
 @contextlib.contextmanager
-def started(plaunch, argv, **options):
-    """Start a command in the folder of the test; it gets what it is started with as its streams."""
-    options = {"cwd": plaunch.folder, "stdin": subprocess.DEVNULL, **options}
-    process = subprocess.Popen(argv, env=plaunch.environ, start_new_session=True, **options)
+def started(plaunch, *argv, **options):
+    """Start a launch; it gets what it is started with as its streams."""
+    process = plaunch.popen(*argv, start_new_session=True, **options)
     try:
         yield process
     finally:
-        if process.poll() is None:
-            # A failed test leaves nobody: workers have sessions of their own, and SIGTERM is for
-            # the launcher to pass on.
-            process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(BOUND)
-            process.kill()
-            process.wait()
-
-
-def launcher(*argv):
-    return [sys.executable, "-m", "plaunch", *argv]
+        end_launch(process)
 
 
 def words(exitcode):
     return [] if exitcode is None else [str(exitcode)]
 
 
-def shell(text, *argv):
+def shell(text):
     """A command for the shell in which `"$@"` is the launcher."""
-    return ["bash", "-c", text, "bash", *launcher(*argv)]
+    return ["bash", "-c", text, "bash"]
 
 
 def logged(folder, stream="stdout"):
@@ -90,6 +78,7 @@ def check_logs(folder, count, nprocs=2):
 
 
 TEE = ["--nproc-per-node=2", "--log-dir=logs", "--tee=3"]
+PIPES = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
 
 
 class Blocked:
@@ -104,7 +93,7 @@ class Blocked:
             self.process = stack.enter_context(
                 started(
                     plaunch,
-                    launcher(*TEE, plaunch.write(f"{name}.py", script), *argv),
+                    *(*TEE, plaunch.write(f"{name}.py", script), *argv),
                     cwd=self.folder,
                     stdout=console,
                     stderr=console if together else err,
@@ -148,8 +137,8 @@ def test_a_console_that_blocks_for_ever_blocks_nobody(plaunch):
 def test_a_reader_that_goes_away_does_not_end_the_job(plaunch, redirect):
     """As `plaunch ... | head -1` does."""
     script = plaunch.write("write.py", WRITE)
-    argv = shell(f'"$@" {redirect} | head -1; exit "${{PIPESTATUS[0]}}"', *TEE, script, "20000")
-    with started(plaunch, argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    within = shell(f'"$@" {redirect} | head -1; exit "${{PIPESTATUS[0]}}"')
+    with started(plaunch, *TEE, script, "20000", within=within, **PIPES) as process:
         out, err = process.communicate(timeout=BOUND)
     assert process.returncode == 0, err
     assert out.count(b"\n") == 1
@@ -161,8 +150,8 @@ def test_a_reader_that_goes_away_does_not_end_the_job(plaunch, redirect):
 
 def test_a_failure_behind_a_broken_console_keeps_its_exit_code(plaunch):
     script = plaunch.write("write.py", WRITE)
-    argv = shell('"$@" 2>&1 | true; exit "${PIPESTATUS[0]}"', *TEE, script, "2000", "7")
-    with started(plaunch, argv) as process:
+    within = shell('"$@" 2>&1 | true; exit "${PIPESTATUS[0]}"')
+    with started(plaunch, *TEE, script, "2000", "7", within=within) as process:
         assert process.wait(BOUND) == 7
     check_logs(plaunch.folder, 2000)
 
@@ -171,9 +160,7 @@ def test_a_console_on_a_full_disk(plaunch):
     script = plaunch.write("write.py", WRITE)
     with (
         open("/dev/full", "wb") as full,
-        started(
-            plaunch, launcher(*TEE, script, "2000"), stdout=full, stderr=subprocess.PIPE
-        ) as process,
+        started(plaunch, *TEE, script, "2000", stdout=full, stderr=subprocess.PIPE) as process,
     ):
         _, err = process.communicate(timeout=BOUND)
     assert process.returncode == 0, err
@@ -198,11 +185,12 @@ def test_descriptors_that_are_closed_from_the_start(plaunch, closed, streams, ex
     """Descriptors of the launcher's own get these numbers, and must not be taken for streams."""
     script = plaunch.write("write.py", CHECK_FDS + WRITE)
     argv = ["--nproc-per-node=2", "--log-dir=logs", streams, script, "2000", *words(exitcode)]
+    within = shell(f'exec "$@" {closed}')
     out, err = plaunch.folder / "out", plaunch.folder / "err"
     with (
         out.open("wb") as stdout,
         err.open("wb") as stderr,
-        started(plaunch, shell(f'exec "$@" {closed}', *argv), stdout=stdout, stderr=stderr) as job,
+        started(plaunch, *argv, within=within, stdout=stdout, stderr=stderr) as job,
     ):
         assert job.wait(BOUND) == (exitcode or 0), err.read_text()
     assert "Traceback" not in err.read_text()
@@ -222,8 +210,8 @@ def test_descriptors_that_are_closed_from_the_start(plaunch, closed, streams, ex
 @pytest.mark.parametrize("streams", ["--redirects=0", "--tee=3"])
 def test_nohup_survives_the_end_of_the_session(plaunch, streams):
     script = plaunch.write("wait.py", WAIT)
-    argv = ["nohup", *launcher("--nproc-per-node=2", "--log-dir=logs", streams, script)]
-    with started(plaunch, argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    argv = ["--nproc-per-node=2", "--log-dir=logs", streams, script]
+    with started(plaunch, *argv, within=["nohup"], **PIPES) as process:
         wait_for_files(plaunch.folder / "up-0", plaunch.folder / "up-1")
         # A closed terminal sends it to the whole foreground group; a worker may get it, too.
         os.killpg(process.pid, signal.SIGHUP)

@@ -10,7 +10,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from dataclasses import dataclass
 
@@ -84,9 +83,10 @@ class Household:
         self.temporary.mkdir()
         self._children = children_of_mine()
 
-    def environ(self, environ):
+    @property
+    def environ(self):
         name, _, value = self.mark.partition("=")
-        return {**environ, name: value, "TMPDIR": str(self.temporary)}
+        return {name: value, "TMPDIR": str(self.temporary)}
 
     def members(self):
         """The processes that carry the mark and live."""
@@ -158,14 +158,8 @@ def launch(plaunch, household, end, kind):
     argv = ["--nproc-per-node=2", "--shutdown-timeout=5", *end.options, *KINDS[kind], script]
     said = plaunch.folder / "said"
     with said.open("wb") as stderr:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "plaunch", *argv, end.name],
-            cwd=plaunch.folder,
-            env=household.environ(plaunch.environ),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=stderr,
-        )
+        streams = {"stdout": subprocess.DEVNULL, "stderr": stderr}
+        process = plaunch.popen(*argv, end.name, environ=household.environ, **streams)
     try:
         if end.signum:
             wait_for_files(plaunch.folder / "up-0-0", plaunch.folder / "up-1-0")

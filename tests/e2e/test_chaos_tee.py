@@ -9,11 +9,11 @@ import random
 import re
 import signal
 import subprocess
-import sys
 import threading
 
 import pytest
 
+from helpers.programs import end_launch
 from helpers.waiting import BOUND, wait_until
 
 RUNS = int(os.environ.get("CHAOS_RUNS", "20"))  # of the same launch with a killed worker
@@ -23,17 +23,9 @@ class Launch:
     """A launch with teed streams, whose console is read as fast as it comes."""
 
     def __init__(self, plaunch, script, *argv, nprocs=2, prefix=(), stderr=subprocess.PIPE):
-        self.folder = plaunch.folder
-        command = [sys.executable, "-m", "plaunch", f"--nproc-per-node={nprocs}", "--tee=3"]
-        self._process = subprocess.Popen(
-            [*prefix, *command, *argv, script],
-            cwd=plaunch.folder,
-            env=plaunch.environ,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            start_new_session=True,
-        )
+        words = [f"--nproc-per-node={nprocs}", "--tee=3", *argv, script]
+        options = {"stdout": subprocess.PIPE, "stderr": stderr, "start_new_session": True}
+        self._process = plaunch.popen(*words, within=prefix, **options)
         self.stdout = self.stderr = b""
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
@@ -45,12 +37,7 @@ class Launch:
         return self
 
     def __exit__(self, *_):
-        if self._process.poll() is None:
-            # The test has failed: the launcher ends its workers, who have sessions of their own.
-            self._process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(BOUND)
-        self._process.kill()
+        end_launch(self._process)
         self._reader.join(BOUND)
 
     def wait(self):
@@ -280,14 +267,7 @@ def test_gigabytes_pass_through_a_launcher_that_stays_small(plaunch):
     blocks = 16 * 1024  # of 64 KiB: 1 GiB
     logs = plaunch.folder / "logs"
     argv = ["--nproc-per-node=2", "--tee=3", f"--log-dir={logs}", "--log-line-prefix-template=>"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "plaunch", *argv, script, str(blocks)],
-        cwd=plaunch.folder,
-        env=plaunch.environ,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-    )
-    with process:
+    with plaunch.popen(*argv, script, str(blocks), stdout=subprocess.PIPE) as process:
         try:
             size = newlines = seen = peak = 0
             while data := os.read(process.stdout.fileno(), 1 << 20):

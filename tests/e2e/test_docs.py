@@ -95,15 +95,16 @@ def with_free_ports(text):
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_commands_of_a_page_run(page, plaunch):
+    folders = [str(Path(sys.executable).parent), plaunch.environ["PATH"]]
     if page.name == "etcd.md":
         try:
-            find_etcd()
+            folders.append(str(Path(find_etcd()).parent))
         except EtcdUnavailableError as error:
             pytest.skip(str(error))
     (plaunch.folder / "examples").symlink_to(ROOT / "examples")
     environ = {
         **plaunch.environ,
-        "PATH": f"{Path(sys.executable).parent}:{plaunch.environ['PATH']}",
+        "PATH": os.pathsep.join(folders),
         "PYTHONUNBUFFERED": "",  # what a plugin prints comes in whole lines
         "PYTEST_DEBUG_TEMPROOT": str(plaunch.folder),  # pytest removes what other runs have left
     }

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from helpers.pipes import full_pipe
+from helpers.programs import end_launch
 from helpers.waiting import wait_for_files
 
 PACKAGE = Path(__file__).parents[1] / "data/evil_package"
 RELEASE = "(distribution evil-plaunch 6.6, module evil_plaunch."
+NPROC, LOGS = "--nproc-per-node", "--logs-specs"
+OPTIONS = {NPROC: "device_counts", LOGS: "logs_specs"}
 EXITED = "has ended the launcher with os._exit(9), in "
 FORTY = 40.0  # seconds that a launch sleeps which is not stopped
 
@@ -185,74 +186,34 @@ def test_what_plugins_print_in_a_launch_goes_to_stderr(evil, argv):
 
 def test_what_a_plugin_prints_to_a_stderr_that_takes_nothing_does_not_hold_the_launcher(evil):
     """The hook's thread keeps the lock of the stream for good."""
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    with contextlib.suppress(BlockingIOError):
-        while True:
-            os.write(writer, b"x" * 4096)
-    os.set_blocking(writer, True)
     evil.environ.pop("PYTHONUNBUFFERED", None)
     argv = ["-p", "prints-when-started", "--no-python", "sh", "-c", "exit 3"]
-    launch = subprocess.Popen(
-        [sys.executable, "-m", "plaunch", *argv],
-        cwd=evil.folder,
-        env=evil.environ,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=writer,
-    )
-    try:
-        assert launch.wait(FORTY) == 3
-    finally:
-        os.close(writer)
-        os.close(reader)  # ends whoever writes
-        launch.kill()
-        launch.wait()
+    with full_pipe() as writer:
+        launch = evil.popen(*argv, stdout=subprocess.DEVNULL, stderr=writer)
+        try:
+            assert launch.wait(FORTY) == 3
+        finally:
+            end_launch(launch)
 
 
-# name: (options, exit code, what is said)
-PROBLEMS = {
-    "os._exit at import": (
-        ["-p", "exits-at-import"],
-        *(9, f"plaunch: plugin 'exits-at-import' {RELEASE}exits) {EXITED}"),
-    ),
-    "os._exit in a hook": (
-        ["-p", "exits-in-a-hook"],
-        *(9, f"plaunch: plugin 'exits-in-a-hook' {RELEASE}hooks) {EXITED}"),
-    ),
-    "os._exit in a device counter": (
-        ["-p", "device_counts:exits", "--nproc-per-node=exits"],
-        *(9, f"plaunch: device counter 'exits' {RELEASE}components) {EXITED}"),
-    ),
-    "a slow import": (
-        ["-p", "slow-import"],
-        *(0, f"plugin 'slow-import' {RELEASE}slow_import) took 1."),
-    ),
-    "a hook that fails": (
-        ["-p", "fails-when-started"],
-        *(0, f"plugin 'fails-when-started' {RELEASE}hooks) failed in plaunch_w"),
-    ),
-    "a hook that contributes and fails": (
-        ["-p", "fails-in-worker-env"],
-        *(110, f"plugin 'fails-in-worker-env' {RELEASE}hooks) failed in pla"),
-    ),
-    "a logs spec that fails": (
-        ["-p", "logs_specs:fails", "--logs-specs=fails"],
-        *(110, f"logs spec 'fails' {RELEASE}components) failed: ValueError"),
-    ),
-    "what sys.exit says": (
-        ["-p", "device_counts:leaves-a-message", "--nproc-per-node=leaves-a-message"],
-        *(110, "SystemExit: the driver is broken"),
-    ),
-}
-
-
-@pytest.mark.parametrize("name", PROBLEMS)
-def test_a_problem_is_explained_with_distribution_and_version(evil, name):
-    argv, code, said = PROBLEMS[name]
+@pytest.mark.parametrize(
+    ("plugin", "option", "code", "said"),
+    [
+        ("exits-at-import", "", 9, f"plaunch: plugin {{}} {RELEASE}exits) {EXITED}"),
+        ("exits-in-a-hook", "", 9, f"plaunch: plugin {{}} {RELEASE}hooks) {EXITED}"),
+        ("exits", NPROC, 9, f"plaunch: device counter {{}} {RELEASE}components) {EXITED}"),
+        ("slow-import", "", 0, f"plugin {{}} {RELEASE}slow_import) took 1."),
+        ("fails-when-started", "", 0, f"plugin {{}} {RELEASE}hooks) failed in plaunch_w"),
+        ("fails-in-worker-env", "", 110, f"plugin {{}} {RELEASE}hooks) failed in pla"),
+        ("fails", LOGS, 110, f"logs spec {{}} {RELEASE}components) failed: ValueError"),
+        ("leaves-a-message", NPROC, 110, "SystemExit: the driver is broken"),
+    ],
+)
+def test_a_problem_is_explained_with_distribution_and_version(evil, plugin, option, code, said):
+    argv = ["-p", f"{OPTIONS[option]}:{plugin}", f"{option}={plugin}"] if option else ["-p", plugin]
     done = evil.run(*argv, "--no-python", "sleep", "0.2")
     assert done.returncode == code
-    assert said in done.stderr
+    assert said.format(repr(plugin)) in done.stderr
     assert "internal error" not in done.stderr
 
 

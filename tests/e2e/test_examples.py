@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -24,19 +23,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.heavy]
 class Training:
     """One launch of the example with two workers, and what it has printed so far."""
 
-    def __init__(self, module, folder, environ, argv):
-        self.errors = folder / "stderr.txt"
+    def __init__(self, plaunch, *argv, **settings):
+        self.errors = plaunch.folder / "stderr.txt"
         self.lines = []
         with self.errors.open("w") as errors:
-            self.launcher = subprocess.Popen(
-                [sys.executable, "-m", module, "--nproc-per-node=2", *argv],
-                cwd=folder,
-                env=environ,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-            )
+            streams = {"stdout": subprocess.PIPE, "stderr": errors, "text": True}
+            self.launcher = plaunch.popen("--nproc-per-node=2", *argv, **settings, **streams)
 
     def read_until(self, text):
         """Read lines up to the first one that contains `text`, and return that one."""
@@ -72,13 +64,12 @@ def train(plaunch):
     """Start trainings in one folder; what still runs at the end of the test is killed."""
     trainings = []
 
-    def start(launcher, *argv, **more):
-        environ = {**plaunch.environ, **more}
+    def start(launcher, *argv, **environ):
         if launcher == "torchrun":
             # Else the workers of a second attempt find the first one's addresses in its store and
             # may hang: torch 2.13 keeps one store for all attempts.
             environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
-        training = Training(LAUNCHERS[launcher], plaunch.folder, environ, argv)
+        training = Training(plaunch, *argv, module=LAUNCHERS[launcher], environ=environ)
         trainings.append(training)
         return training
 

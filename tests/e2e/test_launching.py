@@ -186,15 +186,29 @@ def test_console_events(plaunch):
         assert event in done.stderr
 
 
+def shown(plaunch, count):
+    """The environments of workers, which have run `SHOW_ENV`."""
+    paths = [plaunch.folder / f"env-{rank}.json" for rank in range(count)]
+    return [json.loads(path.read_text()) for path in paths]
+
+
+def run_static(plaunch, *nodes):
+    """Run static nodes on this host, each with options of its own, until all have succeeded."""
+    script, port = plaunch.write("show.py", SHOW_ENV), free_port()
+    argv = [f"--nnodes={len(nodes)}", "--master-addr=127.0.0.1", f"--master-port={port}"]
+    programs = [
+        ["-m", "plaunch", *argv, f"--node-rank={rank}", *own, script]
+        for rank, own in enumerate(nodes)
+    ]
+    for done in run_all(programs, cwd=plaunch.folder, env=plaunch.environ):
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    return port
+
+
 def test_two_static_nodes_on_one_host(plaunch):
     """Two agents compute one world; the worker of rank 0 hosts the store that the other joins."""
-    script = plaunch.write("show.py", SHOW_ENV)
-    port = free_port()
-    argv = ["--nnodes=2", "--nproc-per-node=2", "--master-addr=127.0.0.1", f"--master-port={port}"]
-    nodes = [["-m", "plaunch", *argv, f"--node-rank={rank}", script] for rank in range(2)]
-    for done in run_all(nodes, cwd=plaunch.folder, env=plaunch.environ):
-        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    worlds = [json.loads((plaunch.folder / f"env-{rank}.json").read_text()) for rank in range(4)]
+    port = run_static(plaunch, ["--nproc-per-node=2"], ["--nproc-per-node=2"])
+    worlds = shown(plaunch, 4)
     assert [env["GROUP_RANK"] for env in worlds] == ["0", "0", "1", "1"]
     assert {env["WORLD_SIZE"] for env in worlds} == {"4"}
     assert {env["MASTER_PORT"] for env in worlds} == {str(port)}
@@ -203,14 +217,8 @@ def test_two_static_nodes_on_one_host(plaunch):
 
 def test_unlike_static_nodes(plaunch):
     """They tell node 0 what they run, on the port where its workers listen later."""
-    script = plaunch.write("show.py", SHOW_ENV)
-    argv = ["-m", "plaunch", "--nnodes=2", "--master-addr=127.0.0.1", "--master-port"]
-    argv.append(str(free_port()))
-    mine = [*argv, "--node-rank=0", "--nproc-per-node=1", "--role=boss", script]
-    others = [*argv, "--node-rank=1", "--nproc-per-node=2", script]
-    for done in run_all([mine, others], cwd=plaunch.folder, env=plaunch.environ):
-        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    worlds = [json.loads((plaunch.folder / f"env-{rank}.json").read_text()) for rank in range(3)]
+    run_static(plaunch, ["--nproc-per-node=1", "--role=boss"], ["--nproc-per-node=2"])
+    worlds = shown(plaunch, 3)
     assert [env["GROUP_RANK"] for env in worlds] == ["0", "1", "1"]
     assert {env["WORLD_SIZE"] for env in worlds} == {"3"}
     assert [env["ROLE_RANK"] for env in worlds] == ["0", "0", "1"]

@@ -15,13 +15,7 @@ from plaunch_network import HeldPort
 from helpers.programs import run_python
 from helpers.terminals import Terminal
 
-
-@pytest.fixture
-def plaunch(plaunch):
-    """Launches that say what they say to everybody."""
-    del plaunch.environ["LOGLEVEL"]
-    return plaunch
-
+pytestmark = pytest.mark.usefixtures("loud")
 
 SHOW = "import json, os; print(json.dumps(dict(os.environ)))"
 

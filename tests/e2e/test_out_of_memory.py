@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
-import textwrap
 
 import pytest
 
@@ -42,18 +40,12 @@ def memory_group():
     pytest.skip("no memory control group can be made here")
 
 
-def test_a_worker_without_memory_is_said_to_be_one(memory_group, tmp_path):
-    script = tmp_path / "greedy.py"
-    script.write_text(textwrap.dedent(GREEDY))
-    launch = f'echo $$ > {memory_group}/cgroup.procs && exec "$@"'
-    plaunch = [sys.executable, "-m", "plaunch", "--nproc-per-node=2", str(script)]
-    done = subprocess.run(
-        ["sh", "-c", launch, "sh", *plaunch],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 128 + 9, done.stderr
-    assert "rank 1" in done.stderr
-    assert "out-of-memory killer" in done.stderr
+def test_a_worker_without_memory_is_said_to_be_one(memory_group, plaunch):
+    script = plaunch.write("greedy.py", GREEDY)
+    within = ["sh", "-c", f'echo $$ > {memory_group}/cgroup.procs && exec "$@"', "sh"]
+    words = ["--nproc-per-node=2", script]
+    with plaunch.popen(*words, within=within, stderr=subprocess.PIPE, text=True) as launch:
+        _, err = launch.communicate(timeout=60)
+    assert launch.returncode == 128 + 9, err
+    assert "rank 1" in err
+    assert "out-of-memory killer" in err

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from plaunch_rendezvous_etcd.testing import EtcdUnavailableError
 
+from helpers.faults import raising
 from helpers.programs import run_python
 
 BENCHMARKS = Path(__file__).parent.parent.parent / "benchmarks"
@@ -121,9 +122,6 @@ def test_what_a_benchmark_lacks_is_said(run_all, script):
 
 
 def test_what_is_needed_may_be_missing(run_all, monkeypatch):
-    def find_etcd():
-        raise EtcdUnavailableError("no server")
-
     monkeypatch.setattr(run_all, "find_spec", {}.get)
     monkeypatch.setattr(run_all, "find_etcd", lambda: "/usr/bin/etcd")
     missing = {
@@ -132,7 +130,7 @@ def test_what_is_needed_may_be_missing(run_all, monkeypatch):
         "etcd": "grpcio is not installed",
     }
     assert run_all.find_missing() == missing
-    monkeypatch.setattr(run_all, "find_etcd", find_etcd)
+    monkeypatch.setattr(run_all, "find_etcd", raising(EtcdUnavailableError("no server")))
     assert run_all.find_missing() == missing | {"etcd": "no server"}
     monkeypatch.setattr(run_all, "find_spec", dict.fromkeys(["torch", "opentelemetry"], 1).get)
     assert run_all.find_missing() == {"etcd": "no server"}

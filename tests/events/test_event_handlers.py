@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 from plaunch.errors import UsageError
@@ -12,15 +13,18 @@ from plaunch_events import SCHEMA
 from plaunch_events.console import ConsoleEventHandler
 from plaunch_events.null import NullEventHandler
 
+from helpers.faults import raising
+
 CONTEXT = PluginContext(run_id="exp7", role="default", host="gpu-07")
 NOON = time.mktime((2026, 1, 31, 12, 0, 0, 0, 0, -1))
 ZONE = time.strftime("%z", time.localtime(NOON))
 
 
-def line_of(name="torchelastic.worker.status.SUCCEEDED", source=EventSource.AGENT, **metadata):
+def line_of(name="torchelastic.worker.status.SUCCEEDED", context=CONTEXT, at=0.25, **metadata):
+    """What is said of an event of the agent, which came so many seconds after noon."""
     stream = io.StringIO()
-    event = Event(name, source, NOON + 0.25, metadata)
-    ConsoleEventHandler(CONTEXT, stream).handle(event)
+    event = Event(name, EventSource.AGENT, NOON + at, metadata)
+    ConsoleEventHandler(context, stream).handle(event)
     text = stream.getvalue()
     assert text.endswith("\n")
     assert text.count("\n") == 1
@@ -90,9 +94,7 @@ def test_a_strange_name_cannot_break_the_line():
     ("fraction", "shown"), [(0.0, "000"), (0.0015, "001"), (0.9996, "999"), (0.0625, "062")]
 )
 def test_milliseconds_are_cut_not_rounded_into_the_next_second(fraction, shown):
-    stream = io.StringIO()
-    ConsoleEventHandler(CONTEXT, stream).handle(Event("x", EventSource.AGENT, NOON + fraction))
-    assert stream.getvalue().startswith(f"2026-01-31 12:00:00.{shown}{ZONE} ")
+    assert line_of(at=fraction).startswith(f"2026-01-31 12:00:00.{shown}{ZONE} ")
 
 
 def test_a_line_is_one_write_that_is_flushed():
@@ -114,12 +116,9 @@ def test_a_line_is_one_write_that_is_flushed():
 
 
 def test_a_stream_that_is_gone_raises_for_the_agent_to_report():
-    class Gone(io.StringIO):
-        def write(self, _text):
-            raise BrokenPipeError
-
+    gone = SimpleNamespace(write=raising(BrokenPipeError()))
     with pytest.raises(BrokenPipeError):
-        ConsoleEventHandler(CONTEXT, Gone()).handle(Event("x", EventSource.AGENT))
+        ConsoleEventHandler(CONTEXT, gone).handle(Event("x", EventSource.AGENT))
 
 
 def test_a_process_without_stderr_is_no_error(monkeypatch):
@@ -246,11 +245,9 @@ def test_every_event_of_the_stream_has_a_sentence_of_one_line(name):
 
 
 def test_all_metadata_when_asked():
-    stream = io.StringIO()
     context = PluginContext(run_id="exp7", role="r", host="h", options={"keys": "all"})
-    event = Event("plaunch.state.changed", EventSource.AGENT, NOON, {"old": "INIT", "new": "X"})
-    ConsoleEventHandler(context, stream).handle(event)
-    assert stream.getvalue().endswith(" AGENT plaunch.state.changed old=INIT new=X\n")
+    line = line_of("plaunch.state.changed", context, old="INIT", new="X")
+    assert line.endswith(" AGENT plaunch.state.changed old=INIT new=X")
 
 
 def test_a_word_that_is_no_choice_of_keys():

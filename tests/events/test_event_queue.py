@@ -13,6 +13,7 @@ from plaunch_events.event_queue import EventQueue, close_queues
 
 from helpers.calls import Call
 from helpers.clock import Clock
+from helpers.faults import raising
 from helpers.waiting import wait_until
 
 DEADLINE = 20.0  # seconds, for what must happen
@@ -226,11 +227,9 @@ def test_a_handler_that_always_fails_spoils_nothing_for_others(caplog):
 
 @pytest.mark.parametrize("error", [OSError("still full"), SystemExit("no")])
 def test_a_handler_that_cannot_close(caplog, error):
-    class Broken(Kept):
-        def close(self):
-            raise error
-
-    close(EventQueue("broken", Broken()))
+    broken = Kept()
+    broken.close = raising(error)
+    close(EventQueue("broken", broken))
     assert str(error) in caplog.text
 
 
@@ -282,9 +281,7 @@ def test_a_rest_does_not_wait_for_ever_for_a_handler():
 
 
 def test_no_thread_can_be_had(monkeypatch, caplog):
-    def refuse(self):
-        raise RuntimeError("can't start new thread")
-
+    refuse = raising(RuntimeError("can't start new thread"))
     monkeypatch.setattr(threading.Thread, "start", refuse)
     delivery = EventQueue("kept", Kept())
     delivery.put(event())

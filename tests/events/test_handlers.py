@@ -11,16 +11,8 @@ from plaunch.plugin import PluginContext, PluginManager
 from plaunch_events import find_event_handlers, parse_event_conf
 from plaunch_events.handlers import create_event_queues, parse_names
 
+from helpers.faults import raising
 from helpers.hooks import plugin_of
-
-
-def raising(error):
-    """A function that raises it."""
-
-    def fail(*given):
-        raise error
-
-    return fail
 
 
 def test_a_comma_in_a_value():

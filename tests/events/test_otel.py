@@ -321,19 +321,18 @@ def sent(requests):
     ]
 
 
-def wait_for_end(process):
-    """It is left to itself, but this test is still its parent."""
-    process.returncode = None
-    return process.wait(DEADLINE)
+def closed(handler):
+    """Close it, and wait for the process that exports; its exit code."""
+    handler.close()
+    handler._process.returncode = None  # it is left to itself, but this test is still its parent
+    return handler._process.wait(DEADLINE)
 
 
 @pytest.mark.usefixtures("in_a_hurry")
 def test_spans_reach_a_server_by_otlp(monkeypatch):
     with collector() as (requests, _, url):
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
-        handler = handled(SUCCESS, wait="0")
-        handler.close()
-        assert wait_for_end(handler._process) == 0
+        assert closed(handled(SUCCESS, wait="0")) == 0
     assert {path for path, _ in requests} == {"/v1/traces"}
     assert sorted(sent(requests)) == sorted(row[0] for row in table(spans_of(SUCCESS)))
 
@@ -344,10 +343,8 @@ def test_a_server_that_hangs_keeps_nobody(monkeypatch):
     monkeypatch.setattr(otel, "MAX_WAIT", 0.05)
     with collector(delay=2.0) as (_, arrived, url):
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
-        handler = handled(SUCCESS)
-        handler.close()
+        closed(handled(SUCCESS))
         assert arrived.wait(DEADLINE)
-        wait_for_end(handler._process)
 
 
 @pytest.mark.usefixtures("in_a_hurry")
@@ -357,8 +354,7 @@ def test_the_process_begins_with_the_workers_and_no_sooner(monkeypatch):
     assert handler._process is None
     handler.handle(events_of(*LAUNCH)[-1])
     assert handler._process is not None
-    handler.close()
-    wait_for_end(handler._process)
+    closed(handler)
 
 
 def test_the_process_takes_the_time_that_nobody_else_wants(monkeypatch):

@@ -32,6 +32,8 @@ def seconds_of(*history):
 
 
 FAILED = {"exit_code": 1, "stopped": False}
+WELL = {"exit_code": 0, "stopped": False}
+SUCCEEDED = {"old": "HEALTHY", "new": "SUCCEEDED"}
 UP = [(0, "launcher.started"), (1, "rendezvous.begun"), (3, "rendezvous.completed")]
 TRAINS = [*UP, (4, "workers.started"), (4, "state.changed", {"old": "INIT", "new": "HEALTHY"})]
 FAILS = [
@@ -49,21 +51,12 @@ AGAIN = [(13, "rendezvous.begun"), (15, "rendezvous.completed"), (16, "workers.s
 HISTORIES = {
     "nothing": ([], {}, 0),
     "success": (
-        [
-            *TRAINS,
-            (9, "state.changed", {"old": "HEALTHY", "new": "SUCCEEDED"}),
-            (11, "launcher.finished"),
-        ],
+        [*TRAINS, (9, "state.changed", SUCCEEDED), (11, "launcher.finished")],
         {"starting": 2, "waiting": 4, "training": 5},
         0,
     ),
     "a failure, a restart, success": (
-        [
-            *FAILS,
-            *AGAIN,
-            (20, "state.changed", {"old": "HEALTHY", "new": "SUCCEEDED"}),
-            (20, "launcher.finished"),
-        ],
+        [*FAILS, *AGAIN, (20, "state.changed", SUCCEEDED), (20, "launcher.finished")],
         {"starting": 2, "waiting": 2, "training": 10, "lost": 6},
         1,
     ),
@@ -131,7 +124,7 @@ HISTORIES = {
     "a failure elsewhere after success here": (
         [
             *TRAINS,
-            (6, "state.changed", {"old": "HEALTHY", "new": "SUCCEEDED"}),
+            (6, "state.changed", SUCCEEDED),
             (10, "failure"),
             *AGAIN,
             (17, "launcher.finished"),
@@ -151,11 +144,7 @@ HISTORIES = {
         0,
     ),
     "a worker that ends well ends nothing": (
-        [
-            *TRAINS,
-            (6, "worker.exited", {"exit_code": 0, "stopped": False}),
-            (9, "launcher.finished"),
-        ],
+        [*TRAINS, (6, "worker.exited", WELL), (9, "launcher.finished")],
         {"starting": 2, "waiting": 2, "training": 5},
         0,
     ),
@@ -200,12 +189,12 @@ NAMES = [
     ("rendezvous.failed", {}),
     ("workers.started", {}),
     ("worker.exited", FAILED),
-    ("worker.exited", {"exit_code": 0, "stopped": False}),
+    ("worker.exited", WELL),
     ("failure", {}),
     ("restart", {"cause": "failure"}),
     ("signal.received", {"action": "stop"}),
     ("stop.step", {"step": "killed"}),
-    ("state.changed", {"old": "HEALTHY", "new": "SUCCEEDED"}),
+    ("state.changed", SUCCEEDED),
     ("state.changed", {"old": "HEALTHY", "new": "STOPPED"}),
     ("launcher.finished", {}),
     ("of.another.kind", {}),

@@ -6,6 +6,7 @@ import json
 import signal
 import sys
 
+import pytest
 from plaunch.agent import (
     LocalElasticAgent,
     RunResult,
@@ -96,10 +97,29 @@ class PretendAgent(SimpleElasticAgent):
     def _shutdown(self, death_sig=signal.SIGTERM, timeout=None):
         self.calls.append(f"shutdown {death_sig.name}")
 
+    def fails(self, kind, match=None):
+        """Run to the error, at which the workers are stopped and all is shut down; the error."""
+        with pytest.raises(kind, match=match) as caught:
+            self.run()
+        assert self.calls == ["start", "stop", "shutdown SIGTERM"]
+        return caught.value
+
     def started(self):
         """The attempt and the round of every start."""
         groups = [m.group for m in self.told.of(notifications.WorkersStarted)]
         return [(group.attempt, group.round) for group in groups]
+
+
+def and_then(thing, name, act):
+    """Let something happen whenever this method of a thing has been called."""
+    method = getattr(thing, name)
+
+    def call(*args, **options):
+        result = method(*args, **options)
+        act()
+        return result
+
+    setattr(thing, name, call)
 
 
 # What a worker's script begins with. `up` makes a file `<round>.<attempt>.<rank>`.

@@ -1,6 +1,10 @@
-"""A clock that a test sets."""
+"""A clock that a test sets, and the time zone that it wants."""
 
 from __future__ import annotations
+
+import time
+
+import pytest
 
 
 class Clock:
@@ -11,3 +15,13 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+@pytest.fixture
+def utc(monkeypatch):
+    """This process is in that time zone; who wants it imports the fixture."""
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()

@@ -35,6 +35,19 @@ def running_python(*arguments, **options):
             process.kill()
 
 
+def end_launch(process):
+    """End a launch that a failed test has left, and its workers.
+
+    Those have sessions of their own, and SIGTERM is for the launcher to pass on.
+    """
+    if process.poll() is None:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(BOUND)
+    process.kill()
+    process.wait()
+
+
 def run_all(programs, timeout=2 * BOUND, **options):
     """Run `python WORDS` for the words of each program at the same time; the results, in order.
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from helpers.gates import gate  # noqa: F401 - a fixture
+
 
 @pytest.fixture
 def script(tmp_path):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -21,19 +19,12 @@ from plaunch.process import ChildFailedError
 from plaunch.testing import FakeRendezvous
 from plaunch_events import COMMON_KEYS, SCHEMA
 
+from helpers.faults import raising
 from helpers.hooks import plugin_of
-from helpers.programs import run_python
+from helpers.pipes import full_pipe
+from helpers.programs import run_python, running_python
 
 DEADLINE = 60.0  # seconds
-
-
-def raising(error):
-    """A function that raises it."""
-
-    def fail(*given):
-        raise error
-
-    return fail
 
 
 class Kept:
@@ -72,6 +63,16 @@ class Kept:
     @property
     def names(self):
         return [event.name.removeprefix("plaunch.") for event in self.events]
+
+    @property
+    def end(self):
+        """What was told of the end."""
+        (end,) = self.metadata("launcher.finished")
+        return end
+
+    @property
+    def outcome(self):
+        return self.end["outcome"], self.end["exit_code"]
 
     def metadata(self, name):
         return [event.metadata for event in self.events if event.name == f"plaunch.{name}"]
@@ -139,8 +140,7 @@ def test_success(kept):
         *["worker.exited", "worker.exited", "state.changed", "launcher.finished"],
     ]
     check(kept)
-    (end,) = kept.metadata("launcher.finished")
-    assert (end["outcome"], end["exit_code"], end["ranks"]) == ("succeeded", 0, "0-1")
+    assert (kept.outcome, kept.end["ranks"]) == (("succeeded", 0), "0-1")
 
 
 def test_a_failure_and_a_restart(kept):
@@ -173,7 +173,7 @@ def test_a_failure_and_a_restart(kept):
     (restart,) = kept.metadata("restart")
     assert (restart["cause"], restart["attempt"]) == ("failure", 1)
     assert "rank 1" in restart["reason"]
-    (end,) = kept.metadata("launcher.finished")
+    end = kept.end
     assert end["outcome"] == "succeeded"
     assert end["seconds_lost"] > 0
     parts = ("waiting", "starting", "training", "stopping", "lost")
@@ -185,9 +185,8 @@ def test_a_final_failure(kept):
         launch("raise SystemExit(7)", kept, nproc_per_node=1)
     check(kept)
     assert kept.names[-3:] == ["state.changed", "failure", "launcher.finished"]
-    (end,) = kept.metadata("launcher.finished")
-    assert (end["outcome"], end["exit_code"]) == ("failed", 7)
-    assert end["reason"].startswith("rank 0 on ")
+    assert kept.outcome == ("failed", 7)
+    assert kept.end["reason"].startswith("rank 0 on ")
 
 
 def test_a_signal(kept):
@@ -198,8 +197,7 @@ def test_a_signal(kept):
     (received,) = kept.metadata("signal.received")
     assert (received["signal_name"], received["action"]) == ("SIGTERM", "stop")
     assert [step["step"] for step in kept.metadata("stop.step")] == ["signalled", "gone"]
-    (end,) = kept.metadata("launcher.finished")
-    assert (end["outcome"], end["exit_code"]) == ("signalled", 143)
+    assert kept.outcome == ("signalled", 143)
 
 
 def test_a_worker_that_has_to_be_killed(kept):
@@ -223,11 +221,9 @@ def test_a_worker_that_has_to_be_killed(kept):
 
 
 def test_a_rendezvous_that_fails(kept):
-    class Alone(FakeRendezvous):
-        def next_rendezvous(self):
-            raise RendezvousError("nobody came\nfor an hour")
-
-    nobody = plugin_of(plaunch_rendezvous_backends=lambda: {"nobody": lambda _: Alone()})
+    alone = FakeRendezvous()
+    alone.next_rendezvous = raising(RendezvousError("nobody came\nfor an hour"))
+    nobody = plugin_of(plaunch_rendezvous_backends=lambda: {"nobody": lambda _: alone})
     with pytest.raises(RendezvousError):
         launch("", kept, nobody, rdzv_backend="nobody")
     assert kept.names == [*START[:2], "rendezvous.failed", "launcher.finished"]
@@ -240,8 +236,7 @@ def test_an_error_before_there_is_an_agent(kept):
     with pytest.raises(UsageError):
         launch("", kept, rdzv_configs={"no_such_option": 1}, rdzv_backend="static")
     assert kept.names == ["launcher.started", "launcher.finished"]
-    (end,) = kept.metadata("launcher.finished")
-    assert (end["outcome"], end["exit_code"]) == ("error", 2)
+    assert kept.outcome == ("error", 2)
     check(kept)
 
 
@@ -290,26 +285,11 @@ def test_a_launcher_whose_handler_never_returns_exits(tmp_path, script):
 
 
 def test_a_console_that_nobody_reads_keeps_no_launcher(script):
-    reader, writer = os.pipe()
-    with contextlib.suppress(BlockingIOError):
-        os.set_blocking(writer, False)
-        while os.write(writer, b"x" * 65536):
-            pass
-    os.set_blocking(writer, True)
-    try:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "plaunch", "--event-log-handler=console", str(script)],
-            stderr=writer,
-            env={**os.environ, "LOGLEVEL": "CRITICAL"},
-        )
-        try:
+    words = ["-m", "plaunch", "--event-log-handler=console", script]
+    environ = {**os.environ, "LOGLEVEL": "CRITICAL"}
+    with full_pipe() as writer:
+        with running_python(*words, stderr=writer, env=environ) as process:
             assert process.wait(DEADLINE) == 0
-        finally:
-            process.kill()
-            process.wait()
-    finally:
-        os.close(reader)
-        os.close(writer)
 
 
 def test_a_handler_that_raises_is_named_and_the_others_go_on(kept, caplog):

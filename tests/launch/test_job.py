@@ -14,6 +14,8 @@ from plaunch.process import ChildFailedError, ProcessFailure
 from plaunch.rendezvous import JobSettings
 from plaunch.testing import FakeJobRendezvous
 
+from helpers.faults import raising
+
 ELSEWHERE = {7: ProcessFailure(1, 12, 17, "", host="b", last_lines=["oh no"])}
 
 
@@ -93,10 +95,8 @@ def test_others_who_have_not_finished_are_waited_for_as_long_as_asked(backend, c
 
 
 def test_the_job_goes_on_without_a_host_whose_workers_cannot_be_ended(backend, monkeypatch):
-    def run(agent):
-        raise UnkillableWorkerError("pid 7 is stuck")
-
-    monkeypatch.setattr(LocalElasticAgent, "run", run)
+    stuck = UnkillableWorkerError("pid 7 is stuck")
+    monkeypatch.setattr(LocalElasticAgent, "run", raising(stuck))
     with pytest.raises(UnkillableWorkerError):
         launch(backend)
     assert backend.released == ["leave"]

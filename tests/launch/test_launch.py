@@ -18,6 +18,7 @@ from plaunch.plugin.manager import PluginManager
 from plaunch.process import ChildFailedError
 from plaunch.testing import FakeRendezvous
 
+from helpers.faults import raising
 from helpers.hooks import plugin_of
 
 # A spawned worker imports what it runs by name.
@@ -138,11 +139,8 @@ def test_nothing_to_launch():
         launch_agent(config(), None, [])
 
 
-def fail(context=None):
-    raise KeyError("oops")
-
-
 # Factories that fail in ways that are nobody else's fault.
+fail = raising(KeyError("oops"))
 BROKEN = plugin_of(
     "Broken",
     plaunch_rendezvous_backends=lambda: {"broken": fail},
@@ -186,9 +184,7 @@ def test_a_stop_signal_leaves_the_rendezvous_without_shutting_it_down(script):
 
 
 def test_an_unknown_failure_of_plaunch_itself_is_said_to_be_one(monkeypatch, capsys, script):
-    def explode(*args, **kwargs):
-        raise ZeroDivisionError("impossible")
-
+    explode = raising(ZeroDivisionError("impossible"))
     monkeypatch.setattr("plaunch.launch.launch_agent", explode)
     assert main([str(script)]) == 1
     shown = capsys.readouterr().err
@@ -197,18 +193,15 @@ def test_an_unknown_failure_of_plaunch_itself_is_said_to_be_one(monkeypatch, cap
 
 
 @pytest.mark.parametrize("start_method", ["fork", "spawn"])
-def test_a_fork_beside_a_hook_that_has_not_returned_is_said(monkeypatch, caplog, start_method):
-    opened = threading.Event()
-
-    stands = plugin_of(plaunch_before_rendezvous=lambda: opened.wait(60))
+def test_a_fork_beside_a_hook_that_has_not_returned_is_said(
+    monkeypatch, caplog, gate, start_method
+):
+    stands = plugin_of(plaunch_before_rendezvous=lambda: gate.wait(60))
     monkeypatch.setattr(notifier, "TIME_BOUND", 0.01)
     launch = elastic_launch(
         config(start_method=start_method), functions.rank_and_arguments, plugins=[stands]
     )
-    try:
-        assert launch() == {0: (0, ()), 1: (1, ())}
-    finally:
-        opened.set()
+    assert launch() == {0: (0, ()), 1: (1, ())}
     said = [record.getMessage() for record in caplog.records]
     warned = [text for text in said if "has not returned from a hook; workers are forked" in text]
     assert len(warned) == (start_method == "fork")

@@ -8,19 +8,17 @@ from plaunch_membership.testing import MemoryBoard
 from plaunch_testing.conformance import RendezvousConformance, RendezvousStoreConformance
 
 
-class TestMemoryStore(RendezvousStoreConformance):
+class OnABoard:
     @pytest.fixture(autouse=True)
     def _board(self):
         self.board = MemoryBoard()
 
+
+class TestMemoryStore(OnABoard, RendezvousStoreConformance):
     def connect(self):
         return self.board.connect()
 
 
-class TestRendezvousOverMemory(RendezvousConformance):
-    @pytest.fixture(autouse=True)
-    def _board(self):
-        self.board = MemoryBoard()
-
+class TestRendezvousOverMemory(OnABoard, RendezvousConformance):
     def create(self, params):
         return DynamicRendezvousHandler(params, self.board.connect, address="127.0.0.1")

@@ -21,6 +21,7 @@ from plaunch_membership import handler as handler_module
 
 from helpers.calls import Call, at_once
 from helpers.clock import Clock
+from helpers.faults import raising
 from helpers.ports import free_port
 from helpers.waiting import wait_until
 
@@ -480,10 +481,7 @@ def test_a_node_that_nobody_needs_any_more_says_so(create):
     ],
 )
 def test_a_store_that_does_not_answer_is_what_is_waited_for(create, problem, text):
-    def connect():
-        raise RendezvousConnectionError(problem)
-
-    handler = create(connect=connect)
+    handler = create(connect=raising(RendezvousConnectionError(problem)))
     assert handler.describe_wait() == "the store at board"
     waits(handler, text)
 

@@ -36,7 +36,8 @@ def names(placed):
 
 
 CASES = {
-    # name: (nodes in order of arrival, at most how many, members in order of rank, spares)
+    # name: (nodes in order of arrival, at most how many, members in order of rank, spares, and who
+    # is refused, if anybody is)
     "nobody": ("", 4, "", ""),
     "as they arrive": ("a b c", 4, "a b c", ""),
     "the host of the store first": ("a b c*", 4, "c a b", ""),
@@ -62,36 +63,26 @@ CASES = {
     "the lowest indexes": ("a@3 b@2 c@1 d@0", 2, "d c", "b a"),
     "a spare takes the free place": ("s a<0", 2, "a s", ""),
     "the host may be a spare": ("a b h*", 2, "a b", "h"),
+    "the later one of two with the same index is refused": ("a@1 b@1 c d@1", 4, "c a", "", "b d"),
+    "that of the round before stays": ("n@0 a@0<0 b@1<1", 4, "a b", "", "n"),
+    "a refused node takes nobody's place": ("a@0 b@0 c", 2, "a c", "", "b"),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_places(name):
-    words, max_nodes, members, spares = CASES[name]
+    words, max_nodes, members, spares, *refused = CASES[name]
     placement = place(nodes(*words.split()), max_nodes)
     assert (names(placement.members), names(placement.spares)) == (members, spares)
-    assert placement.refused == []
+    assert names(refusal.node for refusal in placement.refused) == "".join(refused)
 
 
-def test_the_later_one_of_two_with_the_same_index_is_refused():
-    placement = place(nodes("a@1", "b@1", "c", "d@1"), 4)
-    assert names(placement.members) == "c a"
-    assert [refusal.node.node for refusal in placement.refused] == ["b", "d"]
-    assert placement.refused[0].reason == (
+def test_who_is_refused_is_told_why():
+    (refusal,) = place(nodes("a@1", "b@1"), 4).refused
+    assert refusal.reason == (
         "node index 1 was given to both host-a (a) and host-b (b); "
         "give each node its own --node-rank"
     )
-
-
-def test_of_two_with_the_same_index_the_one_of_the_round_before_stays():
-    placement = place(nodes("n@0", "a@0<0", "b@1<1"), 4)
-    assert names(placement.members) == "a b"
-    assert [refusal.node.node for refusal in placement.refused] == ["n"]
-
-
-def test_a_refused_node_takes_nobodys_place():
-    placement = place(nodes("a@0", "b@0", "c"), 2)
-    assert (names(placement.members), names(placement.spares)) == ("a c", "")
 
 
 def claims(crowd, ranks=None):

@@ -41,6 +41,12 @@ def over_the_wire(failures):
     ]
 
 
+def report_of(told, known=None):
+    """What a node makes of what others have told: all failures, and the error of the job."""
+    failures, first = from_job_failures(told, known or {})
+    return failures, ChildFailedError("train.py", failures, first=first)
+
+
 def launcher(text, exitcode=1, host="b"):
     failure = make(-1, exitcode)
     failure.host, failure.message, failure.error_file_data = host, text, {"message": text}
@@ -159,9 +165,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize("detail", HOSTILE)
 def test_details_of_a_wrong_kind_are_left_out(detail):
-    told = JobFailure(5, 100.0, "rank 5 on b failed", detail)
-    failures, first = from_job_failures([told], {})
-    error = ChildFailedError("train.py", failures, first=first)
+    failures, error = report_of([JobFailure(5, 100.0, "rank 5 on b failed", detail)])
     assert error.exit_code == 1
     assert "an unknown host" in str(error) or failures[5].host
     assert failures[5].timestamp == 100.0
@@ -190,8 +194,7 @@ def test_nothing_that_a_node_says_disturbs_a_terminal():
 def test_no_number_breaks_the_report(number):
     names = ("local_rank", "pid", "exit_code", "timestamp")
     told = JobFailure(5, number if abs(number) < 1e308 else 1e308, "", dict.fromkeys(names, number))
-    failures, first = from_job_failures([told], {})
-    error = ChildFailedError("train.py", failures, first=first)
+    failures, error = report_of([told])
     assert error.exit_code in range(1, 256)
     assert len(str(error)) < 1000
     assert failures[5].timestamp_isoformat()
@@ -228,10 +231,8 @@ def test_a_path_that_exists_here_too_is_not_read(tmp_path):
 def test_the_first_is_what_the_nodes_agreed_on_even_if_clocks_differ():
     told = to_job_failures({3: make(3, at=200.0)})
     own = {0: make(0, at=100.0)}  # this host's clock is late
-    failures, first = from_job_failures(told, own)
-    assert (first, list(failures)) == (3, [3, 0])
-    error = ChildFailedError("train.py", failures, first=first)
-    assert error.get_first_failure()[0] == 3
+    failures, error = report_of(told, own)
+    assert (error.get_first_failure()[0], list(failures)) == (3, [3, 0])
     assert str(error).startswith("train.py FAILED: rank 3 on b: exit code 1")
     assert "Other failures (1):\n  rank 0" in str(error)
 
@@ -247,8 +248,7 @@ def test_a_node_that_failed_itself():
     (told,) = to_job_failures({-2: broken})
     assert told.rank == -1
     assert told.summary == "the launcher on b failed: plugin 'x' is broken"
-    failures, first = from_job_failures(over_the_wire([told]), {})
-    report = ChildFailedError("train.py", failures, first=first)
+    _, report = report_of(over_the_wire([told]))
     assert report.exit_code == 110
     assert str(report).startswith("train.py FAILED: the launcher on b failed\n")
     assert "    plugin 'x' is broken\n    as you see" in str(report)
@@ -260,9 +260,9 @@ def test_several_nodes_that_failed_themselves_and_a_worker():
         *to_job_failures({3: make(3)}),
         *to_job_failures({-1: launcher("KeyError('oops')", host="c")}),
     ]
-    failures, first = from_job_failures(told, {})
-    assert (first, list(failures)) == (-1, [-1, 3, -2])
-    report = str(ChildFailedError("train.py", failures, first=first))
+    failures, error = report_of(told)
+    report = str(error)
+    assert (error.get_first_failure()[0], list(failures)) == (-1, [-1, 3, -2])
     assert "the launcher on c, pid" in report
     assert "KeyError('oops')" in report
     assert "rank -" not in report

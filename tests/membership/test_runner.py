@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 
 from plaunch.errors import RendezvousConnectionError, RendezvousStateError
 from plaunch_membership.operations import Add, Set, Sleep, Wait
 
 from helpers.clock import Clock
+from helpers.faults import raising
 from helpers.waiting import wait_until
 
 BOUND = 20.0  # seconds within which everything here has long happened
@@ -177,14 +179,11 @@ def test_whoever_sleeps_is_not_overdue(run, board):
 
 
 def test_an_error_of_a_store_that_is_none_of_the_connections_ends_the_routine(run, board):
-    class Broken:
-        def add(self, key, amount):
-            raise TypeError("a defect of the backend")
-
-        def close(self):
-            raise RendezvousConnectionError("closed badly")
-
-    _, ended = run(iter_once(Add("n", 1)), Broken)
+    broken = SimpleNamespace(
+        add=raising(TypeError("a defect of the backend")),
+        close=raising(RendezvousConnectionError("closed badly")),
+    )
+    _, ended = run(iter_once(Add("n", 1)), lambda: broken)
     assert isinstance(ended.wait(), TypeError)
 
 

@@ -17,10 +17,11 @@ def of_rounds(job):
     return found
 
 
-def restart(job, *nodes):
+def restart(job, *nodes, times=1):
     """Another round, as after the failure of a worker."""
-    nodes[-1].fail()
-    job.settle(*nodes)
+    for _ in range(times):
+        nodes[-1].fail()
+        job.settle(*nodes)
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
@@ -39,8 +40,7 @@ def test_only_the_last_two_rounds_have_keys(settled, count):
 def test_many_keys_are_deleted_in_several_turns(settled):
     """Each of them is short, as a leader must hear of losses."""
     job, nodes = settled(120, max_restarts=100)
-    for _ in range(3):
-        restart(job, *nodes)
+    restart(job, *nodes, times=3)
     job.run(10.0)
     assert set(of_rounds(job)) <= {2, 3, 4}
 
@@ -53,8 +53,7 @@ def test_rounds_that_were_formed_by_leaders_before_are_deleted_too(settled):
         job.kill(leader)
         job.settle(*nodes)
         restart(job, *nodes)
-    restart(job, *nodes)
-    restart(job, *nodes)
+    restart(job, *nodes, times=2)
     job.run(5.0)
     last = nodes[0].state.round
     assert set(of_rounds(job)) <= {last - 1, last, last + 1}
@@ -68,8 +67,7 @@ def test_what_a_leader_has_left_unfinished_is_deleted_too(simulate):
         assert job.step()
     job.kill(leader)
     job.settle(*others)
-    for _ in range(3):
-        restart(job, *others)
+    restart(job, *others, times=3)
     job.run(5.0)
     assert set(of_rounds(job)) <= {2, 3, 4}
 
@@ -82,8 +80,7 @@ def test_a_node_that_was_away_does_not_wait_for_a_place_of_which_nothing_is_left
     assert job.run(5.0, lambda: away.membership.part.joined == (1, away.membership.part.joined[1]))
     away.is_paused = True
     job.settle(first, second)
-    for _ in range(3):
-        restart(job, first, second)
+    restart(job, first, second, times=3)
     job.run(10.0)
     assert 1 not in of_rounds(job)
     away.is_paused = False
@@ -112,8 +109,7 @@ def test_a_counter_that_cannot_be_keeps_nobody_from_leading(settled, caplog, log
 
 def test_it_costs_nothing_where_nothing_is_to_be_done(settled):
     job, (leader, _) = settled(2, max_restarts=100)
-    for _ in range(4):
-        restart(job, *job.nodes)
+    restart(job, *job.nodes, times=4)
     job.run(10.0)
     done = leader.operations.copy()
     job.run(10.0)

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+from functools import partial
 
 import pytest
 from plaunch.errors import RendezvousConnectionError
@@ -22,6 +23,8 @@ from plaunch_network.address import (
     resolve_host,
 )
 
+from helpers.network import ip
+
 FOREIGN = "192.0.2.77"  # nobody's: reserved for documentation
 
 
@@ -36,9 +39,6 @@ def namespace():
     if subprocess.run(["ip", "netns", "add", name], capture_output=True, check=False).returncode:
         pytest.skip("this user may not create network namespaces")
 
-    def ip(*words):
-        subprocess.run(["ip", "-n", name, *words], check=True, capture_output=True, timeout=30)
-
     def run(code):
         code = f"from plaunch_network.address import *\n{code}"
         command = ["ip", "netns", "exec", name, sys.executable, "-c", code]
@@ -46,16 +46,17 @@ def namespace():
             command, check=True, capture_output=True, text=True, timeout=60
         ).stdout.split()
 
+    within = partial(ip, "-n", name)
     try:
-        ip("link", "set", "lo", "up")
-        ip("link", "add", "d0", "type", "veth", "peer", "name", "d1")
-        ip("addr", "add", "10.9.0.1/24", "dev", "d0")
-        ip("addr", "add", "10.9.0.2/24", "dev", "d0")
-        ip("link", "set", "d0", "up")
-        ip("link", "set", "d1", "up")
-        yield ip, run
+        within("link", "set", "lo", "up")
+        within("link", "add", "d0", "type", "veth", "peer", "name", "d1")
+        for number in (1, 2):
+            within("addr", "add", f"10.9.0.{number}/24", "dev", "d0")
+        for device in ("d0", "d1"):
+            within("link", "set", device, "up")
+        yield within, run
     finally:
-        subprocess.run(["ip", "netns", "del", name], check=True, timeout=30)
+        ip("netns", "del", name)
 
 
 @pytest.mark.parametrize(
@@ -167,9 +168,9 @@ def test_an_endpoint_on_loop_back(host, expected):
 
 
 def test_the_interface_towards_the_endpoint(namespace):
-    ip, run = namespace
-    ip("route", "add", "10.20.0.0/16", "via", "10.9.0.99", "src", "10.9.0.2")
-    ip("route", "add", "default", "via", "10.9.0.99", "src", "10.9.0.1")
+    within, run = namespace
+    within("route", "add", "10.20.0.0/16", "via", "10.9.0.99", "src", "10.9.0.2")
+    within("route", "add", "default", "via", "10.9.0.99", "src", "10.9.0.1")
     code = (
         "for host in ('10.20.1.1', '10.30.1.1', ''): print(find_node_address(host, 1, max_nodes=2))"
     )
@@ -177,8 +178,8 @@ def test_the_interface_towards_the_endpoint(namespace):
 
 
 def test_a_name_that_only_this_machine_takes_for_loop_back(namespace, monkeypatch):
-    ip, run = namespace
-    ip("route", "add", "default", "via", "10.9.0.99", "src", "10.9.0.1")
+    within, run = namespace
+    within("route", "add", "default", "via", "10.9.0.99", "src", "10.9.0.1")
     code = (
         "import plaunch_network.address as m\n"
         "look_up = m._look_up\n"

@@ -2,18 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-
-import pytest
-
+from helpers.gates import gate
 from helpers.site import checked_in, own_metadata, site
 
-__all__ = ["checked_in", "own_metadata", "site"]
-
-
-@pytest.fixture
-def gate():
-    """Is opened at the end, so that no thread of a test stays."""
-    opened = threading.Event()
-    yield opened
-    opened.set()
+__all__ = ["checked_in", "gate", "own_metadata", "site"]

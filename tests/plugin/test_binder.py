@@ -9,11 +9,12 @@ import sys
 import pytest
 from plaunch import LaunchConfig, defaults, elastic_launch
 from plaunch.errors import PluginError, PluginLoadError, UsageError
-from plaunch.plugin import PluginContext, components, contributions
+from plaunch.plugin import components, contributions
 from plaunch.process.binding import default_binder
 from plaunch.testing import plugin_manager
 
-from helpers.hooks import plugin_of
+from helpers.faults import raising
+from helpers.hooks import context_of, plugin_of
 from helpers.waiting import BOUND
 
 WHO = "plugin 'A' (module helpers.hooks)"
@@ -59,18 +60,14 @@ def plugin(name, answer):
     )
 
 
-def context(**settings):
-    return PluginContext("job", "trainer", "node7", settings=settings)
-
-
 def binder_of(*plugins, **settings):
-    return plugin_manager(*plugins).worker_binder(context(**settings))
+    return plugin_manager(*plugins).worker_binder(context_of(**settings))
 
 
 def test_without_a_plugin_and_a_setting_nothing_is_bound_or_loaded():
     plugins = plugin_manager(plugin("A", None))
     settings = {"numa_options": None, "devices": None, "virtual_local_rank": False}
-    assert plugins.worker_binder(context(**settings)) is None
+    assert plugins.worker_binder(context_of(**settings)) is None
     assert [loaded.name for loaded in plugins.selected()] == ["A"]
 
 
@@ -80,7 +77,7 @@ def test_without_a_plugin_and_a_setting_nothing_is_bound_or_loaded():
 def test_plaunchs_own_answers_for_the_settings(settings):
     plugins = plugin_manager(plugin("A", None))
     for _ in range(2):
-        assert type(plugins.worker_binder(context(**settings))).__name__ == "DeviceBinder"
+        assert type(plugins.worker_binder(context_of(**settings))).__name__ == "DeviceBinder"
     assert [loaded.name for loaded in plugins.selected()] == ["A", "devices"]
 
 
@@ -100,14 +97,10 @@ def test_settings_that_are_refused_are_the_users_fault():
         binder_of(numa_options="nodes")
 
 
-def fail(context):
-    raise OSError("no shelf")
-
-
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (fail, "failed in plaunch_worker_binder: OSError: no shelf"),
+        (raising(OSError("no shelf")), "failed in plaunch_worker_binder: OSError: no shelf"),
         (lambda context: 7, "returned 7 from plaunch_worker_binder, which is not a Binder"),
     ],
 )
@@ -146,7 +139,7 @@ def test_a_third_partys_binder_in_a_launch(tmp_path):
 
 def test_without_plaunchs_plugin_the_settings_are_refused(monkeypatch):
     with pytest.raises(UsageError, match=r"no plugin assigns devices to workers; do not block 'd"):
-        plugin_manager(words=["no:devices"]).worker_binder(context(devices=["0"]))
+        plugin_manager(words=["no:devices"]).worker_binder(context_of(devices=["0"]))
     monkeypatch.setattr(defaults, "BINDER", "plaunch_gone:create_binder")
     with pytest.raises(PluginLoadError, match="plaunch_gone, which comes with plaunch, is not"):
         default_binder("node")

@@ -16,6 +16,7 @@ from plaunch.plugin import components
 from plaunch.plugin.components import BoundedLogsSpecs, BoundedPolicy
 from plaunch.process import LogsDest, LogsSpecs, OutputCounts, SignalAction
 
+from helpers.faults import raising
 from helpers.waiting import BOUND
 
 WHO = "signal policy 'x' (distribution acme 1.0, module acme)"
@@ -171,6 +172,7 @@ def test_streams_do_what_they_do() -> None:
     bounded.start()
     bounded.escalate()
     bounded.finish()
+    bounded.finish()  # a stop and the end of a context both do so
     assert called == ["start", "escalate", "finish"]
     assert (bounded.last_lines(7), bounded.counts()) == (["7"], (1, 2, 3))
 
@@ -188,13 +190,21 @@ def test_streams_that_do_not_return_are_named(monkeypatch, gate) -> None:
 
 
 def test_streams_that_fail_when_the_workers_have_ended_harm_nobody(caplog) -> None:
-    streams = Streams(finish=lambda: sys.exit("no driver"), last_lines=lambda local_rank: {}["x"])
+    streams = Streams(
+        finish=lambda: sys.exit("no driver"),
+        last_lines=lambda local_rank: ({}["x"] for _ in range(3)),
+        escalate=lambda: {}["x"],
+        last_shown=lambda: {}["x"],
+    )
     bounded = bounded_streams(streams)
+    bounded.escalate()
     bounded.finish()
     assert bounded.last_lines(0) == ()
+    assert bounded_streams(Streams(last_lines=lambda local_rank: None)).last_lines(0) == ()
     assert [record.getMessage() for record in caplog.records] == [
         f"{WHO} failed in finish: SystemExit: no driver",
         f"{WHO} failed in last_lines: KeyError: 'x'",
+        f"{WHO} failed in last_lines: TypeError: 'NoneType' object is not iterable",
     ]
 
 
@@ -239,11 +249,8 @@ def call(method, behaviour):
 
 @pytest.mark.parametrize("method", ["action", "reify"])
 def test_one_that_raises_raises(method) -> None:
-    def fail():
-        raise OSError("no space")
-
     with pytest.raises(OSError, match="no space"):
-        call(method, fail)
+        call(method, raising(OSError("no space")))
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from plaunch.errors import ExitCode, PluginError
 from plaunch.plugin import contributions
 from plaunch.testing import plugin_manager
 
+from helpers.faults import raising
 from helpers.hooks import plugin_of
 from helpers.waiting import BOUND
 
@@ -75,15 +76,13 @@ def test_plaunchs_own_variables_are_not_changed() -> None:
     )
 
 
-def fail(env):
-    raise SystemExit("no")
-
-
 def meddle(env):
     env["RANK"] = "7"
 
 
-@pytest.mark.parametrize(("result", "said"), [(fail, "SystemExit: no"), (meddle, "TypeError")])
+@pytest.mark.parametrize(
+    ("result", "said"), [(raising(SystemExit("no")), "SystemExit: no"), (meddle, "TypeError")]
+)
 def test_a_plugin_that_fails_is_named_and_changes_nothing(result, said) -> None:
     who = re.escape(WHO)
     with pytest.raises(PluginError, match=rf"{who} failed in plaunch_worker_env: {said}"):

@@ -22,6 +22,8 @@ from plaunch.plugin.entry_points import (
 )
 from plaunch.plugin.registry import GROUPS
 
+from helpers.faults import raising
+
 GROUP = "plaunch.plugins"
 
 
@@ -249,9 +251,7 @@ def test_a_finder_without_distributions_changes_nothing(monkeypatch) -> None:
         def find_spec(*args):
             return None
 
-    def fail(*args):
-        raise AssertionError("asked")
-
+    fail = raising(AssertionError("asked"))
     monkeypatch.setattr(sys, "meta_path", [EditableFinder, *sys.meta_path])
     monkeypatch.setattr(entry_points, "_ask_importlib_metadata", fail)
     assert any(entry.distribution.key == "plaunch" for entry in scan(GROUPS))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 
 import pytest
@@ -15,6 +14,7 @@ from plaunch.plugin.extensions import AgentControl, Extending
 from plaunch.testing import plugin_manager
 from plaunch_events.event_queue import EventQueue
 
+from helpers.faults import raising
 from helpers.hooks import plugin_of
 
 CONTEXT = PluginContext("job", "role", "host")
@@ -121,32 +121,21 @@ def test_an_extension_that_cannot_start_ends_the_launch(raised, error, message):
         Extending("P", Extension(raised)).start(None)
 
 
-def test_an_extension_that_hangs_does_not_hold_the_launch(monkeypatch):
+def test_an_extension_that_hangs_does_not_hold_the_launch(monkeypatch, gate):
     monkeypatch.setattr(extensions, "START_BOUND", 0.1)
-    release = threading.Event()
-
-    class Hangs(Extension):
-        def start(self, control):
-            release.wait(60)
-
-    try:
-        with pytest.raises(PluginError, match=r"has not returned from start within 0\.1 s"):
-            Extending("P", Hangs()).start(None)
-    finally:
-        release.set()
+    hangs = Extension()
+    hangs.start = lambda control: gate.wait(60)
+    with pytest.raises(PluginError, match=r"has not returned from start within 0\.1 s"):
+        Extending("P", hangs).start(None)
 
 
 def test_threads_of_its_own_may_rest(caplog):
     told = []
 
-    class Threaded(Extension):
-        def rest(self):
-            told.append("rest")
-
-        def release(self):
-            raise ValueError("no thread")
-
-    item = Extending("P", Threaded())
+    threaded = Extension()
+    threaded.rest = lambda: told.append("rest")
+    threaded.release = raising(ValueError("no thread"))
+    item = Extending("P", threaded)
     item.rest()
     item.release()
     assert told == ["rest"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 
 import pytest
@@ -9,6 +10,8 @@ from plaunch.errors import ExitCode, PluginLoadError, SignalException
 from plaunch.plugin import hookimpl
 from plaunch.plugin.registry import DEVICE_COUNTS, EVENT_HANDLERS, LOGS_SPECS
 from plaunch.testing import plugin_manager
+
+from helpers.faults import raising
 
 COUNTS = "plaunch.device_counts"
 LIFECYCLE_GROUP = "plaunch.plugins"
@@ -90,29 +93,30 @@ def test_a_plugin_that_cannot_be_loaded(site, value, source, words) -> None:
     assert type(error.__cause__).__name__ == words.partition(":")[0]
 
 
-def test_a_syntax_error_is_one_line_too(site) -> None:
-    assert "SyntaxError" in str(failure(site, "mod:count", "def count(: pass"))
-
-
 @pytest.mark.parametrize(
     "error", [KeyboardInterrupt(), SignalException("stopped", signal.SIGTERM)], ids=repr
 )
 def test_an_interrupted_import_is_no_broken_plugin(site, monkeypatch, error) -> None:
-    def interrupted(name):
-        raise error
-
     site.install("acme", {COUNTS: {"one": "mod:count"}})
     manager = site.manager()
-    monkeypatch.setattr("plaunch.plugin.loading.importlib.import_module", interrupted)
+    monkeypatch.setattr("plaunch.plugin.loading.importlib.import_module", raising(error))
     with pytest.raises(type(error)):
         manager.get(DEVICE_COUNTS, "one")
 
 
-@pytest.mark.parametrize("value", ["", "my-mod:count", "mod:count [x", "mod:a:b"])
-def test_an_entry_point_of_another_form(site, value) -> None:
-    error = failure(site, value)
-    assert "its entry point is not of the form MODULE:OBJECT" in str(error)
-    assert str(error).endswith("the author of 'Acme.X' must correct it")
+FORM = "its entry point is not of the form MODULE:OBJECT.*the author of 'Acme.X' must correct it$"
+
+
+@pytest.mark.parametrize(
+    ("value", "source", "said"),
+    [
+        *((value, None, FORM) for value in ("", "my-mod:count", "mod:count [x", "mod:a:b")),
+        ("mod:count", "def count(: pass", "SyntaxError"),
+        ("mod", "", "cannot be called; plaunch_device_counts says what a device counter is"),
+    ],
+)
+def test_an_entry_point_that_cannot_be_used(site, value, source, said) -> None:
+    assert re.search(said, str(failure(site, value, source)))
 
 
 @pytest.mark.parametrize(
@@ -132,11 +136,6 @@ def test_an_entry_point_must_offer_its_own_name_and_kind(site, hook, offer, said
     message = str(failure(site, "mod", source))
     assert message.startswith(f"{WHO} does not offer")
     assert message.endswith(said)
-
-
-def test_a_module_is_no_bare_thing(site) -> None:
-    said = "which cannot be called; plaunch_device_counts says what a device counter is"
-    assert said in str(failure(site, "mod", ""))
 
 
 @pytest.mark.parametrize("value", ["mod:number", "mod:function", "mod:Other"])

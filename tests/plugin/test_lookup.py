@@ -45,6 +45,13 @@ def counter(name: str, number: int):
     return plugin_of("Counters", plaunch_device_counts=lambda: {name: lambda: number})
 
 
+def install_hooks(site, distribution: str, name: str, offer: str = "{}") -> None:
+    """A distribution with a plugin of hooks, which offers these device counters."""
+    module = f"mod_{name}"
+    source = HOOKS.format(offer=offer)
+    site.install(distribution, {LIFECYCLE_GROUP: {name: module}}, **{module: source})
+
+
 # --- installed ------------------------------------------------------------------------------------
 
 
@@ -203,14 +210,17 @@ def test_two_distributions_with_one_name_are_an_error_when_it_is_selected(twice)
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"), [("alpha:one", 1), ("ALPHA:one", 1), ("beta:one", 2)]
+    ("words", "environ", "name", "expected"),
+    [
+        ([], {}, "alpha:one", 1),
+        ([], {}, "ALPHA:one", 1),
+        ([], {}, "beta:one", 2),
+        (["no:alpha:one"], {}, "one", 2),
+        (["alpha:one"], AUTOLOAD_OFF, "one", 1),
+    ],
 )
-def test_the_distribution_decides(twice, name, expected) -> None:
-    assert twice.manager().get(DEVICE_COUNTS, name)() == expected
-
-
-def test_blocking_one_decides(twice) -> None:
-    assert twice.manager("no:alpha:one").get(DEVICE_COUNTS, "one")() == 2
+def test_the_distribution_decides(twice, words, environ, name, expected) -> None:
+    assert twice.manager(*words, **environ).get(DEVICE_COUNTS, name)() == expected
 
 
 def test_one_distribution_with_one_name_twice_is_an_error(site) -> None:
@@ -306,25 +316,16 @@ def test_without_autoload_only_first_party_plugins_can_be_selected(twice) -> Non
     )
 
 
-def test_without_autoload_a_named_plugin_can_be_selected(twice) -> None:
-    manager = twice.manager("alpha:one", **AUTOLOAD_OFF)
-    assert manager.get(DEVICE_COUNTS, "one")() == 1
-
-
 def test_without_autoload_hooks_are_loaded_when_named(site) -> None:
     for name in ("one", "two"):
-        site.install(
-            name,
-            {LIFECYCLE_GROUP: {name: f"mod_{name}"}},
-            **{f"mod_{name}": HOOKS.format(offer={})},
-        )
+        install_hooks(site, name, name)
     manager = site.manager("two", **AUTOLOAD_OFF)
     assert [plugin.name for plugin in manager.selected()] == ["two"]
     assert "mod_one" not in sys.modules
 
 
 def test_without_autoload_our_own_hooks_are_not_loaded_either(site) -> None:
-    site.install("plaunch", {LIFECYCLE_GROUP: {"ours": "mod"}}, mod=HOOKS.format(offer={}))
+    install_hooks(site, "plaunch", "ours")
     assert [plugin.name for plugin in site.manager().selected()] == ["ours"]
     assert site.manager(**AUTOLOAD_OFF).selected() == []
 
@@ -347,7 +348,7 @@ def test_a_module_may_be_named(site) -> None:
 
 
 def test_a_name_that_is_neither_plugin_nor_module(site) -> None:
-    site.install("acme", {LIFECYCLE_GROUP: {"recorder": "mod"}}, mod=HOOKS.format(offer={}))
+    install_hooks(site, "acme", "recorder")
     with pytest.raises(UnknownNameError) as caught:
         site.manager("recordr")
     message = str(caught.value)
@@ -398,14 +399,16 @@ def test_a_module_without_hooks_is_refused() -> None:
         plugin_manager(words=["json"])
 
 
-def test_naming_what_another_word_blocks_is_an_error(twice) -> None:
-    with pytest.raises(UsageError, match=r"-p alpha:one names a plugin that -p no:one blocks"):
-        twice.manager("no:one", "alpha:one")
-
-
-def test_naming_what_two_distributions_offer_is_an_error(twice) -> None:
-    with pytest.raises(DuplicateNameError, match="Alpha, beta"):
-        twice.manager("one")
+@pytest.mark.parametrize(
+    ("words", "error", "said"),
+    [
+        (["no:one", "alpha:one"], UsageError, "-p alpha:one names a plugin that -p no:one blocks"),
+        (["one"], DuplicateNameError, "Alpha, beta"),
+    ],
+)
+def test_naming_what_is_blocked_or_offered_twice_is_an_error(twice, words, error, said) -> None:
+    with pytest.raises(error, match=said):
+        twice.manager(*words)
 
 
 # --- always on ------------------------------------------------------------------------------------
@@ -430,11 +433,7 @@ def test_two_plugins_of_hooks_with_one_name_stop_the_launch(site) -> None:
 
 
 def test_a_loaded_plugin_may_offer_more(site) -> None:
-    site.install(
-        "acme",
-        {LIFECYCLE_GROUP: {"acme": "mod"}},
-        mod=HOOKS.format(offer='{"mine": lambda: 4}'),
-    )
+    install_hooks(site, "acme", "acme", '{"mine": lambda: 4}')
     manager = site.manager()
     assert "mine" in manager.names(DEVICE_COUNTS)
     assert manager.get(DEVICE_COUNTS, "mine")() == 4
@@ -444,8 +443,7 @@ def test_a_loaded_plugin_may_offer_more(site) -> None:
 
 
 def test_what_a_loaded_plugin_offers_counts_as_a_second_provider(site) -> None:
-    offer = HOOKS.format(offer='{"mine": lambda: 4}')
-    site.install("acme", {LIFECYCLE_GROUP: {"acme": "mod"}}, mod=offer)
+    install_hooks(site, "acme", "acme", '{"mine": lambda: 4}')
     site.install("beta", {COUNTS: {"mine": "mod_b:count"}}, mod_b=COUNTER.format(5))
     manager = site.manager()
     with pytest.raises(DuplicateNameError, match="acme, beta"):
@@ -473,6 +471,12 @@ def test_a_plugin_in_code_needs_no_metadata(plugins, name) -> None:
     manager = plugin_manager(*plugins)
     assert name in manager.names(DEVICE_COUNTS)
     assert manager.get(DEVICE_COUNTS, name)() == 7
+
+
+def test_a_plugin_in_code_comes_before_one_that_is_broken(site) -> None:
+    install_hooks(site, "acme", "acme", "1 / 0")
+    manager = site.manager(plugins=(MINE,))
+    assert manager.get(DEVICE_COUNTS, "mine")() == 7
 
 
 def test_two_plugins_in_code_with_one_name_are_an_error() -> None:

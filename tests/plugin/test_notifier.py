@@ -13,6 +13,7 @@ from plaunch.agent.notifications import BeforeRendezvous, WorkersStarted
 from plaunch.plugin import hookimpl, notifier
 from plaunch.plugin.manager import PluginManager
 
+from helpers.faults import raising
 from helpers.groups import make_group
 from helpers.waiting import BOUND
 
@@ -52,13 +53,6 @@ def listener(name: str, told: list[str], action=None, **marks: bool):
     return type(name, (), {hook: marker(function) for hook, function in hooks.items()})()
 
 
-def fail(error: BaseException):
-    def action():
-        raise error
-
-    return action
-
-
 @pytest.mark.parametrize(
     ("marks", "order"),
     [({}, "abc"), ({"a": {"trylast": True}, "c": {"tryfirst": True}}, "cba")],
@@ -74,7 +68,7 @@ def test_nobody_listens(manager) -> None:
 
 @pytest.mark.parametrize("error", [RuntimeError("two\nlines"), SystemExit(3)], ids=repr)
 def test_a_plugin_that_fails_is_reported_and_switched_off(manager, told, caplog, error) -> None:
-    tested = manager(listener("a", told, fail(error)), listener("b", told))
+    tested = manager(listener("a", told, raising(error)), listener("b", told))
     for _ in range(3):
         tested.notify(MOMENT)
     assert told == ["a", "b", "b", "b"]
@@ -91,7 +85,7 @@ def test_an_error_that_cannot_be_told_is_none_of_the_agents(manager, told, caplo
         def __str__(self):
             raise KeyError("text")
 
-    manager(listener("a", told, fail(Mute())), listener("b", told)).notify(MOMENT)
+    manager(listener("a", told, raising(Mute())), listener("b", told)).notify(MOMENT)
     assert told == ["a", "b"]
     (record,) = caplog.records
     assert "the job goes on: Mute: <its text is not available: KeyError>" in record.getMessage()
@@ -100,7 +94,7 @@ def test_an_error_that_cannot_be_told_is_none_of_the_agents(manager, told, caplo
 def test_other_hooks_of_a_failed_plugin_stay_and_so_does_it_in_another_launch(
     manager, told
 ) -> None:
-    plugin = listener("a", told, fail(RuntimeError()))
+    plugin = listener("a", told, raising(RuntimeError()))
     tested = manager(plugin)
     tested.notify(MOMENT)
     tested.notify(OTHER)
@@ -111,7 +105,7 @@ def test_other_hooks_of_a_failed_plugin_stay_and_so_does_it_in_another_launch(
 
 def test_the_traceback_is_logged_on_request(manager, told, caplog) -> None:
     error = RuntimeError("why")
-    manager(listener("a", told, fail(error)), PLAUNCH_DEBUG="1").notify(MOMENT)
+    manager(listener("a", told, raising(error)), PLAUNCH_DEBUG="1").notify(MOMENT)
     (record,) = caplog.records
     assert record.exc_info[1] is error
 
@@ -204,12 +198,9 @@ def test_what_a_hook_starts_can_be_ended(manager, told, caplog) -> None:
     "why", ["can't start new thread", "can't create new thread at interpreter shutdown"]
 )
 def test_without_threads_nobody_is_told(manager, told, monkeypatch, caplog, why) -> None:
-    def refuse(self):
-        raise RuntimeError(why)
-
     tested = manager(listener("a", told), listener("b", told))
     with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", refuse)
+        patch.setattr(threading.Thread, "start", raising(RuntimeError(why)))
         tested.notify(MOMENT)
         tested.notify(OTHER)
     assert told == []

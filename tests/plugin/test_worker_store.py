@@ -10,11 +10,11 @@ import pytest
 from plaunch import LaunchConfig, defaults, elastic_launch
 from plaunch.agent.worker_store import open_default_store
 from plaunch.errors import PluginError, PluginLoadError, WorkerStoreError
-from plaunch.plugin import PluginContext, components
+from plaunch.plugin import components
 from plaunch.process import ChildFailedError
 from plaunch.testing import plugin_manager
 
-from helpers.hooks import plugin_of
+from helpers.hooks import context_of, plugin_of
 from helpers.programs import run_python
 from helpers.waiting import BOUND
 
@@ -76,17 +76,13 @@ def plugin(name, answer):
     return plugin_of(name, plaunch_worker_store=answer)
 
 
-def context(**settings):
-    return PluginContext("job", "trainer", "node7", settings=settings)
-
-
 def store_of(*plugins, words=(), **settings):
-    return plugin_manager(*plugins, words=words).worker_store(context(**settings))
+    return plugin_manager(*plugins, words=words).worker_store(context_of(**settings))
 
 
 def test_it_is_plaunchs_own_which_nobody_loads_before_it_is_opened():
     plugins = plugin_manager(plugin("A", lambda context: None))
-    assert plugins.worker_store(context(worker_store="agent")) is open_default_store
+    assert plugins.worker_store(context_of(worker_store="agent")) is open_default_store
     assert [loaded.name for loaded in plugins.selected()] == ["A"]
 
 
@@ -102,7 +98,7 @@ def test_it_is_nobodys_where_a_worker_is_to_host_it_or_it_is_blocked():
 def test_plaunchs_own_answers_for_its_option(value, is_found):
     plugins = plugin_manager()
     plugins.use_options({"worker_store": value}, {})
-    assert (plugins.worker_store(context()) is not None) is is_found
+    assert (plugins.worker_store(context_of()) is not None) is is_found
 
 
 def test_two_answers_are_an_error_that_names_both():

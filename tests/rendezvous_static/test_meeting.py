@@ -235,6 +235,21 @@ def test_a_node_that_comes_again_takes_the_others_for_alike(nodes, monkeypatch, 
     assert "as many workers as this one (2)" in caplog.text
 
 
+def test_a_launcher_that_has_come_shows_that_the_workers_do_not_run(nodes, monkeypatch):
+    """Whatever else has looked for a store before."""
+    monkeypatch.setattr(meeting, "_RUNNING_WAIT", 0.3)
+    first, second = nodes.create(0, 1, count=3), nodes.create(1, 2, count=3)
+    met = [nodes._pool.submit(first.next_rendezvous)]
+    with nodes.reach() as client:
+        client.sendall(STORE_CLIENT)
+        assert client.recv(100) == b""
+    met.append(nodes._pool.submit(second.next_rendezvous))
+    wait_until(lambda: first.describe_wait().endswith("index 2"), first.describe_wait)
+    time.sleep(0.5)
+    met.append(nodes.start(2, 3, count=3))
+    assert [node.result(20).ranks.first_global for node in met] == [0, 1, 3]
+
+
 def test_a_proxy_in_front_of_a_node_0_that_is_late_is_no_store(nodes, monkeypatch):
     """It closes connections for a while."""
     monkeypatch.setattr(meeting, "_LONGEST_PAUSE", 0.05)

@@ -28,10 +28,14 @@ def test_one_node_has_a_fresh_port_on_loop_back_in_every_round():
     assert handler.shutdown()
 
 
-def test_one_node_may_ask_for_any_port_at_an_address():
-    handler = create("127.0.0.1:0")
+@pytest.mark.parametrize(
+    ("endpoint", "local_addr", "address"),
+    [("127.0.0.1:0", None, "127.0.0.1"), ("", "10.1.2.3", "10.1.2.3")],
+)
+def test_one_node_may_ask_for_any_port_at_an_address(endpoint, local_addr, address):
+    handler = create(endpoint, local_addr=local_addr)
     where = handler.next_rendezvous().bootstrap_store_info
-    assert (where.master_addr, where.master_port > 0) == ("127.0.0.1", True)
+    assert (where.master_addr, where.master_port > 0) == (address, True)
     handler.shutdown()
 
 
@@ -45,12 +49,6 @@ def test_the_port_of_the_round_is_free_to_listen_on_and_let_go_at_the_end():
     handler.shutdown()
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", port))
-
-
-def test_one_node_with_an_address_of_its_own():
-    handler = create(local_addr="10.1.2.3")
-    assert handler.next_rendezvous().bootstrap_store_info.master_addr == "10.1.2.3"
-    handler.shutdown()
 
 
 @pytest.mark.parametrize("rank", [0, 2])

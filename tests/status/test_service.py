@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import re
 import socket
 import sys
 import threading
@@ -28,6 +27,7 @@ from plaunch_torchrun import health
 from plaunch_torchrun.health import HealthCheckServer
 
 from helpers.ports import free_port
+from helpers.waiting import wait_until
 
 from .streams import Stream
 
@@ -183,51 +183,16 @@ def test_the_variable_has_no_port(serve, caplog, text):
 
 
 class Looks:
-    """Looks at a page when the agent is done."""
+    """Looks at pages at every moment; None stands for them where nobody serves."""
 
-    def __init__(self, port, path="/healthz"):
-        self.port, self.path, self.seen = port, path, []
-
-    @hookimpl
-    def plaunch_agent_finished(self):
-        try:
-            self.seen.append(get(self.port, self.path))
-        except urllib.error.URLError:
-            self.seen.append(None)
-
-
-class Silent(HealthCheckServer):
-    """A site's own, which serves elsewhere."""
-
-    def start(self):
-        pass
-
-
-@pytest.mark.parametrize("whose", ["ours", "the caller's", "the site's"])
-def test_the_variable_serves_the_pages_of_a_launch(monkeypatch, whose):
-    looks = Looks(free_port())
-    monkeypatch.setenv(VARIABLE, str(looks.port))
-    if whose == "the site's":
-        monkeypatch.setattr(health, "create_healthcheck_server", Silent)
-    server = Silent(lambda: 7, 1, 60) if whose == "the caller's" else None
-    elastic_launch(LaunchConfig(1, 1, 1), "/bin/true", server, plugins=[looks])()
-    assert looks.seen == [(200, "ok\n") if whose == "ours" else None]
-
-
-# --- a launch -------------------------------------------------------------------------------------
-
-
-class Watcher:
-    """Looks at the pages at every moment."""
-
-    def __init__(self, port):
-        self.port = port
-        self.seen = []
+    def __init__(self, *paths):
+        self.port, self.paths, self.seen = free_port(), paths, []
 
     def look(self, moment):
-        code, _ = get(self.port, "/healthz")
-        told = status(self.port)
-        self.seen.append((moment, code, told["phase"], told["state"]))
+        pages = None
+        with contextlib.suppress(urllib.error.URLError):
+            pages = [get(self.port, path) for path in self.paths]
+        self.seen.append((moment, pages))
 
     @hookimpl
     def plaunch_before_rendezvous(self):
@@ -246,65 +211,80 @@ class Watcher:
         self.look("agent_finished")
 
 
+class Silent(HealthCheckServer):
+    """A site's own, which serves elsewhere."""
+
+    def start(self):
+        pass
+
+
+@pytest.mark.parametrize("whose", ["ours", "the caller's", "the site's"])
+def test_the_variable_serves_the_pages_of_a_launch(monkeypatch, whose):
+    looks = Looks("/healthz")
+    monkeypatch.setenv(VARIABLE, str(looks.port))
+    if whose == "the site's":
+        monkeypatch.setattr(health, "create_healthcheck_server", Silent)
+    server = Silent(lambda: 7, 1, 60) if whose == "the caller's" else None
+    elastic_launch(LaunchConfig(1, 1, 1), "/bin/true", server, plugins=[looks])()
+    pages = [(200, "ok\n")] if whose == "ours" else None
+    assert [seen for _, seen in looks.seen] == [pages] * 4
+
+
+# --- a launch -------------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize("start_method", ["spawn", "fork"])
 @pytest.mark.filterwarnings("error")  # among others, of a fork beside another thread
 def test_from_before_the_first_moment_to_after_the_last(start_method):
-    watcher = Watcher(free_port())
+    looks = Looks("/healthz", "/status")
     config = LaunchConfig(
-        1, 1, 2, options={"metrics_port": watcher.port}, max_restarts=0, start_method=start_method
+        1, 1, 2, options={"metrics_port": looks.port}, max_restarts=0, start_method=start_method
     )
-    assert elastic_launch(config, time.time, plugins=[watcher])().keys() == {0, 1}
+    assert elastic_launch(config, time.time, plugins=[looks])().keys() == {0, 1}
     # What has just happened may not be on the page yet.
-    assert [(moment, code) for moment, code, _, _ in watcher.seen] == [
-        ("before_rendezvous", 200),
-        ("after_rendezvous", 200),
-        ("workers_started", 200),
-        ("agent_finished", 200),
+    assert [(moment, [code for code, _ in pages]) for moment, pages in looks.seen] == [
+        (moment, [200, 200])
+        for moment in ("before_rendezvous", "after_rendezvous", "workers_started", "agent_finished")
     ]
     with pytest.raises(urllib.error.URLError):
-        get(watcher.port, "/healthz")
+        get(looks.port, "/healthz")
 
 
 def test_a_failure_is_seen_at_the_end():
-    watcher = Watcher(free_port())
-    config = LaunchConfig(1, 1, 1, options={"metrics_port": watcher.port}, max_restarts=1)
+    looks = Looks("/healthz")
+    config = LaunchConfig(1, 1, 1, options={"metrics_port": looks.port}, max_restarts=1)
     with pytest.raises(ChildFailedError):
-        elastic_launch(config, "/bin/false", plugins=[watcher])()
-    assert len(watcher.seen) == 7  # two rounds
+        elastic_launch(config, "/bin/false", plugins=[looks])()
+    assert [pages for _, pages in looks.seen] == [[(200, "ok\n")]] * 7  # two rounds
 
 
 def test_a_loop_that_hangs_is_told_and_one_that_goes_on_is_forgiven(monkeypatch):
     monkeypatch.setattr(launching, "TURN_BOUND", 1.0)
-    port, codes = free_port(), []
+    looks, codes = Looks("/healthz"), []
 
     class Hangs(DefaultLogsSpecs):  # given in code, so that nothing bounds it
         def reify(self, envs):
-            codes.append(get(port, "/healthz")[0])
-            deadline = time.monotonic() + LONG
-            while get(port, "/healthz")[0] == 200 and time.monotonic() < deadline:
-                time.sleep(0.05)
-            codes.append(get(port, "/healthz")[0])
+            codes.append(get(looks.port, "/healthz")[0])
+            wait_until(lambda: get(looks.port, "/healthz")[0] != 200, "it is told")
+            codes.append(get(looks.port, "/healthz")[0])
             return super().reify(envs)
 
-    looks = Looks(port)
-    config = LaunchConfig(
-        1, 1, 1, options={"metrics_port": port}, shutdown_timeout=0, logs_specs=Hangs()
-    )
+    options = {"metrics_port": looks.port}
+    config = LaunchConfig(1, 1, 1, options=options, shutdown_timeout=0, logs_specs=Hangs())
     elastic_launch(config, "/bin/sleep", plugins=[looks])("1")
     assert codes == [200, 503]
-    assert looks.seen == [(200, "ok\n")]
+    assert looks.seen[-1] == ("agent_finished", [(200, "ok\n")])
 
 
 def test_the_output_that_passes_is_counted(capfd, caplog):
     pytest.importorskip("prometheus_client")
-    port = free_port()
-    looks = Looks(port, "/metrics")
-    config = LaunchConfig(1, 1, 2, options={"metrics_port": port}, max_restarts=0)
+    looks = Looks("/metrics")
+    config = LaunchConfig(1, 1, 2, options={"metrics_port": looks.port}, max_restarts=0)
     with caplog.at_level(logging.INFO, "plaunch"):
         elastic_launch(config, "/bin/sh", plugins=[looks])("-c", "printf 12345 >&2")
-    assert re.search(r"^plaunch_tee_bytes_total 10\.0$", looks.seen[0][1], re.MULTILINE)
-    assert re.search(r"^plaunch_tee_lag_bytes 0\.0$", looks.seen[0][1], re.MULTILINE)
-    assert f"http://127.0.0.1:{port}/status" in caplog.text
+    _, [(_, numbers)] = looks.seen[-1]
+    assert {"plaunch_tee_bytes_total 10.0", "plaunch_tee_lag_bytes 0.0"} < {*numbers.splitlines()}
+    assert f"http://127.0.0.1:{looks.port}/status" in caplog.text
 
 
 class Told(Alive):

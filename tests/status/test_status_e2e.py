@@ -15,14 +15,13 @@ import urllib.request
 import pytest
 
 from helpers.ports import free_port
-from helpers.waiting import wait_until
+from helpers.waiting import BOUND, wait_until
 
 pytest.importorskip("torch")
 pytest.importorskip("prometheus_client")
 
 from prometheus_client.parser import text_string_to_metric_families
 
-LONG = 60.0  # seconds; a hang is a failure, however slow the machine
 WORKER = """\
 import os, sys, time
 print("out", file=sys.stderr, flush=True)
@@ -57,7 +56,7 @@ class Node:
         return found and found.group(1)
 
     def get(self, path):
-        with urllib.request.urlopen(self.url() + path, timeout=LONG) as answer:
+        with urllib.request.urlopen(self.url() + path, timeout=BOUND) as answer:
             return answer.status, answer.read().decode()
 
     def status(self):
@@ -100,7 +99,7 @@ def start(tmp_path):
         if node.process.poll() is None:
             node.process.terminate()
     for node in nodes:
-        node.process.wait(LONG)
+        node.process.wait(BOUND)
 
 
 @pytest.mark.slow
@@ -146,7 +145,7 @@ def test_a_job_from_the_first_wait_to_the_end(start, tmp_path):
         ["succeeded", "succeeded"],
     )
     (tmp_path / "exit.b").touch()
-    assert first.process.wait(LONG) == 0
+    assert first.process.wait(BOUND) == 0
     with pytest.raises(urllib.error.URLError):
         first.get("/healthz")
 
@@ -161,14 +160,14 @@ def test_while_workers_are_stopped_that_will_not_end(start, tmp_path):
     told = node.until_status(lambda told: told["stop"])
     assert (told["phase"], told["stop"]["signal_name"]) == ("stopping", "SIGTERM")
     assert told["workers"][0]["state"] == "running"
-    assert node.process.wait(LONG) == 128 + signal.SIGTERM
+    assert node.process.wait(BOUND) == 128 + signal.SIGTERM
 
 
 def test_a_taken_port_is_a_usage_error_before_anything_starts(start):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         node = start("a", f"--metrics-port={port}")
-        assert node.process.wait(LONG) == 2
+        assert node.process.wait(BOUND) == 2
     said = node.log.read_text()
     assert "--metrics-port" in said
     assert f"pid {os.getpid()}" in said

@@ -8,9 +8,7 @@ import pytest
 from plaunch_streams.reader import FollowedFile, Reader, Source
 
 from helpers.sinks import Kept, Plain
-from helpers.waiting import wait_until
-
-BOUND = 60.0
+from helpers.waiting import BOUND, wait_until
 
 
 class Following:

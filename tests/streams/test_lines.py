@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from plaunch_streams.lines import MatchesToFile, Prefix
 
-from helpers.clock import Clock
+from helpers.clock import Clock, utc  # noqa: F401 - a fixture
 from helpers.sinks import Plain
 from helpers.teed import Teed
 
@@ -123,16 +121,8 @@ def test_what_is_unfinished_begins_what_comes_next(pieces):
 # --- prefixes that tell the time ------------------------------------------------------------------
 
 
-@pytest.fixture
-def utc(monkeypatch):
-    monkeypatch.setenv("TZ", "UTC")
-    time.tzset()
-    yield
-    monkeypatch.undo()
-    time.tzset()
-
-
-def test_the_time_is_iso_with_milliseconds_wherever_it_is_asked_for(utc):
+@pytest.mark.usefixtures("utc")
+def test_the_time_is_iso_with_milliseconds_wherever_it_is_asked_for():
     clock = Clock(0.0)
     prefix = Prefix("${time} [0] ${time}|", clock)
     assert prefix() == b"1970-01-01T00:00:00.000 [0] 1970-01-01T00:00:00.000|"
@@ -144,7 +134,8 @@ def test_a_prefix_without_the_time_is_just_bytes():
     assert Prefix("[é0]:")() == "[é0]:".encode()
 
 
-def test_a_prefix_with_the_time_is_made_for_each_piece(utc):
+@pytest.mark.usefixtures("utc")
+def test_a_prefix_with_the_time_is_made_for_each_piece():
     clock = Clock(1.0)
     lines = Teed(Prefix("${time} ", clock))
     assert lines.feed(b"one\ntwo") == b"1970-01-01T00:00:01.000 one\n"
@@ -154,7 +145,7 @@ def test_a_prefix_with_the_time_is_made_for_each_piece(utc):
     )
 
 
-def test_matching_lines_tell_the_time_too(utc):
+def test_matching_lines_tell_the_time_too():
     written = []
     MatchesToFile(Prefix("${time}|"), [b"loss"], Plain(written.append)).write(b"epoch\nloss 1\n")
     stamp, _, text = written[0].partition(b"|")

@@ -14,8 +14,8 @@ from plaunch.process import Std, start_processes
 from plaunch_logs_default import DefaultLogsSpecs
 
 from helpers.programs import run_python
+from helpers.waiting import BOUND
 
-BOUND = 60.0
 WORDS = ("-c", "echo out ü; echo err >&2")
 
 

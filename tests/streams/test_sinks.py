@@ -116,14 +116,6 @@ class TestFile:
         assert path.read_bytes() == content
         assert sink.lost_lines == lost
 
-    def test_a_real_full_device(self):
-        notices = Recorded()
-        sink = FileSink(os.open("/dev/full", os.O_WRONLY), "/dev/full", notices)
-        sink.write(b"one\ntwo\n")
-        sink.close()
-        assert "No space left on device" in notices.messages[0]
-        assert notices.messages[1] == "lines missing in '/dev/full': 2"
-
     def test_an_error_at_the_close_is_reported(self, path, notices, open_sink):
         sink = open_sink()
         os.close(sink._fd)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from plaunch.plugin import KINDS
 
 from helpers.ports import free_port
 from helpers.site import Site
@@ -27,10 +28,6 @@ class Handler:
     def close(self):
         self._file.flush()                                                  # fault 3, if closed
         self._file.close()
-
-@plaunch.hookimpl
-def plaunch_event_handlers():
-    return {"faulty": Handler}
 """
 LOGS_SPEC = """
 import os, plaunch
@@ -53,10 +50,6 @@ class Specs(DefaultLogsSpecs):
             raise RuntimeError("closed already")                            # fault 3
         self._is_open = False
         super().close(succeeded)
-
-@plaunch.hookimpl
-def plaunch_logs_specs():
-    return {"faulty": Specs}
 """
 DEVICE_COUNTER = """
 import os, plaunch
@@ -66,10 +59,6 @@ def count():
     files.append(open(__file__))                                            # fault 1
     os.environ["COUNTED"] = str(len(files))                                 # fault 2
     return 4.0                                                              # fault 3
-
-@plaunch.hookimpl
-def plaunch_device_counts():
-    return {"faulty": count}
 """
 SIGNAL_POLICY = """
 import signal, plaunch
@@ -84,10 +73,6 @@ class Policy:
 
     def action(self, signum):
         return self._actions[signum]                                        # fault 3
-
-@plaunch.hookimpl
-def plaunch_signal_policies():
-    return {"faulty": Policy}
 """
 SCHEDULER = """
 import os, plaunch
@@ -104,10 +89,6 @@ def find(environ):
         run_id=os.environ.get("FAULTY_NODES", ""),                          # fault 2
         sources={"nnodes": "FAULTY_NODES", "endpoint": "FAULTY_NODES"},     # fault 3
     )
-
-@plaunch.hookimpl
-def plaunch_schedulers():
-    return {"faulty": find}
 """
 RENDEZVOUS = """
 import socket, plaunch
@@ -142,14 +123,10 @@ class Handler(RendezvousHandler):
 
     def shutdown(self):
         return True                                                         # fault 3: a port
-
-@plaunch.hookimpl
-def plaunch_rendezvous_backends():
-    return {"faulty": Handler}
 """
 FAULTS = {
     "event_handlers": (
-        EVENT_HANDLER,
+        *(EVENT_HANDLER, "Handler"),
         {
             "workers inherit nothing of it": "/log'",
             "it takes odd metadata: values that are None": "'NoneType' object has no attribute",
@@ -157,7 +134,7 @@ FAULTS = {
         },
     ),
     "logs_specs": (
-        LOGS_SPEC,
+        *(LOGS_SPEC, "Specs"),
         {
             "nobody outside of the filter is shown": "are teed, and the filter has {1}",
             "the next attempt has other files": "two attempts have",
@@ -165,7 +142,7 @@ FAULTS = {
         },
     ),
     "device_counts": (
-        DEVICE_COUNTER,
+        *(DEVICE_COUNTER, "count"),
         {
             "it leaves nothing open": "faulty.py",
             "it leaves the process as it was": "changes the environment",
@@ -173,7 +150,7 @@ FAULTS = {
         },
     ),
     "signal_policies": (
-        SIGNAL_POLICY,
+        *(SIGNAL_POLICY, "Policy"),
         {
             "its signals can be handled": "no process can handle SIGKILL",
             "its signals are signals": "it gives one twice",
@@ -181,7 +158,7 @@ FAULTS = {
         },
     ),
     "schedulers": (
-        SCHEDULER,
+        *(SCHEDULER, "find"),
         {
             "it survives garbage": "ValueError",
             "it reads the environment that it is given": "",
@@ -189,7 +166,7 @@ FAULTS = {
         },
     ),
     "rendezvous": (
-        RENDEZVOUS,
+        *(RENDEZVOUS, "Handler"),
         {
             "it says in words what it waits for": r"'one\nother'",
             "it answers before and after a round": "num_nodes_waiting() is None",
@@ -197,6 +174,23 @@ FAULTS = {
         },
     ),
 }
+OFFER = """
+@plaunch.hookimpl
+def {hook}():
+    return {{"faulty": {factory}}}
+"""
+
+
+def faulty(kind):
+    """A module with the faulty plugin of a kind."""
+    source, factory, _ = FAULTS[kind]
+    (hook,) = (one.hook for one in KINDS if one.name == kind)
+    return source + OFFER.format(hook=hook, factory=factory)
+
+
+def failed(done):
+    """The checks that have failed."""
+    return set(re.findall("FAILED +(.+)", done.stdout))
 
 
 HOOKS = """
@@ -291,10 +285,11 @@ def plaunch_workers_started(group):
 
 @pytest.mark.parametrize("kind", FAULTS)
 def test_exactly_the_planted_faults_are_named(check, kind):
-    source, faults = FAULTS[kind]
-    done = check(f"--check-plugin={kind}:faulty", "-pfaulty", source=source, FAULTY_NODES="2")
+    *_, faults = FAULTS[kind]
+    argv = (f"--check-plugin={kind}:faulty", "-pfaulty")
+    done = check(*argv, source=faulty(kind), FAULTY_NODES="2")
     assert done.returncode == 1, done.stdout + done.stderr
-    assert set(re.findall("FAILED +(.+)", done.stdout)) == set(faults), done.stdout
+    assert failed(done) == set(faults), done.stdout
     _, _, details = done.stdout.partition("\n\n")
     blocks = re.split(r"\n(?=\S)", details)
     for check_name, found in faults.items():
@@ -319,7 +314,7 @@ def test_what_the_caller_has_set_for_pytest_means_nothing(check):
 
 
 def test_a_name_of_several_kinds_is_checked_in_all_of_them(check):
-    source = DEVICE_COUNTER + SIGNAL_POLICY.replace("import signal, plaunch", "import signal")
+    source = faulty("device_counts") + faulty("signal_policies")
     done = check("--check-plugin=faulty", "-pfaulty", source=source)
     assert re.findall(r"^(\w+ \w+) 'faulty'$", done.stdout, re.M) == [
         "device counter",
@@ -355,7 +350,7 @@ def test_a_plugin_that_only_has_hooks_is_checked(check):
     done = check("--check-plugin=faulty", "-pfaulty", source=HOOKS)
     assert (done.returncode, done.stderr) == (1, "")
     assert done.stdout.startswith("plugin 'faulty'\n  ok  ")
-    assert set(re.findall("FAILED +(.+)", done.stdout)) == set(HOOK_FAULTS), done.stdout
+    assert failed(done) == set(HOOK_FAULTS), done.stdout
     for text in HOOK_FAULTS.values():
         assert text in done.stdout
     # What is found of a hook that never works is said once.
@@ -372,10 +367,9 @@ def test_a_plugin_that_only_has_hooks_is_checked(check):
 )
 def test_extensions_are_tried(check, environ, faults):
     done = check("--check-plugin=faulty", "-pfaulty", source=EXTENSIONS, **environ)
-    failed = set(re.findall("FAILED +(.+)", done.stdout))
-    assert failed >= set(faults), done.stdout
+    assert failed(done) >= set(faults), done.stdout
     if not environ:
-        assert failed == set(faults), done.stdout
+        assert failed(done) == set(faults), done.stdout
     for text in faults.values():
         assert text in done.stdout
 
@@ -392,7 +386,7 @@ def test_what_declares_options_is_checked_with_its_plugin(check, tmp_path, name)
     install_options(tmp_path, OPTIONS, GREETER)
     done = check(f"--check-plugin={name}")
     assert (done.returncode, done.stderr.count("--rdzv-id")) == (1, 1), done.stderr
-    assert set(re.findall("FAILED +(.+)", done.stdout)) == set(OPTION_FAULTS), done.stdout
+    assert failed(done) == set(OPTION_FAULTS), done.stdout
     for text in OPTION_FAULTS.values():
         assert text in done.stdout
     heads = re.findall(r"^((?:options of )?plugin) '.*acme'$", done.stdout, re.M)
@@ -434,8 +428,8 @@ def test_an_installed_package_of_hooks_passes(check, tmp_path, name):
 
 def test_the_traceback_is_there_if_it_is_asked_for(check):
     argv = ("--check-plugin=faulty", "-pfaulty")
-    plain = check(*argv, source=EVENT_HANDLER)
-    debug = check(*argv, source=EVENT_HANDLER, PLAUNCH_DEBUG="1")
+    plain = check(*argv, source=faulty("event_handlers"))
+    debug = check(*argv, source=faulty("event_handlers"), PLAUNCH_DEBUG="1")
     assert "in handle" not in plain.stdout
     assert "role.upper()" in debug.stdout
 

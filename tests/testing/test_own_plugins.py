@@ -59,29 +59,22 @@ class TestNotifyOfOthers(each(SignalPolicyConformance, SIGNAL_POLICIES, "notify"
     settings: ClassVar[dict[str, object]] = {"options": {"notify_signals": "SIGUSR2,SIGWINCH"}}
 
 
-class TestSlurm(each(SchedulerConformance, SCHEDULERS, "slurm")):
-    environments: ClassVar[list[dict[str, str]]] = [
-        recorded(name)
-        for name in ("slurm-step-2x1-task1", "slurm-step-1x1", "slurm-requeued-task0")
-    ]
+def scheduler(name, *environments):
+    """The suite for a scheduler in these environments; a word is that of one that was recorded."""
+    suite = each(SchedulerConformance, SCHEDULERS, name)
+    suite.environments = [recorded(one) if isinstance(one, str) else one for one in environments]
+    return suite
 
 
-class TestMpi(each(SchedulerConformance, SCHEDULERS, "mpi")):
-    environments: ClassVar[list[dict[str, str]]] = [
-        recorded(name) for name in ("mpich-2x1-rank1", "openmpi-1x1-rank0")
-    ]
-
-
-class TestKubernetes(each(SchedulerConformance, SCHEDULERS, "kubernetes")):
-    environments: ClassVar[list[dict[str, str]]] = [
-        {"JOB_COMPLETION_INDEX": "1", "HOSTNAME": "train-1"},
-        {"JOB_COMPLETION_INDEX": "0", "JOB_NAME": "train"},
-    ]
-    files = ("/etc/hosts",)  # the kubelet's, with the pod's own name
-
-
-class TestNone(each(SchedulerConformance, SCHEDULERS, "none")):
-    environments: ClassVar[list[dict[str, str]]] = [{"SLURM_JOB_ID": "1"}]
+TestSlurm = scheduler("slurm", "slurm-step-2x1-task1", "slurm-step-1x1", "slurm-requeued-task0")
+TestMpi = scheduler("mpi", "mpich-2x1-rank1", "openmpi-1x1-rank0")
+TestKubernetes = scheduler(
+    "kubernetes",
+    {"JOB_COMPLETION_INDEX": "1", "HOSTNAME": "train-1"},
+    {"JOB_COMPLETION_INDEX": "0", "JOB_NAME": "train"},
+)
+TestKubernetes.files = ("/etc/hosts",)  # the kubelet's, with the pod's own name
+TestNone = scheduler("none", {"SLURM_JOB_ID": "1"})
 
 
 class TestStaticOfSeveral(TestStatic):

@@ -67,7 +67,7 @@ def test_the_report_says_why(tmp_path, enabled, monkeypatch):
     assert not (tmp_path / "pipe").exists()
 
 
-def plugin(path=None, **options):
+def plugin(**options):
     """The plugin, and its extension with these options."""
     timers = Timers()
     context = PluginContext("job", "role", "host", options=options)

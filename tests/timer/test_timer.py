@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import multiprocessing
 import os
 import select
@@ -90,8 +89,7 @@ def test_a_time_that_comes_to_its_end_while_nothing_else_happens(server, sleeper
 
 def test_the_server_does_not_kill_itself(server, told, caplog):
     ask(server, FileTimerRequest(os.getpid(), "a", 1.0, signal.SIGKILL))
-    with caplog.at_level(logging.WARNING, "plaunch"):
-        server.run_once()
+    server.run_once()
     assert "may not get" in caplog.text
     assert told == [("timer expired", "a")]
 
@@ -123,8 +121,7 @@ def test_a_process_that_was_given_the_number_of_another(server, told, sleeper):
 
 def test_a_timer_without_a_signal(server, told, sleeper, caplog):
     ask(server, FileTimerRequest(sleeper.pid, "a", 1.0, 0))
-    with caplog.at_level(logging.WARNING, "plaunch"):
-        server.run_once()
+    server.run_once()
     assert told == [("timer expired", "a")]
     assert "no signal is configured" in caplog.text
     assert sleeper.poll() is None
@@ -143,11 +140,10 @@ def test_of_several_the_first_with_a_signal_counts(server, told, sleeper):
 
 
 def test_what_is_no_request_is_dropped(server, told, sleeper, caplog):
-    with caplog.at_level(logging.WARNING, "plaunch"):
-        with open(server._file_path, "w") as pipe:
-            pipe.write('not json\n{"pid": 1}\n[1]\n')
-        ask(server, FileTimerRequest(sleeper.pid, "a", 1.0, signal.SIGKILL))
-        server.run_once()
+    with open(server._file_path, "w") as pipe:
+        pipe.write('not json\n{"pid": 1}\n[1]\n')
+    ask(server, FileTimerRequest(sleeper.pid, "a", 1.0, signal.SIGKILL))
+    server.run_once()
     assert caplog.text.count("is dropped") == 3
     assert sleeper.wait(TIMEOUT) == -signal.SIGKILL
 
@@ -281,7 +277,6 @@ def test_a_server_goes_on_after_an_error(queue, caplog):
 
     server = Server(queue, max_interval=0.01)
     server.register_timers([timer.TimerRequest(1, "a", 1.0)])
-    with caplog.at_level(logging.WARNING, "plaunch"):
-        server._run_watchdog()
+    server._run_watchdog()
     assert "could not be killed" in caplog.text
     assert server.get_expired_timers(time.time()) == {}

@@ -149,12 +149,10 @@ def test_a_signal_to_the_whole_job_is_not_meant_for_it(stage, signum):
 
 
 def test_it_ends_with_the_round_and_the_next_one_is_fresh(stage):
-    stage.open()
-    stage.hear(stage.connect())
+    stage.serve()
     stage.store.close()
     assert is_reaped(stage.pids[0])
-    stage.open()
-    stage.hear(stage.connect())
+    stage.serve()
     assert len(stage.pids) == 2
 
 
@@ -165,8 +163,7 @@ import os, socket, sys
 sys.path.insert(0, {os.path.dirname(__file__)!r})
 from conftest import Stage
 stage = Stage({str(torch_folder)!r})
-stage.open()
-stage.hear(stage.connect())
+stage.serve()
 print(stage.pids[0], flush=True)
 os.kill(os.getpid(), 9)
 """
@@ -344,14 +341,12 @@ def test_an_interpreter_that_is_not_there_is_named(stage):
 
 
 def test_where_functions_find_their_modules_the_host_does_too(stage, torch_folder):
-    stage.open(folders=(str(torch_folder), *filter(None, sys.path)), PYTHONPATH="")
-    assert stage.hear(stage.connect()) == "lean"
+    stage.serve(folders=(str(torch_folder), *filter(None, sys.path)), PYTHONPATH="")
 
 
 def test_the_host_gets_what_matters_of_the_environment(stage):
     env = {"TORCH_SHOW_CPP_STACKTRACES": "1", "PYTHONWARNINGS": "error", "PLAUNCH_RDZV_TOKEN": "s"}
-    stage.open(**env, LOCAL_RANK="0", MY_LIBRARY="x", CUDA_VISIBLE_DEVICES="3")
-    stage.hear(stage.connect())
+    stage.serve(**env, LOCAL_RANK="0", MY_LIBRARY="x", CUDA_VISIBLE_DEVICES="3")
     with open(f"/proc/{stage.pids[0]}/environ", "rb") as file:
         shown = dict(entry.split("=", 1) for entry in file.read().decode().split("\0") if entry)
     assert not {*env, "LOCAL_RANK"} & set(shown)

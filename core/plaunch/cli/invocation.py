@@ -35,7 +35,7 @@ class Invocation:
         args: Arguments | None,
         table: OptionTable,
         plugins: Sequence[object] = (),
-        error: UsageError | None = None,
+        error: PlaunchError | None = None,
     ) -> None:
         self.args = args
         self.table = table

@@ -38,6 +38,7 @@ def parse(
     Raises:
         UsageError: an option is unknown or its value is malformed, here, in a variable, or in a
             file.
+        PluginError: a plugin that reads values from elsewhere failed.
     """
     environ = os.environ if environ is None else environ
     for word in argv:

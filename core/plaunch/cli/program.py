@@ -15,6 +15,7 @@ from plaunch.cli.stdout import STDOUT
 from plaunch.errors import (
     ExitCode,
     PlaunchError,
+    PluginError,
     PluginLoadError,
     SignalException,
     UsageError,
@@ -83,7 +84,7 @@ def run(argv: Sequence[str], *, plugins: Sequence[object] = ()) -> dict[int, Any
     command: Option | None
     try:
         args = parse(argv)
-    except UsageError as error:
+    except (UsageError, PluginError) as error:
         wanted = command_in_spite(argv, os.environ)
         if wanted is None:
             raise

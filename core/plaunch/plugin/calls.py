@@ -1,7 +1,8 @@
 """Plugins' code, called so that it cannot hold the launch, and is named for what it does to it.
 
 Code that is quick, such as what offers names, runs where it is called, within `blaming`. What may
-take its time runs on a thread of its own that is waited for: `bounded_call`. There is no third way.
+take its time runs on a thread of its own that is waited for: `bounded_call`. Streams' `finish`,
+which may take as long as it shows something, is the one exception.
 """
 
 from __future__ import annotations
@@ -97,6 +98,7 @@ def bounded_call(
     *,
     passing: tuple[type[Exception], ...] = (),
     advice: str = "",
+    warns: bool = True,
 ) -> Any:
     """Call a plugin's code on a thread, which is left behind if it does not return in time.
 
@@ -108,6 +110,7 @@ def bounded_call(
         is_unwanted: asked meanwhile: whether the launch is to stop.
         passing: what is raised as it is if the plugin raises it.
         advice: the end of the message if it does not return.
+        warns: whether to log what nobody looks at otherwise: that the launch did not wait for it.
 
     Raises:
         NotReturnedError: it has not returned.
@@ -125,7 +128,8 @@ def bounded_call(
     if is_unwanted():
         # Nobody looks at why the workers did not start: they are not to start.
         text = f"{who} had not returned from {doing} when the launch had to stop"
-        logger.warning("%s", text)
+        if warns:
+            logger.warning("%s", text)
         raise NotReturnedError(text, call)
     raise NotReturnedError(
         f"{who} has not returned from {doing} within {seconds:g} s{advice}", call

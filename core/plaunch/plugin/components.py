@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import time
@@ -179,6 +180,7 @@ class BoundedLogsSpecs(Bounded):
             START_BOUND,
             lambda: time.monotonic() > hurried and self._is_unwanted(),
             advice="; plaunch does not wait for it any longer",
+            warns=False,
         )
 
 
@@ -187,18 +189,35 @@ class BoundedStreams(Bounded):
 
     def __init__(self, streams: Any, who: str, is_unwanted: Callable[[], bool]) -> None:
         super().__init__(streams, who, is_unwanted, {"child_fds", "start"})
+        self._is_finished = False
+
+    def escalate(self) -> None:
+        """Let them hurry; whatever is wrong with them, a stop comes to its SIGKILL."""
+        with contextlib.suppress(Exception):
+            self._component.escalate()
 
     def finish(self) -> None:
-        """Let them finish, which may take as long as something is shown now and then."""
+        """Let them finish, once, which may take as long as something is shown now and then."""
+        if self._is_finished:
+            return
+        self._is_finished = True
         begun = time.monotonic()
 
         def is_stuck() -> bool:
             bound = HURRIED_CLOSE if self._is_unwanted() else START_BOUND
-            shown: float = self._component.last_shown()
-            return time.monotonic() - max(begun, shown) >= bound
+            shown = begun
+            with contextlib.suppress(Exception):
+                shown = max(begun, self._component.last_shown())
+            return time.monotonic() - shown >= bound
 
         # Signals are not looked after: the agent's loop goes on meanwhile, and may change them.
-        call = BoundedCall("plugin-finish", self._component.finish)
+        try:
+            call = BoundedCall("plugin-finish", self._component.finish)
+        except RuntimeError as error:  # no more threads
+            logger.warning(
+                "%s cannot finish (%s); workers' output may be missing", self._who, error
+            )
+            return
         if not call.wait(math.inf, is_stuck):
             logger.warning(
                 "%s has not returned from finish; workers' output may be missing", self._who
@@ -208,10 +227,13 @@ class BoundedStreams(Bounded):
 
     def last_lines(self, local_rank: int) -> Sequence[str]:
         """What they say, or nothing."""
-        say = partial(self._component.last_lines, local_rank)
+
+        def say() -> list[str]:
+            return [str(line) for line in self._component.last_lines(local_rank)]
+
         try:
             lines: Sequence[str] = bounded_call(
-                self._who, "last_lines", say, START_BOUND, self._is_unwanted
+                self._who, "last_lines", say, START_BOUND, self._is_unwanted, warns=False
             )
         except PluginError as error:
             logger.warning("%s", error)

@@ -119,21 +119,27 @@ class PluginLoader:
             for hook, i in found
         ]
 
-    def offered(self, kind: Kind[Any]) -> Iterator[tuple[Registration, str]]:
+    def offered(self, kind: Kind[Any], *, in_code: bool) -> Iterator[tuple[Registration, str]]:
         """The names of `kind` that loaded plugins offer and nobody blocks, each with its plugin.
+
+        Args:
+            kind: the kind.
+            in_code: whether those that were passed in code are meant, or those of distributions.
 
         Raises:
             PluginError: as `offers`.
         """
         blocker = self._installed.selection.blocker
         for plugin in self.registrations.values():
+            if (plugin.distribution is None) is not in_code:
+                continue
             key = "" if plugin.distribution is None else plugin.distribution.key
             for name in self.offers(plugin, kind):
                 if not blocker(kind.name, name, key):
                     yield plugin, name
 
     def offers(self, plugin: Registration, kind: Kind[Any]) -> Mapping[str, object]:
-        """What one plugin offers of `kind`; its hook is called once.
+        """What one plugin offers of `kind`; its hook is called until it has answered.
 
         Raises:
             PluginError: the plugin fails, or returns something else.

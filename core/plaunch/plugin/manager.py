@@ -146,7 +146,9 @@ class PluginManager:
     def names(self, kind: Kind[Any]) -> list[str]:
         """All names of `kind` that can be selected, sorted; imports nothing."""
         names = {entry.name for entry in self._installed.usable(kind)}
-        return sorted(names.union(name for _, name in self._loader.offered(kind)))
+        for in_code in (False, True):
+            names.update(name for _, name in self._loader.offered(kind, in_code=in_code))
+        return sorted(names)
 
     def bounded(
         self, logs_specs: LogsSpecs, policy: SignalPolicy, is_unwanted: Callable[[], bool]
@@ -320,8 +322,7 @@ class PluginManager:
 
     def _provider(self, kind: Kind[Any], name: str) -> tuple[Registration, str]:
         """Who offers a name, and how it calls that, which users may write with a distribution."""
-        offered = list(self._loader.offered(kind))
-        in_code = [one for one, bare in offered if bare == name and one.distribution is None]
+        in_code = [one for one, bare in self._loader.offered(kind, in_code=True) if bare == name]
         if len(in_code) > 1:
             raise DuplicateNameError(
                 f"{kind.label} {name!r} ({kind.flag}) is offered by "
@@ -332,8 +333,8 @@ class PluginManager:
         # As if they were entry points, of the name of the plugin that is loaded already.
         beside = [
             EntryPoint(kind.hook, bare, one.name, one.distribution)
-            for one, bare in offered
-            if one.distribution is not None
+            for one, bare in self._loader.offered(kind, in_code=False)
+            if one.distribution is not None  # for type checkers
         ]
         entry = self._installed.find(kind, name, beside)
         if entry is None:

@@ -54,9 +54,10 @@ def load_options(entry: EntryPoint) -> PluginOptions:
     except (KeyboardInterrupt, SignalException):
         raise
     except BaseException as error:
+        from plaunch.plugin.calls import one_line  # noqa: PLC0415 - not on the way to --help
+
         raise PluginLoadError(
-            f"the options of plugin {entry.name!r} ({owner}) cannot be used: "
-            f"{type(error).__name__}: {error}"
+            f"the options of plugin {entry.name!r} ({owner}) cannot be used: {one_line(error)}"
         ) from error
     return PluginOptions(entry.name, owner, options, plugin, declared, target.module)
 

@@ -121,7 +121,9 @@ class Heartbeat:
             self._ours.nudge()
 
     def _read_beats(self, beats: dict[str, bytes | None]) -> dict[str, float]:
-        """Find who is leaving, and who follows this node; another node's key is no heartbeat.
+        """Find who is leaving, and who follows this node.
+
+        What is no valid record of its node is no heartbeat.
 
         Returns:
             The seconds for which heartbeats stay, of those that have a lease.

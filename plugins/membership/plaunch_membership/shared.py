@@ -144,4 +144,4 @@ class News:
 
 
 def _do_nothing() -> None:
-    """Start with no nodes."""
+    """Wake nobody: no agent listens yet."""

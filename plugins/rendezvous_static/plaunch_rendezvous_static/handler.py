@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 LOOP_BACK = "127.0.0.1"
 JOIN_TIMEOUT = 600.0  # seconds until all nodes must have come; torchrun's
 
-# Mean nothing where nobody is waited for; the launcher refuses a token, where it would be missed.
+# Mean nothing here: no store needs a token, and all nodes are waited for. The launcher refuses a
+# token, where it would be missed.
 _NOT_NEEDED = frozenset({"token_file", "arrival_delay"})
 
 

@@ -50,8 +50,9 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0  # seconds between two attempts to reac
 _CONNECT_TIMEOUT = 5.0  # seconds for one of them
 _SEAT_WAIT = 3.0  # seconds for the empty line; torch's store, say, answers nothing at all
 _FAREWELL = 1.0  # seconds for the others to close their connections first
-# Seconds with signs that workers of this job run already, until that is believed: what is behind a
-# proxy, or was left by another job, looks the same for a moment.
+# Seconds after a sign that workers of this job run already, until that is believed: what is behind
+# a proxy, or was left by another job, looks the same for a moment. A launcher that comes is a sign
+# that they do not.
 _RUNNING_WAIT = 10.0
 
 _ALIKE = (
@@ -134,6 +135,8 @@ class Meeting:
                         _send_away(guest, visitors)
                 if None in ready:  # the last one, since it may send others away
                     _let_in(door, visitors)
+            visitors.unregister(door)
+            door.close()  # what connects from now on looks for the workers' store
             return self._answer_all()
 
     def _listen(self) -> socket.socket:
@@ -183,6 +186,7 @@ class Meeting:
             guest.tell(to_line({"refused": problem}))
             return False
         guest.node = node
+        self._running_since = None  # a launcher that waits: its workers do not run
         guest.tell(SEATED)
         self._seated[node.rank] = guest
         return True
@@ -248,6 +252,7 @@ class Meeting:
                     stack.enter_context(sock)
                     sock.settimeout(_CONNECT_TIMEOUT)
                     sock.connect(address.sockaddr)
+                    _keep_alive(sock)
                     stack.pop_all()
                     return sock
             except OSError as error:
@@ -266,7 +271,7 @@ class Meeting:
                 return b""
             try:
                 more = connection.recv(MOST_LINE)
-            except TimeoutError:
+            except TimeoutError:  # also of the kernel's, after which there is nothing to read
                 continue
             except ConnectionError:
                 more = b""
@@ -274,6 +279,7 @@ class Meeting:
             if not more or len(said) > MOST_LINE:
                 return b""
             self._trouble = "it waits for other nodes"
+            self._running_since = None  # it is a launcher, and its workers do not run
         return said.strip()
 
     # --- both -------------------------------------------------------------------------------------
@@ -332,10 +338,19 @@ def _let_in(door: socket.socket, visitors: selectors.BaseSelector) -> None:
             f"node 0 cannot take the connection of another node: {error.strerror}; see `ulimit -n`"
         ) from error
     connection.setblocking(False)
+    _keep_alive(connection)
     visitors.register(connection, selectors.EVENT_READ, _Guest(connection))
     strangers = [guest for guest in _guests(visitors) if guest.node is None]
     for stranger in strangers[:-_MOST_STRANGERS]:
         _send_away(stranger, visitors)
+
+
+def _keep_alive(sock: socket.socket) -> None:
+    """Have an error within half a minute if the other host has gone without a word."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def _guests(visitors: selectors.BaseSelector) -> list[_Guest]:

@@ -97,6 +97,7 @@ class ErrorHandler:
             try:
                 earlier = read_error_file(path)["message"]
                 earlier = earlier.get("message") if isinstance(earlier, dict) else earlier
+                earlier = earlier if isinstance(earlier, str) else ""
             except ErrorFileError as error:
                 earlier = str(error)
             _logger().warning("error file %r exists and is replaced; it said: %s", path, earlier)

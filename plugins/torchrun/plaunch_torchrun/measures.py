@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from plaunch.plugin import hookimpl
 
-from plaunch_torchrun.elastic.events import CAME_TO_A_RESULT
-from plaunch_torchrun.elastic.metrics import put_metric
+from plaunch_torchrun.elastic.metrics import CAME_TO_A_RESULT, put_metric
 
 if TYPE_CHECKING:
     from plaunch.agent import Control, Extension, RunResult

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import threading
@@ -11,23 +10,11 @@ import time
 import plaunch.process
 import pytest
 from plaunch.errors import SignalException, UsageError
-from plaunch.process import LogsDest, LogsSpecs, PContext, RunProcsResult
+from plaunch.process import PContext, RunProcsResult
 
 from helpers.clock import Clock
-
-BOUND = 60.0
-
-
-class Nowhere(LogsSpecs):
-    root_log_dir = None
-
-    def __init__(self, **dest):
-        super().__init__()
-        self.dest = dest
-
-    def reify(self, envs):
-        nothing = dict.fromkeys(envs, "")
-        return LogsDest(**{"stdouts": nothing, "stderrs": nothing, **self.dest})
+from helpers.logs_specs import NoFiles
+from helpers.waiting import BOUND
 
 
 class ThreadContext(PContext):
@@ -67,7 +54,7 @@ class ThreadContext(PContext):
 def make(entrypoint=lambda: None, args=None, logs_specs=None, *, kind=ThreadContext, **options):
     args = args or {0: (), 1: ()}
     envs = {rank: {} for rank in args}
-    return kind("t", entrypoint, args, envs, logs_specs or Nowhere(), **options)
+    return kind("t", entrypoint, args, envs, logs_specs or NoFiles(), **options)
 
 
 def ended(polls):
@@ -91,7 +78,7 @@ def test_it_is_started_polled_and_closed():
 
 def test_it_takes_torchruns_arguments_by_position():
     context = ThreadContext(
-        "t", print, {0: ()}, {0: {}}, Nowhere(), {0: "prefix"}, ["out"], ["err"]
+        "t", print, {0: ()}, {0: {}}, NoFiles(), {0: "prefix"}, ["out"], ["err"]
     )
     assert (context.name, context.nprocs) == ("t", 1)
     assert (context.stdouts, context.error_files) == ({0: ""}, {})
@@ -179,10 +166,9 @@ def test_handlers_are_restored_even_if_close_fails():
 
 def test_a_start_on_another_thread_warns(caplog):
     context = make()
-    with caplog.at_level(logging.WARNING, "plaunch"):
-        starter = threading.Thread(target=context.start)
-        starter.start()
-        starter.join()
+    starter = threading.Thread(target=context.start)
+    starter.start()
+    starter.join()
     assert "no signal handlers are installed" in caplog.text
     context.close()
 
@@ -222,7 +208,7 @@ def test_it_is_started_once():
 def test_teed_files_are_shown_and_matches_collected(tmp_path, capsys):
     """Its workers write to the files, as torchrun's do."""
     paths = {rank: str(tmp_path / str(rank)) for rank in (0, 1)}
-    spec = Nowhere(
+    spec = NoFiles(
         stdouts=paths, tee_stdouts={0: paths[0]}, filtered_stdout=str(tmp_path / "matches")
     )
 
@@ -241,7 +227,7 @@ def test_no_files_are_followed_when_there_are_none():
     threads = threading.active_count()
     nothing = {0: os.devnull, 1: os.devnull}
     release = threading.Event()
-    context = make(release.wait, None, Nowhere(tee_stdouts=nothing, tee_stderrs=nothing))
+    context = make(release.wait, None, NoFiles(tee_stdouts=nothing, tee_stderrs=nothing))
     context.start()
     assert threading.active_count() == threads + 2
     release.set()

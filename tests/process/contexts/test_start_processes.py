@@ -13,9 +13,9 @@ from plaunch.errors import LogDirectoryError, ProgramNotFoundError, RankMappingE
 from plaunch.process import LogsDest, LogsSpecs, Std, SubprocessContext, start_processes
 from plaunch_functions import MultiprocessContext
 
+from helpers.logs_specs import NoFiles
 from helpers.programs import run_python
-
-BOUND = 60.0
+from helpers.waiting import BOUND
 
 
 class InFolder(LogsSpecs):
@@ -149,35 +149,28 @@ def test_wrong_ranks_are_refused_before_anything_is_created(tmp_path, args, envs
 
 @pytest.mark.parametrize("which", ["stdouts", "stderrs"])
 def test_a_logs_spec_must_name_every_rank(which):
-    class Incomplete(LogsSpecs):
-        root_log_dir = None
-
-        def reify(self, envs):
-            full = dict.fromkeys(envs, "")
-            return LogsDest(**{"stdouts": full, "stderrs": full, which: {0: ""}})
-
     with pytest.raises(RankMappingError, match=f"{which} must name .* it lacks 1"):
-        start_processes("t", "echo", {0: "a", 1: "b"}, logs_specs=Incomplete())
+        start_processes("t", "echo", {0: "a", 1: "b"}, logs_specs=NoFiles(**{which: {0: ""}}))
+    with pytest.raises(RankMappingError, match=f"{which} is .* must map each local rank"):
+        start_processes("t", "echo", {0: "a"}, logs_specs=NoFiles(**{which: ["x"]}))
 
 
-class NowhereAtAll(LogsSpecs):
-    """Says None of whatever has no path, as torch's `Popen` takes it."""
-
-    root_log_dir = None
-
-    def reify(self, envs):
-        nothing = dict.fromkeys(envs)
-        return LogsDest(nothing, nothing, nothing, nothing, nothing, None, None)
+@pytest.fixture
+def nones():
+    """A logs spec that says None of whatever has no path, as torch's `Popen` takes it."""
+    maps = ("stdouts", "stderrs", "tee_stdouts", "tee_stderrs", "error_files")
+    nothing = {name: {0: None} for name in maps}
+    return NoFiles(**nothing, filtered_stdout=None, filtered_stderr=None)
 
 
 @pytest.mark.parametrize("entrypoint", ["sh", print])
-def test_paths_of_none_are_no_paths(entrypoint, capfd):
+def test_paths_of_none_are_no_paths(entrypoint, nones, capfd):
     args = {0: ("-c", "echo said")} if entrypoint == "sh" else {0: ("said",)}
     context = start_processes(
         "t",
         entrypoint,
         args,
-        logs_specs=NowhereAtAll(),
+        logs_specs=nones,
         duplicate_stdout_filters=["said"],
         duplicate_stderr_filters=["said"],
     )
@@ -188,9 +181,9 @@ def test_paths_of_none_are_no_paths(entrypoint, capfd):
 
 
 @pytest.mark.parametrize("entrypoint", ["false", len])
-def test_a_failure_without_an_error_file(entrypoint):
+def test_a_failure_without_an_error_file(entrypoint, nones):
     args = {0: ()} if entrypoint == "false" else {0: (1, 2)}
-    result = start_processes("t", entrypoint, args, logs_specs=NowhereAtAll()).wait(BOUND)
+    result = start_processes("t", entrypoint, args, logs_specs=nones).wait(BOUND)
     assert result.failures[0].error_file in ("", "<N/A>")
 
 

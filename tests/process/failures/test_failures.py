@@ -199,12 +199,6 @@ def test_a_pipe_in_place_of_the_error_file_does_not_block(tmp_path):
     assert ProcessFailure(0, 1, 1, str(path)).error_file == "<N/A>"
 
 
-def test_an_empty_message_is_filled_in(child_file):
-    failure = ProcessFailure(0, 5, -15, child_file({"message": "", "timestamp": 3}))
-    assert failure.message == "Signal 15 (SIGTERM) received by PID 5"
-    assert not failure.has_reply
-
-
 # --- ChildFailedError -----------------------------------------------------------------------------
 
 

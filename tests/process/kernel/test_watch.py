@@ -15,10 +15,13 @@ from plaunch.process.kernel.watch import ExitWatch
 
 from helpers.processes import wait_for_end
 
-PIDFDS = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="this system has no pidfds")
+HAS_PIDFDS = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="there are no pidfds here")
+# Tests of one way only.
+PIDFDS = pytest.mark.parametrize("watch", [pytest.param(True, marks=HAS_PIDFDS)], indirect=True)
+LOOKING = pytest.mark.parametrize("watch", [False], indirect=True)
 
 
-@pytest.fixture(params=[pytest.param(True, marks=PIDFDS), False], ids=["pidfd", "looking"])
+@pytest.fixture(params=[pytest.param(True, marks=HAS_PIDFDS), False], ids=["pidfd", "looking"])
 def watch(request, monkeypatch):
     if not request.param:
         monkeypatch.setenv("PLAUNCH_NO_PIDFD", "1")
@@ -107,14 +110,12 @@ def test_ends_come_in_the_order_in_which_they_happened(watch, start):
 
 
 @PIDFDS
-def test_ends_between_two_looks_keep_their_order(start):
-    watch = ExitWatch()
+def test_ends_between_two_looks_keep_their_order(watch, start):
     programs = start_all(watch, start, 5)
     for key in (3, 1, 4, 0, 2):
         programs[key].stdin.close()
         wait_for_end(programs[key].pid)
     assert watch.ended() == [3, 1, 4, 0, 2]
-    watch.close()
 
 
 def test_it_returns_when_the_time_is_over(watch, start):
@@ -179,8 +180,7 @@ def test_a_given_descriptor_stands_for_the_process(watch):
 
 
 @PIDFDS
-def test_fileno_is_readable_when_there_is_something_to_do(start):
-    watch = ExitWatch()
+def test_fileno_is_readable_when_there_is_something_to_do(watch, start):
     programs = start_all(watch, start, 2)
     fd = watch.fileno()
     poller = select.poll()
@@ -195,42 +195,35 @@ def test_fileno_is_readable_when_there_is_something_to_do(start):
     assert poller.poll(0)
     watch.ended()
     assert poller.poll(0) == [], "a wake-up was left behind"
-    watch.close()
 
 
-def test_the_environment_switches_pidfds_off(start, monkeypatch):
-    monkeypatch.setenv("PLAUNCH_NO_PIDFD", "1")
-    watch = ExitWatch()
+@LOOKING
+def test_the_environment_switches_pidfds_off(watch, start):
     start_all(watch, start, 1)
     assert watch.fileno() is None
-    watch.close()
 
 
 @PIDFDS
-def test_a_kernel_that_refuses_a_pidfd_is_lived_with(start, monkeypatch):
-    programs = {key: start("cat") for key in range(3)}
-    given = os.pidfd_open
+def test_a_kernel_that_refuses_a_pidfd_is_lived_with(watch, start, monkeypatch):
+    asked, given = [], os.pidfd_open
 
     def refuse_the_second(pid):
-        if pid == programs[1].pid:
+        asked.append(pid)
+        if len(asked) == 2:
             raise OSError(24, "Too many open files")
         return given(pid)
 
     monkeypatch.setattr(os, "pidfd_open", refuse_the_second)
-    watch = ExitWatch()
-    for key, program in programs.items():
-        add(watch, key, program)
+    programs = start_all(watch, start, 3)
     assert watch.fileno() is None
     for program in programs.values():
         program.stdin.close()
     wait_for_all(watch, programs)
-    watch.close()
 
 
 @PIDFDS
-def test_a_copy_of_the_pidfd_in_a_forked_child_does_not_wake_it_for_ever(start):
+def test_a_copy_of_the_pidfd_in_a_forked_child_does_not_wake_it_for_ever(watch, start):
     """An epoll forgets a closed descriptor only once all its copies are closed."""
-    watch = ExitWatch()
     programs = start_all(watch, start, 2)
     pidfd = next(fd for fd in watch.own_fds() if "pidfd" in os.readlink(f"/proc/self/fd/{fd}"))
     copy = os.dup(pidfd)  # what a fork would have made
@@ -240,7 +233,6 @@ def test_a_copy_of_the_pidfd_in_a_forked_child_does_not_wake_it_for_ever(start):
     watch.wait(0.05)
     assert time.monotonic() - began > 0.04
     os.close(copy)
-    watch.close()
 
 
 def test_closing_gives_every_descriptor_back(start):
@@ -255,9 +247,8 @@ def test_closing_gives_every_descriptor_back(start):
     assert set(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_wake_from_another_thread_never_writes_to_a_closed_descriptor(monkeypatch):
+def test_a_wake_from_another_thread_never_writes_to_a_closed_descriptor(watch, monkeypatch):
     """The number may be another file's by then."""
-    watch = ExitWatch()
     write, is_writing, go_on = os.write, threading.Event(), threading.Event()
 
     def slow_write(fd, data):
@@ -281,9 +272,8 @@ def test_a_wake_from_another_thread_never_writes_to_a_closed_descriptor(monkeypa
         os.fstat(watch._wake_w)
 
 
-def test_a_wake_in_a_signal_handler_while_it_is_closed(monkeypatch):
+def test_a_wake_in_a_signal_handler_while_it_is_closed(watch, monkeypatch):
     """It may come in the middle of closing, on the same thread."""
-    watch = ExitWatch()
     close = os.close
 
     def close_and_wake(fd):
@@ -294,17 +284,15 @@ def test_a_wake_in_a_signal_handler_while_it_is_closed(monkeypatch):
     watch.close()
 
 
-def test_looking_is_seldom_while_nothing_happens(monkeypatch):
+@LOOKING
+def test_looking_is_seldom_while_nothing_happens(watch):
     """No busy loop without pidfds: the pauses grow."""
-    monkeypatch.setenv("PLAUNCH_NO_PIDFD", "1")
     looks = []
 
     def has_ended():
         looks.append(time.monotonic())
         return len(looks) > 12
 
-    watch = ExitWatch()
     watch.add(0, os.getpid(), has_ended)
     watch.wait(20)
     assert looks[-1] - looks[-4] > 0.045
-    watch.close()

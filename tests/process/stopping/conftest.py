@@ -14,9 +14,7 @@ import pytest
 from plaunch.process.kernel.processes import read_process
 
 from helpers.site import own_metadata, site  # noqa: F401 - fixtures
-from helpers.waiting import wait_until
-
-BOUND = 60.0  # seconds within which everything here has long happened, however busy the machine
+from helpers.waiting import BOUND, wait_until
 
 PROGRAMS = str(Path(__file__).parent / "programs")
 

@@ -225,12 +225,13 @@ def test_escalating_skips_the_rest_of_the_grace(world):
     assert world.now < 2.001
 
 
-def test_escalating_before_the_first_step_skips_the_soft_signal(world):
+def test_escalating_before_the_first_step_skips_the_soft_signal(world, caplog):
     world.worker()
     sequence = world.sequence()
     sequence.escalate()
     world.climb(sequence)
     assert world.signals() == [("SIGKILL", "all")]
+    assert caplog.messages == ["trainer: local ranks 0 get SIGKILL at once"]
 
 
 def test_sigkill_is_sent_once_however_often_it_is_stepped(world):
@@ -294,38 +295,34 @@ def test_nothing_happens_when_all_have_ended_cleanly(world, caplog):
     assert caplog.messages == []
 
 
-def test_the_log_says_once_whom_it_waits_for_and_how_long(world, caplog):
-    for dies_of in ([KILL], [TERM], [KILL], [KILL]):
-        world.worker(dies_of=dies_of)
-    with caplog.at_level(logging.WARNING, "plaunch"):
-        world.climb(world.sequence(grace=30))
-    assert caplog.messages == [
-        "trainer: waiting for local ranks 0,2-3 to end after SIGTERM; SIGKILL in 29 s",
-        "trainer: local ranks 0,2-3 did not end within 30 s of SIGTERM; they get SIGKILL",
-    ]
-
-
-def test_the_log_says_nothing_of_a_signal_that_was_not_sent(world, caplog):
-    world.worker()
-    sequence = world.sequence()
-    sequence.escalate()
-    with caplog.at_level(logging.WARNING, "plaunch"):
-        world.climb(sequence)
-    assert caplog.messages == ["trainer: local ranks 0 get SIGKILL at once"]
-
-
-def test_the_log_is_silent_when_everybody_ends_quickly(world, caplog):
-    world.worker(delay=0.2)
+@pytest.mark.parametrize(
+    ("workers", "grace", "said"),
+    [
+        ([{"delay": 0.2}], 30, []),  # everybody ends quickly
+        (
+            [DEAF, {}, DEAF, DEAF],
+            30,
+            [
+                "waiting for local ranks 0,2-3 to end after SIGTERM; SIGKILL in 29 s",
+                "local ranks 0,2-3 did not end within 30 s of SIGTERM; they get SIGKILL",
+            ],
+        ),
+        (
+            [DEAF],
+            0.5,
+            [
+                "waiting for local ranks 0 to end after SIGTERM; SIGKILL in 0 s",
+                "local ranks 0 did not end within 0.5 s of SIGTERM; they get SIGKILL",
+            ],
+        ),
+    ],
+)
+def test_the_log_says_once_whom_it_waits_for_and_how_long(world, caplog, workers, grace, said):
+    for worker in workers:
+        world.worker(**worker)
     with caplog.at_level(logging.INFO, "plaunch"):
-        world.climb(world.sequence())
-    assert caplog.messages == []
-
-
-def test_a_short_grace_still_has_its_notice(world, caplog):
-    world.worker(dies_of=[KILL])
-    with caplog.at_level(logging.WARNING, "plaunch"):
-        world.climb(world.sequence(grace=0.5))
-    assert len(caplog.messages) == 2
+        world.climb(world.sequence(grace=grace))
+    assert caplog.messages == [f"trainer: {text}" for text in said]
 
 
 def test_the_delay_is_that_of_the_next_thing_to_do(world):
@@ -376,8 +373,7 @@ def test_the_program_that_a_shell_ran_has_the_whole_grace(world):
 
 def test_the_program_that_a_shell_ran_is_killed_after_the_grace(world, caplog):
     world.worker(is_wrapper=True, leaves=[77], orphans_die_of=[KILL])
-    with caplog.at_level(logging.WARNING, "plaunch"):
-        world.climb(world.sequence(grace=30))
+    world.climb(world.sequence(grace=30))
     assert world.signals() == [("SIGTERM", "session"), ("SIGKILL", "all")]
     assert world.now == pytest.approx(30, abs=0.2)
     assert caplog.messages == [
@@ -402,34 +398,36 @@ def test_who_outlives_the_program_that_a_shell_ran_is_killed_soon_after_it(world
 # --- what is told of it ---------------------------------------------------------------------------
 
 
-def told_of(world, **options):
+@pytest.mark.parametrize(
+    ("workers", "options", "told"),
+    [
+        (
+            [{"delay": 0.2}, {"delay": 0.3}],
+            {},
+            [("signalled", "SIGTERM", (0, 1), 0), ("gone", "SIGTERM", (0, 1), 0.3)],
+        ),
+        (
+            [{"delay": 0.2}, {**DEAF, "delay": 0.5}],
+            {"grace": 5},
+            [
+                ("signalled", "SIGTERM", (0, 1), 0),
+                ("waiting", "SIGTERM", (1,), 1),
+                ("killed", "SIGKILL", (1,), 5),
+                ("gone", "SIGTERM", (0, 1), 5.5),
+            ],
+        ),
+        (
+            [{}],
+            {"death_sig": KILL},  # there is no soft signal
+            [("killed", "SIGKILL", (0,), 0), ("gone", "SIGKILL", (0,), 0)],
+        ),
+        ([{"dead_at": 0.0}], {}, []),  # they have ended by themselves
+    ],
+)
+def test_each_step_names_those_whom_it_is_about(world, workers, options, told):
+    for worker in workers:
+        world.worker(**worker)
     steps = []
     world.climb(world.sequence(on_step=steps.append, **options))
-    return [(step.step, step.signum.name, step.ranks, round(step.seconds, 1)) for step in steps]
-
-
-def test_a_stop_that_goes_well_is_told_in_two_steps(world):
-    world.worker(delay=0.2)
-    world.worker(delay=0.3)
-    assert told_of(world) == [("signalled", "SIGTERM", (0, 1), 0), ("gone", "SIGTERM", (0, 1), 0.3)]
-
-
-def test_each_step_names_those_whom_it_is_about(world):
-    world.worker(delay=0.2)
-    world.worker(dies_of=[KILL], delay=0.5)
-    assert told_of(world, grace=5) == [
-        ("signalled", "SIGTERM", (0, 1), 0),
-        ("waiting", "SIGTERM", (1,), 1),
-        ("killed", "SIGKILL", (1,), 5),
-        ("gone", "SIGTERM", (0, 1), 5.5),
-    ]
-
-
-def test_a_stop_by_sigkill_has_no_soft_signal(world):
-    world.worker()
-    assert [step for step, *_ in told_of(world, death_sig=KILL)] == ["killed", "gone"]
-
-
-def test_nothing_is_told_of_workers_that_have_ended_by_themselves(world):
-    world.worker(dead_at=0.0)
-    assert told_of(world) == []
+    given = [(step.step, step.signum.name, step.ranks, round(step.seconds, 1)) for step in steps]
+    assert given == told

@@ -7,10 +7,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from plaunch.process import LogsDest, LogsSpecs, OutputCounts, start_processes
+from plaunch.process import LogsDest, OutputCounts, start_processes
 from plaunch.process.streams.logs import read_dest
 
-BOUND = 60.0  # seconds
+from helpers.logs_specs import NoFiles
+from helpers.waiting import BOUND
+
 NULL = os.devnull
 WORDS = {0: ("-c", "echo out; echo err >&2; exit 3"), 1: ("-c", "")}
 
@@ -54,22 +56,14 @@ class Own:
         return 0.0
 
 
-class Nowhere(LogsSpecs):
-    root_log_dir = None
-
-    def reify(self, envs):
-        nothing = dict.fromkeys(envs, "")
-        return LogsDest(nothing, nothing, error_files=nothing)
-
-
 def test_a_logs_spec_may_bring_its_own_streams(tmp_path, capfd):
-    class Carrying(Nowhere):
+    class Carrying(NoFiles):
         def open_streams(self, dest, nprocs, **options):
             self.opened = dest, nprocs, options
             self.streams = Own(nprocs, tmp_path)
             return self.streams
 
-    specs = Carrying()
+    specs = Carrying(error_files={0: "", 1: ""})
     context = start_processes("t", "sh", WORDS, logs_specs=specs, duplicate_stdout_filters=["loss"])
     result = context.wait(BOUND)
     assert result.failures[0].last_lines == ["err"]
@@ -90,7 +84,7 @@ def test_a_logs_spec_may_bring_its_own_streams(tmp_path, capfd):
 @pytest.mark.parametrize("has_method", [True, False])
 def test_it_need_not(has_method, capfd):
     """Nor has one that was written for torchrun the method."""
-    specs = Nowhere()
+    specs = NoFiles(error_files={0: "", 1: ""})
     if not has_method:
         specs = SimpleNamespace(reify=specs.reify, root_log_dir=None)
     result = start_processes("t", "sh", WORDS, logs_specs=specs).wait(BOUND)

@@ -133,9 +133,10 @@ class PContext(abc.ABC):
         self.args = worker_args(args)
         self.nprocs = len(self.args)
         self.envs = worker_envs(envs, self.nprocs)
-        dest = read_dest(logs_specs.reify(self.envs))
-        validate_ranks("stdouts", dest.stdouts, self.nprocs)
-        validate_ranks("stderrs", dest.stderrs, self.nprocs)
+        given = logs_specs.reify(self.envs)
+        validate_ranks("stdouts", given.stdouts, self.nprocs)
+        validate_ranks("stderrs", given.stderrs, self.nprocs)
+        dest = read_dest(given)
         self.envs = worker_envs(self.envs, self.nprocs)  # a logs spec may have added any value
         self.stdouts = dest.stdouts
         self.stderrs = dest.stderrs

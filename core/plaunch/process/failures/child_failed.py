@@ -56,8 +56,7 @@ class ChildFailedError(PlaunchError):
         code = self.get_first_failure()[1].exitcode
         # A class constant everywhere else; here every instance has the code of its own worker.
         self.exit_code = (128 - code if code < 0 else code) or ExitCode.INTERNAL  # type: ignore[misc]
-        super().__init__(name)
-        self._text = ""
+        super().__init__(self.format_msg())
 
     def __reduce__(self) -> tuple[object, ...]:
         rebuild = functools.partial(
@@ -70,10 +69,6 @@ class ChildFailedError(PlaunchError):
         if self._first is not None:
             return self._first, self.failures[self._first]
         return first_failure(self.failures)
-
-    def __str__(self) -> str:
-        self._text = self._text or self.format_msg()
-        return self._text
 
     def format_msg(self, boarder_delim: str = "", section_delim: str = "") -> str:
         """The failure report.

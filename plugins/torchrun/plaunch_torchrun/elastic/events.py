@@ -17,6 +17,8 @@ from typing import Final
 from plaunch.events import Event, EventHandler, EventSource
 from plaunch.plugin import EVENT_HANDLERS, PluginContext, PluginManager
 
+from plaunch_torchrun.elastic.metrics import CAME_TO_A_RESULT
+
 __all__ = [
     "Event",
     "EventSource",
@@ -172,9 +174,6 @@ def _logger(destination: str) -> logging.Logger:
 # --- plaunch's own, as torchrun has them ----------------------------------------------------------
 
 _PREFIX: Final = "torchelastic.worker.status."
-
-# torchrun's "agent succeeded" means that it came to a result, whatever the workers did.
-CAME_TO_A_RESULT: Final = frozenset({"succeeded", "failed", "not_needed"})
 
 
 def to_torchrun(event: Event) -> Event | None:

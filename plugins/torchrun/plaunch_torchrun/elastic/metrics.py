@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound="Callable[..., Any]")
 
 DEFAULT_GROUP = "torchelastic"
+# torchrun's "agent succeeded" means that it came to a result, whatever the workers did.
+CAME_TO_A_RESULT = frozenset({"succeeded", "failed", "not_needed"})
 
 
 class MetricData(NamedTuple):

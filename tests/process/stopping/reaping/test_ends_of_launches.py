@@ -14,9 +14,7 @@ from plaunch.testing import FakeElasticRendezvous
 from plaunch_logs_default import DefaultLogsSpecs
 
 from helpers.processes import is_reaped
-from helpers.waiting import wait_until
-
-BOUND = 60.0
+from helpers.waiting import BOUND, wait_until
 
 # What has neither tag nor parent is found, too: the launcher inherits all orphans.
 KINDS = ("child", "stubborn", "session", "daemon", "execd", "closed", "cleared", "lost")
@@ -28,23 +26,20 @@ def left_in(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("end", "code"), [("return", 0), ("fail", 3), ("crash", 128 + 9), ("vanish", 4)]
+    ("end", "signum", "code"),
+    [
+        *[("return", None, 0), ("fail", None, 3), ("crash", None, 128 + 9), ("vanish", None, 4)],
+        *[("wait", one, 128 + one) for one in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)],
+    ],
 )
-def test_workers_end_by_themselves(launch, family, tmp_path, end, code):
+def test_workers_end_or_a_signal_stops_the_launcher(launch, family, tmp_path, end, signum, code):
     launcher = launch(KINDS, end)
+    if signum is not None:
+        family.wait_for("worker", 2)
+        launcher.send_signal(signum)
     _, err = launcher.communicate(timeout=BOUND)
     assert (launcher.returncode, family.alive()) == (code, []), err
     assert set(family.kinds()) == {*KINDS, "worker"}
-    assert left_in(tmp_path) == []
-
-
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_stops_the_launcher(launch, family, tmp_path, signum):
-    launcher = launch(KINDS, "wait")
-    family.wait_for("worker", 2)
-    launcher.send_signal(signum)
-    _, err = launcher.communicate(timeout=BOUND)
-    assert (launcher.returncode, family.alive()) == (128 + signum, []), err
     assert left_in(tmp_path) == []
 
 

@@ -11,9 +11,7 @@ import sys
 import pytest
 from plaunch.process.kernel.processes import read_process
 
-from helpers.waiting import wait_until
-
-BOUND = 60.0
+from helpers.waiting import BOUND, wait_until
 
 CONTAINER = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 

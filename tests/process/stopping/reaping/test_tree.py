@@ -54,7 +54,7 @@ class Table:
         session = pid if session is None else session
         group = session if group is None else group
         (folder / "stat").write_text(
-            f"{pid} (a) name) {state} {parent} {group} {session} 0 -1 0 0 0 0 0 0 0 0 0 20 0 "
+            f"{pid} (a) S 1 (b) {state} {parent} {group} {session} 0 -1 0 0 0 0 0 0 0 0 0 20 0 "
             f"{threads} 0 {start} 0 0\n"
         )
         (folder / "environ").write_text(environ)
@@ -310,8 +310,8 @@ def test_a_number_that_was_spared_is_not_spared_for_ever(table):
 # --- a launcher that inherits orphans -------------------------------------------------------------
 
 
-def children(table, *pids):
-    folder = table.folder / str(ME) / "task" / str(ME)
+def children(table, *pids, thread=ME):
+    folder = table.folder / str(ME) / "task" / str(thread)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "children").write_text(" ".join(map(str, pids)))
 
@@ -412,15 +412,6 @@ def test_a_kernel_that_does_not_list_children_is_asked_for_all_processes(table):
     assert unknown(tree) == [5001]
 
 
-def threads(table, **children):
-    """The children of each of this process's threads; None for a thread that is gone."""
-    for thread, pids in children.items():
-        folder = table.folder / str(ME) / "task" / thread.removeprefix("t")
-        folder.mkdir(parents=True, exist_ok=True)
-        if pids is not None:
-            (folder / "children").write_text(" ".join(map(str, pids)))
-
-
 @pytest.mark.parametrize("is_opened", [False, True])
 def test_a_thread_that_ends_while_children_are_read_does_not_hide_any(
     table, monkeypatch, is_opened
@@ -429,14 +420,17 @@ def test_a_thread_that_ends_while_children_are_read_does_not_hide_any(
 
     Who has opened its list by then finds it empty.
     """
-    threads(table, t1=[5001], t2=[5002], **({"t3": []} if is_opened else {}))
+    children(table, 5001, thread=1)
+    children(table, 5002, thread=2)
+    if is_opened:
+        children(table, thread=3)
     listed = []
 
     def list_tasks(path):
         listed.append(path)
         if len(listed) == 1:
             return ["1", "2", "3"]
-        threads(table, t1=[5001, 5003])
+        children(table, 5001, 5003, thread=1)
         return ["1", "2"]
 
     monkeypatch.setattr(os, "listdir", list_tasks)
@@ -444,7 +438,8 @@ def test_a_thread_that_ends_while_children_are_read_does_not_hide_any(
 
 
 def test_a_kernel_without_the_list_is_not_asked_again_and_again(table, monkeypatch):
-    threads(table, t1=None, t2=None)
+    for thread in "12":
+        (table.folder / str(ME) / "task" / thread).mkdir(parents=True)
     listdir, listed = os.listdir, []
     monkeypatch.setattr(os, "listdir", lambda path: listed.append(path) or listdir(path))
     assert read_children(str(table.folder)) is None
