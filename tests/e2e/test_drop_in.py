@@ -42,6 +42,15 @@ class Result:
         return f"Result({self.code}, {self.out}, {self.err})"
 
 
+@pytest.fixture(
+    autouse=True, params=["", pytest.param("torch", marks=pytest.mark.exhaustive)], ids=["", "forked"]
+)
+def _preloaded(request, plaunch):
+    """Everything also with workers that are forked after their imports; torchrun knows no such."""
+    if request.param:
+        plaunch.environ["PET_PRELOAD"] = request.param
+
+
 @pytest.fixture
 def run_both(plaunch):
     """Run the same with torchrun and with plaunch; the words of a command are made for each."""

@@ -81,6 +81,7 @@ def test_every_hook_has_a_caller() -> None:
         "plaunch_worker_env",
         "plaunch_worker_binder",
         "plaunch_worker_store",
+        "plaunch_worker_starter",
         "plaunch_doctor_checks",
         "plaunch_extensions",
     }
@@ -147,6 +148,17 @@ def test_plaunch_worker_store() -> None:
     )
     found = plugin_manager(plugin).worker_store(CONTEXT)
     assert found("a round") == "trainer's store for a round"
+
+
+def test_plaunch_worker_starter() -> None:
+    methods = dict.fromkeys(("begin", "wait", "prepare", "fds", "close"), print)
+    starter = SimpleNamespace(**methods, start=lambda local_rank, command, **options: command)
+    plugin = plugin_of(
+        plaunch_worker_starter=lambda context: starter if context.role == "trainer" else None
+    )
+    manager = plugin_manager(plugin)
+    assert manager.worker_starter(CONTEXT).start(0, ["true"], env={}) == ["true"]
+    assert manager.worker_starter(PluginContext("job", "other", "node7")) is None
 
 
 def test_plaunch_extensions() -> None:

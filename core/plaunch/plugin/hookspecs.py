@@ -177,7 +177,7 @@ def plaunch_worker_store(context: PluginContext) -> OpenStore | None:
 def plaunch_worker_starter(context: PluginContext) -> Starter | None:
     """Contribute what starts the processes of workers, instead of executing them.
 
-    Called: once per launch, before its node joins the others.
+    Called: once per launch, before its node joins the others, and by `--dry-run`.
     Parameters: `context`, the launch, its settings, and the plugin's own options.
     Result: a `Starter`, or None. Two answers are an error that names both plugins, and so is one
     that has not come within ten seconds. It is begun before the first round, and asked for every
