@@ -70,7 +70,7 @@ def test_all_succeed(start, family, method):
 @pytest.mark.parametrize(("end", "exitcode"), [("fail", 3), ("crash", -9), ("vanish", 4)])
 def test_one_fails_by_itself(start, family, method, end, exitcode):
     context = start(method, TAGGED, end, "wait")
-    family.wait_for("worker")
+    family.wait_for("worker", 2)  # one that waits for a child that starts would get the grace
     with no_grace():
         result = context.wait(60)
     assert result.failures[0].exitcode == exitcode
@@ -119,6 +119,7 @@ def test_without_pidfds_nothing_is_left_either(start, family, method, monkeypatc
     monkeypatch.setenv("PLAUNCH_NO_PIDFD", "1")
     monkeypatch.delattr(os, "pidfd_open")
     context = start(method, TAGGED, "wait", "fail")
+    family.wait_for("worker", 2)
     assert context.wait(60).failures[1].exitcode == 3
     assert family.alive() == []
 

@@ -33,7 +33,8 @@ def left_in(tmp_path):
     ],
 )
 def test_workers_end_or_a_signal_stops_the_launcher(launch, family, tmp_path, end, signum, code):
-    launcher = launch(KINDS, end)
+    # One that still starts its children when another one fails would get the whole grace.
+    launcher = launch(KINDS, end, "--shutdown-timeout=5")
     if signum is not None:
         family.wait_for("worker", 2)
         launcher.send_signal(signum)
