@@ -155,10 +155,11 @@ class Keeper:
         """One fork server, from its start to its end; whether another one is to follow."""
         server = self._new_server()
         try:
-            if not self._load(server):
-                return self._is_wanted()
-            server.wait()
-            return self._is_wanted() and (self._is_renewed or self._may_follow(server, "has ended"))
+            if self._load(server):
+                server.wait()
+                if self._is_wanted() and not self._is_renewed:
+                    self._note_death(server, "has ended")
+            return self._is_wanted()
         finally:
             with self._changed:
                 self._is_ready = False
@@ -171,9 +172,10 @@ class Keeper:
         except ForkServerError:
             if not self._is_wanted() or self._is_renewed:
                 return False
-            if server.was_killed() and self._may_follow(server, "was killed while it imported"):
-                return False
-            raise
+            if not server.was_killed():
+                raise
+            self._note_death(server, "was killed while it imported")
+            return False
         if imports.problems:
             raise ForkServerError("; ".join(imports.problems))
         with self._changed:
@@ -190,23 +192,22 @@ class Keeper:
         with self._changed:
             return not self._is_closed
 
-    def _may_follow(self, server: ForkServer, what: str) -> bool:
-        """Whether another one may follow a fork server that somebody has ended.
+    def _note_death(self, server: ForkServer, what: str) -> None:
+        """Have another one follow a fork server that has ended; the next workers do not wait for it.
 
-        The next workers do not wait for it.
+        Raises:
+            ForkServerError: too many have ended.
         """
         now = time.monotonic()
         is_enough = len(self._deaths) == _DEATHS and now - self._deaths[0] < _DEATHS_PERIOD
         self._deaths.append(now)
         how = f"the fork server (pid {server.pid}) {what} ({server.describe_end()})"
         if is_enough:
-            self._refuse(f"{how}, as {_DEATHS} others did")
-            return False
+            raise ForkServerError(f"{how}, as {_DEATHS} others did")
         self._say(f"{how}; another one is started, and workers are started afresh meanwhile")
         with self._changed:
             self._is_awaited = False
             self._changed.notify_all()
-        return True
 
     def _refuse(self, why: str) -> None:
         with self._changed:
