@@ -114,6 +114,13 @@ BENCHMARKS = (
         if_missing={"torch": "--no-torchrun"},
     ),
     Benchmark(
+        "Preloaded modules",
+        "How soon eight workers have imported torch, at the start and after a failure.",
+        "preload.py",
+        quick=("--repeat=1", "--workers=2"),
+        needs=("torch",),
+    ),
+    Benchmark(
         "The workers' store",
         "How soon workers are through their first collective operation.",
         "worker_store.py",
