@@ -80,7 +80,10 @@ results are in the [Python API](api.md).
 """
 _SORTS = (
     ("Offer hooks", "_backends _specs _handlers _counts _policies _schedulers"),
-    ("Contribution hooks", "_worker_env _worker_binder _worker_store _doctor_checks _extensions"),
+    (
+        "Contribution hooks",
+        "_worker_env _worker_binder _worker_store _worker_starter _doctor_checks _extensions",
+    ),
     ("Notification hooks", ""),
 )
 # In the help of options: options, variables, and what is replaced in a template.
