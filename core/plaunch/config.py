@@ -12,6 +12,7 @@ from plaunch.durations import LIMIT, PATIENCE, PERIOD
 from plaunch.errors import NodeRangeError, UsageError
 from plaunch.numbers import MOST_NODES
 from plaunch.process.stopping.signals import DEFAULT_SIGNALS
+from plaunch.values import Record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,8 +25,8 @@ DEFAULT_SHUTDOWN_TIMEOUT = 30.0
 DEFAULT_EXIT_BARRIER_TIMEOUT = 300.0
 
 
-@dataclass
-class LaunchConfig:
+@dataclass(eq=False, repr=False)
+class LaunchConfig(Record):
     """The settings of one launch. Names and defaults are torchrun's, but for the backend's.
 
     Args:

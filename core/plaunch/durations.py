@@ -12,13 +12,14 @@ from dataclasses import dataclass
 
 from plaunch.errors import UsageError
 from plaunch.numbers import quote
+from plaunch.values import Value
 
 LONGEST = 1e9  # seconds, some 31 years; threads, locks, dates and torch can all wait for so long
 _LONGEST_WAIT = 1e6  # seconds of one call
 
 
-@dataclass(frozen=True)
-class Duration:
+@dataclass(eq=False, repr=False)
+class Duration(Value):
     """What a duration may be; it is never negative, and never not a number.
 
     Args:

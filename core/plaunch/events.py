@@ -11,6 +11,8 @@ import time
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
+from plaunch.values import Record
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -26,8 +28,8 @@ class EventSource(str, enum.Enum):
     WORKER = "WORKER"
 
 
-@dataclass
-class Event:
+@dataclass(eq=False, repr=False)
+class Event(Record):
     """One thing that happened.
 
     Args:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch.durations import LIMIT, PATIENCE, PERIOD
 from plaunch.numbers import digits, quote, whole
+from plaunch.values import Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,8 +33,8 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
-class Option:
+@dataclass(eq=False, repr=False)
+class Option(Value):
     """One option.
 
     Args:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol
 
-from plaunch.agent.states import Value
 from plaunch.agent.worker import (
     GroupInfo,
     RunResult,
@@ -21,6 +20,7 @@ from plaunch.agent.worker import (
 from plaunch.process.failures.failure import first_failure
 from plaunch.process.stopping.signals import SignalAction
 from plaunch.rendezvous.api import ChangeKind, MembershipChange
+from plaunch.values import Value
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

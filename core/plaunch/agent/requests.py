@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from plaunch.agent.states import Requested, RequestKind
 from plaunch.process.streams.api import OutputCounts
+from plaunch.values import Value
 
 if TYPE_CHECKING:
     import signal
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
     from plaunch.agent.worker import WorkerState
 
 
-@dataclass(frozen=True)
-class Snapshot:
+@dataclass(eq=False, repr=False)
+class Snapshot(Value):
     """What an agent does at one moment. The fields after `pids` are of a launch, not of the agent.
 
     Args:

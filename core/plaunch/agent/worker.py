@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from plaunch.durations import PERIOD
 from plaunch.errors import UsageError
 from plaunch.numbers import MOST_WORKERS
+from plaunch.values import Record, Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -46,8 +47,8 @@ class WorkerState(str, enum.Enum):
         return state in (WorkerState.HEALTHY, WorkerState.UNHEALTHY)
 
 
-@dataclass
-class WorkerSpec:
+@dataclass(eq=False, repr=False)
+class WorkerSpec(Record):
     """What to run on one node. Names and defaults are torchrun's.
 
     Args:
@@ -201,8 +202,8 @@ class WorkerGroup:
         self.state = WorkerState.INIT
 
 
-@dataclass
-class RunResult:
+@dataclass(eq=False, repr=False)
+class RunResult(Record):
     """How a run ended, by global rank; names are torchrun's.
 
     `return_values` has an entry for every worker of this agent that succeeded (None for programs),
@@ -226,8 +227,8 @@ class RunResult:
         return self.state == WorkerState.FAILED
 
 
-@dataclass(frozen=True)
-class WorkerInfo:
+@dataclass(eq=False, repr=False)
+class WorkerInfo(Value):
     """One worker as plugins see it. `pid` is None before it is started."""
 
     local_rank: int
@@ -250,8 +251,8 @@ def describe_worker(worker: Worker) -> WorkerInfo:
     )
 
 
-@dataclass(frozen=True)
-class GroupInfo:
+@dataclass(eq=False, repr=False)
+class GroupInfo(Value):
     """One agent's worker group as plugins see it; new fields may be added.
 
     Before the first round is complete, `group_rank` and `group_world_size` are -1, the address is
@@ -272,8 +273,8 @@ class GroupInfo:
     workers: tuple[WorkerInfo, ...]
 
 
-@dataclass(frozen=True)
-class WorkerExit:
+@dataclass(eq=False, repr=False)
+class WorkerExit(Value):
     """How one worker ended.
 
     `exitcode` is negative for a signal (-9 for SIGKILL). `stopped` says that the agent ended it.

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from plaunch.values import Value
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-@dataclass(frozen=True)
-class PluginContext:
+@dataclass(eq=False, repr=False)
+class PluginContext(Value):
     """The launch that a component is created for; new fields may be added.
 
     Args:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from plaunch.plugin.registry import ALL_KINDS, LIFECYCLE
+from plaunch.values import Value
 
 if TYPE_CHECKING:
     from plaunch.plugin.context import PluginContext
@@ -14,8 +15,8 @@ if TYPE_CHECKING:
 _LABELS = {kind.name: kind.label for kind in ALL_KINDS}
 
 
-@dataclass(frozen=True)
-class LoadedPlugin:
+@dataclass(eq=False, repr=False)
+class LoadedPlugin(Value):
     """A plugin of this launch, and where it comes from.
 
     `distribution` and `version` are empty for plugins that were passed in code or are modules

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from plaunch.values import Value
+
 if TYPE_CHECKING:
     from plaunch.plugin.factories import (
         DeviceCounter,
@@ -24,8 +26,8 @@ TORCHRUN_HANDLERS = "torchrun.handlers"  # the values of this group are of torch
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Kind(Generic[T]):
+@dataclass(eq=False, repr=False)
+class Kind(Value, Generic[T]):
     """A kind of plugin. `T` is what a name of this kind gives.
 
     Args:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from plaunch.rendezvous.parameters import RendezvousParameters
+from plaunch.values import Value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,8 +38,8 @@ class Store(Protocol):
         """Return when all `keys` exist, or raise after `timeout`."""
 
 
-@dataclass(frozen=True)
-class RendezvousStoreInfo:
+@dataclass(eq=False, repr=False)
+class RendezvousStoreInfo(Value):
     """Where the workers' own store is: `MASTER_ADDR` and `MASTER_PORT` of one round."""
 
     MASTER_ADDR_KEY = "MASTER_ADDR"
@@ -48,8 +49,8 @@ class RendezvousStoreInfo:
     master_port: int
 
 
-@dataclass(frozen=True)
-class WorldRanks:
+@dataclass(eq=False, repr=False)
+class WorldRanks(Value):
     """The first ranks of one node's workers in a round, and the sizes of their worlds."""
 
     first_global: int
@@ -216,8 +217,8 @@ class ChangeKind(enum.Enum):
     UNREACHABLE = "unreachable"  # nothing was heard of the other nodes for too long
 
 
-@dataclass(frozen=True)
-class MembershipChange:
+@dataclass(eq=False, repr=False)
+class MembershipChange(Value):
     """One change of membership: what happened, to which node, and why, in words.
 
     `signum` is the signal of a notice, and 0 otherwise.

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from plaunch.rendezvous.api import ObservableRendezvous, RendezvousInfo, WorldRanks
+from plaunch.values import Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -14,8 +15,8 @@ if TYPE_CHECKING:
     from plaunch.rendezvous.api import RendezvousStoreInfo, Store
 
 
-@dataclass(frozen=True)
-class Verdict:
+@dataclass(eq=False, repr=False)
+class Verdict(Value):
     """How a job ended, the same for all of its nodes.
 
     Args:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from plaunch.durations import PERIOD
 from plaunch.errors import UsageError
 from plaunch.numbers import quote, whole
+from plaunch.values import Record, Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class JobSettings:
+@dataclass(eq=False, repr=False)
+class JobSettings(Value):
     """What a backend must know of the launch, beside its own parameters.
 
     Args:
@@ -45,8 +46,8 @@ class JobSettings:
     start_timeout: float | None = None
 
 
-@dataclass(frozen=True)
-class NodeSettings:
+@dataclass(eq=False, repr=False)
+class NodeSettings(Value):
     """What one node brings to a job, as its agent is going to run it.
 
     Args:
@@ -95,8 +96,8 @@ _TRUE = frozenset({"1", "true", "t", "yes", "y"})
 _FALSE = frozenset({"0", "false", "f", "no", "n"})
 
 
-@dataclass(init=False)
-class RendezvousParameters:
+@dataclass(init=False, eq=False, repr=False)
+class RendezvousParameters(Record):
     """What a backend is created with. Names are torchrun's.
 
     Args:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from plaunch.values import Value
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -13,8 +15,8 @@ F = TypeVar("F", bound="Callable[..., Any]")
 _ATTRIBUTE = "plaunch_traits"
 
 
-@dataclass(frozen=True)
-class BackendTraits:
+@dataclass(eq=False, repr=False)
+class BackendTraits(Value):
     """How the nodes of a backend find each other; new fields may be added.
 
     Args:

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from plaunch.events import EventSource
+from plaunch.values import Value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,8 +28,8 @@ _TORCHRUN_KEYS: Final = ("backend", "entry_point", "group_world_size", "elapsed"
 _WORKER_KEYS: Final = ("local_rank", "global_rank", "role_rank", "role_world_size", "worker_pid")
 
 
-@dataclass(frozen=True)
-class EventType:
+@dataclass(eq=False, repr=False)
+class EventType(Value):
     """One kind of event of an agent's stream.
 
     Args:

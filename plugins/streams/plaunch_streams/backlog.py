@@ -8,6 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from plaunch.values import Record
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import IO
@@ -17,8 +19,8 @@ MIN_SEGMENT = 4 << 20
 MAX_SEGMENT = 256 << 20
 
 
-@dataclass
-class _Segment:
+@dataclass(eq=False, repr=False)
+class _Segment(Record):
     file: IO[bytes]
     size: int = 0
     position: int = 0  # everything before it has been read

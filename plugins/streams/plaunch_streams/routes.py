@@ -6,6 +6,8 @@ import enum
 import os
 from dataclasses import dataclass
 
+from plaunch.values import Value
+
 
 class Way(enum.Enum):
     """What a worker's file descriptor is connected to."""
@@ -16,8 +18,8 @@ class Way(enum.Enum):
     CAPTURE = "capture"  # the launcher, which keeps the end and passes all on as it is
 
 
-@dataclass(frozen=True)
-class Route:
+@dataclass(eq=False, repr=False)
+class Route(Value):
     """The way of one stream of one worker.
 
     Args:

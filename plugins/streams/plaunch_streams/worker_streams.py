@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from plaunch.process import OutputCounts
+from plaunch.values import Record
 
 from plaunch_streams.console import Console, find_replaced, text_writer
 from plaunch_streams.descriptors import close_quietly, open_log, open_pipe, open_terminal
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
 FINISH_TIMEOUT = 5.0  # seconds without progress
 
 
-@dataclass
-class _Stream:
+@dataclass(eq=False, repr=False)
+class _Stream(Record):
     """What all ranks' stdout, or all ranks' stderr, have in common."""
 
     name: str

@@ -20,6 +20,7 @@ from plaunch.errors import SignalException, UsageError
 from plaunch.process.binding import default_binder
 from plaunch.process.contexts.arguments import validate_ranks, worker_args, worker_envs
 from plaunch.process.streams.logs import LogsDest, open_streams, read_dest
+from plaunch.values import Record, Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -34,8 +35,8 @@ SHUTDOWN_TIMEOUT = 30.0
 _FAILED_START_GRACE = 1.0  # seconds for workers that were started before one that could not be
 
 
-@dataclass
-class RunProcsResult:
+@dataclass(eq=False, repr=False)
+class RunProcsResult(Record):
     """How a set of workers ended, by local rank; the first four fields are torchrun's.
 
     `return_values` has every rank when all succeeded (None for programs) and is empty otherwise.
@@ -56,8 +57,8 @@ class RunProcsResult:
         return bool(self.failures)
 
 
-@dataclass(frozen=True)
-class ProcessExit:
+@dataclass(eq=False, repr=False)
+class ProcessExit(Value):
     """One worker's end as its context saw it.
 
     `exitcode` is negative for a signal (-9 for SIGKILL). `timestamp` is the time of detection in

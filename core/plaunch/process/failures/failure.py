@@ -15,6 +15,7 @@ from plaunch.process.failures.error_file import (
     timestamp_of,
     traceback_of,
 )
+from plaunch.values import Record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,8 +35,8 @@ def _host() -> str:
     return os.uname().nodename
 
 
-@dataclass
-class ProcessFailure:
+@dataclass(eq=False, repr=False)
+class ProcessFailure(Record):
     """One worker that failed by itself; the first seven fields are torch's.
 
     It is created when the exit is seen, and reads the worker's error file then. A missing or

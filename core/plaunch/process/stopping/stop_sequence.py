@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from plaunch.durations import describe_end
+from plaunch.values import Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -31,8 +32,8 @@ _SHORTEST_LOOK = 0.005  # seconds between two looks at processes that are not ou
 _LONGEST_LOOK = 0.1
 
 
-@dataclass(frozen=True)
-class StopStep:
+@dataclass(eq=False, repr=False)
+class StopStep(Value):
     """One step of a stop.
 
     Args:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from plaunch.process.streams.std import Std
+from plaunch.values import Record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
     _AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 
-@dataclass
-class LogsDest:
+@dataclass(eq=False, repr=False)
+class LogsDest(Record):
     """Files for each stream, by local rank; the fields are torchrun's.
 
     `stdouts` and `stderrs` name every local rank; an empty string leaves the stream where the
