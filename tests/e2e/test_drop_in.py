@@ -43,7 +43,9 @@ class Result:
 
 
 @pytest.fixture(
-    autouse=True, params=["", pytest.param("torch", marks=pytest.mark.exhaustive)], ids=["", "forked"]
+    autouse=True,
+    params=["", pytest.param("torch", marks=pytest.mark.exhaustive)],
+    ids=["", "forked"],
 )
 def _preloaded(request, plaunch):
     """Everything also with workers that are forked after their imports; torchrun knows no such."""

@@ -63,7 +63,9 @@ SCHEMA: Final[Mapping[str, EventType]] = MappingProxyType(
             ("duration", "world_size", "master_addr", "master_port", *_TORCHRUN_KEYS),
         ),
         "plaunch.rendezvous.failed": EventType(EventSource.AGENT, ("duration", "reason")),
-        "plaunch.preload.completed": EventType(EventSource.AGENT, ("duration", "modules", "seconds")),
+        "plaunch.preload.completed": EventType(
+            EventSource.AGENT, ("duration", "modules", "seconds")
+        ),
         "plaunch.worker.started": EventType(
             EventSource.WORKER, (*_WORKER_KEYS, "forked", *_TORCHRUN_KEYS)
         ),

@@ -70,9 +70,7 @@ def start_program(
     own = {name: variable_value(local_rank, name, value) for name, value in env.items()}
     environment = inheritable({**os.environ, **own})
     try:
-        return popen(
-            command, env=environment, stdout=stdout, stderr=stderr, start_new_session=True
-        )
+        return popen(command, env=environment, stdout=stdout, stderr=stderr, start_new_session=True)
     except ValueError as error:
         raise UsageError(f"{command!r} cannot be started: {error}") from error
     except OSError as error:
