@@ -193,7 +193,7 @@ class Keeper:
             return not self._is_closed
 
     def _note_death(self, server: ForkServer, what: str) -> None:
-        """Have another one follow a fork server that has ended, which the next workers do not await.
+        """Have another one follow a fork server that has ended; the next workers do not await it.
 
         Raises:
             ForkServerError: too many have ended.
