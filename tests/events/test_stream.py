@@ -154,6 +154,18 @@ HISTORIES = {
         [*STARTED, "worker.exited", "worker.exited", "state.changed", "launcher.finished"],
         ("succeeded", 0),
     ),
+    "preloaded modules": (
+        [
+            *START[:2],
+            notifications.Preloaded(GROUP, {"torch": 1.5, "numpy": 0.5}, 0.5),
+            notifications.BeforeWorkers(GROUP),
+            notifications.WorkersStarted(GROUP, forked=[0]),
+            SUCCEEDS,
+        ],
+        None,
+        [*STARTED[:3], "preload.completed", *STARTED[3:6], "launcher.finished"],
+        ("succeeded", 0),
+    ),
     "failure with a restart, then for good": (
         [
             *START,

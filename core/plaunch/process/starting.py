@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from plaunch.process.binding import Binding
     from plaunch.process.kernel.handle import Popen
@@ -70,3 +71,29 @@ class Starter(Protocol):
 
     def close(self) -> None:
         """Release everything; workers go on."""
+
+
+def popen_by(
+    starter: Starter | None, local_rank: int, binding: Binding | None, started: set[int]
+) -> Callable[..., Popen]:
+    """What starts a worker's program, from the arguments of `subprocess.Popen`.
+
+    Args:
+        starter: starts it, if it does; else it is executed.
+        local_rank: the worker's.
+        binding: what it is bound to.
+        started: gets the local rank if the starter has started it.
+    """
+
+    def popen(command: Sequence[str], start_new_session: bool = True, **options: Any) -> Popen:
+        if starter is not None:
+            worker = starter.start(local_rank, command, binding=binding, **options)
+            if worker is not None:
+                started.add(local_rank)
+                return worker
+        import subprocess  # noqa: PLC0415 - workers that are forked from here need none
+
+        with nullcontext() if binding is None else binding.applied():
+            return subprocess.Popen(command, start_new_session=start_new_session, **options)
+
+    return popen

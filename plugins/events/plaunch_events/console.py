@@ -125,6 +125,10 @@ def _rendezvous_failed(told: Metadata) -> list[str]:
     return [_after(told.get("duration")), str(told.get("reason"))]
 
 
+def _preloaded(told: Metadata) -> list[str]:
+    return [str(told.get("modules")), _after(told.get("seconds"))]
+
+
 def _worker_started(told: Metadata) -> list[str]:
     return [_rank(told)]
 
@@ -182,6 +186,7 @@ _SENTENCES: Final[Mapping[str, Callable[[Metadata], list[str]]]] = {
     "rendezvous.begun": lambda _: [],
     "rendezvous.completed": _rendezvous_completed,
     "rendezvous.failed": _rendezvous_failed,
+    "preload.completed": _preloaded,
     "worker.started": _worker_started,
     "workers.started": _workers_started,
     "worker.exited": _worker_exited,

@@ -18,6 +18,7 @@ from plaunch_functions.worker_setup import WorkerSetup
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
 
     from plaunch.process import LogsSpecs
 
@@ -107,6 +108,11 @@ class MultiprocessContext(SupervisedContext):
             setup.close_fds = (*fds, *self._values.own_fds(), *self._stream_fds)
             self._stream_fds += [fd for fd in (stdout, stderr) if fd is not None]
         return setup
+
+    def _bound(self, local_rank: int) -> AbstractContextManager[None]:
+        """Binds what this thread starts to the processors and devices of this worker."""
+        binding = self._bindings.get(local_rank)
+        return contextlib.nullcontext() if binding is None else binding.applied()
 
     def _start_process(
         self, process: Any, task: Task, stdout: int | None, stderr: int | None

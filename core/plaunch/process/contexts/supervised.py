@@ -20,6 +20,7 @@ from plaunch.process.kernel.descriptor_limit import descriptor_limit
 from plaunch.process.kernel.handle import restore_sigchld
 from plaunch.process.kernel.watch import ExitWatch
 from plaunch.process.launcher_variables import inheritable
+from plaunch.process.starting import popen_by
 from plaunch.process.stopping.reaper import Reaper
 from plaunch.process.stopping.reaping.job_tag import JOBS_VARIABLE
 from plaunch.process.stopping.session import WorkerSession
@@ -161,27 +162,10 @@ class SupervisedContext(PContext):
         _, job = self._begun()
         return {JOBS_VARIABLE: job.tags(local_rank)}
 
-    def _bound(self, local_rank: int) -> AbstractContextManager[None]:
-        """Binds what this thread starts to the processors and devices of this worker."""
-        binding = self._bindings.get(local_rank)
-        return contextlib.nullcontext() if binding is None else binding.applied()
-
     def _popen(self, local_rank: int) -> Callable[..., Popen]:
         """What starts the program of this worker, from the arguments of `subprocess.Popen`."""
-
-        def popen(command: Sequence[str], start_new_session: bool = True, **options: Any) -> Popen:
-            if self._starter is not None:
-                binding = self._bindings.get(local_rank)
-                started = self._starter.start(local_rank, command, binding=binding, **options)
-                if started is not None:
-                    self.started_by_starter.add(local_rank)
-                    return started
-            import subprocess  # noqa: PLC0415 - workers that are forked from here need none
-
-            with self._bound(local_rank):
-                return subprocess.Popen(command, start_new_session=start_new_session, **options)
-
-        return popen
+        binding = self._bindings.get(local_rank)
+        return popen_by(self._starter, local_rank, binding, self.started_by_starter)
 
     def _fork_fds(self) -> tuple[int | None, list[int]]:
         """What a fork of this process must know of its descriptors.

@@ -56,6 +56,9 @@ _VALUES: dict[str, EventMetadataValue] = {
     "seconds_training": 25.0,
     "seconds_stopping": 1.0,
     "seconds_lost": 1.0,
+    "seconds_preloading": 0.5,
+    "modules": "torch,numpy",
+    "forked": True,
 }
 # torchrun's events, which programs written for it record.
 _TORCHRUN = {
