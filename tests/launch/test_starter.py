@@ -54,10 +54,14 @@ class Starter:
 
 
 CODE = """
-import os, sys
-path = sys.argv[1] + os.environ["RANK"] + os.environ["TORCHELASTIC_RESTART_COUNT"]
-open(path, "w").write(os.environ.get("STARTED", "afresh"))
-sys.exit(os.environ["RANK"] == "0" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0")
+import os, sys, time
+rank, attempt = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
+with open(sys.argv[1] + rank + attempt, "w") as file:
+    file.write(os.environ.get("STARTED", "afresh"))
+if rank + attempt == "00":
+    while not os.path.exists(sys.argv[1] + "10"):
+        time.sleep(0.01)
+    sys.exit(1)
 """
 
 
