@@ -44,7 +44,7 @@ def start_program(
     stdout: int | None,
     stderr: int | None,
     local_rank: int,
-    popen: Callable[..., Any] = subprocess.Popen,
+    popen: Callable[..., Any] | None = None,
 ) -> Any:
     """Start a program as leader of a session of its own, with the launcher's environment.
 
@@ -55,7 +55,7 @@ def start_program(
         stdout: an open descriptor, or None for the launcher's own.
         stderr: the same for stderr.
         local_rank: the worker's, for errors.
-        popen: starts it, from the arguments of `subprocess.Popen`.
+        popen: starts it in the place of `subprocess.Popen`, from the same arguments.
 
     Returns:
         What `popen` returns.
@@ -70,7 +70,9 @@ def start_program(
     own = {name: variable_value(local_rank, name, value) for name, value in env.items()}
     environment = inheritable({**os.environ, **own})
     try:
-        return popen(command, env=environment, stdout=stdout, stderr=stderr, start_new_session=True)
+        return (popen or subprocess.Popen)(
+            command, env=environment, stdout=stdout, stderr=stderr, start_new_session=True
+        )
     except ValueError as error:
         raise UsageError(f"{command!r} cannot be started: {error}") from error
     except OSError as error:
