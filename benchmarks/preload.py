@@ -1,6 +1,6 @@
 """Workers that import torch: plaunch with preloaded modules and torchrun in turn.
 
-    python benchmarks/preload.py [--repeat N] [--workers N] [--only WORD] [--json FILE] [--check]
+    python benchmarks/preload.py [--repeat N] [--workers N] [--json FILE] [--check]
 
 How long eight workers take to their first line after `import torch`, at the start and after one of
 them was killed, and how much memory they have. Both launchers run under the interpreter that runs

@@ -32,9 +32,9 @@ PYCS = "--check-hash-based-pycs"
     ],
 )
 def test_a_command_of_python(words, interpreter, kind, target, arguments):
-    command, rest = split_command([sys.executable, *words.split()])
+    command = split_command([sys.executable, *words.split()])
     assert command == Command((sys.executable, *interpreter), kind, target)
-    assert rest == arguments
+    assert command.arguments == tuple(arguments)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from plaunch.process import is_python
@@ -29,23 +29,24 @@ class Command:
     Args:
         interpreter: Python, and its options.
         kind: what it runs: `script`, `-m` or `-c`.
-        target: the script or module; the code of `-c` counts as an argument, for it differs from
-            worker to worker.
+        target: the script or module; the code of `-c` counts as an argument.
+        arguments: of this worker; two commands are equal if they differ in these alone.
     """
 
     interpreter: tuple[str, ...]
     kind: str
     target: str
+    arguments: tuple[str, ...] = field(default=(), compare=False)
 
-    def of_server(self, arguments: Sequence[str]) -> list[str]:
+    def of_server(self) -> list[str]:
         """What the fork server is started with, so that its children go on to run the program.
 
-        `arguments` are those of any worker: they make room for those that `ps` is to show.
+        The arguments make room for those that `ps` is to show.
         """
         if self.kind == "-c":
-            return [*self.interpreter, "-c", _RUN_CODE, *arguments]
+            return [*self.interpreter, "-c", _RUN_CODE, *self.arguments]
         option = ("-m",) if self.kind == "-m" else ()
-        return [*self.interpreter, *option, self.target, *arguments]
+        return [*self.interpreter, *option, self.target, *self.arguments]
 
     def of_probe(self) -> list[str]:
         """What shows whether the interpreter finds its way, and harms nobody if it does not."""
@@ -65,8 +66,8 @@ class Command:
         return [os.getcwd()] if self.kind == "-m" else list(sys.path)
 
 
-def split_command(command: Sequence[str]) -> tuple[Command, list[str]]:
-    """Take a worker's command apart: what all workers share, and the arguments of this one.
+def split_command(command: Sequence[str]) -> Command:
+    """Take a worker's command apart.
 
     Raises:
         CommandError: it is not Python, or Python with options that do not allow it.
@@ -100,10 +101,10 @@ def split_command(command: Sequence[str]) -> tuple[Command, list[str]]:
     script = words[place]
     if os.path.isdir(script) or script.endswith((".zip", ".pyz")):
         raise CommandError(f"{script!r} is a folder or an archive, and not a script")
-    return Command(tuple(words[:place]), "script", script), words[place + 1 :]
+    return Command(tuple(words[:place]), "script", script, tuple(words[place + 1 :]))
 
 
-def _of_option(words: list[str], place: int, number: int) -> tuple[Command, list[str]]:
+def _of_option(words: list[str], place: int, number: int) -> Command:
     """The command of `-m MODULE` or `-c CODE`, with its letter somewhere in `words[place]`."""
     word = words[place]
     letter, joined = word[number + 1], word[number + 2 :]
@@ -115,5 +116,5 @@ def _of_option(words: list[str], place: int, number: int) -> tuple[Command, list
         raise CommandError(f"Python's option -{letter} has no value")
     interpreter = (*words[:place], *flags)
     if letter == "c":
-        return Command(interpreter, "-c", ""), rest
-    return Command(interpreter, "-m", rest[0]), rest[1:]
+        return Command(interpreter, "-c", "", tuple(rest))
+    return Command(interpreter, "-m", rest[0], tuple(rest[1:]))

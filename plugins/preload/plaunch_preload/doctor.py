@@ -38,7 +38,7 @@ def try_modules(
         servers = {}
         for module in modules:
             try:
-                servers[module] = ForkServer(command, (), env, [module])
+                servers[module] = ForkServer(command, env, [module])
             except OSError as error:
                 yield Finding(Status.PROBLEM, _WHAT, f"{module} was not tried: {error}")
                 continue

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch.process import describe_exit
 
-from plaunch_preload.forked import ForkedProcess
-from plaunch_preload.server.messages import receive, send
+from plaunch_preload.forked import ANSWER, ForkedProcess
+from plaunch_preload.server.messages import VARIABLE, receive_answer, send
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from plaunch_preload.command import Command
 
 HOOK = os.path.join(os.path.dirname(os.path.abspath(__file__)), "hook")
-VARIABLE = "PLAUNCH_FORK_SERVER"
-ANSWER = 5.0  # seconds for a server that serves, and for a worker that it has forked
 _END = 2.0  # seconds for it to end when it is killed
 _GOING = 0.2  # seconds for a server that has closed its end to be gone
 _LAST_LINES = 5
@@ -58,9 +56,9 @@ class ForkServer:
 
     Args:
         command: what a worker is started with.
-        arguments: of any worker.
         env: the variables of the workers, as far as they have them in common.
         modules: what it imports, in this order.
+        is_probe: whether it only says that it is there, and ends.
 
     Raises:
         OSError: the system does not start it.
@@ -69,13 +67,11 @@ class ForkServer:
     def __init__(
         self,
         command: Command,
-        arguments: Sequence[str],
         env: Mapping[str, str],
         modules: Sequence[str],
         *,
         is_probe: bool = False,
     ) -> None:
-        self.command = command
         self.env = dict(env)
         self._output = os.memfd_create("plaunch-preload", os.MFD_CLOEXEC)
         self._channel, theirs = socket.socketpair()
@@ -95,7 +91,7 @@ class ForkServer:
         try:
             with theirs, open(watched, "rb", buffering=0):
                 self._process = subprocess.Popen(
-                    command.of_probe() if is_probe else command.of_server(arguments),
+                    command.of_probe() if is_probe else command.of_server(),
                     env={
                         **env,
                         "PYTHONPATH": os.pathsep.join(paths),
@@ -162,6 +158,7 @@ class ForkServer:
             ForkServerError: there are not so many; those that there are have ended.
         """
         channels: list[socket.socket] = []
+        workers: list[ForkedProcess] = []
         try:
             with self._in_use:
                 for _ in range(count):
@@ -169,19 +166,19 @@ class ForkServer:
                     channels.append(own)
                     with theirs:
                         self._send({"wanted": "worker"}, [theirs.fileno()])
-            return [ForkedProcess(self._read_pid(own), own) for own in channels]
+            for own in channels:
+                workers.append(ForkedProcess(self._read_pid(own), own))
         except BaseException:
+            for worker in workers:
+                worker.discard()
             for own in channels:
                 own.close()  # which ends that worker
             raise
+        return workers
 
     def wait(self) -> None:
         """Wait for its end."""
         self._process.wait()
-
-    def is_alive(self) -> bool:
-        """Whether it has not ended."""
-        return self._process.poll() is None
 
     def was_killed(self) -> bool:
         """Whether a signal has ended it."""
@@ -199,7 +196,7 @@ class ForkServer:
         """
         with contextlib.suppress(OSError):
             self._channel.shutdown(socket.SHUT_RDWR)  # which ends the wait of others, too
-        if self.is_alive():
+        if self._process.poll() is None:
             # What modules have started meanwhile is in its session; workers have their own.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
@@ -230,7 +227,7 @@ class ForkServer:
 
     def _receive(self, timeout: float, what: str) -> dict[str, Any]:
         try:
-            return receive_one(self._channel, timeout)
+            return receive_answer(self._channel, timeout)
         except TimeoutError as error:
             raise self._failure(f"did not {what} within {timeout:g} s") from error
         except OSError as error:
@@ -239,7 +236,7 @@ class ForkServer:
     def _read_pid(self, channel: socket.socket) -> int:
         """The process id of a worker, which says it itself and is a child of this process."""
         try:
-            hello = receive_one(channel, ANSWER)
+            hello = receive_answer(channel, ANSWER)
         except OSError as error:
             raise self._failure(f"has forked no worker: {error}") from error
         if hello["parent"] != os.getpid():
@@ -268,18 +265,3 @@ class ForkServer:
             data = os.pread(self._output, _MOST_OUTPUT, max(size - _MOST_OUTPUT, 0))
             return data.decode(errors="replace")
         return ""
-
-
-def receive_one(channel: socket.socket, timeout: float) -> dict[str, Any]:
-    """One answer, which has no descriptors.
-
-    Raises:
-        OSError: there is none, as nobody is there any more; `TimeoutError`, if it takes too long.
-    """
-    channel.settimeout(timeout)
-    answer, fds = receive(channel)
-    for fd in fds:
-        os.close(fd)
-    if answer is None:
-        raise ConnectionResetError("it is gone")
-    return answer

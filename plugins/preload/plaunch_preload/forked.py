@@ -10,13 +10,13 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from plaunch_preload.server.messages import receive, send
+from plaunch_preload.server.messages import receive_answer, send
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Mapping, Sequence
 
-ANSWER = 5.0  # seconds
+ANSWER = 5.0  # seconds for a process that has nothing else to do
 _END = 2.0  # seconds for one that is killed
 _LOOK = 0.01  # seconds between two looks whether it has ended
 
@@ -49,8 +49,7 @@ class ForkedProcess:
             with self._channel:
                 self._channel.settimeout(ANSWER)
                 send(self._channel, message, fds)
-                answer, _ = receive(self._channel)
-            problem = "it has ended" if answer is None else answer["error"]
+                problem = receive_answer(self._channel, ANSWER)["error"]
         except (OSError, ValueError) as error:
             problem = f"it does not answer: {error}"
         if problem:

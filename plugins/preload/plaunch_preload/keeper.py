@@ -27,7 +27,6 @@ class Keeper:
 
     Args:
         command: what workers are started with.
-        arguments: of one of them.
         env: the variables that they have in common.
         modules: what the fork server imports.
         timeout: seconds for that.
@@ -37,17 +36,14 @@ class Keeper:
     def __init__(
         self,
         command: Command,
-        arguments: Sequence[str],
         env: Mapping[str, str],
         modules: Sequence[str],
         timeout: float,
         say: Callable[[str], None],
     ) -> None:
-        self.refusal = ""  # why there is no fork server, and will be none
         self.imports: Imports | None = None  # of the last one
         self.env = dict(env)
         self._command = command
-        self._arguments = tuple(arguments)
         self._modules = tuple(modules)
         self._timeout = timeout
         self._say = say
@@ -140,9 +136,7 @@ class Keeper:
             )
 
     def _new_server(self, *, is_probe: bool = False) -> ForkServer:
-        server = ForkServer(
-            self._command, self._arguments, self.env, self._modules, is_probe=is_probe
-        )
+        server = ForkServer(self._command, self.env, self._modules, is_probe=is_probe)
         with self._changed:
             self._server = server
             self._is_renewed = False
@@ -211,7 +205,6 @@ class Keeper:
 
     def _refuse(self, why: str) -> None:
         with self._changed:
-            if self._is_closed:
-                return
-            self.refusal = why
-        self._say(f"workers are started afresh: {why}")
+            is_closed = self._is_closed
+        if not is_closed:
+            self._say(f"workers are started afresh: {why}")

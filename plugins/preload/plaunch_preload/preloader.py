@@ -10,9 +10,10 @@ from plaunch.durations import LIMIT
 from plaunch.process import JOBS_VARIABLE, LAUNCHER_VARIABLE, inheritable
 
 from plaunch_preload.command import CommandError, split_command
-from plaunch_preload.fork_server import VARIABLE, ForkServerError
+from plaunch_preload.fork_server import ForkServerError
 from plaunch_preload.forked import BecomeError
 from plaunch_preload.keeper import Keeper
+from plaunch_preload.server.messages import VARIABLE
 from plaunch_preload.subreaper import inheriting_orphans
 from plaunch_preload.variables import find_unlike
 
@@ -86,12 +87,12 @@ class Preloader:
             environ: the variables of the workers, as far as they have them in common.
         """
         try:
-            self._command, arguments = split_command(command)
+            self._command = split_command(command)
         except CommandError as error:
             self._say(f"workers are started afresh: {error}")
             return
         env = _server_env(environ)
-        keeper = Keeper(self._command, arguments, env, self._modules, self._timeout, self._say)
+        keeper = Keeper(self._command, env, self._modules, self._timeout, self._say)
         try:
             keeper.start()
         except RuntimeError as error:
@@ -174,24 +175,8 @@ class Preloader:
             return None
         worker = self._forked.pop(0)
         try:
-            own, arguments = self._split(command)
             fds = _find_fds(stdout, stderr, pass_fds)
-            name = os.path.basename(own.target) or "function"
-            message = {
-                "arguments": arguments,
-                "command": list(command),
-                "folder": os.getcwd(),
-                "name": f"{name[: 14 - len(str(local_rank))]}:{local_rank}",
-                "shown": {
-                    JOBS_VARIABLE: env.get(JOBS_VARIABLE, ""),
-                    LAUNCHER_VARIABLE: "",
-                    VARIABLE: "",
-                    "PYTHONPATH": env.get("PYTHONPATH", ""),
-                },
-                "targets": list(fds),
-                "umask": _read_umask(),
-                "variables": dict(env),
-            }
+            message = self._message(local_rank, command, env, list(fds))
             if binding is not None:
                 binding.bind(worker.pid)
             worker.become(message, list(fds.values()))
@@ -205,6 +190,34 @@ class Preloader:
             raise
         return worker
 
+    def _message(
+        self, local_rank: int, command: Sequence[str], env: Mapping[str, str], targets: list[int]
+    ) -> dict[str, object]:
+        """What a forked process is told to become; see `plaunch_preload.server.worker.become`.
+
+        Raises:
+            CommandError: it is none that a child of this fork server can become.
+        """
+        own = split_command(command)
+        if own != self._command:
+            raise CommandError("the workers run different programs")
+        name = os.path.basename(own.target) or "function"
+        return {
+            "arguments": list(own.arguments),
+            "command": list(command),
+            "folder": os.getcwd(),
+            "name": f"{name[: 14 - len(str(local_rank))]}:{local_rank}",
+            "shown": {
+                JOBS_VARIABLE: env.get(JOBS_VARIABLE, ""),
+                LAUNCHER_VARIABLE: "",
+                VARIABLE: "",
+                "PYTHONPATH": env.get("PYTHONPATH", ""),
+            },
+            "targets": targets,
+            "umask": _read_umask(),
+            "variables": dict(env),
+        }
+
     def _fork(self, server: ForkServer, count: int) -> None:
         try:
             with inheriting_orphans():
@@ -216,12 +229,6 @@ class Preloader:
         """End what was forked and is not wanted."""
         while self._forked:
             self._forked.pop().discard()
-
-    def _split(self, command: Sequence[str]) -> tuple[Command, list[str]]:
-        own, arguments = split_command(command)
-        if own != self._command:
-            raise CommandError("the workers run different programs")
-        return own, arguments
 
     def fds(self) -> list[int]:
         """Descriptors that a forked child of the launcher must not keep."""

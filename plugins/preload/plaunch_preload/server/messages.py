@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import marshal
+import os
 import socket
 import struct
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 _HEADER = struct.Struct("!I")
 _FORMAT = 2  # of `marshal`; all versions of Python read it
 _MOST_FDS = 64  # of one message
+VARIABLE = "PLAUNCH_FORK_SERVER"  # the number of the fork server's descriptor to the launcher
 
 
 def send(channel: socket.socket, message: Mapping[str, Any], fds: Sequence[int] = ()) -> None:
@@ -45,6 +47,21 @@ def receive(channel: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
         if len(data) == length:
             return marshal.loads(data), fds  # noqa: S302 - from a process of our own
     return None, fds
+
+
+def receive_answer(channel: socket.socket, timeout: float) -> dict[str, Any]:
+    """One message that is there within `timeout` seconds, and has no descriptors.
+
+    Raises:
+        OSError: nobody is there any more; `TimeoutError`, if it takes too long.
+    """
+    channel.settimeout(timeout)
+    answer, fds = receive(channel)
+    for fd in fds:
+        os.close(fd)
+    if answer is None:
+        raise ConnectionResetError("it has ended")
+    return answer
 
 
 def _receive(channel: socket.socket, length: int, fds: list[int]) -> bytes:

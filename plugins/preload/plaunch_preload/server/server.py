@@ -20,14 +20,13 @@ from typing import TYPE_CHECKING, Any
 
 from . import title, worker
 from .belongings import Belongings
-from .messages import receive, send
+from .messages import VARIABLE, receive, send
 from .reads import RandomReads, VariableReads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 _REAP_LOOK = 0.01  # seconds between two looks at processes that are about to end
-VARIABLE = "PLAUNCH_FORK_SERVER"  # the number of the descriptor to the launcher
 
 
 def run(hook: str) -> None:
