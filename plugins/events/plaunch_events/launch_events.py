@@ -7,6 +7,8 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from plaunch.agent import WorkersStarted
+
 from plaunch_events.event_queue import EventQueue, close_queues
 from plaunch_events.handlers import create_event_queues, find_event_handlers, parse_event_conf
 from plaunch_events.stream import EventStream
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from plaunch.agent import Notification
     from plaunch.events import EventHandler
     from plaunch.plugin import PluginContext, PluginManager
+
+    from plaunch_events.import_watch import ImportWatch
 
     class ExtensionHandler(EventHandler, Protocol):
         """What hands events on to an extension, which may have threads of its own."""
@@ -102,6 +106,10 @@ class LaunchEvents:
         }
         self._queues = [*handlers, *self._extensions.values()]
         self._stream = EventStream(config, entry_point, [queue.put for queue in self._queues])
+        # Workers that are forked from this process have nothing to preload.
+        self._may_advise = config.start_method != "fork" and not config.options.get("preload")
+        self._has_started = False
+        self._imports: ImportWatch | None = None
 
     @property
     def dropped(self) -> dict[str, int]:
@@ -129,14 +137,29 @@ class LaunchEvents:
             close_queues(self._queues)
             if took:
                 logger.info("this launch took %s", took)
+            if self._imports is not None and (advice := self._imports.close()):
+                logger.info("%s", advice)
 
     def __call__(self, notification: Notification) -> None:
         """Make the events that `notification` amounts to; waits for nobody."""
         self._stream(notification)
+        if self._imports is not None:
+            self._imports(notification)
+        elif self._may_advise and isinstance(notification, WorkersStarted):
+            self._note_start(notification)
 
     def start(self, extension: ExtensionHandler) -> None:
         """An extension has started: hand on to it what has come until now, and what comes."""
         self._extensions[extension].release()
+
+    def _note_start(self, notification: WorkersStarted) -> None:
+        """From the first restart on, have an eye on imports, if somebody reads what comes of it."""
+        if self._has_started and logger.isEnabledFor(logging.INFO):
+            from plaunch_events.import_watch import ImportWatch  # noqa: PLC0415 - restarts only
+
+            self._imports = ImportWatch()
+            self._imports(notification)
+        self._has_started = True
 
     def rest(self) -> None:
         """Have handlers and extensions end their threads until `release`, for a fork."""
