@@ -80,6 +80,7 @@ def test_it_never_makes_a_job_fail(plaunch, words, said):
     ("words", "said"),
     [
         (["--preload=torch,,numpy"], "--preload names the module '' in 'torch,,numpy'"),
+        (["--preload="], "--preload names no module"),
         (["--preload=my-module"], "names the module 'my-module'"),
     ],
 )

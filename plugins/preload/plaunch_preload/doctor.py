@@ -11,13 +11,16 @@ from plaunch.doctor import Finding, Status
 
 from plaunch_preload.command import Command
 from plaunch_preload.fork_server import ForkServer, ForkServerError
+from plaunch_preload.variables import SET_FOR_WORKERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from plaunch_preload.fork_server import Imports
+
 _WHAT = "preload"
 _BOUND = 12.0  # seconds for all modules together; a doctor does not wait longer
-_ADVICE = "leave it out of --preload, or let it do this when it is first used"
+_ADVICE = "leave it out of --preload, with which all workers would be started afresh"
 
 
 def try_modules(
@@ -45,17 +48,27 @@ def try_modules(
             stack.callback(servers[module].release)
         for module, server in servers.items():
             try:
-                imports = server.load(max(until - time.monotonic(), 0.1))
+                imports = server.load(max(round(until - time.monotonic(), 1), 0.1))
             except ForkServerError as error:
                 yield Finding(Status.WARNING, _WHAT, f"{module}: {error}", _ADVICE)
                 continue
-            if imports.problems:
-                yield Finding(Status.WARNING, _WHAT, "; ".join(imports.problems), _ADVICE)
-                continue
-            if imports.readers_of_all:
-                found = f"{module}: {imports.readers_of_all[0]} reads all variables"
-                yield Finding(Status.WARNING, _WHAT, found, _ADVICE)
-                continue
-            seconds = imports.seconds[module]
-            found = f"{module} is imported in {seconds:.1f} s, and workers can be forked"
-            yield Finding(Status.OK, _WHAT, found)
+            yield _judge(module, imports)
+
+
+def _judge(module: str, imports: Imports) -> Finding:
+    found = list(imports.problems)
+    if imports.readers_of_all:
+        found.append(f"{imports.readers_of_all[0]} reads all variables")
+    found += [
+        f"{reader} reads {name}, which is another for each worker or round"
+        for name, reader in sorted(imports.variables.items())
+        if name in SET_FOR_WORKERS
+    ]
+    if found:
+        # Problems of an import have the module's name already.
+        text = "; ".join(found).removeprefix(f"{module} ")
+        return Finding(Status.WARNING, _WHAT, f"{module}: {text}", _ADVICE)
+    seconds = imports.seconds[module]
+    return Finding(
+        Status.OK, _WHAT, f"{module} is imported in {seconds:.1f} s, and workers can be forked"
+    )

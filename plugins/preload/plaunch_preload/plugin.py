@@ -19,31 +19,43 @@ if TYPE_CHECKING:
 @hookimpl
 def plaunch_worker_starter(context: PluginContext) -> Preloader | None:
     """Start workers by a fork server, if modules are named."""
-    given = context.options.get("preload")
-    if not given:
-        return None
-    return Preloader(read_modules(given), read_timeout())
+    modules = read_modules(context.options.get("preload"))
+    return Preloader(modules, read_timeout()) if modules else None
 
 
 @hookimpl
-def plaunch_doctor_checks(context: DoctorContext) -> Iterable[Finding] | None:
+def plaunch_doctor_checks(context: DoctorContext) -> Iterable[Finding]:
     """Try which of the modules spoil it."""
-    given = context.options.get("preload")
-    if not given:
-        return None
+    from plaunch.doctor import Finding, Status  # noqa: PLC0415 - the doctor's
+
+    try:
+        modules = read_modules(context.options.get("preload"))
+        if modules:
+            read_timeout()
+    except UsageError as error:
+        return [Finding(Status.PROBLEM, "preload", str(error))]
+    if not modules:
+        return []
+    if context.options.get("no_python"):
+        found = "workers are started afresh, as --no-python says that the program is not Python"
+        return [Finding(Status.WARNING, "preload", found, "leave --preload out")]
     from plaunch_preload.doctor import try_modules  # noqa: PLC0415 - the doctor's
 
     script = str(context.options.get("training_script", ""))
     is_script = script.endswith(".py") and not context.options.get("module")
-    return list(try_modules(read_modules(given), script if is_script else "", context.environ))
+    return list(try_modules(modules, script if is_script else "", context.environ))
 
 
 def read_modules(given: object) -> list[str]:
-    """The modules that the option or the setting names.
+    """The modules that the option or the setting names; none if it is not given.
 
     Raises:
-        UsageError: it names none, or something else.
+        UsageError: it is given and names no module, or something else.
     """
+    if given is None:
+        return []
+    if given == "":
+        raise UsageError("--preload names no module; write names as in torch,numpy")
     names = given.split(",") if isinstance(given, str) else given
     if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
         raise UsageError(f"preload is {given!r}; give names of modules, as in torch,numpy")

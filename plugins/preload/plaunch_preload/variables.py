@@ -27,6 +27,23 @@ _NATIVE = (
     "PYTHON",
     "VECLIB_",
 )
+# What plaunch sets for each worker, or anew in each round; no fork server can have it.
+SET_FOR_WORKERS = frozenset(
+    (
+        "GROUP_RANK",
+        "GROUP_WORLD_SIZE",
+        "LOCAL_RANK",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "PLAUNCH_ROUND",
+        "RANK",
+        "ROLE_RANK",
+        "ROLE_WORLD_SIZE",
+        "TORCHELASTIC_ERROR_FILE",
+        "TORCHELASTIC_RESTART_COUNT",
+        "WORLD_SIZE",
+    )
+)
 # What plaunch sets for the fork server in another way, on purpose.
 _OWN = frozenset(("PLAUNCH_JOBS", "PLAUNCH_LAUNCHER"))
 
@@ -64,7 +81,7 @@ def find_unlike(
             continue
         reader = imports.variables.get(name, "")
         if not reader and name.startswith(_NATIVE):
-            reader = "C libraries"
+            reader = "native code"
         if reader:
             return Unlike(name, reader, is_common=len(values) == 1)
     return None

@@ -70,11 +70,16 @@ def _find_threads() -> list[str]:
     if not child:
         os._exit(0)
     os.waitpid(child, 0)
+    # The system calls a thread of Python's by the name of the process, unless somebody renames it.
+    threading: Any = sys.modules.get("threading")
+    known = {one.native_id: one.name for one in threading.enumerate()} if threading else {}
     names = []
-    for task in os.listdir("/proc/self/task"):
-        if int(task) != os.getpid():
-            with contextlib.suppress(OSError), open(f"/proc/self/task/{task}/comm") as file:
-                names.append(file.read().strip())  # unless it has ended
+    for task in map(int, os.listdir("/proc/self/task")):
+        if task == os.getpid():
+            continue
+        with contextlib.suppress(OSError), open(f"/proc/self/task/{task}/comm") as file:
+            name = file.read().strip()  # unless it has ended
+            names.append(known.get(task, name))
     return sorted(names)
 
 

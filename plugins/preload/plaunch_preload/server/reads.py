@@ -75,8 +75,10 @@ class RandomReads:
         self._torch = _TorchGenerator()
 
     def __enter__(self) -> RandomReads:
-        self._own = (random.Random.seed, random.SystemRandom.getrandbits, os.urandom)
-        seed, bits, urandom = self._own
+        source = random.SystemRandom
+        self._own = random.Random.seed, source.getrandbits, source.random, source.randbytes
+        seed, bits, fraction, some = self._own
+        urandom = self._urandom = os.urandom
         random.seed()
         self._note(random._inst)
 
@@ -92,22 +94,33 @@ class RandomReads:
             self._takers.append((number, find_caller()))
             return number
 
+        def note_fraction(instance: Any) -> float:
+            self._takers.append((-1, find_caller()))
+            return fraction(instance)
+
+        def note_some(instance: Any, n: int) -> bytes:
+            self._takers.append((-1, find_caller()))
+            return some(instance, n)
+
         def note_bytes(size: int) -> bytes:
             taker = find_caller()
             if taker.partition(":")[0] != _AUTHKEY:
                 self._takers.append((-1, taker))
             return urandom(size)
 
+        # What `secrets` gives comes from here: `random` has taken `os.urandom` for itself already.
         changed: Any = random
         changed.Random.seed, changed.SystemRandom.getrandbits = note_seed, note_bits
+        changed.SystemRandom.random, changed.SystemRandom.randbytes = note_fraction, note_some
         os.urandom = note_bytes
         self._torch.begin()
         return self
 
     def __exit__(self, *error: object) -> None:
         self._torch.end()
-        changed: Any = random
-        changed.Random.seed, changed.SystemRandom.getrandbits, os.urandom = self._own
+        changed: Any = random.SystemRandom
+        random.Random.seed, changed.getrandbits, changed.random, changed.randbytes = self._own  # type: ignore[method-assign]
+        os.urandom = self._urandom
 
     def problems(self) -> list[str]:
         """What workers would share that fresh ones would not, in words."""
