@@ -63,6 +63,7 @@ MODULES: dict[str, tuple[str, ...]] = {
         "ProcessFailure",
         "SignalAction",
         "SignalPolicy",
+        "Starter",
         "Std",
         "Streams",
         "describe_exit",

@@ -69,7 +69,7 @@ def test_every_plugin_is_listed(installed):
         if "plaunch-example-plugins" in line
     }
     assert set(listed.values()) == {"ready"}
-    names = ["append", "flat", *["hostfile"] * 3, "journal", "usr1-stops"]
+    names = ["append", "flat", *["hostfile"] * 3, "journal", "usr1-stops", "wrapper"]
     assert sorted(name for _, name in listed) == names
 
 

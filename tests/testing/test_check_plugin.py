@@ -274,6 +274,119 @@ OPTION_FAULTS = {
     "what it offers can be given": "'c' is not one of a, b",
     "what it names can be imported": "no attribute 'nothing'",
 }
+STARTER = """
+import os, resource, signal, subprocess, plaunch
+
+class Starter:
+    def begin(self, command, environ):
+        self._folder = os.getcwd()
+
+    def wait(self):
+        return {"waiting": -1}                                              # fault 1
+
+    def prepare(self, envs):
+        pass
+
+    def start(self, local_rank, command, *, env, stdout, stderr, pass_fds=(), binding=None):
+        for fd in pass_fds:
+            os.set_inheritable(fd, True)
+        return subprocess.Popen(
+            [word.replace("\\n", " ") for word in command],                 # fault 2
+            env={**os.environ, **env},                                      # fault 3
+            stdout=stdout,                                                  # fault 4: no stderr
+            close_fds=False,                                                # fault 5
+            cwd=self._folder,                                               # fault 6
+            start_new_session=False,                                        # fault 7
+            preexec_fn=self._prepare,
+        )                                                                   # fault 8: unbound
+
+    def _prepare(self):
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)                       # fault 9
+        resource.setrlimit(resource.RLIMIT_STACK, (1 << 20, 1 << 20))       # fault 10
+
+    def fds(self):
+        return [10**6]                                                      # fault 11
+
+    def close(self):
+        pass
+
+    def __str__(self):
+        return "one\\nother"                                                # fault 12
+
+@plaunch.hookimpl
+def plaunch_worker_starter(context):
+    return Starter()
+"""
+STARTER_FAULTS = {
+    "it says what took time": "waiting took -1",
+    "a worker has its arguments": "it has ['', 'two words'",
+    "a worker has exactly its environment": "PLAUNCH_CONFORMANCE_LATER",
+    "a worker writes where it should": "stderr has ''",
+    "a worker has exactly its descriptors": "it has [0, 1, 2, ",
+    "a worker is where the launcher is": "it is in ",
+    "a worker is a child that leads a session": "it leads no session of its own",
+    "it can be killed": "ProcessLookupError",
+    "a worker has the signals of a fresh one": "ignored: ",
+    "a worker has the limits of the launcher": "RLIMIT_STACK is [1048576, 1048576]",
+    "a binding that cannot be had is an error": "the worker is started all the same",
+    "its descriptors are open": "Bad file descriptor",
+    "it says in a line what it does": "it says 'one",
+}
+LEAVING_STARTER = """
+import os, subprocess, plaunch
+
+class Worker:
+    def __init__(self, popen):
+        self.pid = popen.pid
+        self._popen = popen
+
+    @property
+    def returncode(self):
+        return self.poll()                                                  # fault 1
+
+    def poll(self):
+        code = self._popen.poll()
+        return None if code is None else abs(code)                          # fault 2
+
+class Starter:
+    def begin(self, command, environ):
+        self._workers = []
+        self._helper = subprocess.Popen(["sleep", "60"], env=environ)
+
+    def wait(self):
+        return {}
+
+    def prepare(self, envs):
+        pass
+
+    def start(self, local_rank, command, *, env, binding=None, **options):
+        if binding is not None or not os.path.exists(command[0]):
+            return None
+        worker = Worker(subprocess.Popen(command, env=env, start_new_session=True, **options))
+        self._workers.append(worker)
+        return worker
+
+    def fds(self):
+        return []
+
+    def close(self):
+        del self._helper                                                    # faults 3 and 4
+        for worker in self._workers:
+            os.kill(worker.pid, 9)                                          # fault 5
+
+@plaunch.hookimpl
+def plaunch_worker_starter(context):
+    return Starter()
+"""
+LEAVING_STARTER_FAULTS = {
+    "poll is that of a popen": "returncode is set before poll() was called",
+    "the signal that ends it is known: SIGTERM": "it is 15, and not -15",
+    "closing it leaves nothing": "",
+    "it can be closed twice": "AttributeError",
+    "workers survive its end": "",
+    "a round may end before its workers are started": "",
+    "closing it ends a wait": "it leaves pid",
+}
 GREETER = """
 import plaunch
 
@@ -370,6 +483,23 @@ def test_extensions_are_tried(check, environ, faults):
     assert failed(done) >= set(faults), done.stdout
     if not environ:
         assert failed(done) == set(faults), done.stdout
+    for text in faults.values():
+        assert text in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("source", "faults", "is_exact"),
+    [(STARTER, STARTER_FAULTS, True), (LEAVING_STARTER, LEAVING_STARTER_FAULTS, False)],
+)
+def test_a_starter_of_workers_is_tried(check, source, faults, is_exact):
+    done = check("--check-plugin=faulty", "-pfaulty", source=source)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "\nstarter of plugin 'faulty'\n" in done.stdout
+    assert failed(done) >= set(faults), done.stdout
+    if is_exact:
+        # With one processor, all are bound to that.
+        others = failed(done) - {"a worker is bound before it begins"}
+        assert others == set(faults), done.stdout
     for text in faults.values():
         assert text in done.stdout
 

@@ -14,6 +14,7 @@ from plaunch.plugin import (
     SIGNAL_POLICIES,
 )
 from plaunch.testing import plugin_manager
+from plaunch_preload.plugin import plaunch_worker_starter
 from plaunch_testing.conformance import (
     DeviceCounterConformance,
     EventHandlerConformance,
@@ -21,6 +22,7 @@ from plaunch_testing.conformance import (
     RendezvousHandlerConformance,
     SchedulerConformance,
     SignalPolicyConformance,
+    StarterConformance,
 )
 
 from helpers.environments import recorded
@@ -83,3 +85,10 @@ class TestStaticOfSeveral(TestStatic):
     @pytest.fixture(autouse=True)
     def _endpoint(self):
         self.endpoint = f"127.0.0.1:{free_port()}"
+
+
+class TestPreload(StarterConformance):
+    options: ClassVar[dict[str, object]] = {"preload": "decimal,json"}
+
+    def plugin(self):
+        return plaunch_worker_starter

@@ -16,7 +16,8 @@ class Starter(Protocol):
     """Starts the processes of a launch's workers; `begin` is called first and `close` last.
 
     For each round `wait` is called, then `prepare`, then `start` for each worker. Only `wait` may
-    take time.
+    take time. A round may end before its workers are started. `str` says in one line how workers
+    are started, for `--dry-run`, which calls no method.
     """
 
     def begin(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
@@ -50,6 +51,10 @@ class Starter(Protocol):
     ) -> Popen | None:
         """Start a worker, as `subprocess.Popen` does in a session of its own.
 
+        It has the arguments, environment and descriptors that are given here, and no others. Its
+        working folder and umask are those that this process has now, its limits and signal
+        dispositions those that it has had since `begin`.
+
         Args:
             local_rank: the worker's.
             command: the program and its arguments.
@@ -60,17 +65,22 @@ class Starter(Protocol):
             binding: what it is bound to before it does anything.
 
         Returns:
-            A child of this process; None lets plaunch execute the command itself.
+            A child of this process, which only its own `poll` reaps; None lets plaunch execute
+            the command itself.
 
         Raises:
-            WorkerStartError: the binding cannot be had.
+            WorkerStartError: the binding cannot be had; there is no worker then.
+            OSError: the system does not execute the program.
         """
 
     def fds(self) -> Collection[int]:
         """Descriptors that a fork of the launcher must not keep."""
 
     def close(self) -> None:
-        """Release everything; workers go on."""
+        """Release everything, so that no process, thread or descriptor is left; workers go on.
+
+        A `wait` that goes on ends. May be called more than once, and without `begin`.
+        """
 
 
 def popen_by(

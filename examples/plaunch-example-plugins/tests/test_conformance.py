@@ -1,4 +1,4 @@
-"""The suites that come with plaunch, one for each plugin of a kind that is selected by name.
+"""The suites that come with plaunch, one for each plugin.
 
 They try what every launcher relies on; what is special about a plugin is in the other files. The
 class of a suite needs to know the plugin, and whatever the plugin needs to work at all.
@@ -17,6 +17,7 @@ from plaunch_example_plugins.logs import FlatLogsSpecs
 from plaunch_example_plugins.rendezvous import create_handler
 from plaunch_example_plugins.scheduler import find_allocation
 from plaunch_example_plugins.signals import Usr1StopsPolicy
+from plaunch_example_plugins.wrapper import plaunch_worker_starter
 from plaunch_testing.conformance import (
     DeviceCounterConformance,
     EventHandlerConformance,
@@ -25,6 +26,7 @@ from plaunch_testing.conformance import (
     RendezvousHandlerConformance,
     SchedulerConformance,
     SignalPolicyConformance,
+    StarterConformance,
 )
 
 
@@ -66,6 +68,15 @@ class TestCountSlots(DeviceCounterConformance):
 
     def plugin(self):
         return count_slots
+
+
+class TestWrapper(StarterConformance):
+    @pytest.fixture(autouse=True)
+    def _program(self, monkeypatch):
+        monkeypatch.setenv("WORKER_WRAPPER", "nice -n 1")
+
+    def plugin(self):
+        return plaunch_worker_starter
 
 
 class TestUsr1StopsPolicy(SignalPolicyConformance):

@@ -67,7 +67,7 @@ class Report:
 def check_plugin(
     subjects: Sequence[Subject], show: Callable[[CheckResult], None] = lambda result: None
 ) -> Report:
-    """Run the suites for all `subjects`, of which there is at most one of each kind.
+    """Run the suites for all `subjects`, of which there is at most one for each suite.
 
     Args:
         subjects: what to check.
@@ -77,7 +77,7 @@ def check_plugin(
         PluginError: the suites cannot be run.
     """
     classes = [
-        "Test_job_rendezvous" if subject.knows_job else f"Test_{subject.kind.name}"
+        "Test_job_rendezvous" if subject.knows_job else f"Test_{subject.topic}"
         for subject in subjects
     ]
     listener = _Listener(subjects, show)
@@ -100,7 +100,7 @@ class _Listener:
     """A plugin of pytest's, which hands over the subjects and notes the results."""
 
     def __init__(self, subjects: Sequence[Subject], show: Callable[[CheckResult], None]) -> None:
-        self._subjects = {subject.kind.name: subject for subject in subjects}
+        self._subjects = {subject.topic: subject for subject in subjects}
         self._show = show
         self._items: dict[str, tuple[str, str, str]] = {}
         self._session: pytest.Session | None = None
@@ -110,7 +110,7 @@ class _Listener:
 
     @pytest.fixture(scope="session")
     def subjects(self) -> dict[str, Subject]:
-        """The subjects of a check, by the name of the kind."""
+        """The subjects of a check, by their topic."""
         return self._subjects
 
     def pytest_sessionstart(self, session: pytest.Session) -> None:

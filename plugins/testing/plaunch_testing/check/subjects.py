@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import PlaunchError, UnknownNameError, UsageError
@@ -14,6 +15,7 @@ from plaunch.plugin import (
     LIFECYCLE,
     RENDEZVOUS,
     WITH_OPTIONS,
+    PluginContext,
     suggest,
 )
 from plaunch.rendezvous import JobRendezvous, RendezvousParameters
@@ -23,7 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from plaunch.plugin import Kind, PluginManager, PluginOptions, RendezvousFactory
+    from plaunch.process import Starter
 
+STARTER = "plaunch_worker_starter"  # what it answers has a suite
 
 _SEVERAL = (WITH_OPTIONS, *KINDS)  # the kinds of which a name may be more than one
 
@@ -61,6 +65,7 @@ class Subject:
         is_for_torch: whether it was written for torchrun.
         knows_job: for a rendezvous backend, whether its handler knows the whole job.
         options: options for the plugin alone, as its context has them.
+        hook: the hook that has a suite of its own, if it is about that.
     """
 
     kind: Kind[Any]
@@ -72,6 +77,12 @@ class Subject:
     is_for_torch: bool = False
     knows_job: bool = False
     options: Mapping[str, object] = field(default_factory=dict)
+    hook: str = ""
+
+    @property
+    def topic(self) -> str:
+        """What the suite is found by: the name of the kind, or the hook."""
+        return self.hook or self.kind.name
 
 
 def find_subjects(text: str, manager: PluginManager, given: Given) -> list[Subject]:
@@ -85,7 +96,7 @@ def find_subjects(text: str, manager: PluginManager, given: Given) -> list[Subje
     subjects: list[Subject] = []
     for kind in kinds:
         if kind is LIFECYCLE:
-            subjects.append(_subject_with_hooks(manager, name, given))
+            subjects += _with_starter(_subject_with_hooks(manager, name, given))
         elif kind is WITH_OPTIONS:
             subjects += _subjects_with_options(manager, name, given, has_hooks=LIFECYCLE in kinds)
         else:
@@ -213,10 +224,29 @@ def _subjects_with_options(
         values = {option.dest: given.options.get(option.dest) for option in declared.options}
         module = _module_of(manager, WITH_OPTIONS, bare)
         label = _label(LIFECYCLE, name)
-        subjects.append(
+        subjects += _with_starter(
             Subject(LIFECYCLE, bare, label, plugin.plugin, given, module, options=values)
         )
     return subjects
+
+
+def _with_starter(subject: Subject) -> list[Subject]:
+    """A plugin with hooks, and what starts workers, if it has that with these options."""
+    plugin = subject.thing() if isinstance(subject.thing, type) else subject.thing
+    hook = getattr(plugin, STARTER, None)
+    if hook is None:
+        return [subject]
+
+    def create(context: PluginContext) -> Starter | None:
+        starter: Starter | None = hook(*[context][: len(inspect.signature(hook).parameters)])
+        return starter
+
+    context = PluginContext("conformance-look", "default", "node0", options=subject.options)
+    with silence(), contextlib.suppress(Exception):  # which the suite finds, too
+        if create(context) is None:
+            return [subject]
+    label = f"starter of {subject.label}"
+    return [subject, replace(subject, label=label, thing=create, hook=STARTER)]
 
 
 def _subject(manager: PluginManager, kind: Kind[Any], name: str, given: Given) -> Subject:

@@ -22,6 +22,7 @@ from plaunch_testing.conformance import (
     RendezvousHandlerConformance,
     SchedulerConformance,
     SignalPolicyConformance,
+    StarterConformance,
 )
 
 if TYPE_CHECKING:
@@ -53,6 +54,12 @@ class Test_plugin(_Chosen, HooksConformance):  # noqa: N801 - found by the kind'
     """The checks of the hooks that are called in each launch."""
 
     kind = "plugin"
+
+
+class Test_plaunch_worker_starter(_Chosen, StarterConformance):  # noqa: N801
+    """The checks of what starts the workers."""
+
+    kind = "plaunch_worker_starter"
 
 
 class Test_options(_Chosen, OptionsConformance):  # noqa: N801 - found by the kind's name

@@ -1,7 +1,7 @@
 """Suites that authors of plugins run over their own; they need pytest.
 
 One class for each kind of plugin, of which the author says what the plugin's name gives, one for
-the hooks that are called in each launch, and one for options:
+the hooks that are called in each launch, one for what starts the workers, and one for options:
 
     from plaunch_testing.conformance import EventHandlerConformance
 
@@ -57,6 +57,9 @@ from plaunch_testing.conformance.schedulers import (  # noqa: E402
 )
 from plaunch_testing.conformance.signal_policies import (  # noqa: E402
     SignalPolicyConformance as SignalPolicyConformance,
+)
+from plaunch_testing.conformance.starters import (  # noqa: E402
+    StarterConformance as StarterConformance,
 )
 from plaunch_testing.conformance.stores import (  # noqa: E402
     RendezvousStoreConformance as RendezvousStoreConformance,

@@ -1,0 +1,78 @@
+"""A starter of workers: `WORKER_WRAPPER="numactl --localalloc"` starts each one by that program.
+
+Any program will do that runs the command behind its own words, in its own process: `nice -n 5`,
+`taskset -c 0-7`, `chrt --batch 0`, or a tool that traces.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import subprocess
+from typing import TYPE_CHECKING
+
+from plaunch.plugin import hookimpl
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from plaunch.plugin import PluginContext
+    from plaunch.process import Binding
+
+
+class WrappingStarter:
+    """Puts words in front of every worker's command."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self._words = words
+
+    def __str__(self) -> str:
+        return shlex.join([*self._words, "..."])
+
+    def begin(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
+        """Nothing has to be ready."""
+
+    def wait(self) -> Mapping[str, float]:
+        """Nothing takes time."""
+        return {}
+
+    def prepare(self, envs: Mapping[int, Mapping[str, str]]) -> None:
+        """All that matters comes with `start`."""
+
+    def start(
+        self,
+        local_rank: int,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        stdout: int | None,
+        stderr: int | None,
+        pass_fds: Sequence[int] = (),
+        binding: Binding | None = None,
+    ) -> subprocess.Popen[bytes]:
+        """Start the wrapper, which executes the command."""
+        with contextlib.nullcontext() if binding is None else binding.applied():
+            return subprocess.Popen(
+                [*self._words, *command],
+                env=env,
+                stdout=stdout,
+                stderr=stderr,
+                pass_fds=pass_fds,
+                start_new_session=True,
+            )
+
+    def fds(self) -> Collection[int]:
+        """None are open."""
+        return ()
+
+    def close(self) -> None:
+        """Nothing is left but the workers."""
+
+
+@hookimpl
+def plaunch_worker_starter(context: PluginContext) -> WrappingStarter | None:
+    """Wrap the workers, if the variable says by what."""
+    del context
+    words = shlex.split(os.environ.get("WORKER_WRAPPER", ""))
+    return WrappingStarter(words) if words else None

@@ -1,0 +1,264 @@
+"""What the checks of a starter share: a launch with it, and the program of its workers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pytest
+
+from plaunch_testing.conformance.plugin_suite import PluginSuite
+from plaunch_testing.conformance.surroundings import OwnThread, within
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from plaunch.plugin import PluginContext
+    from plaunch.process import Binding, Starter
+
+    T = TypeVar("T")
+
+WAIT_TIMEOUT = 60.0  # seconds for `wait`, which alone may take time
+_END = 20.0  # seconds for a worker that has nothing to do, on a busy machine
+_LOOK = 0.01  # seconds between two looks
+_MARK = "PLAUNCH_CONFORMANCE"  # a variable by which the processes of one test are known
+
+# A worker: says all that it can see of how it was started, or ends as it is told.
+_PROGRAM = """\
+import json, os, resource, signal, sys
+
+def status(name):
+    with open("/proc/self/status") as file:
+        return next(line.split()[1] for line in file if line.startswith(name + ":"))
+
+def inode(fd):
+    found = os.fstat(fd)
+    return [found.st_dev, found.st_ino]
+
+def files():
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found[name] = inode(int(name))
+        except OSError:
+            pass  # that of the listing
+    return found
+
+what, *words = sys.argv[1:]
+if what == "show":
+    seen = {
+        "pid": os.getpid(), "parent": os.getppid(), "session": os.getsid(0), "group": os.getpgid(0),
+        "arguments": [os.fsencode(word).hex() for word in words],
+        "environment": {os.fsencode(name).hex(): os.fsencode(value).hex()
+                        for name, value in os.environ.items()},
+        "files": files(), "folder": os.getcwd(), "umask": status("Umask"),
+        "limits": {name: resource.getrlimit(getattr(resource, name))
+                   for name in dir(resource) if name.startswith("RLIMIT_")},
+        "ignored": status("SigIgn"), "blocked": status("SigBlk"), "caught": status("SigCgt"),
+        "processors": sorted(os.sched_getaffinity(0)),
+    }
+    os.write(1, json.dumps(seen).encode())
+elif what == "exit":
+    sys.exit(int(words[0]))
+elif what == "die":
+    os.kill(os.getpid(), int(words[0]))
+elif what == "wait":
+    os.read(int(words[0]), 1)
+    sys.exit(7)
+elif what == "write":
+    os.write(1, b"to stdout")
+    os.write(2, b"to stderr")
+"""
+
+
+class StarterSuite(PluginSuite):
+    """A launch with a starter, as the checks see it."""
+
+    def plugin(self) -> Callable[[PluginContext], Starter | None]:
+        """What makes the starter of a launch; to be overridden."""
+        raise NotImplementedError
+
+    @pytest.fixture(autouse=True)
+    def _ends(self, _surroundings: None) -> Iterator[None]:
+        self._program = os.path.join(self.folder, "worker.py")
+        with open(self._program, "w") as file:
+            file.write(_PROGRAM)
+        self._mark = uuid.uuid4().hex
+        self._starters: list[Starter] = []
+        self._workers: list[Any] = []
+        self._thread = OwnThread()
+        yield
+        for worker in self._workers:
+            if worker.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(worker.pid, signal.SIGKILL)
+                wait_until(lambda worker=worker: worker.poll() is not None)  # type: ignore[misc]
+        with contextlib.suppress(Exception, pytest.fail.Exception):
+            self.end_use()
+        self._thread.end()
+
+    # --- a launch ---------------------------------------------------------------------------------
+
+    def call(self, what: str, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """Call something of the starter's within `seconds`, on the thread of the agent."""
+        return self._thread.call(self.seconds, what, lambda: function(*args, **kwargs))
+
+    def create(self) -> Starter:
+        """The starter of a launch; it is closed when the test is over."""
+        starter: Starter | None = self.call("making it", self.thing, self.context())
+        if starter is None:
+            pytest.skip("it starts no workers with these options")
+        self._starters.append(starter)
+        return starter
+
+    def begin(self, *words: str) -> Starter:
+        """One that has begun, for a launch of workers with these arguments."""
+        starter = self.create()
+        self.call("begin()", starter.begin, self.command(*words), self.environment())
+        return starter
+
+    def form(self, starter: Starter, *envs: Mapping[str, str]) -> None:
+        """Let a round form, with these environments of its workers by local rank."""
+        within(WAIT_TIMEOUT, "wait()", starter.wait)
+        self.call("prepare()", starter.prepare, dict(enumerate(envs or [self.environment()])))
+
+    def start(
+        self,
+        starter: Starter,
+        *words: str,
+        env: Mapping[str, str] | None = None,
+        stdout: int | None = None,
+        stderr: int | None = None,
+        pass_fds: Sequence[int] = (),
+        binding: Binding | None = None,
+        local_rank: int = 0,
+    ) -> Any:
+        """A worker of the starter's, or one that is executed if it wants that."""
+        env = self.environment() if env is None else env
+        options: dict[str, Any] = {
+            "env": env,
+            "stdout": stdout,
+            "stderr": stderr,
+            "pass_fds": pass_fds,
+        }
+        command = self.command(*words)
+        worker: Any = self.call(
+            "start()", starter.start, local_rank, command, binding=binding, **options
+        )
+        if worker is None:
+            with contextlib.nullcontext() if binding is None else binding.applied():
+                worker = subprocess.Popen(command, start_new_session=True, **options)
+        self._workers.append(worker)
+        return worker
+
+    def command(self, *words: str) -> list[str]:
+        """What a worker is started with."""
+        return [sys.executable, "-u", self._program, *(words or ("show",))]
+
+    def environment(self, **more: str) -> dict[str, str]:
+        """That of a worker."""
+        return {**os.environ, _MARK: self._mark, **more}
+
+    def close(self, starter: Starter) -> None:
+        """Close it."""
+        self.call("close()", starter.close)
+
+    def use_once(self) -> object:
+        """Launch one worker."""
+        starter = self.begin()
+        self.form(starter)
+        return starter, self.shown(starter)
+
+    def end_use(self) -> None:
+        """Close all; whether that goes well, other tests say."""
+        for starter in self._starters:
+            with contextlib.suppress(Exception, pytest.fail.Exception):
+                within(self.seconds, "close()", starter.close)
+
+    def shown(
+        self, starter: Starter | None, *words: str, pass_fds: Sequence[int] = (), **options: Any
+    ) -> dict[str, Any]:
+        """What a worker says of itself; without a starter, one that is executed."""
+        read, write = os.pipe()
+        with open(read, "rb") as reader:
+            try:
+                if starter is not None:
+                    worker = self.start(
+                        starter, "show", *words, stdout=write, pass_fds=pass_fds, **options
+                    )
+                else:
+                    worker = self.call("a fresh start", self._execute, words, write, pass_fds)
+            finally:
+                os.close(write)
+            assert select.select([reader], [], [], _END)[0], "the worker says nothing"
+            text = reader.read()
+        self.end(worker)
+        assert text, f"the worker has ended with {worker.returncode} before it said anything"
+        seen: dict[str, Any] = json.loads(text)
+        assert seen["pid"] == worker.pid, f"the worker is pid {seen['pid']}, not {worker.pid}"
+        return seen
+
+    def _execute(self, words: Sequence[str], stdout: int, pass_fds: Sequence[int]) -> Any:
+        worker = subprocess.Popen(
+            self.command("show", *words),
+            env=self.environment(),
+            stdout=stdout,
+            pass_fds=pass_fds,
+            start_new_session=True,
+        )
+        self._workers.append(worker)
+        return worker
+
+    def end(self, worker: Any) -> int:
+        """Wait for a worker's end; its exit code."""
+        if not wait_until(lambda: worker.poll() is not None):
+            pytest.fail(f"the end of a worker (pid {worker.pid}) is not seen in {_END:g} s")
+        code: int = worker.poll()
+        return code
+
+    def assert_gone(self) -> None:
+        """No process of this test is there but its workers."""
+        found: list[int] = []
+
+        def is_gone() -> bool:
+            found[:] = sorted(_marked(self._mark) - {worker.pid for worker in self._workers})
+            return not found
+
+        if not wait_until(is_gone, self.seconds):
+            names = ", ".join(f"pid {pid} ({_name(pid)})" for pid in found)
+            pytest.fail(f"it leaves {names}")
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = _END) -> bool:
+    """Whether a condition holds within so many seconds."""
+    until = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > until:
+            return False
+        time.sleep(_LOOK)
+    return True
+
+
+def _marked(mark: str) -> set[int]:
+    """The processes, other than this one, that have been started with the mark of a test."""
+    found = set()
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) != os.getpid():
+            with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:
+                if f"{_MARK}={mark}".encode() in file.read().split(b"\0"):
+                    found.add(int(name))
+    return found
+
+
+def _name(pid: int) -> str:
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/comm") as file:
+        return file.read().strip()
+    return "?"
