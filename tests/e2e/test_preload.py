@@ -10,6 +10,7 @@ import time
 import pytest
 
 from helpers.processes import is_gone
+from helpers.programs import run_python
 from helpers.waiting import wait_for_files, wait_until
 
 # Says how it was started: a fresh interpreter has imported nothing of the kind by then.
@@ -127,24 +128,42 @@ def test_nothing_outlives_the_launcher(plaunch, signum):
 
 
 FUNCTIONS = """
-import os, sys
+import multiprocessing, os, sys
 from plaunch import LaunchConfig, elastic_launch
-def early():
+from plaunch.process import ChildFailedError
+class Shape:
+    def __init__(self, size):
+        self.size = size
+def seen(shape):
     with open("/proc/self/comm") as file:
-        return "decimal" in sys.modules, file.read().strip()
+        name = file.read().strip()
+    own = shape.size, __name__, multiprocessing.get_start_method(), os.environ["RANK"]
+    return own, name == f"function:{os.environ['LOCAL_RANK']}" and "decimal" in sys.modules
+def fails(shape):
+    raise ValueError(f"no {shape.size}")
 if __name__ == "__main__":
-    config = LaunchConfig(1, 1, 2, start_method=sys.argv[1], options={"preload": "decimal"})
-    print(elastic_launch(config, early)())
+    for options in {}, {"preload": "decimal"}:
+        config = LaunchConfig(1, 1, 2, start_method=sys.argv[1], max_restarts=0, options=options)
+        values = elastic_launch(config, seen)(Shape(3))
+        print([value[0] for value in values.values()])
+        print([value[1] for value in values.values()])
+        try:
+            elastic_launch(config, fails)(Shape(3))
+        except ChildFailedError as error:
+            _, failure = error.get_first_failure()
+            print(failure.exitcode, failure.message["message"])
 """
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_functions_are_forked_as_well(plaunch, method):
-    from helpers.programs import run_python
-
+@pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
+def test_functions_give_the_same(plaunch, method):
     script = plaunch.write("launching.py", FUNCTIONS)
     done = run_python(script, method, cwd=plaunch.folder, env=plaunch.environ)
-    assert done.stdout == "{0: (True, 'function:0'), 1: (True, 'function:1')}\n", done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 6, done.stderr
+    assert (lines[0], lines[2]) == (lines[3], lines[5])
+    assert f"'{method}', '0'" in lines[0]
+    assert (lines[1], lines[4]) == ("[False, False]", str([method != "fork"] * 2))
 
 
 def test_a_stopped_launch_does_not_wait_for_the_imports(plaunch):

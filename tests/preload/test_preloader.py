@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 import pytest
-from plaunch_preload.preloader import Preloader
+from plaunch_preload.preloader import Preloader, read_timeout
 
 from helpers.processes import is_gone
 from helpers.programs import running_python
@@ -240,6 +240,12 @@ def test_a_script_is_not_preloaded(fleet, folder, caplog):
     (folder / "train.py").write_text("raise SystemExit('imported')")
     assert fleet("train", "train.py").run() == [None]
     assert "train is the script itself" in caplog.text
+
+
+def test_imports_may_take_for_ever(fleet, folder, monkeypatch):
+    monkeypatch.setenv("PLAUNCH_PRELOAD_TIMEOUT", "inf")
+    (folder / "train.py").write_text("print('trained')")
+    assert fleet("decimal", "train.py", timeout=read_timeout()).output() == "trained\n"
 
 
 def test_what_modules_write_is_said_once(fleet, folder, caplog):

@@ -33,8 +33,9 @@ class MultiprocessContext(SupervisedContext):
 
     Args:
         start_method: `spawn`, `fork` or `forkserver`, with multiprocessing's meaning. A spawned
-            worker has its environment before anything is imported, a worker of the fork server
-            before the function's module is.
+            worker has its environment before anything is imported, a worker of multiprocessing's
+            fork server before the function's module is. With a starter, that starts workers of
+            `forkserver` as those of `spawn`, and multiprocessing's server is not used.
 
     All other arguments, and their order, are those of `SubprocessContext`.
 
@@ -83,7 +84,7 @@ class MultiprocessContext(SupervisedContext):
             task.siblings = InheritedFd(self._values.gate.child_fd)
         process = (
             _multiprocessing()
-            .get_context(self._method)
+            .get_context(self.start_method)  # that of processes which the function starts itself
             .Process(target=run, args=(task,), name=f"{self.name}{local_rank}", daemon=False)
         )
         try:

@@ -6,7 +6,7 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
-from plaunch.durations import LIMIT
+from plaunch.durations import LIMIT, bounded
 from plaunch.process import JOBS_VARIABLE, LAUNCHER_VARIABLE, inheritable
 
 from plaunch_preload.command import CommandError, split_command
@@ -54,7 +54,7 @@ def read_timeout() -> float:
         UsageError: the variable for it says no duration.
     """
     text = os.environ.get(TIMEOUT_VARIABLE, "")
-    return LIMIT.read(text, f"variable {TIMEOUT_VARIABLE}") if text else TIMEOUT
+    return bounded(LIMIT.read(text, f"variable {TIMEOUT_VARIABLE}")) if text else TIMEOUT
 
 
 class Preloader:

@@ -51,7 +51,8 @@ def start_processes(
         envs: variables to add to the environment by local rank, or None for no variables.
         logs_specs: decides where streams go; a path here means `log_dir`, as it once did.
         log_line_prefixes: console prefixes of teed streams; by default `[<name><local_rank>]:`.
-        start_method: `spawn`, `fork` or `forkserver`, for functions.
+        start_method: `spawn`, `fork` or `forkserver`, for functions. `forkserver` is
+            multiprocessing's own, unless a `starter` is given.
         numa_options: how workers are bound to processors near their devices, as `NumaOptions` or
             torch's; None leaves them.
         duplicate_stdout_filters: teed lines that contain one of these are also collected in a file.

@@ -66,13 +66,13 @@ def _find_threads() -> list[str]:
 
     OpenBLAS, which numpy brings, ends its threads before every fork and starts them when needed.
     """
+    # The system calls a thread of Python's by the name of the process, unless somebody renames it.
+    threading: Any = sys.modules.get("threading")
+    known = {one.native_id: one.name for one in threading.enumerate()} if threading else {}
     child = os.fork()
     if not child:
         os._exit(0)
     os.waitpid(child, 0)
-    # The system calls a thread of Python's by the name of the process, unless somebody renames it.
-    threading: Any = sys.modules.get("threading")
-    known = {one.native_id: one.name for one in threading.enumerate()} if threading else {}
     names = []
     for task in map(int, os.listdir("/proc/self/task")):
         if task == os.getpid():
