@@ -191,7 +191,7 @@ def test_workers_share_no_random_state(fleet, folder):
         ("import socket; S = socket.socket()", "open: socket:"),
         ("import mmap; M = mmap.mmap(-1, 4096)", "shared memory: "),
         ("import os; os.environ.get('RANK')", "RANK differs between workers, and bad:1 reads it"),
-        ("import os; os.environ.get('MASTER_PORT')", "MASTER_PORT is new in each round, and bad:1"),
+        ("import os; os.environ.get('MASTER_PORT')", "MASTER_PORT is set in each round, and bad:1"),
         ("import os; E = dict(os.environ)", "bad:1 reads all variables"),
         ("import os; B = os.urandom(8)", "bad:1 takes random bytes for itself"),
         ("import secrets; T = secrets.token_hex()", "bad:1 takes random bytes for itself"),

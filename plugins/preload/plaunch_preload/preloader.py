@@ -15,7 +15,7 @@ from plaunch_preload.forked import BecomeError
 from plaunch_preload.keeper import Keeper
 from plaunch_preload.server.messages import VARIABLE
 from plaunch_preload.subreaper import inheriting_orphans
-from plaunch_preload.variables import find_unlike
+from plaunch_preload.variables import SET_FOR_WORKERS, find_unlike
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,19 +32,6 @@ TIMEOUT_VARIABLE = "PLAUNCH_PRELOAD_TIMEOUT"
 TIMEOUT = 60.0  # seconds for the imports
 _TAG_ROOM = 64  # characters for the tag of a start of workers
 _MOST_NAMES = 5  # of changed modules, in a message
-# What every round sets anew; another fork server would have yesterday's.
-_OF_A_ROUND = frozenset(
-    (
-        "GROUP_RANK",
-        "GROUP_WORLD_SIZE",
-        "MASTER_ADDR",
-        "MASTER_PORT",
-        "PLAUNCH_ROUND",
-        "ROLE_WORLD_SIZE",
-        "TORCHELASTIC_RESTART_COUNT",
-        "WORLD_SIZE",
-    )
-)
 
 
 def read_timeout() -> float:
@@ -148,8 +135,8 @@ class Preloader:
             why = f"{unlike.reader} reads all variables while it is imported"
         elif not unlike.is_common:
             why = f"{unlike.name} differs between workers, and {unlike.reader} reads it when loaded"
-        elif unlike.name in _OF_A_ROUND:
-            why = f"{unlike.name} is new in each round, and {unlike.reader} reads it when loaded"
+        elif unlike.name in SET_FOR_WORKERS:
+            why = f"{unlike.name} is set in each round, and {unlike.reader} reads it when loaded"
         else:
             self._say(
                 f"this round's workers are started afresh: {unlike.name}, which {unlike.reader} "
