@@ -8,13 +8,15 @@ import re
 import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 from plaunch_preload.preloader import Preloader, read_timeout
 
 from helpers.processes import is_gone
 from helpers.programs import running_python
-from helpers.waiting import wait_until
+from helpers.waiting import wait_for_files, wait_until
 
 # Everything that a program can see of how it was started, as one line of JSON.
 SHOW = """
@@ -305,19 +307,85 @@ def test_one_that_is_killed_again_and_again_is_given_up(fleet, folder, caplog):
 
 
 def test_it_ends_with_the_launcher(folder):
-    (folder / "hang.py").write_text("import time\nwhile True: time.sleep(1)")
+    """Also if it is stopped, and with what modules have started."""
+    (folder / "hang.py").write_text(
+        "import os, signal, subprocess\n"
+        "child = subprocess.Popen(['sleep', '600'])\n"
+        "print(os.getpid(), child.pid, file=open('pids.new', 'w'), flush=True)\n"
+        "os.rename('pids.new', 'pids')\n"
+        "os.kill(os.getpid(), signal.SIGSTOP)\n"
+    )
     program = (
         "import os, sys, time; from plaunch_preload.preloader import Preloader\n"
         "p = Preloader(['hang']); p.begin([sys.executable, 'train.py'], dict(os.environ))\n"
-        "while p._keeper._server is None: time.sleep(0.01)\n"
-        "time.sleep(0.3); print(p._keeper._server.pid, flush=True); time.sleep(60)\n"
+        "time.sleep(600)\n"
     )
     with running_python("-c", program) as launcher:
-        pid = int(launcher.stdout.readline())
-        assert os.path.exists(f"/proc/{pid}")
+        wait_for_files(folder / "pids")
+        pids = [int(pid) for pid in (folder / "pids").read_text().split()]
+        wait_until(lambda: is_stopped(pids[0]), "it is stopped")
         launcher.kill()
         launcher.wait()
-        soon(lambda: is_gone(pid))
+        soon(lambda: all(map(is_gone, pids)))
+
+
+def test_what_was_forked_and_is_no_worker_ends_with_the_server(fleet, folder):
+    (folder / "train.py").touch()
+    one = fleet("decimal", "train.py")
+    one.preloader.wait()
+    others = children()
+    server = one.preloader._keeper.find().pid
+    one.preloader.prepare({rank: dict(os.environ) for rank in range(2)})
+    forked = children() - others
+    assert len(forked) == 2
+    for pid in forked:
+        os.kill(pid, signal.SIGSTOP)
+    os.kill(server, signal.SIGKILL)
+    soon(lambda: all(map(is_gone, forked)))
+
+
+def children():
+    """The children of this process."""
+    return {
+        int(pid)
+        for path in Path("/proc/self/task").glob("*/children")
+        for pid in path.read_text().split()
+    }
+
+
+def is_stopped(pid):
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)",
+        # What the system refuses for a while.
+        """
+import errno, os
+fork = os.fork
+def refused():
+    if os.path.exists("refuse"):
+        os.unlink("refuse")
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+    return fork()
+os.fork = refused
+""",
+    ],
+    ids=["SIGCHLD", "EAGAIN"],
+)
+def test_it_goes_on_forking(fleet, folder, caplog, source):
+    (folder / "odd.py").write_text(source)
+    (folder / "train.py").write_text("print('ran')")
+    one = fleet("odd", "train.py")
+    assert one.output() == "ran\n"
+    if "refuse" in source:
+        (folder / "refuse").touch()
+        assert one.run() == [None]
+        assert "cannot fork: [Errno 11] Resource temporarily unavailable" in caplog.text
+    assert one.output() == "ran\n"
+    assert one.preloader._keeper.find().is_alive()
 
 
 def test_closing_leaves_nothing(folder):

@@ -29,7 +29,7 @@ class ForkedProcess:
     """A forked process; it says of itself what `subprocess.Popen` says of a program.
 
     Args:
-        pid: its process id; it is a child of this process, and leads a session.
+        pid: its process id; it is a child of this process, and leads a session once it is a worker.
         channel: the socket on which it waits for what it is to become.
     """
 

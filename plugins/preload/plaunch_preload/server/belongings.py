@@ -72,7 +72,8 @@ def _find_threads() -> list[str]:
     child = os.fork()
     if not child:
         os._exit(0)
-    os.waitpid(child, 0)
+    with contextlib.suppress(ChildProcessError):  # a module has SIGCHLD ignored
+        os.waitpid(child, 0)
     names = []
     for task in map(int, os.listdir("/proc/self/task")):
         if task == os.getpid():

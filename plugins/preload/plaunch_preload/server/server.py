@@ -13,6 +13,7 @@ import importlib
 import importlib.util
 import os
 import select
+import signal
 import socket
 import sys
 import time
@@ -86,10 +87,14 @@ def _import_users_own() -> BaseException | None:
 
 
 def _end_with(pipe: int) -> None:
-    """Let this process end when the other end of a pipe is closed, whatever it does meanwhile."""
+    """Let this process end when the other end of a pipe is closed, whatever it does meanwhile.
+
+    The kernel kills its whole group then: also what modules have started, and one that is stopped.
+    """
     os.set_inheritable(pipe, False)
-    # What the kernel then sends is SIGIO, which ends a process that does not expect it.
-    fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(pipe, fcntl.F_SETOWN, -os.getpgrp())
+    with contextlib.suppress(OSError):  # what the kernel sends else is SIGIO, which ends most
+        fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
     if select.select([pipe], [], [], 0)[0]:  # the launcher has ended already
         os._exit(1)
@@ -157,18 +162,27 @@ class _Server:
 
     def _fork(self, fd: int) -> bool:
         """Fork a worker that is the launcher's child; whether this process is that worker."""
-        between = os.fork()
+        try:
+            between = os.fork()
+        except OSError as error:
+            _say_that_no_fork(error)
+            os.close(fd)  # which the launcher notices
+            return False
         if between:
             os.close(fd)
             self._between += 1
             return False
         between = os.getpid()
-        if os.fork():
-            os._exit(0)
+        try:
+            if os.fork():
+                os._exit(0)
+        except OSError as error:
+            _say_that_no_fork(error)
+            os._exit(1)
         self._channel.close()
-        os.close(self._config["alive"])
         with socket.socket(fileno=fd) as own:
             message, fds = worker.introduce(own, between)
+            os.close(self._config["alive"])
             try:
                 worker.become(message, fds, self._changes)
                 self._random.seed_anew()
@@ -181,8 +195,11 @@ class _Server:
     def _reap(self) -> None:
         """Let the system forget the processes in between; the launcher does not wait for that."""
         while self._between and not select.select([self._channel], [], [], _REAP_LOOK)[0]:
-            while self._between and os.waitpid(-1, os.WNOHANG)[0]:
-                self._between -= 1
+            try:
+                while self._between and os.waitpid(-1, os.WNOHANG)[0]:
+                    self._between -= 1
+            except ChildProcessError:  # a module has SIGCHLD ignored, by which the system does it
+                self._between = 0
 
     def _find_changed(self) -> list[str]:
         """The modules whose files are others than they were when they were imported."""
@@ -200,6 +217,11 @@ class _Server:
         except BaseException as error:  # noqa: BLE001 - also SystemExit
             return f"{name} cannot be imported: {type(error).__name__}: {error}"
         return ""
+
+
+def _say_that_no_fork(error: OSError) -> None:
+    sys.stderr.write(f"plaunch's fork server cannot fork: {error}\n")
+    sys.stderr.flush()
 
 
 @contextlib.contextmanager

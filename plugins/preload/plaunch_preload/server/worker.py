@@ -20,18 +20,22 @@ _ORPHANED_LOOK = 0.0002  # seconds between two looks whether the parent has ende
 
 
 def introduce(channel: socket.socket, parent: int) -> tuple[dict[str, Any], list[int]]:
-    """Lead a session, say who this is; what it is to become, with its descriptors.
+    """Say who this is, and lead a session; what it is to become, with its descriptors.
 
     It waits until `parent`, which only exists to make it the launcher's child, has ended. Without
-    an answer, because the launcher has lost patience, the process ends.
+    an answer, because the launcher has lost patience, the process ends. Until there is one, it is
+    in the fork server's group, and so ends with that.
     """
-    os.setsid()
     while os.getppid() == parent:
         time.sleep(_ORPHANED_LOOK)
-    send(channel, {"pid": os.getpid(), "parent": os.getppid()})
-    message, fds = receive(channel)
+    try:
+        send(channel, {"pid": os.getpid(), "parent": os.getppid()})
+        message, fds = receive(channel)
+    except OSError:
+        os._exit(1)
     if message is None:
         os._exit(1)
+    os.setsid()
     return message, fds
 
 
