@@ -111,7 +111,7 @@ class Preloader:
         try:
             changed = server.find_changed()
         except ForkServerError as error:
-            self._say(f"{error}; another one is started")
+            self._say(f"{error}; another one is started, and workers are started afresh meanwhile")
             keeper.renew(is_awaited=False)
             return
         if changed:
