@@ -1,11 +1,13 @@
 """Jobs to whose nodes things happen at random, and what must be true of them all the same.
 
     python tests/chaos/jobs.py [--backend c10d|etcd-v2] [--runs N] [--seed N] [--cables]
+                               [--preload MODULE]
 
 Each run is a job of several agents with small workers; its seed decides how many there are and
 what happens when: nodes arrive, leave, are killed or paused, workers are killed, an etcd server is
 killed and comes back, and with `--cables` each node is a namespace (which needs root) whose cable
-is cut. Then the workers may succeed. What must hold is in `check`. A finding is printed with its
+is cut. With `--preload` the workers are forked after that import, and fork servers are killed or
+stopped. Then the workers may succeed. What must hold is in `check`. A finding is printed with its
 seed, and the folder of its run is kept.
 """
 
@@ -16,6 +18,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -43,20 +46,37 @@ if TYPE_CHECKING:
 BOUND = 90.0  # seconds for whatever must happen, on a busy machine
 CONF = "keep_alive_interval=0.5,keep_alive_max_attempt=6,last_call_timeout=1,join_timeout=60"
 LOOK = 0.05  # seconds between two looks at what workers have said
+ENDING = 0.5  # seconds for what launchers have left to end by itself
 QUIET = 3.0  # seconds for which a world must stand still to be the last one
 
-# A worker says who it is in one write, and stays until it may succeed.
+# A worker says who it is in one write, and stays until it may succeed. Only one that was forked
+# has a preloaded module when it begins.
 WORKER = """\
-import json, os, sys, time
+import sys
+is_forked = sys.argv[2] in sys.modules
+import json, os, time
 names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
          "TORCHELASTIC_RESTART_COUNT", "PLAUNCH_ROUND")
 me = {name: int(os.environ[name]) for name in names}
 me |= {"pid": os.getpid(), "node": int(sys.argv[1]), "store": os.environ["MASTER_PORT"]}
+me["forked"] = is_forked
 fd = os.open("said", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 os.write(fd, json.dumps(me).encode() + b"\\n")
 while not os.path.exists("finish"):
     time.sleep(0.05)
 """
+_SERVERS = re.compile(rb"PLAUNCH_FORK_SERVER=\d+")  # which workers do not have
+AFRESH = "started afresh"  # what a launcher says of workers that it does not fork
+
+
+def is_fork_server(pid: int, folder: Path) -> bool:
+    """Whether a process is the fork server of a launcher in this folder, or not a worker yet."""
+    try:
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        is_here = os.readlink(f"/proc/{pid}/cwd") == str(folder)
+    except OSError:  # it has ended, or belongs to somebody else
+        return False
+    return is_here and any(_SERVERS.fullmatch(variable) for variable in variables)
 
 
 class Finding(Exception):
@@ -75,6 +95,16 @@ class Node:
     def is_running(self) -> bool:
         return self.process.poll() is None
 
+    def find_fork_server(self) -> int:
+        """Its process id; 0 if there is none."""
+        with contextlib.suppress(OSError):  # unless it has ended
+            for task in os.listdir(f"/proc/{self.process.pid}/task"):
+                children = Path(f"/proc/{self.process.pid}/task/{task}/children").read_text()
+                for child in map(int, children.split()):  # in order of age: before its workers
+                    if is_fork_server(child, self.log.parent):
+                        return child
+        return 0
+
 
 class Job:
     """One job in a folder of its own.
@@ -85,6 +115,7 @@ class Job:
         chance: decides everything.
         network: of the nodes, if they have one.
         etcd: the server, if the backend needs one.
+        preload: what workers are forked after the import of, if they are.
     """
 
     def __init__(
@@ -94,8 +125,10 @@ class Job:
         chance: random.Random,
         network: Network | None,
         etcd: EtcdServer | None,
+        preload: str = "",
     ) -> None:
         self.folder, self.chance, self.network, self.etcd = folder, chance, network, etcd
+        self.preload = preload
         self.least = chance.randint(1, 2)
         self.most = self.least + chance.randint(0, 2)
         self.restarts = chance.randint(0, 2)
@@ -117,6 +150,8 @@ class Job:
             f"--rdzv-id=chaos-{folder.name}",
             "--exit-barrier-timeout=30",
         ]
+        if preload:
+            self._options.append(f"--preload={preload}")
         self._backend = backend
         (folder / "worker.py").write_text(WORKER)
 
@@ -132,13 +167,15 @@ class Job:
             within = self.network.within(number)
         if self._backend == "c10d":
             conf += f",is_host={'false' if number else 'true'}"
+        # Without `site` an interpreter starts sooner, and cannot become a fork server.
+        interpreter = [sys.executable] if self.preload else [sys.executable, "-S", "-E"]
         log = self.folder / f"node{number}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [
                     *(*within, sys.executable, "-m", "plaunch"),
                     *(*self._options, f"--rdzv-conf={conf}", "--no-python"),
-                    *(sys.executable, "-S", "-E", "worker.py", str(number)),
+                    *(*interpreter, "worker.py", str(number), self.preload or "none"),
                 ],
                 cwd=self.folder,
                 env=environ,
@@ -195,6 +232,16 @@ class Job:
             self.failures += 1
             node.done.append("fail")
 
+    def hurt_fork_server(self, node: Node) -> None:
+        """A fork server is killed, or stands still."""
+        signum = self.chance.choice((signal.SIGKILL, signal.SIGSTOP))
+        pid = node.find_fork_server()
+        if pid:
+            self._note(f"the fork server (pid {pid}) of node {node.number} gets {signum.name}")
+            node.done.append("hurt_fork_server")
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signum)
+
     def restart_etcd(self) -> None:
         """The server is killed, and comes back with its data."""
         if self.etcd is not None:
@@ -210,6 +257,8 @@ class Job:
         running = [n for n in self.nodes if n.is_running() and "leave" not in n.done]
         others = [node for node in running if node.number >= first]
         what = ["start", "pause", "fail", "restart_etcd", "cut"]
+        if self.preload:
+            what += ["hurt_fork_server", "hurt_fork_server"]
         if len(running) > self.least and others:
             what += ["kill", "kill", "leave"]
         if self.network is not None and len(self.nodes) == NODES:
@@ -220,7 +269,7 @@ class Job:
         elif kind == "start":
             if len(running) < self.most + 1:  # one spare
                 self.start()
-        elif running and kind in ("pause", "fail"):
+        elif running and kind in ("pause", "fail", "hurt_fork_server"):
             getattr(self, kind)(self.chance.choice(running))
         elif others:
             getattr(self, kind)(self.chance.choice(others))
@@ -323,10 +372,19 @@ class Job:
         if attempt > self.failures:
             raise Finding(f"{attempt} restarts after {self.failures} failures")
         self._check_ends()
-        time.sleep(0.5)
+        if self.preload:
+            self._check_forks()
+        time.sleep(ENDING)
         left = [worker["pid"] for worker in said if not is_gone(worker["pid"])]
         if left:
             raise Finding(f"workers are left: {left}")
+        left = [
+            pid
+            for pid in map(int, filter(str.isdecimal, os.listdir("/proc")))
+            if is_fork_server(pid, self.folder)
+        ]
+        if left:
+            raise Finding(f"fork servers are left: {left}")
 
     def _check_ends(self) -> None:
         codes = {node.number: node.process.returncode for node in self.nodes}
@@ -352,6 +410,16 @@ class Job:
                 allowed = {0, 128 + signal.SIGTERM, -signal.SIGTERM, *allowed}
             if code not in allowed:
                 raise Finding(f"node {node.number} ended with {code}, and not {sorted(allowed)}")
+
+    def _check_forks(self) -> None:
+        """Workers are forked, unless their launcher says why not; and it must have a reason."""
+        for node in self.nodes:
+            is_excused = AFRESH in node.log.read_text(errors="replace")
+            if is_excused and "hurt_fork_server" not in node.done:
+                raise Finding(f"node {node.number} says {AFRESH!r}, and nothing was done to it")
+            fresh = [w for w in self.said() if w["node"] == node.number and not w["forked"]]
+            if fresh and not is_excused:
+                raise Finding(f"node {node.number} has not forked these, and says nothing: {fresh}")
 
     def end(self) -> None:
         """End what still runs."""
@@ -384,11 +452,11 @@ def surroundings(backend: str, cables: bool) -> Iterator[tuple[Network | None, E
         yield network, etcd
 
 
-def run(backend: str, seed: int, *, cables: bool = False) -> str:
+def run(backend: str, seed: int, *, cables: bool = False, preload: str = "") -> str:
     """Run one job; empty if there is no finding, else what it is, and where to look."""
     folder = Path(tempfile.mkdtemp(prefix=f"chaos-{backend}-{seed}-"))
     with surroundings(backend, cables) as (network, etcd):
-        job = Job(folder, backend, random.Random(seed), network, etcd)
+        job = Job(folder, backend, random.Random(seed), network, etcd, preload)
         try:
             job.run()
         except Finding as finding:
@@ -408,6 +476,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the first run (1)")
     parser.add_argument("--at-once", type=int, default=2, help="runs at the same time (2)")
     parser.add_argument("--cables", action="store_true", help="cut the cables of namespaces")
+    parser.add_argument("--preload", default="", metavar="MODULE", help="fork the workers")
     args = parser.parse_args(argv)
     backends = args.backend or ["c10d", "etcd-v2"]
     jobs = [(b, seed) for seed in range(args.seed, args.seed + args.runs) for b in backends]
@@ -416,7 +485,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with ThreadPoolExecutor(args.at_once) as pool:
         for (backend, seed), found in zip(
             jobs,
-            pool.map(lambda job: run(*job, cables=args.cables), jobs),
+            pool.map(lambda job: run(*job, cables=args.cables, preload=args.preload), jobs),
             strict=True,
         ):
             findings += bool(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -12,6 +13,8 @@ import chaos.jobs as chaos_jobs
 import pytest
 from chaos.jobs import Finding, Job, Node
 from plaunch_rendezvous_etcd.testing import EtcdUnavailableError, find_etcd
+
+from helpers.programs import running_python
 
 SEEDS = 1  # runs of each backend in each run of the suite; `python tests/chaos/jobs.py` has more
 
@@ -40,13 +43,19 @@ def test_a_job_is_what_it_must_be_whatever_happens_to_its_nodes(backend, seed):
 @pytest.mark.heavy
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("cables", [False, True], ids=["", "cables"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"cables": True}, {"preload": "decimal"}, {"preload": "torch"}],
+    ids=["", "cables", "decimal", "torch"],
+)
 @pytest.mark.parametrize("backend", ["c10d", "etcd-v2"])
-def test_many_jobs(backend, cables):
+def test_many_jobs(backend, options):
     skip_without(backend)
-    if cables and shutil.which("ip") is None:
+    if options.get("cables") and shutil.which("ip") is None:
         pytest.skip("there is no program `ip` on PATH, which makes networks")
-    found = [chaos_jobs.run(backend, seed, cables=cables) for seed in range(100, 120)]
+    if "preload" in options:
+        pytest.importorskip(options["preload"])
+    found = [chaos_jobs.run(backend, seed, **options) for seed in range(100, 120)]
     assert not any(found), "\n".join(found)
 
 
@@ -75,7 +84,8 @@ FINE = [worker(0), worker(1)]
 
 
 @pytest.fixture
-def job(tmp_path):
+def job(tmp_path, monkeypatch):
+    monkeypatch.setattr(chaos_jobs, "ENDING", 0)
     job = Job(tmp_path, "c10d", random.Random(1), None, None)
     job.least, job.most, job.restarts, job.workers = 1, 2, 1, 1
     for number in range(2):
@@ -150,3 +160,34 @@ def test_an_end_that_must_not_be(job, code, done):
     job.nodes[1].done += done
     with pytest.raises(Finding):
         job.check()
+
+
+STOPPED = "the fork server (pid 7) did not answer; workers are started afresh meanwhile"
+
+
+@pytest.mark.parametrize(
+    ("workers", "log", "done", "found"),
+    [
+        ([worker(0, forked=True), worker(1, forked=True)], "", [], ""),
+        ([worker(0, forked=True), worker(1, forked=False)], "", [], "has not forked these"),
+        ([worker(0, forked=False), worker(1, forked=True)], STOPPED, [], "has not forked these"),
+        ([worker(0, forked=True), worker(1, forked=False)], STOPPED, ["hurt_fork_server"], ""),
+        ([worker(0, forked=True), worker(1, forked=False)], STOPPED, ["kill"], "nothing was done"),
+    ],
+)
+def test_workers_that_are_forked_or_not(job, workers, log, done, found):
+    job.preload = "decimal"
+    say(job, *workers)
+    job.nodes[1].log.write_text(log)
+    job.nodes[1].done += done
+    with pytest.raises(Finding, match=found) if found else contextlib.nullcontext():
+        job.check()
+
+
+def test_a_fork_server_that_is_left(job):
+    say(job, *FINE)
+    variables = {**os.environ, "PLAUNCH_FORK_SERVER": "7"}
+    with running_python("-c", "input()", cwd=job.folder, env=variables):
+        with pytest.raises(Finding, match="fork servers are left"):
+            job.check()
+    job.check()
