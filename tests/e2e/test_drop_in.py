@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import signal
 from pathlib import Path
 
@@ -57,19 +58,22 @@ def _preloaded(request, plaunch):
 def run_both(plaunch):
     """Run the same with torchrun and with plaunch; the words of a command are made for each."""
 
-    def run(module, words, environ):
+    def run(module, words, stdin, environ):
         folder = plaunch.folder / module
         folder.mkdir(exist_ok=True)
-        done = run_python(
-            *words(module),
-            cwd=folder,
-            env={**plaunch.environ, **environ},
-            timeout=TIMEOUT,
-        )
+        (folder / "stdin").write_text(stdin)
+        with (folder / "stdin").open() as given:
+            done = run_python(
+                *words(module),
+                cwd=folder,
+                env={**plaunch.environ, **environ},
+                stdin=given,
+                timeout=TIMEOUT,
+            )
         return Result(done, folder)
 
-    def run_both(words, **environ):
-        return tuple(run(module, words, environ) for module in (TORCHRUN, PLAUNCH))
+    def run_both(words, stdin="", **environ):
+        return tuple(run(module, words, stdin, environ) for module in (TORCHRUN, PLAUNCH))
 
     return run_both
 
@@ -117,8 +121,26 @@ SCRIPTS = {
     "data parallel training": (["--nproc-per-node=2", program("parallel")], None),
 }
 
+# What tests/e2e/test_preload.py shows in less time, and what takes long.
+MORE = {
+    "sharded training": (["--nproc-per-node=2", program("sharded")], None),
+    "data loaders with all start methods": (["--nproc-per-node=2", program("loaders")], None),
+    "multiprocessing with all start methods": (["--nproc-per-node=2", program("processes")], None),
+    "children, other programs and a daemon": (["--nproc-per-node=2", program("forking")], None),
+    "a changed environment": (["--nproc-per-node=2", program("environment")], None),
+}
 
-@pytest.mark.parametrize(("words", "expected"), SCRIPTS.values(), ids=SCRIPTS)
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        *(pytest.param(*script, id=name) for name, script in SCRIPTS.items()),
+        *(
+            pytest.param(*script, id=name, marks=pytest.mark.exhaustive)
+            for name, script in MORE.items()
+        ),
+    ],
+)
 def test_scripts(run_both, words, expected):
     theirs, ours = run_both(launching(*words))
     assert theirs.code == ours.code == 0, (theirs, ours)
@@ -138,6 +160,29 @@ def test_a_module_with_arguments_that_look_like_the_launchers(run_both):
     shown = "__main__ --nnodes=9 --nproc-per-node 5 -m"
     done = run_both(launching(*words), PYTHONPATH=str(PROGRAMS))
     check_same(done, f"0 {shown}", f"1 {shown}")
+
+
+@pytest.mark.exhaustive
+def test_a_package(run_both):
+    words = ["--nproc-per-node=2", "-m", "package", "x"]
+    shown = "__main__ package package.__main__ package.part x"
+    check_same(run_both(launching(*words), PYTHONPATH=str(PROGRAMS)), f"0 {shown}", f"1 {shown}")
+
+
+@pytest.mark.exhaustive
+def test_a_script_that_reads_and_a_debugger(run_both):
+    words = launching("--nproc-per-node=1", program("reading"))
+    done = run_both(words, (PROGRAMS / "reading.txt").read_text())
+    check_same(done)
+    assert "the rest: ['x', 'y', 'z']" in done[1].lines()
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(shutil.which("c++") is None, reason="torch's compiler needs that of C++")
+def test_torchs_compiler_with_processes_of_its_own(run_both):
+    words = launching("--nproc-per-node=2", program("compiled"))
+    done = run_both(words, TORCHINDUCTOR_CACHE_DIR="cache", TORCHINDUCTOR_COMPILE_THREADS="2")
+    check_same(done, "rank 0: 6.0 9.0 True", "rank 1: 6.0 9.0 True")
 
 
 # Values that differ between any two launches, and those that differ on purpose

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
@@ -97,6 +100,118 @@ def test_a_traceback_is_that_of_a_fresh_worker(plaunch):
     traces = [done.stderr[: done.stderr.index("ValueError: no")] for done in (fresh, forked)]
     assert traces[0] == traces[1]
     assert (fresh.returncode, forked.returncode) == (1, 1)
+
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["forking.py"],
+        ["environment.py"],
+        ["processes.py"],
+        ["reading.py"],
+        ["-m", "package", "x"],
+        *(["ending.py", way] for way in ("text", "code", "error", "thread", "closed", "fault")),
+    ],
+    ids=" ".join,
+)
+def test_a_program_runs_as_it_does_afresh(plaunch, words):
+    """Those of tests/e2e/test_drop_in.py that are quick."""
+    if not words[0].startswith("-"):
+        words = [str(PROGRAMS / words[0]), *words[1:]]
+    results = []
+    for more in ([], ["--preload=decimal"]):
+        environ = {"PYTHONPATH": str(PROGRAMS)}
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        with (
+            (PROGRAMS / "reading.txt").open() as stdin,
+            plaunch.popen(*more, *words, environ=environ, stdin=stdin, **pipes) as launcher,
+        ):
+            out, err = launcher.communicate(timeout=60)
+        # What changes: addresses, process ids, durations and points in time.
+        err = re.sub(r"0x[0-9a-f]+|\d+(?=\))|\d[\d.:+-]*", "N", err)
+        results.append((launcher.returncode, sorted(out.splitlines()), err))
+    fresh, forked = results
+    assert forked == fresh
+    assert fresh[1] or fresh[2]
+
+
+# Ends at once, but for the last attempt; some attempts say what the launcher and its children have.
+ENDING = """
+import sys
+early = "decimal" in sys.modules
+import contextlib, json, os
+attempt, (last, looks) = int(os.environ["TORCHELASTIC_RESTART_COUNT"]), map(int, sys.argv[1:])
+def seen(pid):
+    with open(f"/proc/{pid}/status") as file:
+        status = dict(line.split(":", 1) for line in file)
+    children = []
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children") as file:
+            children += map(int, file.read().split())
+    return {"memory": int(status["RssAnon"].split()[0]), "name": status["Name"].strip(),
+            "children": children, "fds": os.listdir(f"/proc/{pid}/fd")}
+if last // 5 <= attempt < last // 5 + looks or attempt > last - looks:
+    launcher = seen(os.getppid())
+    others = []
+    for pid in set(launcher["children"]) - {os.getpid()}:
+        with contextlib.suppress(OSError, KeyError):  # unless it has ended
+            others.append(seen(pid))
+    print(json.dumps({"early": early, "launcher": launcher, "others": others}), flush=True)
+if attempt < last:
+    os._exit(1)
+"""
+LOOKS = 10
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("restarts", "words"),
+    [
+        (100, ["--preload=decimal"]),
+        pytest.param(1000, ["--preload=decimal"], marks=pytest.mark.exhaustive),
+        pytest.param(1000, [], marks=pytest.mark.exhaustive),
+    ],
+)
+def test_restarts_leave_nothing(plaunch, restarts, words):
+    script = plaunch.write("ending.py", ENDING)
+    options = [*words, f"--max-restarts={restarts}", script, str(restarts), str(LOOKS)]
+    with plaunch.start(*options, LOGLEVEL="ERROR") as launcher:
+        out, err = launcher.communicate(timeout=800)
+    assert (launcher.returncode, err) == (0, "")
+    looks = [json.loads(line) for line in out.splitlines()]
+    assert [look["early"] for look in looks] == [bool(words)] * 2 * LOOKS
+    early, late = looks[:LOOKS], looks[LOOKS:]
+    for name in ("children", "fds"):
+        before, after = (min(count(name, look) for look in part) for part in (early, late))
+        # One more for each restart would be eight times that.
+        assert after <= before + restarts // 10, (name, before, after)
+    if restarts == 1000:
+        names = {one["name"] for look in looks for one in everybody(look)}
+        grown = {
+            name: max(memory_of(name, look) for look in late)
+            - max(memory_of(name, look) for look in early)
+            for name in names
+        }
+        # What the C library keeps of what was given back grows for a while, then no longer.
+        assert max(grown.values()) < 1024, grown
+
+
+def everybody(look):
+    """The launcher and its children."""
+    return [look["launcher"], *look["others"]]
+
+
+def count(what, look):
+    """How many of them all of these have, zombies included."""
+    return sum(len(one[what]) for one in everybody(look))
+
+
+def memory_of(name, look):
+    """The KiB that only the process of this name has."""
+    return max((one["memory"] for one in everybody(look) if one["name"] == name), default=0)
 
 
 LEAVING = """

@@ -1,0 +1,3 @@
+"""A part of it."""
+
+NAME = __name__
