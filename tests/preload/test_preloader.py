@@ -293,6 +293,50 @@ def test_a_killed_fork_server_is_replaced(fleet, folder, caplog):
     assert "has ended (killed by SIGKILL (signal 9)); another one" in caplog.text
 
 
+@pytest.mark.parametrize("is_asked", [False, True], ids=["before the round", "in the round"])
+def test_a_stopped_fork_server_holds_nobody(fleet, folder, caplog, monkeypatch, is_asked):
+    (folder / "train.py").write_text("print('ran')")
+    one = fleet("decimal", "train.py")
+    assert one.output() == "ran\n"
+    server = one.preloader._keeper.find()
+
+    def stop():
+        patience.setattr("plaunch_preload.fork_server.ANSWER", 0.5)
+        os.kill(server.pid, signal.SIGSTOP)
+
+    with monkeypatch.context() as patience:
+        if is_asked:
+            with monkeypatch.context() as files:
+                files.setattr(server, "find_changed", lambda: stop() or [])
+                assert one.run() == [None]
+            assert "this round's workers are started afresh" in caplog.text
+        else:
+            stop()
+        assert one.run() == [None]
+    assert "did not look at its files within 0.5 s; another one is started, and" in caplog.text
+    soon(lambda: one.preloader._keeper.find() is not None)
+    assert one.output() == "ran\n"
+
+
+def test_many_workers_with_large_environments(fleet, folder):
+    (folder / "train.py").write_text(
+        "import os; print(os.environ['RANK'], sum(map(len, os.environ.values())), flush=True)"
+    )
+    large = {f"LARGE{number}": "x" * 100_000 for number in range(10)}
+    one = fleet("decimal", "train.py")
+    read, write = os.pipe()
+    with open(read) as reader:
+        workers = one.run(
+            envs={rank: {**os.environ, **large, "RANK": str(rank)} for rank in range(64)},
+            stdout=write,
+        )
+        os.close(write)
+        lines = [list(map(int, line.split())) for line in reader]
+    assert [worker.wait(30) for worker in workers] == [0] * 64
+    assert sorted(rank for rank, _ in lines) == list(range(64))
+    assert all(size > 1_000_000 for _, size in lines)
+
+
 def test_one_that_is_killed_again_and_again_is_given_up(fleet, folder, caplog):
     (folder / "train.py").touch()
     one = fleet("decimal", "train.py")
