@@ -93,8 +93,8 @@ class Fleet:
 def fleet():
     fleets = []
 
-    def fleet(modules, *command, **options):
-        fleets.append(Fleet(modules.split(","), [sys.executable, *map(str, command)], **options))
+    def fleet(modules, *command, python=sys.executable, **options):
+        fleets.append(Fleet(modules.split(","), [python, *map(str, command)], **options))
         return fleets[-1]
 
     yield fleet
@@ -334,6 +334,20 @@ def test_many_workers_with_large_environments(fleet, folder):
     assert [worker.wait(30) for worker in workers] == [0] * 64
     assert sorted(rank for rank, _ in lines) == list(range(64))
     assert all(size > 1_000_000 for _, size in lines)
+
+
+def test_one_that_is_killed_before_it_begins_is_replaced(fleet, folder, caplog):
+    """Not so one that does not find its way to the fork server's code."""
+    (folder / "once").touch()
+    (folder / "train.py").write_text("print('ran')")
+    python = folder / "python3"
+    kill = "rm once 2>/dev/null && kill -KILL $$"
+    python.write_text(f'#!/bin/sh\n{kill}\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    one = fleet("decimal", "train.py", python=str(python))
+    soon(lambda: one.preloader._keeper.find() is not None)
+    assert one.output() == "ran\n"
+    assert "was killed while it began (killed by SIGKILL (signal 9)); another one" in caplog.text
 
 
 def test_one_that_is_killed_again_and_again_is_given_up(fleet, folder, caplog):

@@ -104,8 +104,9 @@ class Keeper:
 
     def _run(self) -> None:
         try:
-            self._probe()
-            while self._keep_one():
+            while not self._probe():
+                pass
+            while self._is_wanted() and self._keep_one():
                 pass
         except (ForkServerError, OSError) as error:
             self._refuse(str(error))
@@ -114,8 +115,8 @@ class Keeper:
                 self._is_ready = self._is_awaited = False
                 self._changed.notify_all()
 
-    def _probe(self) -> None:
-        """See whether the interpreter finds the fork server's code at all.
+    def _probe(self) -> bool:
+        """See whether the interpreter finds the fork server's code at all; False if that is open.
 
         One that does not would run the program, as nobody's worker.
         """
@@ -123,6 +124,11 @@ class Keeper:
         try:
             version = server.probe(_PROBE)
         except ForkServerError as error:
+            if not self._is_wanted():
+                return True
+            if server.was_killed():
+                self._note_death(server, "was killed while it began")
+                return False
             raise ForkServerError(
                 f"{self._command.interpreter[0]!r} does not import sitecustomize from PYTHONPATH, "
                 f"by which a fork server begins: {error}"
@@ -134,6 +140,7 @@ class Keeper:
                 f"the workers' Python is {'.'.join(map(str, version))}, and a fork server needs "
                 f"{'.'.join(map(str, _OLDEST))}"
             )
+        return True
 
     def _new_server(self, *, is_probe: bool = False) -> ForkServer:
         server = ForkServer(self._command, self.env, self._modules, is_probe=is_probe)
