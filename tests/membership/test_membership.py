@@ -6,6 +6,7 @@ import pytest
 from plaunch.errors import RendezvousClosedError, RendezvousGracefulExitError
 from plaunch.rendezvous.api import ChangeKind
 from plaunch_membership.failures import JobFailure
+from plaunch_membership.state import JobPhase
 
 
 def test_a_round_is_complete_at_max(simulate):
@@ -136,6 +137,18 @@ def test_a_failure_anywhere_is_another_attempt_everywhere(settled):
     assert [node.place.attempt for node in nodes] == [1, 1, 1]
     assert nodes[0].kinds == ["failed"]
     assert {n.place.reason for n in nodes} == {"rank 2 failed; restart 1 of 1"}
+
+
+def test_who_asks_for_the_next_round_has_no_failure_to_report(settled):
+    """Who failed is decided at once when no agent looks for failures of its own any more."""
+    job, nodes = settled(2)
+    nodes[1].is_slow_until = job.now + 60.0
+    nodes[0].fail()
+    job.run(0.1)
+    assert nodes[0].state.phase is JobPhase.SETTLING
+    nodes[1].want_round()
+    job.settle(*nodes, seconds=0.0)
+    assert [node.place.attempt for node in nodes] == [1, 1]
 
 
 def test_without_restarts_left_all_get_the_same_verdict(settled):

@@ -70,9 +70,9 @@ class Statements:
             return self._depart
         now = self._ours.clock()
         if self._settle_at is None or self._settle_at[0] != state.round:
-            patience = _SECOND_LOOK if self._ours.part.is_active else 0.0
-            self._settle_at = (state.round, now + patience)
-        if now < self._settle_at[1]:
+            self._settle_at = (state.round, now + _SECOND_LOOK)
+        # An agent that has asked for the next round has said all that it had to say about this one.
+        if self._ours.part.is_active and now < self._settle_at[1]:
             return None
         return lambda: self._settle(state.round, (), is_final=False)
 
