@@ -33,7 +33,8 @@ def said(done):
     """The lines of the launcher itself, without those at the start and about time."""
     lines = done.stderr.splitlines()
     assert done.returncode == 7 or "no luck" in done.stderr, done.stderr
-    quiet = ("plaunch: version", "plaunch: OMP_NUM_THREADS", "plaunch: this launch took")
+    about_time = ("plaunch: restarted in", "plaunch: this launch took")
+    quiet = ("plaunch: version", "plaunch: OMP_NUM_THREADS", *about_time)
     return [line for line in lines if line.strip() and not line.startswith(quiet)]
 
 

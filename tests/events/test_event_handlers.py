@@ -205,6 +205,19 @@ WORKER = {"global_rank": 3, "worker_pid": 47}
             "because of failure, 1 of 3 used, rank 3 failed",
         ),
         (
+            "restart.completed",
+            {
+                "round": 1,
+                "attempt": 1,
+                "seconds_total": 12.3,
+                "seconds_noticing": 0.0021,
+                "seconds_stopping": 10.2,
+                "seconds_waiting": 2.1,
+                "seconds_starting": 0.0,
+            },
+            "round 1, attempt 1, after 12.3 s, noticing 2.1 ms, stopping 10.2 s, waiting 2.1 s",
+        ),
+        (
             "membership.changed",
             {"kind": "lost", "node": "b", "reason": "silent for 5 s"},
             "node b, lost, silent for 5 s",

@@ -219,6 +219,21 @@ HISTORIES = {
         [*STARTED, "membership.changed", *["stop.step"] * 3, *ANOTHER, "launcher.finished"],
         ("succeeded", 0),
     ),
+    "a restart whose workers run": (
+        [
+            *START,
+            exited(WORKERS[1], -9, failed=failure()),
+            *another_round("rank 3 failed"),
+            notifications.WorkersStarted(replace(GROUP, round=1)),
+            SUCCEEDS,
+        ],
+        None,
+        [
+            *[*STARTED, "worker.exited", *ANOTHER, *STARTED[3:6]],
+            *["restart.completed", "launcher.finished"],
+        ],
+        ("succeeded", 0),
+    ),
     "a signal": (
         [
             *START,
@@ -338,6 +353,31 @@ def test_what_has_caused_another_round(recorder, news, cause):
     play(recorder, [*START, news, *rounds])
     told = [event.metadata["cause"] for event in recorder.events if "restart" in event.name]
     assert told == [cause, "membership"]
+
+
+@pytest.mark.parametrize(
+    ("reply", "noticing"), [("an exception", 3.0), (None, 1.0)], ids=["wrote of it", "silent"]
+)
+def test_where_the_time_of_a_restart_went(recorder, clock, caplog, reply, noticing):
+    """A worker failed when it wrote so; one that writes nothing, when it ended."""
+    failed = failure(timestamp=1_000_108.0)
+    if reply is not None:
+        failed.error_file_data = {"message": reply}
+    end = notifications.WorkerEnded(GROUP, WorkerExit(WORKERS[1], 1, False, failed), 1_000_110.0)
+    stops = notifications.StateChanged(GROUP, WorkerState.HEALTHY, WorkerState.STOPPED)
+    again = [*another_round("rank 3 failed"), notifications.WorkersStarted(replace(GROUP, round=1))]
+    recorder.begin()
+    for at, told in [*[(101, one) for one in START], (111, end), (111, stops)]:
+        clock.now = at
+        recorder(told)
+    with caplog.at_level("INFO", "plaunch"):
+        for clock.now, told in zip((115, 123, 139), again, strict=True):
+            recorder(told)
+    (event,) = (event for event in recorder.events if event.name == "plaunch.restart.completed")
+    parts = ("noticing", "stopping", "waiting", "starting")
+    assert [event.metadata[f"seconds_{part}"] for part in parts] == [noticing, 4.0, 8.0, 16.0]
+    assert event.metadata["seconds_total"] == noticing + 28.0
+    assert f"restarted in {noticing + 28:g} s: {noticing:g} s noticing, 4 s stop" in caplog.text
 
 
 def test_ranks_of_a_stop_are_global(recorder):

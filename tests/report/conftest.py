@@ -72,7 +72,15 @@ class Agent:
         for local in range(self.workers):
             self.tell(started, "worker.started", **self.worker(local))
         self.tell(started, "workers.started", duration=started - formed)
+        if why is not None:
+            self.restart(started, 0.5, 2.0, formed - begun, started - formed)
         return self.tell(started, "state.changed", old="INIT", new="HEALTHY")
+
+    def restart(self, second, *parts):
+        names = ("noticing", "stopping", "waiting", "starting", "total")
+        seconds = zip(names, [*parts, sum(parts)], strict=True)
+        told = {f"seconds_{name}": value for name, value in seconds}
+        return self.tell(second, "restart.completed", **told)
 
     def worker(self, local):
         rank = self.common["group_rank"] * self.workers + local

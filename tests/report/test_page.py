@@ -135,7 +135,28 @@ def test_the_facts_of_a_run(runs, look):
     nodes = dom.rows("nodes")
     assert [row["node"] for row in nodes] == ["a", "b", "c", "all nodes together"]
     assert [row["lost to restarts"] for row in nodes[:3]] == ["7 s", "7 s", "0 s"]
-    assert len(dom.rows("events")) == 78
+    restarts = dom.rows("restarts")
+    assert [(row["round"], row["node"], row["because of"]) for row in restarts] == [
+        ("1", "a", "failure"),
+        ("1", "b", "failure"),
+        ("2", "a", "membership"),
+        ("2", "b", "membership"),
+    ]
+    words = ("total", "noticing", "stopping", "waiting for nodes", "starting")
+    assert [restarts[0][word] for word in words] == ["4.5 s", "0.5 s", "2 s", "1 s", "1 s"]
+    assert len(dom.rows("events")) == 82
+
+
+def test_of_many_restarts_those_that_took_longest(runs):
+    agent = runs.agent("a").start(0).join(1, 2, 3, round=0, world=2, nodes=1, rank=0)
+    for number in range(1, 251):
+        agent.common["round"] = number
+        agent.restart(10 * number, 0.0, float(number), 0.0, 0.0)
+    agent.finish(3000, "succeeded", 0).write()
+    text = report(runs).read_text()
+    rows = Dom(text).rows("restarts")
+    assert [row["round"] for row in rows] == [str(number) for number in range(51, 251)]
+    assert "And 50 that took less time" in text
 
 
 @pytest.mark.slow
@@ -298,6 +319,9 @@ def test_a_real_run_of_three_agents_with_a_failure_and_an_arrival(job, look):
     assert [row["attempt"] for row in rounds] == ["0", "1", "1"]
     causes = [row["why another round followed"].split(":")[0] for row in rounds]
     assert causes == ["failure", "membership", ""]
+    # Two nodes start again after the failure, and both once more for the third one.
+    restarts = [(row["round"], row["because of"]) for row in dom.rows("restarts")]
+    assert restarts == [("1", "failure")] * 2 + [("2", "membership")] * 2
     nodes = dom.rows("nodes")[:3]
     pids = {str(agent.pid) for agent in job.agents}
     assert {row["pid"] for row in nodes} == pids

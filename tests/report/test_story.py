@@ -87,6 +87,20 @@ def test_accounts(elastic):
     )
 
 
+def test_where_the_time_of_restarts_went(elastic):
+    told = [
+        (item.node, item.round, item.cause, round(item.time), [*item.seconds.values()])
+        for item in elastic.restarts
+    ]
+    seconds = [0.5, 2.0, 1.0, 1.0, 4.5]
+    assert told == [
+        (0, 1, "failure", 24, seconds),
+        (0, 2, "membership", 43, seconds),
+        (1, 1, "failure", 24, seconds),
+        (1, 2, "membership", 43, seconds),
+    ]
+
+
 def test_the_launchers_own_account_counts_if_there_is_one(runs):
     agent = runs.agent("a").start(0)
     own = {f"seconds_{name}": 0.0 for name in ("waiting", "starting", "stopping", "lost")}

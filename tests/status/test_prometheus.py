@@ -98,6 +98,8 @@ def test_a_job_with_a_failure_and_an_arrival(scraped):
     stream.fail(112)
     stream.tell(115, "rendezvous.begun")
     stream.form(116, attempt=1, round=1)
+    for waiting in (1.5, 2.5):
+        stream.tell(118, "restart.completed", seconds_noticing=0.25, seconds_waiting=waiting)
     stream.tell(200, "membership.changed", kind="arrived", node="node2", reason="")
     stream.tell(200, "stop.step", step="signalled", signal_name="SIGTERM", seconds=0.0)
     stream.end(201, 0, -15, stopped=True, signal_name="SIGTERM")
@@ -114,6 +116,9 @@ def test_a_job_with_a_failure_and_an_arrival(scraped):
             ("plaunch_rendezvous_failures_total",): 1,
             ("plaunch_restarts_total", "cause=failure"): 1,
             ("plaunch_restarts_total", "cause=membership"): 1,
+            ("plaunch_restart_seconds_total", "part=noticing"): 0.5,
+            ("plaunch_restart_seconds_total", "part=stopping"): 0.0,
+            ("plaunch_restart_seconds_total", "part=waiting"): 4.0,
             ("plaunch_membership_changes_total", "kind=arrived"): 1,
             ("plaunch_round",): 2,
             ("plaunch_attempt",): 1,

@@ -154,6 +154,14 @@ def _restart(told: Metadata) -> list[str]:
     return [f"because of {told.get('cause')}", used, str(told.get("reason") or "")]
 
 
+def _restart_completed(told: Metadata) -> list[str]:
+    parts = {
+        key: told.get(f"seconds_{key}") for key in ("noticing", "stopping", "waiting", "starting")
+    }
+    spent = [f"{key} {_lasting(seconds)}" for key, seconds in parts.items() if seconds]
+    return [*_round(told), _after(told.get("seconds_total")), *spent]
+
+
 def _membership_changed(told: Metadata) -> list[str]:
     node = told.get("node")
     return [f"node {node}" if node else "", str(told.get("kind")), str(told.get("reason") or "")]
@@ -192,6 +200,7 @@ _SENTENCES: Final[Mapping[str, Callable[[Metadata], list[str]]]] = {
     "worker.exited": _worker_exited,
     "failure": _failure,
     "restart": _restart,
+    "restart.completed": _restart_completed,
     "membership.changed": _membership_changed,
     "signal.received": _signal_received,
     "request.received": lambda told: [str(told.get(key)) for key in ("kind", "who", "reason")],
@@ -218,9 +227,13 @@ def _count(number: EventMetadataValue, noun: str) -> str:
 
 
 def _after(seconds: EventMetadataValue) -> str:
+    return f"after {_lasting(seconds)}" if isinstance(seconds, (int, float)) else ""
+
+
+def _lasting(seconds: EventMetadataValue) -> str:
     if not isinstance(seconds, (int, float)):
         return ""
-    return f"after {seconds:.1f} s" if seconds >= 0.1 else f"after {seconds * 1000:.1f} ms"
+    return f"{seconds:.1f} s" if seconds >= 0.1 else f"{seconds * 1000:.1f} ms"
 
 
 # --- all others -----------------------------------------------------------------------------------

@@ -97,6 +97,16 @@ SCHEMA: Final[Mapping[str, EventType]] = MappingProxyType(
             ),
         ),
         "plaunch.restart": EventType(EventSource.AGENT, ("cause", "reason", "max_restarts")),
+        "plaunch.restart.completed": EventType(
+            EventSource.AGENT,
+            (
+                "seconds_total",
+                "seconds_noticing",
+                "seconds_stopping",
+                "seconds_waiting",
+                "seconds_starting",
+            ),
+        ),
         "plaunch.membership.changed": EventType(EventSource.AGENT, ("kind", "node", "reason")),
         "plaunch.signal.received": EventType(
             EventSource.AGENT, ("signum", "signal_name", "action", "node")

@@ -22,6 +22,7 @@ _MOMENTS = frozenset(
         "plaunch.rendezvous.failed",
         "plaunch.request.received",
         "plaunch.restart",
+        "plaunch.restart.completed",
         "plaunch.signal.received",
         "plaunch.state.changed",
         "plaunch.stop.step",

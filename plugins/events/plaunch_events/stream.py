@@ -23,7 +23,7 @@ from plaunch.process import ChildFailedError, SignalAction
 from plaunch.rendezvous import ChangeKind
 
 from plaunch_events.schema import SCHEMA
-from plaunch_events.time_accounting import TimeAccount
+from plaunch_events.time_accounting import RestartAccount, TimeAccount, describe_restart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -66,6 +66,7 @@ class EventStream:
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._account = TimeAccount()
+        self._restart = RestartAccount()
         self._config = config
         self._entry_point = entry_point
         self._clock = clock
@@ -180,10 +181,17 @@ class EventStream:
             )
         duration = max(self._clock() - self._round_began, 0.0)
         self._workers_began = self._record("plaunch.workers.started", duration=duration).monotonic
+        if (seconds := self._restart.seconds) is not None:
+            told: Metadata = {f"seconds_{name}": value for name, value in seconds.items()}
+            self._record("plaunch.restart.completed", **told)
+            logger.info("restarted in %s", describe_restart(seconds))
 
     def _worker_ended(self, notification: agent.WorkerEnded) -> None:
         exited, failure = notification.exit, notification.exit.failure
-        monotonic = self._clock() - max(self._wall_clock() - notification.at, 0.0)
+        monotonic = self._at(notification.at)
+        if failure is not None and failure.has_reply:
+            # It failed when it wrote so; its end may have taken a while.
+            self._restart.note_trouble(self._at(failure.timestamp))
         self._record(
             "plaunch.worker.exited",
             (notification.at, monotonic),
@@ -278,6 +286,7 @@ class EventStream:
         }
         event = Event(name, SCHEMA[name].source, wall, told, self._last)
         self._account.note(event)
+        self._restart.note(event)
         for listener in tuple(self._listeners):
             try:
                 listener(event)
@@ -285,6 +294,9 @@ class EventStream:
                 logger.exception("a listener failed and hears of no more events")
                 self._listeners.remove(listener)
         return event
+
+    def _at(self, wall: float) -> float:
+        return self._clock() - max(self._wall_clock() - wall, 0.0)
 
     def _for_torchrun(self) -> Metadata:
         group = self._group

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -132,13 +133,61 @@ class TimeAccount:
             self._restarts += 1
 
 
+class RestartAccount:
+    """Measures each restart of one agent: the seconds until its workers run again, in four parts.
+
+    - noticing: from the first failure, change of the nodes or request for a restart that the agent
+      knows of, until it stops its workers;
+    - stopping: from there on, until they are gone and the agent asks for the next round;
+    - waiting: from there on, until the round is complete;
+    - starting: from there on, until all workers of this node have been started.
+
+    `note` takes the events of one agent, in order.
+    """
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] | None = None
+        """Of the restart that the last event completed: by part, and `total`; else None."""
+        self._trained_from: float | None = None
+        self._marks: dict[str, float] = {}
+
+    def note(self, event: Told) -> None:
+        """Take the next event of the agent."""
+        self.seconds = None
+        marks, name, now = self._marks, event.name, event.monotonic
+        if name == "plaunch.workers.started":
+            if "joined" in marks:
+                self.seconds = self._split(now)
+            self._trained_from, self._marks = now, {}
+        elif name == "plaunch.rendezvous.begun" and self._trained_from is not None:
+            marks.setdefault("joined", now)
+        elif name == "plaunch.rendezvous.completed":
+            marks["formed"] = now
+        elif _is_trouble(name, event.metadata):
+            self.note_trouble(now)
+        elif name == "plaunch.state.changed" and event.metadata.get("new") == "STOPPED":
+            marks.setdefault("decided", now)
+
+    def note_trouble(self, monotonic: float) -> None:
+        """A worker has failed at that time, of which an event is to come."""
+        if self._trained_from is not None:
+            known = self._marks.get("trouble", monotonic)
+            self._marks["trouble"] = max(min(known, monotonic), self._trained_from)
+
+    def _split(self, started: float) -> dict[str, float]:
+        marks, joined = self._marks, self._marks["joined"]
+        trouble = marks.get("trouble", joined)
+        decided = marks.get("decided", min(trouble, joined))
+        # What is heard once the workers are being stopped has not begun it.
+        times = [min(trouble, decided), decided, joined, marks.get("formed", joined), started]
+        times = list(accumulate(times, max))
+        parts = [end - begin for begin, end in pairwise(times)]
+        return {**dict(zip(_RESTART_WORDS, parts, strict=True)), "total": times[-1] - times[0]}
+
+
 def describe_times(seconds: Mapping[str, float], restarts: int, preloading: float = 0.0) -> str:
     """One line, from the seconds by name; what took no time to speak of is left out."""
-    parts = [
-        f"{describe_seconds(seconds[name])} {words}"
-        for name, words in _WORDS.items()
-        if seconds[name] >= _TOO_LITTLE
-    ]
+    parts = _parts(seconds, _WORDS)
     if preloading >= _TOO_LITTLE:
         parts.append(f"{describe_seconds(preloading)} of all that for preloaded modules")
     if restarts:
@@ -147,6 +196,23 @@ def describe_times(seconds: Mapping[str, float], restarts: int, preloading: floa
         parts.append(times if is_short else f"{describe_seconds(seconds['lost'])} lost to {times}")
     total = describe_seconds(seconds["total"])
     return f"{total}: {', '.join(parts)}" if parts else total
+
+
+def describe_restart(seconds: Mapping[str, float]) -> str:
+    """How long a restart took, and on what, from the seconds of a `RestartAccount`."""
+    if seconds["total"] < _TOO_LITTLE:
+        return f"less than {_TOO_LITTLE:g} s"
+    parts = _parts(seconds, _RESTART_WORDS)
+    total = describe_seconds(seconds["total"])
+    return f"{total}: {', '.join(parts)}" if parts else total
+
+
+def _parts(seconds: Mapping[str, float], words: Mapping[str, str]) -> list[str]:
+    return [
+        f"{describe_seconds(seconds[name])} {text}"
+        for name, text in words.items()
+        if seconds[name] >= _TOO_LITTLE
+    ]
 
 
 def describe_seconds(seconds: float) -> str:
@@ -178,6 +244,12 @@ _WORDS = {
     "training": "training",
     "stopping": "stopping",
 }
+_RESTART_WORDS = {
+    "noticing": "noticing",
+    "stopping": "stopping",
+    "waiting": "waiting for nodes",
+    "starting": "starting",
+}
 _BEGINS = {
     "plaunch.rendezvous.begun": LaunchPhase.RENDEZVOUS,
     "plaunch.rendezvous.completed": LaunchPhase.STARTING,
@@ -205,6 +277,17 @@ def _is_end(name: str, metadata: Mapping[str, object]) -> bool:
     """Whether a round no longer trains after this event."""
     if name == "plaunch.state.changed":
         return metadata.get("old") == "HEALTHY"
+    return _is_failure(name, metadata) or name in ("plaunch.restart", "plaunch.stop.step")
+
+
+def _is_failure(name: str, metadata: Mapping[str, object]) -> bool:
     if name == "plaunch.worker.exited":
         return not metadata.get("stopped") and metadata.get("exit_code") != 0
-    return name in ("plaunch.failure", "plaunch.restart", "plaunch.stop.step")
+    return name == "plaunch.failure"
+
+
+def _is_trouble(name: str, metadata: Mapping[str, object]) -> bool:
+    """Whether a round may have to be restarted for it."""
+    if name == "plaunch.request.received":
+        return metadata.get("kind") == "restart"
+    return name == "plaunch.membership.changed" or _is_failure(name, metadata)

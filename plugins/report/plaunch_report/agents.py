@@ -21,6 +21,7 @@ _KEPT = frozenset(
         "launcher.finished",
         "rendezvous.completed",
         "restart",
+        "restart.completed",
         "membership.changed",
         "signal.received",
         "request.received",

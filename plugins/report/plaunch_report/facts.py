@@ -105,6 +105,20 @@ class Round:
 
 
 @dataclass
+class Restart:
+    """What one node needed until its workers ran again, at `time`, in another round.
+
+    `seconds` has noticing, stopping, waiting, starting, and their total.
+    """
+
+    node: int
+    round: int
+    time: float
+    cause: str
+    seconds: dict[str, float]
+
+
+@dataclass
 class Node:
     """One agent. `seconds` has its account, by the names of `plaunch_events.TimeAccount`."""
 
@@ -144,6 +158,7 @@ class Story:
     final_cause: Failure | None  # the first one of its last attempt, after which none was left
     nodes: list[Node]
     rounds: list[Round]
+    restarts: list[Restart]
     failures: list[Failure]
     marks: list[Mark]
     lives: list[Life]

@@ -19,11 +19,12 @@ from plaunch_report.charts import FATES, MARKS, MOST_LIVES, PHASES, create_chart
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from plaunch_report.facts import Failure, Node, Story
+    from plaunch_report.facts import Failure, Node, Restart, Story
     from plaunch_report.table import Table
 
 _MOST_FAILURES = 20  # of one attempt that are shown in full
 _MOST_NODES = 200  # in the table of nodes
+_MOST_RESTARTS = 200  # in the table of restarts, of all nodes together
 _MOST_LINES = 20_000  # characters of the last lines of a failure
 
 
@@ -64,6 +65,8 @@ def create_page(story: Story, table: Table) -> Iterator[str]:
         nodes=_choose_nodes(story),
         account=_account_of_all(story),
         parts=_PARTS,
+        restarts=_choose_restarts(story),
+        restart_parts=_RESTART_PARTS,
         began=_date(story.began),
     )
 
@@ -76,6 +79,19 @@ _PARTS = {
     "stopping": ("stopping", "#a680b8"),
     "lost": ("lost to restarts", "#d1495b"),
 }
+
+
+# The parts of a restart; those that an account has as well look as they do there.
+_RESTART_PARTS = {
+    "noticing": ("noticing", "#e08e6d"),
+    **{name: _PARTS[name] for name in ("stopping", "waiting", "starting")},
+}
+
+
+def _choose_restarts(story: Story) -> list[Restart]:
+    """All of them in the order of rounds if they are not too many; else those that took longest."""
+    longest = sorted(story.restarts, key=lambda restart: -restart.seconds["total"])
+    return sorted(longest[:_MOST_RESTARTS], key=lambda restart: (restart.round, restart.node))
 
 
 def _choose_nodes(story: Story) -> list[Node]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from plaunch_events import describe_times
 
 from plaunch_report.clocks import NOTABLE_SKEW, align
-from plaunch_report.facts import Failure, Mark, Node, Round, Story
+from plaunch_report.facts import Failure, Mark, Node, Restart, Round, Story
 
 if TYPE_CHECKING:
     from plaunch_report.agents import Agent
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 NO_END = "no end"  # outcome of an agent that was killed, or still runs
 # Of agents that ended differently, the first of these is how the job ended.
 _OUTCOMES = ("failed", "error", "signalled", "closed", "succeeded", "not_needed", NO_END)
+_RESTART = ("noticing", "stopping", "waiting", "starting", "total")
 _ACCOUNT = ("waiting", "starting", "training", "stopping", "lost", "total")
 
 
@@ -86,6 +87,7 @@ class Storyteller:
             final_cause=_final_cause(failures) if outcome == "failed" else None,
             nodes=nodes,
             rounds=rounds,
+            restarts=[restart for index in range(len(nodes)) for restart in self._restarts(index)],
             failures=failures,
             marks=sorted(marks, key=lambda mark: mark.time),
             lives=lives,
@@ -153,6 +155,17 @@ class Storyteller:
                 text = f"ranks {record.text('stop_ranks')} killed after {after}"
                 marks.append(Mark(index, "killed", now, text))
         return marks
+
+    def _restarts(self, index: int) -> list[Restart]:
+        restarts, cause = [], ""
+        for record in self.agents[index].kept:
+            if record.name == "plaunch.restart":
+                cause = record.text("cause")
+            elif record.name == "plaunch.restart.completed":
+                now, number = self.time(index, record), record.number("round")
+                seconds = {name: max(record.seconds(f"seconds_{name}"), 0.0) for name in _RESTART}
+                restarts.append(Restart(index, number, now, cause, seconds))
+        return restarts
 
     def _failures(self) -> list[Failure]:
         found: dict[tuple[int, str, int, int], Failure] = {}

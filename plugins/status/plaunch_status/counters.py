@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 # Seconds, upper bounds; a rendezvous takes a tenth of a second or hours, training days.
 BOUNDS = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0, 28800.0, 86400.0)
+# What a restart is made of, in this order.
+RESTART_PARTS = ("noticing", "stopping", "waiting", "starting")
 
 
 class Durations:
@@ -36,6 +38,7 @@ class Counters:
         self.rounds = 0
         self.failed_rendezvous = 0
         self.restarts: Counter[str] = Counter(failure=0, membership=0)
+        self.restart_seconds = dict.fromkeys(RESTART_PARTS, 0.0)
         self.membership: Counter[str] = Counter()
         self.signals: Counter[tuple[str, str]] = Counter()
         self.exits: Counter[tuple[str, str, str]] = Counter()  # state, exit code, signal
@@ -60,6 +63,9 @@ class Counters:
             self.failed_rendezvous += 1
         elif event.name == "plaunch.restart":
             self.restarts[str(told.get("cause"))] += 1
+        elif event.name == "plaunch.restart.completed":
+            for part in RESTART_PARTS:
+                self.restart_seconds[part] += float(told.get(f"seconds_{part}") or 0.0)
         elif event.name == "plaunch.membership.changed":
             self.membership[str(told.get("kind"))] += 1
         elif event.name == "plaunch.signal.received":

@@ -115,6 +115,12 @@ def _rounds(status: LauncherStatus, counters: Counters) -> Iterator[Metric]:
         (((cause,), count) for cause, count in counters.restarts.items()),
     )
     yield _counters(
+        "plaunch_restart_seconds",
+        "What restarts of this node's workers took, from what happened until all run again.",
+        ("part",),
+        (((part,), seconds) for part, seconds in counters.restart_seconds.items()),
+    )
+    yield _counters(
         "plaunch_membership_changes",
         "Nodes that joined, left or were lost, and other changes of the job.",
         ("kind",),
@@ -196,7 +202,7 @@ def _counter(name: str, text: str, value: float) -> Metric:
 
 
 def _counters(
-    name: str, text: str, labels: _Labels, values: Iterable[tuple[_Labels, int]]
+    name: str, text: str, labels: _Labels, values: Iterable[tuple[_Labels, float]]
 ) -> Metric:
     family = CounterMetricFamily(name, text, labels=labels)
     for key, value in values:

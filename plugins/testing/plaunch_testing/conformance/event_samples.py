@@ -51,6 +51,7 @@ _VALUES: dict[str, EventMetadataValue] = {
     "new": "STOPPED",
     "outcome": "signalled",
     "seconds_total": 30.0,
+    "seconds_noticing": 0.5,
     "seconds_waiting": 2.0,
     "seconds_starting": 1.0,
     "seconds_training": 25.0,

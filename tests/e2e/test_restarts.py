@@ -1,0 +1,63 @@
+"""A restart of two nodes: what overlaps in it, and what each of them says of its time."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from helpers.nodes import WORKER, of, options
+from helpers.processes import is_gone
+
+# The workers of one node do not mind being asked to stop.
+STUBBORN = """\
+import signal, sys
+if sys.argv[1] == "slow":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+"""
+
+
+def restarts_of(agents, agent):
+    """What its events say of its restarts."""
+    lines = (agents.folder / f"{agent.name}.jsonl").read_text().splitlines()
+    events = [json.loads(line) for line in lines]
+    return [e["metadata"] for e in events if e["name"] == "plaunch.restart.completed"]
+
+
+@pytest.mark.parametrize("backend", ["c10d", "etcd-v2"])
+def test_who_has_stopped_joins_while_others_stop(agents, plaunch, endpoint_of, request, backend):
+    agents.script = plaunch.write("worker.py", STUBBORN + WORKER)
+    settings = {"backend": backend, "run_id": request.node.name}
+    more = ("--nproc-per-node=2", "--max-restarts=1", "--shutdown-timeout=60")
+    argv = options(endpoint_of(backend), "2", *more, "--event-log-handler=jsonl", **settings)
+    slow, quick = (
+        agents.start(*argv, f"--event-conf=jsonl.path={name}.jsonl", name=name, LOGLEVEL="INFO")
+        for name in ("slow", "quick")
+    )
+    agents.until_round(0, slow, quick, workers=2)
+
+    agents.tell(f"exit.{quick.workers()[0]['RANK']}.0", 3)
+    # The job has decided to go on, and this node is on the list of those who will.
+    here = r"waiting for 2 nodes; 1 came: .*\(since"
+    agents.until(lambda: re.search(here, quick.stderr), "one node has come")
+    agents.until_gone(*of("pid", quick.workers()))
+    assert not any(map(is_gone, of("pid", slow.workers())))
+
+    for worker in slow.workers():
+        agents.tell(f"exit.{worker['RANK']}.0", 0)
+    agents.until_round(1, slow, quick, workers=2)
+    agents.finish(slow, quick)
+
+    parts = ("noticing", "stopping", "waiting", "starting")
+    told = {}
+    for agent in (slow, quick):
+        (metadata,) = restarts_of(agents, agent)
+        told[agent] = {part: metadata[f"seconds_{part}"] for part in parts}
+        assert sum(told[agent].values()) == pytest.approx(metadata["seconds_total"])
+        assert metadata["round"] == metadata["attempt"] == 1
+    # It has said after three seconds that it waits, and what it waited for was the other's stop.
+    assert told[quick]["waiting"] > 3.0
+    assert told[slow]["stopping"] > told[slow]["waiting"]
+    assert re.search(r"^plaunch: restarted in .* s waiting for nodes", quick.stderr, re.M)
+    assert re.search(r"^plaunch: restarted in .* s stopping", slow.stderr, re.M)
