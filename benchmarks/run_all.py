@@ -160,6 +160,13 @@ BENCHMARKS = (
         needs=("etcd",),
     ),
     Benchmark(
+        "Restarts",
+        "Where the time of a restart of two nodes goes, after one of eight workers was killed.",
+        "restarts.py",
+        quick=("--repeat=1", "--workers=1", "--no-torchrun"),
+        needs=("torch",),
+    ),
+    Benchmark(
         "Events",
         "What it costs a launch to tell event handlers what happens.",
         "events.py",

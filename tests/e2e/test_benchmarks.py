@@ -58,6 +58,14 @@ ROWS = {
         "the same, --worker-store=rank0",
         "memory of the store host",
     ],
+    "restarts.py": [
+        "death to restarted",
+        *(
+            f"{node}: {part}"
+            for node in ("the other node", "where it died")
+            for part in ("noticing", "stopping", "waiting", "starting", "total")
+        ),
+    ],
     "membership.py": ["arrival of a node", "loss of a node", *FAILURE],
 }
 
@@ -70,6 +78,7 @@ ROWS = {
         ("supervision.py", ["--no-torchrun", "--lines=1000", "--idle=1"]),
         ("worker_store.py", ["--no-torchrun"]),
         ("membership.py", []),
+        ("restarts.py", ["--no-torchrun", "--workers=1"]),
     ],
 )
 def test_every_row_is_measured(measure, name, argv):

@@ -1,0 +1,178 @@
+"""Where the time of a restart of two nodes goes, after one of their workers was killed.
+
+    python benchmarks/restarts.py [--repeat N] [--workers N] [--json FILE] [--check]
+
+Two agents on this machine meet over c10d, with four workers each, in bare Python. plaunch and
+torchrun take turns; only plaunch says what the parts of a restart took on each node.
+benchmarks/README.md says how to read the table.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import measuring
+from measuring import BenchmarkError, Goal, Measurement, Pipes, command, start, write_script
+from supervision import WORKER, Message
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Iterator
+
+# The first workers wait; who comes when that file is there has nothing to do. torchrun counts the
+# restart on one of the nodes only, so the number of the attempt does not tell.
+WAITING = """\
+say(b"up", began)
+if not os.path.exists(sys.argv[1]):
+    time.sleep(600)
+"""
+TOTAL = "death to restarted"
+PARTS = ("noticing", "stopping", "waiting", "starting", "total")
+NODES = ("the other node", "where it died")  # by rank: the victim is of the node with rank 1
+
+
+class Nodes:
+    """Two launchers of one job, whose workers report what they do.
+
+    Args:
+        launcher: a key of `LAUNCHERS`.
+        workers: how many each of them has.
+    """
+
+    def __init__(self, launcher: str, workers: int) -> None:
+        self._launcher, self._workers = launcher, workers
+        self._endpoint = measuring.free_endpoint()
+        self._stack = contextlib.ExitStack()
+        self._pids: set[int] = set()
+        self._agents: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Nodes:
+        with contextlib.ExitStack() as stack:
+            self._pipes = stack.enter_context(Pipes())
+            self._again = os.path.join(self._pipes.folder, "again")
+            script = write_script(self._pipes.folder, "waiting.py", WORKER + WAITING)
+            stack.callback(self._end)
+            for node in range(2):
+                argv = command(self._launcher, *self._options(node), script, self._again)
+                self._agents.append(start(argv, env=self._pipes.env))
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _end(self) -> None:
+        for pid in (*(agent.pid for agent in self._agents), *self._pids):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for agent in self._agents:
+            agent.wait()
+
+    def _options(self, node: int) -> Iterator[str]:
+        yield from ("--nnodes=2", f"--nproc-per-node={self._workers}", "--max-restarts=1")
+        yield from ("--rdzv-backend=c10d", f"--rdzv-endpoint={self._endpoint}", "--rdzv-id=restart")
+        if self._launcher == "plaunch":
+            yield from (
+                "--event-log-handler=jsonl",
+                f"--event-conf=jsonl.path={self._events(node)}",
+            )
+
+    def _events(self, node: int) -> str:
+        return os.path.join(self._pipes.folder, f"node{node}.jsonl")
+
+    def hear_all(self) -> list[Message]:
+        """Wait until the workers of both nodes are up; by rank."""
+        count = 2 * self._workers
+        heard: list[Message] = []
+        for line in self._pipes.hear(f"{count} workers of {self._launcher} are up"):
+            word, rank, pid, when = line.split()
+            self._pids.add(int(pid))
+            heard.append(Message(word, int(rank), int(pid), int(when)))
+            if len(heard) == count:
+                break
+        return sorted(heard, key=lambda message: message.rank)
+
+    def kill(self, pid: int) -> int:
+        """SIGKILL a worker; when, in nanoseconds. Those that come next have nothing to do."""
+        write_script(self._pipes.folder, "again", "")
+        when = time.monotonic_ns()
+        os.kill(pid, signal.SIGKILL)
+        return when
+
+    def finish(self) -> None:
+        """Wait for the success of both."""
+        measuring.wait_for_ends([agent.pid for agent in self._agents], self._launcher)
+        codes = [agent.wait() for agent in self._agents]
+        if any(codes):
+            raise BenchmarkError(f"{self._launcher} failed although no worker did again: {codes}")
+
+    def restarts(self) -> list[dict[str, float]]:
+        """What each node says of its restart, by the rank of the node; milliseconds by part."""
+        found: dict[int, dict[str, float]] = {}
+        for node in range(2):
+            with open(self._events(node), encoding="utf-8") as file:
+                for event in map(json.loads, file):
+                    if event["name"] == "plaunch.restart.completed":
+                        told = event["metadata"]
+                        seconds = {part: told[f"seconds_{part}"] * 1e3 for part in PARTS}
+                        found[told["group_rank"]] = seconds
+        if sorted(found) != [0, 1]:
+            raise BenchmarkError(f"both nodes restart once, and say so; {found} did")
+        return [found[rank] for rank in range(2)]
+
+
+def sample(launcher: str, workers: int) -> dict[str, float]:
+    """What one restart took: milliseconds, by the names of measurements."""
+    with Nodes(launcher, workers) as nodes:
+        victim = nodes.hear_all()[-1]
+        died = nodes.kill(victim.pid)
+        restarted = max(message.when for message in nodes.hear_all())
+        nodes.finish()
+        taken = {TOTAL: (restarted - died) / 1e6}
+        if launcher == "plaunch":
+            for where, parts in zip(NODES, nodes.restarts(), strict=True):
+                taken |= {f"{where}: {part}": value for part, value in parts.items()}
+    return taken
+
+
+def goals(total: Measurement) -> Iterator[Goal]:
+    """The goals for the restart as a whole."""
+    yield Goal(f"{TOTAL}: at most 300 ms", total.median("plaunch"), 300.0)
+    if "torchrun" in total.samples:
+        ratio = total.ratio("plaunch", "torchrun")
+        yield Goal(f"{TOTAL}: at most 1/2 of torchrun's", ratio, 1 / 2)
+
+
+def main() -> int:
+    parser = measuring.parser(__doc__.partition("\n")[0], repeat=5)
+    parser.add_argument(
+        "--workers",
+        type=measuring.positive,
+        default=4,
+        metavar="N",
+        help="workers of each node (default: 4)",
+    )
+    args = parser.parse_args()
+    launchers = ["plaunch"] if args.no_torchrun else ["plaunch", "torchrun"]
+    sample("plaunch", args.workers)  # fills caches, and is not counted
+    taken: dict[str, Measurement] = {}
+    for _ in range(args.repeat):
+        for launcher in launchers:
+            for name, value in sample(launcher, args.workers).items():
+                taken.setdefault(name, Measurement(name, "ms")).add(launcher, value)
+    measuring.print_platform(args.repeat)
+    measuring.print_table([*taken.values()])
+    return measuring.report([*goals(taken[TOTAL])], [*taken.values()], args)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except BenchmarkError as error:
+        sys.exit(f"restarts.py: {error}")
