@@ -73,6 +73,27 @@ def test_what_is_none_is_refused_with_the_rule(duration, text):
     assert len(message) < 200
 
 
+UNITS = Duration(may_have_units=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90s", 90), ("2m30s", 150), ("1h", 3600), ("1h2m3.5s", 3723.5), ("1.5m", 90), ("7", 7)],
+)
+def test_units(text, seconds):
+    assert UNITS.read(text, "x") == seconds
+
+
+ODD = "s h30s 30sm 1s1m 1m1m 5ms 1d -1h infs 1e3s 0s 0h0s 9e9h 300000h".split()
+
+
+@pytest.mark.parametrize("text", [*(text for text in NONE if text != "1s"), *ODD, "1 h"])
+def test_what_is_none_is_refused_with_the_forms(text):
+    told = "which is not a duration such as 90s, 2m30s or 1h, or a number of seconds above 0 up to"
+    with pytest.raises(UsageError, match=told):
+        UNITS.read(text, "x")
+
+
 @pytest.mark.parametrize("value", [math.nan, -1, 2e9, "5", b"5", True, None, []])
 def test_what_is_none_is_refused_in_code(value):
     with pytest.raises(UsageError, match=r"^x is .* which is not a number of seconds"):

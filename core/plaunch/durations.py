@@ -16,6 +16,8 @@ from plaunch.values import Value
 
 LONGEST = 1e9  # seconds, some 31 years; threads, locks, dates and torch can all wait for so long
 _LONGEST_WAIT = 1e6  # seconds of one call
+_UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0}  # in the order in which they are written
+_DIGITS = frozenset("0123456789.")
 
 
 @dataclass(eq=False, repr=False)
@@ -27,19 +29,22 @@ class Duration(Value):
         may_be_endless: whether `inf` does.
         least: the shortest there may be, in seconds.
         most: the longest that is not endless, in seconds.
+        may_have_units: whether a text may be `1h`, `2m30s` or `90s` as well as a number.
     """
 
     may_be_zero: bool = False
     may_be_endless: bool = False
     least: float = 0.0
     most: float = LONGEST
+    may_have_units: bool = False
 
     @property
     def rule(self) -> str:
         """What is right, as the end of a sentence."""
         first = f"from {self.least:g}" if self.may_be_zero or self.least else "above 0"
         endless = ", or inf for no end" if self.may_be_endless else ""
-        return f"a number of seconds {first} up to {_plain(self.most)}{endless}"
+        units = "a duration such as 90s, 2m30s or 1h, or " if self.may_have_units else ""
+        return f"{units}a number of seconds {first} up to {_plain(self.most)}{endless}"
 
     def parse(self, text: str) -> float:
         """The seconds that `text` says.
@@ -47,7 +52,7 @@ class Duration(Value):
         Raises:
             ValueError: it says none that are allowed; the message quotes it and has the rule.
         """
-        seconds = _number(text)
+        seconds = _with_units(text) if self.may_have_units else _number(text)
         # Digits without number are not what anybody writes for no end.
         is_meant = not math.isinf(seconds) or "inf" in text.lower()
         if not (is_meant and self._allows(seconds)):
@@ -119,6 +124,19 @@ def describe_end(seconds: float) -> str:
 
 def _plain(number: float) -> str:
     return f"{number:.0f}" if number == round(number) else f"{number:g}"
+
+
+def _with_units(text: str) -> float:
+    """The seconds of `1h`, `2m30s`, `1.5h` or of a number alone; NaN for anything else."""
+    if not text.endswith(tuple(_UNITS)):
+        return _number(text)
+    seconds = 0.0
+    for unit, size in _UNITS.items():
+        number, has_unit, rest = text.partition(unit)
+        if has_unit:
+            seconds += size * _number(number if set(number) <= _DIGITS else "")
+            text = rest
+    return math.nan if text else seconds
 
 
 def _number(value: object) -> float:

@@ -25,9 +25,9 @@ def listed(site, *words: str, plugins=(), **environ: str) -> dict[str, PluginSta
 def test_first_party_plugins_are_ready(site) -> None:
     rows = list_plugins(environ={}, path=site.path)
     kinds = [(kind, [row.name for row in of]) for kind, of in groupby(rows, lambda row: row.kind)]
-    options = "completion devices doctor dry_run events preload schedulers settings_file signals"
+    options = "chaos completion devices doctor dry_run events preload schedulers settings_file"
     assert kinds == [
-        ("options", [*options.split(), "status", "testing", "timer", "worker_store"]),
+        ("options", f"{options} signals status testing timer worker_store".split()),
         ("rendezvous", ["c10d", "etcd", "etcd-v2", "static"]),
         ("logs_specs", ["default"]),
         ("event_handlers", ["console", "jsonl", "null", "otel"]),

@@ -1,0 +1,30 @@
+"""The option of faults on purpose."""
+
+from __future__ import annotations
+
+from plaunch.options import Option
+
+PLUGIN = "plaunch_chaos.plugin:Chaos"
+
+
+def read_faults(text: str) -> str:
+    """The text itself, if it says faults.
+
+    Raises:
+        ValueError: it does not; the message says what is wrong.
+    """
+    from plaunch_chaos.faults import parse_faults  # noqa: PLC0415 - only if the option is given
+
+    parse_faults(text)
+    return text
+
+
+OPTIONS = (
+    Option(
+        ("--inject",),
+        "break this job on purpose, as in 'kill:rank=1,after=30s;stop:agent,for=10s', to see that "
+        "it recovers; faults are kill, stop, exit and hang (default: none)",
+        metavar="FAULT;...",
+        read=read_faults,
+    ),
+)
