@@ -162,8 +162,8 @@ def test_who_does_not_exist_is_named_once(node):
     here.begin()
     here.begin(1)
     here.control.until_said(
-        "kill:rank=4: not done while there are only 4 ranks",
-        "kill:agent,group-rank=2: not done while there are only 2 nodes",
+        "kill:rank=4: not done: the last rank is 3",
+        "kill:agent,group-rank=2: not done: the last group rank is 1",
     )
 
 
@@ -355,7 +355,7 @@ def test_the_log(node, tmp_path):
             **common,
             "fault": "kill:rank=7",
             "kind": "kill",
-            "what": "not done while there are only 4 ranks",
+            "what": "not done: the last rank is 3",
             "is_done": False,
             "rank": None,
             "pid": None,

@@ -138,10 +138,10 @@ class Injector:
             self._timetable.look_at_files()
         world, nodes = _world_size(group), group.group_world_size
         for index, fault in enumerate(self._faults):
-            size, what = (nodes, "nodes") if fault.is_agent else (world, "ranks")
+            size, what = (nodes, "group rank") if fault.is_agent else (world, "rank")
             if fault.rank is not None and fault.rank >= size and index not in self._absent:
                 self._absent.add(index)
-                self._tell(fault, f"not done while there are only {size} {what}", is_done=False)
+                self._tell(fault, f"not done: the last {what} is {size - 1}", is_done=False)
 
     def begin(self, group: GroupInfo) -> None:
         """Know that the workers of a round run."""
