@@ -73,18 +73,18 @@ def test_what_is_none_is_refused_with_the_rule(duration, text):
     assert len(message) < 200
 
 
-UNITS = Duration(may_have_units=True)
+UNITS = Duration(has_units=True)
 
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("90s", 90), ("2m30s", 150), ("1h", 3600), ("1h2m3.5s", 3723.5), ("1.5m", 90), ("7", 7)],
+    [("90s", 90), ("2m30s", 150), ("1h", 3600), ("1d2h", 93600), ("1h2m3.5s", 3723.5), ("1.5m", 90), ("7", 7)],
 )
 def test_units(text, seconds):
     assert UNITS.read(text, "x") == seconds
 
 
-ODD = "s h30s 30sm 1s1m 1m1m 5ms 1d -1h infs 1e3s 0s 0h0s 9e9h 300000h".split()
+ODD = "s h30s 30sm 1s1m 1m1m 5ms 1w -1h infs 1e3s 0s 0h0s 9e9h 300000h".split()
 
 
 @pytest.mark.parametrize("text", [*(text for text in NONE if text != "1s"), *ODD, "1 h"])

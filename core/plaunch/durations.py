@@ -16,8 +16,7 @@ from plaunch.values import Value
 
 LONGEST = 1e9  # seconds, some 31 years; threads, locks, dates and torch can all wait for so long
 _LONGEST_WAIT = 1e6  # seconds of one call
-_UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0}  # in the order in which they are written
-_DIGITS = frozenset("0123456789.")
+_UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}  # seconds
 
 
 @dataclass(eq=False, repr=False)
@@ -29,22 +28,22 @@ class Duration(Value):
         may_be_endless: whether `inf` does.
         least: the shortest there may be, in seconds.
         most: the longest that is not endless, in seconds.
-        may_have_units: whether a text may be `1h`, `2m30s` or `90s` as well as a number.
+        has_units: whether texts may have units, as in 2m30s.
     """
 
     may_be_zero: bool = False
     may_be_endless: bool = False
     least: float = 0.0
     most: float = LONGEST
-    may_have_units: bool = False
+    has_units: bool = False
 
     @property
     def rule(self) -> str:
         """What is right, as the end of a sentence."""
         first = f"from {self.least:g}" if self.may_be_zero or self.least else "above 0"
         endless = ", or inf for no end" if self.may_be_endless else ""
-        units = "a duration such as 90s, 2m30s or 1h, or " if self.may_have_units else ""
-        return f"{units}a number of seconds {first} up to {_plain(self.most)}{endless}"
+        number = f"a number of seconds {first} up to {_plain(self.most)}{endless}"
+        return f"a duration such as 90s, 2m30s or 1h, or {number}" if self.has_units else number
 
     def parse(self, text: str) -> float:
         """The seconds that `text` says.
@@ -52,7 +51,7 @@ class Duration(Value):
         Raises:
             ValueError: it says none that are allowed; the message quotes it and has the rule.
         """
-        seconds = _with_units(text) if self.may_have_units else _number(text)
+        seconds = _in_units(text) if self.has_units else _number(text)
         # Digits without number are not what anybody writes for no end.
         is_meant = not math.isinf(seconds) or "inf" in text.lower()
         if not (is_meant and self._allows(seconds)):
@@ -126,17 +125,21 @@ def _plain(number: float) -> str:
     return f"{number:.0f}" if number == round(number) else f"{number:g}"
 
 
-def _with_units(text: str) -> float:
-    """The seconds of `1h`, `2m30s`, `1.5h` or of a number alone; NaN for anything else."""
-    if not text.endswith(tuple(_UNITS)):
+def _in_units(text: str) -> float:
+    """The seconds of `1h`, `2m30s`, or a plain number; NaN for what is none."""
+    if text[-1:] not in _UNITS:
         return _number(text)
-    seconds = 0.0
-    for unit, size in _UNITS.items():
-        number, has_unit, rest = text.partition(unit)
-        if has_unit:
-            seconds += size * _number(number if set(number) <= _DIGITS else "")
-            text = rest
-    return math.nan if text else seconds
+    seconds, last, number = 0.0, math.inf, ""
+    for character in text:
+        unit = _UNITS.get(character)
+        if unit is None:
+            number += character
+            continue
+        # float() reads more than digits: signs, exponents, words.
+        if unit >= last or not (number.isascii() and number.replace(".", "", 1).isdecimal()):
+            return math.nan
+        seconds, last, number = seconds + float(number) * unit, unit, ""
+    return seconds
 
 
 def _number(value: object) -> float:

@@ -75,8 +75,8 @@ _COMMON = (*_WHEN, "attempt", "chance", "seed", "times")
 _DEADLY = "ABRT ALRM BUS FPE HUP ILL INT KILL PIPE QUIT SEGV SYS TERM TRAP USR1 USR2 XCPU XFSZ"
 _SIGNALS = {f"SIG{name}": signal.Signals[f"SIG{name}"] for name in _DEADLY.split()}
 
-_MOMENT = Duration(may_be_zero=True, may_have_units=True)
-_SPAN = Duration(may_have_units=True)
+_MOMENT = Duration(may_be_zero=True, has_units=True)
+_SPAN = Duration(has_units=True)
 _FORM = "KIND:TARGET,KEY=VALUE,... as in kill:rank=1,after=30s"
 
 
