@@ -78,7 +78,15 @@ UNITS = Duration(has_units=True)
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("90s", 90), ("2m30s", 150), ("1h", 3600), ("1d2h", 93600), ("1h2m3.5s", 3723.5), ("1.5m", 90), ("7", 7)],
+    [
+        ("90s", 90),
+        ("2m30s", 150),
+        ("1h", 3600),
+        ("1d2h", 93600),
+        ("1h2m3.5s", 3723.5),
+        ("1.5m", 90),
+        ("7", 7),
+    ],
 )
 def test_units(text, seconds):
     assert UNITS.read(text, "x") == seconds
