@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import PlaunchError, UsageError
 
+from plaunch_report import bundles
 from plaunch_report.launches import choose_launch, choose_run
 from plaunch_report.reading import read_folder
 from plaunch_report.story import Storyteller
@@ -50,12 +51,13 @@ def _create_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="plaunch-report",
         description="Make one HTML page about a run from the events that its launchers wrote "
-        "(--event-log-handler=jsonl --log-dir=DIR).",
+        "(--event-log-handler=jsonl --log-dir=DIR), or from a failure bundle.",
     )
     parser.add_argument(
         "run_dir",
         metavar="RUN_DIR",
-        help="a log directory, or the folder of one run; all *.jsonl files below it are read",
+        help="a log directory, or the folder of one run; all *.jsonl files below it are read; or a "
+        "failure bundle (*.zip)",
     )
     parser.add_argument(
         "-o",
@@ -79,7 +81,25 @@ def _create_parser() -> argparse.ArgumentParser:
 
 
 def _make(options: argparse.Namespace) -> None:
-    reading = read_folder(options.run_dir)
+    path: str = options.run_dir
+    if not (path.endswith(bundles.SUFFIX) and os.path.isfile(path)):
+        _make_of_folder(path, options)
+        return
+    with bundles.opened(path) as bundle:
+        if bundle.folder:
+            try:
+                _make_of_folder(bundle.folder, options)
+            except UsageError as error:
+                error.args = (str(error).replace(repr(bundle.folder), repr(path)),)
+                raise
+        elif options.json:
+            raise UsageError(f"{path!r} has no events, of which the facts are made")
+        else:
+            _write(options.output or "-", [bundle.report])
+
+
+def _make_of_folder(folder: str, options: argparse.Namespace) -> None:
+    reading = read_folder(folder)
     run = choose_run(reading.agents, options.run_id)
     agents, launch, launches = choose_launch(run, options.launch)
     teller = Storyteller(agents, reading, launch, launches)

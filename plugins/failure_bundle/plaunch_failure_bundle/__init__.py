@@ -1,0 +1,6 @@
+"""What is known of a failure, in one file: `--failure-bundle` and `--failure-bundles`.
+
+`extension` keeps the events of a launch, and begins a bundle when a job fails. `bundle` has what is
+in it made side by side, each part within a bound, and writes it. The other modules are about one
+part each, and are imported when a job has failed.
+"""

@@ -1,0 +1,118 @@
+"""Failure bundles: the events and the report in one, which may come from anywhere.
+
+Nothing is unpacked under a name that a bundle gives. One that could not have been written by
+plaunch is refused as a whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import zipfile
+import zlib
+from typing import TYPE_CHECKING, NamedTuple
+
+from plaunch.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SUFFIX = ".zip"
+MOST_FILES = 10_000
+MOST_BYTES = 256 << 20  # of all files in a bundle, and of the bundle
+_EVENTS, _REPORT = "events.jsonl", "report.txt"
+_MOST_REPORT = 4 << 20  # bytes
+_SLICE = 1 << 20
+_IS_ENCRYPTED = 0x1
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+
+
+class Bundle(NamedTuple):
+    """What is in a bundle.
+
+    Args:
+        folder: a temporary folder with its events; empty if there are none.
+        report: the failure report; empty if there is none.
+    """
+
+    folder: str
+    report: str
+
+
+@contextlib.contextmanager
+def opened(path: str) -> Iterator[Bundle]:
+    """Read a bundle; its events are there until the end of the block.
+
+    Raises:
+        UsageError: it is none, or has neither events nor a report.
+    """
+    with tempfile.TemporaryDirectory(prefix="plaunch_report_") as folder:
+        try:
+            bundle = _read(path, folder)
+        except (
+            OSError,
+            RuntimeError,
+            ValueError,
+            EOFError,
+            zipfile.BadZipFile,
+            zlib.error,
+        ) as error:
+            why = " ".join(str(error).split()) or type(error).__name__
+            raise UsageError(f"{path!r} is not a failure bundle: {why}") from error
+        if not any(bundle):
+            raise UsageError(
+                f"{path!r} is not a failure bundle: it has neither events nor a report"
+            )
+        yield bundle
+
+
+def _read(path: str, folder: str) -> Bundle:
+    with open(path, "rb") as file:
+        if os.fstat(file.fileno()).st_size > MOST_BYTES:
+            raise ValueError("it is too large")
+        with zipfile.ZipFile(file) as archive:
+            found = _check(archive)
+            has_events = bool(found.get(_EVENTS) and found[_EVENTS].file_size)
+            if has_events:
+                _copy(archive, found[_EVENTS], os.path.join(folder, _EVENTS))
+            report = _read_text(archive, found[_REPORT]) if _REPORT in found else ""
+    return Bundle(folder if has_events else "", report)
+
+
+def _check(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
+    """The files by name.
+
+    Raises:
+        ValueError: there is one that no bundle has.
+    """
+    infos = archive.infolist()
+    if len(infos) > MOST_FILES:
+        raise ValueError(f"it has {len(infos)} files")
+    if sum(info.file_size for info in infos) > MOST_BYTES:
+        raise ValueError(f"its files have more than {MOST_BYTES >> 20} MiB")
+    found: dict[str, zipfile.ZipInfo] = {}
+    for info in infos:
+        name = info.filename
+        parts = name.split("/")
+        if "\\" in name or not name.isprintable() or not {"", ".", ".."}.isdisjoint(parts):
+            raise ValueError(f"the file {name!r:.200} in it would be outside of it")
+        if name in found:
+            raise ValueError(f"it has two files {name!r:.200}")
+        if info.flag_bits & _IS_ENCRYPTED or info.compress_type not in _METHODS:
+            raise ValueError(f"the file {name!r:.200} in it is encrypted, or packed in another way")
+        found[name] = info
+    return found
+
+
+def _copy(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: str) -> None:
+    # What comes is no more than the size that was checked, whatever is packed.
+    with archive.open(info) as source, open(path, "wb") as target:
+        while data := source.read(_SLICE):
+            target.write(data)
+
+
+def _read_text(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> str:
+    with archive.open(info) as source:
+        text = source.read(_MOST_REPORT).decode(errors="replace")
+    return "".join(c if c in "\n\t" or c.isprintable() else f"\\x{ord(c):02x}" for c in text)

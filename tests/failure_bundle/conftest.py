@@ -1,0 +1,5 @@
+"""What the tests of this folder share."""
+
+from helpers.gates import gate
+
+__all__ = ["gate"]
