@@ -246,6 +246,18 @@ def test_only_failures_have_bundles(tmp_path, which, told, expected):
     assert [path.name for path in tmp_path.iterdir()] == expected
 
 
+def test_workers_that_fail_at_once_do_not_fill_the_process(tmp_path, monkeypatch, said, gate):
+    monkeypatch.setattr(bundle, "write_bundle", lambda *args: gate.wait())
+    extension = FailureBundles(context_of(), str(tmp_path), "all")
+    for attempt in range(1, 6):
+        extension.handle(event("restart", attempt=attempt, cause="failure"))
+    extension.handle(event("launcher.finished", attempt=5, outcome="failed"))
+    extension.stop(None)
+    names = sorted(one.name for one in threading.enumerate() if "failure-bundle-" in one.name)
+    assert [name[-1] for name in names] == ["0", "1", "2", "3", "5"]
+    assert said.messages == ["no failure bundle of attempt 4: 4 others are being written"]
+
+
 @pytest.mark.parametrize(
     ("given", "problem"),
     [

@@ -7,6 +7,7 @@ import os
 import time
 
 import pytest
+from plaunch.process import ProcessFailure
 from plaunch_failure_bundle.gathering import File, MissingError, gather
 from plaunch_failure_bundle.kernel import find_kernel_lines, select_lines
 from plaunch_failure_bundle.logs import AttemptFiles, find_folders
@@ -25,6 +26,8 @@ from plaunch_logs_default import DefaultLogsSpecs
         (b"\n\n\n", 2, 100, b"\n\n"),
         (b"x" * 200_000 + b"\nb\nc\n", 2, 1 << 20, b"b\nc\n"),
         (b"a\n" + b"x" * 200_000 + b"\n", 2, 150_000, b"x" * 149_999 + b"\n"),
+        (b"cut off\nwhole\n", 5, 9, b"whole\n"),
+        (b"cut off\nwhole", 5, 9, b"whole"),
         (b"0123456789\n" * 50_000, 30_000, 1 << 20, b"0123456789\n" * 30_000),
     ],
 )
@@ -155,6 +158,20 @@ def test_files_are_those_of_the_last_start_of_an_attempt(tmp_path):
             list(of_none.logs({}))
         with pytest.raises(MissingError, match="no worker wrote one"):
             list(of_none.error_files({}))
+
+
+def test_files_of_another_logs_spec(tmp_path):
+    log = tmp_path / "node 7\n.txt"
+    log.write_text("what it said\n")
+    failure = ProcessFailure(0, 7, 1, "", log_files=[str(log), str(tmp_path / "absent")])
+    (file,) = AttemptFiles("", 0, {}).logs({5: failure})
+    assert (file.name, file.data) == ("logs/rank-5-node_7_.txt", b"what it said\n")
+
+
+def test_a_large_error_file_is_cut(tmp_path):
+    write(tmp_path / "attempt_0" / "0" / "error.json", "x" * ((1 << 20) + 1))
+    (file,) = AttemptFiles(str(tmp_path), 0, {0: 0}).error_files({})
+    assert (len(file.data), file.note) == (1 << 20, "the first 1048576 bytes")
 
 
 def test_folders_of_logs_specs(tmp_path):

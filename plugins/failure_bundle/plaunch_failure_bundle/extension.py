@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("plaunch")
 
 _FAILED = ("failed", "error")  # the outcomes of a launch that is worth a bundle
+_MOST_AT_A_TIME = 4  # bundles, of workers that fail again and again at once
 _REST_WAIT = 0.8  # seconds for bundles to be done before workers are forked
 
 
@@ -68,6 +69,14 @@ class FailureBundles:
             thread.join(max(until - time.monotonic(), 0.0))
 
     def _write(self, failed: FailedAttempt) -> None:
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
+        if failed.is_restart and len(self._threads) >= _MOST_AT_A_TIME:
+            logger.warning(
+                "no failure bundle of attempt %d: %d others are being written",
+                failed.attempt,
+                len(self._threads),
+            )
+            return
         from plaunch_failure_bundle.bundle import write_bundle  # noqa: PLC0415 - failures only
 
         thread = threading.Thread(
@@ -81,5 +90,4 @@ class FailureBundles:
         except RuntimeError as error:  # no more threads, or the interpreter is ending
             logger.warning("no failure bundle is written: %s", error)
             return
-        self._threads = [one for one in self._threads if one.is_alive()]
         self._threads.append(thread)

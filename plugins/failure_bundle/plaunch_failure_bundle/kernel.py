@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import subprocess
@@ -66,7 +65,7 @@ def _lines(log: str) -> Iterable[str]:
 
 def _records(fd: int) -> Iterator[str]:
     """One line for each record, as dmesg has it; closes `fd`."""
-    with contextlib.closing(os.fdopen(fd, "rb", buffering=0)) as log:
+    with open(fd, "rb", buffering=0) as log:
         while True:
             try:
                 record = os.read(log.fileno(), _RECORD)

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from plaunch.process import LogsSpecs, ProcessFailure
 
 LINES = 1000  # of a log
-_MOST_LOG = 1 << 20  # bytes of a log
-_MOST_LOGS = 16 << 20  # bytes of all logs
-_MOST_ERROR_FILE = 1 << 20
+_MOST = 1 << 20  # bytes of a log, and of an error file
+_MOST_OF_ALL = 16 << 20  # bytes of all logs, and of all error files
+_LOGS = ("stdout.log", "stderr.log")
+_ODD = re.compile(r"[^\w.-]+", re.ASCII)
 _ATTEMPT = re.compile(r"attempt_(\d+)(?:\.(\d+))?")
 _ERROR_FILE = "error.json"
 
@@ -83,7 +84,7 @@ class AttemptFiles:
             raise MissingError(
                 "there are none: what workers write goes to files with --redirects or --tee"
             )
-        most = min(_MOST_LOG, _MOST_LOGS // len(found))
+        most = min(_MOST, _MOST_OF_ALL // len(found))
         for name, path in found.items():
             yield _file(name, path, most)
 
@@ -101,21 +102,22 @@ class AttemptFiles:
             path = self.of_worker(local_rank, _ERROR_FILE)
             if os.path.isfile(path):
                 found[f"error-files/{self._name_of(local_rank)}.json"] = path
-        for name, path in found.items():
-            try:
-                yield File(name, read_start(path, _MOST_ERROR_FILE))
-            except OSError as error:
-                yield File(name, b"", f"cannot be read: {error.strerror or error}")
         others = {
             f"error-files/rank-{rank}.json": failure
             for rank, failure in failures.items()
             if rank >= 0 and failure.has_reply
         }
+        most = min(_MOST, _MOST_OF_ALL // max(len(found), len(others), 1))
+        for name, path in found.items():
+            try:
+                yield _cut(name, read_start(path, most + 1), most)
+            except OSError as error:
+                yield File(name, b"", f"cannot be read: {error.strerror or error}")
         for name, failure in others.items():
             if name not in found:
                 # Gone by now, or on another host; this is what was read of it.
                 text = json.dumps(failure.error_file_data, indent=1, default=str)
-                yield File(name, text.encode()[:_MOST_ERROR_FILE], "as plaunch has read it")
+                yield _cut(name, text.encode(), most)
         if not found and not others:
             raise MissingError("no worker wrote one")
 
@@ -123,14 +125,15 @@ class AttemptFiles:
         found = {
             f"logs/{self._name_of(local_rank)}-{name}": self.of_worker(local_rank, name)
             for local_rank in self._local_ranks()
-            for name in _list(self.of_worker(local_rank, ""))
-            if name.endswith(".log")
+            for name in _LOGS
+            if os.path.lexists(self.of_worker(local_rank, name))
         }
         for rank, failure in failures.items():
             # Of another logs spec, which has its own folders.
             for path in failure.log_files:
                 if path not in found.values() and os.path.isfile(path):
-                    found.setdefault(f"logs/rank-{rank}-{os.path.basename(path)}", path)
+                    name = _ODD.sub("_", os.path.basename(path))
+                    found.setdefault(f"logs/rank-{rank}-{name}", path)
         return found
 
     def _local_ranks(self) -> list[int]:
@@ -158,6 +161,10 @@ def _list(folder: str) -> list[str]:
         return sorted(os.listdir(folder)) if folder else []
     except OSError:
         return []
+
+
+def _cut(name: str, data: bytes, most: int) -> File:
+    return File(name, data[:most], f"the first {most} bytes" if len(data) > most else "")
 
 
 def _file(name: str, path: str, most: int) -> File:

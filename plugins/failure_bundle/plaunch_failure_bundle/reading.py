@@ -41,6 +41,9 @@ def read_last_lines(path: str, lines: int, most: int) -> tuple[bytes, str]:
             blocks.insert(0, file.read(size - begin - sum(map(len, blocks))))
             newlines += blocks[0].count(b"\n")
     data = b"".join(blocks)
+    if begin > 0 and newlines <= lines:
+        # Cut for its bytes: the first line is none, unless it is all that there is.
+        data = data[data.find(b"\n", 0, len(data) - 1) + 1 :]
     end = len(data) - data.endswith(b"\n")
     for _ in range(lines):
         end = data.rfind(b"\n", 0, end)
