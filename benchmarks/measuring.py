@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import select
+import signal
 import statistics
 import subprocess
 import sys
@@ -71,6 +72,9 @@ class Measurement:
         return self.median(of) / self.median(to)
 
 
+LaunchesT = TypeVar("LaunchesT", bound="Launches")
+
+
 class Pipes:
     """Two named pipes between a benchmark and the workers of its job.
 
@@ -125,6 +129,46 @@ class Pipes:
     def let_go(self) -> None:
         """Let one worker go on that waits."""
         os.write(self._go, b"!")
+
+
+class Launches:
+    """Launchers whose workers report what they do; at the end nobody is left, torchrun's neither.
+
+    Attributes:
+        pipes: to the workers.
+        processes: the launchers.
+        workers: the process ids of the workers that were heard.
+    """
+
+    def __init__(self) -> None:
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self.workers: set[int] = set()
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self: LaunchesT) -> LaunchesT:
+        with contextlib.ExitStack() as stack:
+            self.pipes = stack.enter_context(Pipes())
+            stack.callback(self._end)
+            self.begin()
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def begin(self) -> None:
+        """Start what is to be there from the beginning."""
+
+    def launch(self, argv: Sequence[str]) -> None:
+        """Start another launcher."""
+        self.processes.append(start(argv, env=self.pipes.env))
+
+    def _end(self) -> None:
+        for pid in (*(process.pid for process in self.processes), *self.workers):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for process in self.processes:
+            process.wait()
 
 
 @contextlib.contextmanager

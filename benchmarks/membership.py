@@ -12,17 +12,15 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import signal
 import sys
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import measuring
-from measuring import ETCD, LIMIT, BenchmarkError, Goal, Measurement, Pipes, command, start
+from measuring import ETCD, LIMIT, BenchmarkError, Goal, Launches, Measurement, command
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Callable, Sequence
 
 # A worker says through a named pipe that it is there, with the time at which its interpreter was;
@@ -55,7 +53,7 @@ class Worker:
     when: int
 
 
-class Job:
+class Job(Launches):
     """Several agents of one job, with one worker each.
 
     Args:
@@ -65,6 +63,7 @@ class Job:
     """
 
     def __init__(self, backend: str, endpoint: str, nnodes: str) -> None:
+        super().__init__()
         self._has_host = not endpoint
         self._options = [
             f"--nnodes={nnodes}",
@@ -72,45 +71,28 @@ class Job:
             f"--rdzv-endpoint={endpoint or measuring.free_endpoint()}",
             f"--rdzv-id=benchmark-{os.urandom(6).hex()}",
         ]
-        self._stack = contextlib.ExitStack()
-        self._pids: set[int] = set()
-        self.agents: list[subprocess.Popen[bytes]] = []
 
-    def __enter__(self) -> Job:
-        with contextlib.ExitStack() as stack:
-            self._pipes = stack.enter_context(Pipes())
-            self._script = measuring.write_script(self._pipes.folder, "worker.py", WORKER)
-            stack.callback(self._end)
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-    def _end(self) -> None:
-        for pid in (*(agent.pid for agent in self.agents), *self._pids):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        for agent in self.agents:
-            agent.wait()
+    def begin(self) -> None:
+        """Write what the workers run."""
+        self._script = measuring.write_script(self.pipes.folder, "worker.py", WORKER)
 
     def start_node(self) -> int:
         """Start another agent; the time right before."""
-        number = len(self.agents)
+        number = len(self.processes)
         conf = "last_call_timeout=1"
         if self._has_host:
             conf += f",is_host={'false' if number else 'true'}"
         argv = command("plaunch", *self._options, f"--rdzv-conf={conf}", self._script, str(number))
         began = time.monotonic_ns()
-        self.agents.append(start(argv, env=self._pipes.env))
+        self.launch(argv)
         return began
 
     def hear(self, world_size: int, count: int) -> list[Worker]:
         """Wait for `count` workers of a world of some size, and no other one; by rank."""
         heard: list[Worker] = []
-        for line in self._pipes.hear(f"{count} workers come to a world of {world_size}"):
+        for line in self.pipes.hear(f"{count} workers come to a world of {world_size}"):
             worker = Worker(*map(int, line.split()))
-            self._pids.add(worker.pid)
+            self.workers.add(worker.pid)
             if worker.world_size != world_size or worker.restarts != 0:
                 raise BenchmarkError(f"{worker} is none of a first world of {world_size} nodes")
             heard.append(worker)
@@ -121,19 +103,19 @@ class Job:
     def kill_node(self, number: int) -> int:
         """End an agent with SIGKILL; the time right before."""
         began = time.monotonic_ns()
-        self.agents[number].kill()
+        self.processes[number].kill()
         return began
 
     def let_fail(self) -> int:
         """Let the worker of rank 1 fail; the time right before."""
         began = time.monotonic_ns()
-        self._pipes.let_go()
+        self.pipes.let_go()
         return began
 
     def ends(self) -> list[int]:
         """When each agent has ended, for one reason, in order of time."""
         poller = select.poll()
-        fds = {os.pidfd_open(agent.pid): agent for agent in self.agents}
+        fds = {os.pidfd_open(agent.pid): agent for agent in self.processes}
         for fd in fds:
             poller.register(fd, select.POLLIN)
         ends: list[int] = []
@@ -149,7 +131,7 @@ class Job:
         finally:
             for fd in fds:
                 os.close(fd)
-        codes = {agent.wait() for agent in self.agents}
+        codes = {agent.wait() for agent in self.processes}
         if codes != {3}:
             raise BenchmarkError(f"a worker ended with exit code 3, the agents with {codes}")
         return ends

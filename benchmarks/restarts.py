@@ -9,20 +9,16 @@ benchmarks/README.md says how to read the table.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import signal
 import sys
-import time
 from typing import TYPE_CHECKING
 
 import measuring
-from measuring import BenchmarkError, Goal, Measurement, Pipes, command, start, write_script
-from supervision import WORKER, Message
+from measuring import BenchmarkError, Goal, Measurement, command, write_script
+from supervision import WORKER, Message, Speakers
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Iterator
 
 # The first workers wait; who comes when that file is there has nothing to do. torchrun counts the
@@ -37,7 +33,7 @@ PARTS = ("noticing", "stopping", "waiting", "starting", "total")
 NODES = ("the other node", "where it died")  # by rank: the victim is of the node with rank 1
 
 
-class Nodes:
+class Nodes(Speakers):
     """Two launchers of one job, whose workers report what they do.
 
     Args:
@@ -46,33 +42,16 @@ class Nodes:
     """
 
     def __init__(self, launcher: str, workers: int) -> None:
+        super().__init__()
         self._launcher, self._workers = launcher, workers
         self._endpoint = measuring.free_endpoint()
-        self._stack = contextlib.ExitStack()
-        self._pids: set[int] = set()
-        self._agents: list[subprocess.Popen[bytes]] = []
 
-    def __enter__(self) -> Nodes:
-        with contextlib.ExitStack() as stack:
-            self._pipes = stack.enter_context(Pipes())
-            self._again = os.path.join(self._pipes.folder, "again")
-            script = write_script(self._pipes.folder, "waiting.py", WORKER + WAITING)
-            stack.callback(self._end)
-            for node in range(2):
-                argv = command(self._launcher, *self._options(node), script, self._again)
-                self._agents.append(start(argv, env=self._pipes.env))
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-    def _end(self) -> None:
-        for pid in (*(agent.pid for agent in self._agents), *self._pids):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        for agent in self._agents:
-            agent.wait()
+    def begin(self) -> None:
+        """Start both launchers."""
+        again = os.path.join(self.pipes.folder, "again")
+        script = write_script(self.pipes.folder, "waiting.py", WORKER + WAITING)
+        for node in range(2):
+            self.launch(command(self._launcher, *self._options(node), script, again))
 
     def _options(self, node: int) -> Iterator[str]:
         yield from ("--nnodes=2", f"--nproc-per-node={self._workers}", "--max-restarts=1")
@@ -84,31 +63,21 @@ class Nodes:
             )
 
     def _events(self, node: int) -> str:
-        return os.path.join(self._pipes.folder, f"node{node}.jsonl")
+        return os.path.join(self.pipes.folder, f"node{node}.jsonl")
 
     def hear_all(self) -> list[Message]:
         """Wait until the workers of both nodes are up; by rank."""
-        count = 2 * self._workers
-        heard: list[Message] = []
-        for line in self._pipes.hear(f"{count} workers of {self._launcher} are up"):
-            word, rank, pid, when = line.split()
-            self._pids.add(int(pid))
-            heard.append(Message(word, int(rank), int(pid), int(when)))
-            if len(heard) == count:
-                break
-        return sorted(heard, key=lambda message: message.rank)
+        return self.hear("up", 2 * self._workers)
 
     def kill(self, pid: int) -> int:
         """SIGKILL a worker; when, in nanoseconds. Those that come next have nothing to do."""
-        write_script(self._pipes.folder, "again", "")
-        when = time.monotonic_ns()
-        os.kill(pid, signal.SIGKILL)
-        return when
+        write_script(self.pipes.folder, "again", "")
+        return super().kill(pid)
 
     def finish(self) -> None:
         """Wait for the success of both."""
-        measuring.wait_for_ends([agent.pid for agent in self._agents], self._launcher)
-        codes = [agent.wait() for agent in self._agents]
+        measuring.wait_for_ends([process.pid for process in self.processes], self._launcher)
+        codes = [process.wait() for process in self.processes]
         if any(codes):
             raise BenchmarkError(f"{self._launcher} failed although no worker did again: {codes}")
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import measuring
-from measuring import BenchmarkError, Goal, Measurement, Pipes, command, start, write_script
+from measuring import BenchmarkError, Goal, Launches, Measurement, command, start, write_script
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -78,44 +78,15 @@ class Message:
     when: int
 
 
-class Job:
-    """One launch whose workers report what they do.
-
-    Args:
-        launcher: a key of `LAUNCHERS`.
-        script: what the workers run.
-        options: of the launcher.
-    """
-
-    def __init__(self, launcher: str, script: str, *options: str) -> None:
-        self._argv = command(launcher, *options, script)
-        self._stack = contextlib.ExitStack()
-        self._pids: set[int] = set()
-
-    def __enter__(self) -> Job:
-        with contextlib.ExitStack() as stack:
-            self._pipes = stack.enter_context(Pipes())
-            self.process = start(self._argv, env=self._pipes.env)
-            stack.callback(self._end)
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-    def _end(self) -> None:
-        """Leave nobody, however the measurement went; torchrun does not see to it."""
-        for pid in (self.process.pid, *self._pids):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        self.process.wait()
+class Speakers(Launches):
+    """Launches whose workers run `WORKER`."""
 
     def hear(self, word: str, count: int) -> list[Message]:
         """Wait until `count` workers have said `word`; by rank."""
         heard: list[Message] = []
-        for line in self._pipes.hear(f"{count} workers of {self._argv!r} say {word!r}"):
+        for line in self.pipes.hear(f"{count} workers of {self.processes[0].args!r} say {word!r}"):
             said, rank, pid, when = line.split()
-            self._pids.add(int(pid))
+            self.workers.add(int(pid))
             if said == word:
                 heard.append(Message(said, int(rank), int(pid), int(when)))
             if len(heard) == count:
@@ -128,9 +99,32 @@ class Job:
         os.kill(pid, signal.SIGKILL)
         return when
 
+
+class Job(Speakers):
+    """One launch whose workers report what they do.
+
+    Args:
+        launcher: a key of `LAUNCHERS`.
+        script: what the workers run.
+        options: of the launcher.
+    """
+
+    def __init__(self, launcher: str, script: str, *options: str) -> None:
+        super().__init__()
+        self._argv = command(launcher, *options, script)
+
+    def begin(self) -> None:
+        """Start the launcher."""
+        self.launch(self._argv)
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        """The launcher."""
+        return self.processes[0]
+
     def let_exit(self) -> int:
         """Let worker 1 call sys.exit(3); when it did, in nanoseconds."""
-        self._pipes.let_go()
+        self.pipes.let_go()
         return self.hear("ends", 1)[0].when
 
     def ended(self, *pids: int) -> int:
