@@ -16,6 +16,7 @@ PACKAGES = [
     "plaunch.plugin",
     "plaunch.process",
     "plaunch.rendezvous",
+    "plaunch.restarts",
     "plaunch.testing",
     "plaunch_network",
 ]

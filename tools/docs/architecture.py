@@ -33,6 +33,7 @@ ROOMS = {
     "agent": ("runs the workers of", "one node: a table", "and a loop"),
     "process": ("starts, watches and", "stops processes"),
     "rendezvous": ("the contract of", "backends"),
+    "restarts": ("the contract of", "restart policies"),
     "events": ("what happened,", "as data"),
 }
 GROUND = "ground"

@@ -1,4 +1,4 @@
-"""What follows a failure of the job: the contract of restart policies."""
+"""The contract of restart policies: what they are told, and what they decide."""
 
 from __future__ import annotations
 
@@ -35,14 +35,17 @@ class Failure(Value):
         exitcode: its exit code, or -n if signal n ended it.
         exception: the type of its exception, as `ValueError` or `pkg.ConfigError`; empty if it said
             none.
-        message: what it said, or what is known of its end, in one sentence.
+        message: what it said, with the type of its exception, or how it ended; one line, as
+            `ValueError: bad shape` or `exit code 17`.
         place: file and line at which it raised, as `train.py:12`; empty if that is not known.
         last_lines: what it last wrote to stderr, oldest first.
-        is_retryable: what it said about itself in its error file; None if nothing.
-        retry_after: seconds that it asked to be waited; None if it did not.
+        is_retryable: whether it said, in its error file, that another start may help (torch's
+            `retryability` there); None if it said nothing about it.
+        retry_after: seconds that it asked there to be waited (`retry_after` beside it); None if it
+            did not.
         started: seconds between the start of the workers and the failure.
         time: when it began, in seconds since the epoch.
-        attempt: how many restarts the job had used.
+        attempt: how many restarts the job had used, those that cost nothing left out.
         failures: all workers that failed by themselves, by global rank, as far as they are told.
     """
 
@@ -103,7 +106,7 @@ class RestartPolicy(Protocol):
     It is asked once for each failure, for the whole job: on the node that leads, or on the only
     one. Another node may lead at the next failure, so it must not keep anything between calls:
     all that it may depend on are its options, which are the same on all nodes, and what it is
-    given. One that raises, or does not answer within a second, is named, and the built-in policy
+    given. One that raises, or does not answer within a second, is named, and the policy `standard`
     decides.
     """
 

@@ -1,0 +1,5 @@
+from __future__ import annotations
+
+from helpers.error_files import child_file
+
+__all__ = ["child_file"]

@@ -1,0 +1,215 @@
+"""What restart policies are told of a failure: from real error files, and real output."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+from plaunch.process import ProcessFailure
+from plaunch.restarts import Cause, RestartPolicy, failure_of
+
+from helpers.programs import run_python
+
+SCRIPT = """
+import sys
+from {module} import record
+
+class Odd:
+    class ConfigError(Exception):
+        pass
+
+@record
+def main():
+    {body}
+
+main()
+"""
+PLAUNCH, TORCH = "plaunch", "torch.distributed.elastic.multiprocessing.errors"
+
+
+def told(failure, **facts):
+    return failure_of({3: failure}, 3, **{"started": 2.0, "attempt": 1, **facts})
+
+
+def run_script(tmp_path, text):
+    """What a script leaves: its exit code, error file and stderr."""
+    path, script = tmp_path / "error.json", tmp_path / "train.py"
+    script.write_text(text)
+    environ = {**os.environ, "TORCHELASTIC_ERROR_FILE": str(path)}
+    done = run_python(script, env=environ)
+    return done.returncode, str(path), done.stderr.splitlines()
+
+
+def recorded(tmp_path, body, module=PLAUNCH):
+    """What policies are told of a script whose main function has this body."""
+    code, path, _ = run_script(tmp_path, SCRIPT.format(module=module, body=body))
+    return told(ProcessFailure(3, 4242, code, path))
+
+
+def unrecorded(tmp_path, text):
+    """What they are told of a script without `record`."""
+    code, _, lines = run_script(tmp_path, text)
+    failure = ProcessFailure(3, 4242, code, "")
+    failure.last_lines = lines
+    return told(failure)
+
+
+# --- error files ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("module", [PLAUNCH, pytest.param(TORCH, marks=pytest.mark.slow)])
+def test_an_exception_that_was_recorded(tmp_path, module) -> None:
+    if module == TORCH:
+        pytest.importorskip("torch")
+    found = recorded(tmp_path, "raise ValueError('bad shape')", module)
+    assert (found.exception, found.message) == ("ValueError", "ValueError: bad shape")
+    assert found.place == "train.py:11"
+    assert (found.is_retryable, found.retry_after) == (None, None)
+    assert (found.cause, found.rank, found.exitcode) == (Cause.WORKER, 3, 1)
+    assert (found.started, found.attempt, found.host) == (2.0, 1, os.uname().nodename)
+
+
+@pytest.mark.parametrize(
+    ("body", "exception", "message"),
+    [
+        ("raise Odd.ConfigError", "Odd.ConfigError", "ConfigError:"),
+        ("raise json.JSONDecodeError('x', 'y', 0)", "json.decoder.JSONDecodeError", "x: line 1"),
+        ("raise KeyError from ValueError('the cause')", "KeyError", "KeyError:"),
+        (
+            "raise RuntimeError('Caught it\\nTraceback:\\n  File \"a.py\", line 7, in b\\nE: no')",
+            "RuntimeError",
+            "RuntimeError: Caught it",
+        ),
+        ("exec(chr(10).join(['def']))", "SyntaxError", "SyntaxError:"),
+    ],
+)
+def test_unusual_exceptions(tmp_path, body, exception, message) -> None:
+    found = recorded(tmp_path, f"import json; {body}")
+    assert found.exception == exception
+    assert message in found.message
+    assert "\n" not in found.message
+    assert found.place == ("<string>:1" if "exec" in body else "train.py:11")
+
+
+def test_the_place_is_the_last_call(tmp_path) -> None:
+    body = "import json; json.loads('{')"
+    assert recorded(tmp_path, body).place.startswith("decoder.py:")
+
+
+@pytest.mark.parametrize(
+    ("message", "exception"),
+    [("RuntimeError: no", "RuntimeError"), ("pkg.Lost: x", "pkg.Lost"), ("CUDA error: x", "")],
+)
+def test_an_error_file_without_a_traceback(child_file, message, exception) -> None:
+    found = told(ProcessFailure(0, 7, 1, child_file({"message": message})))
+    assert (found.exception, found.place, found.message) == (exception, "", message)
+
+
+@pytest.mark.parametrize(
+    ("traits", "expected"),
+    [
+        ({"retryability": "False"}, (False, None)),
+        ({"retryability": True, "retry_after": 60}, (True, 60.0)),
+        ({"retryability": "TRUE", "retry_after": "1.5"}, (True, 1.5)),
+        ({"retryability": "perhaps", "retry_after": "soon"}, (None, None)),
+        ({"retry_after": -1}, (None, None)),
+        ({"retry_after": "nan"}, (None, None)),
+        ({"retry_after": True}, (None, None)),
+        ({"retry_after": "inf"}, (None, 1e9)),
+        ("a text", (None, None)),
+        ([], (None, None)),
+    ],
+)
+def test_what_a_worker_says_about_another_start(child_file, traits, expected) -> None:
+    path = child_file({"message": "gave up", "errorTraits": traits})
+    found = told(ProcessFailure(0, 7, 3, path))
+    assert (found.is_retryable, found.retry_after) == expected
+
+
+@pytest.mark.parametrize("content", [None, {"message": ""}, "half a fi"])
+def test_the_word_that_torch_puts_in_its_mouth_is_not_the_workers(child_file, content) -> None:
+    failure = ProcessFailure(0, 7, 3, "" if content is None else child_file(content))
+    found = told(failure)
+    if content is None:
+        assert failure.error_file_data["errorTraits"]["retryability"] == "False"
+    assert (found.is_retryable, found.exception) == (None, "")
+    assert found.message == "exit code 3"
+
+
+# --- without an error file ------------------------------------------------------------------------
+
+
+def test_a_script_without_record_tells_by_its_traceback(tmp_path) -> None:
+    found = unrecorded(tmp_path, "import sys\n\nprint(undefined)\n")
+    assert found.exception == "NameError"
+    assert found.message == "NameError: name 'undefined' is not defined"
+    assert found.place == "train.py:3"
+    assert found.last_lines[-1] == found.message
+
+
+def test_a_script_that_cannot_be_compiled(tmp_path) -> None:
+    found = unrecorded(tmp_path, "a = 1\nb = = 2\n")
+    assert (found.exception, found.place) == ("SyntaxError", "train.py:2")
+
+
+def test_an_exit_that_no_exception_has_caused(tmp_path) -> None:
+    """What was caught and printed before is not why it ended."""
+    caught = "import traceback\ntry:\n    1 / 0\nexcept Exception:\n    traceback.print_exc()\n"
+    found = unrecorded(tmp_path, f"{caught}raise SystemExit(4)\n")
+    assert (found.exception, found.place, found.message) == ("", "", "exit code 4")
+
+
+def test_lines_that_torch_marks_with_the_rank() -> None:
+    failure = ProcessFailure(0, 7, 1, "")
+    # As if the first lines were lost.
+    failure.last_lines = [
+        '[rank3]:   File "/home/me/train.py", line 12, in <module>',
+        "[rank3]:     main()",
+        "[rank3]: torch.cuda.OutOfMemoryError: CUDA out of memory.",
+        "[rank3]:[W1122 ProcessGroupNCCL.cpp] Warning: not destroyed",
+    ]
+    found = told(failure)
+    assert found.exception == "torch.cuda.OutOfMemoryError"
+    assert found.message == "torch.cuda.OutOfMemoryError: CUDA out of memory."
+    assert found.place == "train.py:12"
+
+
+def test_what_ended_it_by_a_signal() -> None:
+    failure = ProcessFailure(0, 7, -11, "")
+    found = told(failure)
+    assert (found.cause, found.message) == (Cause.WORKER, "killed by SIGSEGV (signal 11)")
+    assert found.time == failure.began < failure.timestamp
+    failure = ProcessFailure(0, 7, -9, "")
+    failure.oom_killed = True
+    assert told(failure).cause is Cause.OUT_OF_MEMORY
+    assert told(failure, cause=Cause.HANG).cause is Cause.HANG
+
+
+def test_a_long_message_is_cut(child_file) -> None:
+    found = told(ProcessFailure(0, 7, 1, child_file({"message": "x" * 5000})))
+    assert len(found.message) == 300
+    assert found.message.endswith("...")
+
+
+# --- the contract ---------------------------------------------------------------------------------
+
+
+def test_all_failed_workers_are_told() -> None:
+    failures = {rank: ProcessFailure(rank, 7 + rank, 1, "") for rank in (3, 1)}
+    found = failure_of(failures, 1, started=1.0, attempt=0)
+    assert (found.rank, dict(found.failures)) == (1, failures)
+
+
+def test_a_policy_is_what_decides() -> None:
+    class Policy:
+        def decide(self, failure, history):
+            return None
+
+    assert isinstance(Policy(), RestartPolicy)
+    assert not isinstance(json, RestartPolicy)
+
+
+def test_importing_it_imports_no_contract() -> None:
+    code = "import sys, plaunch.restarts; print(*(m for m in sys.modules if 'restarts.' in m))"
+    assert run_python("-c", code, check=True).stdout.split() == []
