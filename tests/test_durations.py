@@ -28,6 +28,7 @@ from plaunch.durations import (
     Duration,
     bounded,
     describe_end,
+    format_duration,
     milliseconds,
     waitable,
 )
@@ -459,3 +460,47 @@ def test_a_timer_that_never_expires_goes_through_the_pipe_and_no_time_does_not()
         line = f'{{"pid": 7, "scope_id": "s", "expiration_time": {time}, "signal": 9}}'
         with pytest.raises(ValueError, match="is not a timer request"):
             FileTimerRequest.from_json(line)
+
+
+UNITS = Duration(has_units=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("1h", 3600), ("90s", 90), ("2m30s", 150), ("1.5h", 5400), ("1d2h3m4s", 93784), ("7", 7)],
+)
+def test_a_duration_may_have_units(text, seconds):
+    assert UNITS.parse(text) == seconds
+    assert UNITS.parse(format_duration(seconds)) == seconds
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "h", "1x", "1h30", "30s1h", "1h1h", "-1h", "1e3s", "1 h", "0s", "1h-1s", "²s"),
+        *("9" * 400 + "s", "infs", "inf", "1.2.3s"),
+    ],
+)
+def test_other_texts_are_no_durations_with_units(text):
+    with pytest.raises(ValueError, match="is not a duration such as 90s, 2m30s or 1h, or a number"):
+        UNITS.parse(text)
+
+
+def test_units_are_for_those_who_take_them():
+    with pytest.raises(ValueError, match="is not a number of seconds"):
+        PERIOD.parse("1h")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "gap", "text"),
+    [
+        (0, "", "0s"),
+        (30, " ", "30 s"),
+        (150, " ", "2 m 30 s"),
+        (3600, " ", "1 h"),
+        (90061.5, "", "1d1h1m1.5s"),
+        (0.25, "", "0.25s"),
+    ],
+)
+def test_durations_are_written_with_units(seconds, gap, text):
+    assert format_duration(seconds, gap) == text

@@ -121,6 +121,17 @@ def describe_end(seconds: float) -> str:
     return "never" if math.isinf(seconds) else f"in {seconds:.0f} s"
 
 
+def format_duration(seconds: float, gap: str = "") -> str:
+    """A duration with units: `2m30s`, or `2 m 30 s` with a blank as `gap`."""
+    parts = []
+    for unit, size in _UNITS.items():
+        count = seconds if unit == "s" else seconds // size
+        seconds -= count * size
+        if count:
+            parts.append(f"{count:.12g}{gap}{unit}")
+    return gap.join(parts) or f"0{gap}s"
+
+
 def _plain(number: float) -> str:
     return f"{number:.0f}" if number == round(number) else f"{number:g}"
 
