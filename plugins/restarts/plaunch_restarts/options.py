@@ -1,0 +1,87 @@
+"""The options of the restart policies. Their readers are imported if one of them is given."""
+
+from __future__ import annotations
+
+from plaunch.options import Option
+
+TYPE_CHECKING = False  # as in plaunch itself
+if TYPE_CHECKING:
+    from plaunch_restarts.values import Conditions, CrashLoop, Delay
+
+
+def window(text: str) -> float:
+    """Read `1h`, in seconds."""
+    from plaunch_restarts.values import read_window  # noqa: PLC0415 - if one is given
+
+    return read_window(text)
+
+
+def delay(text: str) -> Delay:
+    """Read `5s`, or `1s:60s`."""
+    from plaunch_restarts.values import read_delay  # noqa: PLC0415 - as above
+
+    return read_delay(text)
+
+
+def conditions(text: str) -> Conditions:
+    """Read `exit:2,exit:64-78,signal:SIGABRT,exception:ConfigError,oom`."""
+    from plaunch_restarts.values import read_conditions  # noqa: PLC0415 - as above
+
+    return read_conditions(text)
+
+
+def crash_loop(text: str) -> CrashLoop:
+    """Read `3/30s`, or `off`."""
+    from plaunch_restarts.values import read_crash_loop  # noqa: PLC0415 - as above
+
+    return read_crash_loop(text)
+
+
+def failure_count(text: str) -> int:
+    """Read a number of failures, from 1."""
+    from plaunch_restarts.values import read_failure_count  # noqa: PLC0415 - as above
+
+    return read_failure_count(text)
+
+
+OPTIONS = (
+    Option(
+        ("--restart-window",),
+        "count only the restarts of this time for --max-restarts, as in 1h (default: all)",
+        metavar="DURATION",
+        read=window,
+    ),
+    Option(
+        ("--restart-delay",),
+        "wait before restarts: 5s each time; 1s:60s doubles from 1 to 60 seconds after a first "
+        "restart at once (default: 0)",
+        metavar="DURATION[:MAX]",
+        read=delay,
+    ),
+    Option(
+        ("--no-restart-on",),
+        "end the job after such a first failure: exit:CODE, exit:A-B, signal:NAME, "
+        "exception:NAME, or a cause: worker, oom, node, hang, health (default: none)",
+        metavar="WHAT,...",
+        read=conditions,
+    ),
+    Option(
+        ("--restart-on",),
+        "end the job after any failure of a worker but these; same form (default: all)",
+        metavar="WHAT,...",
+        read=conditions,
+    ),
+    Option(
+        ("--crash-loop",),
+        "end the job if the same failure comes back so many times in a row within this time of the "
+        "start, as in 3/30s, or off (default: 3/30s with more than 3 restarts, else off)",
+        metavar="N/DURATION",
+        read=crash_loop,
+    ),
+    Option(
+        ("--exclude-node-after",),
+        "go on without a node once so many failures have begun there (default: never)",
+        metavar="N",
+        read=failure_count,
+    ),
+)

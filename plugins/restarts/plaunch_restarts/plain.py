@@ -1,0 +1,52 @@
+"""The policies that do not look at a failure: always and never."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from plaunch.restarts import Decision, RestartAction
+
+from plaunch_restarts.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from plaunch.plugin import PluginContext
+    from plaunch.restarts import Decided, Failure
+
+
+class AlwaysRestartPolicy:
+    """Restarts after every failure, whatever `--max-restarts` is: for services, and for tests.
+
+    Raises:
+        UsageError: there are options of restart policies, other than `--restart-delay`.
+    """
+
+    def __init__(self, context: PluginContext) -> None:
+        self._settings = Settings(context)
+        self._settings.refuse_others("always", "restart_delay")
+
+    def decide(self, failure: Failure, history: Sequence[Decided]) -> Decision:
+        """Restart."""
+        del history
+        return Decision(
+            RestartAction.RESTART,
+            f"restart {failure.attempt + 1} (--restart-policy=always)",
+            delay=self._settings.delay_after(failure.attempt),
+        )
+
+
+class NeverRestartPolicy:
+    """Ends the job at the first failure, whatever `--max-restarts` is.
+
+    Raises:
+        UsageError: there are options of restart policies.
+    """
+
+    def __init__(self, context: PluginContext) -> None:
+        Settings(context).refuse_others("never")
+
+    def decide(self, failure: Failure, history: Sequence[Decided]) -> Decision:
+        """Stop."""
+        del failure, history
+        return Decision(RestartAction.STOP, "no restart (--restart-policy=never)")

@@ -1,0 +1,188 @@
+"""The policy that decides as a good operator would: budgets, delays, crash loops, bad nodes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from plaunch.durations import format_duration
+from plaunch.restarts import Cause, Decision, RestartAction
+
+from plaunch_restarts.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from plaunch.plugin import PluginContext
+    from plaunch.restarts import Decided, Failure
+
+# What happens to the job from outside costs nothing, unless it has a budget of its own.
+_FREE = (Cause.NODE, Cause.HEALTH)
+
+
+class StandardRestartPolicy:
+    """Restarts as often as `--max-restarts` says, unless the failure tells that it is no use.
+
+    Raises:
+        UsageError: the options contradict each other.
+    """
+
+    def __init__(self, context: PluginContext) -> None:
+        self._settings = Settings(context)
+
+    def decide(self, failure: Failure, history: Sequence[Decided]) -> Decision:
+        """What follows a failure, by the options."""
+        reason = self._reason_to_stop(failure)
+        if reason:
+            return _stop(failure, reason)
+        excluded = self._excluded_now(failure, history)
+        if self._is_crash_loop(failure, history, excluded):
+            loop = self._settings.crash_loop
+            return _stop(
+                failure,
+                f"came back {loop.times} times within {format_duration(loop.seconds, ' ')} of the "
+                f"start (--crash-loop={loop})",
+                joint=" ",
+            )
+        counted = [d for d in history if _is_counted(d) and self._is_recent(d.failure, failure)]
+        budget, used = self._budget(failure, counted)
+        if budget is None:
+            text, delay = f"restart that does not count: {_describe(failure)}", 0.0
+        elif used >= budget:
+            return Decision(RestartAction.STOP, self._spent(failure, budget))
+        else:
+            text = self._count(failure, used + 1, budget)
+            delay = self._settings.delay_after(self._total(failure, counted))
+        delay = max(delay, failure.retry_after or 0.0)
+        if delay:
+            text += f", after {delay:.3g} s"
+        if excluded:
+            text += f", without {excluded}: {self._why_excluded(failure)}"
+        return Decision(
+            RestartAction.RESTART,
+            text,
+            delay=delay,
+            without=(excluded,) if excluded else (),
+            costs=budget is not None,
+        )
+
+    # --- no restart at all ------------------------------------------------------------------------
+
+    def _reason_to_stop(self, failure: Failure) -> str:
+        found = self._settings.never.find(failure)
+        if found is not None:
+            return f"no restart after {found} (--no-restart-on)"
+        only = self._settings.only
+        if only is not None and failure.cause not in _FREE and only.find(failure) is None:
+            return f"restarts only after {only} (--restart-on)"
+        if failure.is_retryable is False:
+            return "the worker says that another start would not help"
+        return ""
+
+    def _is_crash_loop(self, failure: Failure, history: Sequence[Decided], excluded: str) -> bool:
+        loop = self._settings.crash_loop
+        if not loop.times or failure.cause in _FREE or len(history) < loop.times - 1:
+            return False
+        row = [d.failure for d in history[len(history) - loop.times + 1 :]] + [failure]
+        if any(one.started > loop.seconds or _sort(one) != _sort(failure) for one in row):
+            return False
+        # All ranks run into an error of the script, and which one is first is chance. Without a
+        # place it may be another fault each time.
+        is_same = failure.place or frozenset.intersection(*map(_ranks, row))
+        # It may be the node's fault; if not, the failure comes back on another one.
+        return bool(is_same) and not (excluded and all(one.host == excluded for one in row))
+
+    # --- how many restarts there are --------------------------------------------------------------
+
+    def _is_recent(self, earlier: Failure, now: Failure) -> bool:
+        window = self._settings.window
+        return window is None or now.time - earlier.time < window
+
+    def _group(self, failure: Failure) -> str:
+        """The cause if it has a budget of its own, else an empty text."""
+        return failure.cause.value if failure.cause.value in self._settings.budgets else ""
+
+    def _budget(self, failure: Failure, counted: Sequence[Decided]) -> tuple[int | None, int]:
+        """How many restarts there are for such a failure, or None, and how many were used."""
+        group = self._group(failure)
+        used = sum(self._group(d.failure) == group for d in counted)
+        if group:
+            return self._settings.budgets[group], used
+        if failure.cause in _FREE:
+            return None, 0
+        if self._settings.window is None:  # the job counts its restarts, even if history is lost
+            used = max(used, failure.attempt - (len(counted) - used))
+        return self._settings.budget, used
+
+    def _total(self, failure: Failure, counted: Sequence[Decided]) -> int:
+        is_all = self._settings.window is None
+        return max(len(counted), failure.attempt) if is_all else len(counted)
+
+    def _count(self, failure: Failure, number: int, budget: int) -> str:
+        group = self._group(failure)
+        return f"restart {number} of {budget}{f' for {group}' if group else ''}{self._within()}"
+
+    def _spent(self, failure: Failure, budget: int) -> str:
+        group = self._group(failure)
+        option = f"{group}:{budget}" if group else str(budget)
+        if not budget:
+            return f"no restart{f' for {group}' if group else ''} (--max-restarts={option})"
+        return f"all restarts are used{self._within()} (--max-restarts={option})"
+
+    def _within(self) -> str:
+        window = self._settings.window
+        return "" if window is None else f" within {format_duration(window, ' ')}"
+
+    # --- nodes to do without ----------------------------------------------------------------------
+
+    def _excluded_now(self, failure: Failure, history: Sequence[Decided]) -> str:
+        """The host that the job goes on without from now on; empty if there is none."""
+        host = failure.host
+        if not host or any(host in d.decision.without for d in history):
+            return ""
+        if failure.cause is Cause.HEALTH:
+            return host
+        limit = self._settings.exclude_after
+        earlier = (d.failure for d in history)
+        count = 1 + sum(self._is_recent(f, failure) and f.host == host for f in earlier)
+        return host if limit is not None and count >= limit else ""
+
+    def _why_excluded(self, failure: Failure) -> str:
+        if failure.cause is Cause.HEALTH:
+            return "it is not healthy"
+        limit = self._settings.exclude_after
+        what = "failure has" if limit == 1 else "failures have"
+        return f"{limit} {what} begun there{self._within()} (--exclude-node-after={limit})"
+
+
+def _stop(failure: Failure, why: str, joint: str = ": ") -> Decision:
+    return Decision(RestartAction.STOP, f"{_describe(failure)}{joint}{why}")
+
+
+def _describe(failure: Failure) -> str:
+    """What has failed, where, and how: `rank 3 on node-b: ValueError: bad shape (train.py:12)`."""
+    where = f"rank {failure.rank}" if failure.rank >= 0 else "the launcher"
+    if failure.cause in _FREE:
+        where = "node"
+    if failure.host:
+        where += f" {failure.host}" if failure.cause in _FREE else f" on {failure.host}"
+    message = failure.message or f"failed ({failure.cause.value})"
+    return f"{where}: {message}{f' ({failure.place})' if failure.place else ''}"
+
+
+def _is_counted(decided: Decided) -> bool:
+    return decided.decision.action is RestartAction.RESTART and decided.decision.costs
+
+
+def _sort(failure: Failure) -> tuple[object, ...]:
+    """What makes two failures the same."""
+    if failure.exception:
+        return failure.cause, failure.exception, failure.place
+    return failure.cause, failure.exitcode
+
+
+def _ranks(failure: Failure) -> frozenset[int]:
+    """The ranks that have failed as the first one has."""
+    others: Iterable[int] = (
+        rank for rank, one in failure.failures.items() if one.exitcode == failure.exitcode
+    )
+    return frozenset({failure.rank, *others})

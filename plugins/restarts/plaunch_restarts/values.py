@@ -1,0 +1,203 @@
+"""The values of the options: what they mean, and how they are read and written."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING, NamedTuple
+
+from plaunch.durations import Duration, format_duration
+from plaunch.numbers import digits, quote
+from plaunch.plugin import did_you_mean
+from plaunch.restarts import Cause
+
+if TYPE_CHECKING:
+    from plaunch.restarts import Failure
+
+_SOME_TIME = Duration(has_units=True)
+_ANY_TIME = Duration(may_be_zero=True, has_units=True)
+_LARGEST_CODE = 255
+_MOST_DOUBLINGS = 64  # from a nanosecond to centuries
+_CAUSES = tuple(cause.value for cause in Cause)
+_BY_A_WORKER = (Cause.WORKER, Cause.OUT_OF_MEMORY)  # those whose end says something
+
+
+class Delay(NamedTuple):
+    """How long to wait before a restart, in seconds: at first, at least later on, at most."""
+
+    first: float
+    least: float
+    most: float
+
+    def __str__(self) -> str:
+        least, most = format_duration(self.least), format_duration(self.most)
+        return least if self.first or not self.most else f"{least}:{most}"
+
+    def seconds(self, used: int, spread: float) -> float:
+        """The seconds before a restart.
+
+        It doubles with each restart. The jitter is one of the job, not of the restart: so jobs that
+        have failed together do not all come back at once, and no delay is below the one before.
+
+        Args:
+            used: how many restarts there were.
+            spread: the jitter, from 0 up to 1.
+        """
+        if used == 0 or self.first:
+            return self.first
+        doubled = self.least * 2.0 ** min(used - 1, _MOST_DOUBLINGS) * (1 + spread)
+        return min(doubled, self.most - (self.most - self.least) * spread / 4)
+
+
+class CrashLoop(NamedTuple):
+    """How often the same failure may come within how many seconds of the start; 0 is for ever."""
+
+    times: int
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"{self.times}/{format_duration(self.seconds)}" if self.times else "off"
+
+
+class Condition(NamedTuple):
+    """One sort of failure, as `exit:64-78`: `low` and `high` are codes or signals."""
+
+    kind: str
+    name: str = ""
+    low: int = 0
+    high: int = 0
+
+    def __str__(self) -> str:
+        if self.kind == "cause":
+            return self.name
+        if self.kind == "exit":
+            return f"exit:{self.low}" + (f"-{self.high}" if self.high > self.low else "")
+        return f"{self.kind}:{self.name}"
+
+    def matches(self, failure: Failure) -> bool:
+        """Whether a failure is of this sort."""
+        if self.kind == "cause":
+            return failure.cause.value == self.name
+        if failure.cause not in _BY_A_WORKER:
+            return False
+        if self.kind == "exception":
+            return f".{failure.exception}".endswith(f".{self.name}")
+        code = -failure.exitcode if self.kind == "signal" else failure.exitcode
+        return self.low <= code <= self.high
+
+    def covers(self, other: Condition) -> bool:
+        """Whether all failures of another sort are of this one as well."""
+        if self.kind != other.kind or self.kind in ("exception", "cause"):
+            return self == other
+        return self.low <= other.low and other.high <= self.high
+
+
+class Conditions(tuple[Condition, ...]):
+    """Several sorts of failures."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return ",".join(map(str, self))
+
+    def find(self, failure: Failure) -> Condition | None:
+        """The first one that a failure is of."""
+        return next((one for one in self if one.matches(failure)), None)
+
+
+def read_window(text: str) -> float:
+    """Read `1h`, in seconds.
+
+    Raises:
+        ValueError: it is no duration above 0.
+    """
+    return _SOME_TIME.parse(text)
+
+
+def read_delay(text: str) -> Delay:
+    """Read `5s`, which is waited each time, or `1s:60s`, least and most.
+
+    Raises:
+        ValueError: a part is no duration, or the first one is longer than the second.
+    """
+    low, colon, high = text.partition(":")
+    if not colon:
+        seconds = _ANY_TIME.parse(text)
+        return Delay(seconds, seconds, seconds)
+    least, most = _SOME_TIME.parse(low), _SOME_TIME.parse(high)
+    if least > most:
+        raise ValueError(f"{quote(text)} has a longest delay below the shortest one")
+    return Delay(0.0, least, most)
+
+
+def read_conditions(text: str) -> Conditions:
+    """Read `exit:2,exit:64-78,signal:SIGABRT,exception:ConfigError,oom`.
+
+    Raises:
+        ValueError: a part is no sort of failure.
+    """
+    return Conditions(_condition(item) for item in text.split(","))
+
+
+def read_crash_loop(text: str) -> CrashLoop:
+    """Read `3/30s`, or `off`.
+
+    Raises:
+        ValueError: it is neither, or would be a loop at the first failure.
+    """
+    if text == "off":
+        return CrashLoop(0, 0.0)
+    count, slash, seconds = text.partition("/")
+    number = digits(count)
+    if not slash or number is None or number < 2:
+        raise ValueError(
+            f"{quote(text)} is not a number of failures from 2 and a duration, such as 3/30s, "
+            "nor off"
+        )
+    return CrashLoop(number, _SOME_TIME.parse(seconds))
+
+
+def read_failure_count(text: str) -> int:
+    """Read a number of failures.
+
+    Raises:
+        ValueError: it is none from 1.
+    """
+    number = digits(text)
+    if not number:
+        raise ValueError(
+            f"{quote(text)} is not a number of failures from 1; leave the option out to exclude no "
+            "node"
+        )
+    return number
+
+
+def _condition(item: str) -> Condition:
+    kind, colon, value = item.partition(":")
+    if not colon and kind in _CAUSES:
+        return Condition("cause", kind)
+    if kind == "exit":
+        first, dash, last = value.partition("-")
+        low = digits(first, _LARGEST_CODE)
+        high = digits(last, _LARGEST_CODE) if dash else low
+        if low and high and low <= high:
+            return Condition(kind, low=low, high=high)
+    elif kind == "signal" and (number := _signal(value)):
+        return Condition(kind, number.name, number, number)
+    elif kind == "exception" and value and all(part.isidentifier() for part in value.split(".")):
+        return Condition(kind, value)
+    raise ValueError(
+        f"{quote(item)} is not exit:CODE or exit:A-B with codes from 1 to {_LARGEST_CODE}, "
+        f"signal:NAME, exception:NAME, or a cause: {', '.join(_CAUSES)}"
+        f"{'' if colon else did_you_mean(item, _CAUSES)}"
+    )
+
+
+def _signal(text: str) -> signal.Signals | None:
+    number = digits(text)
+    name = text.upper()
+    try:
+        if number is not None:
+            return signal.Signals(number)
+        return signal.Signals[name if name.startswith("SIG") else f"SIG{name}"]
+    except (KeyError, ValueError):
+        return None
