@@ -58,6 +58,9 @@ class LaunchConfig(Record):
         shutdown_timeout: how long workers may take to stop before they are killed, in seconds, on
             every path; None takes it from `TORCH_ELASTIC_SHUTDOWN_TIMEOUT`, else 30.
         signal_policy: the name of the signal policy (plaunch's own).
+        restart_policy: the name of the restart policy (plaunch's own).
+        max_restarts_by_cause: how many restarts there are after failures of a cause that does not
+            count for `max_restarts`, as `{"hang": 1}` (plaunch's own).
         worker_env: more environment variables for all workers (plaunch's own).
         keep_daemons: spare what workers leave behind when all of them have succeeded (plaunch's
             own); it is ended otherwise.
@@ -106,6 +109,8 @@ class LaunchConfig(Record):
     virtual_local_rank: bool = False
     shutdown_timeout: float | None = None
     signal_policy: str = defaults.SIGNAL_POLICY
+    restart_policy: str = defaults.RESTART_POLICY
+    max_restarts_by_cause: dict[str, int] = field(default_factory=dict)
     worker_env: dict[str, str] = field(default_factory=dict)
     keep_daemons: bool = False
     exit_barrier_timeout: float = DEFAULT_EXIT_BARRIER_TIMEOUT
@@ -139,6 +144,10 @@ class LaunchConfig(Record):
             raise UsageError(
                 f"max_restarts is {self.max_restarts} (--max-restarts); it cannot be negative"
             )
+        if self.max_restarts_by_cause:
+            from plaunch.restarts.budgets import check_budgets  # noqa: PLC0415 - if there are any
+
+            check_budgets(self.max_restarts_by_cause)
         check_choice("start_method", self.start_method, START_METHODS)
         check_choice("worker_store", self.worker_store, WORKER_STORES)
         if self.node_rank is not None and not 0 <= self.node_rank < self.max_nodes:

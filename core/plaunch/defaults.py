@@ -16,6 +16,7 @@ RENDEZVOUS = "static"
 LOGS_SPECS = "default"
 EVENT_HANDLER = "null"
 SIGNAL_POLICY = "torchrun"
+RESTART_POLICY = "standard"
 
 # The logs spec of a call that brings none, and comes without plugins.
 DIRECT_LOGS_SPECS = "plaunch_logs_default:DefaultLogsSpecs"

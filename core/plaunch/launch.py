@@ -29,6 +29,7 @@ from plaunch.plugin.context import PluginContext
 from plaunch.plugin.extensions import AgentControl, snapshot_of_launch
 from plaunch.plugin.manager import PluginManager
 from plaunch.plugin.registry import LOGS_SPECS, SIGNAL_POLICIES
+from plaunch.plugin.restarting import LaunchRestartPolicy
 from plaunch.process.failures.child_failed import ChildFailedError
 from plaunch.process.streams.api import Traffic
 
@@ -154,6 +155,7 @@ class _Launch:
         self._binder: Binder | None = None
         self._open_store: OpenStore | None = None
         self._starter: Starter | None = None
+        self._restart_policy: LaunchRestartPolicy | None = None
 
     def run(self) -> dict[int, Any]:
         config, manager = self._config, self._manager
@@ -181,6 +183,7 @@ class _Launch:
         create_events = find_events(config, manager, is_wanted=defaults.EVENT_OPTIONS in asked)
         with manager.calling(SIGNAL_POLICIES, config.signal_policy):
             policy = checked_policy(create_policy(context))
+        self._restart_policy = LaunchRestartPolicy(manager, context)
         bounded_specs, policy = manager.bounded(logs_specs, policy, self._has_stop)
         self._extending = manager.create_extensions(context)
         self._binder = manager.worker_binder(context, self._has_stop)

@@ -76,6 +76,7 @@ MODULES: dict[str, tuple[str, ...]] = {
         "wait_for_end",
     ),
     "plaunch.rendezvous": ALL,
+    "plaunch.restarts": ALL,
     "plaunch.scheduling": ALL,
     "plaunch.testing": ALL,
     "plaunch.threads": ("BoundedCall", "start_thread"),

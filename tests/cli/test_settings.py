@@ -234,3 +234,11 @@ def test_the_choices_of_options_are_those_that_a_configuration_takes():
     choices = {option.dest: option.choices for option in options if option.choices}
     assert tuple(choices["worker_store"]) == WORKER_STORES
     assert set(choices["start_method"]) == set(START_METHODS)
+
+
+def test_restarts_may_have_numbers_by_cause():
+    found = config("--max-restarts=3,oom:0,hang:1")
+    assert (found.max_restarts, found.max_restarts_by_cause) == (3, {"hang": 1, "oom": 0})
+    found = config("--max-restarts=4", "--restart-policy=never")
+    assert (found.max_restarts, found.max_restarts_by_cause) == (4, {})
+    assert found.restart_policy == "never"

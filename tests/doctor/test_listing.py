@@ -26,7 +26,7 @@ def test_first_party_plugins_are_ready(site) -> None:
     rows = list_plugins(environ={}, path=site.path)
     kinds = [(kind, [row.name for row in of]) for kind, of in groupby(rows, lambda row: row.kind)]
     options = "chaos completion devices doctor dry_run events failure_bundle preload"
-    more = "schedulers settings_file signals status testing timer worker_store"
+    more = "restarts schedulers settings_file signals status testing timer worker_store"
     assert kinds == [
         ("options", [*options.split(), *more.split()]),
         ("rendezvous", ["c10d", "etcd", "etcd-v2", "static"]),
@@ -34,6 +34,7 @@ def test_first_party_plugins_are_ready(site) -> None:
         ("event_handlers", ["console", "jsonl", "null", "otel"]),
         ("device_counts", ["auto", "cpu", "gpu", "xpu"]),
         ("signal_policies", ["notify", "torchrun"]),
+        ("restart_policies", ["always", "never", "standard"]),
         ("schedulers", ["kubernetes", "mpi", "none", "slurm"]),
     ]
     assert {(row.distribution, row.status, row.detail, row.rivals) for row in rows} == {

@@ -291,6 +291,7 @@ NOTHING = {
     "device_counts": "--nproc-per-node",
     "schedulers": "--scheduler",
     "signal_policies": "--signal-policy",
+    "restart_policies": "--restart-policy",
     "event_handlers": "--event-log-handler",
     "rendezvous": "--rdzv-backend",
 }

@@ -12,6 +12,7 @@ KEPT = {
     "plaunch.event_handlers": "null = plaunch_events.null:NullEventHandler",
     "plaunch.device_counts": "cpu = plaunch_devices:count_cpu",
     "plaunch.signal_policies": "torchrun = plaunch_signals.torchrun:TorchrunSignalPolicy",
+    "plaunch.restart_policies": "standard = plaunch_restarts.standard:StandardRestartPolicy",
     "plaunch.options": "dry_run = plaunch_dry_run.options",
     "plaunch.schedulers": "none = plaunch_schedulers.none:find_no_allocation",
 }

@@ -20,6 +20,7 @@ from plaunch.plugin.registry import (
     KINDS,
     LOGS_SPECS,
     RENDEZVOUS,
+    RESTART_POLICIES,
     SCHEDULERS,
     SIGNAL_POLICIES,
 )
@@ -63,6 +64,7 @@ def test_the_house_is_built_from_its_own_bricks() -> None:
         "event_handlers": ["console", "jsonl", "null", "otel"],
         "device_counts": ["auto", "cpu", "gpu", "xpu"],
         "signal_policies": ["notify", "torchrun"],
+        "restart_policies": ["always", "never", "standard"],
         "schedulers": ["kubernetes", "mpi", "none", "slurm"],
     }
     for kind in KINDS:
@@ -77,6 +79,7 @@ def test_both_forms_of_every_kind(checked_in) -> None:
         (LOGS_SPECS, "AcmeLogsSpecs"),
         (EVENT_HANDLERS, "AcmeEventHandler"),
         (SIGNAL_POLICIES, "create_policy"),
+        (RESTART_POLICIES, "create_restart_policy"),
         (RENDEZVOUS, "create_handler"),
         (SCHEDULERS, "find_allocation"),
     ]:

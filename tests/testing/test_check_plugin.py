@@ -74,6 +74,21 @@ class Policy:
     def action(self, signum):
         return self._actions[signum]                                        # fault 3
 """
+RESTART_POLICY = """
+import plaunch
+from plaunch.restarts import Decision, RestartAction
+
+class Policy:
+    def __init__(self, context):
+        self._host = context.host
+
+    def decide(self, failure, history):
+        if history:
+            history.pop()                                                   # fault 1
+        if failure.exitcode == 2:
+            return Decision(RestartAction.STOP)                             # fault 2: no reason
+        return Decision(RestartAction.RESTART, f"so says {self._host}")     # fault 3
+"""
 SCHEDULER = """
 import os, plaunch
 from plaunch.scheduling import Allocation
@@ -155,6 +170,14 @@ FAULTS = {
             "its signals can be handled": "no process can handle SIGKILL",
             "its signals are signals": "it gives one twice",
             "it answers for every other signal": "KeyError",
+        },
+    ),
+    "restart_policies": (
+        *(RESTART_POLICY, "Policy"),
+        {
+            "it changes nothing that it is given": "it has changed the history",
+            "a stop says why": "gives no reason",
+            "it says the same on every node": "so says node1",
         },
     ),
     "schedulers": (

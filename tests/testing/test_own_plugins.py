@@ -10,6 +10,7 @@ from plaunch.plugin import (
     EVENT_HANDLERS,
     LOGS_SPECS,
     RENDEZVOUS,
+    RESTART_POLICIES,
     SCHEDULERS,
     SIGNAL_POLICIES,
 )
@@ -20,6 +21,7 @@ from plaunch_testing.conformance import (
     EventHandlerConformance,
     LogsSpecsConformance,
     RendezvousHandlerConformance,
+    RestartPolicyConformance,
     SchedulerConformance,
     SignalPolicyConformance,
     StarterConformance,
@@ -47,6 +49,9 @@ TestLogsSpecs = each(LogsSpecsConformance, LOGS_SPECS, "default")
 TestEventHandlers = each(EventHandlerConformance, EVENT_HANDLERS, "null", "console", "jsonl")
 TestDeviceCounts = each(DeviceCounterConformance, DEVICE_COUNTS, "auto", "cpu", "gpu", "xpu")
 TestSignalPolicies = each(SignalPolicyConformance, SIGNAL_POLICIES, "torchrun", "notify")
+TestRestartPolicies = each(
+    RestartPolicyConformance, RESTART_POLICIES, "standard", "always", "never"
+)
 TestStatic = each(RendezvousHandlerConformance, RENDEZVOUS, "static")
 TestStatic.backend = "static"
 
@@ -55,6 +60,21 @@ class TestJsonlWithOptions(each(EventHandlerConformance, EVENT_HANDLERS, "jsonl"
     @pytest.fixture(autouse=True)
     def _options(self, tmp_path):
         self.options = {"path": str(tmp_path / "events.jsonl"), "max_bytes": "2k", "keep": "1"}
+
+
+class TestStandardWithOptions(each(RestartPolicyConformance, RESTART_POLICIES, "standard")):
+    settings: ClassVar[dict[str, object]] = {
+        "max_restarts": 50,
+        "max_restarts_by_cause": {"hang": 1, "node": 2},
+    }
+    options: ClassVar[dict[str, object]] = {
+        "restart_window": "1h",
+        "restart_delay": "1s:60s",
+        "no_restart_on": "exit:255,exception:ConfigError",
+        "restart_on": "worker,signal:SIGKILL",
+        "crash_loop": "2/5m",
+        "exclude_node_after": 2,
+    }
 
 
 class TestNotifyOfOthers(each(SignalPolicyConformance, SIGNAL_POLICIES, "notify")):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from typing import TYPE_CHECKING, Any
 
 from plaunch import defaults
@@ -110,12 +111,18 @@ class Invocation:
         Raises:
             PlaunchError: one of them cannot be loaded, or is not there.
         """
+        from plaunch.plugin.context import PluginContext  # noqa: PLC0415 - as above
         from plaunch.plugin.registry import RENDEZVOUS, SIGNAL_POLICIES  # noqa: PLC0415
+        from plaunch.plugin.restarting import LaunchRestartPolicy  # noqa: PLC0415
 
         manager.get(RENDEZVOUS, config.rdzv_backend)
         defaults.load_default(defaults.EVENTS)(config, manager)
         manager.get(SIGNAL_POLICIES, config.signal_policy)
         manager.use_options(config.options)
+        host, settings = os.uname().nodename, config.settings()
+        LaunchRestartPolicy(
+            manager, PluginContext(config.run_id, config.role, host, settings=settings)
+        )
 
     @contextlib.contextmanager
     def blaming(self) -> Iterator[None]:

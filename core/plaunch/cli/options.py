@@ -10,6 +10,16 @@ from plaunch.durations import LIMIT, PATIENCE, PERIOD
 from plaunch.options import Option, integer, port, port_range, seconds, words
 from plaunch.process.stopping.signals import DEFAULT_SIGNALS
 
+
+def max_restarts(text: str) -> int | str:
+    """Read a number of restarts; with others for causes behind it, it stays a text."""
+    if "," not in text and ":" not in text:
+        return integer(text)
+    from plaunch.restarts.budgets import format_budgets, parse_budgets  # noqa: PLC0415 - if given
+
+    return format_budgets(*parse_budgets(text))
+
+
 NODES = (
     Option(
         ("--nnodes",),
@@ -139,10 +149,19 @@ SCRIPT = (
 SUPERVISION = (
     Option(
         ("--max-restarts",),
-        "how many times all workers may be restarted after a failure (default: 0)",
+        "how many times all workers may be restarted after a failure; a cause with a number of its "
+        "own does not count for it, as in 3,hang:1,oom:0 (default: 0)",
         default=0,
-        metavar="N",
-        read=integer,
+        metavar="N[,CAUSE:N,...]",
+        read=max_restarts,
+    ),
+    Option(
+        ("--restart-policy",),
+        "what decides about restarts: standard, always, never, or a plugin's name (default: "
+        "standard)",
+        default=defaults.RESTART_POLICY,
+        metavar="NAME",
+        plugins="restart_policies",
     ),
     Option(
         ("--monitor-interval",),

@@ -62,6 +62,12 @@ def config_from_args(args: Arguments, manager: PluginManager) -> LaunchConfig:
     rdzv_configs: dict[str, object] = dict(parse_rdzv_conf(args.rdzv_conf))
     if traits.has_given_ranks:
         rdzv_configs["rank"] = 0 if args.node_rank is None else args.node_rank
+    max_restarts = args.max_restarts
+    by_cause: dict[str, int] = {}
+    if isinstance(max_restarts, str):
+        from plaunch.restarts.budgets import parse_budgets  # noqa: PLC0415 - if there are any
+
+        max_restarts, by_cause = parse_budgets(max_restarts)
     worker_env: dict[str, str] = {}
     if nproc > 1 and "OMP_NUM_THREADS" not in os.environ:
         # torchrun's choice: one thread each, so that workers do not fight over the cores.
@@ -76,6 +82,8 @@ def config_from_args(args: Arguments, manager: PluginManager) -> LaunchConfig:
             "logs_specs": _logs_specs(args, manager),
             "run_id": _run_id(args, traits.is_single_node and max_nodes == 1),
             "rdzv_configs": rdzv_configs,
+            "max_restarts": max_restarts,
+            "max_restarts_by_cause": by_cause,
             "worker_env": worker_env,
             "options": _of_plugins(args),
         }

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from plaunch.plugin.factories import EventHandlerFactory as EventHandlerFactory
     from plaunch.plugin.factories import LogsSpecsFactory as LogsSpecsFactory
     from plaunch.plugin.factories import RendezvousFactory as RendezvousFactory
+    from plaunch.plugin.factories import RestartPolicyFactory as RestartPolicyFactory
     from plaunch.plugin.factories import Scheduler as Scheduler
     from plaunch.plugin.factories import SignalPolicyFactory as SignalPolicyFactory
     from plaunch.plugin.hookspecs import hookimpl as hookimpl
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from plaunch.plugin.registry import LIFECYCLE as LIFECYCLE
     from plaunch.plugin.registry import LOGS_SPECS as LOGS_SPECS
     from plaunch.plugin.registry import RENDEZVOUS as RENDEZVOUS
+    from plaunch.plugin.registry import RESTART_POLICIES as RESTART_POLICIES
     from plaunch.plugin.registry import SCHEDULERS as SCHEDULERS
     from plaunch.plugin.registry import SIGNAL_POLICIES as SIGNAL_POLICIES
     from plaunch.plugin.registry import WITH_OPTIONS as WITH_OPTIONS
@@ -50,12 +52,12 @@ __getattr__, __dir__, __all__ = attach(
         ".manager": "PluginManager",
         ".options": "PluginOptions",
         ".factories": (
-            "DeviceCounter EventHandlerFactory LogsSpecsFactory RendezvousFactory Scheduler "
-            "SignalPolicyFactory"
+            "DeviceCounter EventHandlerFactory LogsSpecsFactory RendezvousFactory "
+            "RestartPolicyFactory Scheduler SignalPolicyFactory"
         ),
         ".registry": (
             "ALL_KINDS DEVICE_COUNTS EVENT_HANDLERS KINDS LIFECYCLE LOGS_SPECS RENDEZVOUS "
-            "SCHEDULERS SIGNAL_POLICIES WITH_OPTIONS Kind"
+            "RESTART_POLICIES SCHEDULERS SIGNAL_POLICIES WITH_OPTIONS Kind"
         ),
     },
 )

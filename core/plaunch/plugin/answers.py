@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from plaunch.process.stopping.signals import SignalPolicy
     from plaunch.rendezvous.api import RendezvousHandler
+    from plaunch.restarts.api import RestartPolicy
 
     T = TypeVar("T")
 
@@ -28,6 +29,11 @@ def checked_count(answer: Any) -> int:
 def checked_policy(answer: SignalPolicy) -> SignalPolicy:
     """The signal policy that was made."""
     return _with_methods(answer, "signals", "action")
+
+
+def checked_restart_policy(answer: RestartPolicy) -> RestartPolicy:
+    """The restart policy that was made."""
+    return _with_methods(answer, "decide")
 
 
 def checked_handler(answer: RendezvousHandler) -> RendezvousHandler:

@@ -22,7 +22,8 @@ class PluginContext(Value):
         log_dir: the base log directory that the user gave, or None.
         settings: the fields of the launch's `LaunchConfig`, by name.
         options: options given for this component alone; empty where there are none. Event handlers
-            have texts by key; plugins with options of their own, their values by attribute.
+            have texts by key; plugins with options of their own, their values by attribute; restart
+            policies, those of all options that their package declares.
         run_dir: the folder of this launch below `log_dir`, if there is one; only event handlers
             get it.
     """

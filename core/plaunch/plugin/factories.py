@@ -10,6 +10,7 @@ from plaunch.process.stopping.signals import SignalPolicy
 from plaunch.process.streams.logs import LogsSpecs
 from plaunch.rendezvous.api import RendezvousHandler
 from plaunch.rendezvous.parameters import RendezvousParameters
+from plaunch.restarts.api import RestartPolicy
 from plaunch.scheduling import Allocation
 
 RendezvousFactory = Callable[[RendezvousParameters], RendezvousHandler]
@@ -17,4 +18,5 @@ LogsSpecsFactory = type[LogsSpecs]
 EventHandlerFactory = Callable[[PluginContext], EventHandler]
 DeviceCounter = Callable[[], int]
 SignalPolicyFactory = Callable[[PluginContext], SignalPolicy]
+RestartPolicyFactory = Callable[[PluginContext], RestartPolicy]
 Scheduler = Callable[[Mapping[str, str]], Allocation]

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         EventHandlerFactory,
         LogsSpecsFactory,
         RendezvousFactory,
+        RestartPolicyFactory,
         Scheduler,
         SignalPolicyFactory,
     )
@@ -105,6 +106,20 @@ def plaunch_signal_policies() -> Mapping[str, SignalPolicyFactory]:  # type: ign
     Parameters: none.
     Result: factories by name; the chosen one is called once with a `PluginContext` and returns a
     `SignalPolicy`.
+    Process: the launcher.
+    """
+
+
+@hookspec
+def plaunch_restart_policies() -> Mapping[str, RestartPolicyFactory]:  # type: ignore[empty-body]
+    """Offer restart policies, which decide what follows a failure.
+
+    Called: once per launch, when a restart policy is looked up by name; for the default one, only
+    if an option of it is given, or once something has failed.
+    Parameters: none.
+    Result: factories by name; the chosen one is called once with a `PluginContext`, whose `options`
+    are those that its package declares, and returns a `RestartPolicy`. It raises `UsageError` for
+    options that cannot be meant.
     Process: the launcher.
     """
 

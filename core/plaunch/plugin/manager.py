@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from typing import TYPE_CHECKING, Any, cast
 
 from plaunch.agent.worker_store import open_default_store
@@ -16,7 +17,12 @@ from plaunch.plugin.installed import Installed
 from plaunch.plugin.loader import PluginLoader
 from plaunch.plugin.loading import checked
 from plaunch.plugin.notifier import Notifier
-from plaunch.plugin.options import PluginOptions, find_options, resolve_options
+from plaunch.plugin.options import (
+    PluginOptions,
+    find_options,
+    options_of_package,
+    resolve_options,
+)
 from plaunch.plugin.registry import (
     GROUPS,
     LOGS_SPECS,
@@ -35,6 +41,7 @@ if TYPE_CHECKING:
     from plaunch.agent.notifications import Notification
     from plaunch.agent.worker import WorkerInfo
     from plaunch.agent.worker_store import OpenStore
+    from plaunch.options import Option
     from plaunch.plugin.calls import Implementation
     from plaunch.plugin.context import PluginContext
     from plaunch.plugin.culprits import Culprits
@@ -107,7 +114,9 @@ class PluginManager:
             UsageError: the plugin is blocked.
             PluginLoadError: the plugin cannot be loaded, or does not offer its own name.
         """
-        plugin, bare = self._provider(kind, name)
+        plugin, bare = self._find(kind, name)
+        if isinstance(plugin, EntryPoint):
+            plugin = self._loader.load(kind, plugin)
         offers = self._loader.offers(plugin, kind)
         if bare not in offers:
             offered = ", ".join(map(repr, sorted(offers))) or f"nothing in {kind.hook}"
@@ -142,6 +151,29 @@ class PluginManager:
         """The distribution, version and module of what `get` has given; empty for plaunch's own."""
         given = self._chosen.get((kind.name, name))
         return "" if given is None else given.source.origin
+
+    def own_options(
+        self, kind: Kind[Any], name: str, values: Mapping[str, object]
+    ) -> list[tuple[Option, object]]:
+        """The options that the package of plugin `name` of `kind` declares, each with its value.
+
+        It does not load the plugin. `values` are the options that are given, by attribute.
+
+        Raises:
+            UsageError: no plugin offers the name, or a value cannot be one of its option.
+        """
+        found, _ = self._find(kind, name)
+        module = found.value if isinstance(found, EntryPoint) else found.source.module
+        package = re.split(r"[.:[\s]", module, maxsplit=1)[0]
+        return list(options_of_package(self.plugin_options(), package, values, os.environ))
+
+    def check_name(self, kind: Kind[Any], name: str) -> None:
+        """See whether plugin `name` of `kind` can be selected; does not load it.
+
+        Raises:
+            UsageError: it is unknown, blocked, or offered by several.
+        """
+        self._find(kind, name)
 
     def names(self, kind: Kind[Any]) -> list[str]:
         """All names of `kind` that can be selected, sorted; imports nothing."""
@@ -320,8 +352,11 @@ class PluginManager:
 
     # ----------------------------------------------------------------------------------------------
 
-    def _provider(self, kind: Kind[Any], name: str) -> tuple[Registration, str]:
-        """Who offers a name, and how it calls that, which users may write with a distribution."""
+    def _find(self, kind: Kind[Any], name: str) -> tuple[Registration | EntryPoint, str]:
+        """Who offers a name, and how it calls that, which users may write with a distribution.
+
+        It is an entry point if it is not loaded for anything else.
+        """
         in_code = [one for one, bare in self._loader.offered(kind, in_code=True) if bare == name]
         if len(in_code) > 1:
             raise DuplicateNameError(
@@ -341,7 +376,7 @@ class PluginManager:
             raise self._installed.refusal(kind, name, self.names(kind))
         if entry.group == kind.hook:
             return self._loader.registrations[entry.value], entry.name
-        return self._loader.load(kind, entry), entry.name
+        return entry, entry.name
 
     def _last_chosen(self, kind: Kind[Any]) -> Registration | None:
         """Who has given the last one of a kind that was chosen; None for plaunch's own."""

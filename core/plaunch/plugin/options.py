@@ -11,7 +11,7 @@ from plaunch.options import Option
 from plaunch.plugin.registry import WITH_OPTIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from plaunch.plugin.entry_points import EntryPoint
     from plaunch.plugin.selection import Selection
@@ -94,6 +94,30 @@ def find_options(
         except PluginLoadError as error:
             problems.append(str(error))
     return found, problems
+
+
+def options_of_package(
+    declared: Iterable[PluginOptions],
+    package: str,
+    values: Mapping[str, object],
+    environ: Mapping[str, str],
+) -> Iterator[tuple[Option, object]]:
+    """The options that an import package declares, each with its value, given or not.
+
+    Args:
+        declared: the options that there are.
+        package: the name of the package.
+        values: the options that are given, by attribute.
+        environ: the environment variables.
+
+    Raises:
+        UsageError: a value cannot be one of its option.
+    """
+    for plugin in declared:
+        if plugin.module.partition(".")[0] == package:
+            own = {o.dest: values[o.dest] for o in plugin.options if o.dest in values}
+            resolved = resolve_options([plugin], own, environ).get(plugin.name, {})
+            yield from ((o, resolved.get(o.dest, o.default)) for o in plugin.options)
 
 
 def resolve_options(

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         EventHandlerFactory,
         LogsSpecsFactory,
         RendezvousFactory,
+        RestartPolicyFactory,
         Scheduler,
         SignalPolicyFactory,
     )
@@ -81,6 +82,13 @@ SIGNAL_POLICIES: Kind[SignalPolicyFactory] = Kind(
     flag="--signal-policy",
     hook="plaunch_signal_policies",
 )
+RESTART_POLICIES: Kind[RestartPolicyFactory] = Kind(
+    name="restart_policies",
+    label="restart policy",
+    groups=("plaunch.restart_policies",),
+    flag="--restart-policy",
+    hook="plaunch_restart_policies",
+)
 SCHEDULERS: Kind[Scheduler] = Kind(
     name="schedulers",
     label="scheduler",
@@ -94,6 +102,7 @@ KINDS: tuple[Kind[Any], ...] = (
     EVENT_HANDLERS,
     DEVICE_COUNTS,
     SIGNAL_POLICIES,
+    RESTART_POLICIES,
     SCHEDULERS,
 )
 

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 # counter may have to ask torch.
 SETTINGS_TIMEOUT = 20.0
 _WHAT = "settings"
-_CHOSEN = ("rendezvous", "logs_specs", "event_handlers", "signal_policies")
-_OPTIONS = ("rdzv_backend", "logs_specs", "event_log_handler", "signal_policy")
+_CHOSEN = ("rendezvous", "logs_specs", "event_handlers", "signal_policies", "restart_policies")
+_OPTIONS = ("rdzv_backend", "logs_specs", "event_log_handler", "signal_policy", "restart_policy")
 _ALSO_CHOSEN = {"device_counts": "nproc_per_node", "schedulers": "scheduler"}
 
 

@@ -14,6 +14,7 @@ from plaunch.plugin import (
     KINDS,
     LIFECYCLE,
     RENDEZVOUS,
+    RESTART_POLICIES,
     WITH_OPTIONS,
     PluginContext,
     suggest,
@@ -255,6 +256,9 @@ def _subject(manager: PluginManager, kind: Kind[Any], name: str, given: Given) -
     options: Mapping[str, object] = {}
     if kind is EVENT_HANDLERS:
         _, options = find_event_handlers(manager, name, given.event_conf)[name]
+    if kind is RESTART_POLICIES:
+        own = manager.own_options(kind, name, given.options)
+        options = {option.dest: value for option, value in own}
     return Subject(
         kind,
         bare,

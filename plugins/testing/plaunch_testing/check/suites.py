@@ -20,6 +20,7 @@ from plaunch_testing.conformance import (
     OptionsConformance,
     RendezvousConformance,
     RendezvousHandlerConformance,
+    RestartPolicyConformance,
     SchedulerConformance,
     SignalPolicyConformance,
     StarterConformance,
@@ -90,6 +91,12 @@ class Test_signal_policies(_Chosen, SignalPolicyConformance):  # noqa: N801
     """The checks of a signal policy."""
 
     kind = "signal_policies"
+
+
+class Test_restart_policies(_Chosen, RestartPolicyConformance):  # noqa: N801
+    """The checks of a restart policy."""
+
+    kind = "restart_policies"
 
 
 class Test_schedulers(_Chosen, SchedulerConformance):  # noqa: N801

@@ -52,6 +52,9 @@ from plaunch_testing.conformance.options import (  # noqa: E402
 from plaunch_testing.conformance.rendezvous_handlers import (  # noqa: E402
     RendezvousHandlerConformance as RendezvousHandlerConformance,
 )
+from plaunch_testing.conformance.restart_policies import (  # noqa: E402
+    RestartPolicyConformance as RestartPolicyConformance,
+)
 from plaunch_testing.conformance.schedulers import (  # noqa: E402
     SchedulerConformance as SchedulerConformance,
 )

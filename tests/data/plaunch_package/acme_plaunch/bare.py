@@ -3,6 +3,7 @@
 import signal
 
 from plaunch.process import LogsDest, LogsSpecs, SignalAction
+from plaunch.restarts import Decision, RestartAction
 from plaunch.scheduling import Allocation
 
 
@@ -37,6 +38,15 @@ class AcmePolicy:
 
 def create_policy(context):
     return AcmePolicy()
+
+
+class AcmeRestartPolicy:
+    def decide(self, failure, history):
+        return Decision(RestartAction.STOP, "acme has no time")
+
+
+def create_restart_policy(context):
+    return AcmeRestartPolicy()
 
 
 def find_allocation(environ):

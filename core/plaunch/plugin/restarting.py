@@ -1,0 +1,167 @@
+"""The restart policy of a launch: made when it must be, asked with a limit, replaced if it fails.
+
+A launch without failures imports nothing of the default policy.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from plaunch import defaults
+from plaunch.errors import PluginError, SignalException, UsageError
+from plaunch.plugin.answers import checked_restart_policy
+from plaunch.plugin.calls import NotReturnedError, bounded_call, one_line
+from plaunch.plugin.registry import RESTART_POLICIES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from plaunch.options import Option
+    from plaunch.plugin.context import PluginContext
+    from plaunch.plugin.manager import PluginManager
+    from plaunch.restarts.api import Decided, Decision, Failure, RestartPolicy
+
+logger = logging.getLogger("plaunch")
+
+BOUND = 1.0  # seconds that a policy may think about one failure
+
+
+class LaunchRestartPolicy:
+    """Decides what follows the failures of one launch, by the policy that its settings name.
+
+    A policy that raises, decides something that cannot be, or has not answered within a second is
+    named in a warning, and `standard` decides. One that was too slow is not asked again.
+
+    Args:
+        manager: finds the policies.
+        context: the launch; its settings have the policy's name and the options that are given.
+
+    Raises:
+        UsageError: no policy has the name, or one of its options cannot be used.
+        PluginError: the policy cannot be loaded or made.
+    """
+
+    def __init__(self, manager: PluginManager, context: PluginContext) -> None:
+        self._manager = manager
+        self._context = context
+        self._made: dict[str, RestartPolicy] = {}
+        self._slow: set[str] = set()
+        self.name = str(context.settings.get("restart_policy", defaults.RESTART_POLICY))
+        self._names = tuple(dict.fromkeys((self.name, defaults.RESTART_POLICY)))
+        manager.check_name(RESTART_POLICIES, self.name)
+        if self.name != defaults.RESTART_POLICY:
+            self._policy(self.name)
+        if self._is_set():  # else nothing can be wrong with the default policy
+            self._policy(defaults.RESTART_POLICY)
+
+    def shared_settings(self) -> dict[str, str]:
+        """What must be the same on all nodes of a job: options and their values, as texts.
+
+        An option with its default is left out.
+        """
+        settings = self._context.settings
+        shared = {RESTART_POLICIES.flag: self.name}
+        by_cause: Any = settings.get("max_restarts_by_cause")
+        if by_cause:
+            from plaunch.restarts.budgets import format_budgets  # noqa: PLC0415 - if there are any
+
+            total: Any = settings["max_restarts"]
+            shared["--max-restarts"] = format_budgets(total, by_cause)
+        if self._names[1:] or self._values():
+            for option, value in itertools.chain(*map(self._own_options, self._names)):
+                if value != option.default:
+                    shared[option.names[-1]] = str(value)
+        return shared
+
+    def decide(self, failure: Failure, history: Sequence[Decided]) -> Decision:
+        """What follows a failure; see `RestartPolicy`. No policy makes it fail.
+
+        Should none of them answer, `--max-restarts` alone counts, as in torchrun.
+        """
+        for name, other in zip(self._names, (*self._names[1:], ""), strict=True):
+            if name in self._slow:
+                continue
+            instead = f"the restart policy {other!r}" if other else "--max-restarts alone"
+            try:
+                return self._ask(name, failure, history)
+            except SignalException:
+                raise
+            except NotReturnedError as error:
+                self._slow.add(name)
+                logger.warning("%s; %s decides from now on", error, instead)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the job needs a decision
+                text = str(error) if isinstance(error, PluginError) else one_line(error)
+                logger.warning("%s; %s decides instead", text, instead)
+        return self._count(failure)
+
+    def _ask(self, name: str, failure: Failure, history: Sequence[Decided]) -> Decision:
+        policy = self._policy(name)
+        origin = self._manager.origin(RESTART_POLICIES, name)
+        who = f"{RESTART_POLICIES.label} {name!r} ({origin or RESTART_POLICIES.flag})"
+        decision = bounded_call(who, "decide", lambda: policy.decide(failure, history), BOUND)
+        return _checked(decision, who)
+
+    def _policy(self, name: str) -> RestartPolicy:
+        if name not in self._made:
+            create = self._manager.get(RESTART_POLICIES, name)
+            options = {option.dest: value for option, value in self._own_options(name)}
+            context = replace(self._context, options=options)
+            with self._manager.calling(RESTART_POLICIES, name):
+                self._made[name] = checked_restart_policy(create(context))
+        return self._made[name]
+
+    def _own_options(self, name: str) -> list[tuple[Option, object]]:
+        return self._manager.own_options(RESTART_POLICIES, name, self._values())
+
+    def _is_set(self) -> bool:
+        """Whether an option of the default policy is given."""
+        values, name = self._values(), defaults.RESTART_POLICY
+        return bool(values) and any(o.dest in values for o, _ in self._own_options(name))
+
+    def _values(self) -> dict[str, object]:
+        values: Any = self._context.settings.get("options", {})
+        return {**values}
+
+    def _count(self, failure: Failure) -> Decision:
+        from plaunch.restarts.api import Decision, RestartAction  # noqa: PLC0415 - failures only
+
+        total: Any = self._context.settings.get("max_restarts", 0)
+        if failure.attempt >= total:
+            return Decision(RestartAction.STOP, f"no restart is left (--max-restarts={total})")
+        return Decision(RestartAction.RESTART, f"restart {failure.attempt + 1} of {total}")
+
+
+def _checked(decision: Any, who: str) -> Decision:
+    """What a policy has decided, if it can be done; its reason becomes one line.
+
+    Raises:
+        PluginError: it cannot.
+    """
+    from plaunch.durations import Duration  # noqa: PLC0415 - failures only
+    from plaunch.restarts.api import Decision, RestartAction  # noqa: PLC0415 - as above
+
+    if not isinstance(decision, Decision):
+        raise PluginError(f"{who} decided {decision!r}, which is no Decision")
+    wrong = ""
+    if not isinstance(decision.action, RestartAction):
+        wrong = f"the action {decision.action!r}"
+    elif not isinstance(decision.reason, str):
+        wrong = f"the reason {decision.reason!r}"
+    elif not _are_names(decision.without):
+        wrong = f"hosts to do without {decision.without!r}"
+    if wrong:
+        raise PluginError(f"{who} gave {wrong}, which cannot be")
+    try:
+        Duration(may_be_zero=True).check(decision.delay, "the delay")
+    except UsageError as error:
+        raise PluginError(f"{who} gave an answer that cannot be: {error}") from None
+    return replace(
+        decision, reason=" ".join(decision.reason.split()), without=tuple(decision.without)
+    )
+
+
+def _are_names(value: object) -> bool:
+    return isinstance(value, (tuple, list)) and all(isinstance(item, str) for item in value)

@@ -1,0 +1,193 @@
+"""What every restart policy must do."""
+
+from __future__ import annotations
+
+import copy
+import random
+import time
+from typing import TYPE_CHECKING
+from unittest import mock
+
+import pytest
+from plaunch.durations import LONGEST
+from plaunch.process import ProcessFailure
+from plaunch.restarts import Cause, Decided, Decision, Failure, RestartAction, RestartPolicy
+
+from plaunch_testing.conformance.plugin_suite import PluginSuite
+from plaunch_testing.conformance.surroundings import within
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from plaunch.plugin import RestartPolicyFactory
+
+_SECONDS = 1.0  # how long a job waits for a decision
+_DAY = 86400.0
+_HISTORIES = 20
+_LONG_HISTORY = 2000
+_TEXTS = ("", "ValueError: bad shape", "ключ\udcff", "a" * 300, "%s {0} \\")
+
+
+class RestartPolicyConformance(PluginSuite):
+    """Derive from it, say what the `plugin` is, and let pytest collect the class.
+
+    `settings` are the fields of the launch that the policy needs with other values than their
+    defaults, `options` those that its own package declares.
+    """
+
+    def plugin(self) -> RestartPolicyFactory:
+        """What the policy's name gives; to be overridden."""
+        raise NotImplementedError
+
+    def create(self, host: str = "node0", **settings: object) -> RestartPolicy:
+        """Create the policy on a node of a launch with these settings."""
+        context = self.context()
+        context = self.context(host=host, settings={**context.settings, **settings})
+        policy: RestartPolicy = self.call("creating it", self.thing, context)
+        return policy
+
+    def decide(
+        self, policy: RestartPolicy, failure: Failure, history: Sequence[Decided] = ()
+    ) -> Decision:
+        """Ask it, and see whether the answer is one."""
+        what = f"decide({failure!r:.200})"
+        answer = within(_SECONDS, what, lambda: policy.decide(failure, history))
+        assert isinstance(answer, Decision), f"of {failure!r} it says {answer!r}, no Decision"
+        assert isinstance(answer.action, RestartAction), f"its action is {answer.action!r}"
+        assert isinstance(answer.reason, str), f"its reason is {answer.reason!r}"
+        is_time = type(answer.delay) in (int, float) and 0 <= answer.delay <= LONGEST
+        assert is_time, f"its delay is {answer.delay!r}, which nobody can wait for"
+        hosts = answer.without if isinstance(answer.without, (list, tuple)) else [None]
+        are_names = all(isinstance(host, str) for host in hosts)
+        assert are_names, f"its without is {answer.without!r}, no list of hosts"
+        assert isinstance(answer.costs, bool), f"its costs is {answer.costs!r}"
+        return answer
+
+    def use_once(self) -> object:
+        """Decide about some failures, each with those before it."""
+        policy = self.create()
+        for failure, history in _situations():
+            policy.decide(failure, history)
+        return policy
+
+    def test_it_has_the_method_of_a_policy(self) -> None:
+        """`decide`."""
+        policy = self.create()
+        assert isinstance(policy, RestartPolicy), f"{policy!r} has no method 'decide'"
+
+    @pytest.mark.parametrize("cause", list(Cause), ids=lambda cause: cause.value)
+    def test_it_decides_about_every_cause(self, cause: Cause) -> None:
+        """Within a second, also if little or nothing is known."""
+        policy = self.create()
+        for failure in _failures(cause):
+            self.decide(policy, failure)
+
+    def test_it_decides_with_every_history(self) -> None:
+        """Also with one that does not begin at the start of the job."""
+        policy = self.create()
+        for failure, history in _situations():
+            self.decide(policy, failure, history)
+
+    def test_it_is_quick_with_a_long_history(self) -> None:
+        """The job waits for the answer, at most a second."""
+        failure = Failure(Cause.WORKER, 0, "node0", 1, time=_DAY, attempt=_LONG_HISTORY)
+        history = [
+            Decided(
+                Failure(Cause.WORKER, 0, "node0", 1, time=float(number), attempt=number),
+                Decision(RestartAction.RESTART),
+            )
+            for number in range(_LONG_HISTORY)
+        ]
+        self.decide(self.create(), failure, history)
+
+    def test_a_stop_says_why(self) -> None:
+        """The reason is all that the operator gets to read."""
+        policy = self.create()
+        for failure, history in _situations():
+            answer = self.decide(policy, failure, history)
+            if answer.action is RestartAction.STOP:
+                assert answer.reason.strip(), f"it stops after {failure!r} and gives no reason"
+
+    def test_it_keeps_nothing_between_calls(self) -> None:
+        """Another node may decide about the next failure, with a policy that was never asked."""
+        policy = self.create()
+        for failure, history in _situations():
+            answer = self.decide(policy, failure, history)
+            for other in (policy, self.create()):
+                again = self.decide(other, failure, history)
+                assert again == answer, f"of {failure!r} it says {answer!r}, then {again!r}"
+
+    def test_it_says_the_same_on_every_node(self) -> None:
+        """Whoever leads decides; its name must not count."""
+        for failure, history in _situations():
+            here = self.decide(self.create("node0"), failure, history)
+            there = self.decide(self.create("node1"), failure, history)
+            assert here == there, f"of {failure!r} one node says {here!r}, another one {there!r}"
+
+    def test_it_does_not_look_at_the_clock(self) -> None:
+        """`Failure.time` is the time; what the clocks of nodes show differs. Nor does it dice."""
+        for failure, history in _situations():
+            random.seed(0)
+            now = self.decide(self.create(), failure, history)
+            with mock.patch("time.time", return_value=time.time() + _DAY):
+                random.seed(1)
+                later = self.decide(self.create(), failure, history)
+            assert now == later, f"of {failure!r} it says {now!r}, and {later!r} on another day"
+
+    def test_it_changes_nothing_that_it_is_given(self) -> None:
+        """The history is the job's."""
+        policy = self.create()
+        for failure, history in _situations():
+            before = copy.deepcopy(history)
+            self.decide(policy, failure, history)
+            assert history == before, "it has changed the history"
+
+
+def _failures(cause: Cause) -> Iterator[Failure]:
+    """Failures of one cause, with much and with little that is known."""
+    yield Failure(cause, -1, "", 0)
+    for text in _TEXTS:
+        for exitcode in (1, -9, 255):
+            worker = ProcessFailure(0, 4242, exitcode, "")
+            yield Failure(
+                cause,
+                3,
+                "node1",
+                exitcode,
+                exception=text.partition(":")[0],
+                message=text,
+                place="train.py:12" if text else "",
+                last_lines=(text,),
+                is_retryable=(None, True, False)[len(text) % 3],
+                retry_after=None if text else 5.0,
+                started=0.5,
+                time=1.7e9,
+                attempt=2,
+                failures={3: worker},
+            )
+
+
+def _situations() -> Iterator[tuple[Failure, list[Decided]]]:
+    """Failures with histories, the same ones each time."""
+    dice = random.Random(0)  # noqa: S311 - for the same ones every time
+    for number in range(_HISTORIES):
+        history: list[Decided] = []
+        now = 1.7e9
+        for attempt in range(number % 7 + 1):
+            now += dice.choice((0.5, 60.0, 7200.0))
+            failure = Failure(
+                dice.choice(list(Cause)) if number % 2 else Cause.WORKER,
+                dice.randrange(4),
+                f"node{dice.randrange(3)}",
+                dice.choice((1, 1, 2, -9)),
+                exception=dice.choice(("", "ValueError", "pkg.ConfigError")),
+                message="it failed",
+                place=dice.choice(("", "train.py:12")),
+                is_retryable=dice.choice((None, None, True, False)),
+                started=dice.choice((0.1, 3000.0)),
+                time=now,
+                attempt=attempt,
+            )
+            yield failure, list(history)
+            history.append(Decided(failure, Decision(RestartAction.RESTART, "again")))
+        yield failure, history[-1:]

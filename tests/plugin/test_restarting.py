@@ -1,0 +1,245 @@
+"""The restart policy of a launch: when it is made, and what happens if it fails."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from types import SimpleNamespace
+
+import pytest
+from plaunch import LaunchConfig, hookimpl
+from plaunch.errors import PluginError, UsageError
+from plaunch.plugin import PluginContext
+from plaunch.plugin.restarting import BOUND, LaunchRestartPolicy
+from plaunch.restarts import Cause, Decision, Failure, RestartAction
+from plaunch.testing import plugin_manager
+
+from helpers.programs import run_python
+
+FAILURE = Failure(Cause.WORKER, 0, "node0", 1, message="exit code 1", time=1.0)
+RESTART = Decision(RestartAction.RESTART, "as told")
+
+
+def context(host="node0", **settings):
+    config = LaunchConfig(1, 1, 2, run_id="job", **settings)
+    return PluginContext("job", "default", host, settings=config.settings())
+
+
+def policies(decide, name="mine"):
+    """A plugin that offers a policy which answers like this."""
+
+    class Plugin:
+        def __init__(self):
+            self.contexts = []
+
+        @hookimpl
+        def plaunch_restart_policies(self):
+            def create(context):
+                self.contexts.append(context)
+                return SimpleNamespace(decide=decide)
+
+            return {name: create}
+
+    return Plugin()
+
+
+def chosen(decide, **settings):
+    manager = plugin_manager(policies(decide))
+    return LaunchRestartPolicy(manager, context(restart_policy="mine", **settings))
+
+
+# --- when it is made ------------------------------------------------------------------------------
+
+MADE = """
+import sys
+from plaunch.cli import main
+from plaunch.plugin.restarting import LaunchRestartPolicy
+code = main([*{words!r}, "--no-python", "true"])
+print(code, *sorted(m for m in sys.modules if "restarts." in m))
+"""
+
+
+def test_a_launch_without_failures_imports_nothing_of_the_default_policy() -> None:
+    done = run_python("-c", MADE.format(words=["--max-restarts=50"]), check=True)
+    assert done.stdout.split() == ["0", "plaunch_restarts.options"]
+
+
+def test_its_options_are_checked_before_anything_starts() -> None:
+    contradiction = {"restart_window": "10s", "restart_delay": "1s:1m"}
+    with pytest.raises(UsageError, match="--restart-window=10s is shorter than the longest delay"):
+        LaunchRestartPolicy(plugin_manager(), context(options=contradiction))
+    policy = LaunchRestartPolicy(plugin_manager(), context(options={"crash_loop": "off"}))
+    assert "plaunch_restarts.standard" in sys.modules
+    assert policy.decide(FAILURE, []).reason == "restart 1 of 3"
+
+
+def test_its_options_also_count_where_another_policy_is_chosen() -> None:
+    options = {"restart_on": "exit:2", "no_restart_on": "exit:2"}
+    with pytest.raises(UsageError, match="keep one"):
+        chosen(lambda failure, history: RESTART, options=options)
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "message"),
+    [
+        ("standrad", (), "restart policy 'standrad' is unknown .*did you mean 'standard'"),
+        ("standard", ("no:standard",), "is blocked by -p no:standard"),
+        ("never", ("no:restart_policies:never",), "is blocked by"),
+    ],
+)
+def test_a_name_that_cannot_be_used(site, name, words, message) -> None:
+    with pytest.raises(UsageError, match=message):
+        LaunchRestartPolicy(site.manager(*words), context(restart_policy=name))
+
+
+def test_something_else_than_a_policy() -> None:
+    class Plugin:
+        @hookimpl
+        def plaunch_restart_policies(self):
+            return {"mine": lambda context: 3}
+
+    with pytest.raises(PluginError, match="it returned 3, which has no method 'decide'"):
+        LaunchRestartPolicy(plugin_manager(Plugin()), context(restart_policy="mine"))
+
+
+OPTIONS = """
+from plaunch.options import Option, integer
+OPTIONS = (
+    Option(("--acme-limit",), "how often", read=integer, default=7),
+    Option(("--acme-mood",), "how"),
+)
+"""
+POLICY = """
+class Policy:
+    def __init__(self, context):
+        self.options = context.options
+    def decide(self, failure, history):
+        from plaunch.restarts import Decision, RestartAction
+        return Decision(RestartAction.STOP, repr(sorted(self.options.items())))
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "limit", "shared"),
+    [({}, 7, {}), ({"acme_limit": "4"}, 4, {"--acme-limit": "4"}), ({"acme_limit": 7}, 7, {})],
+)
+def test_a_policy_gets_the_options_of_its_package(site, given, limit, shared) -> None:
+    groups = {
+        "plaunch.restart_policies": {"acme": "acme_restarts:Policy"},
+        "plaunch.options": {"whatever": "acme_restarts:Options", "other": "other_options"},
+    }
+    declared = "class Options:\n" + "\n".join(f"    {line}" for line in OPTIONS.splitlines())
+    others = OPTIONS.replace("acme", "other")
+    site.install("acme", groups, acme_restarts=POLICY + declared, other_options=others)
+    settings = context(restart_policy="acme", options={**given, "other_mood": "good"})
+    policy = LaunchRestartPolicy(site.manager(), settings)
+    reason = f"[('acme_limit', {limit}), ('acme_mood', None)]"
+    assert policy.decide(FAILURE, []).reason == reason
+    assert policy.shared_settings() == {"--restart-policy": "acme", **shared}
+
+
+def test_what_all_nodes_must_agree_about() -> None:
+    def shared(**settings):
+        return LaunchRestartPolicy(plugin_manager(), context(**settings)).shared_settings()
+
+    assert shared() == {"--restart-policy": "standard"}
+    options = {"restart_window": "3600", "restart_on": "exit:2-3,SIGNAL"}
+    options["restart_on"] = "exit:2-3,signal:9,oom"
+    assert shared(options=options, max_restarts_by_cause={"oom": 0, "hang": 1}) == {
+        "--restart-policy": "standard",
+        "--max-restarts": "3,hang:1,oom:0",
+        "--restart-window": "3600.0",
+        "--restart-on": "exit:2-3,signal:SIGKILL,oom",
+    }
+
+
+# --- what it decides ------------------------------------------------------------------------------
+
+
+def test_the_chosen_policy_decides() -> None:
+    told = []
+    plugin = policies(lambda *args: told.append(args) or RESTART)
+    policy = LaunchRestartPolicy(plugin_manager(plugin), context(restart_policy="mine"))
+    assert policy.decide(FAILURE, []) == RESTART
+    assert told == [(FAILURE, [])]
+    assert [one.host for one in plugin.contexts] == ["node0"]
+
+
+def test_a_reason_becomes_one_line() -> None:
+    policy = chosen(lambda *_: Decision(RestartAction.RESTART, " one\n two ", without=["a"]))
+    found = policy.decide(FAILURE, [])
+    assert (found.reason, found.without) == ("one two", ("a",))
+
+
+@pytest.mark.parametrize(
+    ("answer", "fault"),
+    [
+        (None, "decided None, which is no Decision"),
+        (Decision("restart"), "gave the action 'restart'"),
+        (Decision(RestartAction.STOP, 3), "gave the reason 3"),
+        (Decision(RestartAction.RESTART, delay=-1.0), "the delay is -1.0, which is not a number"),
+        (Decision(RestartAction.RESTART, delay=float("inf")), "the delay is inf"),
+        (Decision(RestartAction.RESTART, delay="soon"), "the delay is 'soon'"),
+        (Decision(RestartAction.RESTART, without="node"), "hosts to do without 'node'"),
+        (Decision(RestartAction.RESTART, without=[3]), "hosts to do without"),
+    ],
+)
+def test_an_answer_that_cannot_be_is_named_and_standard_decides(answer, fault, caplog) -> None:
+    found = chosen(lambda *_: answer).decide(FAILURE, [])
+    assert found.reason == "restart 1 of 3"
+    assert fault in caplog.text
+    assert "restart policy 'mine' (module tests" in caplog.text or "'mine' (" in caplog.text
+    assert "the restart policy 'standard' decides instead" in caplog.text
+
+
+@pytest.mark.parametrize("error", [KeyError("x"), SystemExit(0)])
+def test_a_policy_that_raises_stops_nobody(error, caplog) -> None:
+    asked = []
+
+    def decide(failure, history):
+        asked.append(failure)
+        raise error
+
+    policy = chosen(decide)
+    for _ in range(2):
+        assert policy.decide(FAILURE, []).reason == "restart 1 of 3"
+    assert len(asked) == 2
+    assert f"failed in decide: {type(error).__name__}" in caplog.text
+
+
+def test_a_policy_that_does_not_answer_is_not_asked_again(monkeypatch, caplog) -> None:
+    monkeypatch.setattr("plaunch.plugin.restarting.BOUND", 0.05)
+    asked, free = [], threading.Event()
+
+    def decide(failure, history):
+        asked.append(failure)
+        free.wait(60)
+
+    policy = chosen(decide)
+    try:
+        for _ in range(2):
+            assert policy.decide(FAILURE, []).reason == "restart 1 of 3"
+    finally:
+        free.set()
+    assert len(asked) == 1
+    assert (
+        "has not returned from decide within 0.05 s; the restart policy 'standard'" in caplog.text
+    )
+    assert BOUND == 1.0
+
+
+def test_without_any_policy_restarts_are_counted(monkeypatch, caplog) -> None:
+    policy = LaunchRestartPolicy(plugin_manager(), context(max_restarts=1))
+
+    def broken(self, failure, history):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("plaunch_restarts.standard.StandardRestartPolicy.decide", broken)
+    found = policy.decide(FAILURE, [])
+    assert (found.action, found.reason) == (RestartAction.RESTART, "restart 1 of 1")
+    found = policy.decide(Failure(Cause.WORKER, 0, "node0", 1, attempt=1), [])
+    assert (found.action, found.reason) == (
+        RestartAction.STOP,
+        "no restart is left (--max-restarts=1)",
+    )
+    assert "failed in decide: ZeroDivisionError; --max-restarts alone decides" in caplog.text
