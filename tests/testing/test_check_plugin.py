@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from plaunch.plugin import KINDS
@@ -525,6 +526,44 @@ def test_a_starter_of_workers_is_tried(check, source, faults, is_exact):
         assert others == set(faults), done.stdout
     for text in faults.values():
         assert text in done.stdout
+
+
+EXAMPLE = (
+    Path(__file__)
+    .parents[2]
+    .joinpath("examples/plaunch-example-plugins/src/plaunch_example_plugins/restarts.py")
+)
+COUNTED = "used = sum(earlier.decision.costs for earlier in history)"
+WAYS_TO_BREAK = {
+    "it keeps a number": (
+        COUNTED,
+        'used = self._used = getattr(self, "_used", -1) + 1',
+        "it keeps nothing between calls",
+    ),
+    "it names one host, not a list": (
+        "without=[failure.host]",
+        "without=failure.host",
+        "it decides about every cause: worker",
+    ),
+    "it stops without a word": (
+        'f"{used} restarts did not help"',
+        '""',
+        "a stop says why",
+    ),
+}
+
+
+@pytest.mark.parametrize("way", WAYS_TO_BREAK)
+def test_the_restart_policy_of_the_examples_is_caught_when_it_is_broken(check, way):
+    right, wrong, found = WAYS_TO_BREAK[way]
+    # Among the codes of the suite is the one that it looks for.
+    source = EXAMPLE.read_text().replace("BROKEN = 75", "BROKEN = 255")
+    assert right in source
+    offer = OFFER.format(hook="plaunch_restart_policies", factory="BrokenDevicePolicy")
+    source = source.replace(right, wrong) + "\nimport plaunch\n" + offer
+    done = check("--check-plugin=restart_policies:faulty", "-pfaulty", source=source)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert found in failed(done), done.stdout
 
 
 def install_options(folder, source, plugin):

@@ -83,6 +83,7 @@ def test_the_tests_of_a_package_have_the_suites_of_its_kinds(package):
         "plaunch.event_handlers": "EventHandler",
         "plaunch.device_counts": "DeviceCounter",
         "plaunch.signal_policies": "SignalPolicy",
+        "plaunch.restart_policies": "RestartPolicy",
         "plaunch.schedulers": "Scheduler",
         "plaunch.plugins": "Hooks",
         "plaunch.options": "Options",

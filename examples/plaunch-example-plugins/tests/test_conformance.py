@@ -15,6 +15,7 @@ from plaunch_example_plugins.events import AppendEventHandler
 from plaunch_example_plugins.journal import Journal
 from plaunch_example_plugins.logs import FlatLogsSpecs
 from plaunch_example_plugins.rendezvous import create_handler
+from plaunch_example_plugins.restarts import BrokenDevicePolicy
 from plaunch_example_plugins.scheduler import find_allocation
 from plaunch_example_plugins.signals import Usr1StopsPolicy
 from plaunch_example_plugins.wrapper import plaunch_worker_starter
@@ -24,6 +25,7 @@ from plaunch_testing.conformance import (
     HooksConformance,
     LogsSpecsConformance,
     RendezvousHandlerConformance,
+    RestartPolicyConformance,
     SchedulerConformance,
     SignalPolicyConformance,
     StarterConformance,
@@ -82,6 +84,11 @@ class TestWrapper(StarterConformance):
 class TestUsr1StopsPolicy(SignalPolicyConformance):
     def plugin(self):
         return Usr1StopsPolicy
+
+
+class TestBrokenDevicePolicy(RestartPolicyConformance):
+    def plugin(self):
+        return BrokenDevicePolicy
 
 
 class TestHostfileScheduler(SchedulerConformance):
