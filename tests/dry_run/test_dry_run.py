@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
 
 import pytest
 from plaunch.cli import run
+from plaunch.cli.stdout import STDOUT
 from plaunch.errors import PlaunchError, PluginError
 from plaunch_logs_default import DefaultLogsSpecs
 
@@ -169,6 +171,8 @@ def test_a_logs_spec_that_ends_the_process_is_no_plan(monkeypatch, tmp_path):
             sys.exit(0)
 
     monkeypatch.setenv("PLAUNCH_LAUNCHER", str(os.getpid()))
+    # A process of plaunch's own never gets its stdout back; this one is pytest's.
+    monkeypatch.setattr(STDOUT, "reserved", lambda **_: contextlib.nullcontext())
     (tmp_path / "train.py").touch()
     plugin = plugin_of(plaunch_logs_specs=lambda: {"silent": Silent})
     with pytest.raises(PluginError, match=r"called sys.exit\(0\)"):
