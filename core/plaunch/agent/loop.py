@@ -26,6 +26,8 @@ from plaunch.agent.workers import Stopping
 from plaunch.process.stopping.signals import SignalAction
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from plaunch.agent.notices import Notices
     from plaunch.agent.notifications import Notifier
     from plaunch.agent.peers import Peers
@@ -33,7 +35,9 @@ if TYPE_CHECKING:
     from plaunch.agent.requests import Requests
     from plaunch.agent.signals import SignalInbox
     from plaunch.agent.wait_reporter import WaitReporter
+    from plaunch.agent.worker import RunResult
     from plaunch.agent.workers import Workers
+    from plaunch.restarts import Decision
 
 logger = logging.getLogger("plaunch")
 
@@ -56,6 +60,7 @@ class Loop:
         reporter: says what a round waits for.
         requests: what other threads ask for.
         exit_barrier_timeout: how long to wait for the other nodes after success, in seconds.
+        decide: what follows a failure that this node decides on; None leaves it to the budget.
     """
 
     def __init__(
@@ -69,7 +74,10 @@ class Loop:
         requests: Requests,
         *,
         exit_barrier_timeout: float,
+        decide: Callable[[RunResult, int], Decision | None] = lambda result, attempt: None,
     ) -> None:
+        self._decide = decide
+        self._paused_until = 0.0  # on the monotonic clock
         spec = workers.group.spec
         self.state = states.State(max_restarts=spec.max_restarts, is_job_wide=peers.is_job_wide)
         self.results = Results(workers, peers, notifier)
@@ -232,6 +240,8 @@ class Loop:
     def _perform(self, action: states.Action) -> states.Event | None:
         if isinstance(action, states.Join):
             self._rounds.join()
+        elif isinstance(action, states.Pause):
+            self._paused_until = time.monotonic() + action.seconds
         elif isinstance(action, states.StartWorkers):
             return self._start_workers()
         elif isinstance(action, states.StopWorkers):
@@ -253,7 +263,7 @@ class Loop:
         elif isinstance(action, states.WaitForPeers):
             self._peers.begin_wait(self._exit_barrier_timeout, self._workers.wait_for_peers)
         elif isinstance(action, states.Report):
-            self._report(action.then)
+            self._report(action)
         return None
 
     def _start_workers(self) -> states.Event:
@@ -271,9 +281,11 @@ class Loop:
         self._notifier.notify(notifications.WorkersStarted, self._workers.forked())
         return states.StartSucceeded()
 
-    def _report(self, then: states.Again | states.Outcome) -> None:
-        self._peers.announce(then, self.state)
-        text = describe_turn(then, self.state, self.results.of_workers, self._peers.reason)
+    def _report(self, report: states.Report) -> None:
+        self._peers.announce(report.then, self.state)
+        text = describe_turn(
+            report.then, self.state, self.results.of_workers, self._peers.reason, report.reason
+        )
         self._rounds.turn = text
         logger.warning("%s", text)
 
@@ -289,6 +301,8 @@ class Loop:
         """Wait until something may have happened and say what it was."""
         self.look_around()
         phase = self.state.phase
+        if phase is states.Phase.PAUSING:
+            return self._watch_pause()
         if phase is states.Phase.JOINING:
             events = self._rounds.watch(self.state)
             if any(isinstance(event, states.RoundFormed) for event in events):
@@ -302,6 +316,13 @@ class Loop:
             self._workers.tend()
             return events
         return self._watch_stop()
+
+    def _watch_pause(self) -> list[states.Event]:
+        remaining = self._paused_until - time.monotonic()
+        if remaining <= 0:
+            return [states.PauseEnded()]
+        self._poller.poll([], min(remaining, QUIET_INTERVAL))
+        return []
 
     def _watch_workers(self) -> list[states.Event]:
         exit_fds, interval, due = (
@@ -324,7 +345,10 @@ class Loop:
             return [states.WorkSucceeded()]
         if result.state in (WorkerState.FAILED, WorkerState.UNHEALTHY):
             self.results.fail(result)
-            return [states.WorkFailed(is_final=not self._workers.are_of_use())]
+            if not self._workers.are_of_use():
+                return [states.WorkFailed(is_final=True)]
+            decision = None if self.state.is_job_wide else self._decide(result, self.state.attempt)
+            return [states.WorkFailed(decision=decision)]
         if result.state is not WorkerState.HEALTHY:
             raise RuntimeError(
                 f"the workers of role {self._workers.group.spec.role!r} are {result.state.name}, "

@@ -80,10 +80,16 @@ def _failed(state: State, event: states.WorkFailed) -> Transition:
         # It is told as soon as it is complete, while the workers stop.
         told = (states.TellFailure(), states.Report(Again.DECISION))
         return _stop(stopped, Again.DECISION, *told)
-    if state.restarts_left > 0 and not event.is_final:
-        return _stop(stopped, Again.RESTART, states.Report(Again.RESTART))
-    # The result says what happened; nothing needs to be reported on the way.
-    return _stop(replace(state, workers=WorkerState.FAILED), Outcome.FAILED)
+    decision = event.decision
+    is_restart = state.restarts_left > 0 if decision is None else decision.is_restart
+    reason = "" if decision is None else decision.reason
+    if is_restart and not event.is_final:
+        pause = 0.0 if decision is None else decision.delay
+        report = states.Report(Again.RESTART, reason)
+        return _stop(replace(stopped, pause=pause), Again.RESTART, report)
+    # The result says what happened; only why a policy wants no restart is said on the way.
+    said = (states.Report(Outcome.FAILED, reason),) if reason and not event.is_final else ()
+    return _stop(replace(state, workers=WorkerState.FAILED), Outcome.FAILED, *said)
 
 
 def _succeeded(state: State, event: Event) -> Transition:
@@ -218,8 +224,14 @@ def _stopped(state: State, event: Event) -> Transition:
         return _finish(state, state.then)
     attempt = state.attempt + (state.then is Again.RESTART)
     is_restart = state.then in (Again.RESTART, Again.DECISION)
-    again = replace(state, phase=Phase.JOINING, attempt=attempt, is_restart=is_restart)
+    again = replace(state, phase=Phase.JOINING, attempt=attempt, is_restart=is_restart, pause=0.0)
+    if is_restart and state.pause > 0:
+        return replace(again, phase=Phase.PAUSING), (states.Pause(state.pause),)
     return again, (states.Join(),)
+
+
+def _pause_ended(state: State, event: Event) -> Transition:
+    return replace(state, phase=Phase.JOINING), (states.Join(),)
 
 
 def _stop_failed(state: State, event: Event) -> Transition:
@@ -293,6 +305,9 @@ def _finish(state: State, outcome: Outcome, *before: Action) -> Transition:
 _TABLE: dict[tuple[Phase, type | RequestKind], Decision] = {
     (Phase.IDLE, states.Begin): _begin,
     (Phase.IDLE, states.StopRequested): _stop_requested_before_start,
+    (Phase.PAUSING, states.PauseEnded): _pause_ended,
+    (Phase.PAUSING, states.StopRequested): _stop_requested_before_start,
+    (Phase.PAUSING, RequestKind.RESTART): _pause_ended,
     (Phase.JOINING, states.RoundFormed): _round_formed,
     (Phase.JOINING, states.RoundFailed): _round_failed,
     (Phase.JOINING, states.JobEnded): _job_ended_before_round,

@@ -19,11 +19,17 @@ def describe_turn(
     state: State,
     result: RunResult,
     reason: str,
+    decision: str = "",
 ) -> str:
     """One line about what happened and what follows.
 
-    `reason` is why the rendezvous was closed; where it knows the whole job
-    (`State.is_job_wide`), why the course changes.
+    Args:
+        then: what follows.
+        state: of the agent.
+        result: of its workers.
+        reason: why the rendezvous was closed; where it knows the whole job (`State.is_job_wide`),
+            why the course changes.
+        decision: why a restart policy has decided so.
     """
     asked = describe_asker(state)
     if then is Outcome.SUCCEEDED and state.is_asked_to_end:
@@ -38,16 +44,21 @@ def describe_turn(
     if then is Outcome.SIGNALLED:
         what = "no worker is running" if state.phase is Phase.DONE else "the workers are stopped"
         return f"{asked}; {what}"
-    if then is Again.RESTART:
-        return (
-            f"{describe_failures(result)}; all workers are restarted "
-            f"(restart {state.attempt + 1} of {state.max_restarts})"
-        )
+    if then in (Again.RESTART, Outcome.FAILED):
+        return f"{describe_failures(result)}; {_describe_decision(then, state, decision)}"
     return (
         "the nodes of the job have changed; a new round begins"
         if then is Again.MEMBERSHIP
         else f"the rendezvous was closed: {reason}"
     )
+
+
+def _describe_decision(then: Again | Outcome, state: State, decision: str) -> str:
+    if then is Outcome.FAILED:
+        return f"the job ends: {decision}"
+    why = decision or f"restart {state.attempt + 1} of {state.max_restarts}"
+    when = f" {state.pause:g} s after they have stopped" if state.pause else ""
+    return f"all workers are restarted{when} ({why})"
 
 
 def describe_asker(state: State) -> str:

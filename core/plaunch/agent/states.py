@@ -12,11 +12,14 @@ from plaunch.values import Value
 if TYPE_CHECKING:
     import signal
 
+    from plaunch.restarts import Decision
+
 
 class Phase(enum.Enum):
     """What the agent is busy with."""
 
     IDLE = "idle"
+    PAUSING = "pausing"  # after a failure, the next round is not to begin yet
     JOINING = "joining"  # waiting for a round to form
     STARTING = "starting"
     RUNNING = "running"
@@ -67,6 +70,7 @@ class State(Value):
     has_succeeded: bool = False  # own workers have, in the round formed last
     is_restart: bool = False  # the round follows a failure
     then: Again | Outcome | None = None  # after STOPPING: another round, or the end
+    pause: float = 0.0  # seconds before that round
     asked_by: signal.Signals | None = None  # the first signal that asked for a stop
     asked_at: float = 0.0  # when, in seconds that never go back
     request: Requested | None = None  # that the agent is busy with, or that ends the run
@@ -134,9 +138,13 @@ class AgentFailed(Event):
 
 @dataclass(eq=False, repr=False)
 class WorkFailed(Event):
-    """At least one worker failed by itself; `is_final` if no restart can help."""
+    """At least one worker failed by itself; `is_final` if no restart can help.
+
+    `decision` is what a restart policy makes of it; None leaves it to the budget.
+    """
 
     is_final: bool = False
+    decision: Decision | None = None
 
 
 class WorkSucceeded(Event):
@@ -187,6 +195,10 @@ class StopSucceeded(Event):
     """The stop sequence is through: no worker is left, nor what it has started."""
 
 
+class PauseEnded(Event):
+    """The next round may begin."""
+
+
 class StopFailed(Event):
     """The stop sequence is through and a worker is still there."""
 
@@ -200,6 +212,13 @@ class PeersFinished(Event):
 
 class Action(Value):
     """Something that follows, and that the loop carries out."""
+
+
+@dataclass(eq=False, repr=False)
+class Pause(Action):
+    """Wait for so many seconds; their end is an event."""
+
+    seconds: float
 
 
 class Join(Action):
@@ -238,9 +257,13 @@ class WaitForPeers(Action):
 
 @dataclass(eq=False, repr=False)
 class Report(Action):
-    """Say what happened and what follows; also to the other nodes, if they should know."""
+    """Say what happened and what follows; also to the other nodes, if they should know.
+
+    `reason` is why a restart policy has decided so.
+    """
 
     then: Again | Outcome
+    reason: str = ""
 
 
 @dataclass(eq=False, repr=False)

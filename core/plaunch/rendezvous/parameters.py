@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from plaunch.durations import Duration
+    from plaunch.restarts import RestartPolicy
 
 T = TypeVar("T")
 
@@ -35,6 +36,7 @@ class JobSettings(Value):
         port_range: the first and the last port that may be picked on this node, or None for any.
         start_timeout: seconds until the first worker of this node must run, or None; the default of
             the option `join_timeout`, then.
+        restart_policy: decides what follows a failure of the job; None leaves it to the budget.
     """
 
     role: str = "default"
@@ -44,6 +46,7 @@ class JobSettings(Value):
     stop_timeout: float = 0.0
     port_range: tuple[int, int] | None = None
     start_timeout: float | None = None
+    restart_policy: RestartPolicy | None = None
 
 
 @dataclass(eq=False, repr=False)

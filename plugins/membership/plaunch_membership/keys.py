@@ -49,6 +49,10 @@ class Keys:
         """The log of the nodes whose workers have all succeeded."""
         return f"{self._prefix}/round/{round_}/done"
 
+    def restart(self, attempt: int) -> str:
+        """What led to an attempt after the first."""
+        return f"{self._prefix}/restart/{attempt}"
+
     @property
     def tidied(self) -> str:
         """Up to which round everything is deleted."""

@@ -8,6 +8,7 @@ nothing, and the next leader starts again.
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from plaunch_membership.keys import NODES_OF_A_PART
 from plaunch_membership.operations import MultiSet, Routine, Set, Sleep
 from plaunch_membership.placement import place, with_claims
 from plaunch_membership.records import RecordError
+from plaunch_membership.restarts import Restarts
 from plaunch_membership.state import JobPhase, JobState, World
 from plaunch_membership.tidying import Tidying
 
@@ -82,6 +84,8 @@ class Leader:
         self._members_of: World | None = None
         self._spares = ours.log_reader(ours.keys.joined(0))
         self._tidying = Tidying(ours)
+        self._restarts = Restarts(ours)
+        self._formed_at = -math.inf  # when this leader has formed the round that runs
 
     def lead(self) -> Routine[None]:
         """Lead for as long as this node is the leader.
@@ -172,6 +176,7 @@ class Leader:
         log = ours.log_reader(ours.keys.joined(forming.round))
         found: dict[int, NodeRecord] = {}
         since: float | None = None
+        begins = ours.clock() + forming.pause
         while self._leading(forming) is not None:
             fresh = yield from log.read()
             if log.is_forgotten:
@@ -205,6 +210,8 @@ class Leader:
                 last_call=timing.last_call_timeout,
                 now=now,
             )
+            if left is not None:
+                left = max(left, begins - now)
             if left == 0.0:
                 ranks = {name: rank for rank, name in enumerate(self._members)}
                 claims = with_claims(list(present.values()), ranks if forming.world else None)
@@ -257,6 +264,7 @@ class Leader:
         world = World(round_, term, len(members), count, members[0].address, members[0].port)
         formed = yield from self._change(lambda state: transitions.form(state, world, by=ours.me))
         if formed is not None:
+            self._formed_at = ours.clock()
             _log.info(
                 "round %d of job %r: %s",
                 round_,
@@ -323,6 +331,12 @@ class Leader:
                 lambda state: transitions.settle_lost(state, kind, node, reason, by=ours.me)
             )
         else:
+            decision = None
+            if not is_final:
+                started = ours.clock() - self._formed_at
+                decision = yield from self._restarts.decide(
+                    summary, attempt=settling.attempt, started=started
+                )
             yield from self._change(
                 lambda state: transitions.settle_failed(
                     state,
@@ -331,6 +345,7 @@ class Leader:
                     by=ours.me,
                     is_final=is_final,
                     now=ours.wall_clock(),
+                    decision=decision,
                 )
             )
         yield from self._await_state(settling)

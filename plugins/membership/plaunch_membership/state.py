@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from plaunch.durations import bounded
 from plaunch.errors import (
     RendezvousClosedError,
     RendezvousError,
@@ -136,6 +137,7 @@ class JobState:
         world: the last round that was formed, if there was one.
         reason: why there is another round, in one sentence.
         verdict: how the job ended.
+        pause: seconds that have to pass before the round that is being formed.
     """
 
     version: int
@@ -148,6 +150,7 @@ class JobState:
     world: World | None = None
     reason: str = ""
     verdict: RecordedVerdict | None = None
+    pause: float = 0.0
 
     @property
     def next_round(self) -> int:
@@ -177,6 +180,8 @@ class JobState:
             },
             "reason": self.reason,
         }
+        if self.pause:
+            record["pause"] = bounded(self.pause)
         if self.world is not None:
             record["world"] = {
                 "round": self.world.round,
@@ -248,6 +253,7 @@ class JobState:
             world=world,
             reason=record.text("reason", max_len=MAX_REASON),
             verdict=verdict,
+            pause=max(bounded(record.number("pause", default=0.0)), 0.0),
         )
 
 

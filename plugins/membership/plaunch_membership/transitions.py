@@ -21,6 +21,8 @@ from plaunch_membership.state import (
 )
 
 if TYPE_CHECKING:
+    from plaunch.restarts import Decision
+
     from plaunch_membership.failures import FailureSummary
     from plaunch_membership.state import World
 
@@ -96,17 +98,25 @@ def settle_failed(
     by: str,
     is_final: bool,
     now: float,
+    decision: Decision | None = None,
 ) -> JobState | None:
-    """After failures: another attempt if there is one left, else the end."""
+    """After failures: what was decided; by default another attempt if there is one left."""
     if state.phase is not JobPhase.SETTLING:
         return None
     what = summary.failures[0].summary if summary.failures else state.event.reason
-    if is_final or state.attempt >= max_restarts:
+    is_restart = state.attempt < max_restarts if decision is None else decision.is_restart
+    why = "" if decision is None or is_final else decision.reason
+    if is_final or not is_restart:
         verdict = RecordedVerdict(
-            "failed", host_of(state.event.node), what, now, summary.failures, summary.groups
+            "failed",
+            host_of(state.event.node),
+            f"{what}; {why}" if why else what,
+            now,
+            summary.failures,
+            summary.groups,
         )
         return end(state, verdict, by=by)
-    reason = f"{what}; restart {state.attempt + 1} of {max_restarts}"
+    reason = f"{what}; {why or f'restart {state.attempt + 1} of {max_restarts}'}"
     return _follow(
         state,
         JobEvent("restarted", node=state.event.node, reason=reason, by=by),
@@ -114,6 +124,7 @@ def settle_failed(
         round=state.round + 1,
         attempt=state.attempt + 1,
         reason=reason,
+        pause=0.0 if decision is None else decision.delay,
     )
 
 
@@ -125,7 +136,8 @@ def form(state: JobState, world: World, *, by: str) -> JobState | None:
         or (state.round, state.term) != (world.round, world.term)
     ):
         return None
-    return _follow(state, JobEvent("formed", node=by, by=by), phase=JobPhase.RUNNING, world=world)
+    event = JobEvent("formed", node=by, by=by)
+    return _follow(state, event, phase=JobPhase.RUNNING, world=world, pause=0.0)
 
 
 def refuse(state: JobState, node: str, reason: str, *, by: str) -> JobState | None:
