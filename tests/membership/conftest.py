@@ -192,6 +192,7 @@ class Simulation:
                 settings.get("max_restarts", self.max_restarts),
                 index,
                 settings.get("stop_timeout", 0.0),
+                restart_policy=settings.get("restart_policy"),
             ),
         )
         membership = Membership(
