@@ -14,6 +14,7 @@ from plaunch.agent.loop import Loop
 from plaunch.agent.messages import describe_asker
 from plaunch.agent.notices import Notices
 from plaunch.agent.notifications import Notifier
+from plaunch.agent.own_restarts import OwnRestarts
 from plaunch.agent.peers import ObservedPeers, Peers
 from plaunch.agent.poller import Poller
 from plaunch.agent.requests import Requests, SignalWorkers, Snapshot
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from plaunch.process.stopping.signals import SignalPolicy
+    from plaunch.restarts import RestartPolicy
 
 logger = logging.getLogger("plaunch")
 
@@ -73,6 +75,8 @@ class SimpleElasticAgent(ElasticAgent):
         notify: is called with each of `plaunch.agent.notifications`; it must not raise or block.
         waiting: says what a round waits for, and ends a first one that takes too long.
         alive: is notified when the loop goes to sleep and wakes.
+        restart_policy: decides what follows a failure, unless the rendezvous knows the whole job
+            and decides that; by default the budget does.
 
     Raises:
         UsageError: a time cannot be used, or the rendezvous has joined with another spec.
@@ -88,6 +92,7 @@ class SimpleElasticAgent(ElasticAgent):
         notify: notifications.Notify | None = None,
         waiting: WaitReporter | None = None,
         alive: Alive | None = None,
+        restart_policy: RestartPolicy | None = None,
     ) -> None:
         PATIENCE.check(exit_barrier_timeout, "exit_barrier_timeout")
         PATIENCE.check(shutdown_timeout, "shutdown_timeout")
@@ -110,6 +115,7 @@ class SimpleElasticAgent(ElasticAgent):
             self._poller,
             waiting or WaitReporter(),
             self._requests,
+            OwnRestarts(restart_policy),
             exit_barrier_timeout=exit_barrier_timeout,
         )
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from plaunch.process.stopping.signals import SignalPolicy
     from plaunch.process.streams.api import Traffic
     from plaunch.process.streams.logs import LogsSpecs
+    from plaunch.restarts import RestartPolicy
 
 DEFAULT_PREFIX = "[${role_name}${local_rank}]:"
 HEALTH_VARIABLE = "TORCHELASTIC_HEALTH_CHECK_PORT"
@@ -88,6 +89,8 @@ class LocalElasticAgent(SimpleElasticAgent):
             default plaunch's own.
         starter: starts the processes of workers; by default they are executed. Whoever gives it
             begins and closes it.
+        restart_policy: decides what follows a failure, unless the rendezvous knows the whole job
+            and decides that; by default the budget does.
 
     Raises:
         UsageError: both `logs_specs` and the older arguments are given, or a time cannot be used,
@@ -115,6 +118,7 @@ class LocalElasticAgent(SimpleElasticAgent):
         binder: Binder | None = None,
         open_store: OpenStore | None = None,
         starter: Starter | None = None,
+        restart_policy: RestartPolicy | None = None,
     ) -> None:
         self._keep_daemons = keep_daemons
         self._sleep_timeout = _sleep_timeout(uninterruptible_state_timeout)
@@ -128,6 +132,7 @@ class LocalElasticAgent(SimpleElasticAgent):
             notify=notify,
             waiting=waiting,
             alive=alive,
+            restart_policy=restart_policy,
         )
         self._logs_specs = logs_specs or _logs_specs_of(spec)
         if logs_specs is not None and _has_older_arguments(spec):

@@ -26,18 +26,15 @@ from plaunch.agent.workers import Stopping
 from plaunch.process.stopping.signals import SignalAction
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from plaunch.agent.notices import Notices
     from plaunch.agent.notifications import Notifier
+    from plaunch.agent.own_restarts import OwnRestarts
     from plaunch.agent.peers import Peers
     from plaunch.agent.poller import Poller
     from plaunch.agent.requests import Requests
     from plaunch.agent.signals import SignalInbox
     from plaunch.agent.wait_reporter import WaitReporter
-    from plaunch.agent.worker import RunResult
     from plaunch.agent.workers import Workers
-    from plaunch.restarts import Decision
 
 logger = logging.getLogger("plaunch")
 
@@ -59,8 +56,8 @@ class Loop:
         poller: waits, and is woken.
         reporter: says what a round waits for.
         requests: what other threads ask for.
+        restarts: decides what follows a failure, where the job does not.
         exit_barrier_timeout: how long to wait for the other nodes after success, in seconds.
-        decide: what follows a failure that this node decides on; None leaves it to the budget.
     """
 
     def __init__(
@@ -72,11 +69,11 @@ class Loop:
         poller: Poller,
         reporter: WaitReporter,
         requests: Requests,
+        restarts: OwnRestarts,
         *,
         exit_barrier_timeout: float,
-        decide: Callable[[RunResult, int], Decision | None] = lambda result, attempt: None,
     ) -> None:
-        self._decide = decide
+        self._restarts = restarts
         self._paused_until = 0.0  # on the monotonic clock
         spec = workers.group.spec
         self.state = states.State(max_restarts=spec.max_restarts, is_job_wide=peers.is_job_wide)
@@ -277,6 +274,7 @@ class Loop:
             )
             return states.StartFailed()
         self.results.begin_work()
+        self._restarts.begin_work()
         self._reporter.workers_started()
         self._notifier.notify(notifications.WorkersStarted, self._workers.forked())
         return states.StartSucceeded()
@@ -347,7 +345,9 @@ class Loop:
             self.results.fail(result)
             if not self._workers.are_of_use():
                 return [states.WorkFailed(is_final=True)]
-            decision = None if self.state.is_job_wide else self._decide(result, self.state.attempt)
+            if self.state.is_job_wide:
+                return [states.WorkFailed()]
+            decision = self._restarts.decide(result, self.state.attempt)
             return [states.WorkFailed(decision=decision)]
         if result.state is not WorkerState.HEALTHY:
             raise RuntimeError(

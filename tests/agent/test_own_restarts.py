@@ -1,0 +1,118 @@
+"""Restart policies of agents that decide alone."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from plaunch.agent import WorkerState
+from plaunch.agent import states as m
+from plaunch.agent.machine import step
+from plaunch.errors import SignalException
+from plaunch.restarts import Decision, RestartAction
+from plaunch.testing.rendezvous import FakeRendezvous
+
+from helpers.agents import UP, Node
+from helpers.signals import send
+from helpers.waiting import wait_until
+
+FAILS_TWICE = UP + "up()\nsys.exit(3 if round_ < 2 else 0)\n"
+RUNNING = [m.Begin(), m.RoundFormed(), m.StartSucceeded()]
+
+
+class Policy:
+    """Decides as it is told, and keeps what it was asked."""
+
+    def __init__(self, *decisions):
+        self.decisions, self.asked = list(decisions), []
+
+    def decide(self, failure, history):
+        self.asked.append((failure, history))
+        return self.decisions.pop(0)
+
+
+def restart(**options):
+    return Decision(RestartAction.RESTART, **options)
+
+
+STOP = Decision(RestartAction.STOP, "it is hopeless")
+
+
+@pytest.fixture
+def node(tmp_path):
+    return Node(tmp_path, FakeRendezvous())
+
+
+def play(*events, **options):
+    state, done = m.State(max_restarts=0, **options), []
+    for event in events:
+        state, actions = step(state, event)
+        done.extend(actions)
+    return state, done
+
+
+def test_it_decides_and_the_budget_does_not(node, caplog):
+    policy = Policy(restart(reason="why not"), restart(reason="for luck"))
+    result = node.run(FAILS_TWICE, nproc=1, max_restarts=0, restart_policy=policy)
+    assert result.state is WorkerState.SUCCEEDED
+    assert node.starts() == ["0.0.0", "1.1.0", "2.2.0"]
+    assert "failed with exit code 3; all workers are restarted (why not)" in caplog.text
+    (first, before), (second, history) = policy.asked
+    assert (first.rank, first.exitcode, first.attempt, before) == (0, 3, 0, ())
+    assert 0 < first.started < 60
+    assert (second.attempt, [one.decision.reason for one in history]) == (1, ["why not"])
+
+
+def test_it_may_end_the_job_and_says_why(node, caplog):
+    result = node.run(FAILS_TWICE, nproc=1, max_restarts=9, restart_policy=Policy(STOP))
+    assert result.state is WorkerState.FAILED
+    assert node.starts() == ["0.0.0"]
+    assert "failed with exit code 3; the job ends: it is hopeless" in caplog.text
+
+
+def test_the_budget_decides_if_it_does_not(node):
+    result = node.run(FAILS_TWICE, nproc=1, max_restarts=1, restart_policy=Policy(None, None))
+    assert result.state is WorkerState.FAILED
+    assert node.starts() == ["0.0.0", "1.1.0"]
+
+
+def test_a_pause_comes_before_the_next_round():
+    failed = m.WorkFailed(decision=restart(reason="later", delay=7.0))
+    state, done = play(*RUNNING, failed, m.StopSucceeded())
+    assert state.phase is m.Phase.PAUSING
+    assert done[2:] == [m.Report(m.Again.RESTART, "later"), m.StopWorkers(), m.Pause(7.0)]
+    state, actions = step(state, m.PauseEnded())
+    assert (state.phase, state.pause, actions) == (m.Phase.JOINING, 0.0, (m.Join(),))
+
+
+def test_a_request_for_a_restart_ends_the_pause():
+    failed = m.WorkFailed(decision=restart(delay=7.0))
+    ask = m.Requested(m.RequestKind.RESTART, "now", "somebody")
+    state, done = play(*RUNNING, failed, m.StopSucceeded(), ask)
+    assert (state.phase, done[-1]) == (m.Phase.JOINING, m.Join())
+
+
+def test_a_failure_that_no_restart_can_help_is_final():
+    state, _ = play(*RUNNING, m.WorkFailed(is_final=True, decision=restart()))
+    assert state.then is m.Outcome.FAILED
+
+
+def test_a_stop_signal_ends_the_pause(node, caplog):
+    policy = Policy(restart(delay=600.0))
+    with pytest.raises(SignalException):
+        node.run(
+            FAILS_TWICE,
+            lambda: (
+                wait_until(lambda: "600 s after" in caplog.text, "the pause"),
+                send(signal.SIGTERM),
+            ),
+            nproc=1,
+            after=["0.0.0"],
+            restart_policy=policy,
+        )
+    assert node.starts() == ["0.0.0"]
+
+
+def test_a_pause_passes(node):
+    policy = Policy(restart(delay=0.2), restart())
+    assert node.run(FAILS_TWICE, nproc=1, restart_policy=policy).state is WorkerState.SUCCEEDED
