@@ -22,12 +22,15 @@ if TYPE_CHECKING:
     from plaunch.agent.notifications import LaunchEvents
     from plaunch.config import LaunchConfig
     from plaunch.plugin.manager import PluginManager
+    from plaunch.plugin.restarting import LaunchRestartPolicy
     from plaunch.rendezvous.api import RendezvousHandler
 
 logger = logging.getLogger("plaunch")
 
 
-def create_rendezvous(config: LaunchConfig, manager: PluginManager) -> RendezvousHandler:
+def create_rendezvous(
+    config: LaunchConfig, manager: PluginManager, restart_policy: LaunchRestartPolicy | None
+) -> RendezvousHandler:
     """The handler of the backend that was chosen.
 
     Raises:
@@ -50,6 +53,8 @@ def create_rendezvous(config: LaunchConfig, manager: PluginManager) -> Rendezvou
             stop_timeout=longest_stop(config.shutdown_timeout or 0.0),
             port_range=config.port_range,
             start_timeout=config.start_timeout,
+            restart_policy=restart_policy,
+            shared={} if restart_policy is None else restart_policy.shared_settings(),
         ),
         **config.rdzv_configs,
     )

@@ -219,7 +219,7 @@ class _Launch:
 
     def _run_agent(self, logs_specs: LogsSpecs, policy: SignalPolicy) -> dict[int, Any]:
         config = self._config
-        handler = create_rendezvous(config, self._manager)
+        handler = create_rendezvous(config, self._manager, self._restart_policy)
         release: Callable[[], bool] = lambda: shut_down(handler, policy)  # noqa: E731
         succeeded = False
         template = config.log_line_prefix_template
@@ -250,6 +250,7 @@ class _Launch:
                 binder=self._binder,
                 open_store=self._open_store,
                 starter=self._starter,
+                restart_policy=self._restart_policy,
             )
             self._start_extensions(agent, handler)
             if self._starter is not None:

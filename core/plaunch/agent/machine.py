@@ -84,9 +84,9 @@ def _failed(state: State, event: states.WorkFailed) -> Transition:
     is_restart = state.restarts_left > 0 if decision is None else decision.is_restart
     reason = "" if decision is None else decision.reason
     if is_restart and not event.is_final:
-        pause = 0.0 if decision is None else decision.delay
-        report = states.Report(Again.RESTART, reason)
-        return _stop(replace(stopped, pause=pause), Again.RESTART, report)
+        if decision is not None:
+            stopped = replace(stopped, pause=decision.delay, is_free=not decision.costs)
+        return _stop(stopped, Again.RESTART, states.Report(Again.RESTART, reason))
     # The result says what happened; only why a policy wants no restart is said on the way.
     said = (states.Report(Outcome.FAILED, reason),) if reason and not event.is_final else ()
     return _stop(replace(state, workers=WorkerState.FAILED), Outcome.FAILED, *said)
@@ -222,9 +222,16 @@ def _restart_requested(state: State, event: states.Requested) -> Transition:
 def _stopped(state: State, event: Event) -> Transition:
     if isinstance(state.then, Outcome):
         return _finish(state, state.then)
-    attempt = state.attempt + (state.then is Again.RESTART)
+    attempt = state.attempt + (state.then is Again.RESTART and not state.is_free)
     is_restart = state.then in (Again.RESTART, Again.DECISION)
-    again = replace(state, phase=Phase.JOINING, attempt=attempt, is_restart=is_restart, pause=0.0)
+    again = replace(
+        state,
+        phase=Phase.JOINING,
+        attempt=attempt,
+        is_restart=is_restart,
+        pause=0.0,
+        is_free=False,
+    )
     if is_restart and state.pause > 0:
         return replace(again, phase=Phase.PAUSING), (states.Pause(state.pause),)
     return again, (states.Join(),)

@@ -71,6 +71,7 @@ class State(Value):
     is_restart: bool = False  # the round follows a failure
     then: Again | Outcome | None = None  # after STOPPING: another round, or the end
     pause: float = 0.0  # seconds before that round
+    is_free: bool = False  # whether that round uses up no restart
     asked_by: signal.Signals | None = None  # the first signal that asked for a stop
     asked_at: float = 0.0  # when, in seconds that never go back
     request: Requested | None = None  # that the agent is busy with, or that ends the run

@@ -14,7 +14,7 @@ from plaunch.numbers import quote, whole
 from plaunch.values import Record, Value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from plaunch.durations import Duration
     from plaunch.restarts import RestartPolicy
@@ -37,6 +37,8 @@ class JobSettings(Value):
         start_timeout: seconds until the first worker of this node must run, or None; the default of
             the option `join_timeout`, then.
         restart_policy: decides what follows a failure of the job; None leaves it to the budget.
+        shared: more options on which all nodes must agree, by name, as texts; those that are not
+            given are left out.
     """
 
     role: str = "default"
@@ -47,6 +49,7 @@ class JobSettings(Value):
     port_range: tuple[int, int] | None = None
     start_timeout: float | None = None
     restart_policy: RestartPolicy | None = None
+    shared: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(eq=False, repr=False)

@@ -81,12 +81,14 @@ class Decision(Value):
         reason: why, in one sentence; shown to the user.
         delay: seconds to wait before the next round.
         without: hosts that the next rounds do without.
+        costs: whether a restart counts as one of `--max-restarts`.
     """
 
     action: RestartAction
     reason: str = ""
     delay: float = 0.0
     without: Sequence[str] = ()
+    costs: bool = True
 
     @property
     def is_restart(self) -> bool:

@@ -15,7 +15,7 @@ from plaunch_membership.records import RecordError
 from plaunch_membership.state import JobPhase, JobState, describe_verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from plaunch_membership.membership import Membership
     from plaunch_membership.records import Record
@@ -131,6 +131,7 @@ class JobLookup:
             "min_nodes": identity.min_nodes,
             "max_nodes": identity.max_nodes,
             "max_restarts": identity.job.max_restarts,
+            "shared": dict(identity.job.shared),
             "by": identity.host,
         }
         return self._ours.codec.encode(job_key(identity.run_id), record)
@@ -159,6 +160,13 @@ class JobLookup:
             differences.append(
                 f"--max-restarts={identity.job.max_restarts} here, {theirs_restarts} there"
             )
+        theirs = record.record("shared") if "shared" in record else {}
+        ours = identity.job.shared
+        differences += [
+            f"{name} {_value(ours, name)} here, {_value(theirs, name)} there"
+            for name in sorted(ours.keys() | theirs.keys())
+            if ours.get(name) != theirs.get(name)
+        ]
         if not differences:
             return ""
         return (
@@ -184,3 +192,8 @@ class JobLookup:
         if held == mine:
             yield Add(keys.versions)
         return JobState.from_record(self._ours.codec.decode(key, held), 0), held
+
+
+def _value(options: Mapping[str, object], name: str) -> str:
+    """The value of an option, in the words of a message."""
+    return f"is {str(options[name])[:100]!r}" if name in options else "is not given"

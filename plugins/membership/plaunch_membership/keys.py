@@ -49,9 +49,9 @@ class Keys:
         """The log of the nodes whose workers have all succeeded."""
         return f"{self._prefix}/round/{round_}/done"
 
-    def restart(self, attempt: int) -> str:
-        """What led to an attempt after the first."""
-        return f"{self._prefix}/restart/{attempt}"
+    def restart(self, round_: int) -> str:
+        """What was decided after the failure that led to a round, if one did."""
+        return f"{self._prefix}/restart/{round_}"
 
     @property
     def tidied(self) -> str:

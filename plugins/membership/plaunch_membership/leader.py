@@ -334,9 +334,7 @@ class Leader:
             decision = None
             if not is_final:
                 started = ours.clock() - self._formed_at
-                decision = yield from self._restarts.decide(
-                    summary, attempt=settling.attempt, started=started
-                )
+                decision = yield from self._restarts.decide(settling, summary, started)
             yield from self._change(
                 lambda state: transitions.settle_failed(
                     state,

@@ -30,6 +30,8 @@ _NODE = -1
 _NODES = "launchers"
 _CUT = "... "  # stands for the beginning of a text
 _MAX_PATH = 4096  # characters
+_MAX_TRAIT = 40  # characters
+_TRAITS = ("category", "retryability", "retry_after")
 _MAX_RANK = 1 << 31
 _MAX_PID = 1 << 31
 _EXIT_CODES = range(-64, 256)
@@ -161,6 +163,7 @@ def _detail(failure: ProcessFailure, *, in_full: bool) -> dict[str, object]:
         "has_reply": failure.has_reply,
         "error_file": failure.error_file,
         "message": _end_of(failure.text, limit),
+        "traits": _traits(failure.error_file_data.get("errorTraits")) if failure.has_reply else {},
     }
     if in_full:
         detail["traceback"] = _end_of(failure.traceback, limit)
@@ -200,9 +203,17 @@ def _rebuild(rank: int, told: JobFailure) -> ProcessFailure:
             reply = {"message": message, "extraInfo": extra}
         failure.message = reply
         failure.error_file_data = {"message": reply}
+        if traits := _traits(detail.get("traits")):
+            failure.error_file_data["errorTraits"] = traits
     else:
         failure.message = message or printable(told.summary)
     return failure
+
+
+def _traits(told: object) -> dict[str, str]:
+    """What a worker has said of its own failure, of which restart policies make something."""
+    found = told if isinstance(told, dict) else {}
+    return {name: _word(str(found[name]), _MAX_TRAIT) for name in _TRAITS if name in found}
 
 
 def _end_of(text: str, limit: int) -> str:

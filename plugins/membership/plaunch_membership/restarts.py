@@ -1,7 +1,8 @@
 """What follows failures: the job's restart policy, and the records of what it has decided.
 
-There is one record for each attempt. It is written before the state that begins the attempt: a
-leader that dies in between has decided nothing, and the next one writes the record anew.
+There is one record for each round that follows a failure. It is written before the state that
+begins the round: a leader that dies in between has decided nothing, and the next one writes the
+record anew.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ if TYPE_CHECKING:
     from plaunch_membership.failures import FailureSummary
     from plaunch_membership.membership import Membership
     from plaunch_membership.records import Record
+    from plaunch_membership.state import JobState
 
 _AT_ONCE = 128  # records that are read in one operation
-_MOST_KNOWN = 1000  # attempts of which a new leader reads the records
+_MOST_KNOWN = 1000  # rounds of which a new leader reads the records
 _MOST_HOSTS = 64  # that a job does without
 _EXIT_CODES = range(-64, 256)
 
@@ -35,52 +37,50 @@ class Restarts:
         self._ours = ours
         self._keys = ours.keys
         self._history: list[Decided] = []
-        self._known = 0  # attempts whose records have been read or written
+        self._known = 0  # the last round whose record has been read or written
 
     def decide(
-        self, summary: FailureSummary, *, attempt: int, started: float
+        self, settling: JobState, summary: FailureSummary, started: float
     ) -> Routine[Decision | None]:
         """What follows a failure; None leaves that to the budget.
 
         Args:
+            settling: the state of the job.
             summary: the failures of all nodes.
-            attempt: how many restarts the job has used.
             started: seconds since the round has formed.
         """
         policy = self._ours.identity.job.restart_policy
         failures, first = from_job_failures(summary.failures, {})
         if policy is None or first is None:
             return None
-        yield from self._read(attempt)
-        failure = failure_of(failures, first, started=started, attempt=attempt)
+        yield from self._read(settling.round)
+        failure = failure_of(failures, first, started=started, attempt=settling.attempt)
         decision: Decision | None = policy.decide(failure, tuple(self._history))
         if decision is not None and decision.is_restart:
-            yield from self._write(attempt + 1, Decided(failure, decision))
+            yield from self._write(settling.round + 1, Decided(failure, decision))
         return decision
 
-    def _read(self, attempt: int) -> Routine[None]:
-        """Know what was decided until this attempt."""
-        begin = max(self._known, attempt - _MOST_KNOWN) + 1
-        for low in range(begin, attempt + 1, _AT_ONCE):
-            keys = [
-                self._keys.restart(number)
-                for number in range(low, min(low + _AT_ONCE, attempt + 1))
-            ]
+    def _read(self, last: int) -> Routine[None]:
+        """Know what was decided up to this round."""
+        begin = max(self._known, last - _MOST_KNOWN) + 1
+        for low in range(begin, last + 1, _AT_ONCE):
+            rounds = range(low, min(low + _AT_ONCE, last + 1))
+            keys = [self._keys.restart(number) for number in rounds]
             values = yield MultiGet(keys)
             for key, value in zip(keys, values, strict=True):
                 if value is None:
-                    continue  # the store has lost it; what is left is what is known
+                    continue  # a round for another reason, or the store has lost it
                 try:
                     self._history.append(_from_record(self._ours.codec.decode(key, value)))
                 except RecordError as error:
                     self._ours.doubts.note("what followed a failure", error)
-        self._known = max(self._known, attempt)
+        self._known = max(self._known, last)
 
-    def _write(self, attempt: int, decided: Decided) -> Routine[None]:
-        key = self._keys.restart(attempt)
+    def _write(self, round_: int, decided: Decided) -> Routine[None]:
+        key = self._keys.restart(round_)
         yield Set(key, self._ours.codec.encode(key, _to_record(decided)))
         self._history.append(decided)
-        self._known = attempt
+        self._known = round_
 
 
 def _to_record(decided: Decided) -> dict[str, object]:
@@ -98,6 +98,7 @@ def _to_record(decided: Decided) -> dict[str, object]:
         "attempt": failure.attempt,
         "reason": decision.reason[:MAX_REASON],
         "delay": bounded(decision.delay),
+        "costs": decision.costs,
         "without": [host[:MAX_NAME] for host in decision.without][:_MOST_HOSTS],
     }
 
@@ -124,5 +125,6 @@ def _from_record(record: Record) -> Decided:
         reason=record.text("reason"),
         delay=0.0 if math.isnan(delay) else max(delay, 0.0),
         without=tuple(record.texts("without"))[:_MOST_HOSTS],
+        costs=record.flag("costs"),
     )
     return Decided(failure, decision)

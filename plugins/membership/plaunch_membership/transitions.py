@@ -122,7 +122,7 @@ def settle_failed(
         JobEvent("restarted", node=state.event.node, reason=reason, by=by),
         phase=JobPhase.FORMING,
         round=state.round + 1,
-        attempt=state.attempt + 1,
+        attempt=state.attempt + (decision is None or decision.costs),
         reason=reason,
         pause=0.0 if decision is None else decision.delay,
     )
