@@ -6,11 +6,13 @@ import pytest
 
 from helpers.ports import free_port
 
+TIMEOUT = 60.0  # seconds
+
 TYPING_ERROR = "import os\nprint(os.environ['TORCHELASTIC_RESTART_COUNT'], flush=True)\nmodell\n"
 
 
-def attempts(done):
-    return sorted(set(done.stdout.split()), key=int)
+def attempts(stdout):
+    return sorted(set(stdout.split()), key=int)
 
 
 def two_nodes(plaunch, script, *words):
@@ -20,23 +22,26 @@ def two_nodes(plaunch, script, *words):
         f"--rdzv-endpoint=127.0.0.1:{free_port()}",
         *words,
     ]
-    return plaunch.run_all(*[[*options, script]] * 2)
+    with plaunch.start(*options, script) as first, plaunch.start(*options, script) as second:
+        for process in (first, second):
+            out, err = process.communicate(timeout=TIMEOUT)
+            yield process.returncode, out, err
 
 
 def test_a_typing_error_ends_the_job_whatever_budget_is_left(plaunch):
     script = plaunch.write("train.py", TYPING_ERROR)
     done = plaunch.run("--nproc-per-node=2", "--max-restarts=50", script)
     assert done.returncode == 1
-    assert attempts(done) == ["0", "1", "2"]
+    assert attempts(done.stdout) == ["0", "1", "2"]
     assert "NameError: name 'modell' is not defined (train.py:3) came back 3 times" in done.stderr
 
 
 def test_it_ends_a_job_of_several_nodes_as_well(plaunch):
     script = plaunch.write("train.py", TYPING_ERROR)
-    for done in two_nodes(plaunch, script, "--max-restarts=50"):
-        assert done.returncode == 1
-        assert attempts(done) == ["0", "1", "2"]
-        assert "(train.py:3) came back 3 times within 30 s of the start" in done.stderr
+    for returncode, out, err in two_nodes(plaunch, script, "--max-restarts=50"):
+        assert returncode == 1
+        assert attempts(out) == ["0", "1", "2"]
+        assert "(train.py:3) came back 3 times within 30 s of the start" in err
 
 
 @pytest.mark.parametrize(
@@ -57,5 +62,5 @@ def test_what_the_options_say_is_done(plaunch, words, expected, said):
         "print(attempt, flush=True)\nsys.exit(3 if attempt < '3' else 0)\n",
     )
     done = plaunch.run(*words, script)
-    assert attempts(done) == [str(attempt) for attempt in range(expected)]
+    assert attempts(done.stdout) == [str(attempt) for attempt in range(expected)]
     assert said in done.stderr

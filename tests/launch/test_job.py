@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import replace
 
 import pytest
 from plaunch import LaunchConfig, hookimpl, launch_agent
@@ -56,14 +57,18 @@ def launch(backend, code="pass", **changes):
 
 def test_the_backend_is_told_of_the_launch(backend):
     launch(backend, role="trainer", max_restarts=4, node_rank=1, shutdown_timeout=7.0)
-    assert backend.params.job == JobSettings("trainer", 2, 4, 1, stop_timeout=22.0)
+    job = replace(backend.params.job, restart_policy=None)
+    shared = {"--restart-policy": "standard"}
+    assert job == JobSettings("trainer", 2, 4, 1, stop_timeout=22.0, shared=shared)
     assert backend.released == ["shutdown"]
 
 
 def test_the_command_line_tells_the_same(backend, script):
-    argv = ["--rdzv-backend=job", "--rdzv-id=job", "--nproc-per-node=3", str(script)]
-    assert main(argv, plugins=[backend]) == 0
-    assert backend.params.job == JobSettings("default", 3, 0, None, stop_timeout=45.0)
+    argv = ["--rdzv-backend=job", "--rdzv-id=job", "--nproc-per-node=3", "--restart-delay=2s:1m"]
+    assert main([*argv, str(script)], plugins=[backend]) == 0
+    job = replace(backend.params.job, restart_policy=None)
+    shared = {"--restart-policy": "standard", "--restart-delay": "2s:1m"}
+    assert job == JobSettings("default", 3, 0, None, stop_timeout=45.0, shared=shared)
 
 
 def test_this_node_ends_as_the_job_does(backend):

@@ -110,6 +110,25 @@ def test_somebody_who_never_stops_writing_is_given_up(open_source):
     assert kept.data.startswith(b"last words")
 
 
+def test_who_wants_to_know_waits_until_the_sinks_have_it(open_source):
+    may_go_on = threading.Event()
+    kept = Kept()
+    source, write_end = open_source(Plain(lambda data: may_go_on.wait(FOREVER)), kept)
+    os.write(write_end, b"last words")
+    reader = start(source)
+    assert not source.catch_up(0.05)
+    assert not kept.data
+    may_go_on.set()
+    assert source.catch_up(FOREVER)
+    assert kept.data == b"last words"
+    os.write(write_end, b"!")
+    assert source.catch_up(FOREVER)
+    assert kept.data == b"last words!"
+    os.close(write_end)
+    assert reader.finish(FOREVER)
+    assert source.catch_up(FOREVER)
+
+
 def test_what_is_held_back_is_flushed_in_time(open_source):
     holding, other = Kept(hold=0.01), Kept()
     source, write_end = open_source(other, holding)

@@ -24,6 +24,7 @@ READ_SIZE = 256 << 10  # bytes
 QUIET = 0.1  # seconds without data after which a pipe that someone still holds is given up
 LINGER = 1.0  # seconds that someone who never stops writing is listened to after the workers' end
 INTERVAL = 0.1  # seconds between two looks at a file
+_CATCH_UP_PERIOD = 0.0005  # seconds between two looks at how far the reader is
 
 
 class Source:
@@ -37,6 +38,8 @@ class Source:
         self._label = label
         self._sinks: list[Sink] = []
         self._notices = notices
+        self._passing = threading.Lock()  # held while bytes are between the pipe and the sinks
+        self._passed = 0  # bytes
         if fd >= 0:
             os.set_blocking(fd, False)
 
@@ -46,19 +49,38 @@ class Source:
 
     def read(self) -> int | None:
         """Hand what is there to every sink; the number of bytes, None at the end of the stream."""
-        try:
-            data = os.read(self.fd, READ_SIZE)
-        except BlockingIOError:
-            return 0
-        except OSError as error:
-            if error.errno != errno.EIO:
-                self._notices.warn("%s cannot be read any more: %s", self._label, error)
-            # EIO is how a pseudo-terminal says that nobody has its other side open.
-            return None
-        if not data:
-            return self._at_end
-        self._each(lambda sink: sink.write(data))
-        return len(data)
+        with self._passing:
+            try:
+                data = os.read(self.fd, READ_SIZE)
+            except BlockingIOError:
+                return 0
+            except OSError as error:
+                if error.errno != errno.EIO:
+                    self._notices.warn("%s cannot be read any more: %s", self._label, error)
+                # EIO is how a pseudo-terminal says that nobody has its other side open.
+                return None
+            if not data:
+                return self._at_end
+            self._each(lambda sink: sink.write(data))
+            self._passed += len(data)
+            return len(data)
+
+    def catch_up(self, timeout: float) -> bool:
+        """Wait until the sinks have what had been written before; False after `timeout` seconds.
+
+        Called by other threads than the reader's.
+        """
+        until, target = time.monotonic() + timeout, -1
+        while (left := until - time.monotonic()) > 0 and self._passing.acquire(timeout=left):
+            try:
+                if target < 0:
+                    target = self._passed + (self.unread() if self.fd >= 0 else 0)
+                if self.fd < 0 or self._passed >= target:
+                    return True
+            finally:
+                self._passing.release()
+            time.sleep(min(_CATCH_UP_PERIOD, left))
+        return False
 
     def flush(self, now: float) -> None:
         """Let sinks that hold something back pass it on, if it is time."""
@@ -81,10 +103,11 @@ class Source:
 
     def close(self) -> None:
         """Close the sinks and the descriptor."""
-        self._each(lambda sink: sink.close())
-        self._sinks.clear()
-        close_quietly(self.fd)
-        self.fd = -1
+        with self._passing:
+            self._each(lambda sink: sink.close())
+            self._sinks.clear()
+            close_quietly(self.fd)
+            self.fd = -1
 
     def _each(self, act: Callable[[Sink], None]) -> None:
         for sink in tuple(self._sinks):

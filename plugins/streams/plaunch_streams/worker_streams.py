@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from plaunch.process import LogsDest
 
 FINISH_TIMEOUT = 5.0  # seconds without progress
+_CATCH_UP_TIMEOUT = 0.2  # seconds; as a rule less than a millisecond, unless a file system hangs
 
 
 @dataclass(eq=False, repr=False)
@@ -125,6 +126,7 @@ class WorkerStreams:
         self._reader: Reader | None = None
         self._is_finished = False
         self._is_escalated = False
+        self._is_late = False  # whether the reader was once waited for in vain
 
     def child_fds(self, local_rank: int) -> tuple[int | None, int | None]:
         """Descriptors that the worker gets as stdout and stderr; None means the launcher's own.
@@ -155,7 +157,7 @@ class WorkerStreams:
         if stream is self._stderr:
             ring = Ring()
             source.add(ring)
-            self._last_lines[rank] = ring.last_lines
+            self._last_lines[rank] = partial(self._lines_of, ring, source)
         if route.file:
             source.add(FileSink(open_log(route.file, label), route.file, self._notices))
         if route.way is Way.TEE:
@@ -276,11 +278,16 @@ class WorkerStreams:
             close_quietly(self._child_ends.pop())
 
     def last_lines(self, local_rank: int) -> list[str]:
-        """The last lines of that rank's stderr, oldest first; complete after `finish`.
+        """The last lines of that rank's stderr, oldest first; of one that has ended, all of them.
 
         Empty if the launcher sees nothing of it and there is no file.
         """
         return self._last_lines.get(local_rank, list)()
+
+    def _lines_of(self, ring: Ring, source: Source) -> list[str]:
+        if self._reader is not None and not self._is_late:
+            self._is_late = not source.catch_up(_CATCH_UP_TIMEOUT)
+        return ring.last_lines()
 
     def counts(self) -> OutputCounts:
         """How much has passed until now."""

@@ -28,7 +28,7 @@ class Streams(Protocol):
 
     `child_fds` is called for each worker, then the workers start, `start` is called, and when they
     have ended, `finish`. After an error in between, `finish` gives everything back. All but
-    `start` and `finish` are to return at once. A context that was written for torchrun starts its
+    `start`, `finish` and `last_lines` are to return at once. A context that was written for torchrun starts its
     workers without `child_fds`: only files that other programs write are to be shown then.
     """
 
@@ -69,8 +69,9 @@ class Streams(Protocol):
     def last_lines(self, local_rank: int) -> Sequence[str]:
         """The last lines of that rank's stderr, oldest first; complete after `finish`.
 
-        Empty if they are not known. Called for the report of a rank that has failed, once that is
-        seen and again at the end.
+        Empty if they are not known. Called for a rank that has failed, once that is seen and again
+        at the end. What is on its way then should be waited for, for a moment: restart policies
+        read the exception in these lines.
         """
 
     def counts(self) -> OutputCounts:
