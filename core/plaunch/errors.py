@@ -24,6 +24,7 @@ class ExitCode(enum.IntEnum):
     RENDEZVOUS_CLOSED = 112
     CONTROL_PLANE_LOST = 113
     UNKILLABLE_WORKER = 114
+    NODE_EXCLUDED = 115
 
 
 class PlaunchError(Exception):
@@ -143,6 +144,12 @@ class RendezvousGracefulExitError(RendezvousError):
     """This node is not needed and leaves without harm; the name is torchrun's."""
 
     exit_code = ExitCode.OK
+
+
+class NodeExcludedError(RendezvousError):
+    """The job goes on without this node: failures began here too often, or it is not healthy."""
+
+    exit_code = ExitCode.NODE_EXCLUDED
 
 
 class UnkillableWorkerError(PlaunchError, RuntimeError):
