@@ -334,5 +334,6 @@ class _Launch:
                 stopped=result.stopped,
                 first=result.first_failure,
                 counted=result.counted,
+                no_restart=result.no_restart,
             )
         return result.return_values

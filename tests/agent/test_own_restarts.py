@@ -63,11 +63,11 @@ def test_it_decides_and_the_budget_does_not(node, caplog):
     assert (second.attempt, [one.decision.reason for one in history]) == (1, ["why not"])
 
 
-def test_it_may_end_the_job_and_says_why(node, caplog):
+def test_it_may_end_the_job_and_says_why(node):
     result = node.run(FAILS_TWICE, nproc=1, max_restarts=9, restart_policy=Policy(STOP))
     assert result.state is WorkerState.FAILED
     assert node.starts() == ["0.0.0"]
-    assert "failed with exit code 3; the job ends: it is hopeless" in caplog.text
+    assert result.no_restart == "it is hopeless"
 
 
 def test_the_budget_decides_if_it_does_not(node):

@@ -232,7 +232,9 @@ class SimpleElasticAgent(ElasticAgent):
         if outcome is Outcome.SUCCEEDED:
             return loop.results.of_workers
         if outcome is Outcome.FAILED:
-            return self._peers.failed_result(loop.results.of_workers)
+            result = self._peers.failed_result(loop.results.of_workers)
+            result.no_restart = result.no_restart or loop.results.no_restart
+            return result
         if outcome is Outcome.LEFT:
             logger.info("this node was not needed: %s", error)
             return RunResult(WorkerState.SUCCEEDED)

@@ -244,6 +244,7 @@ class JobPeers(ObservedPeers):
             stopped=own.stopped,
             first_failure=verdict.first,
             counted=dict(verdict.counted),
+            no_restart=verdict.no_restart,
         )
         self._notifier.notify_failures(result)
         return result

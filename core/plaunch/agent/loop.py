@@ -348,6 +348,8 @@ class Loop:
             if self.state.is_job_wide:
                 return [states.WorkFailed()]
             decision = self._restarts.decide(result, self.state.attempt)
+            if decision is not None and not decision.is_restart:
+                self.results.no_restart = decision.reason
             return [states.WorkFailed(decision=decision)]
         if result.state is not WorkerState.HEALTHY:
             raise RuntimeError(

@@ -82,14 +82,14 @@ def _failed(state: State, event: states.WorkFailed) -> Transition:
         return _stop(stopped, Again.DECISION, *told)
     decision = event.decision
     is_restart = state.restarts_left > 0 if decision is None else decision.is_restart
-    reason = "" if decision is None else decision.reason
     if is_restart and not event.is_final:
+        reason = ""
         if decision is not None:
+            reason = decision.reason
             stopped = replace(stopped, pause=decision.delay, is_free=not decision.costs)
         return _stop(stopped, Again.RESTART, states.Report(Again.RESTART, reason))
-    # The result says what happened; only why a policy wants no restart is said on the way.
-    said = (states.Report(Outcome.FAILED, reason),) if reason and not event.is_final else ()
-    return _stop(replace(state, workers=WorkerState.FAILED), Outcome.FAILED, *said)
+    # What the workers have written, and the result, say what happened.
+    return _stop(replace(state, workers=WorkerState.FAILED), Outcome.FAILED)
 
 
 def _succeeded(state: State, event: Event) -> Transition:

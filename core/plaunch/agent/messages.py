@@ -44,8 +44,8 @@ def describe_turn(
     if then is Outcome.SIGNALLED:
         what = "no worker is running" if state.phase is Phase.DONE else "the workers are stopped"
         return f"{asked}; {what}"
-    if then in (Again.RESTART, Outcome.FAILED):
-        return f"{describe_failures(result)}; {_describe_decision(then, state, decision)}"
+    if then is Again.RESTART:
+        return f"{describe_failures(result)}; {_describe_restart(state, decision)}"
     return (
         "the nodes of the job have changed; a new round begins"
         if then is Again.MEMBERSHIP
@@ -53,9 +53,7 @@ def describe_turn(
     )
 
 
-def _describe_decision(then: Again | Outcome, state: State, decision: str) -> str:
-    if then is Outcome.FAILED:
-        return f"the job ends: {decision}"
+def _describe_restart(state: State, decision: str) -> str:
     why = decision or f"restart {state.attempt + 1} of {state.max_restarts}"
     when = f" {state.pause:g} s after they have stopped" if state.pause else ""
     return f"all workers are restarted{when} ({why})"

@@ -46,6 +46,7 @@ class Results:
     def __init__(self, workers: Workers, peers: Peers, notifier: Notifier) -> None:
         self.of_workers = RunResult(WorkerState.INIT)
         self.error: BaseException | None = None
+        self.no_restart = ""  # why a restart policy wants no other attempt
         self._workers = workers
         self._peers = peers
         self._notifier = notifier

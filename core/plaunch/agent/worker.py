@@ -213,6 +213,7 @@ class RunResult(Record):
     Where the rendezvous knows the whole job, `failures` are those of all nodes, and `first_failure`
     is the rank that failed first, as the nodes agreed; else it is None. Of very large jobs,
     `counted` has how many more there are, by words for them such as "ranks 40-99 (exit code 1)".
+    `no_restart` says why a restart policy wanted no other attempt, or is empty.
     """
 
     state: WorkerState
@@ -221,6 +222,7 @@ class RunResult(Record):
     stopped: dict[int, int] = field(default_factory=dict)
     first_failure: int | None = None
     counted: dict[str, int] = field(default_factory=dict)
+    no_restart: str = ""
 
     def is_failed(self) -> bool:
         """Whether the workers failed."""

@@ -29,6 +29,7 @@ class Verdict(Value):
         first: whose failure was the first one, as all nodes agree; None if there is none.
         counted: how many there are beside `failures`, by words for them such as
             "ranks 40-99 (exit code 1)": those that are too many to be told one by one.
+        no_restart: why a restart policy wanted no other attempt; empty if none said so.
     """
 
     outcome: str
@@ -38,6 +39,7 @@ class Verdict(Value):
     failures: Mapping[int, ProcessFailure] = field(default_factory=dict)
     first: int | None = None
     counted: Mapping[str, int] = field(default_factory=dict)
+    no_restart: str = ""
 
 
 def world_ranks(nodes: Iterable[tuple[str, int]]) -> list[WorldRanks]:

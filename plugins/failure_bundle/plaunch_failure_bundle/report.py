@@ -49,6 +49,7 @@ def format_report(failed: FailedAttempt, failures: dict[int, ProcessFailure]) ->
             stopped=result.stopped,
             first=result.first_failure,
             counted=result.counted,
+            no_restart=result.no_restart,
         )
     return f"{error}\n"
 

@@ -63,6 +63,7 @@ def to_verdict(recorded: RecordedVerdict, own: Mapping[int, ProcessFailure]) -> 
         failures,
         first,
         describe_groups(recorded.others, failures),
+        recorded.no_restart,
     )
 
 

@@ -91,6 +91,7 @@ class RecordedVerdict:
         time: when, in seconds since the epoch on that node's clock.
         failures: the failures of the last round, the first one first.
         others: those that are too many to be told one by one.
+        no_restart: why a restart policy wanted no other attempt; empty if none said so.
     """
 
     outcome: str
@@ -99,6 +100,7 @@ class RecordedVerdict:
     time: float
     failures: tuple[JobFailure, ...] = ()
     others: tuple[FailureGroup, ...] = ()
+    no_restart: str = ""
 
 
 @dataclass(frozen=True)
@@ -197,6 +199,7 @@ class JobState:
                 "node": self.verdict.node,
                 "reason": self.verdict.reason,
                 "time": self.verdict.time,
+                "no_restart": self.verdict.no_restart,
                 **FailureSummary(self.verdict.failures, self.verdict.others).to_record(),
             }
         return record
@@ -235,6 +238,7 @@ class JobState:
                 time=found.date("time"),
                 failures=told.failures,
                 others=told.groups,
+                no_restart=found.text("no_restart", max_len=MAX_REASON),
             )
         return cls(
             version=version,

@@ -114,6 +114,7 @@ def settle_failed(
             now,
             summary.failures,
             summary.groups,
+            cut(why, MAX_REASON),
         )
         return end(state, verdict, by=by)
     reason = f"{what}; {why or f'restart {state.attempt + 1} of {max_restarts}'}"

@@ -48,6 +48,7 @@ def format_report(
     first: int,
     stopped: Mapping[int, int],
     counted: Mapping[str, int] | None = None,
+    no_restart: str = "",
     border: str = "",
     section: str = "",
 ) -> str:
@@ -55,7 +56,7 @@ def format_report(
 
     A negative rank stands for the launcher of a node, which failed itself.
     `stopped` has the exit codes of the ranks that plaunch ended, `counted` how many more failures
-    there are, by words for them. `border` and `section`, if given, are repeated into rules around
+    there are, by words for them, `no_restart` why there is no other attempt. `border` and `section`, if given, are repeated into rules around
     and between the parts.
     """
     root = failures[first]
@@ -65,6 +66,8 @@ def format_report(
         what = f"rank {first} on {host}: {root.describe_exit()}"
     title = f"{name} FAILED: {what}"
     parts = [_first_failure(first, root)]
+    if no_restart:
+        parts.insert(0, [f"No restart: {_clean(no_restart)}"])
     others = [rank for rank in failures if rank != first]
     if others or counted:
         parts.append(_other_failures(others, failures, counted or {}))

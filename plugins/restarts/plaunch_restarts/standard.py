@@ -125,7 +125,8 @@ class StandardRestartPolicy:
         group = self._group(failure)
         option = f"{group}:{budget}" if group else str(budget)
         if not budget:
-            return f"no restart{f' for {group}' if group else ''} (--max-restarts={option})"
+            # Without restarts there is nothing to be said of them, unless some causes have some.
+            return f"none is allowed after {group} (--max-restarts={option})" if group else ""
         return f"all restarts are used{self._within()} (--max-restarts={option})"
 
     def _within(self) -> str:

@@ -28,6 +28,7 @@ class ChildFailedError(PlaunchError):
             earliest failure. A negative rank stands for a node's launcher.
         counted: how many failures there are beside `failures`, by words for them; jobs of very
             many workers do not tell each of them.
+        no_restart: why a restart policy wanted no other attempt; empty if none said so.
 
     `exit_code` is the first failing worker's own code, or 128+n if signal n ended it.
 
@@ -43,6 +44,7 @@ class ChildFailedError(PlaunchError):
         stopped: Mapping[int, int] | None = None,
         first: int | None = None,
         counted: Mapping[str, int] | None = None,
+        no_restart: str = "",
     ) -> None:
         if not failures:
             raise UsageError(f"a ChildFailedError about {name!r} needs at least one failure")
@@ -52,6 +54,7 @@ class ChildFailedError(PlaunchError):
         self.failures = failures
         self.stopped = dict(stopped or {})
         self.counted = dict(counted or {})
+        self.no_restart = no_restart
         self._first = first
         code = self.get_first_failure()[1].exitcode
         # A class constant everywhere else; here every instance has the code of its own worker.
@@ -60,7 +63,11 @@ class ChildFailedError(PlaunchError):
 
     def __reduce__(self) -> tuple[object, ...]:
         rebuild = functools.partial(
-            ChildFailedError, stopped=self.stopped, first=self._first, counted=self.counted
+            ChildFailedError,
+            stopped=self.stopped,
+            first=self._first,
+            counted=self.counted,
+            no_restart=self.no_restart,
         )
         return rebuild, (self.name, self.failures)
 
@@ -83,6 +90,7 @@ class ChildFailedError(PlaunchError):
                 first=self.get_first_failure()[0],
                 stopped=self.stopped,
                 counted=self.counted,
+                no_restart=self.no_restart,
                 border=boarder_delim,
                 section=section_delim,
             )
@@ -95,6 +103,8 @@ class ChildFailedError(PlaunchError):
         first, root = self.get_first_failure()
         others = [(rank, failure) for rank, failure in self.failures.items() if rank != first]
         lines = [f"{self.name} FAILED", f"First failure: {_line(first, root)}"]
+        if self.no_restart:
+            lines.append(f"No restart: {self.no_restart}")
         if root.error_file != NOT_AVAILABLE:
             lines.append(f"Error file: {root.error_file!r}")
         lines += [f"Other failure: {_line(rank, failure)}" for rank, failure in others]
