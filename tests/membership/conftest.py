@@ -129,6 +129,10 @@ class SimulatedNode:
         if self.must_join and self.job.now >= self.is_slow_until:
             self.must_join = False
             self.want_round()
+        if membership.part.wants_round and self.error is None:
+            self.error = membership.exclusion()
+            if self.error is not None:
+                self.agent.leave("it is excluded")
 
     def want_round(self):
         if self.verdict is None:
@@ -160,6 +164,7 @@ class Simulation:
         self.unstarted = []
         self.min_nodes, self.max_nodes, self.max_restarts = min_nodes, max_nodes, max_restarts
         self.timing = Timing(**{"last_call_timeout": 2.0, "keep_alive_max_attempt": 3, **timing})
+        self.restart_policy = None
         self.repeat = lambda: False  # whether an operation happens twice, as after a lost answer
         self._names = itertools.count()
 
@@ -192,7 +197,7 @@ class Simulation:
                 settings.get("max_restarts", self.max_restarts),
                 index,
                 settings.get("stop_timeout", 0.0),
-                restart_policy=settings.get("restart_policy"),
+                restart_policy=settings.get("restart_policy", self.restart_policy),
             ),
         )
         membership = Membership(

@@ -45,5 +45,6 @@ class OwnRestarts:
         failure = failure_of(result.failures, first, started=started, attempt=attempt)
         decision: Decision | None = self._policy.decide(failure, tuple(self._history))
         if decision is not None:
+            decision = decision.among((failure.host,))
             self._history.append(Decided(failure, decision))
         return decision

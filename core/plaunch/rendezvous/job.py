@@ -136,8 +136,9 @@ class JobRendezvous(ObservableRendezvous, Protocol):
     def end_job(self, reason: str) -> None:
         """End the job for all nodes, as `set_closed` does, and say why."""
 
-    def announce_leave(self, reason: str) -> None:
+    def announce_leave(self, reason: str, *, is_excluded: bool = False) -> None:
         """Tell that this node goes, before it stops its workers; `leave` follows when it has.
 
-        Otherwise the others would see connections break before they know why.
+        Otherwise the others would see connections break before they know why. If it `is_excluded`,
+        as one that is not healthy is, the job refuses all nodes of its host from now on.
         """

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from plaunch.values import Value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from plaunch.process import ProcessFailure
 
@@ -94,6 +94,13 @@ class Decision(Value):
     def is_restart(self) -> bool:
         """Whether there is another round."""
         return self.action is RestartAction.RESTART
+
+    def among(self, hosts: Collection[str]) -> Decision:
+        """The same for a job with nodes on these hosts: it does not go on without all of them."""
+        if not self.without or not set(hosts) <= set(self.without):
+            return self
+        reason = f"{self.reason}; but the job has no node on another host"
+        return replace(self, reason=reason.lstrip("; "), without=())
 
 
 @dataclass(eq=False, repr=False)

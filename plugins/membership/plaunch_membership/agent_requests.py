@@ -111,9 +111,9 @@ class AgentRequests:
         verdict = RecordedVerdict("closed", ours.identity.host, reason, ours.wall_clock())
         ours.request(lambda: ours.change(lambda state: transitions.end(state, verdict, by=ours.me)))
 
-    def announce_leave(self, reason: str) -> None:
+    def announce_leave(self, reason: str, *, is_excluded: bool = False) -> None:
         """Say that this node goes on purpose, without going yet."""
-        self._ours.request(lambda: self._statements.leave(reason))
+        self._ours.request(lambda: self._statements.leave(reason, is_excluded=is_excluded))
 
     def leave(self, reason: str) -> None:
         """Go on purpose; the job may go on without this node."""

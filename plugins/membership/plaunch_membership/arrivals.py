@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from plaunch.errors import RendezvousStateError, RendezvousTimeoutError
 
+from plaunch_membership.bounds import printable
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -52,9 +54,16 @@ class Arrivals:
             if self._present is None:
                 looked.wait(_GLANCE)
         if self._present is None:
-            return f"{self.wanted()} nodes"
+            return f"{self.wanted()} nodes{self._excluded()}"
         who = self.describe_nodes(self._present)
-        return f"{self.wanted()} nodes; {len(self._present)} came{': ' if who else ''}{who}"
+        came = f"{len(self._present)} came{': ' if who else ''}{who}"
+        return f"{self.wanted()} nodes; {came}{self._excluded()}"
+
+    def _excluded(self) -> str:
+        """The hosts that the job goes on without, if there are any."""
+        state = self._membership.state
+        hosts = sorted(state.excluded)[:_MOST_NAMED] if state is not None else []
+        return f"; excluded: {printable(', '.join(hosts))}" if hosts else ""
 
     def look(self) -> list[NodeRecord]:
         """The nodes that came, by index and in order; waits two seconds at most."""
@@ -89,7 +98,7 @@ class Arrivals:
         here = self.describe_nodes(present)
         job = f"job {identity.run_id!r} needs {self.wanted()} nodes"
         within = f"within {timing.join_timeout:g} s (--rdzv-conf join_timeout)"
-        within += f": {here}" if here else ""
+        within += (f": {here}" if here else "") + self._excluded()
         if len(present) >= identity.min_nodes:
             return RendezvousTimeoutError(
                 f"{job}, and {len(present)} have come, but no round was formed {within}. Check "
@@ -119,7 +128,9 @@ class Arrivals:
                 present = [
                     node
                     for name, node in nodes.items()
-                    if name not in membership.peers.lost and name not in membership.peers.gone
+                    if name not in membership.peers.lost
+                    and name not in membership.peers.gone
+                    and node.host not in state.excluded
                 ]
                 present.sort(key=lambda n: (n.index is None, n.index, n.ticket))
                 self._present = present

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from plaunch.errors import (
     RendezvousClosedError,
-    RendezvousConnectionError,
     UsageError,
 )
 from plaunch.rendezvous import (
@@ -193,7 +192,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
             with self._lock:
                 if self._is_over:
                     raise RendezvousClosedError(f"this node has left job {self._run_id!r}")
-                self._raise_error()
+                self._threads.raise_error()
                 is_formed, place = not part.wants_round, part.place
                 if membership.is_parked:
                     began = self._clock()
@@ -240,8 +239,9 @@ class DynamicRendezvousHandler(RendezvousHandler):
         """
         if self._is_over:
             return True
-        is_host = self._identity.is_host
-        if self._news.verdict is None and is_host and self._membership.part.has_succeeded:
+        membership, is_host = self._membership, self._identity.is_host
+        is_done = membership.part.has_succeeded or membership.is_excluded
+        if self._news.verdict is None and is_host and is_done:
             self._stay()
         if self._news.verdict is None:
             return self.leave()
@@ -318,30 +318,22 @@ class DynamicRendezvousHandler(RendezvousHandler):
         """End the job on all nodes, and say why."""
         self._agent.close(reason)
 
-    def announce_leave(self, reason: str) -> None:
+    def announce_leave(self, reason: str, *, is_excluded: bool = False) -> None:
         """Tell that this node goes; see `JobRendezvous`."""
-        self._agent.announce_leave(reason)
-
-    # --- troubles ---------------------------------------------------------------------------------
-
-    def _raise_error(self) -> None:
-        if self._news.error is not None:
-            raise self._news.error
-        problem = self._threads.problem()
-        if problem is not None:
-            raise RendezvousConnectionError(problem)
+        self._membership.is_excluded |= is_excluded
+        self._agent.announce_leave(reason, is_excluded=is_excluded)
 
     # --- ends -------------------------------------------------------------------------------------
 
     def _stay(self) -> None:
-        """Keep the store for those whose workers are not done, although this node's are.
+        """Keep the store for those whose workers are not done, although this node's part is over.
 
         Without it they would have to stop. It ends with the job, when the store fails, or when the
         others have not been able to go on for as long as nodes may take to arrive.
         """
         _log.warning(
-            "this node has finished and hosts the store of job %r; it stays until the others have "
-            "finished",
+            "this node %s and hosts the store of job %r; it stays until the others have finished",
+            "is excluded" if self._membership.is_excluded else "has finished",
             self._run_id,
         )
         is_running_until = self._clock() + self._timing.join_timeout

@@ -193,8 +193,17 @@ class Leader:
             if fresh:
                 self._peers.watched |= set(nodes)
             missing = self._missing({*nodes, *self._members})
-            present = {name: node for name, node in nodes.items() if name not in missing}
-            survivors = {name for name in self._members if name not in missing}
+            excluded = () if ours.state is None else ours.state.excluded
+            present = {
+                name: node
+                for name, node in nodes.items()
+                if name not in missing and node.host not in excluded
+            }
+            survivors = {
+                name
+                for name, member in self._members.items()
+                if name not in missing and member.host not in excluded
+            }
             awaited = [self._members[name].stop_timeout for name in survivors - set(present)]
             now = ours.clock()
             if len(present) < identity.min_nodes:
@@ -334,7 +343,8 @@ class Leader:
             decision = None
             if not is_final:
                 started = ours.clock() - self._formed_at
-                decision = yield from self._restarts.decide(settling, summary, started)
+                hosts = [member.host for member in self._members.values()]
+                decision = yield from self._restarts.decide(settling, summary, started, hosts)
             yield from self._change(
                 lambda state: transitions.settle_failed(
                     state,

@@ -18,7 +18,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from plaunch.errors import RendezvousClosedError
+from plaunch.errors import NodeExcludedError, RendezvousClosedError
 from plaunch.rendezvous import ChangeKind, MembershipChange
 
 from plaunch_membership import transitions
@@ -32,7 +32,7 @@ from plaunch_membership.shared_log import SharedLogReader
 from plaunch_membership.state import JobPhase, JobState, RecordedVerdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from plaunch_membership.node import Identity
     from plaunch_membership.records import RecordCodec
@@ -78,7 +78,10 @@ class Membership:
         self.part = Part()
         self.requests = RequestQueue()
         self.news = News(self.lock)
-        self.attempt = 0  # the highest one of a job that this node was a member of
+        # Of a job that this node was a member of: the highest attempt, and the excluded hosts.
+        self.attempt = 0
+        self.excluded: Mapping[str, str] = {}
+        self.is_excluded = False  # whether this node's host is one of them, or is to be
         self.past: set[str] = set()  # incarnations that this node was in, and never returns to
         self.must_reopen = False  # the job is not the one that the store knows
         self._writes = itertools.count()
@@ -113,6 +116,21 @@ class Membership:
             and self.part.place.round == state.world.round
         )
 
+    def exclusion(self) -> NodeExcludedError | None:
+        """Why the job goes on without this node's host; None if it does not."""
+        state, host = self.state, self.identity.host
+        if state is None or host not in state.excluded:
+            return None
+        self.is_excluded = True
+        return NodeExcludedError(
+            f"job {self.identity.run_id!r} goes on without node {host}: {state.excluded[host]}"
+        )
+
+    def remember(self, state: JobState) -> None:
+        """Keep what the job must know if its store loses it; this node is a member of it."""
+        self.attempt = max(self.attempt, state.attempt)
+        self.excluded = state.excluded or self.excluded
+
     def request(self, request: Request, *, is_last: bool = False) -> None:
         """Have something done by the writer; nothing is done after the last."""
         with self.lock:
@@ -126,6 +144,8 @@ class Membership:
     ) -> None:
         """Be a node that has found a job, and has no part in it yet."""
         with self.lock:
+            # It may have got a place between its decision to look for the job and now.
+            self._lose_place("the job begins anew")
             self.job = KnownJob(self.job.incarnation + 1, keys, job_record, state, state_record)
             self.part.begin_anew()
             self.peers = Peers()
@@ -146,9 +166,12 @@ class Membership:
         with self.lock:
             self.must_reopen = True
             self.past.add(self.keys.incarnation)
-            if self.part.is_active:
-                self.part.is_active = False
-                self.news.add(MembershipChange(ChangeKind.LOST, self.identity.host, reason))
+            self._lose_place(reason)
+
+    def _lose_place(self, reason: str) -> None:
+        if self.part.is_active:
+            self.part.is_active = False
+            self.news.add(MembershipChange(ChangeKind.LOST, self.identity.host, reason))
 
     # --- what the store holds ---------------------------------------------------------------------
 

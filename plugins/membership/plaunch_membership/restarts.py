@@ -11,14 +11,23 @@ import math
 from typing import TYPE_CHECKING
 
 from plaunch.durations import bounded
-from plaunch.restarts import Cause, Decided, Decision, Failure, RestartAction, failure_of
+from plaunch.restarts import (
+    Cause,
+    Decided,
+    Decision,
+    Failure,
+    RestartAction,
+    failure_of,
+)
 
-from plaunch_membership.bounds import MAX_NAME
+from plaunch_membership.bounds import MAX_EXCLUDED, MAX_NAME
 from plaunch_membership.operations import MultiGet, Routine, Set
 from plaunch_membership.process_failures import from_job_failures
 from plaunch_membership.records import MAX_REASON, RecordError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from plaunch_membership.failures import FailureSummary
     from plaunch_membership.membership import Membership
     from plaunch_membership.records import Record
@@ -26,7 +35,6 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 128  # records that are read in one operation
 _MOST_KNOWN = 1000  # rounds of which a new leader reads the records
-_MOST_HOSTS = 64  # that a job does without
 _EXIT_CODES = range(-64, 256)
 
 
@@ -40,7 +48,7 @@ class Restarts:
         self._known = 0  # the last round whose record has been read or written
 
     def decide(
-        self, settling: JobState, summary: FailureSummary, started: float
+        self, settling: JobState, summary: FailureSummary, started: float, hosts: Sequence[str]
     ) -> Routine[Decision | None]:
         """What follows a failure; None leaves that to the budget.
 
@@ -48,6 +56,7 @@ class Restarts:
             settling: the state of the job.
             summary: the failures of all nodes.
             started: seconds since the round has formed.
+            hosts: those of its nodes.
         """
         policy = self._ours.identity.job.restart_policy
         failures, first = from_job_failures(summary.failures, {})
@@ -57,6 +66,8 @@ class Restarts:
         failure = failure_of(failures, first, started=started, attempt=settling.attempt)
         decision: Decision | None = policy.decide(failure, tuple(self._history))
         if decision is not None and decision.is_restart:
+            left = [host for host in hosts if host not in settling.excluded]
+            decision = decision.among(left)
             yield from self._write(settling.round + 1, Decided(failure, decision))
         return decision
 
@@ -99,7 +110,7 @@ def _to_record(decided: Decided) -> dict[str, object]:
         "reason": decision.reason[:MAX_REASON],
         "delay": bounded(decision.delay),
         "costs": decision.costs,
-        "without": [host[:MAX_NAME] for host in decision.without][:_MOST_HOSTS],
+        "without": [host[:MAX_NAME] for host in decision.without][:MAX_EXCLUDED],
     }
 
 
@@ -124,7 +135,7 @@ def _from_record(record: Record) -> Decided:
         RestartAction.RESTART,
         reason=record.text("reason"),
         delay=0.0 if math.isnan(delay) else max(delay, 0.0),
-        without=tuple(record.texts("without"))[:_MOST_HOSTS],
+        without=tuple(record.texts("without"))[:MAX_EXCLUDED],
         costs=record.flag("costs"),
     )
     return Decided(failure, decision)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from plaunch.durations import bounded
@@ -19,12 +19,14 @@ from plaunch.errors import (
     RendezvousGracefulExitError,
 )
 
-from plaunch_membership.bounds import MAX_NAME
+from plaunch_membership.bounds import MAX_EXCLUDED, MAX_NAME
 from plaunch_membership.failures import FailureGroup, FailureSummary, JobFailure
 from plaunch_membership.records import MAX_REASON
 from plaunch_membership.shared_log import MAX_TICKETS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from plaunch_membership.records import Record
 
 _MAX_WORD = 40  # characters of a kind or an outcome
@@ -140,6 +142,7 @@ class JobState:
         reason: why there is another round, in one sentence.
         verdict: how the job ended.
         pause: seconds that have to pass before the round that is being formed.
+        excluded: the hosts that the job goes on without, and why.
     """
 
     version: int
@@ -153,6 +156,7 @@ class JobState:
     reason: str = ""
     verdict: RecordedVerdict | None = None
     pause: float = 0.0
+    excluded: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def next_round(self) -> int:
@@ -184,6 +188,8 @@ class JobState:
         }
         if self.pause:
             record["pause"] = bounded(self.pause)
+        if self.excluded:
+            record["excluded"] = dict(self.excluded)
         if self.world is not None:
             record["world"] = {
                 "round": self.world.round,
@@ -258,7 +264,15 @@ class JobState:
             reason=record.text("reason", max_len=MAX_REASON),
             verdict=verdict,
             pause=max(bounded(record.number("pause", default=0.0)), 0.0),
+            excluded=_excluded_in(record),
         )
+
+
+def _excluded_in(record: Record) -> dict[str, str]:
+    if "excluded" not in record:
+        return {}
+    found = record.record("excluded")
+    return {host: found.text(host, max_len=MAX_NAME) for host in [*found][:MAX_EXCLUDED]}
 
 
 _PHASES = frozenset(phase.value for phase in JobPhase)

@@ -114,8 +114,11 @@ class Statements:
             return  # it was a ticket that nobody used; the last one is still to come
         yield from self._ours.find_success(round_)
 
-    def leave(self, reason: str) -> Routine[None]:
-        """Say that this node goes on purpose; once is enough."""
+    def leave(self, reason: str, *, is_excluded: bool = False) -> Routine[None]:
+        """Say that this node goes on purpose; once is enough.
+
+        If it `is_excluded`, no node of its host is to come again.
+        """
         ours = self._ours
         with ours.lock:
             if ours.part.leaving:
@@ -128,7 +131,8 @@ class Statements:
             # Asked of each state: the others may have formed a round without this node by now. And
             # whoever is done may go without ending the round of those who are not.
             is_member = ours.is_member(state) and not ours.part.has_succeeded
-            return transitions.leave(state, ours.me, reason, is_member=is_member)
+            excluded = ours.identity.host if is_excluded else ""
+            return transitions.leave(state, ours.me, reason, is_member=is_member, excluded=excluded)
 
         yield from ours.change(go)
 

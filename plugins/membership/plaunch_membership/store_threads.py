@@ -115,6 +115,17 @@ class StoreThreads:
             f"(--rdzv-conf unreachable_timeout={self._timing.unreachable_timeout:g}){cause}"
         )
 
+    def raise_error(self) -> None:
+        """Raise why this node can have no part in the job, if that is so."""
+        excluded = self._membership.exclusion()
+        if excluded is not None:
+            raise excluded
+        if self._membership.news.error is not None:
+            raise self._membership.news.error
+        problem = self.problem()
+        if problem is not None:
+            raise RendezvousConnectionError(problem)
+
     def dismiss(self, patience: float) -> bool:
         """End all threads, the writer when it is through.
 

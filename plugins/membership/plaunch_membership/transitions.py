@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from plaunch_membership.bounds import MAX_EXCLUDED, MAX_NAME
 from plaunch_membership.failures import cut
 from plaunch_membership.records import MAX_REASON
 from plaunch_membership.state import (
@@ -21,6 +22,8 @@ from plaunch_membership.state import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from plaunch.restarts import Decision
 
     from plaunch_membership.failures import FailureSummary
@@ -58,14 +61,27 @@ def call(
     )
 
 
-def leave(state: JobState, node: str, reason: str, *, is_member: bool) -> JobState | None:
-    """Go on purpose; a round that this node is a member of is over."""
+def leave(
+    state: JobState, node: str, reason: str, *, is_member: bool, excluded: str = ""
+) -> JobState | None:
+    """Go on purpose; a round that this node is a member of is over.
+
+    `excluded` is its host, if none of its nodes is to come again.
+    """
     if state.has_ended:
         return None
+    if excluded:
+        state = replace(state, excluded=exclude(state, {excluded: reason}))
     if is_member and state.phase is JobPhase.RUNNING:
         return call(state, "left", node, reason, by=node, from_round=state.round)
     leader = "" if state.leader == node else state.leader
     return _follow(state, JobEvent("left", node=node, reason=reason, by=node), leader=leader)
+
+
+def exclude(state: JobState, hosts: Mapping[str, str]) -> dict[str, str]:
+    """The hosts that the job goes on without, with others; the latest ones if they are too many."""
+    cuts = {host[:MAX_NAME]: cut(reason, MAX_NAME) for host, reason in hosts.items()}
+    return dict([*{**state.excluded, **cuts}.items()][-MAX_EXCLUDED:])
 
 
 def fail(state: JobState, node: str, reason: str, *, from_round: int) -> JobState | None:
@@ -126,6 +142,7 @@ def settle_failed(
         attempt=state.attempt + (decision is None or decision.costs),
         reason=reason,
         pause=0.0 if decision is None else decision.delay,
+        excluded=exclude(state, {} if decision is None else dict.fromkeys(decision.without, why)),
     )
 
 
@@ -148,12 +165,27 @@ def refuse(state: JobState, node: str, reason: str, *, by: str) -> JobState | No
     return _follow(state, JobEvent("refused", node=node, reason=reason, by=by))
 
 
-def recall(state: JobState, attempt: int, *, by: str) -> JobState | None:
-    """Count as many attempts as a node knows of that was in the job before its store lost it."""
-    if state.has_ended or state.attempt >= attempt:
+def recall(
+    state: JobState, attempt: int, excluded: Mapping[str, str], *, by: str
+) -> JobState | None:
+    """Know what a node knows that was in the job before its store lost it.
+
+    Args:
+        state: of the job that begins anew.
+        attempt: how many restarts were used.
+        excluded: the hosts that the job went on without, and why.
+        by: the node.
+    """
+    is_known = state.attempt >= attempt and state.excluded.keys() >= excluded.keys()
+    if state.has_ended or is_known:
         return None
     reason = f"attempt {attempt} was reached before the store lost the job"
-    return _follow(state, JobEvent("recalled", node=by, reason=reason, by=by), attempt=attempt)
+    return _follow(
+        state,
+        JobEvent("recalled", node=by, reason=reason, by=by),
+        attempt=max(state.attempt, attempt),
+        excluded=exclude(state, excluded),
+    )
 
 
 def notify(state: JobState, node: str, signum: int) -> JobState | None:

@@ -101,7 +101,7 @@ class Watcher:
             if slot is not None and state.world is not None:
                 self._take_place(state, state.world, slot)
             elif was_member:
-                ours.attempt = max(ours.attempt, state.attempt)
+                ours.remember(state)
                 if ours.part.is_active:
                     self._tell_agent(state)
             ours.lock.notify_all()
@@ -127,7 +127,7 @@ class Watcher:
             master_port=world.master_port,
             reason=state.reason,
         )
-        ours.attempt = max(ours.attempt, state.attempt)
+        ours.remember(state)
         ours.news.take()  # a new round makes them pointless
         part.wants_round = part.has_succeeded = False
         part.is_active = True

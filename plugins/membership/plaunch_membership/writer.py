@@ -57,18 +57,19 @@ class Writer:
             self.statements.begin_anew()
             self.room.begin_anew()
             self._offered = -1
-            yield from self._recall_attempt()
+            yield from self._recall()
             yield from self._heartbeat.beat()
             opened()
             if (yield from self._serve()):
                 return
             yield from self._heartbeat.end()
 
-    def _recall_attempt(self) -> Routine[None]:
-        """Tell a job that began anew without this node how many restarts were used before."""
-        attempt = self._ours.attempt
-        yield from self._ours.change(
-            lambda state: transitions.recall(state, attempt, by=self._ours.me)
+    def _recall(self) -> Routine[None]:
+        """Tell a job that began anew without this node what it knew before."""
+        ours = self._ours
+        attempt, excluded = ours.attempt, ours.excluded
+        yield from ours.change(
+            lambda state: transitions.recall(state, attempt, excluded, by=ours.me)
         )
 
     def _serve(self) -> Routine[bool]:
@@ -112,7 +113,7 @@ class Writer:
                 return lambda: self._heartbeat.take_lead("", "nobody led")
             if self.statements.are_expected(state):
                 return self.statements.due(state)
-            if state.has_ended or not part.wants_round:
+            if state.has_ended or not part.wants_round or ours.exclusion() is not None:
                 return None
             if part.joined is None or part.joined[0] != state.next_round:
                 return lambda: self._join(state.next_round)

@@ -56,8 +56,8 @@ def format_report(
 
     A negative rank stands for the launcher of a node, which failed itself.
     `stopped` has the exit codes of the ranks that plaunch ended, `counted` how many more failures
-    there are, by words for them, `no_restart` why there is no other attempt. `border` and `section`, if given, are repeated into rules around
-    and between the parts.
+    there are, by words for them, `no_restart` why there is no other attempt. `border`
+    and `section`, if given, are repeated into rules around and between the parts.
     """
     root = failures[first]
     host = _clean(root.host)

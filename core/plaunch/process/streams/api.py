@@ -28,8 +28,9 @@ class Streams(Protocol):
 
     `child_fds` is called for each worker, then the workers start, `start` is called, and when they
     have ended, `finish`. After an error in between, `finish` gives everything back. All but
-    `start`, `finish` and `last_lines` are to return at once. A context that was written for torchrun starts its
-    workers without `child_fds`: only files that other programs write are to be shown then.
+    `start`, `finish` and `last_lines` are to return at once. A context that was written for
+    torchrun starts its workers without `child_fds`: only files that other programs write are to be
+    shown then.
     """
 
     def child_fds(self, local_rank: int) -> tuple[int | None, int | None]:
