@@ -1,0 +1,79 @@
+"""Nodes that hurt the job are left out: real agents, each with a host's name of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+from helpers.nodes import of, options
+
+HOST_NAMED = ("unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"')
+
+
+@pytest.fixture(autouse=True)
+def _may_name_hosts():
+    if os.geteuid() != 0 or not (shutil.which("unshare") and shutil.which("hostname")):
+        pytest.skip("only root may give processes a host's name of their own")
+
+
+@pytest.fixture
+def start(agents):
+    def start(host, *words, name=""):
+        name = name or host
+        argv = [*words, agents.script, host]
+        return agents.launch(argv, name, {"LOGLEVEL": "INFO"}, (*HOST_NAMED, host))
+
+    return start
+
+
+@pytest.fixture(params=["c10d", "etcd-v2"])
+def words(request, endpoint_of):
+    return [
+        *options(endpoint_of(request.param), "2:3", backend=request.param),
+        *("--nproc-per-node=1", "--max-restarts=9", "--exclude-node-after=2"),
+    ]
+
+
+def test_the_spare_takes_the_place_of_a_host_that_has_failed_twice(agents, start, words, tmp_path):
+    a, b, c = (start(host, *words) for host in ("node-a", "node-b", "node-c"))
+    first = agents.until_round(0, a, b, c)
+    ranks = dict(zip((worker["host"] for worker in first), of("RANK", first), strict=True))
+    spare = start("node-d", *words)
+    agents.until(lambda: "waits for a place" in spare.stderr, "the spare")
+    agents.tell("exit.node-b", 17)
+    third = agents.until_round(2, a, c, spare)
+    assert {worker["host"]: int(worker["RANK"]) for worker in third} == {
+        "node-a": ranks["node-a"],
+        "node-c": ranks["node-c"],
+        "node-d": ranks["node-b"],
+    }
+    why = "restart 2 of 9, without node-b: 2 failures have begun there (--exclude-node-after=2)"
+    assert b.exit_code() == 115
+    assert f"job 'job' goes on without node node-b: {why}" in b.stderr
+    assert why in a.stderr
+
+    again = start("node-b", *words, name="again")
+    assert again.exit_code() == 115
+    assert f"job 'job' goes on without node node-b: {why}" in again.stderr
+    assert not again.workers()
+    agents.finish(a, c, spare)
+
+
+def test_who_hosts_the_store_stays_for_the_others(agents, start, endpoint_of):
+    """Without its store they would have to stop."""
+    words = [
+        *options(endpoint_of("c10d"), "1:2"),
+        *("--nproc-per-node=1", "--max-restarts=9", "--exclude-node-after=1"),
+    ]
+    host = start("node-a", *words)
+    agents.until(lambda: "is hosted" in host.stderr or len(host.workers()) == 1, "the host")
+    other = start("node-b", *words)
+    agents.until(lambda: any(w["WORLD_SIZE"] == "2" for w in other.workers()), "both")
+    agents.tell("exit.node-a", 17)
+    agents.until(lambda: any(w["WORLD_SIZE"] == "1" for w in other.workers()), "the other alone")
+    agents.until(lambda: "this node is excluded and hosts the store" in host.stderr, "its word")
+    assert host.process.poll() is None
+    agents.finish(other)
+    assert host.exit_code() == 115
