@@ -9,6 +9,13 @@ import signal
 import sys
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# Nothing is said about how fast a shared machine is.
+settings.register_profile(
+    "plaunch", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("plaunch")
 
 
 def pytest_configure():

@@ -77,3 +77,17 @@ def test_who_hosts_the_store_stays_for_the_others(agents, start, endpoint_of):
     assert host.process.poll() is None
     agents.finish(other)
     assert host.exit_code() == 115
+
+
+def test_a_lost_node_may_end_the_job(agents, start, endpoint_of):
+    words = [
+        *options(endpoint_of("etcd-v2"), "1:2", backend="etcd-v2", conf="keep_alive_interval=0.3"),
+        *("--nproc-per-node=1", "--max-restarts=3,node:0"),
+    ]
+    a, b = (start(host, *words) for host in ("node-a", "node-b"))
+    agents.until_round(0, a, b)
+    b.kill()
+    assert a.exit_code() == 113
+    assert "the launcher on node-b failed" in a.stderr
+    assert "No restart: none is allowed after node (--max-restarts=node:0)" in a.stderr
+    assert "node node-b was lost: no heartbeat for " in a.stderr

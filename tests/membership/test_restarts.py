@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from plaunch.restarts import Decision, RestartAction
+import pytest
+from plaunch.restarts import Cause, Decision, RestartAction
 
 
 class Policy:
@@ -54,7 +55,8 @@ def test_the_next_round_waits_as_long_as_it_wants(simulate):
 
 
 def test_another_leader_knows_what_was_decided(simulate):
-    policy = Policy(restart(reason="one", without=("h7",)), restart(reason="two"))
+    lost = restart(reason="lost", costs=False)
+    policy = Policy(restart(reason="one", without=("h7",)), lost, restart(reason="two"))
     job = simulate(min_nodes=2, max_nodes=3)
     nodes = [job.add(restart_policy=policy) for _ in range(3)]
     job.settle()
@@ -64,8 +66,9 @@ def test_another_leader_knows_what_was_decided(simulate):
     job.settle()
     job.living[0].fail()
     job.settle()
-    failure, history = policy.asked[1]
-    assert [(one.decision.reason, one.decision.without) for one in history] == [("one", ("h7",))]
+    failure, history = policy.asked[2]
+    decisions = [(one.decision.reason, one.decision.without) for one in history]
+    assert decisions == [("one", ("h7",)), ("lost", ())]
     assert failure.started > 0.0
 
 
@@ -75,3 +78,70 @@ def test_without_a_decision_the_budget_decides(simulate):
     job.settle()
     node.fail()
     job.have_verdict([node])
+
+
+# --- nodes ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("has_failed", [False, True])
+def test_it_is_asked_about_a_lost_node(simulate, has_failed):
+    policy = Policy(restart(reason="so what", costs=False))
+    job = simulate(min_nodes=2, max_nodes=3, max_restarts=0)
+    nodes = [job.add(host=host, restart_policy=policy) for host in ("a", "b", "c")]
+    job.settle()
+    job.kill(nodes[2])
+    if has_failed:  # which comes from that
+        nodes[1].fail()
+    job.settle(*nodes[:2])
+    ((failure, _),) = policy.asked
+    assert (failure.cause, failure.host, failure.exitcode) == (Cause.NODE, "c", 113)
+    assert failure.message == "node c was lost: no heartbeat for 3.0 s"
+    assert failure.rank < 0
+    assert nodes[0].state.reason == "node c was lost: no heartbeat for 3.0 s"
+    assert nodes[0].state.attempt == 0
+
+
+def test_a_restart_after_a_lost_node_may_cost_and_take_time(simulate):
+    policy = Policy(restart(reason="restart 1 of 1 for node", delay=30.0), stop("enough"))
+    job = simulate(min_nodes=1, max_nodes=3, max_restarts=0)
+    nodes = [job.add(host=host, restart_policy=policy) for host in ("a", "b", "c")]
+    job.settle()
+    job.kill(nodes[2])
+    assert not job.run(29.0, lambda: job.is_settled(nodes[:2]))
+    job.settle(*nodes[:2])
+    assert nodes[0].state.attempt == 1
+    assert nodes[0].state.reason.endswith("; restart 1 of 1 for node")
+    job.kill(nodes[1])
+    job.have_verdict(nodes[:1])
+    verdict = nodes[0].verdict
+    assert (verdict.outcome, verdict.no_restart) == ("failed", "enough")
+    assert verdict.failures[0].summary == "node b was lost: no heartbeat for 3.0 s"
+
+
+def test_it_is_not_asked_about_a_node_that_leaves(simulate):
+    job = simulate(min_nodes=1, max_nodes=2, max_restarts=0)
+    nodes = [job.add(restart_policy=Policy()) for _ in range(2)]
+    job.settle()
+    nodes[1].agent.leave("its operator wants it")
+    job.settle(nodes[0])
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_it_is_asked_once_about_a_node_that_is_not_healthy(simulate, is_over):
+    policy = Policy(stop("no more") if is_over else restart(costs=False), restart())
+    job = simulate(min_nodes=1, max_nodes=2)
+    nodes = [job.add(host=host, restart_policy=policy) for host in ("a", "b")]
+    job.settle()
+    nodes[1].agent.announce_leave("disk: full", is_excluded=True)
+    nodes[1].agent.leave("")
+    if is_over:
+        job.have_verdict(nodes[:1])
+        assert nodes[0].verdict.no_restart == "no more"
+        assert nodes[0].verdict.failures[0].summary == "node b is not healthy: disk: full"
+        return
+    job.settle(nodes[0])
+    nodes[0].fail()
+    job.settle(nodes[0])
+    assert [failure.cause for failure, _ in policy.asked] == [Cause.HEALTH, Cause.WORKER]
+    (known,) = policy.asked[1][1]
+    assert (known.failure.cause, known.failure.host) == (Cause.HEALTH, "b")

@@ -39,7 +39,11 @@ def exit_17(**facts):
 
 
 def lost(**facts):
-    known = {"cause": Cause.NODE, "rank": -1, "message": "no heartbeat for 30 s"}
+    known = {
+        "cause": Cause.NODE,
+        "rank": -1,
+        "message": "node node-b was lost: no heartbeat for 30 s",
+    }
     return exit_17(**{**known, **facts})
 
 
@@ -98,7 +102,7 @@ def test_what_comes_from_outside_costs_nothing() -> None:
     for _ in range(5):
         found = job.fail(lost())
         assert (found.action, found.costs, found.delay) == (RESTART, False, 0.0)
-    expected = "restart that does not count: node node-b: no heartbeat for 30 s"
+    expected = "restart that does not count: node node-b was lost: no heartbeat for 30 s"
     assert found.reason == expected
     assert job.fail(exit_17()).reason == "restart 1 of 1"
 
@@ -134,7 +138,7 @@ def test_no_restart_at_all(options, failure, why) -> None:
     found = Job(**options).fail(failure)
     assert found.action is STOP
     assert why in found.reason
-    assert found.reason.startswith(("rank 3 on node-b: ", "node node-b: "))
+    assert found.reason.startswith(("rank 3 on node-b: ", "node node-b was lost: "))
 
 
 @pytest.mark.parametrize(
@@ -252,11 +256,11 @@ def test_a_node_is_left_out() -> None:
 
 
 def test_a_node_that_is_not_healthy_is_left_out_at_once() -> None:
-    found = Job(0).fail(lost(cause=Cause.HEALTH, message="the disk is full"))
+    found = Job(0).fail(lost(cause=Cause.HEALTH, message="node node-b is not healthy: disk full"))
     assert (found.action, found.without, found.costs) == (RESTART, ("node-b",), False)
     assert found.reason == (
-        "restart that does not count: node node-b: the disk is full, without node-b: it is not "
-        "healthy"
+        "restart that does not count: node node-b is not healthy: disk full, without node-b: it is "
+        "not healthy"
     )
 
 

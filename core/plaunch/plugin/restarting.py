@@ -128,6 +128,8 @@ class LaunchRestartPolicy:
     def _count(self, failure: Failure) -> Decision:
         from plaunch.restarts.api import Decision, RestartAction  # noqa: PLC0415 - failures only
 
+        if failure.cause.is_outside:
+            return Decision(RestartAction.RESTART, costs=False)
         total: Any = self._context.settings.get("max_restarts", 0)
         if failure.attempt >= total:
             return Decision(RestartAction.STOP, f"no restart is left (--max-restarts={total})")

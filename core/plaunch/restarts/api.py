@@ -23,6 +23,11 @@ class Cause(str, enum.Enum):
     HANG = "hang"  # no worker of the job went on
     HEALTH = "health"  # a health check failed
 
+    @property
+    def is_outside(self) -> bool:
+        """Whether it happens to the job from outside: a restart then costs nothing by itself."""
+        return self in (Cause.NODE, Cause.HEALTH)
+
 
 @dataclass(eq=False, repr=False)
 class Failure(Value):

@@ -49,6 +49,7 @@ def failure_of(
     if cause is None:
         cause = Cause.OUT_OF_MEMORY if found.oom_killed else Cause.WORKER
     raised = _raised_by(found)
+    how = found.describe_exit() if first >= 0 else found.text
     traits = _traits_of(found)
     return Failure(
         cause=cause,
@@ -56,7 +57,7 @@ def failure_of(
         host=found.host,
         exitcode=found.exitcode,
         exception=raised.exception,
-        message=_one_line(raised.text or found.describe_exit()),
+        message=_one_line(raised.text or how),
         place=raised.place,
         last_lines=tuple(found.last_lines),
         is_retryable=_truth(traits.get("retryability")),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from plaunch.errors import RendezvousStateError
@@ -18,11 +18,12 @@ from plaunch.rendezvous import world_ranks
 from plaunch_membership import transitions
 from plaunch_membership.bounds import MAX_NAME
 from plaunch_membership.failures import NO_FAILURES, FailureSummary, merge
+from plaunch_membership.gathering import Gathering, time_left
 from plaunch_membership.keys import NODES_OF_A_PART
 from plaunch_membership.operations import MultiSet, Routine, Set, Sleep
 from plaunch_membership.placement import place, with_claims
 from plaunch_membership.records import RecordError
-from plaunch_membership.restarts import Restarts
+from plaunch_membership.restarts import Circumstances, Restarts
 from plaunch_membership.state import JobPhase, JobState, World
 from plaunch_membership.tidying import Tidying
 
@@ -36,42 +37,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("plaunch")
 
 _REPORTS_AT_ONCE = 8  # that are read in one operation; each has up to 700 kB
-
-
-@dataclass(frozen=True)
-class Gathering:
-    """The nodes that are there when a round is to be formed.
-
-    Args:
-        present: the living nodes that have come.
-        awaited: living members of the round before that have not come back yet.
-        patience: how long they may need, in seconds.
-        has_survivors: whether any member of the round before is alive.
-        since: when there were enough nodes, on the leader's clock; None if there are not.
-    """
-
-    present: int
-    awaited: int
-    patience: float
-    has_survivors: bool
-    since: float | None
-
-
-def time_left(
-    gathering: Gathering, *, min_nodes: int, max_nodes: int, last_call: float, now: float
-) -> float | None:
-    """How long the round must still wait, in seconds: 0 if it is complete, None if too few came.
-
-    It is complete when all survivors of the round before are back; if there was none before, when
-    there are `max_nodes`. Otherwise `last_call` seconds after there were `min_nodes`, but not
-    while survivors may still stop their workers: without them there would be another round at once.
-    """
-    if gathering.present < min_nodes or gathering.since is None:
-        return None
-    if gathering.awaited == 0 and (gathering.has_survivors or gathering.present >= max_nodes):
-        return 0.0
-    patience = max(last_call, gathering.patience)
-    return max(0.0, gathering.since + patience - now)
 
 
 class Leader:
@@ -178,6 +143,7 @@ class Leader:
         since: float | None = None
         begins = ours.clock() + forming.pause
         while self._leading(forming) is not None:
+            yield from self._ask_about_excluded()
             fresh = yield from log.read()
             if log.is_forgotten:
                 with ours.lock:
@@ -192,18 +158,12 @@ class Leader:
             nodes = {node.node: node for _, node in sorted(found.items())}
             if fresh:
                 self._peers.watched |= set(nodes)
-            missing = self._missing({*nodes, *self._members})
             excluded = () if ours.state is None else ours.state.excluded
-            present = {
-                name: node
-                for name, node in nodes.items()
-                if name not in missing and node.host not in excluded
-            }
-            survivors = {
-                name
-                for name, member in self._members.items()
-                if name not in missing and member.host not in excluded
-            }
+            out = {*self._missing({*nodes, *self._members})}
+            out |= {name for name, node in nodes.items() if node.host in excluded}
+            out |= {name for name, node in self._members.items() if node.host in excluded}
+            present = {name: node for name, node in nodes.items() if name not in out}
+            survivors = self._members.keys() - out
             awaited = [self._members[name].stop_timeout for name in survivors - set(present)]
             now = ours.clock()
             if len(present) < identity.min_nodes:
@@ -334,17 +294,11 @@ class Leader:
         ours = self._ours
         if missing and not is_final:
             # Workers fail when their peers vanish; that is no fault of theirs.
-            node = min(missing)
-            kind, reason = missing[node]
-            yield from self._change(
-                lambda state: transitions.settle_lost(state, kind, node, reason, by=ours.me)
-            )
+            yield from self._lose(settling, missing, summary)
         else:
             decision = None
             if not is_final:
-                started = ours.clock() - self._formed_at
-                hosts = [member.host for member in self._members.values()]
-                decision = yield from self._restarts.decide(settling, summary, started, hosts)
+                decision = yield from self._restarts.decide(settling, summary, self._now())
             yield from self._change(
                 lambda state: transitions.settle_failed(
                     state,
@@ -356,7 +310,60 @@ class Leader:
                     decision=decision,
                 )
             )
-        yield from self._await_state(settling)
+            yield from self._await_state(settling)
+
+    def _lose(
+        self,
+        before: JobState,
+        missing: Mapping[str, tuple[str, str]],
+        summary: FailureSummary = NO_FAILURES,
+    ) -> Routine[None]:
+        """Go on without a member that has left or was lost, unless the restart policy ends the job.
+
+        It is not asked about nodes that leave.
+        """
+        ours = self._ours
+        node = min(missing)
+        kind, reason = missing[node]
+        decision = None
+        if kind == "lost":
+            summary, decision = yield from self._restarts.decide_lost(
+                before, self._members[node].host, reason, summary, self._now()
+            )
+        yield from self._change(
+            lambda state: transitions.lose(
+                state,
+                kind,
+                node,
+                reason,
+                by=ours.me,
+                from_round=before.round,
+                summary=summary,
+                now=ours.wall_clock(),
+                decision=decision,
+            )
+        )
+        yield from self._await_state(before)
+
+    def _ask_about_excluded(self) -> Routine[None]:
+        """Let the restart policy know which nodes have gone because they are not healthy."""
+        ours = self._ours
+        state = ours.state
+        if state is None:
+            return
+        for host in (yield from self._restarts.unheard(state)):
+            summary, decision = yield from self._restarts.decide_unhealthy(state, host, self._now())
+            if decision is not None and not decision.is_restart:
+                now = ours.wall_clock()
+                yield from self._change(
+                    partial(
+                        transitions.give_up, summary=summary, decision=decision, by=ours.me, now=now
+                    )
+                )
+
+    def _now(self) -> Circumstances:
+        hosts = tuple(member.host for member in self._members.values())
+        return Circumstances(self._ours.clock() - self._formed_at, hosts)
 
     # --- running ----------------------------------------------------------------------------------
 
@@ -372,16 +379,9 @@ class Leader:
             ours.doubts.note("who is done", error)
         if self._members and done >= set(self._members):
             yield from ours.find_success(running.round, self._incarnation)
-        needed = sorted(set(missing) - done)
+        needed = {node: missing[node] for node in missing.keys() - done}
         if needed:
-            node = needed[0]
-            kind, reason = missing[node]
-            yield from self._change(
-                lambda state: transitions.call(
-                    state, kind, node, reason, by=ours.me, from_round=running.round
-                )
-            )
-            yield from self._await_state(running)
+            yield from self._lose(running, needed)
             return
         yield from self._know_spares()
         yield from self._tidying.tidy(running)

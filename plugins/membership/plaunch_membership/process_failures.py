@@ -18,6 +18,8 @@ from plaunch_membership.failures import MAX_LISTED, JobFailure
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
+    from plaunch.errors import ExitCode
+
     from plaunch_membership.failures import FailureGroup
     from plaunch_membership.state import RecordedVerdict
 
@@ -65,6 +67,19 @@ def to_verdict(recorded: RecordedVerdict, own: Mapping[int, ProcessFailure]) -> 
         describe_groups(recorded.others, failures),
         recorded.no_restart,
     )
+
+
+def failure_of_node(host: str, text: str, code: ExitCode, now: float) -> JobFailure:
+    """What is told of a node that is not there any more.
+
+    Args:
+        host: its host's name.
+        text: what has become of it, in one sentence.
+        code: what its launcher exits with, as far as it can.
+        now: seconds since the epoch.
+    """
+    detail = {"host": host, "exit_code": int(code), "message": text}
+    return JobFailure(-1, now, text, detail, _NODES)
 
 
 def from_job_failures(

@@ -8,9 +8,11 @@ record anew.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from plaunch.durations import bounded
+from plaunch.errors import ExitCode
 from plaunch.restarts import (
     Cause,
     Decided,
@@ -21,14 +23,14 @@ from plaunch.restarts import (
 )
 
 from plaunch_membership.bounds import MAX_EXCLUDED, MAX_NAME
+from plaunch_membership.failures import FailureSummary, merge
 from plaunch_membership.operations import MultiGet, Routine, Set
-from plaunch_membership.process_failures import from_job_failures
+from plaunch_membership.process_failures import failure_of_node, from_job_failures
 from plaunch_membership.records import MAX_REASON, RecordError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from plaunch_membership.failures import FailureSummary
     from plaunch_membership.membership import Membership
     from plaunch_membership.records import Record
     from plaunch_membership.state import JobState
@@ -36,6 +38,19 @@ if TYPE_CHECKING:
 _AT_ONCE = 128  # records that are read in one operation
 _MOST_KNOWN = 1000  # rounds of which a new leader reads the records
 _EXIT_CODES = range(-64, 256)
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """What the leader knows beside a failure.
+
+    Args:
+        started: seconds since the round has formed.
+        hosts: those of its nodes.
+    """
+
+    started: float
+    hosts: Sequence[str]
 
 
 class Restarts:
@@ -48,28 +63,71 @@ class Restarts:
         self._known = 0  # the last round whose record has been read or written
 
     def decide(
-        self, settling: JobState, summary: FailureSummary, started: float, hosts: Sequence[str]
+        self,
+        state: JobState,
+        summary: FailureSummary,
+        now: Circumstances,
+        cause: Cause | None = None,
     ) -> Routine[Decision | None]:
         """What follows a failure; None leaves that to the budget.
 
         Args:
-            settling: the state of the job.
+            state: of the job.
             summary: the failures of all nodes.
-            started: seconds since the round has formed.
-            hosts: those of its nodes.
+            now: what else is known.
+            cause: what kind of failure it is; by default one of a worker.
         """
         policy = self._ours.identity.job.restart_policy
         failures, first = from_job_failures(summary.failures, {})
         if policy is None or first is None:
             return None
-        yield from self._read(settling.round)
-        failure = failure_of(failures, first, started=started, attempt=settling.attempt)
+        yield from self._read(state.round)
+        failure = failure_of(
+            failures, first, started=now.started, attempt=state.attempt, cause=cause
+        )
         decision: Decision | None = policy.decide(failure, tuple(self._history))
         if decision is not None and decision.is_restart:
-            left = [host for host in hosts if host not in settling.excluded]
+            left = [host for host in now.hosts if host not in state.excluded]
             decision = decision.among(left)
-            yield from self._write(settling.round + 1, Decided(failure, decision))
+            decided = Decided(failure, decision)
+            if cause is Cause.HEALTH:  # the round goes on; the state has it
+                self._history.append(decided)
+            else:
+                yield from self._write(state.round + 1, decided)
         return decision
+
+    def decide_lost(
+        self, state: JobState, host: str, reason: str, others: FailureSummary, now: Circumstances
+    ) -> Routine[tuple[FailureSummary, Decision | None]]:
+        """What follows the loss of a node, and all failures, with those that come from that."""
+        # It comes first: what has failed because of it was seen earlier.
+        began = min((failure.began for failure in others.failures), default=math.inf)
+        code = ExitCode.CONTROL_PLANE_LOST
+        summary = merge([self._failure_of(host, f"was lost: {reason}", code, began), others])
+        return summary, (yield from self.decide(state, summary, now, Cause.NODE))
+
+    def decide_unhealthy(
+        self, state: JobState, host: str, now: Circumstances
+    ) -> Routine[tuple[FailureSummary, Decision | None]]:
+        """What follows when a node has excluded itself."""
+        what = f"is not healthy: {state.excluded[host]}"
+        summary = self._failure_of(host, what, ExitCode.NODE_EXCLUDED)
+        return summary, (yield from self.decide(state, summary, now, Cause.HEALTH))
+
+    def _failure_of(
+        self, host: str, what: str, code: ExitCode, latest: float = math.inf
+    ) -> FailureSummary:
+        now = min(self._ours.wall_clock(), latest)
+        return FailureSummary((failure_of_node(host, f"node {host} {what}", code, now),))
+
+    def unheard(self, state: JobState) -> Routine[list[str]]:
+        """The excluded hosts of which the policy has not heard: their nodes went by themselves."""
+        if not state.excluded:
+            return []
+        yield from self._read(state.round)
+        known = {host for decided in self._history for host in decided.decision.without}
+        known |= {d.failure.host for d in self._history if d.failure.cause is Cause.HEALTH}
+        return [host for host in state.excluded if host not in known]
 
     def _read(self, last: int) -> Routine[None]:
         """Know what was decided up to this round."""

@@ -9,8 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from plaunch.restarts import Decision, RestartAction
+
 from plaunch_membership.bounds import MAX_EXCLUDED, MAX_NAME
-from plaunch_membership.failures import cut
+from plaunch_membership.failures import NO_FAILURES, cut
 from plaunch_membership.records import MAX_REASON
 from plaunch_membership.state import (
     JobEvent,
@@ -23,8 +25,6 @@ from plaunch_membership.state import (
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from plaunch.restarts import Decision
 
     from plaunch_membership.failures import FailureSummary
     from plaunch_membership.state import World
@@ -93,17 +93,33 @@ def fail(state: JobState, node: str, reason: str, *, from_round: int) -> JobStat
     )
 
 
-def settle_lost(state: JobState, kind: str, node: str, reason: str, *, by: str) -> JobState | None:
-    """After failures: they come from a node that was lost or left, which costs no restart."""
-    if state.phase is not JobPhase.SETTLING:
+def lose(
+    state: JobState,
+    kind: str,
+    node: str,
+    reason: str,
+    *,
+    by: str,
+    from_round: int,
+    summary: FailureSummary = NO_FAILURES,
+    now: float = 0.0,
+    decision: Decision | None = None,
+) -> JobState | None:
+    """End round `from_round` without a node that has left or was lost; only for the leader.
+
+    Failures of others come from that. By default it costs no restart.
+    """
+    if state.phase not in (JobPhase.RUNNING, JobPhase.SETTLING) or state.round != from_round:
         return None
-    return _follow(
-        state,
-        JobEvent(kind, node=node, reason=reason, by=by),
-        phase=JobPhase.FORMING,
-        round=state.round + 1,
-        reason=describe_departure(kind, node, reason),
-    )
+    what = describe_departure(kind, node, reason)
+    if decision is not None and not decision.is_restart:
+        verdict = _failed(host_of(node), what, decision.reason, summary, now)
+        return end(state, verdict, by=by)
+    event = JobEvent(kind, node=node, reason=reason, by=by)
+    if decision is None:
+        return _follow(state, event, phase=JobPhase.FORMING, round=state.round + 1, reason=what)
+    is_usual = not (decision.costs or decision.delay or decision.without)
+    return _again(state, event, what if is_usual else f"{what}; {decision.reason}", decision)
 
 
 def settle_failed(
@@ -123,26 +139,44 @@ def settle_failed(
     is_restart = state.attempt < max_restarts if decision is None else decision.is_restart
     why = "" if decision is None or is_final else decision.reason
     if is_final or not is_restart:
-        verdict = RecordedVerdict(
-            "failed",
-            host_of(state.event.node),
-            f"{what}; {why}" if why else what,
-            now,
-            summary.failures,
-            summary.groups,
-            cut(why, MAX_REASON),
-        )
-        return end(state, verdict, by=by)
+        return end(state, _failed(host_of(state.event.node), what, why, summary, now), by=by)
     reason = f"{what}; {why or f'restart {state.attempt + 1} of {max_restarts}'}"
+    event = JobEvent("restarted", node=state.event.node, reason=reason, by=by)
+    return _again(state, event, reason, decision or Decision(RestartAction.RESTART))
+
+
+def give_up(
+    state: JobState, summary: FailureSummary, decision: Decision, *, by: str, now: float
+) -> JobState | None:
+    """End the job because of what has become of a node, as a restart policy has decided."""
+    what = summary.failures[0].summary
+    return end(state, _failed(by, what, decision.reason, summary, now), by=by)
+
+
+def _failed(host: str, what: str, why: str, summary: FailureSummary, now: float) -> RecordedVerdict:
+    """That the job has failed, as found on a host; `why` there is no other attempt."""
+    return RecordedVerdict(
+        "failed",
+        host,
+        f"{what}; {why}" if why else what,
+        now,
+        summary.failures,
+        summary.groups,
+        cut(why, MAX_REASON),
+    )
+
+
+def _again(state: JobState, event: JobEvent, reason: str, decision: Decision) -> JobState:
+    """Another round, as a restart policy has decided."""
     return _follow(
         state,
-        JobEvent("restarted", node=state.event.node, reason=reason, by=by),
+        event,
         phase=JobPhase.FORMING,
         round=state.round + 1,
-        attempt=state.attempt + (decision is None or decision.costs),
+        attempt=state.attempt + decision.costs,
         reason=reason,
-        pause=0.0 if decision is None else decision.delay,
-        excluded=exclude(state, {} if decision is None else dict.fromkeys(decision.without, why)),
+        pause=decision.delay,
+        excluded=exclude(state, dict.fromkeys(decision.without, decision.reason)),
     )
 
 

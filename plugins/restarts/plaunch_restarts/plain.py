@@ -33,6 +33,7 @@ class AlwaysRestartPolicy:
             RestartAction.RESTART,
             f"restart {failure.attempt + 1} (--restart-policy=always)",
             delay=self._settings.delay_after(failure.attempt),
+            costs=not failure.cause.is_outside,
         )
 
 

@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from plaunch.plugin import PluginContext
     from plaunch.restarts import Decided, Failure
 
-# What happens to the job from outside costs nothing, unless it has a budget of its own.
-_FREE = (Cause.NODE, Cause.HEALTH)
-
 
 class StandardRestartPolicy:
     """Restarts as often as `--max-restarts` says, unless the failure tells that it is no use.
@@ -72,7 +69,7 @@ class StandardRestartPolicy:
         if found is not None:
             return f"no restart after {found} (--no-restart-on)"
         only = self._settings.only
-        if only is not None and failure.cause not in _FREE and only.find(failure) is None:
+        if only is not None and not failure.cause.is_outside and only.find(failure) is None:
             return f"restarts only after {only} (--restart-on)"
         if failure.is_retryable is False:
             return "the worker says that another start would not help"
@@ -80,7 +77,7 @@ class StandardRestartPolicy:
 
     def _is_crash_loop(self, failure: Failure, history: Sequence[Decided], excluded: str) -> bool:
         loop = self._settings.crash_loop
-        if not loop.times or failure.cause in _FREE or len(history) < loop.times - 1:
+        if not loop.times or failure.cause.is_outside or len(history) < loop.times - 1:
             return False
         row = [d.failure for d in history[len(history) - loop.times + 1 :]] + [failure]
         if any(one.started > loop.seconds or _sort(one) != _sort(failure) for one in row):
@@ -107,7 +104,7 @@ class StandardRestartPolicy:
         used = sum(self._group(d.failure) == group for d in counted)
         if group:
             return self._settings.budgets[group], used
-        if failure.cause in _FREE:
+        if failure.cause.is_outside:
             return None, 0
         if self._settings.window is None:  # the job counts its restarts, even if history is lost
             used = max(used, failure.attempt - (len(counted) - used))
@@ -161,11 +158,11 @@ def _stop(failure: Failure, why: str, joint: str = ": ") -> Decision:
 
 def _describe(failure: Failure) -> str:
     """What has failed, where, and how: `rank 3 on node-b: ValueError: bad shape (train.py:12)`."""
+    if failure.cause.is_outside and failure.message:
+        return failure.message  # which names the node
     where = f"rank {failure.rank}" if failure.rank >= 0 else "the launcher"
-    if failure.cause in _FREE:
-        where = "node"
     if failure.host:
-        where += f" {failure.host}" if failure.cause in _FREE else f" on {failure.host}"
+        where += f" on {failure.host}"
     message = failure.message or f"failed ({failure.cause.value})"
     return f"{where}: {message}{f' ({failure.place})' if failure.place else ''}"
 
