@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import pytest
 from plaunch_rendezvous_etcd.testing.fixtures import (  # noqa: F401 - fixtures
@@ -20,6 +20,7 @@ from plaunch_rendezvous_etcd.testing.fixtures import (  # noqa: F401 - fixtures
     own_etcd_server,
 )
 
+from helpers.forked_launches import ForkedLaunch, LaunchServer, launch_server
 from helpers.network import Network
 from helpers.nodes import WORKER, write_whole
 from helpers.ports import free_port
@@ -122,7 +123,9 @@ def loud(plaunch: CommandLine) -> None:
 class Agent:
     """One launcher of a job on several nodes; its streams go to files, as nobody reads along."""
 
-    def __init__(self, name: str, process: subprocess.Popen[bytes], folder: Path) -> None:
+    def __init__(
+        self, name: str, process: subprocess.Popen[bytes] | ForkedLaunch, folder: Path
+    ) -> None:
         self.name = name
         self.process = process
         self._out, self._err = folder / f"{name}.out", folder / f"{name}.err"
@@ -167,9 +170,15 @@ class Agent:
 
 
 class Agents:
-    """Runs several agents of a job, whose workers are `WORKER`, in a folder of their own."""
+    """Runs several agents of a job, whose workers are `WORKER`, in a folder of their own.
 
-    def __init__(self, plaunch: CommandLine) -> None:
+    Those that need torch have it already, so that they are there as quickly as others, unless
+    `is_afresh` is set.
+    """
+
+    def __init__(self, plaunch: CommandLine, with_torch: Callable[[], LaunchServer]) -> None:
+        self.is_afresh = False
+        self._with_torch = with_torch
         self.folder = plaunch.folder
         self.script = plaunch.write("worker.py", WORKER)
         self.all: list[Agent] = []
@@ -186,12 +195,33 @@ class Agents:
         """Start an agent with any script; `within` are the words of a program that starts it."""
         with (self.folder / f"{name}.out").open("wb") as out:
             with (self.folder / f"{name}.err").open("wb") as err:
-                process = self._plaunch.popen(
-                    *argv, within=within, environ=environ, stdout=out, stderr=err
-                )
+                process = self._start(argv, environ, within, out, err)
         agent = Agent(name, process, self.folder)
         self.all.append(agent)
         return agent
+
+    def _start(
+        self,
+        argv: list[str],
+        environ: Mapping[str, str],
+        within: tuple[str, ...],
+        out: BinaryIO,
+        err: BinaryIO,
+    ) -> subprocess.Popen[bytes] | ForkedLaunch:
+        if self.is_afresh or within or "--rdzv-backend=c10d" not in argv:
+            return self._plaunch.popen(
+                *argv, within=within, environ=environ, stdout=out, stderr=err
+            )
+        with open(os.devnull, "rb") as nothing:
+            return self._with_torch().start(
+                "plaunch",
+                *argv,
+                cwd=self.folder,
+                environ={**self._plaunch.environ, **environ},
+                stdin=nothing.fileno(),
+                stdout=out.fileno(),
+                stderr=err.fileno(),
+            )
 
     def tell(self, name: str, code: int) -> None:
         """Let workers exit; see `WORKER` for the names."""
@@ -236,10 +266,17 @@ class Agents:
                 agent.process.wait()
 
 
+@pytest.fixture(scope="session")
+def with_torch() -> Iterator[LaunchServer]:
+    """Starts launchers that need not import torch any more."""
+    with launch_server() as server:
+        yield server
+
+
 @pytest.fixture
-def agents(plaunch: CommandLine) -> Iterator[Agents]:
+def agents(plaunch: CommandLine, request: pytest.FixtureRequest) -> Iterator[Agents]:
     """Run several agents of one job."""
-    agents = Agents(plaunch)
+    agents = Agents(plaunch, lambda: request.getfixturevalue("with_torch"))
     yield agents
     agents.end()
 
@@ -378,10 +415,10 @@ def installed(plaunch, site):
 def run_tests_of_package(installed, source):
     """Runs the package's own tests, and returns what pytest has printed."""
 
-    def run(timeout=60.0):
+    def run(timeout=60.0, at_once=0):
         environ = {**installed.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
         environ.pop("PYTEST_ADDOPTS", None)
-        words = ["-q", "-p", "no:cacheprovider"]
+        words = ["-q", "-p", "no:cacheprovider", "-p", "xdist.plugin", f"--numprocesses={at_once}"]
         done = run_python("-m", "pytest", *words, cwd=source, env=environ, timeout=timeout)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout

@@ -55,21 +55,20 @@ def _preloaded(request, plaunch):
 
 
 @pytest.fixture
-def run_both(plaunch):
+def run_both(plaunch, with_torch):
     """Run the same with torchrun and with plaunch; the words of a command are made for each."""
 
     def run(module, words, stdin, environ):
         folder = plaunch.folder / module
         folder.mkdir(exist_ok=True)
         (folder / "stdin").write_text(stdin)
+        run_words, options = words(module), {"cwd": folder, "env": {**plaunch.environ, **environ}}
         with (folder / "stdin").open() as given:
-            done = run_python(
-                *words(module),
-                cwd=folder,
-                env={**plaunch.environ, **environ},
-                stdin=given,
-                timeout=TIMEOUT,
-            )
+            options |= {"stdin": given, "timeout": TIMEOUT}
+            if run_words[:2] == ["-m", TORCHRUN]:
+                done = with_torch.run(*run_words[1:], **options)  # which needs torch itself
+            else:
+                done = run_python(*run_words, **options)
         return Result(done, folder)
 
     def run_both(words, stdin="", **environ):
@@ -95,15 +94,11 @@ def program(name):
 
 
 SCRIPTS = {
-    "a process group of gloo": (
-        ["--nproc-per-node=2", program("allreduce")],
-        ["rank 0 of 2: 3.0", "rank 1 of 2: 3.0"],
+    # All in one, as imports of torch take most of the time.
+    "data loaders, a process group, a checkpoint and parallel training": (
+        ["--standalone", "--nproc_per_node", "2", program("training"), "saved"],
+        None,
     ),
-    "a distributed checkpoint": (
-        ["--standalone", "--nproc_per_node", "2", program("checkpoint"), "saved"],
-        ["rank 0: 4.0", "rank 1: 8.0"],
-    ),
-    "a data loader with workers": (["--nproc-per-node=1", program("loader")], ["rank 0: 66.0"]),
     "nested multiprocessing": (["--nproc-per-node=1", program("nested")], ["[(0, '0'), (1, '0')]"]),
     "a restart": (["--nproc-per-node=2", "--max-restarts=1", program("restarting")], None),
     "a program that is not python's": (
@@ -118,7 +113,6 @@ SCRIPTS = {
         ["--nproc-per-node=2", program("arguments"), "${local_rank}", "a $HOME b", "-r", "3"],
         ["0 __main__ 0 a $HOME b -r 3", "1 __main__ 1 a $HOME b -r 3"],
     ),
-    "data parallel training": (["--nproc-per-node=2", program("parallel")], None),
 }
 
 # What tests/e2e/test_preload.py shows in less time, and what takes long.
@@ -153,6 +147,9 @@ def test_scripts(run_both, words, expected):
             )
         return
     check_same((theirs, ours), *(expected or ()))
+    if program("training") in words:
+        for rank, line in enumerate(ours.lines()):
+            assert line.startswith(f"rank {rank} of 2: 66.0 3.0 {4.0 * (rank + 1)} [")
 
 
 def test_a_module_with_arguments_that_look_like_the_launchers(run_both):

@@ -105,33 +105,26 @@ def test_a_killed_worker_costs_at_most_an_epoch(train, launcher):
     assert sorted(training.losses()) == list(range(1, 61))
 
 
-@pytest.mark.timeout(3 * TIMEOUT)
-def test_a_new_job_starts_anew_unless_it_is_told_to_resume(train):
-    first = train("plaunch", TRAIN, "--epochs=2")
-    first.finish()
-    second = train("plaunch", TRAIN, "--epochs=1")
-    second.finish()
-    assert second.lines[0].endswith("from the beginning")
-    third = train("plaunch", TRAIN, "--epochs=2", "--resume")
-    third.finish()
-    assert third.lines[0].endswith("continuing after epoch 1")
-    # It continues as if it had never been interrupted.
-    assert third.losses() == {2: first.losses()[2]}
+@pytest.mark.timeout(4 * TIMEOUT)
+def test_a_job_that_is_requeued_or_told_to_resume_continues_and_another_one_does_not(train):
+    slurm = {"SLURM_JOB_NUM_NODES": "1", "PET_PRELOAD": "torch"}
+    whole = train("plaunch", "--scheduler=slurm", TRAIN, "--epochs=2", **slurm, SLURM_JOB_ID="7")
+    whole.finish()
 
+    def other(epochs, **more):
+        words = ["--scheduler=slurm", TRAIN, f"--epochs={epochs}"]
+        training = train("plaunch", *words, **slurm, SLURM_JOB_ID="8", **more)
+        training.finish()
+        return training
 
-@pytest.mark.timeout(3 * TIMEOUT)
-def test_a_job_that_slurm_has_requeued_continues_and_another_one_does_not(train):
-    slurm = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1"}
-    train("plaunch", "--scheduler=slurm", TRAIN, "--epochs=1", **slurm).finish()
-    again = {**slurm, "SLURM_RESTART_COUNT": "1"}
-    requeued = train("plaunch", "--scheduler=slurm", TRAIN, "--epochs=2", **again)
-    requeued.finish()
+    assert other(1).lines[0].endswith("from the beginning")
+    requeued = other(2, SLURM_RESTART_COUNT="1")
     assert requeued.lines[0].endswith("continuing after epoch 1")
-    other = train(
-        "plaunch", "--scheduler=slurm", TRAIN, "--epochs=1", **{**slurm, "SLURM_JOB_ID": "8"}
-    )
-    other.finish()
-    assert other.lines[0].endswith("from the beginning")
+    # It continues as if it had never been interrupted.
+    assert requeued.losses() == {2: whole.losses()[2]}
+    third = train("plaunch", TRAIN, "--epochs=3", "--resume", PET_PRELOAD="torch")
+    third.finish()
+    assert third.lines[0].endswith("continuing after epoch 2")
 
 
 def test_without_a_launcher_it_says_what_to_do(plaunch):

@@ -115,7 +115,9 @@ def test_so_they_would_not_if_rank_0_hosted_the_store(plaunch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("start_method", ["spawn", "fork", "forkserver"])
+@pytest.mark.parametrize(
+    "start_method", ["spawn", "fork", pytest.param("forkserver", marks=pytest.mark.exhaustive)]
+)
 def test_functions_meet_anew_too(plaunch, start_method):
     pytest.importorskip("torch.distributed")
     script = plaunch.write("functions.py", FUNCTION)
