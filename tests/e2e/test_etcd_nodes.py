@@ -128,7 +128,7 @@ def test_training_does_not_notice_that_etcds_leader_dies(training, etcd_cluster)
 def test_other_settings_are_refused_and_a_run_id_begins_anew_after_a_crash(agents, argv):
     first = agents.start(*argv("1:2", "--max-restarts=1", conf=QUICK))
     (worker,) = agents.until_round(0, first)
-    check_refused(agents, argv)
+    check_refused(agents, partial(argv, conf=QUICK))
     agents.tell("exit.0.0", 1)
     agents.until(lambda: len(first.workers()) == 2, "the worker was started again")
     (agents.folder / "exit.0.0").unlink()

@@ -15,7 +15,7 @@ from helpers.ports import free_port
 
 pytest.importorskip("torch.distributed")
 
-SAID = 2.0  # seconds in which a node that is done has told so
+SAID = 1.0  # seconds in which a node that is done has told so
 CONF = "keep_alive_interval=0.25,keep_alive_max_attempt=4"
 
 

@@ -1,4 +1,4 @@
-"""What a training does: loads data with processes of its own, adds up, saves, trains in parallel."""
+"""What a training does: it loads with processes of its own, adds up, saves, trains in parallel."""
 
 import sys
 

@@ -246,7 +246,7 @@ class Rounds(Suite):
     def test_a_spare_takes_a_place_that_is_free(self) -> None:
         """Until then it waits, without an error, for longer than others may."""
         nodes = self.in_order(2, 2, 2, is_quick=True)
-        join_timeout = 4.0  # seconds, within which a busy machine forms a round
+        join_timeout = 2.5  # seconds, within which a busy machine forms a round
         spare = self.node(2, 2, is_quick=True, join_timeout=join_timeout).join()
         began = time.monotonic()
         eventually(lambda: time.monotonic() - began > join_timeout + 0.5, "the time is over")
