@@ -32,6 +32,10 @@ FUNCTION_COMMAND = "plaunch_functions.spawned:spawn_command"
 # time; and the plugin with options of event handlers.
 EVENTS = "plaunch_events:find_events"
 EVENT_OPTIONS = "events"
+# The plugin whose extension looks at launches that have failed, if they leave a folder with their
+# files and none of its options is given; and what makes events of what an agent has told.
+AFTER_FAILURE = "failure_bundle"
+REPLAY = "plaunch_events:replay"
 # Makes signals raise `SignalException` while a context is used without an agent, as in torchrun.
 STOP_SIGNALS = "plaunch_torchrun.stop_signals:StopSignals"
 # The plugin with options that answers for `LaunchConfig.devices`, `numa_options` and

@@ -7,6 +7,8 @@ import functools
 import logging
 import math
 import os
+import time
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from plaunch import defaults
@@ -18,7 +20,7 @@ from plaunch.agent.closing import (
     shut_down,
 )
 from plaunch.agent.local import HEALTH_VARIABLE, LocalElasticAgent
-from plaunch.agent.notifications import BeforeWorkers, WorkersStarted
+from plaunch.agent.notifications import AfterRendezvous, BeforeWorkers, WorkersStarted
 from plaunch.agent.wait_reporter import WaitReporter
 from plaunch.agent.worker import name_entrypoint
 from plaunch.components import create_rendezvous, find_events, worker_spec
@@ -49,6 +51,8 @@ if TYPE_CHECKING:
     from plaunch.rendezvous.api import RendezvousHandler
 
 logger = logging.getLogger("plaunch")
+
+_MOST_TOLD = 5000  # notifications that are kept for what looks at a failure
 
 
 class elastic_launch:  # noqa: N801 - the name is torchrun's
@@ -156,6 +160,10 @@ class _Launch:
         self._open_store: OpenStore | None = None
         self._starter: Starter | None = None
         self._restart_policy: LaunchRestartPolicy | None = None
+        self._result: RunResult | None = None
+        # What the agent tells, and when; None if nobody asks for it after a failure.
+        self._told: deque[tuple[float, float, Notification]] | None = None
+        self._has_met = False  # whether there was a round of workers
 
     def run(self) -> dict[int, Any]:
         config, manager = self._config, self._manager
@@ -191,6 +199,24 @@ class _Launch:
         self._starter = manager.worker_starter(context, self._has_stop)
         if create_events is None and self._extending:
             create_events = find_events(config, manager, is_wanted=True)
+        if defaults.AFTER_FAILURE not in asked:
+            self._told = deque(maxlen=_MOST_TOLD)
+        try:
+            return self._run_followed(create_events, context, bounded_specs, policy)
+        except SignalException:
+            raise
+        except Exception as error:
+            self._look_back(error, context, logs_specs)
+            raise
+
+    def _run_followed(
+        self,
+        create_events: Callable[..., LaunchEvents] | None,
+        context: PluginContext,
+        bounded_specs: LogsSpecs,
+        policy: SignalPolicy,
+    ) -> dict[int, Any]:
+        config = self._config
         if create_events is None:
             return self._run_agent(bounded_specs, policy)
         self._events = create_events(
@@ -201,6 +227,25 @@ class _Launch:
         )
         with self._events.of_launch():
             return self._run_agent(bounded_specs, policy)
+
+    def _look_back(self, error: Exception, context: PluginContext, logs_specs: LogsSpecs) -> None:
+        """Have a failure looked at that leaves files, unless that was asked for or refused."""
+        if self._told is None or self._agent is None or not self._has_met:
+            return
+        from plaunch import aftermath  # noqa: PLC0415 - failures only
+
+        if aftermath.keeps_files(logs_specs):
+            agent = self._agent
+            aftermath.look_back(
+                self._config,
+                self._name,
+                context,
+                self._manager,
+                AgentControl(agent, defaults.AFTER_FAILURE, agent.snapshot),
+                self._told,
+                self._result,
+                error,
+            )
 
     def _has_stop(self) -> bool:
         self._keep_alive()
@@ -258,6 +303,7 @@ class _Launch:
             culprits = self._manager.culprits
             with contextlib.nullcontext() if culprits is None else culprits.refusing_exits():
                 result = agent.run()
+            self._result = result
             for item in self._extending:
                 item.result = result
             if agent.is_asked_to_end() and not agent.has_ended_job:
@@ -299,6 +345,9 @@ class _Launch:
     def _notify(self, notification: Notification) -> None:
         """Notify hooks, event handlers and extensions of what the agent does."""
         self._keep_alive()
+        if self._told is not None:
+            self._told.append((time.time(), time.monotonic(), notification))
+            self._has_met = self._has_met or isinstance(notification, AfterRendezvous)
         events = self._events
         if events is not None and isinstance(notification, WorkersStarted):
             events.release()

@@ -70,9 +70,10 @@ def told(done):
 
 
 @pytest.mark.usefixtures("loud")
-def test_a_script_that_fails(plaunch):
+@pytest.mark.parametrize("asked", [[], ["--failure-bundles=last"]], ids=["unasked", "asked"])
+def test_a_script_that_fails(plaunch, asked):
     script = plaunch.write("train.py", TALKING)
-    words = ["--nproc-per-node=2", "--redirects=3", "--log-dir=logs", "--failure-bundles=last"]
+    words = ["--nproc-per-node=2", "--redirects=3", "--log-dir=logs", *asked]
     words += [f"--log-line-prefix-template=[password={SECRETS['OPTION']}]"]
     environ = {name: SECRETS[name] for name in ("HF_TOKEN", "PLAUNCH_RDZV_TOKEN")}
     done = plaunch.run(*words, script, "--api-key", SECRETS["ARGUMENT"], **environ)
@@ -124,6 +125,43 @@ ATTEMPTS = """
 import os, sys
 sys.exit(f"attempt {os.environ['TORCHELASTIC_RESTART_COUNT']}")
 """
+
+
+@pytest.mark.parametrize("level", ["INFO", "WARNING"])
+def test_nobody_need_ask_where_the_run_has_a_folder(plaunch, level):
+    words = ["--max-restarts=1", "--redirects=3"]
+    done = plaunch.run(*words, plaunch.write("train.py", ATTEMPTS), LOGLEVEL=level, TMPDIR=".")
+    assert done.returncode == 1
+    ((name, path),) = find(plaunch.folder).items()
+    assert name == "failure-1.zip"
+    files = read(path)
+    assert files["logs/rank-0-stderr.log"] == "attempt 1\n"
+    events = [json.loads(line) for line in files["events.jsonl"].splitlines()]
+    names = [event["name"] for event in events]
+    assert (names[0], names[-1]) == ("plaunch.launcher.started", "plaunch.launcher.finished")
+    assert names.count("plaunch.worker.exited") == 2
+    times = [event["timestamp"] for event in events]
+    assert times == sorted(times)
+    assert events[-1]["metadata"]["outcome"] == "failed"
+    # What was said of the restart is not said again.
+    assert done.stderr.count("restarted in") == (level == "INFO")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["-p", "no:failure_bundle", "--log-dir=logs"],
+        ["-p", "failure_bundle"],
+        ["--log-dir=logs", "--nnodes=2", "--master-addr=127.0.0.1", "--rdzv-conf=join_timeout=0.5"],
+    ],
+    ids=["blocked", "without a folder", "never met"],
+)
+def test_nothing_is_left_unasked(plaunch, words):
+    words = [*words, f"--master-port={free_port()}"]
+    done = plaunch.run(*words, plaunch.write("train.py", "import sys; sys.exit(9)"))
+    assert done.returncode == (111 if "--nnodes=2" in words else 9)
+    assert find(plaunch.folder) == {}
+    assert told(done) == []
 
 
 @pytest.mark.parametrize(("which", "attempts"), [("all", [0, 1, 2]), ("last", [2]), ("none", [])])
@@ -207,8 +245,10 @@ def test_a_stop_is_no_failure(plaunch):
 @pytest.mark.parametrize(
     ("words", "fails", "expected"),
     [
-        (["--log-dir=logs"], True, set()),
+        (["--log-dir=logs"], False, set()),
+        (["--log-dir=logs", "--failure-bundles=none"], True, {"extension", "history"}),
         (["--failure-bundles=all"], False, {"extension", "history"}),
+        ([], True, set()),
     ],
 )
 def test_what_does_not_fail_imports_nothing_of_it(plaunch, words, fails, expected):

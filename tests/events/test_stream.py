@@ -28,7 +28,7 @@ from plaunch.process.failures.failure import ProcessFailure
 from plaunch.process.stopping.signals import SignalAction
 from plaunch.process.stopping.stop_sequence import StopStep
 from plaunch.rendezvous.api import ChangeKind, MembershipChange
-from plaunch_events import COMMON_KEYS, SCHEMA
+from plaunch_events import COMMON_KEYS, SCHEMA, replay
 from plaunch_events.stream import MAX_TEXT, EventStream
 from plaunch_torchrun.elastic.events import to_torchrun
 
@@ -353,6 +353,36 @@ def test_what_has_caused_another_round(recorder, news, cause):
     play(recorder, [*START, news, *rounds])
     told = [event.metadata["cause"] for event in recorder.events if "restart" in event.name]
     assert told == [cause, "membership"]
+
+
+@pytest.mark.parametrize("name", [name for name, (told, *_) in HISTORIES.items() if told])
+def test_events_can_be_made_afterwards(clock, name):
+    """They are the same, but for the last one, which is of now."""
+    told, error, *_ = HISTORIES[name]
+    times = [float(100 + number) for number in range(len(told))]
+    recorder = recorder_of(clock)
+    clock.now = times[0]
+    recorder.begin()
+    for clock.now, notification in zip(times, told, strict=True):
+        recorder(notification)
+    recorder.finish(error)
+    again = []
+    kept = [(at + 1_000_000, at, one) for at, one in zip(times, told, strict=True)]
+    replay(CONFIG, "train.py", kept, error, again.append)
+
+    def facts(events):
+        return [(one.name, one.timestamp, one.monotonic, one.metadata) for one in events[:-1]]
+
+    assert facts(again) == facts(recorder.events)
+    ends = [
+        (e.name, e.metadata["outcome"], e.metadata["exit_code"])
+        for e in (again[-1], recorder.events[-1])
+    ]
+    assert ends[0] == ends[1]
+
+
+def test_nothing_is_made_of_nothing():
+    replay(CONFIG, "train.py", [], None, pytest.fail)
 
 
 @pytest.mark.parametrize(

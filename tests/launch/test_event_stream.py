@@ -18,6 +18,7 @@ from plaunch.events import Event
 from plaunch.process import ChildFailedError
 from plaunch.testing import FakeRendezvous
 from plaunch_events import COMMON_KEYS, SCHEMA
+from plaunch_logs_default import DefaultLogsSpecs
 
 from helpers.faults import raising
 from helpers.hooks import plugin_of
@@ -403,3 +404,28 @@ def test_a_dry_run_and_the_doctor_refuse_the_same(options, script, capsys):
     assert code in (1, 2)
     out, err = capsys.readouterr()
     assert "no option 'x'" in out + err
+
+
+# --- what looks at a launch that has failed -------------------------------------------------------
+
+
+def _fail():
+    raise RuntimeError("bad luck")
+
+
+@pytest.mark.parametrize("name", ["REPLAY", "AFTER_FAILURE"])
+def test_what_goes_wrong_after_a_failure_is_one_line(tmp_path, monkeypatch, caplog, name):
+    """The failure itself is what its caller gets."""
+    monkeypatch.setattr(defaults, "REPLAY", "no_such_module:replay")
+    if name == "AFTER_FAILURE":
+        monkeypatch.setattr(defaults, name, "no_such_plugin")
+    specs = DefaultLogsSpecs(log_dir=str(tmp_path))
+    config = LaunchConfig(1, 1, 1, max_restarts=0, start_method="fork", logs_specs=specs)
+    with pytest.raises(ChildFailedError), caplog.at_level(logging.WARNING, "plaunch"):
+        elastic_launch(config, _fail)()
+    said = [record.message for record in caplog.records if "no_such" in record.message]
+    if name == "AFTER_FAILURE":
+        assert said == []
+    else:
+        (line,) = said
+        assert line.startswith("no_such_module, which comes with plaunch, is not installed")

@@ -52,8 +52,8 @@ class EventStream:
         config: the launch.
         entry_point: what is run, as users call it.
         listeners: are called with every event; they must be quick.
-        clock: seconds that never go back.
-        wall_clock: seconds since the epoch.
+        clock, wall_clock: seconds that never go back, and those since the epoch.
+        say: is called with what is worth a line; by default it is logged.
     """
 
     def __init__(
@@ -64,20 +64,20 @@ class EventStream:
         *,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
+        say: Callable[[str], None] | None = None,
     ) -> None:
+        self._say = say or logger.info
         self._account = TimeAccount()
         self._restart = RestartAccount()
         self._config = config
         self._entry_point = entry_point
         self._clock = clock
         self._wall_clock = wall_clock
-        self._began = self._last = clock()
+        self._began = self._last = self._round_began = self._workers_began = clock()
         self._host = os.uname().nodename
         self._listeners = list(listeners)
         self._group: GroupInfo | None = None
         self._ranks: dict[int, int] = {}  # global by local
-        self._round_began = self._began
-        self._workers_began = self._began
         self._previous_attempt: int | None = None
         self._told: dict[tuple[int, int, int, str], bool] = {}  # failures, and whether as the first
         self._is_asked = False  # whether somebody has asked for the round to come
@@ -184,7 +184,7 @@ class EventStream:
         if (seconds := self._restart.seconds) is not None:
             told: Metadata = {f"seconds_{name}": value for name, value in seconds.items()}
             self._record("plaunch.restart.completed", **told)
-            logger.info("restarted in %s", describe_restart(seconds))
+            self._say("restarted in " + describe_restart(seconds))
 
     def _worker_ended(self, notification: agent.WorkerEnded) -> None:
         exited, failure = notification.exit, notification.exit.failure

@@ -10,14 +10,14 @@ OPTIONS = (
     Option(
         ("--failure-bundle",),
         "when the job fails, put what is known of it into a file failure-<attempt>.zip in this "
-        "folder (default: the folder of the run below --log-dir, if --failure-bundles is given)",
+        "folder (default: the folder of the run below --log-dir)",
         metavar="DIR",
         path="directory",
     ),
     Option(
         ("--failure-bundles",),
         "for which failures: the one that ends the job, also those that are followed by a restart, "
-        "or none (default: last, if --failure-bundle is given, else none)",
+        "or none (default: last, if there is a folder for it)",
         default="last",
         metavar="WHICH",
         choices=("last", "all", "none"),

@@ -23,7 +23,8 @@ def plaunch_extensions(context: PluginContext) -> list[FailureBundles]:
     Raises:
         UsageError: no file could be written to the folder that is named.
     """
-    which = context.options["failure_bundles"]
+    # It may be loaded by its name, with no option given.
+    which = context.options.get("failure_bundles", "none")
     if which == "none":
         return []
     return [FailureBundles(context, read_folder(context.options["failure_bundle"]), which)]
