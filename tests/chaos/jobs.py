@@ -9,6 +9,10 @@ killed and comes back, and with `--cables` each node is a namespace (which needs
 is cut. With `--preload` the workers are forked after that import, and fork servers are killed or
 stopped. Then the workers may succeed. What must hold is in `check`. A finding is printed with its
 seed, and the folder of its run is kept.
+
+What befalls launchers and workers while these run is injected by the launchers themselves (plugin
+`chaos`), when a file appears for it. What befalls a launcher at other times, fork servers, etcd and
+cables, is done by hand.
 """
 
 from __future__ import annotations
@@ -47,6 +51,8 @@ BOUND = 90.0  # seconds for whatever must happen, on a busy machine
 CONF = "keep_alive_interval=0.5,keep_alive_max_attempt=6,last_call_timeout=1,join_timeout=60"
 LOOK = 0.05  # seconds between two looks at what workers have said
 ENDING = 0.5  # seconds for what launchers have left to end by itself
+INJECTED = 2.0  # seconds in which a launcher does what a file tells it, if it can
+PAUSES = (0.3, 1.0, 2.0, 5.0)  # seconds
 QUIET = 3.0  # seconds for which a world must stand still to be the last one
 
 # A worker says who it is in one write, and stays until it may succeed. Only one that was forked
@@ -91,6 +97,7 @@ class Node:
     process: subprocess.Popen[bytes]
     log: Path
     done: list[str] = field(default_factory=list)
+    told: int = 0  # how often it was told to do something
 
     def is_running(self) -> bool:
         return self.process.poll() is None
@@ -149,6 +156,8 @@ class Job:
             f"--rdzv-endpoint={host}:{port}",
             f"--rdzv-id=chaos-{folder.name}",
             "--exit-barrier-timeout=30",
+            f"--log-dir={folder / 'logs'}",
+            "--failure-bundles=none",
         ]
         if preload:
             self._options.append(f"--preload={preload}")
@@ -169,12 +178,21 @@ class Job:
             conf += f",is_host={'false' if number else 'true'}"
         # Without `site` an interpreter starts sooner, and cannot become a fork server.
         interpreter = [sys.executable] if self.preload else [sys.executable, "-S", "-E"]
+        faults = [
+            f"kill:agent,step-file=kill.{number}",
+            *(f"stop:agent,for={s}s,times=inf,step-file=stop.{number}.{s}" for s in PAUSES),
+            *(
+                f"kill:rank={rank},times=inf,step-file=fail.{number}.{rank}"
+                for rank in range(self.most * self.workers)
+            ),
+        ]
         log = self.folder / f"node{number}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [
                     *(*within, sys.executable, "-m", "plaunch"),
-                    *(*self._options, f"--rdzv-conf={conf}", "--no-python"),
+                    *(*self._options, f"--rdzv-conf={conf}", f"--inject={';'.join(faults)}"),
+                    "--no-python",
                     *(*interpreter, "worker.py", str(number), self.preload or "none"),
                 ],
                 cwd=self.folder,
@@ -190,7 +208,10 @@ class Job:
         """A machine fails."""
         self._note(f"node {node.number} is killed")
         node.done.append("kill")
-        node.process.kill()
+        self._tell(node, f"kill.{node.number}")
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            node.process.wait(INJECTED)
+        node.process.kill()  # it has no workers that run, and does nothing then
         node.process.wait()
 
     def leave(self, node: Node) -> None:
@@ -201,12 +222,16 @@ class Job:
 
     def pause(self, node: Node) -> None:
         """A machine stands still for a while; its workers do not, as containers' may."""
-        length = self.chance.choice((0.3, 1.0, 2.0, 5.0))
+        length = self.chance.choice(PAUSES)
         self._note(f"node {node.number} is paused for {length} s")
         node.done.append("pause")
-        node.process.send_signal(signal.SIGSTOP)
-        time.sleep(length)
-        node.process.send_signal(signal.SIGCONT)
+        if self._alive_on(node):
+            self._tell(node, f"stop.{node.number}.{length}")
+            time.sleep(length)
+        else:
+            node.process.send_signal(signal.SIGSTOP)
+            time.sleep(length)
+            node.process.send_signal(signal.SIGCONT)
 
     def cut(self, node: Node) -> None:
         """A cable is cut for a while."""
@@ -221,15 +246,11 @@ class Job:
 
     def fail(self, node: Node) -> None:
         """A worker of a node is killed."""
-        last = [said for said in self.said() if said["node"] == node.number]
-        alive = [said for said in last if not is_gone(said["pid"])]
-        if not alive:
-            return
-        said = self.chance.choice(alive)
-        self._note(f"rank {said['RANK']} (pid {said['pid']}) on node {node.number} is killed")
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(said["pid"], signal.SIGKILL)
-            self.failures += 1
+        alive = self._alive_on(node)
+        if alive:
+            said = self.chance.choice(alive)
+            self._note(f"rank {said['RANK']} (pid {said['pid']}) on node {node.number} is killed")
+            self._tell(node, f"fail.{node.number}.{said['RANK']}")
             node.done.append("fail")
 
     def hurt_fork_server(self, node: Node) -> None:
@@ -274,6 +295,13 @@ class Job:
         elif others:
             getattr(self, kind)(self.chance.choice(others))
 
+    def _tell(self, node: Node, file: str) -> None:
+        """Let the launcher of a node do what it does when this file changes."""
+        node.told += 1
+        part = self.folder / f".{file}"
+        part.write_text(str(node.told))
+        part.rename(self.folder / file)
+
     # --- what is seen -----------------------------------------------------------------------------
 
     def said(self) -> list[dict[str, Any]]:
@@ -281,6 +309,16 @@ class Job:
         path = self.folder / "said"
         text = path.read_text() if path.exists() else ""
         return [json.loads(line) for line in text.splitlines()]
+
+    def _alive_on(self, node: Node) -> list[dict[str, Any]]:
+        mine = [said for said in self.said() if said["node"] == node.number]
+        return [said for said in mine if not is_gone(said["pid"])]
+
+    def injected(self) -> list[dict[str, Any]]:
+        """What the launchers have done to workers, as they say."""
+        logs = (self.folder / "logs").glob("*/chaos-*.jsonl")
+        lines = [json.loads(line) for log in logs for line in log.read_text().splitlines()]
+        return [line for line in lines if line.get("is_done") and line["rank"] is not None]
 
     def until(self, condition: Callable[[], object], what: str) -> None:
         deadline = time.monotonic() + BOUND
@@ -330,6 +368,7 @@ class Job:
             lambda: not any(node.is_running() for node in self.nodes),
             "the end of all launchers",
         )
+        self.failures = len(self.injected())
         self.check()
 
     def check(self) -> None:

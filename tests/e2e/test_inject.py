@@ -31,7 +31,8 @@ def _loud(loud):
 
 def logged(plaunch):
     """What the log has of faults, without the line of what was planned."""
-    (path,) = (plaunch.folder / "logs").glob("chaos-*.jsonl")
+    (path,) = (plaunch.folder / "logs").glob("*/chaos-*.jsonl")
+    assert (path.parent / "attempt_0").is_dir()
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     return [line for line in lines if "planned" not in line]
 
@@ -54,6 +55,8 @@ def test_the_report_and_the_log_say_who_has_killed_a_worker(plaunch):
     done = plaunch.run(*words, script, "ever")
     assert done.returncode == 128 + signal.SIGSEGV, done.stderr
     first, second = logged(plaunch)
+    (path,) = plaunch.folder.rglob("chaos-*.jsonl")
+    assert f"{inject.removeprefix('--inject=')}' (log: {path})\n" in done.stderr
     assert [line["attempt"] for line in (first, second)] == [0, 1]
     assert first["what"] == f"SIGSEGV to rank 1 (pid {first['pid']})"
     assert (

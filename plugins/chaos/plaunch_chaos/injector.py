@@ -87,7 +87,9 @@ class Injector:
             except OSError as error:
                 raise UsageError(f"--inject has no folder for its pipes: {error}") from error
         planned = ";".join(fault.text for fault in self._faults)
-        control.say(f"this job will be broken on purpose, by --inject='{planned}'")
+        path = self._log.open()
+        where = "" if path is None else f" (log: {path})"
+        control.say(f"this job will be broken on purpose, by --inject='{planned}'{where}")
         self._log.write(planned=planned)
         self.release()
 

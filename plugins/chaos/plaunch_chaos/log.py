@@ -1,4 +1,4 @@
-"""The log of faults: one JSON object per line, in the log folder if there is one."""
+"""The log of faults: one JSON object per line, in the folder of the run if there is one."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import os
 import time
 from typing import TYPE_CHECKING
 
+from plaunch.errors import PlaunchError
+
 if TYPE_CHECKING:
     from plaunch.plugin import PluginContext
 
@@ -15,9 +17,12 @@ logger = logging.getLogger("plaunch")
 
 
 class FaultLog:
-    """Appends lines to `chaos-<host>-<pid>.jsonl`; does nothing without a log folder.
+    """Appends lines to `chaos-<host>-<pid>.jsonl`; does nothing before `open`, or without a folder.
 
     A log that cannot be written is warned of once, and harms no launch.
+
+    Args:
+        context: the launch.
     """
 
     def __init__(self, context: PluginContext) -> None:
@@ -26,10 +31,26 @@ class FaultLog:
             "host": context.host,
             "agent_pid": os.getpid(),
         }
+        self._context = context
         self._path: str | None = None
-        if context.log_dir is not None:
-            name = f"chaos-{context.host}-{os.getpid()}.jsonl"
-            self._path = os.path.join(os.path.abspath(context.log_dir), name)
+
+    def open(self) -> str | None:
+        """Choose the file; its path, or None without a log folder.
+
+        It is in the folder of the run, or in the log folder if the logs spec has none of the run.
+        """
+        context = self._context
+        if context.log_dir is None:
+            return None
+        create_run_dir = getattr(context.settings.get("logs_specs"), "create_run_dir", None)
+        try:
+            run_dir = None if create_run_dir is None else create_run_dir(context.run_id)
+            folder = os.path.abspath(run_dir or context.log_dir)
+        except (OSError, PlaunchError) as error:
+            logger.warning("no log of injected faults is written: %s", error)
+            return None
+        self._path = os.path.join(folder, f"chaos-{context.host}-{os.getpid()}.jsonl")
+        return self._path
 
     def write(self, **fields: object) -> None:
         """Append one line."""
