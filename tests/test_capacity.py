@@ -19,6 +19,8 @@ from plaunch.process import start_processes
 from plaunch.process.stopping.guard.guard import start_guard
 from plaunch.threads import start_thread
 
+from helpers.programs import run_python
+
 TIMEOUT = 60.0  # seconds
 NOBODY = 60000 + os.getpid() % 5000  # tests that run beside this one have another
 
@@ -28,7 +30,30 @@ def test_other_refusals_are_told_as_they_are():
         "the system says [Errno 12] Cannot allocate memory"
     )
     assert explain(EOFError()) == "the system says EOFError"
+    for number in (errno.EMFILE, errno.ENFILE):
+        assert explain(OSError(number, "", "x.py")).startswith("too many open files; raise the lim")
     assert "no more processes" in explain(OSError(errno.EAGAIN, "Resource temporarily unavailable"))
+
+
+FEW_FILES = """
+import os, resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]),) * 2)
+os.execv(sys.executable, [sys.executable, "-m", "plaunch", *sys.argv[2:]])
+"""
+
+
+def test_a_launch_that_may_open_few_files_says_so(tmp_path):
+    """Wherever it comes to its limit, and whatever it imports to say so."""
+    codes = set()
+    for limit in (12, 13, 14, 16, 20, 28):
+        words = ["-c", FEW_FILES, limit, "--nproc-per-node=2", "--no-python", "true"]
+        done = run_python(*words, cwd=tmp_path)
+        codes.add(done.returncode)
+        assert "Traceback" not in done.stderr, f"limit {limit}:\n{done.stderr}"
+        assert "internal error" not in done.stderr, f"limit {limit}:\n{done.stderr}"
+        if done.returncode:
+            assert "open files" in done.stderr, f"limit {limit}:\n{done.stderr}"
+    assert codes == {0, 1}
 
 
 def test_without_the_doctor_less_is_said(monkeypatch):

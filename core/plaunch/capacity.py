@@ -1,4 +1,4 @@
-"""What is said when the system gives no more processes or threads."""
+"""What is said when the system gives no more processes, threads or open files."""
 
 from __future__ import annotations
 
@@ -12,10 +12,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+TOO_MANY_FILES = (
+    "too many open files; raise the limit of open files (ulimit -n) or start fewer workers on this "
+    "host"
+)
+
+
 def explain(error: Exception) -> str:
     """Why the system starts no process; which limits there are, if it is those."""
     if isinstance(error, OSError) and error.errno == errno.EAGAIN:
         return describe_shortage()
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        return TOO_MANY_FILES
     return f"the system says {error}" if str(error) else f"the system says {type(error).__name__}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import types
@@ -72,6 +73,25 @@ def test_an_error_that_cannot_be_told_is_told(monkeypatch, capsys):
     monkeypatch.setattr(program, "run", raising(Mute()))
     assert program.main([]) == ExitCode.INTERNAL
     assert "internal error: Mute: <its text is not available: KeyError>" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("debug", ["0", "1"])
+def test_too_many_open_files_are_no_bug(monkeypatch, capsys, debug):
+    def run(argv, plugins):
+        del argv, plugins
+        try:
+            raise OSError(errno.EMFILE, "Too many open files", "capacity.py")
+        finally:
+            raise KeyError("what was open")
+
+    monkeypatch.setenv("PLAUNCH_DEBUG", debug)
+    monkeypatch.setattr(program, "run", run)
+    assert program.main([]) == ExitCode.INTERNAL
+    said = capsys.readouterr().err.splitlines()
+    assert said[-1].startswith(
+        "plaunch: too many open files; raise the limit of open files (ulimit"
+    )
+    assert (len(said) > 1) == (debug == "1")
 
 
 def test_a_first_failure_that_cannot_be_handed_up_hides_nothing(monkeypatch, capfd):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import signal
@@ -213,7 +214,15 @@ def _hand_up(error: PlaunchError) -> None:
 
 
 def _print_bug(error: Exception) -> None:
-    _write(_traceback_of(error))
+    is_bug = not _has_too_many_files(error)
+    if is_bug or os.environ.get("PLAUNCH_DEBUG") == "1":
+        _write(_traceback_of(error))
+    if not is_bug:
+        # What has failed may be the import of what would have explained it where it happened.
+        from plaunch.capacity import TOO_MANY_FILES  # noqa: PLC0415 - errors only
+
+        _say(TOO_MANY_FILES)
+        return
     from plaunch.process.failures.error_file import text_of_error  # noqa: PLC0415 - errors only
 
     what = f"{type(error).__name__}: {text_of_error(error)}"
@@ -221,6 +230,15 @@ def _print_bug(error: Exception) -> None:
         f"internal error: {what}. This is a fault of plaunch or of a plugin, not of the workers; "
         "please report it with the traceback above"
     )
+
+
+def _has_too_many_files(error: BaseException | None) -> bool:
+    """Whether this process, or the system, had no more files to open when this was raised."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _traceback_of(error: Exception) -> str:
