@@ -115,14 +115,14 @@ def alone(plaunch):
 
 @pytest.mark.slow
 def test_who_waits_too_long_to_start_says_for_whom(plaunch, alone):
-    words = alone("--node-rank=1", "--start-timeout=6")
+    words = alone("--node-rank=1", "--start-timeout=5")
     done = run_python(*words, cwd=plaunch.folder, env=plaunch.environ)
     assert done.returncode == 111
     host = os.uname().nodename
     who = re.escape(f"2 nodes; 1 came: {host} (index 1); missing: index 0")
     assert re.search(rf"^plaunch: waiting for {who} \(since \d\d:\d\d:\d\d, for", done.stderr, re.M)
     assert re.search(
-        rf"within 6 s \(--start-timeout\); it was waiting for {who}$", done.stderr, re.M
+        rf"within 5 s \(--start-timeout\); it was waiting for {who}$", done.stderr, re.M
     )
     assert done.stdout == ""
 

@@ -49,6 +49,9 @@ class TestRendezvousOverTcpStore(RendezvousConformance):
         return create_c10d_handler(params)
 
 
+# All operations of this store are tried above, the algorithm over others, and both together, with
+# the loss of a node, in tests/e2e/test_multi_node.py.
+@pytest.mark.exhaustive
 class TestRendezvousOverFileStore(RendezvousConformance):
     backend: ClassVar[str] = "c10d"
     config: ClassVar[dict[str, str]] = {"store_type": "file"}

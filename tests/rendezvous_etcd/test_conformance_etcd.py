@@ -36,6 +36,8 @@ class TestRendezvousOverEtcd(RendezvousConformance):
         return create_etcd_handler(params)
 
 
+# All operations are tried with TLS and users above, and a job with them in tests/e2e.
+@pytest.mark.exhaustive
 class TestRendezvousOverSecureEtcd(TestRendezvousOverEtcd):
     @pytest.fixture(autouse=True)
     def _server(self, secure_server, secure):
