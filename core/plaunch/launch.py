@@ -20,7 +20,7 @@ from plaunch.agent.closing import (
     shut_down,
 )
 from plaunch.agent.local import HEALTH_VARIABLE, LocalElasticAgent
-from plaunch.agent.notifications import AfterRendezvous, BeforeWorkers, WorkersStarted
+from plaunch.agent.notifications import BeforeWorkers, WorkersStarted
 from plaunch.agent.wait_reporter import WaitReporter
 from plaunch.agent.worker import name_entrypoint
 from plaunch.components import create_rendezvous, find_events, worker_spec
@@ -163,7 +163,7 @@ class _Launch:
         self._result: RunResult | None = None
         # What the agent tells, and when; None if nobody asks for it after a failure.
         self._told: deque[tuple[float, float, Notification]] | None = None
-        self._has_met = False  # whether there was a round of workers
+        self._has_started = False  # whether there were workers
 
     def run(self) -> dict[int, Any]:
         config, manager = self._config, self._manager
@@ -230,7 +230,7 @@ class _Launch:
 
     def _look_back(self, error: Exception, context: PluginContext, logs_specs: LogsSpecs) -> None:
         """Have a failure looked at that leaves files, unless that was asked for or refused."""
-        if self._told is None or self._agent is None or not self._has_met:
+        if self._told is None or self._agent is None or not self._has_started:
             return
         from plaunch import aftermath  # noqa: PLC0415 - failures only
 
@@ -347,7 +347,7 @@ class _Launch:
         self._keep_alive()
         if self._told is not None:
             self._told.append((time.time(), time.monotonic(), notification))
-            self._has_met = self._has_met or isinstance(notification, AfterRendezvous)
+            self._has_started = self._has_started or isinstance(notification, WorkersStarted)
         events = self._events
         if events is not None and isinstance(notification, WorkersStarted):
             events.release()
