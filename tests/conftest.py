@@ -31,8 +31,8 @@ def pytest_configure():
 
 
 def pytest_xdist_auto_num_workers():
-    """Half as many tests again as there are processors: most of them wait for something."""
-    return max(2, len(os.sched_getaffinity(0)) * 3 // 2)
+    """Two tests at once for each processor: most of them wait for something."""
+    return max(2, len(os.sched_getaffinity(0)) * 2)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
