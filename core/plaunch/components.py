@@ -29,9 +29,14 @@ logger = logging.getLogger("plaunch")
 
 
 def create_rendezvous(
-    config: LaunchConfig, manager: PluginManager, restart_policy: LaunchRestartPolicy | None
+    config: LaunchConfig,
+    manager: PluginManager,
+    restart_policy: LaunchRestartPolicy | None,
+    checks_timeout: float = 0.0,
 ) -> RendezvousHandler:
     """The handler of the backend that was chosen.
+
+    `checks_timeout` are the seconds that health checks may take before a round.
 
     Raises:
         UsageError: the backend refuses its settings, or passes the job's token over.
@@ -50,7 +55,7 @@ def create_rendezvous(
             local_world_size=config.nproc_per_node,
             max_restarts=config.max_restarts,
             node_rank=config.node_rank,
-            stop_timeout=longest_stop(config.shutdown_timeout or 0.0),
+            stop_timeout=longest_stop(config.shutdown_timeout or 0.0, checks_timeout),
             port_range=config.port_range,
             start_timeout=config.start_timeout,
             restart_policy=restart_policy,

@@ -61,6 +61,8 @@ class LaunchConfig(Record):
         restart_policy: the name of the restart policy (plaunch's own).
         max_restarts_by_cause: how many restarts there are after failures of a cause that does not
             count for `max_restarts`, as `{"hang": 1}` (plaunch's own).
+        health_checks: the names of health checks, each with its argument behind a colon if it has
+            one, as `memory:8G` (plaunch's own).
         worker_env: more environment variables for all workers (plaunch's own).
         keep_daemons: spare what workers leave behind when all of them have succeeded (plaunch's
             own); it is ended otherwise.
@@ -111,6 +113,7 @@ class LaunchConfig(Record):
     signal_policy: str = defaults.SIGNAL_POLICY
     restart_policy: str = defaults.RESTART_POLICY
     max_restarts_by_cause: dict[str, int] = field(default_factory=dict)
+    health_checks: list[str] = field(default_factory=list)
     worker_env: dict[str, str] = field(default_factory=dict)
     keep_daemons: bool = False
     exit_barrier_timeout: float = DEFAULT_EXIT_BARRIER_TIMEOUT

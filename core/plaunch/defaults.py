@@ -36,6 +36,8 @@ EVENT_OPTIONS = "events"
 # files and none of its options is given; and what makes events of what an agent has told.
 AFTER_FAILURE = "failure_bundle"
 REPLAY = "plaunch_events:replay"
+# Asks the health checks that a launch has chosen.
+HEALTH_CHECKS = "plaunch_health.running:LaunchHealthChecks"
 # Makes signals raise `SignalException` while a context is used without an agent, as in torchrun.
 STOP_SIGNALS = "plaunch_torchrun.stop_signals:StopSignals"
 # The plugin with options that answers for `LaunchConfig.devices`, `numa_options` and

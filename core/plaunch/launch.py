@@ -25,7 +25,12 @@ from plaunch.agent.wait_reporter import WaitReporter
 from plaunch.agent.worker import name_entrypoint
 from plaunch.components import create_rendezvous, find_events, worker_spec
 from plaunch.config import make_run_id
-from plaunch.errors import SignalException, UnkillableWorkerError, UsageError
+from plaunch.errors import (
+    NodeExcludedError,
+    SignalException,
+    UnkillableWorkerError,
+    UsageError,
+)
 from plaunch.plugin.answers import checked_policy
 from plaunch.plugin.context import PluginContext
 from plaunch.plugin.extensions import AgentControl, snapshot_of_launch
@@ -43,6 +48,7 @@ if TYPE_CHECKING:
     from plaunch.agent.worker import RunResult, WorkerInfo
     from plaunch.agent.worker_store import OpenStore
     from plaunch.config import LaunchConfig
+    from plaunch.health import HealthChecks
     from plaunch.plugin.extensions import Extending
     from plaunch.process.binding import Binder
     from plaunch.process.starting import Starter
@@ -164,6 +170,7 @@ class _Launch:
         # What the agent tells, and when; None if nobody asks for it after a failure.
         self._told: deque[tuple[float, float, Notification]] | None = None
         self._has_started = False  # whether there were workers
+        self._health_checks: HealthChecks | None = None
 
     def run(self) -> dict[int, Any]:
         config, manager = self._config, self._manager
@@ -192,6 +199,8 @@ class _Launch:
         with manager.calling(SIGNAL_POLICIES, config.signal_policy):
             policy = checked_policy(create_policy(context))
         self._restart_policy = LaunchRestartPolicy(manager, context)
+        if config.health_checks:
+            self._health_checks = defaults.load_default(defaults.HEALTH_CHECKS)(manager, context)
         bounded_specs, policy = manager.bounded(logs_specs, policy, self._has_stop)
         self._extending = manager.create_extensions(context)
         self._binder = manager.worker_binder(context, self._has_stop)
@@ -264,7 +273,13 @@ class _Launch:
 
     def _run_agent(self, logs_specs: LogsSpecs, policy: SignalPolicy) -> dict[int, Any]:
         config = self._config
-        handler = create_rendezvous(config, self._manager, self._restart_policy)
+        checks = self._health_checks
+        handler = create_rendezvous(
+            config,
+            self._manager,
+            self._restart_policy,
+            0.0 if checks is None else checks.timeout,
+        )
         release: Callable[[], bool] = lambda: shut_down(handler, policy)  # noqa: E731
         succeeded = False
         template = config.log_line_prefix_template
@@ -296,6 +311,7 @@ class _Launch:
                 open_store=self._open_store,
                 starter=self._starter,
                 restart_policy=self._restart_policy,
+                health_checks=checks,
             )
             self._start_extensions(agent, handler)
             if self._starter is not None:
@@ -311,12 +327,20 @@ class _Launch:
             values = self._conclude(result, logs_specs)
             succeeded = True
             return values
+        except NodeExcludedError as error:
+            release = handler.leave  # the job may go on without this node
+            failed = None if self._agent is None else self._agent.result_of_workers
+            if failed is None or not failed.is_failed():
+                raise
+            raise error from self._failure(failed, logs_specs)
         except (SignalException, UnkillableWorkerError):
             # The job may go on without this node, unless that has ended it for all.
             if self._agent is None or not self._agent.has_ended_job:
                 release = handler.leave
             raise
         finally:
+            if checks is not None:
+                checks.close()
             if self._starter is not None:
                 self._starter.close()
             try:
@@ -376,13 +400,16 @@ class _Launch:
 
     def _conclude(self, result: RunResult, logs_specs: LogsSpecs) -> dict[int, Any]:
         if result.is_failed():
-            forget_temporary_files(result, logs_specs)
-            raise ChildFailedError(
-                self._name,
-                result.failures,
-                stopped=result.stopped,
-                first=result.first_failure,
-                counted=result.counted,
-                no_restart=result.no_restart,
-            )
+            raise self._failure(result, logs_specs)
         return result.return_values
+
+    def _failure(self, result: RunResult, logs_specs: LogsSpecs) -> ChildFailedError:
+        forget_temporary_files(result, logs_specs)
+        return ChildFailedError(
+            self._name,
+            result.failures,
+            stopped=result.stopped,
+            first=result.first_failure,
+            counted=result.counted,
+            no_restart=result.no_restart,
+        )

@@ -561,18 +561,20 @@ EVENTS = [
     m.JobEnded(SUCCESS),
     m.JobEnded(FAILURE),
     m.JobEnded(CLOSED),
+    m.NodeHealthy(),
+    m.NodeUnhealthy(),
 ]
 STOPS = (m.Phase.STOPPING, m.Phase.CLEARING)
 histories = st.lists(st.sampled_from(EVENTS), max_size=40)
 
 
-@given(histories, st.booleans())
-def test_every_end_tells_what_the_workers_did(events, is_job_wide):
+@given(histories, st.booleans(), st.booleans())
+def test_every_end_tells_what_the_workers_did(events, is_job_wide, has_checks):
     """Success needs workers that succeeded in the last round, and a failure is never told twice."""
-    state = m.State(max_restarts=1, is_job_wide=is_job_wide)
+    state = m.State(max_restarts=1, is_job_wide=is_job_wide, has_checks=has_checks)
     told = 0
     succeeded = False
-    for event in [*UP, *events]:
+    for event in [m.Begin(), m.NodeHealthy(), *UP[1:], *events]:
         before = state
         state, actions = step(state, event)
         if isinstance(event, m.RoundFormed) and before.phase is m.Phase.JOINING:
@@ -588,10 +590,10 @@ def test_every_end_tells_what_the_workers_did(events, is_job_wide):
             assert state.workers is WorkerState.FAILED
 
 
-@given(histories, st.integers(0, 3))
-def test_counters_never_lie(events, max_restarts):
+@given(histories, st.integers(0, 3), st.booleans())
+def test_counters_never_lie(events, max_restarts, has_checks):
     """Attempts stay within the budget, and each needs a round; nothing ever counts down."""
-    state = m.State(max_restarts=max_restarts)
+    state = m.State(max_restarts=max_restarts, has_checks=has_checks)
     for event in events:
         before = state
         state, actions = step(state, event)

@@ -75,6 +75,7 @@ MODULES: dict[str, tuple[str, ...]] = {
         "to_map",
         "wait_for_end",
     ),
+    "plaunch.health": ALL,
     "plaunch.rendezvous": ALL,
     "plaunch.restarts": ALL,
     "plaunch.scheduling": ALL,

@@ -35,6 +35,7 @@ def test_first_party_plugins_are_ready(site) -> None:
         ("device_counts", ["auto", "cpu", "gpu", "xpu"]),
         ("signal_policies", ["notify", "torchrun"]),
         ("restart_policies", ["always", "never", "standard"]),
+        ("health_checks", ["command", "disk", "gpu", "memory", "network"]),
         ("schedulers", ["kubernetes", "mpi", "none", "slurm"]),
     ]
     assert {(row.distribution, row.status, row.detail, row.rivals) for row in rows} == {

@@ -292,6 +292,7 @@ NOTHING = {
     "schedulers": "--scheduler",
     "signal_policies": "--signal-policy",
     "restart_policies": "--restart-policy",
+    "health_checks": "--health-check",
     "event_handlers": "--event-log-handler",
     "rendezvous": "--rdzv-backend",
 }

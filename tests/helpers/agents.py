@@ -48,6 +48,7 @@ class PretendAgent(SimpleElasticAgent):
         policy=None,
         exit_barrier_timeout=300,
         alive=None,
+        health_checks=None,
         **spec,
     ):
         self.told = Told()
@@ -67,6 +68,7 @@ class PretendAgent(SimpleElasticAgent):
             signal_policy=policy,
             notify=self.told.append,
             alive=alive,
+            health_checks=health_checks,
         )
         self.scripts = [list(script) for script in scripts]
         self.current = []

@@ -17,6 +17,7 @@ from plaunch.plugin import hookimpl
 from plaunch.plugin.registry import (
     DEVICE_COUNTS,
     EVENT_HANDLERS,
+    HEALTH_CHECKS,
     KINDS,
     LOGS_SPECS,
     RENDEZVOUS,
@@ -65,6 +66,7 @@ def test_the_house_is_built_from_its_own_bricks() -> None:
         "device_counts": ["auto", "cpu", "gpu", "xpu"],
         "signal_policies": ["notify", "torchrun"],
         "restart_policies": ["always", "never", "standard"],
+        "health_checks": ["command", "disk", "gpu", "memory", "network"],
         "schedulers": ["kubernetes", "mpi", "none", "slurm"],
     }
     for kind in KINDS:
@@ -80,6 +82,7 @@ def test_both_forms_of_every_kind(checked_in) -> None:
         (EVENT_HANDLERS, "AcmeEventHandler"),
         (SIGNAL_POLICIES, "create_policy"),
         (RESTART_POLICIES, "create_restart_policy"),
+        (HEALTH_CHECKS, "create_health_check"),
         (RENDEZVOUS, "create_handler"),
         (SCHEDULERS, "find_allocation"),
     ]:

@@ -90,6 +90,24 @@ class Policy:
             return Decision(RestartAction.STOP)                             # fault 2: no reason
         return Decision(RestartAction.RESTART, f"so says {self._host}")     # fault 3
 """
+HEALTH_CHECK = """
+import plaunch
+from plaunch.doctor import Finding, Status
+
+class Check:
+    def __init__(self, context):
+        self._folder = context.log_dir.rstrip("/")                          # fault 1: may be None
+        self._asked, self._before = 0, None
+
+    def check(self, occasion):
+        self._asked += 1
+        if not occasion.is_restart:
+            self._before = 3
+        if self._before < 0:                                                # fault 2: None
+            yield Finding(Status.PROBLEM, "acme", "it is less")
+        if self._asked == 3:
+            yield "all is well"                                             # fault 3
+"""
 SCHEDULER = """
 import os, plaunch
 from plaunch.scheduling import Allocation
@@ -179,6 +197,14 @@ FAULTS = {
             "it changes nothing that it is given": "it has changed the history",
             "a stop says why": "gives no reason",
             "it says the same on every node": "so says node1",
+        },
+    ),
+    "health_checks": (
+        *(HEALTH_CHECK, "Check"),
+        {
+            "it answers without a log folder": "'NoneType' object has no attribute 'rstrip'",
+            "it answers after a failure without a start": "TypeError",
+            "it answers after each failure": "'all is well', which is not a Finding",
         },
     ),
     "schedulers": (

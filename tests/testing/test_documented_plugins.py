@@ -84,6 +84,7 @@ def test_the_tests_of_a_package_have_the_suites_of_its_kinds(package):
         "plaunch.device_counts": "DeviceCounter",
         "plaunch.signal_policies": "SignalPolicy",
         "plaunch.restart_policies": "RestartPolicy",
+        "plaunch.health_checks": "HealthCheck",
         "plaunch.schedulers": "Scheduler",
         "plaunch.plugins": "Hooks",
         "plaunch.options": "Options",

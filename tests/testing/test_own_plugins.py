@@ -8,6 +8,7 @@ import pytest
 from plaunch.plugin import (
     DEVICE_COUNTS,
     EVENT_HANDLERS,
+    HEALTH_CHECKS,
     LOGS_SPECS,
     RENDEZVOUS,
     RESTART_POLICIES,
@@ -19,6 +20,7 @@ from plaunch_preload.plugin import plaunch_worker_starter
 from plaunch_testing.conformance import (
     DeviceCounterConformance,
     EventHandlerConformance,
+    HealthCheckConformance,
     LogsSpecsConformance,
     RendezvousHandlerConformance,
     RestartPolicyConformance,
@@ -52,6 +54,7 @@ TestSignalPolicies = each(SignalPolicyConformance, SIGNAL_POLICIES, "torchrun", 
 TestRestartPolicies = each(
     RestartPolicyConformance, RESTART_POLICIES, "standard", "always", "never"
 )
+TestHealthChecks = each(HealthCheckConformance, HEALTH_CHECKS, "disk", "memory", "gpu", "network")
 TestStatic = each(RendezvousHandlerConformance, RENDEZVOUS, "static")
 TestStatic.backend = "static"
 
@@ -75,6 +78,10 @@ class TestStandardWithOptions(each(RestartPolicyConformance, RESTART_POLICIES, "
         "crash_loop": "2/5m",
         "exclude_node_after": 2,
     }
+
+
+class TestCommand(each(HealthCheckConformance, HEALTH_CHECKS, "command")):
+    options: ClassVar[dict[str, object]] = {"argument": "sh -c 'echo fine'"}
 
 
 class TestNotifyOfOthers(each(SignalPolicyConformance, SIGNAL_POLICIES, "notify")):

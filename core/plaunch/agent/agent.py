@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from plaunch import defaults
 from plaunch.agent import notifications
 from plaunch.agent.alive import TURN_BOUND, Alive
+from plaunch.agent.before_round import BeforeRound
 from plaunch.agent.loop import Loop
 from plaunch.agent.messages import describe_asker
 from plaunch.agent.notices import Notices
@@ -18,7 +19,7 @@ from plaunch.agent.own_restarts import OwnRestarts
 from plaunch.agent.peers import ObservedPeers, Peers
 from plaunch.agent.poller import Poller
 from plaunch.agent.requests import Requests, SignalWorkers, Snapshot
-from plaunch.agent.rounds import prepare_rendezvous
+from plaunch.agent.rounds import longest_stop, prepare_rendezvous
 from plaunch.agent.signals import SignalInbox
 from plaunch.agent.states import Outcome, Requested, RequestKind
 from plaunch.agent.wait_reporter import WaitReporter
@@ -32,6 +33,7 @@ from plaunch.rendezvous.job import JobRendezvous
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from plaunch.health import HealthChecks
     from plaunch.process.stopping.signals import SignalPolicy
     from plaunch.restarts import RestartPolicy
 
@@ -77,6 +79,7 @@ class SimpleElasticAgent(ElasticAgent):
         alive: is notified when the loop goes to sleep and wakes.
         restart_policy: decides what follows a failure, unless the rendezvous knows the whole job
             and decides that; by default the budget does.
+        health_checks: look at this node before it joins its first round, and after a failure.
 
     Raises:
         UsageError: a time cannot be used, or the rendezvous has joined with another spec.
@@ -93,13 +96,15 @@ class SimpleElasticAgent(ElasticAgent):
         waiting: WaitReporter | None = None,
         alive: Alive | None = None,
         restart_policy: RestartPolicy | None = None,
+        health_checks: HealthChecks | None = None,
     ) -> None:
         PATIENCE.check(exit_barrier_timeout, "exit_barrier_timeout")
         PATIENCE.check(shutdown_timeout, "shutdown_timeout")
         self._shutdown_timeout = shutdown_timeout
         self._signal_policy = signal_policy or defaults.load_default(defaults.DEFAULT_POLICY)()
         self._worker_group = group = WorkerGroup(spec)
-        prepare_rendezvous(spec, shutdown_timeout)
+        checks_timeout = 0.0 if health_checks is None else health_checks.timeout
+        prepare_rendezvous(spec, longest_stop(shutdown_timeout, checks_timeout))
         self._notifier = Notifier(group, lambda: self._loop.state, notify)
         self._workers = self._create_workers(group, self._notifier)
         self._poller = Poller(alive or Alive(shutdown_timeout + TURN_BOUND))
@@ -116,6 +121,7 @@ class SimpleElasticAgent(ElasticAgent):
             waiting or WaitReporter(),
             self._requests,
             OwnRestarts(restart_policy),
+            BeforeRound(health_checks, self._peers, self._poller),
             exit_barrier_timeout=exit_barrier_timeout,
         )
 
@@ -196,6 +202,11 @@ class SimpleElasticAgent(ElasticAgent):
         """
         request = self._loop.state.request
         return request is not None and request.kind is RequestKind.STOP
+
+    @property
+    def result_of_workers(self) -> RunResult:
+        """What has become of the workers of the last round, as far as it is known."""
+        return self._loop.results.of_workers
 
     @property
     def _remaining_restarts(self) -> int:

@@ -139,7 +139,7 @@ class JobPeers(ObservedPeers):
             return [states.PeersUnreachable()]
         if ChangeKind.FAILED in by_kind:
             return [states.PeersFailed()]
-        return [states.NodesChanged()]
+        return [states.NodesChanged(ChangeKind.LOST in by_kind)]
 
     def _end(self, reason: str = "") -> states.Outcome:
         """How the job ended, now that it has; CLOSED if nobody says more than `reason`."""
@@ -216,6 +216,10 @@ class JobPeers(ObservedPeers):
             self._job.request_round(wish)
         elif then is states.Outcome.SIGNALLED:
             self._job.announce_leave(wish or describe_asker(state))
+
+    def exclude(self, reason: str) -> None:
+        """Tell that the job goes on without this node, and why."""
+        self._job.announce_leave(reason)
 
     def send_notice(self, signum: signal.Signals) -> None:
         """Pass a signal on to the other nodes."""

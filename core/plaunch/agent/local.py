@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from plaunch.agent.wait_reporter import WaitReporter
     from plaunch.agent.worker_store import OpenStore
     from plaunch.agent.workers import Workers
+    from plaunch.health import HealthChecks
     from plaunch.process.binding import Binder
     from plaunch.process.starting import Starter
     from plaunch.process.stopping.signals import SignalPolicy
@@ -91,6 +92,7 @@ class LocalElasticAgent(SimpleElasticAgent):
             begins and closes it.
         restart_policy: decides what follows a failure, unless the rendezvous knows the whole job
             and decides that; by default the budget does.
+        health_checks: look at this node before it joins its first round, and after a failure.
 
     Raises:
         UsageError: both `logs_specs` and the older arguments are given, or a time cannot be used,
@@ -119,6 +121,7 @@ class LocalElasticAgent(SimpleElasticAgent):
         open_store: OpenStore | None = None,
         starter: Starter | None = None,
         restart_policy: RestartPolicy | None = None,
+        health_checks: HealthChecks | None = None,
     ) -> None:
         self._keep_daemons = keep_daemons
         self._sleep_timeout = _sleep_timeout(uninterruptible_state_timeout)
@@ -133,6 +136,7 @@ class LocalElasticAgent(SimpleElasticAgent):
             waiting=waiting,
             alive=alive,
             restart_policy=restart_policy,
+            health_checks=health_checks,
         )
         self._logs_specs = logs_specs or _logs_specs_of(spec)
         if logs_specs is not None and _has_older_arguments(spec):

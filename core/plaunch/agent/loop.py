@@ -26,6 +26,7 @@ from plaunch.agent.workers import Stopping
 from plaunch.process.stopping.signals import SignalAction
 
 if TYPE_CHECKING:
+    from plaunch.agent.before_round import BeforeRound
     from plaunch.agent.notices import Notices
     from plaunch.agent.notifications import Notifier
     from plaunch.agent.own_restarts import OwnRestarts
@@ -57,6 +58,7 @@ class Loop:
         reporter: says what a round waits for.
         requests: what other threads ask for.
         restarts: decides what follows a failure, where the job does not.
+        before_round: waits, and looks at this node, before it joins.
         exit_barrier_timeout: how long to wait for the other nodes after success, in seconds.
     """
 
@@ -70,13 +72,18 @@ class Loop:
         reporter: WaitReporter,
         requests: Requests,
         restarts: OwnRestarts,
+        before_round: BeforeRound,
         *,
         exit_barrier_timeout: float,
     ) -> None:
         self._restarts = restarts
-        self._paused_until = 0.0  # on the monotonic clock
         spec = workers.group.spec
-        self.state = states.State(max_restarts=spec.max_restarts, is_job_wide=peers.is_job_wide)
+        self.state = states.State(
+            max_restarts=spec.max_restarts,
+            is_job_wide=peers.is_job_wide,
+            has_checks=before_round.has_checks,
+        )
+        self._before_round = before_round
         self.results = Results(workers, peers, notifier)
         self.soft_signal = signal.SIGTERM  # that the workers are stopped with
         self._monitor_interval = spec.monitor_interval
@@ -237,8 +244,8 @@ class Loop:
     def _perform(self, action: states.Action) -> states.Event | None:
         if isinstance(action, states.Join):
             self._rounds.join()
-        elif isinstance(action, states.Pause):
-            self._paused_until = time.monotonic() + action.seconds
+        elif isinstance(action, (states.Pause, states.CheckHealth)):
+            self._before_round.begin(action, self.state)
         elif isinstance(action, states.StartWorkers):
             return self._start_workers()
         elif isinstance(action, states.StopWorkers):
@@ -299,8 +306,10 @@ class Loop:
         """Wait until something may have happened and say what it was."""
         self.look_around()
         phase = self.state.phase
-        if phase is states.Phase.PAUSING:
-            return self._watch_pause()
+        if phase in (states.Phase.PAUSING, states.Phase.CHECKING):
+            events = self._before_round.watch(self.state)
+            self.results.error = self._before_round.error or self.results.error
+            return events
         if phase is states.Phase.JOINING:
             events = self._rounds.watch(self.state)
             if any(isinstance(event, states.RoundFormed) for event in events):
@@ -314,13 +323,6 @@ class Loop:
             self._workers.tend()
             return events
         return self._watch_stop()
-
-    def _watch_pause(self) -> list[states.Event]:
-        remaining = self._paused_until - time.monotonic()
-        if remaining <= 0:
-            return [states.PauseEnded()]
-        self._poller.poll([], min(remaining, QUIET_INTERVAL))
-        return []
 
     def _watch_workers(self) -> list[states.Event]:
         exit_fds, interval, due = (

@@ -36,7 +36,7 @@ _SAME_INTERRUPT = 0.0005
 
 
 def _begin(state: State, event: Event) -> Transition:
-    return replace(state, phase=Phase.JOINING), (states.Join(),)
+    return _join(state, is_suspect=True)
 
 
 def _round_formed(state: State, event: states.RoundFormed) -> Transition:
@@ -126,9 +126,13 @@ def _stops_for(then: Again | Outcome) -> Decision:
     return decide
 
 
-_membership_changed = _stops_for(Again.MEMBERSHIP)
+_stop_for_members = _stops_for(Again.MEMBERSHIP)
 _peers_failed = _stops_for(Again.DECISION)
 _closed = _stops_for(Outcome.CLOSED)
+
+
+def _membership_changed(state: State, event: states.NodesChanged) -> Transition:
+    return _stop_for_members(replace(state, is_suspect=event.is_loss), event)
 
 
 def _unreachable(state: State, event: Event) -> Transition:
@@ -224,21 +228,27 @@ def _stopped(state: State, event: Event) -> Transition:
         return _finish(state, state.then)
     attempt = state.attempt + (state.then is Again.RESTART and not state.is_free)
     is_restart = state.then in (Again.RESTART, Again.DECISION)
-    again = replace(
-        state,
-        phase=Phase.JOINING,
-        attempt=attempt,
-        is_restart=is_restart,
-        pause=0.0,
-        is_free=False,
-    )
+    again = replace(state, attempt=attempt, is_restart=is_restart, pause=0.0, is_free=False)
     if is_restart and state.pause > 0:
         return replace(again, phase=Phase.PAUSING), (states.Pause(state.pause),)
-    return again, (states.Join(),)
+    return _join(again, is_suspect=is_restart or state.is_suspect)
 
 
 def _pause_ended(state: State, event: Event) -> Transition:
-    return replace(state, phase=Phase.JOINING), (states.Join(),)
+    return _join(state, is_suspect=True)
+
+
+def _healthy(state: State, event: Event) -> Transition:
+    return _join(state, is_suspect=False)
+
+
+def _unhealthy(state: State, event: Event) -> Transition:
+    return _finish(state, Outcome.ERROR)
+
+
+def _ends_before_round(end: Outcome) -> Decision:
+    """There is no other round, and that is said."""
+    return lambda state, event: _finish(state, end, states.Report(end))
 
 
 def _stop_failed(state: State, event: Event) -> Transition:
@@ -304,6 +314,12 @@ def _stop(state: State, then: Again | Outcome, *before: Action) -> Transition:
     return replace(state, phase=Phase.STOPPING, then=then), (*before, states.StopWorkers())
 
 
+def _join(state: State, *, is_suspect: bool) -> Transition:
+    if is_suspect and state.has_checks:
+        return replace(state, phase=Phase.CHECKING), (states.CheckHealth(),)
+    return replace(state, phase=Phase.JOINING, is_suspect=False), (states.Join(),)
+
+
 def _finish(state: State, outcome: Outcome, *before: Action) -> Transition:
     return replace(state, phase=Phase.DONE, then=outcome), (*before, states.Finish(outcome))
 
@@ -315,6 +331,12 @@ _TABLE: dict[tuple[Phase, type | RequestKind], Decision] = {
     (Phase.PAUSING, states.PauseEnded): _pause_ended,
     (Phase.PAUSING, states.StopRequested): _stop_requested_before_start,
     (Phase.PAUSING, RequestKind.RESTART): _pause_ended,
+    (Phase.CHECKING, states.NodeHealthy): _healthy,
+    (Phase.CHECKING, states.NodeUnhealthy): _unhealthy,
+    (Phase.CHECKING, states.PeersUnreachable): _ends_before_round(Outcome.ERROR),
+    (Phase.CHECKING, states.RendezvousClosed): _ends_before_round(Outcome.CLOSED),
+    (Phase.CHECKING, states.JobEnded): _job_ended_before_round,
+    (Phase.CHECKING, states.StopRequested): _stop_requested_before_start,
     (Phase.JOINING, states.RoundFormed): _round_formed,
     (Phase.JOINING, states.RoundFailed): _round_failed,
     (Phase.JOINING, states.JobEnded): _job_ended_before_round,

@@ -117,6 +117,9 @@ class Peers:
     def announce(self, then: Again | Outcome, state: State) -> None:
         """Tell what this node is about to do, where others should know."""
 
+    def exclude(self, reason: str) -> None:
+        """Tell that the job goes on without this node, and why."""
+
     def send_notice(self, signum: signal.Signals) -> None:
         """Pass a signal on."""
 
@@ -180,7 +183,7 @@ class ObservedPeers(Peers):
                 self.reason = change.reason
                 events.append(RendezvousClosed())
             else:
-                events.append(NodesChanged())
+                events.append(NodesChanged(change.kind is ChangeKind.LOST))
         return events
 
     def look_while_stopping(self, *, is_clearing: bool) -> list[Event]:

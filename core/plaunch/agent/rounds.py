@@ -36,13 +36,18 @@ logger = logging.getLogger("plaunch")
 _AFTER_GRACE = 15.0  # seconds that a stop may take beyond the grace, with workers that hardly die
 
 
-def longest_stop(shutdown_timeout: float) -> float:
-    """Seconds within which workers with this grace have been stopped, in all likelihood."""
-    return bounded(shutdown_timeout) + _AFTER_GRACE
+def longest_stop(shutdown_timeout: float, checks_timeout: float = 0.0) -> float:
+    """Seconds within which a node is back for another round, in all likelihood.
+
+    Its workers have been stopped by then, with this grace, and its health has been checked.
+    """
+    return bounded(shutdown_timeout) + _AFTER_GRACE + bounded(checks_timeout)
 
 
-def prepare_rendezvous(spec: WorkerSpec, shutdown_timeout: float) -> None:
+def prepare_rendezvous(spec: WorkerSpec, timeout: float) -> None:
     """Let the rendezvous of `spec` know what this node is going to run.
+
+    `timeout` are the seconds within which it is back for another round; see `longest_stop`.
 
     Whoever launches has said so before, and nobody else has: an agent that is built by hand gets
     its handler from parameters that say nothing of workers.
@@ -61,7 +66,7 @@ def prepare_rendezvous(spec: WorkerSpec, shutdown_timeout: float) -> None:
             role=spec.role,
             local_world_size=spec.local_world_size,
             max_restarts=spec.max_restarts,
-            stop_timeout=longest_stop(shutdown_timeout),
+            stop_timeout=timeout,
             local_addr=spec.local_addr,
         )
     )

@@ -20,6 +20,7 @@ class Phase(enum.Enum):
 
     IDLE = "idle"
     PAUSING = "pausing"  # after a failure, the next round is not to begin yet
+    CHECKING = "checking"  # whether this node is healthy, before it joins
     JOINING = "joining"  # waiting for a round to form
     STARTING = "starting"
     RUNNING = "running"
@@ -72,6 +73,8 @@ class State(Value):
     then: Again | Outcome | None = None  # after STOPPING: another round, or the end
     pause: float = 0.0  # seconds before that round
     is_free: bool = False  # whether that round uses up no restart
+    has_checks: bool = False  # whether there are health checks of this node
+    is_suspect: bool = False  # whether they come before that round although no worker failed
     asked_by: signal.Signals | None = None  # the first signal that asked for a stop
     asked_at: float = 0.0  # when, in seconds that never go back
     request: Requested | None = None  # that the agent is busy with, or that ends the run
@@ -152,8 +155,11 @@ class WorkSucceeded(Event):
     """All workers ended with success."""
 
 
+@dataclass(eq=False, repr=False)
 class NodesChanged(Event):
-    """A node arrived, left or was lost."""
+    """A node arrived or left; or was lost, if `is_loss`."""
+
+    is_loss: bool = False
 
 
 class PeersFailed(Event):
@@ -200,6 +206,14 @@ class PauseEnded(Event):
     """The next round may begin."""
 
 
+class NodeHealthy(Event):
+    """No health check keeps this node from the next round."""
+
+
+class NodeUnhealthy(Event):
+    """A health check has failed."""
+
+
 class StopFailed(Event):
     """The stop sequence is through and a worker is still there."""
 
@@ -220,6 +234,10 @@ class Pause(Action):
     """Wait for so many seconds; their end is an event."""
 
     seconds: float
+
+
+class CheckHealth(Action):
+    """Ask the health checks of this node; their answer is an event."""
 
 
 class Join(Action):

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
     from plaunch.cli.table import Arguments, OptionTable
     from plaunch.config import LaunchConfig
+    from plaunch.health import HealthChecks
     from plaunch.options import Option
+    from plaunch.plugin.context import PluginContext
     from plaunch.plugin.manager import PluginManager
 
 
@@ -111,18 +113,30 @@ class Invocation:
         Raises:
             PlaunchError: one of them cannot be loaded, or is not there.
         """
-        from plaunch.plugin.context import PluginContext  # noqa: PLC0415 - as above
-        from plaunch.plugin.registry import RENDEZVOUS, SIGNAL_POLICIES  # noqa: PLC0415
+        from plaunch.plugin.registry import RENDEZVOUS, SIGNAL_POLICIES  # noqa: PLC0415 - as above
         from plaunch.plugin.restarting import LaunchRestartPolicy  # noqa: PLC0415
 
         manager.get(RENDEZVOUS, config.rdzv_backend)
         defaults.load_default(defaults.EVENTS)(config, manager)
         manager.get(SIGNAL_POLICIES, config.signal_policy)
         manager.use_options(config.options)
-        host, settings = os.uname().nodename, config.settings()
-        LaunchRestartPolicy(
-            manager, PluginContext(config.run_id, config.role, host, settings=settings)
+        LaunchRestartPolicy(manager, _context(config))
+        self.create_health_checks(manager, config)
+
+    def create_health_checks(
+        self, manager: PluginManager, config: LaunchConfig
+    ) -> HealthChecks | None:
+        """Make the health checks that the settings name, and ask none of them.
+
+        Raises:
+            PlaunchError: one of them cannot be loaded or made, or is not there.
+        """
+        if not config.health_checks:
+            return None
+        checks: HealthChecks = defaults.load_default(defaults.HEALTH_CHECKS)(
+            manager, _context(config)
         )
+        return checks
 
     @contextlib.contextmanager
     def blaming(self) -> Iterator[None]:
@@ -156,6 +170,15 @@ class Invocation:
     def as_given(self, text: str) -> str:
         """A message about options, with the variable or file that has given them."""
         return text if self.args is None else self.args.as_given(text)
+
+
+def _context(config: LaunchConfig) -> PluginContext:
+    from plaunch.plugin.context import PluginContext  # noqa: PLC0415 - not for --help
+
+    host, settings = os.uname().nodename, config.settings()
+    log_dir = None if config.logs_specs is None else config.logs_specs.root_log_dir
+    folder = None if log_dir is None else str(log_dir)
+    return PluginContext(config.run_id, config.role, host, folder, settings)
 
 
 def given_command(args: Arguments) -> Option | None:

@@ -164,6 +164,15 @@ SUPERVISION = (
         plugins="restart_policies",
     ),
     Option(
+        ("--health-check",),
+        "what must be well on this node before it joins, and again after each failure: disk, "
+        "memory, gpu, network, command:PROGRAM, or a plugin's name (default: nothing)",
+        default=(),
+        metavar="NAME[:ARGUMENT],...",
+        read=words,
+        plugins="health_checks",
+    ),
+    Option(
         ("--monitor-interval",),
         "how often the launcher checks for changes that do not wake it (default: 0.1)",
         default=0.1,

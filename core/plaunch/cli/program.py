@@ -15,6 +15,7 @@ from plaunch.cli.stderr import STDERR
 from plaunch.cli.stdout import STDOUT
 from plaunch.errors import (
     ExitCode,
+    NodeExcludedError,
     PlaunchError,
     PluginError,
     PluginLoadError,
@@ -61,6 +62,10 @@ def concluded(launch: Callable[[], object]) -> int:
         # The agent has said what it did; a traceback would add nothing.
         return _exit_code(128 + error.sigval)
     except PlaunchError as error:
+        mended = error.__cause__ if isinstance(error, NodeExcludedError) else None
+        if isinstance(mended, PlaunchError):  # the failure of workers that came before
+            _print_error(mended)
+            _hand_up(mended)
         _print_error(error)
         _hand_up(error)
         return _exit_code(error.exit_code)

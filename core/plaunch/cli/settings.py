@@ -84,6 +84,7 @@ def config_from_args(args: Arguments, manager: PluginManager) -> LaunchConfig:
             "rdzv_configs": rdzv_configs,
             "max_restarts": max_restarts,
             "max_restarts_by_cause": by_cause,
+            "health_checks": list(args.health_check),
             "worker_env": worker_env,
             "options": _of_plugins(args),
         }

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from plaunch.plugin.entry_points import EntryPoint as EntryPoint
     from plaunch.plugin.factories import DeviceCounter as DeviceCounter
     from plaunch.plugin.factories import EventHandlerFactory as EventHandlerFactory
+    from plaunch.plugin.factories import HealthCheckFactory as HealthCheckFactory
     from plaunch.plugin.factories import LogsSpecsFactory as LogsSpecsFactory
     from plaunch.plugin.factories import RendezvousFactory as RendezvousFactory
     from plaunch.plugin.factories import RestartPolicyFactory as RestartPolicyFactory
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from plaunch.plugin.registry import ALL_KINDS as ALL_KINDS
     from plaunch.plugin.registry import DEVICE_COUNTS as DEVICE_COUNTS
     from plaunch.plugin.registry import EVENT_HANDLERS as EVENT_HANDLERS
+    from plaunch.plugin.registry import HEALTH_CHECKS as HEALTH_CHECKS
     from plaunch.plugin.registry import KINDS as KINDS
     from plaunch.plugin.registry import LIFECYCLE as LIFECYCLE
     from plaunch.plugin.registry import LOGS_SPECS as LOGS_SPECS
@@ -52,12 +54,12 @@ __getattr__, __dir__, __all__ = attach(
         ".manager": "PluginManager",
         ".options": "PluginOptions",
         ".factories": (
-            "DeviceCounter EventHandlerFactory LogsSpecsFactory RendezvousFactory "
-            "RestartPolicyFactory Scheduler SignalPolicyFactory"
+            "DeviceCounter EventHandlerFactory HealthCheckFactory LogsSpecsFactory "
+            "RendezvousFactory RestartPolicyFactory Scheduler SignalPolicyFactory"
         ),
         ".registry": (
-            "ALL_KINDS DEVICE_COUNTS EVENT_HANDLERS KINDS LIFECYCLE LOGS_SPECS RENDEZVOUS "
-            "RESTART_POLICIES SCHEDULERS SIGNAL_POLICIES WITH_OPTIONS Kind"
+            "ALL_KINDS DEVICE_COUNTS EVENT_HANDLERS HEALTH_CHECKS KINDS LIFECYCLE LOGS_SPECS "
+            "RENDEZVOUS RESTART_POLICIES SCHEDULERS SIGNAL_POLICIES WITH_OPTIONS Kind"
         ),
     },
 )

@@ -23,7 +23,8 @@ class PluginContext(Value):
         settings: the fields of the launch's `LaunchConfig`, by name.
         options: options given for this component alone; empty where there are none. Event handlers
             have texts by key; plugins with options of their own, their values by attribute; restart
-            policies, those of all options that their package declares.
+            policies, those of all options that their package declares; health checks, the text
+            behind their name as `argument`, if there is one.
         run_dir: the folder of this launch below `log_dir`, if there is one; only event handlers
             get it.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from plaunch.events import EventHandler
+from plaunch.health import HealthCheck
 from plaunch.plugin.context import PluginContext
 from plaunch.process.stopping.signals import SignalPolicy
 from plaunch.process.streams.logs import LogsSpecs
@@ -19,4 +20,5 @@ EventHandlerFactory = Callable[[PluginContext], EventHandler]
 DeviceCounter = Callable[[], int]
 SignalPolicyFactory = Callable[[PluginContext], SignalPolicy]
 RestartPolicyFactory = Callable[[PluginContext], RestartPolicy]
+HealthCheckFactory = Callable[[PluginContext], HealthCheck]
 Scheduler = Callable[[Mapping[str, str]], Allocation]

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from plaunch.plugin.factories import (
         DeviceCounter,
         EventHandlerFactory,
+        HealthCheckFactory,
         LogsSpecsFactory,
         RendezvousFactory,
         RestartPolicyFactory,
@@ -120,6 +121,20 @@ def plaunch_restart_policies() -> Mapping[str, RestartPolicyFactory]:  # type: i
     Result: factories by name; the chosen one is called once with a `PluginContext`, whose `options`
     are those that its package declares, and returns a `RestartPolicy`. It raises `UsageError` for
     options that cannot be meant.
+    Process: the launcher.
+    """
+
+
+@hookspec
+def plaunch_node_health() -> Mapping[str, HealthCheckFactory]:  # type: ignore[empty-body]
+    """Offer health checks, which can keep a node out of the job.
+
+    Called: once per launch, when a health check is looked up by name.
+    Parameters: none.
+    Result: factories by name; a chosen one is called once with a `PluginContext` and returns a
+    `HealthCheck`. What the user writes behind the name, as `8G` in `memory:8G`, is
+    `context.options["argument"]`; it is refused unless the factory has an attribute
+    `takes_argument` that is true. The factory raises `UsageError` for what cannot be meant.
     Process: the launcher.
     """
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from plaunch.plugin.factories import (
         DeviceCounter,
         EventHandlerFactory,
+        HealthCheckFactory,
         LogsSpecsFactory,
         RendezvousFactory,
         RestartPolicyFactory,
@@ -89,6 +90,13 @@ RESTART_POLICIES: Kind[RestartPolicyFactory] = Kind(
     flag="--restart-policy",
     hook="plaunch_restart_policies",
 )
+HEALTH_CHECKS: Kind[HealthCheckFactory] = Kind(
+    name="health_checks",
+    label="health check",
+    groups=("plaunch.health_checks",),
+    flag="--health-check",
+    hook="plaunch_node_health",
+)
 SCHEDULERS: Kind[Scheduler] = Kind(
     name="schedulers",
     label="scheduler",
@@ -103,6 +111,7 @@ KINDS: tuple[Kind[Any], ...] = (
     DEVICE_COUNTS,
     SIGNAL_POLICIES,
     RESTART_POLICIES,
+    HEALTH_CHECKS,
     SCHEDULERS,
 )
 

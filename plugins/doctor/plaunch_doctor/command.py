@@ -21,10 +21,12 @@ from plaunch_doctor.listing import list_plugins
 from plaunch_doctor.running import Bounded, NotDoneError, run_checks
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
     from typing import TextIO
 
     from plaunch import LaunchConfig
     from plaunch.cli import Invocation
+    from plaunch.health import HealthChecks
     from plaunch.plugin import Implementation
 
     from plaunch_doctor.findings import Check
@@ -63,6 +65,8 @@ def run_doctor(invocation: Invocation) -> int:
         if resolved.manager is not None:
             for name, check in checks_of_plugins(resolved.manager).items():
                 checks[f"plugin {name}"] = check
+        calls = {} if resolved.health is None else resolved.health.calls()
+        checks.update({f"health check {name}": _asking(call) for name, call in calls.items()})
         logs_specs = None if resolved.config is None else resolved.config.logs_specs
         check_logs = getattr(logs_specs, "doctor_findings", None)
         if check_logs is not None:
@@ -75,6 +79,8 @@ def run_doctor(invocation: Invocation) -> int:
         findings += run_checks(checks, context)
     finally:
         logger.handlers = handlers
+        if resolved.health is not None:
+            resolved.health.close()
     invocation.write(_title(context) + format_findings(findings, _width(invocation.stream)))
     return exit_code(findings)
 
@@ -105,6 +111,7 @@ class _Resolved:
         self.manager: PluginManager | None = None
         self.config: LaunchConfig | None = None
         self.traits = BackendTraits()
+        self.health: HealthChecks | None = None
 
     def rows(self) -> list[PluginStatus]:
         """The state of all plugins."""
@@ -170,6 +177,7 @@ class _Resolved:
                 findings.append(Finding(Status.OK, "scheduler", taken))
             self.traits = traits_of(manager.get(RENDEZVOUS, config.rdzv_backend))
             invocation.load_chosen(manager, config)
+            self.health = invocation.create_health_checks(manager, config)
         except PlaunchError as error:
             findings.append(_usage(error, invocation))
         else:
@@ -184,6 +192,10 @@ class _Resolved:
                 )
             )
         return findings
+
+
+def _asking(call: Callable[[], Iterable[Finding]]) -> Check:
+    return lambda context: call()
 
 
 class _Heard(logging.Handler):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from plaunch.errors import PlaunchError, UnknownNameError, UsageError
 from plaunch.plugin import (
     EVENT_HANDLERS,
+    HEALTH_CHECKS,
     KINDS,
     LIFECYCLE,
     RENDEZVOUS,
@@ -42,7 +43,8 @@ class Given:
         config: for a rendezvous backend, as `--rdzv-conf`.
         nodes: for a rendezvous backend that takes it for granted, how many nodes the job has.
         event_conf: for event handlers, values by `handler.key`, as `--event-conf`.
-        options: for plugins with options, the values by attribute.
+        options: for plugins with options, the values by attribute; for a health check, its name
+            with an argument in `health_check`.
     """
 
     endpoint: str = ""
@@ -259,6 +261,11 @@ def _subject(manager: PluginManager, kind: Kind[Any], name: str, given: Given) -
     if kind is RESTART_POLICIES:
         own = manager.own_options(kind, name, given.options)
         options = {option.dest: value for option, value in own}
+    if kind is HEALTH_CHECKS:
+        chosen: Any = given.options.get("health_check", ())
+        with_argument = [text for text in chosen if text.startswith(f"{name}:")]
+        if with_argument:
+            options = {"argument": with_argument[0].removeprefix(f"{name}:")}
     return Subject(
         kind,
         bare,

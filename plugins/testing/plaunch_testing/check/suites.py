@@ -15,6 +15,7 @@ from plaunch.rendezvous import RendezvousHandler, RendezvousParameters
 from plaunch_testing.conformance import (
     DeviceCounterConformance,
     EventHandlerConformance,
+    HealthCheckConformance,
     HooksConformance,
     LogsSpecsConformance,
     OptionsConformance,
@@ -97,6 +98,12 @@ class Test_restart_policies(_Chosen, RestartPolicyConformance):  # noqa: N801
     """The checks of a restart policy."""
 
     kind = "restart_policies"
+
+
+class Test_health_checks(_Chosen, HealthCheckConformance):  # noqa: N801
+    """The checks of a health check."""
+
+    kind = "health_checks"
 
 
 class Test_schedulers(_Chosen, SchedulerConformance):  # noqa: N801

@@ -37,6 +37,9 @@ from plaunch_testing.conformance.device_counts import (  # noqa: E402 - after th
 from plaunch_testing.conformance.event_handlers import (  # noqa: E402
     EventHandlerConformance as EventHandlerConformance,
 )
+from plaunch_testing.conformance.health_checks import (  # noqa: E402
+    HealthCheckConformance as HealthCheckConformance,
+)
 from plaunch_testing.conformance.hooks import (  # noqa: E402
     HooksConformance as HooksConformance,
 )

@@ -49,5 +49,14 @@ def create_restart_policy(context):
     return AcmeRestartPolicy()
 
 
+class AcmeHealthCheck:
+    def check(self, occasion):
+        return []
+
+
+def create_health_check(context):
+    return AcmeHealthCheck()
+
+
 def find_allocation(environ):
     return Allocation()

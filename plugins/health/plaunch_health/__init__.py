@@ -1,0 +1,1 @@
+"""The built-in health checks; each module has one, and is imported if that is chosen."""

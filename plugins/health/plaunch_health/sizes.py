@@ -1,0 +1,38 @@
+"""Sizes as users write them, and as messages do."""
+
+from __future__ import annotations
+
+import re
+
+from plaunch.errors import UsageError
+from plaunch.numbers import quote
+
+MIB = 1 << 20
+GIB = 1 << 30
+_UNITS = {"": 1, "k": 1 << 10, "m": MIB, "g": GIB, "t": 1 << 40}
+_MOST = 1 << 60
+_SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,3})?)([kmgt]?)(?:i?b)?", re.IGNORECASE | re.ASCII)
+
+
+def read_size(text: str, check: str) -> int:
+    """The bytes that `text` says, as 100M, 8G or 1.5GiB: all units are powers of 1024.
+
+    Raises:
+        UsageError: it says none; the message names the `check` that it was given to.
+    """
+    found = _SIZE.fullmatch(text)
+    size = 0 if found is None else int(float(found[1]) * _UNITS[found[2].lower()])
+    if not 0 < size <= _MOST:
+        raise UsageError(
+            f"the health check {check!r} cannot use {quote(text)} (--health-check={check}:SIZE); "
+            "write a size such as 500M, 8G or 1.5T"
+        )
+    return size
+
+
+def say_size(size: int) -> str:
+    """A size as people write it: 64 MiB, 1.5 GiB."""
+    for unit, name in ((1 << 40, "TiB"), (GIB, "GiB"), (MIB, "MiB"), (1 << 10, "KiB")):
+        if size >= unit:
+            return f"{size / unit:.3g} {name}" if size < 1000 * unit else f"{size // unit} {name}"
+    return f"{size} bytes"

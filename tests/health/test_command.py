@@ -1,0 +1,121 @@
+"""The health check `command`: real programs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import pytest
+from plaunch.errors import UsageError
+from plaunch_health.command import CommandCheck
+
+from helpers.occasions import RESTART, SHORT
+from helpers.processes import is_gone
+from helpers.waiting import wait_until
+
+
+@pytest.fixture
+def script(tmp_path):
+    """Write a program and return its path."""
+
+    def write(text):
+        path = tmp_path / "check node.sh"
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+        return path
+
+    return write
+
+
+@pytest.fixture
+def check(script, context):
+    """Make a check that runs this program."""
+    return lambda text, *words: CommandCheck(context(f"'{script(text)}' {' '.join(words)}"))
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("echo one; echo; echo ' two '; echo", "check node.sh: two"),
+        ("exit 0", "check node.sh is content"),
+        ("echo bad >&2; exit 3", "! check node.sh ended with exit code 3: bad"),
+        ("exit 4", "! check node.sh ended with exit code 4"),
+        ("kill -SEGV $$", "! check node.sh was killed by SIGSEGV (signal 11)"),
+        ("printf 'a\\033[31mb\\377'; exit 1", "! check node.sh ended with exit code 1: a [31mb�"),
+    ],
+)
+def test_its_exit_code_is_the_answer_and_its_last_line_the_reason(check, tell, text, found):
+    assert tell(check(text)) == [found]
+
+
+def test_a_long_line_is_cut_and_much_output_is_no_burden(check, tell):
+    text = "head -c 3000000 /dev/zero | tr '\\0' x; exit 1"
+    (found,) = tell(check(text))
+    assert len(found) < 400
+    assert found.endswith("xxx...")
+
+
+def test_it_has_its_arguments_and_is_told_what_it_is_about(check, tell, monkeypatch):
+    monkeypatch.setenv("PLAUNCH_RDZV_TOKEN", "not for it")
+    text = 'echo "$1 $2 $PLAUNCH_HEALTH_OCCASION $TORCHELASTIC_RUN_ID $PLAUNCH_RDZV_TOKEN."'
+    asked = check(text, "'a b'", "c")
+    assert tell(asked) == ["check node.sh: a b c start job ."]
+    assert tell(asked, RESTART) == ["check node.sh: a b c restart job ."]
+
+
+def test_what_holds_its_output_open_is_not_waited_for(check, tell, tmp_path):
+    text = f"sleep 300 & echo $! > '{tmp_path}/pid'; echo done"
+    assert tell(check(text)) == ["check node.sh: done"]
+    pid = int((tmp_path / "pid").read_text())
+    os.kill(pid, signal.SIGKILL)
+
+
+def hanging(folder):
+    return f"sleep 300 & echo $! > '{folder}/pid'; mv '{folder}/pid' '{folder}/up'; echo up; wait"
+
+
+def test_one_that_takes_too_long_is_killed_with_its_group(check, tell, tmp_path):
+    (found,) = tell(check(hanging(tmp_path)), SHORT)
+    assert found == "! check node.sh has not ended within 0.27 s, and was killed: up"
+    wait_until(lambda: is_gone(int((tmp_path / "up").read_text())), "the end of its child")
+
+
+def test_the_end_of_the_launch_kills_it(check, tell, tmp_path):
+    asked = check(hanging(tmp_path))
+    thread = threading.Thread(target=tell, args=(asked,), daemon=True)
+    thread.start()
+    wait_until((tmp_path / "up").exists, "the program")
+    asked.close()
+    wait_until(lambda: is_gone(int((tmp_path / "up").read_text())), "the end of its child")
+    thread.join(30)
+    assert not thread.is_alive()
+    assert tell(asked) == []  # nothing is started any more
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "has no program; write --health-check=command:PROGRAM"),
+        (" ", "has no program"),
+        ("'", "No closing quotation"),
+        ("/no/such/program -x", "'/no/such/program' of the health check 'command' does not exist"),
+    ],
+)
+def test_what_cannot_be_run_is_refused(context, text, said):
+    with pytest.raises(UsageError, match=said):
+        CommandCheck(context(text))
+
+
+def test_what_may_not_be_executed_is_refused(context, tmp_path):
+    path = tmp_path / "notes.txt"
+    path.touch(0o644)
+    with pytest.raises(UsageError, match=r"notes\.txt' of the health check 'command' may not be"):
+        CommandCheck(context(str(path)))
+
+
+def test_a_program_that_is_gone_by_then_is_a_finding(script, context, tell):
+    path = script("exit 0")
+    asked = CommandCheck(context(f"'{path}'"))
+    path.unlink()
+    assert tell(asked) == [f"! {path} cannot be started: No such file or directory"]

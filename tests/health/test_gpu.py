@@ -1,0 +1,272 @@
+"""The health check `gpu`, against a driver that is only pretended: there is none here."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+
+import plaunch_health.gpu
+import pynvml
+import pytest
+from plaunch_health.gpu import GpuCheck
+
+from helpers.occasions import RESTART, SHORT, START
+
+GIB = 1 << 30
+XID = pynvml.nvmlEventTypeXidCriticalError
+
+
+class Board:
+    """One pretended device; what is an exception is raised."""
+
+    def __init__(self, uuid):
+        self.uuid = uuid
+        self.used = [GIB]  # look by look, the last one again and again
+        self.errors = 0
+        self.rows = (0, 0, 0, 0)
+        self.pages = pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+
+class Driver:
+    """What stands for `pynvml`: constants, errors and structures are the real ones."""
+
+    def __init__(self, *boards):
+        self.boards = list(boards)
+        self.events = []  # a device and its Xid error each
+        self.registered = []
+        self.refusal = None
+
+    def __getattr__(self, name):
+        if name.startswith("nvml") and callable(getattr(pynvml, name)):
+            raise AssertionError(f"{name} is not pretended")
+        return getattr(pynvml, name)
+
+    def nvmlInit(self):
+        if self.refusal is not None:
+            raise self.refusal
+
+    def nvmlDeviceGetCount(self):
+        return len(self.boards)
+
+    def nvmlDeviceGetHandleByIndex(self, index):
+        return self._answer(self.boards[index])
+
+    def nvmlDeviceGetUUID(self, board):
+        return board.uuid
+
+    def nvmlDeviceGetMemoryInfo(self, board, version=None):
+        used = board.used.pop(0) if len(board.used) > 1 else board.used[0]
+        return pynvml.c_nvmlMemory_t(total=80 * GIB, free=80 * GIB - used, used=used)
+
+    def nvmlDeviceGetTotalEccErrors(self, board, kind, counter):
+        assert (kind, counter) == (
+            pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
+            pynvml.NVML_VOLATILE_ECC,
+        )
+        return self._answer(board.errors)
+
+    def nvmlDeviceGetRemappedRows(self, board):
+        return self._answer(board.rows)
+
+    def nvmlDeviceGetRetiredPagesPendingStatus(self, board):
+        return self._answer(board.pages)
+
+    def nvmlEventSetCreate(self):
+        return "events"
+
+    def nvmlDeviceRegisterEvents(self, board, kinds, events):
+        assert (kinds, events) == (XID, "events")
+        self.registered.append(board.uuid)
+
+    def nvmlEventSetWait_v2(self, events, timeout):
+        assert (events, timeout) == ("events", 0)
+        if not self.events:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_TIMEOUT)
+        board, xid = self.events.pop(0)
+        data = pynvml.c_nvmlEventData_t(eventType=XID, eventData=xid)
+        return Event(data, board)
+
+    @staticmethod
+    def _answer(value):
+        if isinstance(value, Exception):
+            raise value
+        return value
+
+
+class Event:
+    """The real structure, but for the device, which is a pointer there."""
+
+    def __init__(self, data, board):
+        self.eventType, self.eventData, self.device = data.eventType, data.eventData, board
+
+
+@pytest.fixture
+def boards():
+    return [Board("GPU-aa"), Board("GPU-bb")]
+
+
+@pytest.fixture
+def driver(boards, monkeypatch):
+    made = Driver(*boards)
+    monkeypatch.setitem(sys.modules, "pynvml", made)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return made
+
+
+@pytest.fixture
+def check(context, tmp_path):
+    return GpuCheck(context(), str(tmp_path))
+
+
+def no_such(what=pynvml.NVML_ERROR_LIBRARY_NOT_FOUND):
+    return pynvml.NVMLError(what)
+
+
+def test_every_name_that_is_called_is_one_of_the_real_module():
+    tree = ast.parse(inspect.getsource(plaunch_health.gpu))
+    names = {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and node.attr.lower().startswith("nvml")
+    }
+    assert len(names) > 15
+    assert [name for name in names if not hasattr(pynvml, name)] == []
+    for name in names & vars(Driver).keys():
+        wanted = list(inspect.signature(getattr(pynvml, name)).parameters)
+        assert len(inspect.signature(getattr(Driver, name)).parameters) == len(wanted) + 1, name
+
+
+# --- without a driver -----------------------------------------------------------------------------
+
+
+def test_a_machine_without_a_driver_is_not_looked_at(check, tell, driver, monkeypatch):
+    driver.refusal = no_such()
+    assert tell(check) == ["no driver here: not looked at"]
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert tell(check) == ["no driver here: not looked at"]
+
+
+@pytest.mark.parametrize("name", ["proc/driver/nvidia", "dev/nvidia0"])
+def test_a_driver_without_the_module_is_a_problem(check, tell, tmp_path, monkeypatch, name):
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    (tmp_path / name).mkdir(parents=True)
+    (found,) = check.check(START)
+    assert found.found.endswith("the module pynvml is not installed")
+    assert found.advice == "pip install 'plaunch[gpu]'"
+    assert tell(check)[0].startswith("! ")
+
+
+def test_a_driver_that_does_not_answer_is_a_problem(check, tell, driver, tmp_path):
+    driver.refusal = no_such(pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
+    assert tell(check) == ["! the driver does not answer: Driver Not Loaded"]
+    driver.refusal = no_such()
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/nvidiactl").touch()
+    assert tell(check) == ["! the driver does not answer: NVML Shared Library Not Found"]
+
+
+# --- with one -------------------------------------------------------------------------------------
+
+
+def test_healthy_devices(check, tell, driver):
+    assert tell(check) == ["2 devices, 1 GiB, 1 GiB in use"]
+    assert tell(check, RESTART) == ["2 devices, as at the start"]
+    assert driver.registered == ["GPU-aa", "GPU-bb"]
+
+
+def test_a_device_that_is_gone(check, tell, driver, boards):
+    tell(check)
+    del driver.boards[0]
+    assert tell(check, RESTART) == ["! device 0 (GPU-aa) is gone"]
+    driver.boards = [boards[0], no_such(pynvml.NVML_ERROR_GPU_IS_LOST)]
+    assert tell(check, RESTART) == ["! device 1 (GPU-bb) is gone"]
+
+
+def test_new_errors_of_memory(check, tell, driver, boards):
+    boards[0].errors = 2
+    tell(check)
+    assert tell(check, RESTART) == ["2 devices, as at the start"]
+    boards[0].errors = 5
+    assert tell(check, RESTART) == ["! device 0 (GPU-aa) has had 3 uncorrectable memory errors"]
+
+
+def test_what_a_device_cannot_count_is_left_alone(check, tell, driver, boards):
+    boards[0].errors = boards[0].rows = no_such(pynvml.NVML_ERROR_NOT_SUPPORTED)
+    tell(check)
+    assert tell(check, RESTART) == ["2 devices, as at the start"]
+
+
+def test_a_question_that_fails_is_a_problem_of_that_device(check, tell, driver, boards):
+    tell(check)
+    boards[1].errors = no_such(pynvml.NVML_ERROR_UNKNOWN)
+    assert tell(check, RESTART) == ["! device 1 (GPU-bb) fails: Unknown Error"]
+
+
+def test_a_driver_that_fails_at_the_start(check, tell, driver, boards):
+    boards[1].errors = no_such(pynvml.NVML_ERROR_UNKNOWN)
+    assert tell(check) == ["! the driver fails: Unknown Error"]
+
+
+def test_broken_memory_that_waits_to_be_replaced(check, tell, driver, boards):
+    boards[0].pages = pynvml.NVML_FEATURE_ENABLED
+    boards[1].pages = pynvml.NVML_FEATURE_DISABLED
+    waits = "? device 0 (GPU-aa): broken memory waits for a reset to be replaced"
+    assert tell(check)[0] == waits
+    assert tell(check, RESTART) == ["2 devices, as at the start"]
+    boards[1].rows = (0, 1, 1, 0)
+    found = "! device 1 (GPU-bb) has broken memory that waits to be replaced"
+    assert tell(check, RESTART) == [found]
+
+
+def test_no_rows_are_left(check, tell, driver, boards):
+    boards[0].rows = (0, 9, 0, 1)
+    found = tell(check)
+    assert found[0] == "! device 0 (GPU-aa) has no spare memory rows left for broken ones"
+
+
+def test_xid_errors(check, tell, driver, boards):
+    tell(check)
+    driver.events = [(boards[1], 79), (boards[1], 13), (Board("GPU-other"), 48), (boards[0], 31)]
+    assert tell(check, RESTART) == ["! device 1 (GPU-bb) has had Xid errors: 79"]
+
+
+def test_an_xid_error_of_a_device_without_a_name_counts_for_all(check, tell, driver):
+    tell(check)
+    lost = Board("")
+    driver.events = [(lost, 79)]
+    found = tell(check, RESTART)
+    assert [text.endswith("has had Xid errors: 79") for text in found] == [True, True]
+
+
+def test_memory_of_earlier_workers_is_waited_for(check, tell, driver, boards):
+    tell(check)
+    boards[0].used = [70 * GIB, 70 * GIB, GIB + GIB // 4]
+    assert tell(check, RESTART) == ["2 devices, as at the start"]
+    boards[1].used = [70 * GIB]
+    found = tell(check, SHORT)
+    assert found == ["! device 1 (GPU-bb) has 70 GiB in use, 1 GiB at the start"]
+
+
+@pytest.mark.parametrize(
+    ("variable", "devices", "seen"),
+    [
+        (None, None, "aa bb"),
+        ("1", None, "bb"),
+        ("1,0", ["1"], "aa"),
+        ("GPU-b", None, "bb"),
+        ("MIG-1234", None, "aa bb"),
+        ("", None, ""),
+        (None, ["1", "0"], "bb aa"),
+        (None, ["GPU-aa", "GPU-bb"], "aa bb"),
+        ("0", ["7"], "aa"),
+    ],
+)
+def test_devices_of_others_are_none_of_its_business(
+    context, tell, driver, monkeypatch, variable, devices, seen
+):
+    if variable is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
+    more = {} if devices is None else {"devices": devices, "nproc_per_node": len(devices)}
+    tell(GpuCheck(context(**more)))
+    assert driver.registered == [f"GPU-{name}" for name in seen.split()]

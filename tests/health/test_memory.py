@@ -1,0 +1,75 @@
+"""The health check `memory`, on machines that are files."""
+
+from __future__ import annotations
+
+import pytest
+from plaunch_health.memory import MemoryCheck, read_memory
+
+from helpers.occasions import RESTART, SHORT, START
+
+GIB = 1 << 30
+GROUP = "sys/fs/cgroup/job"
+
+
+@pytest.fixture
+def machine(tmp_path):
+    """A machine of 100 GiB; say what is available, and what its control group allows and uses."""
+
+    def write(available, limit=None, used=0, cache=0):
+        files = {
+            "proc/meminfo": f"MemTotal: {100 * GIB // 1024} kB\n"
+            f"MemAvailable: {available * GIB // 1024} kB\nHugePages_Total: 0\n",
+            "proc/self/cgroup": "0::/job\n",
+            f"{GROUP}/memory.max": "max\n" if limit is None else f"{limit * GIB}\n",
+            f"{GROUP}/memory.current": f"{used * GIB}\n",
+            f"{GROUP}/memory.stat": f"anon 1\ninactive_file {cache * GIB}\n",
+        }
+        for name, text in files.items():
+            path = tmp_path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return str(tmp_path)
+
+    return write
+
+
+def test_what_a_control_group_leaves_counts(machine):
+    assert read_memory(machine(50)) == (100 * GIB, 50 * GIB)
+    assert read_memory(machine(50, limit=20, used=12, cache=4)) == (20 * GIB, 12 * GIB)
+    assert read_memory(machine(5, limit=20, used=12)) == (100 * GIB, 5 * GIB)
+
+
+def test_a_twentieth_must_be_free_or_what_is_given(machine, context, tell):
+    root = machine(4)
+    assert tell(MemoryCheck(context(), root), SHORT) == [
+        "! 4 GiB available of 100 GiB, less than 5 GiB"
+    ]
+    assert tell(MemoryCheck(context("3G"), root)) == ["4 GiB available of 100 GiB"]
+
+
+def test_what_workers_took_must_be_back(machine, context, tell):
+    check = MemoryCheck(context(), machine(80))
+    assert tell(check, START) == ["80 GiB available of 100 GiB"]
+    machine(71)
+    assert tell(check, RESTART) == ["71 GiB available of 100 GiB"]
+    machine(60)
+    assert tell(check, SHORT) == ["! 60 GiB available of 100 GiB, 20 GiB less than at the start"]
+
+
+def test_it_is_waited_for(machine, context, tell, monkeypatch):
+    check = MemoryCheck(context(), machine(80))
+    tell(check, START)
+    machine(60)
+    monkeypatch.setattr("plaunch_health.waiting.Patience.pause", lambda patience: bool(machine(79)))
+    assert tell(check, RESTART) == ["79 GiB available of 100 GiB"]
+
+
+def test_nobody_waits_once_it_is_closed(machine, context, tell):
+    check = MemoryCheck(context(), machine(1))
+    check.close()
+    assert tell(check, RESTART)[0].startswith("! 1 GiB available")
+
+
+def test_a_system_that_says_nothing_is_left_alone(context, tell, tmp_path):
+    found = tell(MemoryCheck(context(), str(tmp_path)))
+    assert found == ["the system does not say how much is available"]

@@ -1,0 +1,138 @@
+"""The health check `network`, on this machine's loopback, and on interfaces that are files."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+from plaunch_health import network
+from plaunch_health.network import NetworkCheck
+
+from helpers.occasions import RESTART, START
+from helpers.ports import free_port
+
+
+@pytest.fixture
+def interfaces(tmp_path):
+    """Write the state of interfaces; returns the root of that file system."""
+
+    def write(**states):
+        for name, files in states.items():
+            folder = tmp_path / "sys/class/net" / name
+            folder.mkdir(parents=True, exist_ok=True)
+            for file, text in files.items():
+                (folder / file).write_text(f"{text}\n")
+        return str(tmp_path)
+
+    return write
+
+
+@pytest.fixture
+def elsewhere(monkeypatch):
+    """This machine's addresses count as another one's."""
+    monkeypatch.setattr(network, "is_own_address", lambda address: False)
+
+
+@pytest.fixture
+def listener():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def refusing():
+    return f"127.0.0.1:{free_port()}"
+
+
+def check(context, endpoint="", backend="c10d", root="/", **more):
+    settings = {"rdzv_endpoint": endpoint, "rdzv_backend": backend, "max_nodes": 2, **more}
+    return NetworkCheck(context(**settings), root)
+
+
+# --- the interface --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        ({"operstate": "unknown", "carrier": "1"}, "lo with 127.0.0.1 is up"),
+        ({"operstate": "up", "carrier": "1"}, "lo with 127.0.0.1 is up"),
+        ({"operstate": "down"}, "! lo with 127.0.0.1 is down"),
+        ({"operstate": "lowerlayerdown"}, "! lo with 127.0.0.1 is lowerlayerdown"),
+        ({"operstate": "up", "carrier": "0"}, "! lo with 127.0.0.1 has no carrier"),
+    ],
+)
+def test_the_interface_of_the_local_address(context, tell, interfaces, files, found):
+    asked = check(context, root=interfaces(lo=files), local_addr="127.0.0.1")
+    assert tell(asked) == [found]
+
+
+def test_an_interface_of_ipv6(context, tell, interfaces, tmp_path):
+    root = interfaces(ib0={"operstate": "down"})
+    (tmp_path / "proc/net").mkdir(parents=True)
+    (tmp_path / "proc/net/if_inet6").write_text("fd" + "0" * 29 + "7 02 40 00 80      ib0\n")
+    asked = check(context, root=root, local_addr="fd00::7")
+    assert tell(asked) == ["! ib0 with fd00::7 is down"]
+
+
+def test_an_address_of_no_interface_is_not_looked_at(context, tell):
+    found = tell(check(context, local_addr="192.0.2.9"))
+    assert found == ["no interface has 192.0.2.9: not looked at"]
+
+
+def test_one_node_needs_its_loopback_only(context, tell):
+    assert tell(check(context, max_nodes=1)) == ["lo with 127.0.0.1 is up"]
+
+
+# --- the endpoint ---------------------------------------------------------------------------------
+
+
+def of_endpoint(tell, asked, occasion=START):
+    return tell(asked, occasion)[1]
+
+
+def test_an_endpoint_that_listens(context, tell, elsewhere, listener):
+    found = of_endpoint(tell, check(context, f"127.0.0.1:{listener}"))
+    assert found == f"127.0.0.1:{listener} accepts connections"
+
+
+def test_the_host_of_the_endpoint_does_not_connect(context, tell):
+    where = refusing()
+    assert of_endpoint(tell, check(context, where), RESTART) == f"{where} is this node"
+
+
+def test_one_that_refuses_may_only_be_late_at_the_start(context, tell, elsewhere):
+    where = refusing()
+    said = f"{where} cannot be reached: {where} has refused"
+    asked = check(context, where)
+    assert of_endpoint(tell, asked) == f"? {said}"
+    assert of_endpoint(tell, asked, RESTART) == f"! {said}"
+
+
+def test_static_listens_nowhere_between_rounds(context, tell, elsewhere):
+    where = refusing()
+    found = of_endpoint(tell, check(context, where, "static"), RESTART)
+    assert found == f"{where} can be reached; nothing listens there between rounds"
+
+
+def test_one_member_of_etcd_suffices_and_one_is_needed(context, tell, listener):
+    dead, living = refusing(), f"127.0.0.1:{listener}"
+    asked = check(context, f"http://{dead}/,{living}", "etcd-v2")
+    assert of_endpoint(tell, asked) == f"{living} accepts connections"
+    asked = check(context, dead, "acme:etcd")
+    assert of_endpoint(tell, asked) == f"! {dead} cannot be reached: {dead} has refused"
+
+
+def test_a_name_that_nobody_knows(context, tell):
+    found = of_endpoint(tell, check(context, "no-such-host.invalid:1"), RESTART)
+    assert found.startswith("! ")
+    assert "no-such-host.invalid" in found
+
+
+def test_a_backend_whose_port_is_not_known(context, tell):
+    found = of_endpoint(tell, check(context, "node0", "gossip"))
+    assert found == "node0 names no port: not connected to"
+
+
+def test_a_file_is_no_endpoint_to_connect_to(context, tell, tmp_path):
+    asked = check(context, f"{tmp_path}/store:1", rdzv_configs={"store_type": "file"})
+    assert len(tell(asked)) == 1
