@@ -69,8 +69,8 @@ def test_every_plugin_is_listed(installed):
         if "plaunch-example-plugins" in line
     }
     assert set(listed.values()) == {"ready"}
-    names = ["append", "broken-device", "flat", *["hostfile"] * 3, "journal", "usr1-stops"]
-    names.append("wrapper")
+    names = ["append", "broken-device", "flat", *["hostfile"] * 3, "journal", "mount"]
+    names += ["usr1-stops", "wrapper"]
     assert sorted(name for _, name in listed) == names
 
 
@@ -89,6 +89,7 @@ def test_two_hosts_use_all_plugins_in_one_job(installed, hostfile):
         "--event-log-handler=append",
         "--signal-policy=usr1-stops",
         "--restart-policy=broken-device",
+        "--health-check=mount:/",
         script,
     ]
     with contextlib.ExitStack() as stack:
@@ -187,6 +188,6 @@ def test_the_tests_of_the_package_pass(run_tests_of_package):
 
 
 def test_it_imports_public_names_only(rooms_imported):
-    public = {"agent", "errors", "events", "plugin", "process"}
+    public = {"agent", "doctor", "errors", "events", "health", "plugin", "process"}
     public |= {"rendezvous", "restarts", "scheduling"}
     assert {"plugin", "process", "rendezvous"} <= rooms_imported <= public

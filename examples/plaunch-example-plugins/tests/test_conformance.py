@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 import socket
+from typing import ClassVar
 
 import pytest
 from plaunch_example_plugins.devices import count_slots
 from plaunch_example_plugins.events import AppendEventHandler
+from plaunch_example_plugins.health import MountCheck
 from plaunch_example_plugins.journal import Journal
 from plaunch_example_plugins.logs import FlatLogsSpecs
 from plaunch_example_plugins.rendezvous import create_handler
@@ -22,6 +24,7 @@ from plaunch_example_plugins.wrapper import plaunch_worker_starter
 from plaunch_testing.conformance import (
     DeviceCounterConformance,
     EventHandlerConformance,
+    HealthCheckConformance,
     HooksConformance,
     LogsSpecsConformance,
     RendezvousHandlerConformance,
@@ -89,6 +92,13 @@ class TestUsr1StopsPolicy(SignalPolicyConformance):
 class TestBrokenDevicePolicy(RestartPolicyConformance):
     def plugin(self):
         return BrokenDevicePolicy
+
+
+class TestMountCheck(HealthCheckConformance):
+    options: ClassVar[dict[str, str]] = {"argument": "/"}
+
+    def plugin(self):
+        return MountCheck
 
 
 class TestHostfileScheduler(SchedulerConformance):
