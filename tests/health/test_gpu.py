@@ -35,6 +35,7 @@ class Driver:
         self.boards = list(boards)
         self.events = []  # a device and its Xid error each
         self.registered = []
+        self.released = []
         self.refusal = None
 
     def __getattr__(self, name):
@@ -45,6 +46,12 @@ class Driver:
     def nvmlInit(self):
         if self.refusal is not None:
             raise self.refusal
+
+    def nvmlShutdown(self):
+        self.released.append("driver")
+
+    def nvmlEventSetFree(self, events):
+        self.released.append(events)
 
     def nvmlDeviceGetCount(self):
         return len(self.boards)
@@ -173,6 +180,14 @@ def test_healthy_devices(check, tell, driver):
     assert tell(check) == ["2 devices, 1 GiB, 1 GiB in use"]
     assert tell(check, RESTART) == ["2 devices, as at the start"]
     assert driver.registered == ["GPU-aa", "GPU-bb"]
+
+
+def test_the_driver_is_released_at_the_end(check, tell, driver):
+    check.close()
+    assert driver.released == []
+    tell(check)
+    check.close()
+    assert driver.released == ["events", "driver"]
 
 
 def test_a_device_that_is_gone(check, tell, driver, boards):

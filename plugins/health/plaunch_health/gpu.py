@@ -95,8 +95,14 @@ class GpuCheck:
             yield Finding(Status.PROBLEM, _WHAT, f"the driver fails: {error}", _RESET)
 
     def close(self) -> None:
-        """Do not wait any longer."""
+        """Do not wait any longer, and release the driver."""
         self._patience.end()
+        nvml = self._nvml
+        if nvml is not None:  # a check that is still at work gets errors from now on
+            with contextlib.suppress(nvml.NVMLError):
+                if self._events is not None:
+                    nvml.nvmlEventSetFree(self._events)
+                nvml.nvmlShutdown()
 
     def _load(self) -> Finding | None:
         """Load NVML; what is to be said if that cannot be."""
