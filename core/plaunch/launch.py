@@ -15,7 +15,7 @@ from plaunch import defaults
 from plaunch.agent.alive import TURN_BOUND, Alive
 from plaunch.agent.closing import (
     close_logs,
-    forget_temporary_files,
+    failure_of_job,
     release_rendezvous,
     shut_down,
 )
@@ -37,7 +37,6 @@ from plaunch.plugin.extensions import AgentControl, snapshot_of_launch
 from plaunch.plugin.manager import PluginManager
 from plaunch.plugin.registry import LOGS_SPECS, SIGNAL_POLICIES
 from plaunch.plugin.restarting import LaunchRestartPolicy
-from plaunch.process.failures.child_failed import ChildFailedError
 from plaunch.process.streams.api import Traffic
 
 if TYPE_CHECKING:
@@ -274,12 +273,8 @@ class _Launch:
     def _run_agent(self, logs_specs: LogsSpecs, policy: SignalPolicy) -> dict[int, Any]:
         config = self._config
         checks = self._health_checks
-        handler = create_rendezvous(
-            config,
-            self._manager,
-            self._restart_policy,
-            0.0 if checks is None else checks.timeout,
-        )
+        checking = 0.0 if checks is None else checks.timeout
+        handler = create_rendezvous(config, self._manager, self._restart_policy, checking)
         release: Callable[[], bool] = lambda: shut_down(handler, policy)  # noqa: E731
         succeeded = False
         template = config.log_line_prefix_template
@@ -328,11 +323,10 @@ class _Launch:
             succeeded = True
             return values
         except NodeExcludedError as error:
-            release = handler.leave  # the job may go on without this node
             failed = None if self._agent is None else self._agent.result_of_workers
             if failed is None or not failed.is_failed():
                 raise
-            raise error from self._failure(failed, logs_specs)
+            raise error from failure_of_job(self._name, failed, logs_specs)
         except (SignalException, UnkillableWorkerError):
             # The job may go on without this node, unless that has ended it for all.
             if self._agent is None or not self._agent.has_ended_job:
@@ -400,16 +394,5 @@ class _Launch:
 
     def _conclude(self, result: RunResult, logs_specs: LogsSpecs) -> dict[int, Any]:
         if result.is_failed():
-            raise self._failure(result, logs_specs)
+            raise failure_of_job(self._name, result, logs_specs)
         return result.return_values
-
-    def _failure(self, result: RunResult, logs_specs: LogsSpecs) -> ChildFailedError:
-        forget_temporary_files(result, logs_specs)
-        return ChildFailedError(
-            self._name,
-            result.failures,
-            stopped=result.stopped,
-            first=result.first_failure,
-            counted=result.counted,
-            no_restart=result.no_restart,
-        )

@@ -187,7 +187,7 @@ def test_others_hear_why_a_node_goes(job):
     agent = Agent(job, Checks("", "it is ill"), [lambda: job.fail_elsewhere(FAILED.failures)])
     with pytest.raises(NodeExcludedError):
         agent.run()
-    assert job.farewells == ["it is ill"]
+    assert job.farewells == ["!it is ill"]
     assert job.reported == []
 
 

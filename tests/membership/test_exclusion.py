@@ -125,6 +125,16 @@ def test_a_node_may_exclude_itself(job):
     assert str(again.error) == "job 'simulated' goes on without node h1: it is not healthy"
 
 
+def test_a_node_does_not_exclude_the_host_of_all(simulate):
+    job = simulate(min_nodes=1, max_nodes=2)
+    nodes = [job.add(host="h1") for _ in range(2)]
+    job.settle(*nodes)
+    nodes[1].agent.announce_leave("it is not healthy", is_excluded=True)
+    nodes[1].agent.leave("it ends")
+    job.settle(nodes[0])
+    assert not nodes[0].state.excluded
+
+
 def test_it_is_known_after_the_store_has_lost_the_job(job):
     a, b, c, spare = job.nodes
     b.fail()

@@ -132,7 +132,7 @@ def test_it_is_asked_once_about_a_node_that_is_not_healthy(simulate, is_over):
     job = simulate(min_nodes=1, max_nodes=2)
     nodes = [job.add(host=host, restart_policy=policy) for host in ("a", "b")]
     job.settle()
-    nodes[1].agent.announce_leave("disk: full", is_excluded=True)
+    nodes[1].agent.announce_leave("node b is not healthy: disk: full", is_excluded=True)
     nodes[1].agent.leave("")
     if is_over:
         job.have_verdict(nodes[:1])

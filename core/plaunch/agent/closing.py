@@ -11,6 +11,7 @@ from plaunch.agent.alive import Alive
 from plaunch.agent.poller import BackgroundCall, Poller
 from plaunch.agent.signals import SignalInbox
 from plaunch.errors import PlaunchError, ThreadStartError
+from plaunch.process.failures.child_failed import ChildFailedError
 from plaunch.process.failures.error_file import text_of_error
 from plaunch.process.failures.failure import NOT_AVAILABLE
 from plaunch.process.launcher_variables import owns_process
@@ -36,6 +37,19 @@ def close_logs(logs_specs: LogsSpecs, *, succeeded: bool) -> None:
         logs_specs.close(succeeded)
     except Exception as error:  # noqa: BLE001 - as above
         logger.warning("the logs spec could not clean up: %s", _text(error))
+
+
+def failure_of_job(name: str, result: RunResult, logs_specs: LogsSpecs) -> ChildFailedError:
+    """The error of a launch of `name` whose workers have failed."""
+    forget_temporary_files(result, logs_specs)
+    return ChildFailedError(
+        name,
+        result.failures,
+        stopped=result.stopped,
+        first=result.first_failure,
+        counted=result.counted,
+        no_restart=result.no_restart,
+    )
 
 
 def forget_temporary_files(result: RunResult, logs_specs: LogsSpecs) -> None:

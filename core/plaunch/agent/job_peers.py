@@ -219,7 +219,7 @@ class JobPeers(ObservedPeers):
 
     def exclude(self, reason: str) -> None:
         """Tell that the job goes on without this node, and why."""
-        self._job.announce_leave(reason)
+        self._job.announce_leave(reason, is_excluded=True)
 
     def send_notice(self, signum: signal.Signals) -> None:
         """Pass a signal on to the other nodes."""

@@ -97,9 +97,9 @@ class FakeJobRendezvous(FakeElasticRendezvous):
         """Note it."""
         self.notices.append(signum)
 
-    def announce_leave(self, reason: str) -> None:
-        """Note it."""
-        self.farewells.append(reason)
+    def announce_leave(self, reason: str, *, is_excluded: bool = False) -> None:
+        """Note it; behind an `!` if the node's host is not to come again."""
+        self.farewells.append(f"!{reason}" if is_excluded else reason)
 
     def request_round(self, reason: str) -> None:
         """Note it."""

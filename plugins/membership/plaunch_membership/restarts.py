@@ -103,22 +103,23 @@ class Restarts:
         # It comes first: what has failed because of it was seen earlier.
         began = min((failure.began for failure in others.failures), default=math.inf)
         code = ExitCode.CONTROL_PLANE_LOST
-        summary = merge([self._failure_of(host, f"was lost: {reason}", code, began), others])
+        summary = merge(
+            [self._failure_of(host, f"node {host} was lost: {reason}", code, began), others]
+        )
         return summary, (yield from self.decide(state, summary, now, Cause.NODE))
 
     def decide_unhealthy(
         self, state: JobState, host: str, now: Circumstances
     ) -> Routine[tuple[FailureSummary, Decision | None]]:
         """What follows when a node has excluded itself."""
-        what = f"is not healthy: {state.excluded[host]}"
-        summary = self._failure_of(host, what, ExitCode.NODE_EXCLUDED)
+        summary = self._failure_of(host, state.excluded[host], ExitCode.NODE_EXCLUDED)
         return summary, (yield from self.decide(state, summary, now, Cause.HEALTH))
 
     def _failure_of(
-        self, host: str, what: str, code: ExitCode, latest: float = math.inf
+        self, host: str, text: str, code: ExitCode, latest: float = math.inf
     ) -> FailureSummary:
         now = min(self._ours.wall_clock(), latest)
-        return FailureSummary((failure_of_node(host, f"node {host} {what}", code, now),))
+        return FailureSummary((failure_of_node(host, text, code, now),))
 
     def unheard(self, state: JobState) -> Routine[list[str]]:
         """The excluded hosts of which the policy has not heard: their nodes went by themselves."""

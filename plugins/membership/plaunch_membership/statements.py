@@ -117,7 +117,7 @@ class Statements:
     def leave(self, reason: str, *, is_excluded: bool = False) -> Routine[None]:
         """Say that this node goes on purpose; once is enough.
 
-        If it `is_excluded`, no node of its host is to come again.
+        If it `is_excluded`, no node of its host is to come again, unless all are on that host.
         """
         ours = self._ours
         with ours.lock:
@@ -126,12 +126,16 @@ class Statements:
             ours.part.leaving = cut(reason, MAX_REASON) or "for no reason given"
             ours.part.wants_round = False
         yield from self._heartbeat.beat()
+        excluded = ""
+        if is_excluded and ours.state is not None:
+            members = yield from ours.members(ours.state)
+            if any(member.host != ours.identity.host for member in members.values()):
+                excluded = ours.identity.host
 
         def go(state: JobState) -> JobState | None:
             # Asked of each state: the others may have formed a round without this node by now. And
             # whoever is done may go without ending the round of those who are not.
             is_member = ours.is_member(state) and not ours.part.has_succeeded
-            excluded = ours.identity.host if is_excluded else ""
             return transitions.leave(state, ours.me, reason, is_member=is_member, excluded=excluded)
 
         yield from ours.change(go)
