@@ -10,6 +10,7 @@ from plaunch.lazy import attach
 
 TYPE_CHECKING = False  # type checkers take it for true; importing `typing` takes 8 ms
 if TYPE_CHECKING:
+    from plaunch import worker as worker
     from plaunch.config import LaunchConfig as LaunchConfig
     from plaunch.errors import ExitCode as ExitCode
     from plaunch.errors import PlaunchError as PlaunchError
@@ -27,5 +28,6 @@ __getattr__, __dir__, __all__ = attach(
         ".launch": "elastic_launch launch_agent",
         ".plugin": "hookimpl",
         ".process": "record start_processes",
+        ".worker": "",  # the module, for scripts that only `import plaunch`
     },
 )

@@ -56,6 +56,8 @@ FIND_HEALTH_CHECK = "plaunch_torchrun.health:find_server"
 # Lets a worker write an error file, and the launcher one of its own about the first failure.
 RECORD = "plaunch_torchrun.error_handler:record"
 HAND_UP = "plaunch_torchrun.error_handler:dump_root_cause"
+# Writes what a worker says of another start of it.
+WRITE_WORD = "plaunch_torchrun.error_files:write_word"
 # What signals mean to an agent that is given no policy.
 DEFAULT_POLICY = "plaunch_signals.torchrun:policy_of_environment"
 # Make plaunch's of what packages list in torchrun's two groups for torch's own types.

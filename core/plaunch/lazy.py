@@ -17,15 +17,17 @@ def attach(
     """Build `__getattr__`, `__dir__` and `__all__` of a package whose names load on first use.
 
     `modules` maps a module below `package` (as in `".process.std"`) to the public names that it
-    defines, separated by spaces.
+    defines, separated by spaces. A module without any is itself a public name.
     """
     homes = {name: module for module, names in modules.items() for name in names.split()}
+    homes |= {name.lstrip("."): name for name, names in modules.items() if not names}
 
     def __getattr__(name: str) -> object:  # noqa: N807 - the hook of PEP 562
         home = homes.get(name)
         if home is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value: object = getattr(importlib.import_module(home, package), name)
+        module = importlib.import_module(home, package)
+        value: object = getattr(module, name) if modules[home] else module
         importlib.import_module(package).__dict__[name] = value
         return value
 

@@ -137,6 +137,12 @@ def test_the_word_that_torch_puts_in_its_mouth_is_not_the_workers(child_file, co
     assert found.message == "exit code 3"
 
 
+def test_nor_is_it_if_a_launcher_within_a_worker_hands_it_up(child_file) -> None:
+    traits = {"category": "system_terminated_error", "retryability": "False"}
+    path = child_file({"message": "exit code 3", "errorTraits": traits})
+    assert told(ProcessFailure(0, 7, 3, path)).is_retryable is None
+
+
 # --- without an error file ------------------------------------------------------------------------
 
 

@@ -110,13 +110,13 @@ def expected(given, failure, history):
 
     loop = given.loop or (CrashLoop(3, 30.0) if given.budget > 3 else CrashLoop(0, 0.0))
     times = loop.times
-    if times and not is_outside and len(history) + 1 >= times:
+    if times and not is_outside and not failure.is_retryable and len(history) + 1 >= times:
         row = [*[one.failure for one in history], failure][-times:]
         is_same = all(
             one.cause == failure.cause
             and one.started <= 30
             and one.exception == failure.exception
-            and (one.place == failure.place if failure.exception else True)
+            and one.place == failure.place
             and (one.exitcode == failure.exitcode or failure.exception)
             and (one.rank == failure.rank or failure.place)
             for one in row

@@ -131,7 +131,7 @@ def test_a_cause_has_a_budget_of_its_own() -> None:
         ({"no_restart_on": "node"}, lost(), "no restart after node (--no-restart-on)"),
         ({"restart_on": "exit:2,oom"}, exit_17(), "restarts only after exit:2,oom (--restart-on)"),
         ({"restart_on": "exit:2"}, exit_17(cause=Cause.HANG), "restarts only after exit:2"),
-        ({}, exit_17(is_retryable=False), "the worker says that another start would not help"),
+        ({}, bad_shape(is_retryable=False), "the worker says that another start would not help"),
     ],
 )
 def test_no_restart_at_all(options, failure, why) -> None:
@@ -139,6 +139,11 @@ def test_no_restart_at_all(options, failure, why) -> None:
     assert found.action is STOP
     assert why in found.reason
     assert found.reason.startswith(("rank 3 on node-b: ", "node node-b was lost: "))
+
+
+def test_a_worker_that_gives_up_is_quoted() -> None:
+    found = Job(50).fail(exit_17(message="no such dataset", place="a.py:1", is_retryable=False))
+    assert found == Decision(STOP, "rank 3 on node-b gives up: no such dataset")
 
 
 @pytest.mark.parametrize(
@@ -203,6 +208,12 @@ def test_the_rank_counts_where_the_place_is_not_known() -> None:
     )
 
 
+def test_a_worker_that_wants_another_start_is_in_no_loop() -> None:
+    later = bad_shape(is_retryable=True)
+    assert Job(50).fail(later, later, later, later).action is RESTART
+    assert Job(50).fail(later, later, bad_shape()).action is STOP
+
+
 def test_a_loop_on_one_node_leaves_that_out_first() -> None:
     job = Job(50, exclude_node_after=3)
     found = job.fail(bad_shape(), bad_shape(), bad_shape())
@@ -237,7 +248,9 @@ def test_jobs_that_failed_together_come_back_one_after_the_other() -> None:
 
 
 def test_a_worker_may_ask_for_time() -> None:
-    assert Job().fail(exit_17(retry_after=90.0)).delay == 90.0
+    found = Job().fail(exit_17(retry_after=90.0, message="the disk is full"))
+    assert found.delay == 90.0
+    assert found.reason == ("restart 1 of 3, after 90 s as rank 3 on node-b asks: the disk is full")
     assert Job(restart_delay="5s").fail(exit_17(retry_after=1.0)).delay == 5.0
 
 
@@ -276,6 +289,7 @@ def test_always_and_never() -> None:
     assert always.decide(exit_17(attempt=99, is_retryable=False), []) == Decision(
         RESTART, "restart 100 (--restart-policy=always)", delay=5.0
     )
+    assert always.decide(exit_17(retry_after=9.0), []).delay == 9.0
     never = NeverRestartPolicy(context(9, restart_delay=None))
     assert never.decide(lost(), []) == Decision(STOP, "no restart (--restart-policy=never)")
 

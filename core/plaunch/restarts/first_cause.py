@@ -81,7 +81,7 @@ def _raised_by(failure: ProcessFailure) -> _Raised:
     if failure.has_reply:
         text = failure.text
         raised = _end_of_traceback(_last_block(failure.traceback.splitlines()))
-        if not raised.exception:
+        if not (raised.exception or raised.place):
             name = text.partition(":")[0]
             is_one = _EXCEPTION.fullmatch(name) and name.rpartition(".")[2][:1].isupper()
             raised = _Raised(name if is_one else "")
@@ -89,7 +89,8 @@ def _raised_by(failure: ProcessFailure) -> _Raised:
     if failure.exitcode != _UNCAUGHT:
         return _Raised()  # whatever was caught and written before, it did not end the worker
     lines = [_RANK.sub("", line, count=1) for line in failure.last_lines]
-    return _end_of_traceback(_from_last_frame(lines))
+    raised = _end_of_traceback(_from_last_frame(lines))
+    return raised if raised.exception else _Raised()
 
 
 def _last_block(lines: Sequence[str]) -> Sequence[str]:
@@ -112,14 +113,18 @@ def _end_of_traceback(lines: Iterable[str]) -> _Raised:
             place = f"{os.path.basename(frame[1])}:{frame[2]}"
         elif line and not line.startswith(" "):
             name = line.partition(":")[0]
-            return _Raised(name, line, place) if _EXCEPTION.fullmatch(name) else _Raised()
-    return _Raised()
+            if _EXCEPTION.fullmatch(name):
+                return _Raised(name, line, place)
+            break  # what `plaunch.worker` writes, which is no exception
+    return _Raised(place=place)
 
 
 def _traits_of(failure: ProcessFailure) -> Mapping[str, Any]:
-    # torch says of every worker without a reply that it is not retryable; that is not its word.
     traits = failure.error_file_data.get("errorTraits") if failure.has_reply else None
-    return traits if isinstance(traits, dict) else {}
+    # torch says of every worker without a reply that it is not retryable; that is not its word, and
+    # a launcher that is a worker itself hands it up in a file.
+    is_word = isinstance(traits, dict) and traits.get("category") != "system_terminated_error"
+    return traits if isinstance(traits, dict) and is_word else {}
 
 
 def _truth(value: object) -> bool | None:

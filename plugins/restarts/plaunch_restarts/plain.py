@@ -32,7 +32,7 @@ class AlwaysRestartPolicy:
         return Decision(
             RestartAction.RESTART,
             f"restart {failure.attempt + 1} (--restart-policy=always)",
-            delay=self._settings.delay_after(failure.attempt),
+            delay=max(self._settings.delay_after(failure.attempt), failure.retry_after or 0.0),
             costs=not failure.cause.is_outside,
         )
 

@@ -31,6 +31,8 @@ class StandardRestartPolicy:
         reason = self._reason_to_stop(failure)
         if reason:
             return _stop(failure, reason)
+        if failure.is_retryable is False:
+            return _give_up(failure)
         excluded = self._excluded_now(failure, history)
         if self._is_crash_loop(failure, history, excluded):
             loop = self._settings.crash_loop
@@ -49,9 +51,12 @@ class StandardRestartPolicy:
         else:
             text = self._count(failure, used + 1, budget)
             delay = self._settings.delay_after(self._total(failure, counted))
-        delay = max(delay, failure.retry_after or 0.0)
-        if delay:
-            text += f", after {delay:.3g} s"
+        asked = failure.retry_after or 0.0
+        if asked or delay:
+            text += f", after {max(delay, asked):.3g} s"
+        if asked > delay:
+            delay = asked
+            text += f" as {_where(failure)} asks: {failure.message}"
         if excluded:
             text += f", without {excluded}: {self._why_excluded(failure)}"
         return Decision(
@@ -71,14 +76,14 @@ class StandardRestartPolicy:
         only = self._settings.only
         if only is not None and not failure.cause.is_outside and only.find(failure) is None:
             return f"restarts only after {only} (--restart-on)"
-        if failure.is_retryable is False:
-            return "the worker says that another start would not help"
         return ""
 
     def _is_crash_loop(self, failure: Failure, history: Sequence[Decided], excluded: str) -> bool:
         loop = self._settings.crash_loop
         if not loop.times or failure.cause.is_outside or len(history) < loop.times - 1:
             return False
+        if failure.is_retryable:
+            return False  # the worker itself knows better
         row = [d.failure for d in history[len(history) - loop.times + 1 :]] + [failure]
         if any(one.started > loop.seconds or _sort(one) != _sort(failure) for one in row):
             return False
@@ -156,15 +161,26 @@ def _stop(failure: Failure, why: str, joint: str = ": ") -> Decision:
     return Decision(RestartAction.STOP, f"{_describe(failure)}{joint}{why}")
 
 
+def _give_up(failure: Failure) -> Decision:
+    if failure.exception:
+        return _stop(failure, "the worker says that another start would not help")
+    return Decision(RestartAction.STOP, f"{_where(failure)} gives up: {failure.message}")
+
+
 def _describe(failure: Failure) -> str:
     """What has failed, where, and how: `rank 3 on node-b: ValueError: bad shape (train.py:12)`."""
     if failure.cause.is_outside and failure.message:
         return failure.message  # which names the node
+    message = failure.message or f"failed ({failure.cause.value})"
+    return f"{_where(failure)}: {message}{f' ({failure.place})' if failure.place else ''}"
+
+
+def _where(failure: Failure) -> str:
+    """Whose failure it is: `rank 3 on node-b`."""
     where = f"rank {failure.rank}" if failure.rank >= 0 else "the launcher"
     if failure.host:
         where += f" on {failure.host}"
-    message = failure.message or f"failed ({failure.cause.value})"
-    return f"{where}: {message}{f' ({failure.place})' if failure.place else ''}"
+    return where
 
 
 def _is_counted(decided: Decided) -> bool:
@@ -175,7 +191,7 @@ def _sort(failure: Failure) -> tuple[object, ...]:
     """What makes two failures the same."""
     if failure.exception:
         return failure.cause, failure.exception, failure.place
-    return failure.cause, failure.exitcode
+    return failure.cause, failure.exitcode, failure.place
 
 
 def _ranks(failure: Failure) -> frozenset[int]:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import Any
+import time
+from typing import TYPE_CHECKING, Any
 
-from plaunch.process import text_of_error
+from plaunch.process import ErrorFileError, read_error_file, text_of_error
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 MAX_TEXT_CHARS = 256 << 10  # of the message, and of the traceback, that is written
 
@@ -55,6 +59,49 @@ def describe_failure(text: str, now_ns: int, callstack: str = "") -> dict[str, A
     if callstack:
         extra["py_callstack"] = callstack
     return {"message": {"message": text, "extraInfo": extra}}
+
+
+def write_word(path: str, text: str, callstack: str, traits: Mapping[str, object]) -> None:
+    """Write what a worker says when it ends by its own wish.
+
+    Args:
+        path: its error file.
+        text: the reason.
+        callstack: where it said so.
+        traits: what it says of another start, as torch's format has it beside the message.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    data = describe_failure(_cut(text), time.time_ns(), _cut(callstack))
+    write_error_file(path, {**data, "errorTraits": dict(traits)})
+
+
+def mark_not_retryable(path: str, error: BaseException) -> None:
+    """Add to what was written of `error` that another start would not help.
+
+    If nothing was written, which a handler of the user's own may do, it is described here.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    try:
+        data = read_error_file(path)
+    except ErrorFileError:
+        data = describe_exception(error, time.time_ns())
+    write_error_file(path, {**data, "errorTraits": {"retryability": "False"}})
+
+
+def has_word(path: str, since_ns: int) -> bool:
+    """Whether a worker has said something of another start since then (nanoseconds)."""
+    try:
+        data = read_error_file(path)
+    except ErrorFileError:
+        return False
+    message = data["message"]
+    extra = message.get("extraInfo") if isinstance(message, dict) else None
+    written = extra.get("timestamp_ns") if isinstance(extra, dict) else None
+    return "errorTraits" in data and isinstance(written, int) and written >= since_ns
 
 
 def _cut(text: str) -> str:

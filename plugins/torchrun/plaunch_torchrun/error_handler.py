@@ -8,21 +8,29 @@ from __future__ import annotations
 import functools
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
+from plaunch.errors import UsageError
 from plaunch.process import ChildFailedError, ErrorFileError, read_error_file
 
-from plaunch_torchrun.error_files import describe_exception, describe_failure, write_error_file
+from plaunch_torchrun.error_files import (
+    describe_exception,
+    describe_failure,
+    has_word,
+    mark_not_retryable,
+    write_error_file,
+)
 
 if TYPE_CHECKING:
     import logging
     from collections.abc import Callable
-    from typing import ParamSpec, TypeVar
+    from typing import ParamSpec, TypeAlias, TypeVar
 
     from plaunch.process import ProcessFailure
 
     _P = ParamSpec("_P")
     _R = TypeVar("_R")
+    _Exceptions: TypeAlias = type[Exception] | tuple[type[Exception], ...]
 
 
 class ErrorHandler:
@@ -115,24 +123,76 @@ def get_error_handler() -> ErrorHandler:
     return ErrorHandler()
 
 
+@overload
 def record(
-    fn: Callable[_P, _R], error_handler: ErrorHandler | None = None
-) -> Callable[_P, _R | None]:
+    fn: Callable[_P, _R],
+    error_handler: ErrorHandler | None = None,
+    *,
+    not_retryable: _Exceptions = (),
+) -> Callable[_P, _R | None]: ...
+
+
+@overload
+def record(
+    fn: None = None,
+    error_handler: ErrorHandler | None = None,
+    *,
+    not_retryable: _Exceptions = (),
+) -> Callable[[Callable[_P, _R]], Callable[_P, _R | None]]: ...
+
+
+def record(
+    fn: Callable[_P, _R] | None = None,
+    error_handler: ErrorHandler | None = None,
+    *,
+    not_retryable: _Exceptions = (),
+) -> Callable[_P, _R | None] | Callable[[Callable[_P, _R]], Callable[_P, _R | None]]:
     """Decorate a worker's main function so that the launcher learns of its exception.
 
     The exception is written to the error file and raised again. A `ChildFailedError`, from a
     launcher that runs inside `fn`, hands its first failure up as it is. `sys.exit(0)` returns
-    None; any other `SystemExit` passes and is not recorded. Works without a launcher as well.
+    None; any other `SystemExit` passes and is not recorded. What `plaunch.worker.give_up` or
+    `retry_later` has written meanwhile stays. Works without a launcher as well.
 
     Args:
-        fn: called with its own arguments; decorate one function per process.
+        fn: called with its own arguments; decorate one function per process. Without it, the
+            result is the decorator: `@record(not_retryable=ConfigError)`.
         error_handler: what writes the error file; by default `get_error_handler()`.
+        not_retryable: a class of exceptions, or a tuple of them: after one that derives from them,
+            another start would not help, and the error file says so.
+
+    Raises:
+        UsageError: `not_retryable` is something else.
     """
+    classes = _classes(not_retryable)
     handler = error_handler or get_error_handler()
 
+    def decorate(fn: Callable[_P, _R]) -> Callable[_P, _R | None]:
+        return _recorded(fn, handler, classes)
+
+    return decorate if fn is None else decorate(fn)
+
+
+def _classes(given: object) -> tuple[type[Exception], ...]:
+    """The value of `not_retryable`, checked."""
+    found = []
+    for one in given if isinstance(given, tuple) else (given,):
+        if not (isinstance(one, type) and issubclass(one, Exception)):
+            raise UsageError(
+                f"not_retryable of record is {given!r}; write a class of exceptions, or a tuple of "
+                "them"
+            )
+        found.append(one)
+    return tuple(found)
+
+
+def _recorded(
+    fn: Callable[_P, _R], handler: ErrorHandler, not_retryable: tuple[type[Exception], ...]
+) -> Callable[_P, _R | None]:
     @functools.wraps(fn)
     def wrapper(*args: _P.args, **kwargs: _P.kwargs) -> _R | None:
         handler.initialize()
+        began = time.time_ns()
         try:
             return fn(*args, **kwargs)
         except SystemExit as exit_:
@@ -143,10 +203,23 @@ def record(
             dump_root_cause(error, handler)
             raise
         except Exception as error:
+            # The file that the launcher reads, wherever the handler writes.
+            path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+            if path and has_word(path, began):
+                raise  # while the worker was ending, or its consequence in another process
             handler.record_exception(error)
+            if path and isinstance(error, not_retryable):
+                _mark(path, error)
             raise
 
     return wrapper
+
+
+def _mark(path: str, error: Exception) -> None:
+    try:
+        mark_not_retryable(path, error)
+    except OSError as failed:
+        _logger().warning("error file %r cannot be written: %s", path, failed)
 
 
 def dump_root_cause(error: ChildFailedError, error_handler: ErrorHandler | None = None) -> None:

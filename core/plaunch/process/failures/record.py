@@ -5,29 +5,56 @@ Imported inside the user's workers, and therefore small.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, overload
 
 from plaunch.defaults import RECORD, load_default
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import ParamSpec, TypeVar
+    from typing import ParamSpec, TypeAlias, TypeVar
 
     _P = ParamSpec("_P")
     _R = TypeVar("_R")
+    _Exceptions: TypeAlias = type[Exception] | tuple[type[Exception], ...]
 
 
-def record(fn: Callable[_P, _R], error_handler: object = None) -> Callable[_P, _R | None]:
+@overload
+def record(
+    fn: Callable[_P, _R], error_handler: object = None, *, not_retryable: _Exceptions = ()
+) -> Callable[_P, _R | None]: ...
+
+
+@overload
+def record(
+    fn: None = None, error_handler: object = None, *, not_retryable: _Exceptions = ()
+) -> Callable[[Callable[_P, _R]], Callable[_P, _R | None]]: ...
+
+
+def record(
+    fn: Callable[..., Any] | None = None,
+    error_handler: object = None,
+    *,
+    not_retryable: _Exceptions = (),
+) -> Callable[..., Any]:
     """Decorate a worker's main function so that the launcher learns of its exception.
 
     The exception is written to the error file and raised again. A `ChildFailedError`, from a
     launcher that runs inside `fn`, hands its first failure up as it is. `sys.exit(0)` returns
-    None; any other `SystemExit` passes and is not recorded. Works without a launcher as well.
+    None; any other `SystemExit` passes and is not recorded. What `plaunch.worker.give_up` or
+    `retry_later` has written meanwhile stays. Works without a launcher as well.
 
     Args:
-        fn: called with its own arguments; decorate one function per process.
+        fn: called with its own arguments; decorate one function per process. Without it, the
+            result is the decorator: `@record(not_retryable=ConfigError)`.
         error_handler: what writes the error file, as torch's `ErrorHandler`; None writes it in
             torch's format.
+        not_retryable: a class of exceptions, or a tuple of them: after one that derives from them,
+            another start would not help, and the error file says so.
+
+    Raises:
+        UsageError: `not_retryable` is something else.
     """
-    recorded: Callable[_P, _R | None] = load_default(RECORD)(fn, error_handler)
+    recorded: Callable[..., Any] = load_default(RECORD)(
+        fn, error_handler, not_retryable=not_retryable
+    )
     return recorded

@@ -1,0 +1,91 @@
+"""What a worker says of itself: that no other start would help, or when one may.
+
+For the scripts of users. Importing it imports nothing; what a function needs is imported once it is
+called, at the end of the worker.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False  # type checkers take it for true; importing `typing` takes 8 ms
+if TYPE_CHECKING:
+    from types import FrameType
+    from typing import NoReturn
+
+__all__ = ["give_up", "retry_later"]
+
+
+def give_up(reason: str) -> NoReturn:
+    """End this worker, and say that no other start of it would help.
+
+    The launcher learns it through the error file, and the restart policy decides: `standard` and
+    most others end the job, and say the reason. Called from the main thread it raises `SystemExit`
+    with exit code 1, which `except Exception` does not catch; from another thread it ends the
+    process at once, without its clean-up, since `SystemExit` would only end that thread. A process
+    that the worker has forked ends itself alone, and what it said counts if the worker fails.
+
+    Without a launcher, or if there is no error file, the reason is on stderr, and that is all.
+
+    Args:
+        reason: why, for the operator.
+    """
+    import sys  # noqa: PLC0415 - see above
+
+    text = str(reason).strip() or "no reason given"
+    _end(text, f"gives up: {text}", {"retryability": "False"}, sys._getframe(1))
+
+
+def retry_later(seconds: float, reason: str = "") -> NoReturn:
+    """End this worker, and ask for another start, no earlier than after some time.
+
+    As `give_up` in all other ways. The start is a restart after a failure like others: it needs a
+    restart that is left, and all workers of the job wait.
+
+    Args:
+        seconds: how long to wait after this failure, from 0.
+        reason: why, for the operator.
+
+    Raises:
+        UsageError: `seconds` is no such number; it is a `ValueError`.
+    """
+    import sys  # noqa: PLC0415 - see above
+
+    from plaunch.durations import Duration  # noqa: PLC0415
+
+    Duration(may_be_zero=True).check(seconds, "seconds of plaunch.worker.retry_later")
+    wish = f"asks for another start after {float(seconds):g} s"
+    text = str(reason).strip()
+    traits = {"retryability": "True", "retry_after": float(seconds)}
+    _end(text or wish, f"{wish}: {text}" if text else wish, traits, sys._getframe(1))
+
+
+def _end(text: str, line: str, traits: dict[str, object], frame: FrameType) -> NoReturn:
+    """Write the error file, say `line` on stderr, and end with exit code 1."""
+    import os  # noqa: PLC0415 - see above
+    import sys  # noqa: PLC0415
+    import threading  # noqa: PLC0415
+
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if path:
+        try:
+            _write(path, text, line, traits, frame)
+        except Exception as error:  # noqa: BLE001 - the worker must end with its reason
+            line += f"\nThe launcher does not know: {type(error).__name__}: {error}"
+    if sys.stderr is not None:
+        print(line, file=sys.stderr, flush=True)
+    if threading.current_thread() is threading.main_thread():
+        raise SystemExit(1)
+    if sys.stdout is not None:
+        sys.stdout.flush()
+    os._exit(1)
+
+
+def _write(path: str, text: str, line: str, traits: dict[str, object], frame: FrameType) -> None:
+    import sys  # noqa: PLC0415 - see above
+    import traceback  # noqa: PLC0415
+
+    from plaunch.defaults import WRITE_WORD, load_default  # noqa: PLC0415
+
+    stack = ["Traceback (most recent call last):\n", *traceback.format_stack(frame), line, "\n"]
+    if sys.exc_info()[1] is not None:
+        stack.insert(0, f"{traceback.format_exc()}\nWhile handling it:\n\n")
+    load_default(WRITE_WORD)(path, text, "".join(stack), traits)
