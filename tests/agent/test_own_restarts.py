@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
-from plaunch.agent import WorkerState
+from plaunch.agent import RestartDelayed, WorkerState
 from plaunch.agent import states as m
 from plaunch.agent.machine import step
 from plaunch.errors import SignalException
@@ -116,3 +116,5 @@ def test_a_stop_signal_ends_the_pause(node, caplog):
 def test_a_pause_passes(node):
     policy = Policy(restart(delay=0.2), restart())
     assert node.run(FAILS_TWICE, nproc=1, restart_policy=policy).state is WorkerState.SUCCEEDED
+    (told,) = node.told.of(RestartDelayed)
+    assert (told.seconds, told.group.state) == (0.2, WorkerState.STOPPED)

@@ -37,6 +37,7 @@ FAILED = {"exit_code": 1, "stopped": False}
 STOPPED = {"exit_code": -15, "stopped": True}
 DECIDES = ("state.changed", {"old": "HEALTHY", "new": "STOPPED"})
 TRAINS = [(0, "rendezvous.begun"), (1, "rendezvous.completed"), (2, "workers.started")]
+DELAYED = ("restart.delayed", {"seconds": 5})
 AGAIN = [(17, "rendezvous.begun"), (25, "rendezvous.completed"), (41, "workers.started")]
 
 # name: events after the workers of the first round were started; noticing, stopping and so on
@@ -44,6 +45,10 @@ HISTORIES = {
     "a worker fails": (
         [(10, "worker.exited", FAILED), (11, *DECIDES), (16, "worker.exited", STOPPED), *AGAIN],
         (1, 6, 8, 16),
+    ),
+    "a restart is delayed": (
+        [(10, "worker.exited", FAILED), (11, *DECIDES), (12, *DELAYED), *AGAIN],
+        (1, 1, 13, 16),
     ),
     "a worker of another node fails": (
         [(10, "membership.changed", {"kind": "failed"}), (12, *DECIDES), *AGAIN],
@@ -132,9 +137,9 @@ def test_no_part_is_negative_whatever_the_order(steps):
     ("parts", "text"),
     [
         ((0.01, 0, 0.01, 0.02), "less than 0.05 s"),
-        ((0.01, 0.31, 0.1, 0.02), "0.4 s: 0.3 s stopping, 0.1 s waiting for nodes"),
-        ((0.1, 12, 200, 1.4), "3 min 34 s: 0.1 s noticing, 12 s stopping, 3 min 20 s waiting for "
-         "nodes, 1.4 s starting"),
+        ((0.01, 0.31, 0.1, 0.02), "0.4 s: 0.3 s stopping, 0.1 s waiting"),
+        ((0.1, 12, 200, 1.4), "3 min 34 s: 0.1 s noticing, 12 s stopping, 3 min 20 s waiting, "
+         "1.4 s starting"),
         ((0.04, 0.04, 0, 0), "0.1 s"),
     ],
 )  # fmt: skip

@@ -29,7 +29,8 @@ from plaunch.process.stopping.signals import SignalAction
 from plaunch.process.stopping.stop_sequence import StopStep
 from plaunch.rendezvous.api import ChangeKind, MembershipChange
 from plaunch_events import COMMON_KEYS, SCHEMA, replay
-from plaunch_events.stream import MAX_TEXT, EventStream
+from plaunch_events.stream import EventStream
+from plaunch_events.worker_facts import MAX_TEXT
 from plaunch_torchrun.elastic.events import to_torchrun
 
 from helpers.clock import Clock
@@ -152,6 +153,20 @@ HISTORIES = {
         ],
         None,
         [*STARTED, "worker.exited", "worker.exited", "state.changed", "launcher.finished"],
+        ("succeeded", 0),
+    ),
+    "a delayed restart": (
+        [
+            *START,
+            exited(WORKERS[1], 17, failed=failure()),
+            notifications.StateChanged(GROUP, WorkerState.HEALTHY, WorkerState.STOPPED),
+            notifications.RestartDelayed(GROUP, 30.0),
+            *another_round("restart 1 of 3, after 30 s"),
+            SUCCEEDS,
+        ],
+        None,
+        [*STARTED, "worker.exited", "state.changed", "restart.delayed", *ANOTHER]
+        + ["launcher.finished"],
         ("succeeded", 0),
     ),
     "preloaded modules": (

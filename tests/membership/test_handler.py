@@ -15,7 +15,9 @@ from plaunch.errors import (
     RendezvousTimeoutError,
     UsageError,
 )
+from plaunch.process import ProcessFailure
 from plaunch.rendezvous import ChangeKind, JobRendezvous, JobSettings, RendezvousParameters
+from plaunch.restarts import Decision, RestartAction
 from plaunch_membership import DynamicRendezvousHandler, arrivals, store_threads, timing
 from plaunch_membership import handler as handler_module
 
@@ -444,6 +446,35 @@ def test_a_spare_says_that_there_is_no_place(create):
     first, second = create(1, 1), create(1, 1)
     first.next_rendezvous()
     waits(second, "a place in job 'job', which is full")
+
+
+class Delay:
+    """A restart policy that wants some time before each restart."""
+
+    def __init__(self, seconds):
+        self.seconds = seconds
+
+    def decide(self, failure, history):
+        return Decision(RestartAction.RESTART, "the disk may be back", delay=self.seconds)
+
+
+def test_who_waits_for_a_delayed_restart_says_for_how_long_and_why(create):
+    job = JobSettings(restart_policy=Delay(100.0))
+    first, second = (create(2, 2, job=job) for _ in range(2))
+    at_once(first.next_rendezvous, second.next_rendezvous)
+    first.report_failure({0: ProcessFailure(0, 1, 17, "")})
+    text = r"the next round of job 'job', in at most (100|\d\d) s: rank 0 .* exit code 17.*; "
+    for node in (first, second, create(2, 2, job=job)):  # one comes meanwhile
+        waits(node, text + "the disk may be back")
+
+
+def test_a_pause_is_no_time_in_which_nodes_were_awaited(create):
+    job = JobSettings(restart_policy=Delay(1.0))
+    nodes = [create(2, 2, job=job, join_timeout="0.5") for _ in range(2)]
+    at_once(*(node.next_rendezvous for node in nodes))
+    nodes[1].report_failure({1: ProcessFailure(0, 1, 17, "")})
+    again = at_once(*(node.next_rendezvous for node in nodes))
+    assert [found.attempt for found in again] == [1, 1]
 
 
 def test_a_node_that_waits_for_others_to_arrive_says_for_how_long(create):

@@ -142,7 +142,7 @@ def test_the_facts_of_a_run(runs, look):
         ("2", "a", "membership"),
         ("2", "b", "membership"),
     ]
-    words = ("total", "noticing", "stopping", "waiting for nodes", "starting")
+    words = ("total", "noticing", "stopping", "waiting", "starting")
     assert [restarts[0][word] for word in words] == ["4.5 s", "0.5 s", "2 s", "1 s", "1 s"]
     assert len(dom.rows("events")) == 82
 

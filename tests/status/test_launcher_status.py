@@ -74,6 +74,20 @@ def test_waiting_in_rendezvous(picture, stream):
     assert picture.describe("1 more node", 0.0)["waiting_for"] == "1 more node"
 
 
+def test_waiting_for_a_delayed_restart(picture, stream):
+    stream.begin()
+    stream.form(10)
+    stream.fail(20)
+    stream.tell(24, "restart.delayed", seconds=30.0)
+    check(picture, phase="pausing", since=1024.0)
+    # What is heard of the round before ends nothing.
+    stream.end(25, 0, -15, stopped=True)
+    check(picture, phase="pausing")
+    assert picture.account.seconds_until(54.0)["waiting"] == 10 + 30
+    stream.tell(54, "rendezvous.begun")
+    check(picture, phase="rendezvous")
+
+
 def test_training(picture, stream):
     stream.begin()
     stream.form(10)

@@ -102,6 +102,17 @@ def start(tmp_path):
         node.process.wait(BOUND)
 
 
+def test_a_restart_that_is_delayed(start, tmp_path):
+    (tmp_path / "worker.py").write_text("import sys; sys.exit(17)")
+    node = start("a", "--metrics-port=0", "--max-restarts=1", "--restart-delay=10m")
+    node.until(node.url)
+    told = node.until_status(lambda told: told["phase"] == "pausing")
+    assert re.match(r"the time of the restart, \d\d:\d\d:\d\d ", told["waiting_for"])
+    assert told["state"] == "STOPPED"
+    assert told["attempt"] == 1
+    assert node.metrics()["plaunch_phase", "pausing"] == 1
+
+
 @pytest.mark.slow
 def test_a_job_from_the_first_wait_to_the_end(start, tmp_path):
     job = ("--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}")

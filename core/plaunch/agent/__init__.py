@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from plaunch.agent.notifications import Preloaded as Preloaded
     from plaunch.agent.notifications import RendezvousFailed as RendezvousFailed
     from plaunch.agent.notifications import RequestReceived as RequestReceived
+    from plaunch.agent.notifications import RestartDelayed as RestartDelayed
     from plaunch.agent.notifications import SignalReceived as SignalReceived
     from plaunch.agent.notifications import StateChanged as StateChanged
     from plaunch.agent.notifications import Stopping as Stopping
@@ -52,8 +53,8 @@ __getattr__, __dir__, __all__ = attach(
         ".env": "macros worker_environment",
         ".notifications": (
             "AfterRendezvous AgentFinished BeforeRendezvous BeforeWorkers MembershipChanged "
-            "Notification Preloaded RendezvousFailed RequestReceived SignalReceived StateChanged "
-            "Stopping WorkerEnded WorkerExited WorkersFailed WorkersStarted"
+            "Notification Preloaded RendezvousFailed RequestReceived RestartDelayed "
+            "SignalReceived StateChanged Stopping WorkerEnded WorkerExited WorkersFailed WorkersStarted"
         ),
         ".requests": "Snapshot",
         ".states": "RequestKind Requested",

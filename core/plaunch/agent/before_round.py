@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from plaunch.agent.messages import format_delay
 from plaunch.agent.peers import QUIET_INTERVAL
 from plaunch.agent.states import CheckHealth, NodeHealthy, NodeUnhealthy, Pause, PauseEnded, Phase
 from plaunch.errors import NodeExcludedError
@@ -30,6 +31,7 @@ class BeforeRound:
         self._peers = peers
         self._poller = poller
         self._paused_until = 0.0  # on the monotonic clock
+        self.waits_for = ""  # in the present pause, or the last one
         self.error: NodeExcludedError | None = None  # why this node cannot go on
 
     @property
@@ -41,6 +43,7 @@ class BeforeRound:
         """Begin a pause, or ask all checks."""
         if isinstance(action, Pause):
             self._paused_until = time.monotonic() + action.seconds
+            self.waits_for = format_delay(action.seconds, time.time())
         elif isinstance(action, CheckHealth) and self._checks is not None:
             self._checks.begin(self._poller.wake_up.wake, is_restart=state.round >= 0)
 

@@ -239,6 +239,7 @@ class Loop:
             state.attempt,
             tuple(rank for rank in ranks if rank >= 0),
             workers.pids(),
+            waits_for=self._before_round.waits_for if state.phase is states.Phase.PAUSING else "",
         )
 
     def _perform(self, action: states.Action) -> states.Event | None:
@@ -246,6 +247,8 @@ class Loop:
             self._rounds.join()
         elif isinstance(action, (states.Pause, states.CheckHealth)):
             self._before_round.begin(action, self.state)
+            if isinstance(action, states.Pause):
+                self._notifier.notify(notifications.RestartDelayed, action.seconds)
         elif isinstance(action, states.StartWorkers):
             return self._start_workers()
         elif isinstance(action, states.StopWorkers):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from typing import TYPE_CHECKING
 
 from plaunch.agent.states import Again, Outcome, Phase, RequestKind, State
@@ -57,6 +58,12 @@ def _describe_restart(state: State, decision: str) -> str:
     why = decision or f"restart {state.attempt + 1} of {state.max_restarts}"
     when = f" {state.pause:g} s after they have stopped" if state.pause else ""
     return f"all workers are restarted{when} ({why})"
+
+
+def format_delay(seconds: float, now: float) -> str:
+    """What an agent waits for during a pause of so many seconds that begins `now` (wall clock)."""
+    at = time.strftime("%H:%M:%S", time.localtime(now + seconds))
+    return f"the time of the restart, {at} (--restart-delay, or as a worker asks)"
 
 
 def describe_asker(state: State) -> str:

@@ -39,6 +39,16 @@ class Notification(Value):
     group: GroupInfo
 
 
+@dataclass(eq=False, repr=False)
+class RestartDelayed(Notification):
+    """The workers have been stopped, and the agent joins the next round in so many seconds.
+
+    Where the rendezvous knows the whole job, it is that which waits, and this is not told.
+    """
+
+    seconds: float
+
+
 class BeforeRendezvous(Notification):
     """The agent is about to join a round."""
 

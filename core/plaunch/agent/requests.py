@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False, repr=False)
 class Snapshot(Value):
-    """What an agent does at one moment. The fields after `pids` are of a launch, not of the agent.
+    """What an agent does at one moment. The last four fields are of a launch, not of the agent.
 
     Args:
         state: that of its workers.
@@ -28,7 +28,8 @@ class Snapshot(Value):
         attempt: how many restarts were used.
         ranks: the global ranks of its workers; empty before the first round.
         pids: the process ids of those that run, by global rank.
-        waits_for: whom or what the rendezvous waits for, in a few words; empty if it does not.
+        waits_for: whom or what the agent or its rendezvous waits for before the workers are
+            started, in a few words; empty if they do not.
         overdue: seconds for which the agent's loop was not heard of that should have been, or 0.
         patience: seconds within which it should have been heard of.
         output: how much output of the workers has passed through the launcher.

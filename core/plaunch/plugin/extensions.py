@@ -114,7 +114,7 @@ def snapshot_of_launch(
     snapshot = agent.snapshot()
     return replace(
         snapshot,
-        waits_for="" if snapshot.pids else _waits_for(handler),
+        waits_for=snapshot.waits_for or ("" if snapshot.pids else _waits_for(handler)),
         overdue=alive.overdue(),
         patience=alive.patience(),
         output=traffic.counts(),

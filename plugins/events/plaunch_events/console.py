@@ -149,6 +149,10 @@ def _failure(told: Metadata) -> list[str]:
     return [f"{_rank(told)} on {told.get('failed_host')}", first, _exit(told), last]
 
 
+def _restart_delayed(told: Metadata) -> list[str]:
+    return [f"in {_lasting(told.get('seconds'))}"]
+
+
 def _restart(told: Metadata) -> list[str]:
     used = f"{told.get('attempt')} of {told.get('max_restarts')} used"
     return [f"because of {told.get('cause')}", used, str(told.get("reason") or "")]
@@ -199,6 +203,7 @@ _SENTENCES: Final[Mapping[str, Callable[[Metadata], list[str]]]] = {
     "workers.started": _workers_started,
     "worker.exited": _worker_exited,
     "failure": _failure,
+    "restart.delayed": _restart_delayed,
     "restart": _restart,
     "restart.completed": _restart_completed,
     "membership.changed": _membership_changed,

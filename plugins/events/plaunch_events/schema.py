@@ -96,6 +96,7 @@ SCHEMA: Final[Mapping[str, EventType]] = MappingProxyType(
                 "is_first",
             ),
         ),
+        "plaunch.restart.delayed": EventType(EventSource.AGENT, ("seconds",)),
         "plaunch.restart": EventType(EventSource.AGENT, ("cause", "reason", "max_restarts")),
         "plaunch.restart.completed": EventType(
             EventSource.AGENT,

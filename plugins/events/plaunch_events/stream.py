@@ -24,22 +24,19 @@ from plaunch.rendezvous import ChangeKind
 
 from plaunch_events.schema import SCHEMA
 from plaunch_events.time_accounting import RestartAccount, TimeAccount, describe_restart
+from plaunch_events.worker_facts import end_of, signal_name, tell_failure, tell_worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from plaunch import LaunchConfig
-    from plaunch.agent import GroupInfo, WorkerInfo
+    from plaunch.agent import GroupInfo
     from plaunch.events import EventMetadataValue
-    from plaunch.process import ProcessFailure
 
     Metadata = dict[str, EventMetadataValue]
 
 logger = logging.getLogger("plaunch")
 
-MAX_TEXT = 8192  # characters of a message, and of last lines
-_MAX_LINES = 20
-_NO_FILE = "<N/A>"  # what a failure has for a file that was not written
 _OUTCOMES = {"left": "not_needed"}  # where the stream has another word than the agent
 
 
@@ -133,6 +130,9 @@ class EventStream:
         del notification
         self._record("plaunch.rendezvous.begun")
 
+    def _restart_delayed(self, notification: agent.RestartDelayed) -> None:
+        self._record("plaunch.restart.delayed", seconds=notification.seconds)
+
     def _after_rendezvous(self, notification: agent.AfterRendezvous) -> None:
         group = notification.group
         self._ranks = {worker.local_rank: worker.global_rank for worker in group.workers}
@@ -175,7 +175,7 @@ class EventStream:
         for worker in notification.group.workers:
             self._record(
                 "plaunch.worker.started",
-                **_worker(worker),
+                **tell_worker(worker),
                 forked=worker.local_rank in notification.forked,
                 **self._for_torchrun(),
             )
@@ -195,12 +195,12 @@ class EventStream:
         self._record(
             "plaunch.worker.exited",
             (notification.at, monotonic),
-            **_worker(exited.worker),
+            **tell_worker(exited.worker),
             exit_code=exited.exitcode,
-            signal_name=_signal_name(exited.exitcode),
+            signal_name=signal_name(exited.exitcode),
             stopped=exited.stopped,
             lifetime=max(monotonic - self._workers_began, 0.0),
-            message=None if failure is None else _end_of(failure.text),
+            message=None if failure is None else end_of(failure.text),
             **self._for_torchrun(),
         )
 
@@ -211,7 +211,7 @@ class EventStream:
             if self._told.get(key) == is_first:
                 continue
             self._told[key] = is_first
-            self._record("plaunch.failure", is_first=is_first, **_failure(rank, failure))
+            self._record("plaunch.failure", is_first=is_first, **tell_failure(rank, failure))
 
     def _membership_changed(self, notification: agent.MembershipChanged) -> None:
         change = notification.change
@@ -227,7 +227,7 @@ class EventStream:
         self._record(
             "plaunch.signal.received",
             signum=int(notification.signum),
-            signal_name=_signal_name(-int(notification.signum)),
+            signal_name=signal_name(-int(notification.signum)),
             action=_ACTIONS[notification.action],
             node=notification.node,
         )
@@ -325,6 +325,7 @@ class EventStream:
 
 
 _RECORDS: dict[type, Callable[..., None]] = {
+    agent.RestartDelayed: EventStream._restart_delayed,
     agent.BeforeRendezvous: EventStream._before_rendezvous,
     agent.AfterRendezvous: EventStream._after_rendezvous,
     agent.RendezvousFailed: EventStream._rendezvous_failed,
@@ -357,43 +358,6 @@ def exit_code_of(error: BaseException | None) -> int:
     if isinstance(error, PlaunchError):
         return int(error.exit_code)
     return ExitCode.INTERNAL.value
-
-
-def _worker(worker: WorkerInfo) -> Metadata:
-    return {
-        "local_rank": worker.local_rank,
-        "global_rank": worker.global_rank,
-        "role_rank": worker.role_rank,
-        "role_world_size": worker.role_world_size,
-        "worker_pid": worker.pid,
-    }
-
-
-def _failure(rank: int, failure: ProcessFailure) -> Metadata:
-    lines = [line.rstrip("\r\n") for line in failure.last_lines[-_MAX_LINES:]]
-    return {
-        "global_rank": rank,
-        "failed_host": failure.host,
-        "worker_pid": failure.pid,
-        "exit_code": failure.exitcode,
-        "signal_name": _signal_name(failure.exitcode),
-        "message": _end_of(failure.text),
-        "error_file": None if failure.error_file == _NO_FILE else failure.error_file,
-        "last_lines": _end_of("\n".join(lines)),
-    }
-
-
-def _signal_name(exitcode: int) -> str | None:
-    if exitcode >= 0:
-        return None
-    try:
-        return signal.Signals(-exitcode).name
-    except ValueError:
-        return f"signal {-exitcode}"
-
-
-def _end_of(text: str) -> str:
-    return text if len(text) <= MAX_TEXT else f"... {text[-MAX_TEXT:]}"
 
 
 def _first_line(text: str) -> str:

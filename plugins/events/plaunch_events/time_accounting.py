@@ -31,6 +31,7 @@ class LaunchPhase(str, enum.Enum):
 
     STARTING = "starting"
     RENDEZVOUS = "rendezvous"
+    PAUSING = "pausing"
     TRAINING = "training"
     LINGERING = "lingering"
     STOPPING = "stopping"
@@ -39,8 +40,8 @@ class LaunchPhase(str, enum.Enum):
 class TimeAccount:
     """Counts the seconds between events under five names, which sum to the total.
 
-    - waiting: for the other nodes, to form a round, and at the end, once all workers of this node
-      have succeeded;
+    - waiting: for the other nodes, to form a round, before a restart that is delayed, and at the
+      end, once all workers of this node have succeeded;
     - starting: the launcher, and workers in a round that is complete; `preloading` is how much of
       it workers waited for preloaded modules;
     - training: from all workers started to the first failure, stop or change of the nodes;
@@ -138,7 +139,8 @@ class RestartAccount:
 
     - noticing: from the first failure, change of the nodes or request for a restart that the agent
       knows of, until it stops its workers;
-    - stopping: from there on, until they are gone and the agent asks for the next round;
+    - stopping: from there on, until they are gone and the agent asks for the next round, or waits
+      before it does;
     - waiting: from there on, until the round is complete;
     - starting: from there on, until all workers of this node have been started.
 
@@ -159,7 +161,7 @@ class RestartAccount:
             if "joined" in marks:
                 self.seconds = self._split(now)
             self._trained_from, self._marks = now, {}
-        elif name == "plaunch.rendezvous.begun" and self._trained_from is not None:
+        elif name in _WAITS and self._trained_from is not None:
             marks.setdefault("joined", now)
         elif name == "plaunch.rendezvous.completed":
             marks["formed"] = now
@@ -236,7 +238,10 @@ def _in_two_units(count: int, unit: str, size: int, smaller: str) -> str:
 
 
 _NAMES = ("waiting", "starting", "training", "stopping", "lost")
-_NAME_OF = {LaunchPhase.RENDEZVOUS: "waiting", LaunchPhase.LINGERING: "waiting"}
+_NAME_OF = dict.fromkeys(
+    (LaunchPhase.RENDEZVOUS, LaunchPhase.PAUSING, LaunchPhase.LINGERING), "waiting"
+)
+_WAITS = ("plaunch.restart.delayed", "plaunch.rendezvous.begun")
 _TOO_LITTLE = 0.05  # seconds that would be shown as nothing
 _WORDS = {
     "waiting": "waiting for nodes",
@@ -247,10 +252,11 @@ _WORDS = {
 _RESTART_WORDS = {
     "noticing": "noticing",
     "stopping": "stopping",
-    "waiting": "waiting for nodes",
+    "waiting": "waiting",
     "starting": "starting",
 }
 _BEGINS = {
+    "plaunch.restart.delayed": LaunchPhase.PAUSING,
     "plaunch.rendezvous.begun": LaunchPhase.RENDEZVOUS,
     "plaunch.rendezvous.completed": LaunchPhase.STARTING,
     "plaunch.rendezvous.failed": LaunchPhase.STOPPING,
@@ -266,11 +272,8 @@ def _next_phase(phase: LaunchPhase, name: str, metadata: Mapping[str, object]) -
     if name == "plaunch.state.changed" and metadata.get("new") == "SUCCEEDED":
         return LaunchPhase.LINGERING if phase is LaunchPhase.TRAINING else phase
     # While the nodes meet, news of the round before ends nothing.
-    return (
-        LaunchPhase.STOPPING
-        if phase is not LaunchPhase.RENDEZVOUS and _is_end(name, metadata)
-        else phase
-    )
+    is_between = phase in (LaunchPhase.RENDEZVOUS, LaunchPhase.PAUSING)
+    return LaunchPhase.STOPPING if not is_between and _is_end(name, metadata) else phase
 
 
 def _is_end(name: str, metadata: Mapping[str, object]) -> bool:

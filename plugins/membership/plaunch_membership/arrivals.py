@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 from plaunch.errors import RendezvousStateError, RendezvousTimeoutError
 
 from plaunch_membership.bounds import printable
+from plaunch_membership.pauses import Pause
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,9 +32,13 @@ class Arrivals:
 
     Args:
         membership: this node's part in the job.
+
+    Attributes:
+        pause: how long the round may not begin yet.
     """
 
     def __init__(self, membership: Membership) -> None:
+        self.pause = Pause(membership.clock)
         self._membership = membership
         self._present: list[NodeRecord] | None = None
         self._look_at = 0.0
@@ -43,7 +49,17 @@ class Arrivals:
         return str(least) if least == most else f"{least} to {most}"
 
     def describe(self) -> str:
-        """The nodes that came, as far as this node knows; looks again from time to time."""
+        """The nodes that came, as far as this node knows; looks again from time to time.
+
+        During a pause before the round, when that begins, and why.
+        """
+        state = self._membership.state
+        if state is not None and (left := self.pause.left(state)):
+            why = f": {printable(state.reason)}" if state.reason else ""
+            return (
+                f"the next round of job {self._membership.identity.run_id!r}, in at most "
+                f"{math.ceil(left)} s{why}"
+            )
         now = time.monotonic()
         if now >= self._look_at:
             self._look_at = now + max(

@@ -8,10 +8,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from plaunch.errors import (
-    RendezvousClosedError,
-    UsageError,
-)
+from plaunch.errors import RendezvousClosedError, UsageError
 from plaunch.rendezvous import (
     ChangeKind,
     JobRound,
@@ -194,8 +191,9 @@ class DynamicRendezvousHandler(RendezvousHandler):
                     raise RendezvousClosedError(f"this node has left job {self._run_id!r}")
                 self._threads.raise_error()
                 is_formed, place = not part.wants_round, part.place
-                if membership.is_parked:
-                    began = self._clock()
+                pause = self._arrivals.pause.left(membership.state)
+                if pause or membership.is_parked:
+                    began = self._clock() + pause
                 left = began + patience - self._clock()
                 if is_formed or left <= 0:
                     break

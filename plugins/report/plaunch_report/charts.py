@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 PHASES = {
     "starting": ("starting", "#7fb2e5"),
     "rendezvous": ("waiting for nodes", "#f2c14e"),
+    "pausing": ("waiting to restart", "#d9d2c5"),
     "training": ("training", "#2f8f6b"),
     "lingering": ("done, waiting for others", "#dfe6b0"),
     "stopping": ("stopping", "#a680b8"),

@@ -84,7 +84,9 @@ _PARTS = {
 # The parts of a restart; those that an account has as well look as they do there.
 _RESTART_PARTS = {
     "noticing": ("noticing", "#e08e6d"),
-    **{name: _PARTS[name] for name in ("stopping", "waiting", "starting")},
+    "stopping": _PARTS["stopping"],
+    "waiting": ("waiting", _PARTS["waiting"][1]),
+    "starting": _PARTS["starting"],
 }
 
 
