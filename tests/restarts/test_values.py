@@ -77,6 +77,10 @@ def test_what_is_refused(dest, texts, message) -> None:
         ({"restart_on": "oom", "no_restart_on": "oom"}, "keep one"),
         ({"restart_on": "signal:9", "no_restart_on": "signal:KILL"}, "keep one"),
         ({"restart_on": "exception:A", "no_restart_on": "exception:A"}, "keep one"),
+        ({"restart_on": "exception:pkg.A", "no_restart_on": "exception:A"}, "keep one"),
+        ({"restart_on": "exit:3", "no_restart_on": "worker"}, "exit:3 is in .*, and worker in"),
+        ({"restart_on": "exception:A", "no_restart_on": "worker"}, "keep one"),
+        ({"restart_on": "oom", "no_restart_on": "signal:KILL"}, "keep one"),
         ({"exclude_node_after": 0}, "--exclude-node-after: '0' is not a number of failures"),
         ({"restart_delay": -1}, "--restart-delay: '-1' is not a duration"),
         ({"settings": {"max_restarts": None}}, "max_restarts is None"),
@@ -94,6 +98,10 @@ def test_contradictions(options, message) -> None:
         {"restart_window": "1m", "restart_delay": "1s:1m"},
         {"restart_on": "exit:1-5", "no_restart_on": "exit:3"},
         {"restart_on": "exit:3", "no_restart_on": "signal:3"},
+        {"restart_on": "exception:A", "no_restart_on": "exception:pkg.A"},
+        {"restart_on": "signal:KILL", "no_restart_on": "worker"},  # if memory has run out
+        {"restart_on": "worker", "no_restart_on": "exit:3"},
+        {"restart_on": "oom", "no_restart_on": "worker"},
         {"restart_on": "exception:A", "no_restart_on": "exception:B"},
     ],
 )

@@ -53,8 +53,8 @@ __getattr__, __dir__, __all__ = attach(
         ".env": "macros worker_environment",
         ".notifications": (
             "AfterRendezvous AgentFinished BeforeRendezvous BeforeWorkers MembershipChanged "
-            "Notification Preloaded RendezvousFailed RequestReceived RestartDelayed "
-            "SignalReceived StateChanged Stopping WorkerEnded WorkerExited WorkersFailed WorkersStarted"
+            "Notification Preloaded RendezvousFailed RequestReceived RestartDelayed SignalReceived "
+            "StateChanged Stopping WorkerEnded WorkerExited WorkersFailed WorkersStarted"
         ),
         ".requests": "Snapshot",
         ".states": "RequestKind Requested",

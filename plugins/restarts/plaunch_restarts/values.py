@@ -18,6 +18,7 @@ _ANY_TIME = Duration(may_be_zero=True, has_units=True)
 _LARGEST_CODE = 255
 _MOST_DOUBLINGS = 64  # from a nanosecond to centuries
 _CAUSES = tuple(cause.value for cause in Cause)
+_WORKER, _OUT_OF_MEMORY = Cause.WORKER.value, Cause.OUT_OF_MEMORY.value
 _BY_A_WORKER = (Cause.WORKER, Cause.OUT_OF_MEMORY)  # those whose end says something
 
 
@@ -86,7 +87,14 @@ class Condition(NamedTuple):
 
     def covers(self, other: Condition) -> bool:
         """Whether all failures of another sort are of this one as well."""
-        if self.kind != other.kind or self.kind in ("exception", "cause"):
+        if self.kind == "exception" == other.kind:
+            return f".{other.name}".endswith(f".{self.name}")
+        is_killed = "signal:SIGKILL"  # as whoever is out of memory
+        if self.name == _WORKER and other.kind != "cause":
+            return str(other) != is_killed
+        if other.name == _OUT_OF_MEMORY and str(self) == is_killed:
+            return True
+        if self.kind != other.kind or self.kind == "cause":
             return self == other
         return self.low <= other.low and other.high <= self.high
 
@@ -125,7 +133,9 @@ def read_delay(text: str) -> Delay:
         return Delay(seconds, seconds, seconds)
     least, most = _SOME_TIME.parse(low), _SOME_TIME.parse(high)
     if least > most:
-        raise ValueError(f"{quote(text)} has a longest delay below the shortest one")
+        raise ValueError(
+            f"{quote(text)} has a longest delay below the shortest one; write it as in 1s:60s"
+        )
     return Delay(0.0, least, most)
 
 
