@@ -40,12 +40,20 @@ def memory_group():
     pytest.skip("no memory control group can be made here")
 
 
-def test_a_worker_without_memory_is_said_to_be_one(memory_group, plaunch):
+@pytest.mark.parametrize(
+    ("budget", "said"),
+    [
+        ("0", "out-of-memory killer"),
+        ("3,oom:0", "No restart: none is allowed after oom (--max-restarts="),
+    ],
+)
+def test_a_worker_without_memory_is_said_to_be_one(memory_group, plaunch, budget, said):
     script = plaunch.write("greedy.py", GREEDY)
     within = ["sh", "-c", f'echo $$ > {memory_group}/cgroup.procs && exec "$@"', "sh"]
-    words = ["--nproc-per-node=2", script]
+    words = ["--nproc-per-node=2", f"--max-restarts={budget}", script]
     with plaunch.popen(*words, within=within, stderr=subprocess.PIPE, text=True) as launch:
         _, err = launch.communicate(timeout=60)
     assert launch.returncode == 128 + 9, err
     assert "rank 1" in err
     assert "out-of-memory killer" in err
+    assert said in err

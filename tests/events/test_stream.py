@@ -165,8 +165,10 @@ HISTORIES = {
             SUCCEEDS,
         ],
         None,
-        [*STARTED, "worker.exited", "state.changed", "restart.delayed", *ANOTHER]
-        + ["launcher.finished"],
+        [
+            *STARTED,
+            *("worker.exited", "state.changed", "restart.delayed", *ANOTHER, "launcher.finished"),
+        ],
         ("succeeded", 0),
     ),
     "preloaded modules": (
