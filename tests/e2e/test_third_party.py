@@ -141,6 +141,18 @@ def test_workers_learn_why_they_were_started_again(installed):
     ]
 
 
+def test_its_restart_policy_decides(installed):
+    """`standard` would end the job at the first failure."""
+    words = ["-p", "no:journal", "--restart-policy=broken-device", "--max-restarts=0"]
+    script = installed.write(
+        "fail.py", "import os, sys\nsys.exit(75 if os.environ['PLAUNCH_ROUND'] == '0' else 17)\n"
+    )
+    done = installed.run(*words, script)
+    assert done.returncode == 17
+    assert re.search(r"restarted \(a device of \S+ is broken, says rank 0\b", done.stderr)
+    assert "\nNo restart: 0 restarts did not help\n" in done.stderr
+
+
 def test_a_blocked_lifecycle_plugin_takes_no_part(installed):
     script = installed.write("show.py", SHOW)
     assert "last failure: \n" in installed.run(script).stderr

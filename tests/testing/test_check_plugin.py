@@ -561,6 +561,16 @@ EXAMPLE = (
 )
 COUNTED = "used = sum(earlier.decision.costs for earlier in history)"
 WAYS_TO_BREAK = {
+    "it raises at the first failure": (
+        COUNTED,
+        f"history[-1]; {COUNTED}",
+        "it decides about every cause: worker",
+    ),
+    "it is slow with many failures": (
+        COUNTED,
+        f"__import__('time').sleep(2 * (len(history) > 1000)); {COUNTED}",
+        "it is quick with a long history",
+    ),
     "it keeps a number": (
         COUNTED,
         'used = self._used = getattr(self, "_used", -1) + 1',
