@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import signal
+from types import SimpleNamespace
 
 import pytest
-from plaunch.agent import RestartDelayed, WorkerState
+from plaunch.agent import RestartDelayed, RunResult, WorkerState, own_restarts
 from plaunch.agent import states as m
 from plaunch.agent.machine import step
+from plaunch.agent.own_restarts import OwnRestarts
 from plaunch.errors import SignalException
+from plaunch.plugin import PluginContext
+from plaunch.process import ProcessFailure
 from plaunch.restarts import Decision, RestartAction
 from plaunch.testing.rendezvous import FakeRendezvous
+from plaunch_restarts.standard import StandardRestartPolicy
 
 from helpers.agents import UP, Node
+from helpers.clock import Clock
 from helpers.signals import send
 from helpers.waiting import wait_until
 
@@ -41,6 +47,13 @@ STOP = Decision(RestartAction.STOP, "it is hopeless")
 @pytest.fixture
 def node(tmp_path):
     return Node(tmp_path, FakeRendezvous())
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(own_restarts, "time", SimpleNamespace(monotonic=clock))
+    return clock
 
 
 def play(*events, **options):
@@ -83,6 +96,62 @@ def test_a_pause_comes_before_the_next_round():
     assert done[2:] == [m.Report(m.Again.RESTART, "later"), m.StopWorkers(), m.Pause(7.0)]
     state, actions = step(state, m.PauseEnded())
     assert (state.phase, state.pause, actions) == (m.Phase.JOINING, 0.0, (m.Join(),))
+
+
+def run_on(clock, gaps, max_restarts, **options):
+    """Let a job fail after each of these times of work; the pauses before its restarts, seconds."""
+    settings = {"max_restarts": max_restarts}
+    context = PluginContext("job", "default", "node", settings=settings, options=options)
+    restarts, pauses = OwnRestarts(StandardRestartPolicy(context)), []
+    state, _ = play(*RUNNING)
+    for gap in gaps:
+        restarts.begin_work()
+        clock.now += gap
+        failure = ProcessFailure(0, 4242, 17, "")
+        failure.timestamp = clock()
+        result = RunResult(WorkerState.FAILED, failures={0: failure})
+        state, _ = step(state, m.WorkFailed(decision=restarts.decide(result, state.attempt)))
+        state, actions = step(state, m.StopSucceeded())
+        if state.phase is m.Phase.DONE:
+            break
+        pauses.append(sum(action.seconds for action in actions if isinstance(action, m.Pause)))
+        clock.now += pauses[-1]
+        for event in ([m.PauseEnded()] if pauses[-1] else []) + RUNNING[1:]:
+            state, _ = step(state, event)
+        assert state.phase is m.Phase.RUNNING
+    return pauses
+
+
+HOUR = 3600.0
+
+
+@pytest.mark.parametrize(
+    ("gaps", "options", "restarts"),
+    [
+        ([HOUR] * 100, {"restart_window": "59m"}, 100),
+        ([HOUR] * 100, {"restart_window": "61m"}, 1),
+        ([HOUR] * 100, {}, 1),
+        ([HOUR, 60.0, 60.0], {"restart_window": "59m"}, 1),
+    ],
+)
+def test_a_window_over_hours_of_work(clock, gaps, options, restarts):
+    assert len(run_on(clock, gaps, 1, **options)) == restarts
+
+
+def test_delays_over_hours_of_work(clock):
+    delays = {"restart_delay": "1s:60s", "crash_loop": "off"}
+    pauses = run_on(clock, [5.0] * 9, 9, **delays)
+    assert pauses[0] == 0.0
+    assert pauses[1:] == sorted(pauses[1:])
+    assert 1.0 <= pauses[1] < 2.0
+    assert 45.0 <= pauses[-1] <= 60.0
+    # Those out of the window count no more.
+    assert run_on(clock, [HOUR] * 9, 9, restart_window="59m", **delays) == [0.0] * 9
+
+
+def test_a_crash_loop_is_one_of_short_lives(clock):
+    assert len(run_on(clock, [29.0] * 9, 9)) == 2
+    assert len(run_on(clock, [31.0] * 9, 9)) == 9
 
 
 def test_a_request_for_a_restart_ends_the_pause():
