@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from helpers.nodes import options
+from helpers.nodes import of, options
 from helpers.ports import free_port
 
 TIMEOUT = 60.0  # seconds
@@ -72,19 +72,44 @@ def test_what_the_options_say_is_done(plaunch, words, expected, said):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
-def test_what_happens_to_a_node_costs_no_restart(agents, endpoint_of, signum):
-    """A scheduler takes it, or it is lost."""
+@pytest.mark.parametrize(
+    ("signum", "budget", "attempt"),
+    [
+        (signal.SIGTERM, "0,node:0", 0),  # a scheduler takes it
+        (signal.SIGKILL, "0", 0),
+        (signal.SIGKILL, "0,node:1", 1),
+    ],
+)
+def test_what_happens_to_a_node_costs_no_restart(agents, endpoint_of, signum, budget, attempt):
+    """Unless a number says so for those that are lost."""
+    first = lose_one_of_two(agents, endpoint_of, signum, budget)
+    (alone,) = agents.until_round(2, first)
+    assert (of("WORLD_SIZE", [alone]), of("TORCHELASTIC_RESTART_COUNT", [alone])) == (
+        [1],
+        [attempt],
+    )
+    agents.finish(first)
+
+
+@pytest.mark.slow
+def test_a_lost_node_may_be_the_end_of_the_job(agents, endpoint_of):
+    first = lose_one_of_two(agents, endpoint_of, signal.SIGKILL, "9,node:0")
+    assert first.exit_code() == 1
+    assert re.search(r"^No restart: none is allowed after node \(--max-r", first.stderr, re.M)
+    assert re.search(r"FAILED: the launcher on \S+ failed$", first.stderr, re.M)
+    assert re.search(r"^ +node \S+ was lost: no heartbeat for .*$", first.stderr, re.M)
+
+
+def lose_one_of_two(agents, endpoint_of, signum, budget):
+    """The agent of a job of two whose other one gets this signal."""
     quick = "keep_alive_interval=0.4,keep_alive_max_attempt=8"
-    words = options(endpoint_of("c10d"), "1:2", "--max-restarts=0", conf=quick)
+    words = options(endpoint_of("c10d"), "1:2", f"--max-restarts={budget}", conf=quick)
     first = agents.start(*words)
     agents.until_round(0, first)
     second = agents.start(*words)
     agents.until_round(1, first, second)
     second.process.send_signal(signum)
-    (alone,) = agents.until_round(2, first)
-    assert (alone["WORLD_SIZE"], alone["TORCHELASTIC_RESTART_COUNT"]) == ("1", "0")
-    agents.finish(first)
+    return first
 
 
 # --- what a worker says itself --------------------------------------------------------------------

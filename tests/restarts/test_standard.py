@@ -290,6 +290,8 @@ def test_always_and_never() -> None:
         RESTART, "restart 100 (--restart-policy=always)", delay=5.0
     )
     assert always.decide(exit_17(retry_after=9.0), []).delay == 9.0
+    found = always.decide(lost(), [])
+    assert (found.action, found.costs) == (RESTART, False)
     never = NeverRestartPolicy(context(9, restart_delay=None))
     assert never.decide(lost(), []) == Decision(STOP, "no restart (--restart-policy=never)")
 
