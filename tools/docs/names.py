@@ -27,7 +27,10 @@ def packages(page: str) -> list[str]:
 
 
 def public_names(package: str) -> list[str]:
-    """The names that a package says are public; without `__all__`, those of its own."""
+    """The names that a package says are public; without `__all__`, those of its own.
+
+    Modules are left out, which have names of their own.
+    """
     module = importlib.import_module(package)
     listed = getattr(module, "__all__", None)
     if listed is None:
@@ -38,7 +41,8 @@ def public_names(package: str) -> list[str]:
             and (inspect.isclass(found) or inspect.isfunction(found))
             and f"{found.__module__}.".startswith(f"{package}.")
         ]
-    return sorted(listed, key=str.lower)
+    found = [name for name in listed if not inspect.ismodule(getattr(module, name))]
+    return sorted(found, key=str.lower)
 
 
 def _directives(package: str, homes: dict[int, str]) -> Iterator[str]:
