@@ -82,26 +82,6 @@ def test_what_the_options_say_is_done(plaunch, words, expected, said):
 )
 def test_what_happens_to_a_node_costs_no_restart(agents, endpoint_of, signum, budget, attempt):
     """Unless a number says so for those that are lost."""
-    first = lose_one_of_two(agents, endpoint_of, signum, budget)
-    (alone,) = agents.until_round(2, first)
-    assert (of("WORLD_SIZE", [alone]), of("TORCHELASTIC_RESTART_COUNT", [alone])) == (
-        [1],
-        [attempt],
-    )
-    agents.finish(first)
-
-
-@pytest.mark.slow
-def test_a_lost_node_may_be_the_end_of_the_job(agents, endpoint_of):
-    first = lose_one_of_two(agents, endpoint_of, signal.SIGKILL, "9,node:0")
-    assert first.exit_code() == 1
-    assert re.search(r"^No restart: none is allowed after node \(--max-r", first.stderr, re.M)
-    assert re.search(r"FAILED: the launcher on \S+ failed$", first.stderr, re.M)
-    assert re.search(r"^ +node \S+ was lost: no heartbeat for .*$", first.stderr, re.M)
-
-
-def lose_one_of_two(agents, endpoint_of, signum, budget):
-    """The agent of a job of two whose other one gets this signal."""
     quick = "keep_alive_interval=0.4,keep_alive_max_attempt=8"
     words = options(endpoint_of("c10d"), "1:2", f"--max-restarts={budget}", conf=quick)
     first = agents.start(*words)
@@ -109,7 +89,12 @@ def lose_one_of_two(agents, endpoint_of, signum, budget):
     second = agents.start(*words)
     agents.until_round(1, first, second)
     second.process.send_signal(signum)
-    return first
+    (alone,) = agents.until_round(2, first)
+    assert (of("WORLD_SIZE", [alone]), of("TORCHELASTIC_RESTART_COUNT", [alone])) == (
+        [1],
+        [attempt],
+    )
+    agents.finish(first)
 
 
 # --- what a worker says itself --------------------------------------------------------------------
