@@ -121,7 +121,7 @@ class SimpleElasticAgent(ElasticAgent):
             waiting or WaitReporter(),
             self._requests,
             OwnRestarts(restart_policy),
-            BeforeRound(health_checks, self._peers, self._poller),
+            BeforeRound(health_checks, self._peers, self._poller, self._notifier),
             exit_barrier_timeout=exit_barrier_timeout,
         )
 

@@ -6,11 +6,13 @@ import time
 from typing import TYPE_CHECKING
 
 from plaunch.agent.messages import format_delay
+from plaunch.agent.notifications import RestartDelayed
 from plaunch.agent.peers import QUIET_INTERVAL
 from plaunch.agent.states import CheckHealth, NodeHealthy, NodeUnhealthy, Pause, PauseEnded, Phase
 from plaunch.errors import NodeExcludedError
 
 if TYPE_CHECKING:
+    from plaunch.agent.notifications import Notifier
     from plaunch.agent.peers import Peers
     from plaunch.agent.poller import Poller
     from plaunch.agent.states import Action, Event, State
@@ -24,10 +26,14 @@ class BeforeRound:
         checks: what must be well on this node, or None.
         peers: the other nodes.
         poller: waits, and is woken.
+        notifier: is told of pauses.
     """
 
-    def __init__(self, checks: HealthChecks | None, peers: Peers, poller: Poller) -> None:
+    def __init__(
+        self, checks: HealthChecks | None, peers: Peers, poller: Poller, notifier: Notifier
+    ) -> None:
         self._checks = checks
+        self._notifier = notifier
         self._peers = peers
         self._poller = poller
         self._paused_until = 0.0  # on the monotonic clock
@@ -44,6 +50,7 @@ class BeforeRound:
         if isinstance(action, Pause):
             self._paused_until = time.monotonic() + action.seconds
             self.waits_for = format_delay(action.seconds, time.time())
+            self._notifier.notify(RestartDelayed, action.seconds)
         elif isinstance(action, CheckHealth) and self._checks is not None:
             self._checks.begin(self._poller.wake_up.wake, is_restart=state.round >= 0)
 

@@ -247,8 +247,6 @@ class Loop:
             self._rounds.join()
         elif isinstance(action, (states.Pause, states.CheckHealth)):
             self._before_round.begin(action, self.state)
-            if isinstance(action, states.Pause):
-                self._notifier.notify(notifications.RestartDelayed, action.seconds)
         elif isinstance(action, states.StartWorkers):
             return self._start_workers()
         elif isinstance(action, states.StopWorkers):
