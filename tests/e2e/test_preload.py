@@ -177,7 +177,8 @@ LOOKS = 10
 )
 def test_restarts_leave_nothing(plaunch, restarts, words):
     script = plaunch.write("ending.py", ENDING)
-    options = [*words, f"--max-restarts={restarts}", script, str(restarts), str(LOOKS)]
+    options = [*words, f"--max-restarts={restarts}", "--crash-loop=off", script]
+    options += [str(restarts), str(LOOKS)]
     with plaunch.start(*options, LOGLEVEL="ERROR") as launcher:
         out, err = launcher.communicate(timeout=800)
     assert (launcher.returncode, err) == (0, "")
