@@ -48,7 +48,8 @@ class Failure(Value):
             `retryability` there); None if it said nothing about it.
         retry_after: seconds that it asked there to be waited (`retry_after` beside it); None if it
             did not.
-        started: seconds between the start of the workers and the failure.
+        started: seconds between the start of the workers and the failure; a billion if whoever
+            decides came later, and does not know.
         time: when it began, in seconds since the epoch.
         attempt: how many restarts the job had used, those that cost nothing left out.
         failures: all workers that failed by themselves, by global rank, as far as they are told.

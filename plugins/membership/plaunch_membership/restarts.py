@@ -83,7 +83,7 @@ class Restarts:
             return None
         yield from self._read(state.round)
         failure = failure_of(
-            failures, first, started=now.started, attempt=state.attempt, cause=cause
+            failures, first, started=bounded(now.started), attempt=state.attempt, cause=cause
         )
         decision: Decision | None = policy.decide(failure, tuple(self._history))
         if decision is not None and decision.is_restart:

@@ -184,7 +184,7 @@ def _situations() -> Iterator[tuple[Failure, list[Decided]]]:
                 message="it failed",
                 place=dice.choice(("", "train.py:12")),
                 is_retryable=dice.choice((None, None, True, False)),
-                started=dice.choice((0.1, 3000.0)),
+                started=dice.choice((0.1, 3000.0, 1e9)),
                 time=now,
                 attempt=attempt,
             )
