@@ -49,6 +49,30 @@ def test_a_spare_takes_the_place_and_the_others_keep_their_ranks(job):
     assert job.nodes[0].state.reason.endswith(WHY)
 
 
+def test_the_spare_takes_the_place_of_the_only_node(simulate):
+    job = simulate(min_nodes=1, max_nodes=1)
+    first = job.add(host="h1", restart_policy=Without("h1"))
+    job.settle(first)
+    spare = job.add(host="h2", restart_policy=Without("h1"))
+    job.run(10.0)
+    first.fail()
+    assert job.settle(spare) == [0]
+    check_excluded(first)
+
+
+def test_a_dead_spare_takes_no_place(simulate):
+    job = simulate(min_nodes=1, max_nodes=1)
+    first = job.add(host="h1", restart_policy=Without("h1"))
+    job.settle(first)
+    spare = job.add(host="h2", restart_policy=Without("h1"))
+    job.run(10.0)
+    job.kill(spare)
+    job.run(60.0)
+    first.fail()
+    assert job.settle(first) == [0]
+    assert not first.state.excluded
+
+
 def test_without_a_spare_fewer_go_on(job):
     a, b, c, spare = job.nodes
     job.kill(spare)

@@ -48,6 +48,7 @@ class Leader:
         self._members: dict[str, Member] = {}
         self._members_of: World | None = None
         self._spares = ours.log_reader(ours.keys.joined(0))
+        self._spare_hosts: dict[str, str] = {}  # by node
         self._tidying = Tidying(ours)
         self._restarts = Restarts(ours)
         self._formed_at = -math.inf  # when this leader has formed the round that runs
@@ -101,6 +102,7 @@ class Leader:
             self._members_of = state.world
             self._peers.watched = frozenset(self._members)
             self._spares = self._ours.log_reader(self._ours.keys.joined(state.next_round))
+            self._spare_hosts = {}
 
     def _missing(self, nodes: Collection[str]) -> dict[str, tuple[str, str]]:
         """Those of `nodes` that are not there any more: left or lost, and why."""
@@ -298,7 +300,8 @@ class Leader:
         else:
             decision = None
             if not is_final:
-                decision = yield from self._restarts.decide(settling, summary, self._now())
+                now = yield from self._now()
+                decision = yield from self._restarts.decide(settling, summary, now)
             yield from self._change(
                 lambda state: transitions.settle_failed(
                     state,
@@ -327,8 +330,9 @@ class Leader:
         kind, reason = missing[node]
         decision = None
         if kind == "lost":
+            now = yield from self._now()
             summary, decision = yield from self._restarts.decide_lost(
-                before, self._members[node].host, reason, summary, self._now()
+                before, self._members[node].host, reason, summary, now
             )
         yield from self._change(
             lambda state: transitions.lose(
@@ -352,18 +356,28 @@ class Leader:
         if state is None:
             return
         for host in (yield from self._restarts.unheard(state)):
-            summary, decision = yield from self._restarts.decide_unhealthy(state, host, self._now())
+            now = yield from self._now()
+            summary, decision = yield from self._restarts.decide_unhealthy(state, host, now)
             if decision is not None and not decision.is_restart:
-                now = ours.wall_clock()
+                when = ours.wall_clock()
                 yield from self._change(
                     partial(
-                        transitions.give_up, summary=summary, decision=decision, by=ours.me, now=now
+                        transitions.give_up,
+                        summary=summary,
+                        decision=decision,
+                        by=ours.me,
+                        now=when,
                     )
                 )
 
-    def _now(self) -> Circumstances:
-        hosts = tuple(member.host for member in self._members.values())
-        return Circumstances(self._ours.clock() - self._formed_at, hosts)
+    def _now(self) -> Routine[Circumstances]:
+        yield from self._know_spares()
+        hosts = {node: member.host for node, member in self._members.items()} | self._spare_hosts
+        gone = self._missing(hosts)
+        return Circumstances(
+            self._ours.clock() - self._formed_at,
+            tuple(host for node, host in hosts.items() if node not in gone),
+        )
 
     # --- running ----------------------------------------------------------------------------------
 
@@ -394,3 +408,4 @@ class Leader:
             node = ours.read_node(ticket, key, value)
             if node is not None:
                 self._peers.watched |= {node.node}
+                self._spare_hosts[node.node] = node.host

@@ -46,7 +46,7 @@ class Circumstances:
 
     Args:
         started: seconds since the round has formed.
-        hosts: those of its nodes.
+        hosts: those of its nodes, and of nodes that wait for a place.
     """
 
     started: float
