@@ -362,6 +362,17 @@ def test_a_host_that_is_done_stays_for_those_who_are_not(create):
     assert host.verdict.outcome == "succeeded"
 
 
+def test_an_excluded_host_that_is_told_to_end_says_what_it_leaves(create, caplog):
+    host, other = create(2, 2, _is_host=True), create(2, 2)
+    at_once(host.next_rendezvous, other.next_rendezvous)
+    host.announce_leave("it is not healthy", is_excluded=True)
+    end = Call(host.shutdown)
+    assert not end.ended(0.3)
+    host.leave()
+    end.get()
+    assert "the store of job 'job' ends with this launcher, which hosts it" in caplog.text
+
+
 def test_the_default_run_id_on_a_store_that_stays_is_warned_of(create, caplog):
     create(run_id="none", _outlives_job=True)
     assert "--rdzv-id" in caplog.text

@@ -237,9 +237,8 @@ class DynamicRendezvousHandler(RendezvousHandler):
         """
         if self._is_over:
             return True
-        membership, is_host = self._membership, self._identity.is_host
-        is_done = membership.part.has_succeeded or membership.is_excluded
-        if self._news.verdict is None and is_host and is_done:
+        is_host = self._identity.is_host
+        if self._is_host_only():
             self._stay()
         if self._news.verdict is None:
             return self.leave()
@@ -256,8 +255,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         """
         if self._is_over:
             return True
-        is_done = self._membership.part.has_succeeded and self._news.verdict is None
-        if self._identity.is_host and is_done:
+        if self._is_host_only():
             _log.warning(
                 "the store of job %r ends with this launcher, which hosts it; nodes that have not "
                 "finished lose it",
@@ -322,6 +320,11 @@ class DynamicRendezvousHandler(RendezvousHandler):
         self._agent.announce_leave(reason, is_excluded=is_excluded)
 
     # --- ends -------------------------------------------------------------------------------------
+
+    def _is_host_only(self) -> bool:
+        """Whether all that this node still does for the job is to host its store."""
+        is_done = self._membership.part.has_succeeded or self._membership.is_excluded
+        return is_done and self._identity.is_host and self._news.verdict is None
 
     def _stay(self) -> None:
         """Keep the store for those whose workers are not done, although this node's part is over.
