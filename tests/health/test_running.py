@@ -109,6 +109,14 @@ def test_what_cannot_be_meant_is_refused(given, said):
         chosen(given, dog=making(list))
 
 
+@pytest.mark.parametrize("given", [[3], "disk"])
+def test_they_are_a_list_of_names(given):
+    config = LaunchConfig(1, 1, 2, run_id="job", health_checks=given)
+    settings = PluginContext("job", "default", "node0", "/logs", config.settings())
+    with pytest.raises(UsageError, match="give a list of names"):
+        LaunchHealthChecks(plugin_manager(), settings, {})
+
+
 def test_what_is_no_check_is_its_plugins_fault():
     with pytest.raises(PluginError, match=r"'dog' .*it returned None, which has no method 'check'"):
         chosen(dog=lambda context: None)

@@ -54,6 +54,8 @@ class LaunchHealthChecks:
         )
         self._host = context.host
         given: Any = context.settings["health_checks"]
+        if isinstance(given, str) or not all(isinstance(each, str) for each in given):
+            raise UsageError(f"health_checks is {given!r}; give a list of names")
         self._checks = [_create(manager, context, each) for each in dict.fromkeys(given)]
         self._until = 0.0  # on the monotonic clock
 
