@@ -166,9 +166,12 @@ def test_the_chosen_policy_decides() -> None:
 
 
 def test_a_reason_becomes_one_line() -> None:
-    policy = chosen(lambda *_: Decision(RestartAction.RESTART, " one\n two ", without=["a"]))
+    said = " one\n two\x1b[31m\x07 "
+    policy = chosen(lambda *_: Decision(RestartAction.RESTART, said, without=["a"]))
     found = policy.decide(FAILURE, [])
-    assert (found.reason, found.without) == ("one two", ("a",))
+    assert (found.reason, found.without) == ("one two [31m", ("a",))
+    long = chosen(lambda *_: Decision(RestartAction.STOP, "x" * 9999)).decide(FAILURE, [])
+    assert long.reason == "x" * 1000
 
 
 @pytest.mark.parametrize(
@@ -182,6 +185,7 @@ def test_a_reason_becomes_one_line() -> None:
         (Decision(RestartAction.RESTART, delay="soon"), "the delay is 'soon'"),
         (Decision(RestartAction.RESTART, without="node"), "hosts to do without 'node'"),
         (Decision(RestartAction.RESTART, without=[3]), "hosts to do without"),
+        (Decision(RestartAction.RESTART, costs="yes"), "'yes' for whether it costs a restart"),
     ],
 )
 def test_an_answer_that_cannot_be_is_named_and_standard_decides(answer, fault, caplog) -> None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("plaunch")
 
 BOUND = 1.0  # seconds that a policy may think about one failure
+_LONGEST_REASON = 1000  # characters
 
 
 class LaunchRestartPolicy:
@@ -154,15 +155,17 @@ def _checked(decision: Any, who: str) -> Decision:
         wrong = f"the reason {decision.reason!r}"
     elif not _are_names(decision.without):
         wrong = f"hosts to do without {decision.without!r}"
+    elif not isinstance(decision.costs, bool):
+        wrong = f"{decision.costs!r} for whether it costs a restart"
     if wrong:
         raise PluginError(f"{who} gave {wrong}, which cannot be")
     try:
         Duration(may_be_zero=True).check(decision.delay, "the delay")
     except UsageError as error:
         raise PluginError(f"{who} gave an answer that cannot be: {error}") from None
-    return replace(
-        decision, reason=" ".join(decision.reason.split()), without=tuple(decision.without)
-    )
+    reason = "".join(c if c.isprintable() else " " for c in decision.reason)  # workers are quoted
+    reason = " ".join(reason.split())[:_LONGEST_REASON]
+    return replace(decision, reason=reason, without=tuple(decision.without))
 
 
 def _are_names(value: object) -> bool:
