@@ -148,7 +148,7 @@ def test_what_all_nodes_must_agree_about() -> None:
     assert shared(options=options, max_restarts_by_cause={"oom": 0, "hang": 1}) == {
         "--restart-policy": "standard",
         "--max-restarts": "3,hang:1,oom:0",
-        "--restart-window": "3600.0",
+        "--restart-window": "1h",
         "--restart-on": "exit:2-3,signal:SIGKILL,oom",
     }
 

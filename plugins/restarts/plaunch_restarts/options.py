@@ -6,11 +6,11 @@ from plaunch.options import Option
 
 TYPE_CHECKING = False  # as in plaunch itself
 if TYPE_CHECKING:
-    from plaunch_restarts.values import Conditions, CrashLoop, Delay
+    from plaunch_restarts.values import Conditions, CrashLoop, Delay, Window
 
 
-def window(text: str) -> float:
-    """Read `1h`, in seconds."""
+def window(text: str) -> Window:
+    """Read `1h`."""
     from plaunch_restarts.values import read_window  # noqa: PLC0415 - if one is given
 
     return read_window(text)

@@ -13,6 +13,7 @@ from plaunch_restarts.values import (
     Conditions,
     CrashLoop,
     Delay,
+    Window,
     read_conditions,
     read_crash_loop,
     read_delay,
@@ -57,7 +58,7 @@ class Settings:
         self.budgets: Mapping[str, int] = settings.get("max_restarts_by_cause") or {}
         if not isinstance(self.budgets, Mapping):
             raise UsageError(f"max_restarts_by_cause is {self.budgets!r}, which is no mapping")
-        self.window = self._read("restart_window", float, read_window)
+        self.window = self._read("restart_window", Window, read_window)
         self._delay = self._read("restart_delay", Delay, read_delay) or _AT_ONCE
         loop = self._read("crash_loop", CrashLoop, read_crash_loop)
         self.crash_loop = loop or (_LOOP if self.budget > _SMALL_BUDGET else _OFF)
@@ -89,7 +90,7 @@ class Settings:
     def _read(self, dest: str, kind: type[T], read: Callable[[str], T]) -> T | None:
         """The value of an option; one that was given in code need not have been read."""
         value = self._options.get(dest)
-        if value is None or (type(value) is kind and kind not in (int, float)):
+        if value is None or (type(value) is kind and kind is not int):
             return value
         try:
             return read(str(value))

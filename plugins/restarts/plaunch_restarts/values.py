@@ -22,6 +22,15 @@ _WORKER, _OUT_OF_MEMORY = Cause.WORKER.value, Cause.OUT_OF_MEMORY.value
 _BY_A_WORKER = (Cause.WORKER, Cause.OUT_OF_MEMORY)  # those whose end says something
 
 
+class Window(float):
+    """How long a restart counts, in seconds."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return format_duration(self)
+
+
 class Delay(NamedTuple):
     """How long to wait before a restart, in seconds: at first, at least later on, at most."""
 
@@ -112,13 +121,13 @@ class Conditions(tuple[Condition, ...]):
         return next((one for one in self if one.matches(failure)), None)
 
 
-def read_window(text: str) -> float:
-    """Read `1h`, in seconds.
+def read_window(text: str) -> Window:
+    """Read `1h`.
 
     Raises:
         ValueError: it is no duration above 0.
     """
-    return _SOME_TIME.parse(text)
+    return Window(_SOME_TIME.parse(text))
 
 
 def read_delay(text: str) -> Delay:
