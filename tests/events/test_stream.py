@@ -363,6 +363,8 @@ def test_why_there_is_another_round(recorder):
         (notifications.RequestReceived(GROUP, Requested(RequestKind.LEAVE, "", "")), "membership"),
         (notifications.MembershipChanged(GROUP, MembershipChange(ChangeKind.RESTART)), "request"),
         (notifications.MembershipChanged(GROUP, MembershipChange(ChangeKind.LEFT)), "membership"),
+        (notifications.MembershipChanged(GROUP, MembershipChange(ChangeKind.FAILED)), "failure"),
+        (notifications.WorkersFailed(GROUP, {}, 0), "failure"),
     ],
 )
 def test_what_has_caused_another_round(recorder, news, cause):
@@ -370,6 +372,15 @@ def test_what_has_caused_another_round(recorder, news, cause):
     play(recorder, [*START, news, *rounds])
     told = [event.metadata["cause"] for event in recorder.events if "restart" in event.name]
     assert told == [cause, "membership"]
+
+
+def test_workers_that_fail_because_a_node_is_gone_are_not_the_cause(recorder):
+    lost = notifications.MembershipChanged(GROUP, MembershipChange(ChangeKind.LOST))
+    rounds = [notifications.AfterRendezvous(replace(GROUP, round=1))]
+    play(recorder, [*START, notifications.WorkersFailed(GROUP, {}, 0), lost, *rounds])
+    assert [event.metadata["cause"] for event in recorder.events if "restart" in event.name] == [
+        "membership"
+    ]
 
 
 @pytest.mark.parametrize("name", [name for name, (told, *_) in HISTORIES.items() if told])

@@ -6,6 +6,7 @@ import errno
 import json
 import logging
 import os
+import queue
 import threading
 import zipfile
 from dataclasses import replace
@@ -256,6 +257,18 @@ def test_workers_that_fail_at_once_do_not_fill_the_process(tmp_path, monkeypatch
     names = sorted(one.name for one in threading.enumerate() if "failure-bundle-" in one.name)
     assert [name[-1] for name in names] == ["0", "1", "2", "3", "5"]
     assert said.messages == ["no failure bundle of attempt 4: 4 others are being written"]
+
+
+def test_restarts_that_cost_nothing_have_bundles_of_their_own(tmp_path, monkeypatch):
+    written = queue.Queue()
+    monkeypatch.setattr(bundle, "write_bundle", lambda failed, *_: written.put(failed))
+    extension = FailureBundles(context_of(), str(tmp_path), "all")
+    for attempt, following in ((0, 0), (0, 1), (1, 1)):
+        extension.handle(event("workers.started", attempt=attempt))
+        extension.handle(event("restart", attempt=following, cause="failure"))
+        extension.rest()
+    found = [written.get(timeout=60) for _ in range(3)]
+    assert [(one.attempt, one.repeat) for one in found] == [(0, 0), (0, 1), (1, 0)]
 
 
 @pytest.mark.parametrize(

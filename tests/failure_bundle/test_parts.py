@@ -153,6 +153,8 @@ def test_files_are_those_of_the_last_start_of_an_attempt(tmp_path):
     }
     (error_file,) = files.error_files({})
     assert (error_file.name, error_file.data) == ("error-files/rank-11.json", b"new")
+    (error_file,) = AttemptFiles(str(tmp_path), 1, {}, 9).error_files({})
+    assert error_file.data == b"old"
     for of_none in (AttemptFiles(str(tmp_path), 2, {}), AttemptFiles("", 0, {})):
         with pytest.raises(MissingError, match="--redirects"):
             list(of_none.logs({}))

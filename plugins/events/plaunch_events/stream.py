@@ -78,6 +78,7 @@ class EventStream:
         self._previous_attempt: int | None = None
         self._told: dict[tuple[int, int, int, str], bool] = {}  # failures, and whether as the first
         self._is_asked = False  # whether somebody has asked for the round to come
+        self._has_failed = False  # whether workers of the round have failed by themselves
         self._last_end: agent.AgentFinished | None = None
 
     def begin(self) -> None:
@@ -137,7 +138,7 @@ class EventStream:
         group = notification.group
         self._ranks = {worker.local_rank: worker.global_rank for worker in group.workers}
         if self._previous_attempt is not None:
-            failed = group.attempt > self._previous_attempt
+            failed = self._has_failed or group.attempt > self._previous_attempt
             self._record(
                 "plaunch.restart",
                 cause="failure" if failed else "request" if self._is_asked else "membership",
@@ -145,7 +146,7 @@ class EventStream:
                 max_restarts=group.max_restarts,
             )
         self._previous_attempt = group.attempt
-        self._is_asked = False
+        self._is_asked = self._has_failed = False
         event = self._record(
             "plaunch.rendezvous.completed",
             duration=notification.duration,
@@ -205,6 +206,7 @@ class EventStream:
         )
 
     def _workers_failed(self, notification: agent.WorkersFailed) -> None:
+        self._has_failed = True
         for rank, failure in notification.failures.items():
             is_first = rank == notification.first
             key = (notification.group.round, rank, failure.pid, failure.host)
@@ -216,6 +218,10 @@ class EventStream:
     def _membership_changed(self, notification: agent.MembershipChanged) -> None:
         change = notification.change
         self._is_asked = self._is_asked or change.kind is ChangeKind.RESTART
+        if change.kind is ChangeKind.FAILED:
+            self._has_failed = True
+        elif change.kind in (ChangeKind.LEFT, ChangeKind.LOST):
+            self._has_failed = False  # workers also fail because a node is gone
         self._record(
             "plaunch.membership.changed",
             kind=change.kind.value,

@@ -77,7 +77,8 @@ def _write(failed: FailedAttempt, context: PluginContext, folder: str, began: fl
         return ""
     words = commands.own_words()
     redact = Redaction.of_launch(os.environ, words or (), context.settings)
-    attempt_files = AttemptFiles(folders.run, failed.attempt, failed.ranks)
+    repeat = failed.repeat if failed.is_restart else None
+    attempt_files = AttemptFiles(folders.run, failed.attempt, failed.ranks, repeat)
     parts = _parts(failed, context, attempt_files, words, began + _COMMANDS)
     files, missing = gather(parts, began + _PARTS)
     title = (

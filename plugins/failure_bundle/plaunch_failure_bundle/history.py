@@ -24,6 +24,8 @@ class FailedAttempt:
         attempt: the number of the attempt that failed.
         reason: why the launch ended, or why the workers were started again.
         is_restart: whether they were.
+        repeat: how many starts with that number there were before, after failures that cost no
+            restart.
         result: how the run ended, if it has.
         failures: the events of the workers that failed, by global rank; the first one comes first.
         stopped: exit codes of those that were stopped, by global rank.
@@ -39,6 +41,7 @@ class FailedAttempt:
     attempt: int
     reason: str = ""
     is_restart: bool = False
+    repeat: int = 0
     result: RunResult | None = None
     failures: dict[int, Event] = field(default_factory=dict)
     stopped: dict[int, int] = field(default_factory=dict)
@@ -62,6 +65,7 @@ class History:
         self._last: deque[Event] = deque(maxlen=LAST_EVENTS)
         self._count = 0
         self._name = ""
+        self._attempt, self._repeat = -1, 0  # of the workers that were started last
         self._failures: dict[int, Event] = {}
         self._stopped: dict[int, int] = {}
         self._ranks: dict[int, int] = {}
@@ -74,6 +78,10 @@ class History:
         told = event.metadata
         if event.name == "plaunch.launcher.started":
             self._name = str(told["entry_point"])
+        elif event.name == "plaunch.workers.started":
+            attempt = _number(told["attempt"])
+            self._repeat = self._repeat + 1 if attempt == self._attempt else 0
+            self._attempt = attempt
         elif event.name == "plaunch.worker.started":
             self._ranks[_number(told["local_rank"])] = _number(told["global_rank"])
             self._pids.append(_number(told["worker_pid"]))
@@ -91,12 +99,15 @@ class History:
         """What has failed when `event` says so: the end of the launch, or a restart."""
         attempt = _number(event.metadata["attempt"])
         is_restart = event.name == "plaunch.restart"
+        if is_restart and attempt != self._attempt:  # else it was one that cost nothing
+            attempt = max(attempt - 1, 0)
         return FailedAttempt(
             run_id=self._run_id,
             name=self._name,
-            attempt=max(attempt - 1, 0) if is_restart else attempt,
+            attempt=attempt,
             reason=str(event.metadata["reason"]),
             is_restart=is_restart,
+            repeat=self._repeat if is_restart else 0,
             result=result,
             failures=dict(self._failures),
             stopped=dict(self._stopped),

@@ -58,12 +58,15 @@ class AttemptFiles:
 
     Args:
         run: the folder of the run; empty if there is none.
-        attempt: the number of the attempt. Of several starts with that number, it is the last.
+        attempt: the number of the attempt.
         ranks: the global ranks of this node's workers, by local rank.
+        repeat: which of several starts with that number it is, from 0; None for the last.
     """
 
-    def __init__(self, run: str, attempt: int, ranks: Mapping[int, int]) -> None:
-        self._folder = _find_attempt(run, attempt) if run else ""
+    def __init__(
+        self, run: str, attempt: int, ranks: Mapping[int, int], repeat: int | None = None
+    ) -> None:
+        self._folder = _find_attempt(run, attempt, repeat) if run else ""
         self._ranks = ranks
 
     def of_worker(self, local_rank: int, name: str) -> str:
@@ -144,7 +147,7 @@ class AttemptFiles:
         return f"local-rank-{local_rank}" if rank is None else f"rank-{rank}"
 
 
-def _find_attempt(run: str, attempt: int) -> str:
+def _find_attempt(run: str, attempt: int, repeat: int | None) -> str:
     numbers = [
         int(match[2] or 0)
         for match in map(_ATTEMPT.fullmatch, _list(run))
@@ -152,8 +155,8 @@ def _find_attempt(run: str, attempt: int) -> str:
     ]
     if not numbers:
         return ""
-    last = max(numbers)
-    return os.path.join(run, f"attempt_{attempt}.{last}" if last else f"attempt_{attempt}")
+    which = repeat if repeat in numbers else max(numbers)
+    return os.path.join(run, f"attempt_{attempt}.{which}" if which else f"attempt_{attempt}")
 
 
 def _list(folder: str) -> list[str]:
