@@ -154,6 +154,16 @@ def test_a_crash_loop_is_one_of_short_lives(clock):
     assert len(run_on(clock, [31.0] * 9, 9)) == 9
 
 
+def test_a_service_that_fails_for_years_keeps_the_latest_failures():
+    policy = Policy(*[restart()] * 1002)
+    restarts = OwnRestarts(policy)
+    for attempt in range(1002):
+        failures = {0: ProcessFailure(0, 4242, 17, "")}
+        restarts.decide(RunResult(WorkerState.FAILED, failures=failures), attempt)
+    _, history = policy.asked[-1]
+    assert [history[0].failure.attempt, history[-1].failure.attempt] == [1, 1000]
+
+
 def test_a_request_for_a_restart_ends_the_pause():
     failed = m.WorkFailed(decision=restart(delay=7.0))
     ask = m.Requested(m.RequestKind.RESTART, "now", "somebody")

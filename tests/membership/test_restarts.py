@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from plaunch.restarts import Cause, Decision, RestartAction
+from plaunch_membership import restarts
 
 
 class Policy:
@@ -71,6 +72,19 @@ def test_another_leader_knows_what_was_decided(simulate):
     assert decisions == [("one", ("h7",)), ("lost", ())]
     assert policy.asked[1][0].started == 1e9  # it has not seen the beginning
     assert 0.0 < failure.started < 1e9
+
+
+def test_the_latest_failures_are_known(simulate, monkeypatch):
+    monkeypatch.setattr(restarts, "_MOST_KNOWN", 2)
+    policy = Policy(*[restart()] * 4)
+    job = simulate(min_nodes=1, max_nodes=1)
+    node = job.add(restart_policy=policy)
+    for _ in range(4):
+        job.settle()
+        node.fail()
+    job.settle()
+    _, history = policy.asked[-1]
+    assert [one.failure.attempt for one in history] == [1, 2]
 
 
 def test_without_a_decision_the_budget_decides(simulate):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from typing import TYPE_CHECKING
 
 from plaunch.process.failures.failure import first_failure
@@ -11,6 +12,8 @@ from plaunch.process.failures.failure import first_failure
 if TYPE_CHECKING:
     from plaunch.agent.worker import RunResult
     from plaunch.restarts import Decided, Decision, RestartPolicy
+
+_MOST_KNOWN = 1000  # failures; a service may fail for years
 
 
 class OwnRestarts:
@@ -22,7 +25,7 @@ class OwnRestarts:
 
     def __init__(self, policy: RestartPolicy | None) -> None:
         self._policy = policy
-        self._history: list[Decided] = []
+        self._history: deque[Decided] = deque(maxlen=_MOST_KNOWN)
         self._began = -math.inf  # the work of the present round, on the monotonic clock
 
     def begin_work(self) -> None:

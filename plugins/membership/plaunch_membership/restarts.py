@@ -8,6 +8,7 @@ record anew.
 from __future__ import annotations
 
 import math
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from plaunch_membership.state import JobState
 
 _AT_ONCE = 128  # records that are read in one operation
-_MOST_KNOWN = 1000  # rounds of which a new leader reads the records
+_MOST_KNOWN = 1000  # failures; also the rounds of which a new leader reads the records
 _EXIT_CODES = range(-64, 256)
 
 
@@ -59,7 +60,7 @@ class Restarts:
     def __init__(self, ours: Membership) -> None:
         self._ours = ours
         self._keys = ours.keys
-        self._history: list[Decided] = []
+        self._history: deque[Decided] = deque(maxlen=_MOST_KNOWN)
         self._known = 0  # the last round whose record has been read or written
 
     def decide(
