@@ -134,7 +134,7 @@ def test_a_job_with_nodes_on_one_host_only_keeps_them(simulate):
     job.settle()
     nodes[0].fail()
     assert job.settle(*nodes) == [0, 1]
-    assert nodes[1].state.reason.endswith(f"{WHY}; but the job has no node on another host")
+    assert nodes[1].state.reason.endswith(f"{WHY}; but the job cannot go on without it")
     assert not nodes[1].state.excluded
 
 

@@ -105,7 +105,7 @@ class Decision(Value):
         """The same for a job with nodes on these hosts: it does not go on without all of them."""
         if not self.without or not set(hosts) <= set(self.without):
             return self
-        reason = f"{self.reason}; but the job has no node on another host"
+        reason = f"{self.reason}; but the job cannot go on without it"
         return replace(self, reason=reason.lstrip("; "), without=())
 
 

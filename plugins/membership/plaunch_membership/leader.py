@@ -24,6 +24,7 @@ from plaunch_membership.operations import MultiSet, Routine, Set, Sleep
 from plaunch_membership.placement import place, with_claims
 from plaunch_membership.records import RecordError
 from plaunch_membership.restarts import Circumstances, Restarts
+from plaunch_membership.spares import Spares
 from plaunch_membership.state import JobPhase, JobState, World
 from plaunch_membership.tidying import Tidying
 
@@ -47,8 +48,7 @@ class Leader:
         self._incarnation, self._peers = ours.job.incarnation, ours.peers
         self._members: dict[str, Member] = {}
         self._members_of: World | None = None
-        self._spares = ours.log_reader(ours.keys.joined(0))
-        self._spare_hosts: dict[str, str] = {}  # by node
+        self._spares = Spares(ours)
         self._tidying = Tidying(ours)
         self._restarts = Restarts(ours)
         self._formed_at = -math.inf  # when this leader has formed the round that runs
@@ -101,8 +101,7 @@ class Leader:
             self._members = yield from self._ours.members(state)
             self._members_of = state.world
             self._peers.watched = frozenset(self._members)
-            self._spares = self._ours.log_reader(self._ours.keys.joined(state.next_round))
-            self._spare_hosts = {}
+            self._spares.begin(state.next_round)
 
     def _missing(self, nodes: Collection[str]) -> dict[str, tuple[str, str]]:
         """Those of `nodes` that are not there any more: left or lost, and why."""
@@ -359,20 +358,12 @@ class Leader:
             now = yield from self._now()
             summary, decision = yield from self._restarts.decide_unhealthy(state, host, now)
             if decision is not None and not decision.is_restart:
-                when = ours.wall_clock()
-                yield from self._change(
-                    partial(
-                        transitions.give_up,
-                        summary=summary,
-                        decision=decision,
-                        by=ours.me,
-                        now=when,
-                    )
-                )
+                give_up = partial(transitions.give_up, summary=summary, decision=decision)
+                yield from self._change(partial(give_up, by=ours.me, now=ours.wall_clock()))
 
     def _now(self) -> Routine[Circumstances]:
-        yield from self._know_spares()
-        hosts = {node: member.host for node, member in self._members.items()} | self._spare_hosts
+        yield from self._spares.look()
+        hosts = {node: member.host for node, member in self._members.items()} | self._spares.hosts
         gone = self._missing(hosts)
         return Circumstances(
             self._ours.clock() - self._formed_at,
@@ -397,15 +388,6 @@ class Leader:
         if needed:
             yield from self._lose(running, needed)
             return
-        yield from self._know_spares()
+        yield from self._spares.look()
         yield from self._tidying.tidy(running)
         yield Sleep(ours.timing.keep_alive_interval)
-
-    def _know_spares(self) -> Routine[None]:
-        """Watch the nodes that wait for a place, so that none is given to a dead one."""
-        ours = self._ours
-        for ticket, key, value in (yield from self._spares.read()):
-            node = ours.read_node(ticket, key, value)
-            if node is not None:
-                self._peers.watched |= {node.node}
-                self._spare_hosts[node.node] = node.host
