@@ -89,7 +89,8 @@ def test_who_hosts_the_store_stays_for_the_others(agents, start, endpoint_of):
 def test_a_lost_node_may_end_the_job(agents, start, endpoint_of):
     words = [
         *options(endpoint_of("etcd-v2"), "1:2", backend="etcd-v2", conf="keep_alive_interval=0.3"),
-        *("--nproc-per-node=1", "--max-restarts=3,node:0"),
+        # Another test may have had a job in the same store.
+        *("--nproc-per-node=1", "--max-restarts=3,node:0", "--rdzv-id=lost"),
     ]
     a, b = (start(host, *words) for host in ("node-a", "node-b"))
     agents.until_round(0, a, b)
