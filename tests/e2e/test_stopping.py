@@ -53,7 +53,8 @@ def save(*_):
     sys.exit(0)
 for name in sys.argv[1:]:
     signal.signal(getattr(signal, name), save)
-pathlib.Path("ready").write_text(str(os.getpid()))
+pathlib.Path("ready.part").write_text(str(os.getpid()))
+pathlib.Path("ready.part").rename("ready")
 while True: time.sleep(60)
 """
 KEYS = {"Ctrl-C": (b"\x03", signal.SIGINT), "Ctrl-\\": (b"\x1c", signal.SIGQUIT)}
