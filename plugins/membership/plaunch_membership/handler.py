@@ -316,7 +316,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
 
     def announce_leave(self, reason: str, *, is_excluded: bool = False) -> None:
         """Tell that this node goes; see `JobRendezvous`."""
-        self._membership.is_excluded |= is_excluded
+        self._membership.excludes_itself |= is_excluded
         self._agent.announce_leave(reason, is_excluded=is_excluded)
 
     # --- ends -------------------------------------------------------------------------------------

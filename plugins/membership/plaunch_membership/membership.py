@@ -81,7 +81,7 @@ class Membership:
         # Of a job that this node was a member of: the highest attempt, and the excluded hosts.
         self.attempt = 0
         self.excluded: Mapping[str, str] = {}
-        self.is_excluded = False  # whether this node's host is one of them, or is to be
+        self.excludes_itself = False  # this node has said that its host is to be one of them
         self.past: set[str] = set()  # incarnations that this node was in, and never returns to
         self.must_reopen = False  # the job is not the one that the store knows
         self._writes = itertools.count()
@@ -116,12 +116,17 @@ class Membership:
             and self.part.place.round == state.world.round
         )
 
+    @property
+    def is_excluded(self) -> bool:
+        """Whether the job goes on without this node's host, or is about to."""
+        state = self.state
+        return self.excludes_itself or (state is not None and self.identity.host in state.excluded)
+
     def exclusion(self) -> NodeExcludedError | None:
         """Why the job goes on without this node's host; None if it does not."""
         state, host = self.state, self.identity.host
         if state is None or host not in state.excluded:
             return None
-        self.is_excluded = True
         return NodeExcludedError(
             f"job {self.identity.run_id!r} goes on without node {host}: {state.excluded[host]}"
         )

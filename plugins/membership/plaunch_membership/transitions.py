@@ -112,12 +112,11 @@ def lose(
     if state.phase not in (JobPhase.RUNNING, JobPhase.SETTLING) or state.round != from_round:
         return None
     what = describe_departure(kind, node, reason)
-    if decision is not None and not decision.is_restart:
+    decision = decision or Decision(RestartAction.RESTART, costs=False)
+    if not decision.is_restart:
         verdict = _failed(host_of(node), what, decision.reason, summary, now)
         return end(state, verdict, by=by)
     event = JobEvent(kind, node=node, reason=reason, by=by)
-    if decision is None:
-        return _follow(state, event, phase=JobPhase.FORMING, round=state.round + 1, reason=what)
     is_usual = not (decision.costs or decision.delay or decision.without)
     return _again(state, event, what if is_usual else f"{what}; {decision.reason}", decision)
 

@@ -113,7 +113,7 @@ class Writer:
                 return lambda: self._heartbeat.take_lead("", "nobody led")
             if self.statements.are_expected(state):
                 return self.statements.due(state)
-            if state.has_ended or not part.wants_round or ours.exclusion() is not None:
+            if state.has_ended or not part.wants_round or ours.is_excluded:
                 return None
             if part.joined is None or part.joined[0] != state.next_round:
                 return lambda: self._join(state.next_round)
