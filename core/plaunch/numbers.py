@@ -1,4 +1,4 @@
-"""Whole numbers: one way to read those that a user gives, and to show many in short."""
+"""Whole numbers: one way to read those that a user gives, and to show many or large ones."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ TYPE_CHECKING = False  # type checkers take it for true; importing `typing` take
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["digits", "format_ranks", "quote"]
+__all__ = ["digits", "format_bytes", "format_ranks", "quote"]
 
 MOST = 2**63 - 1  # what other programs and the records of a job can hold
 MOST_WORKERS = 1 << 16  # of one node; the largest machines have some thousand processors
@@ -57,3 +57,11 @@ def format_ranks(ranks: Iterable[int]) -> str:
         else:
             spans.append([rank, rank])
     return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in spans)
+
+
+def format_bytes(size: int) -> str:
+    """A size as people write it: `64 MiB`, `1.5 GiB`."""
+    for unit, name in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if size >= unit:
+            return f"{size / unit:.3g} {name}" if size < 1000 * unit else f"{size // unit} {name}"
+    return f"{size} bytes"

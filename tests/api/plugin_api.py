@@ -49,7 +49,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "plaunch.events": ALL,
     "plaunch.options": ALL,
     "plaunch.lazy": ("attach",),
-    "plaunch.numbers": ("digits", "format_ranks", "quote"),
+    "plaunch.numbers": ("digits", "format_bytes", "format_ranks", "quote"),
     "plaunch.plugin": ALL,
     "plaunch.plugin.hookspecs": ALL,
     "plaunch.process": (

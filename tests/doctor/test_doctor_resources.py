@@ -7,6 +7,7 @@ import tempfile
 
 import pytest
 from plaunch.doctor import Status
+from plaunch.numbers import format_bytes
 from plaunch_doctor.disks import check_log_folder, check_temporary_folder
 from plaunch_doctor.leftovers import check_leftovers
 from plaunch_doctor.limits import (
@@ -18,7 +19,7 @@ from plaunch_doctor.limits import (
 from plaunch_doctor.machine import UNLIMITED, Machine, Space
 from plaunch_doctor.memory import check_memory, check_shared_memory
 from plaunch_doctor.processors import check_processors
-from plaunch_doctor.units import GIB, MIB, say_bytes
+from plaunch_doctor.units import GIB, MIB
 
 OK, WARNING, PROBLEM = Status.OK, Status.WARNING, Status.PROBLEM
 
@@ -36,7 +37,7 @@ def test_shared_memory(node, free, nproc, status):
     (node.root / "dev/shm").mkdir(parents=True)
     node.machine.spaces = {"dev/shm": Space(2 * free, free)}
     given = {"settings": {"nproc_per_node": nproc}}
-    node.check_says(status, say_bytes(free), check_shared_memory, **given)
+    node.check_says(status, format_bytes(free), check_shared_memory, **given)
 
 
 def test_no_shared_memory(node):
@@ -45,8 +46,8 @@ def test_no_shared_memory(node):
 
 def test_sizes_in_words():
     sizes = {0: "0 bytes", 64 * MIB: "64 MiB", 3 * GIB // 2: "1.5 GiB", 1023: "1023 bytes"}
-    assert {size: say_bytes(size) for size in sizes} == sizes
-    assert say_bytes(1010 * MIB) == "1010 MiB"
+    assert {size: format_bytes(size) for size in sizes} == sizes
+    assert format_bytes(1010 * MIB) == "1010 MiB"
 
 
 GROUP_FILES = {

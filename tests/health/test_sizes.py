@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 from plaunch.errors import UsageError
-from plaunch_health.sizes import read_size, say_size
+from plaunch.numbers import format_bytes
+from plaunch_health.sizes import read_size
 
 
 @pytest.mark.parametrize(
@@ -23,6 +24,6 @@ def test_what_is_no_size_is_refused_in_words(text):
 
 
 def test_sizes_are_said_as_people_do():
-    assert [say_size(n) for n in (0, 12 << 20, 3 << 29, 5000 << 40)] == [
+    assert [format_bytes(n) for n in (0, 12 << 20, 3 << 29, 5000 << 40)] == [
         *("0 bytes", "12 MiB", "1.5 GiB", "5000 TiB")
     ]

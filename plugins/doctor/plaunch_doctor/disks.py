@@ -6,8 +6,9 @@ import os
 from typing import TYPE_CHECKING
 
 from plaunch.doctor import Finding, Status
+from plaunch.numbers import format_bytes
 
-from plaunch_doctor.units import GIB, MIB, say_bytes
+from plaunch_doctor.units import GIB, MIB
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,7 +68,7 @@ def _check_folder(
         return Finding(
             Status.PROBLEM, what, f"{folder}: {error.strerror}", "make it, or give another folder"
         )
-    said = f"{folder} has {say_bytes(space.free)} free of {say_bytes(space.total)}"
+    said = f"{folder} has {format_bytes(space.free)} free of {format_bytes(space.total)}"
     if purpose:
         said += f" ({purpose})"
     if space.free == 0 or space.files == 0:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from plaunch.doctor import Finding, Status
+from plaunch.numbers import format_bytes
 
 from plaunch_doctor.capacity import find_rooms
 from plaunch_doctor.machine import UNLIMITED
-from plaunch_doctor.units import say_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,7 +80,7 @@ def check_core_files(context: NodeContext) -> Iterator[Finding]:
         said = f"crashes are handed to {pattern[1:].split(' ')[0]}"
     else:
         said = (
-            f"up to {'any size' if soft == UNLIMITED else say_bytes(soft)} for each worker that "
+            f"up to {'any size' if soft == UNLIMITED else format_bytes(soft)} for each worker that "
             f"crashes, at {pattern or 'core'!r}"
         )
     yield Finding(Status.OK, "core files", said)
@@ -92,7 +92,9 @@ def check_locked_memory(context: NodeContext) -> Iterator[Finding]:
     soft, _ = context.machine.limit("RLIMIT_MEMLOCK")
     if not devices:
         return
-    said = f"limit {_say(soft) if soft == UNLIMITED else say_bytes(soft)}, {len(devices)} device(s)"
+    said = (
+        f"limit {_say(soft) if soft == UNLIMITED else format_bytes(soft)}, {len(devices)} device(s)"
+    )
     if soft == UNLIMITED:
         yield Finding(Status.OK, "locked memory", said)
     else:

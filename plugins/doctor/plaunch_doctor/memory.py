@@ -6,9 +6,10 @@ import os
 from typing import TYPE_CHECKING
 
 from plaunch.doctor import Finding, Status
+from plaunch.numbers import format_bytes
 
 from plaunch_doctor.capacity import group_files
-from plaunch_doctor.units import GIB, MIB, say_bytes
+from plaunch_doctor.units import GIB, MIB
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,9 +36,9 @@ def check_shared_memory(context: NodeContext) -> Iterator[Finding]:
         )
         return
     space = context.machine.space(folder)
-    said = f"{say_bytes(space.free)} free of {say_bytes(space.total)} in /dev/shm"
+    said = f"{format_bytes(space.free)} free of {format_bytes(space.total)} in /dev/shm"
     advice = (
-        f"make it {say_bytes(max(nproc * SHARED_GOOD, GIB))} or more: docker run --ipc=host or "
+        f"make it {format_bytes(max(nproc * SHARED_GOOD, GIB))} or more: docker run --ipc=host or "
         "--shm-size, in Kubernetes an emptyDir with medium: Memory at /dev/shm; remove files that "
         "dead jobs left there"
     )
@@ -65,12 +66,14 @@ def check_memory(context: NodeContext) -> Iterator[Finding]:
         if colon and rest.split() and rest.split()[0].isdecimal()
     }
     free = info.get("MemAvailable", _HUGE)
-    said = [f"{say_bytes(free)} available of {say_bytes(info.get('MemTotal', 0))}"]
+    said = [f"{format_bytes(free)} available of {format_bytes(info.get('MemTotal', 0))}"]
     if free == _HUGE:
         said = ["the system does not report how much is available"]
     for limit, used in _limits(context):
         if limit < _HUGE:
-            said.append(f"the control group allows {say_bytes(limit)}, {say_bytes(used)} used")
+            said.append(
+                f"the control group allows {format_bytes(limit)}, {format_bytes(used)} used"
+            )
             free = min(free, max(limit - used, 0))
     needed = nproc * WORKER_MEMORY
     short = free < needed
@@ -78,7 +81,7 @@ def check_memory(context: NodeContext) -> Iterator[Finding]:
         Status.WARNING if short else Status.OK,
         "memory",
         "; ".join(said),
-        f"{nproc} worker(s) that import torch need about {say_bytes(needed)}: give the job more "
+        f"{nproc} worker(s) that import torch need about {format_bytes(needed)}: give the job more "
         "memory, or start fewer workers"
         if short
         else "",

@@ -7,8 +7,9 @@ import tempfile
 from typing import TYPE_CHECKING
 
 from plaunch.doctor import Finding, Status
+from plaunch.numbers import format_bytes
 
-from plaunch_health.sizes import MIB, read_size, say_size
+from plaunch_health.sizes import MIB, read_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,7 +53,7 @@ class DiskCheck:
         try:
             free = _free(folder)
             if free < floor:
-                said = f"{folder} has {say_size(free)} free, less than {say_size(floor)}"
+                said = f"{folder} has {format_bytes(free)} free, less than {format_bytes(floor)}"
                 return Finding(Status.PROBLEM, _WHAT, said, advice)
             with tempfile.NamedTemporaryFile(prefix=".plaunch-", dir=folder) as file:
                 file.write(_SAMPLE)
@@ -61,7 +62,7 @@ class DiskCheck:
         except OSError as error:
             said = f"{folder} cannot be written to: {error.strerror or error}"
             return Finding(Status.PROBLEM, _WHAT, said, advice)
-        return Finding(Status.OK, _WHAT, f"{folder} has {say_size(free)} free")
+        return Finding(Status.OK, _WHAT, f"{folder} has {format_bytes(free)} free")
 
 
 def _existing(folder: str) -> str:

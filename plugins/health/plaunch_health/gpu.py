@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from plaunch.doctor import Finding, Status
+from plaunch.numbers import format_bytes
 
-from plaunch_health.sizes import MIB, say_size
+from plaunch_health.sizes import MIB
 from plaunch_health.waiting import Patience
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ class GpuCheck:
                 yield Finding(Status.WARNING, _WHAT, text, _RESET)
         self._listen(devices)
         self._devices = devices
-        used = ", ".join(say_size(device.memory) for device in devices)
+        used = ", ".join(format_bytes(device.memory) for device in devices)
         yield Finding(
             Status.OK, _WHAT, f"{len(devices)} devices" + (f", {used} in use" if used else "")
         )
@@ -210,8 +211,8 @@ class GpuCheck:
             yield Finding(
                 Status.PROBLEM,
                 _WHAT,
-                f"{device.name} has {say_size(used)} in use, {say_size(device.memory)} at the "
-                "start",
+                f"{device.name} has {format_bytes(used)} in use, "
+                f"{format_bytes(device.memory)} at the start",
                 "end what uses it (nvidia-smi); earlier workers may have left processes behind",
             )
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from plaunch.control_groups import group_paths
 from plaunch.doctor import Finding, Status
+from plaunch.numbers import format_bytes
 
-from plaunch_health.sizes import read_size, say_size
+from plaunch_health.sizes import read_size
 from plaunch_health.waiting import Patience
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class MemoryCheck:
         if memory is None:
             yield Finding(Status.OK, _WHAT, "the system does not say how much is available")
             return
-        said = f"{say_size(memory.available)} available of {say_size(memory.whole)}"
+        said = f"{format_bytes(memory.available)} available of {format_bytes(memory.whole)}"
         trouble = self._trouble(memory)
         if self._at_start is None:
             self._at_start = memory.available
@@ -77,10 +78,10 @@ class MemoryCheck:
     def _trouble(self, memory: Memory) -> str:
         floor = int(memory.whole * _FLOOR) if self._floor is None else self._floor
         if memory.available < floor:
-            return f"less than {say_size(floor)}"
+            return f"less than {format_bytes(floor)}"
         gone = 0 if self._at_start is None else self._at_start - memory.available
         if gone > memory.whole * _SLACK:
-            return f"{say_size(gone)} less than at the start"
+            return f"{format_bytes(gone)} less than at the start"
         return ""
 
 

@@ -1,4 +1,4 @@
-"""Sizes as users write them, and as messages do."""
+"""Sizes as users write them."""
 
 from __future__ import annotations
 
@@ -28,11 +28,3 @@ def read_size(text: str, check: str) -> int:
             "write a size such as 500M, 8G or 1.5T"
         )
     return size
-
-
-def say_size(size: int) -> str:
-    """A size as people write it: 64 MiB, 1.5 GiB."""
-    for unit, name in ((1 << 40, "TiB"), (GIB, "GiB"), (MIB, "MiB"), (1 << 10, "KiB")):
-        if size >= unit:
-            return f"{size / unit:.3g} {name}" if size < 1000 * unit else f"{size // unit} {name}"
-    return f"{size} bytes"
