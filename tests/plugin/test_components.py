@@ -227,6 +227,52 @@ def test_streams_finish_for_as_long_as_something_is_shown(
     assert record.getMessage().startswith(f"{WHO} has not returned from finish")
 
 
+class WithSinks(LogsSpecs):
+    root_log_dir = None
+
+    def __init__(self, open_one):
+        super().__init__()
+        self._open_one = open_one
+
+    def reify(self, envs):
+        return LogsDest(dict.fromkeys(envs, ""), dict.fromkeys(envs, ""))
+
+    def open_sink(self, local_rank, stream):
+        return self._open_one(local_rank, stream)
+
+
+class TakesAll:
+    def write(self, data):
+        pass
+
+    def close(self):
+        pass
+
+
+def test_sinks_are_opened_for_both_streams_of_every_rank() -> None:
+    asked = []
+
+    def open_one(local_rank, stream):
+        asked.append((local_rank, stream))
+        return TakesAll()
+
+    specs = BoundedLogsSpecs(WithSinks(open_one), WHO, never)
+    streams = specs.open_streams(specs.reify({0: {}, 1: {}}), 2, prefixes={0: "", 1: ""})
+    for rank in range(2):
+        assert None not in streams.child_fds(rank)
+    streams.finish()
+    assert asked == [(0, "stdout"), (0, "stderr"), (1, "stdout"), (1, "stderr")]
+
+
+def test_a_sink_whose_opening_does_not_return_is_named(monkeypatch, gate) -> None:
+    monkeypatch.setattr(components, "START_BOUND", 0.01)
+    specs = BoundedLogsSpecs(WithSinks(lambda *_: gate.wait(BOUND)), WHO, never)
+    streams = specs.open_streams(specs.reify({0: {}}), 1, prefixes={0: ""})
+    with pytest.raises(PluginError, match=f"{re.escape(WHO)} has not returned from open_sink"):
+        streams.child_fds(0)
+    streams.finish()
+
+
 # --- both -----------------------------------------------------------------------------------------
 
 CALLS = {

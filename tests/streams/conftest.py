@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from helpers.gates import gate as gate
 from helpers.notices import Recorded
 
 

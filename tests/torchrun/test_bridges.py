@@ -12,6 +12,7 @@ from plaunch.plugin.registry import LOGS_SPECS, RENDEZVOUS
 from plaunch.process.streams.logs import LogsDest, LogsSpecs
 from plaunch.process.streams.std import Std
 from plaunch.rendezvous import RendezvousHandler, RendezvousParameters
+from plaunch_torchrun.bridges import TorchLogsSpecs
 
 from helpers.programs import run_python
 
@@ -30,6 +31,22 @@ def test_a_logs_spec_of_torchruns_is_one_of_ours(manager) -> None:
     specs = manager.get(LOGS_SPECS, "acme-flat")
     assert issubclass(specs, LogsSpecs)
     assert specs.__name__ == "FlatLogsSpecs"
+
+
+def test_sinks_of_a_logs_spec_of_torchruns_are_opened() -> None:
+    opened = []
+
+    class WithSinks:
+        root_log_dir = None
+
+        def open_sink(self, local_rank, stream):
+            opened.append((local_rank, stream))
+
+    specs = TorchLogsSpecs(WithSinks())
+    dest = LogsDest({0: ""}, {0: ""})
+    streams = specs.open_streams(dest, 1, prefixes={0: ""}, capture_stderr=False)
+    assert streams.child_fds(0) == (None, None)
+    assert opened == [(0, "stdout"), (0, "stderr")]
 
 
 STREAMS = {

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from plaunch.errors import PluginError
 from plaunch.plugin.calls import NotReturnedError, bounded_call, one_line
 from plaunch.process.stopping.signals import SignalAction
-from plaunch.process.streams.logs import LogsSpecs, open_streams
+from plaunch.process.streams.logs import LogsSpecs, has_sinks, open_streams
 from plaunch.threads import BoundedCall
 
 if TYPE_CHECKING:
@@ -155,6 +155,10 @@ class BoundedLogsSpecs(Bounded):
         Raises:
             PluginError: as for any method, or it returns something else.
         """
+        if has_sinks(self._component):
+            options["open_sink"] = bounded_method(
+                self._who, "open_sink", self._component.open_sink, self._is_unwanted
+            )
         open_them = partial(open_streams, self._component, dest, nprocs, **options)
         its = getattr(self._component, "open_streams", None)
         if its is None or getattr(its, "__func__", None) is LogsSpecs.open_streams:

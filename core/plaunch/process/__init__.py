@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from plaunch.process.stopping.signals import SignalPolicy as SignalPolicy
     from plaunch.process.stopping.signals import parse_signals as parse_signals
     from plaunch.process.streams.api import OutputCounts as OutputCounts
+    from plaunch.process.streams.api import Sink as Sink
     from plaunch.process.streams.api import Streams as Streams
     from plaunch.process.streams.logs import LogsDest as LogsDest
     from plaunch.process.streams.logs import LogsSpecs as LogsSpecs
@@ -76,7 +77,7 @@ __getattr__, __dir__, __all__ = attach(
         ".failures.child_failed": "ChildFailedError",
         ".failures.failure": "ProcessFailure describe_exit",
         ".contexts.forked": "become_worker",
-        ".streams.api": "OutputCounts Streams",
+        ".streams.api": "OutputCounts Sink Streams",
         ".streams.logs": "LogsDest LogsSpecs",
         ".stopping.signals": (
             "DEFAULT_SIGNALS SignalAction SignalException SignalPolicy parse_signals"

@@ -176,12 +176,12 @@ def _streams(snapshot: Snapshot, counters: Counters) -> Iterator[Metric]:
     yield _counter("plaunch_tee_bytes", "Bytes of output read from workers.", output.read_bytes)
     yield _gauge(
         "plaunch_tee_lag_bytes",
-        "Bytes of output that wait for the console.",
+        "Bytes of output that wait for the console or a sink.",
         output.lag_bytes,
     )
     yield _counter(
         "plaunch_tee_dropped_lines",
-        "Lines of output that neither the console nor the disk could take.",
+        "Lines of output that the console, a sink or the disk could not take.",
         output.dropped_lines,
     )
     yield _counter("plaunch_events", "Events of this agent.", counters.events)

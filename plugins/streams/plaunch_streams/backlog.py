@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import deque
 from contextlib import suppress
@@ -44,6 +45,7 @@ class Backlog:
         memory_limit: bytes that may wait in memory.
         open_file: opens a file without a name.
         pwrite: writes to it, as `os.pwrite` does.
+        limit: bytes that may wait in all; of more, the oldest files are dropped.
     """
 
     def __init__(
@@ -51,10 +53,13 @@ class Backlog:
         memory_limit: int = MEMORY_LIMIT,
         open_file: Callable[[], IO[bytes]] = _open_unlinked_file,
         pwrite: Callable[[int, memoryview, int], int] = os.pwrite,
+        *,
+        limit: float = math.inf,
     ) -> None:
         self.size = 0  # bytes
         self.dropped_lines = 0  # in all, over the life of this object
         self._memory_limit = memory_limit
+        self._limit = limit
         self._open_file = open_file
         self._pwrite = pwrite
         self._segments: deque[_Segment] = deque()  # the older part; something is unread in each
@@ -66,11 +71,12 @@ class Backlog:
         self._blocks.append(data)
         self._in_memory += len(data)
         self.size += len(data)
-        if self._in_memory <= self._memory_limit or self._move_to_disk():
-            return
-        while self._in_memory > self._memory_limit // 2:
-            block = self._take_block()
-            self.dropped_lines += block.count(b"\n")
+        if self._in_memory > self._memory_limit and not self._move_to_disk():
+            while self._in_memory > self._memory_limit // 2:
+                block = self._take_block()
+                self.dropped_lines += block.count(b"\n")
+        while self.size > self._limit and self._segments:
+            self.dropped_lines += self._close_oldest()
 
     def take(self, size: int) -> bytes:
         """Take the oldest data: about `size` bytes, up to a line end if there is one.

@@ -8,28 +8,20 @@ import errno
 import os
 import select
 import sys
-import threading
 import time
 from typing import TYPE_CHECKING
 
-from plaunch.threads import start_thread
-
-from plaunch_streams.backlog import Backlog
+from plaunch_streams.writer import Writer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TextIO
 
+    from plaunch_streams.backlog import Backlog
     from plaunch_streams.notices import Notices
 
-SLICE = 64 << 10  # bytes of one write
-SLOW_SLICE = 4 << 10  # bytes of one write to a console that makes us wait
-SLOW_WRITE = 0.05  # seconds
 
-_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-
-
-class Console:
+class Console(Writer):
     """One of the launcher's own output streams, shown to a user who may be slow.
 
     `put` never blocks on the console. What the console cannot take waits in a `Backlog`; when even
@@ -46,6 +38,11 @@ class Console:
         clock: monotonic seconds.
     """
 
+    kind = "console"
+    too_slow = "the console was too slow, the disk is full"
+    no_room = "no disk space is left to buffer it"
+    full = "is a file that cannot grow"
+
     def __init__(
         self,
         fd: int,
@@ -56,38 +53,12 @@ class Console:
         write: Callable[[int, bytes], int] = os.write,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__(label, notices, backlog=backlog, clock=clock)
         self._fd = fd
-        self._label = label
-        self._notices = notices
-        self._write = write
-        self._clock = clock
+        self._write_to = write
         self.is_terminal = os.isatty(fd)
-        # When the console took something last, or was first given it, on the clock; 0 before.
-        self.last_progress = 0.0
-        self._thread: threading.Thread | None = None
-        # All below is guarded by this condition, which also wakes the thread.
-        self._changed = threading.Condition()
-        self._backlog = backlog or Backlog()
-        self._in_hand = b""  # the oldest part, which the thread writes
-        self._taken = 0  # bytes of it that the console has taken
-        self._said_lines = 0  # of those the backlog has dropped, with a line in their place
-        self._has_warned = False  # that the backlog drops lines
-        self._lost_lines = 0  # refused by a console that is a file on a full disk
-        self._owner: object = None  # whose line is unfinished on the console
+        self._owner: object = None  # whose line is unfinished, in what waits
         self._owner_is_raw = False
-        self._at_line_start = True  # of what was written, unlike `_owner`, which is about the queue
-        self._is_broken = False
-        self._is_closing = False
-
-    @property
-    def waiting_bytes(self) -> int:
-        """Bytes that are not shown yet; any thread may look, and sees that of a moment ago."""
-        return len(self._in_hand) - self._taken + self._backlog.size
-
-    @property
-    def missing_lines(self) -> int:
-        """Lines that will not be shown: neither the console nor the disk could take them."""
-        return self._backlog.dropped_lines + self._lost_lines
 
     def put(self, data: bytes, owner: object, *, is_raw: bool = False, shown: int = 0) -> None:
         r"""Add `data` of `owner` to what is shown; never blocks.
@@ -113,113 +84,29 @@ class Console:
                 return
             self._owner = None if data.endswith(b"\n") else owner
             self._owner_is_raw = is_raw
-            self._backlog.append(data)
-            self._warn_of_drops()
-            self._changed.notify_all()
+            self._append(data)
 
-    def _warn_of_drops(self) -> None:
-        if self._backlog.dropped_lines and not self._has_warned:
-            self._has_warned = True
+    def _write(self, data: bytes) -> int:
+        try:
+            return self._write_to(self._fd, data)
+        except BlockingIOError:  # someone who shares the console made it non-blocking
+            poll = select.poll()
+            poll.register(self._fd, select.POLLOUT)
+            poll.poll()
+            return 0
+
+    def _report_rest(self) -> None:
+        with self._changed:
+            size = self.waiting_bytes
+            lines = self._in_hand.count(b"\n", self._taken) + self._backlog.count_lines()
+        if size:  # else all was shown, and the thread has not ended yet
+            # The thread keeps it and goes on trying for as long as this process lives.
             self._warn(
-                "does not accept the workers' output fast enough, and no disk space is left to "
-                "buffer it: the oldest lines are dropped"
+                f"takes no more output; workers' output that is not shown: {size} bytes, {lines} "
+                "lines"
             )
 
-    def start(self) -> None:
-        """Start the thread; what was put before is shown now."""
-        thread = threading.Thread(
-            target=self._run, name=f"plaunch-console-{self._label}", daemon=True
-        )
-        start_thread(thread)
-        self._thread = thread
-
-    def _run(self) -> None:
-        size = SLICE
-        while data := self._next(size):
-            started = self._clock()
-            try:
-                written = self._write(self._fd, data)
-            except BlockingIOError:  # someone who shares the console made it non-blocking
-                poll = select.poll()
-                poll.register(self._fd, select.POLLOUT)
-                poll.poll()
-                size = SLOW_SLICE
-                continue
-            except OSError as error:
-                self._handle_error(error)
-                continue
-            with self._changed:
-                self._taken += written
-                self._at_line_start = data[written - 1 : written] == b"\n"
-                self.last_progress = self._clock()
-            # Small writes to a slow console, so that `close` can tell slow from stuck.
-            size = SLOW_SLICE if self._clock() - started > SLOW_WRITE else SLICE
-
-    def _next(self, size: int) -> bytes:
-        """Wait for what is to be written next, `size` bytes at most; empty when all is over."""
-        with self._changed:
-            while self._taken == len(self._in_hand):
-                unsaid = self._backlog.dropped_lines - self._said_lines
-                if unsaid:
-                    self._said_lines += unsaid
-                    self._in_hand = (b"" if self._at_line_start else b"\n") + (
-                        b"plaunch: lines missing here: %d "
-                        b"(the console was too slow, the disk is full)\n" % unsaid
-                    )
-                elif self._backlog.size:
-                    self._in_hand = self._backlog.take(SLICE)
-                    self._warn_of_drops()
-                elif self._is_closing:
-                    return b""
-                else:
-                    self._changed.wait()
-                    continue
-                self._taken = 0
-                self.last_progress = self._clock()
-            # Others write to this console too (the launcher's log, inherited streams): what they
-            # say in between must not land inside a line.
-            end = self._taken + size
-            if end < len(self._in_hand):
-                end = self._in_hand.rfind(b"\n", self._taken, end) + 1 or end
-            return self._in_hand[self._taken : end]
-
-    def _handle_error(self, error: OSError) -> None:
-        with self._changed:
-            lines = self._in_hand.count(b"\n", self._taken) or 1
-            self._taken = len(self._in_hand)
-            if error.errno in _DISK_FULL:
-                if not self._lost_lines:
-                    self._warn(
-                        f"is a file that cannot grow ({os.strerror(error.errno)}): the workers' "
-                        "output is missing there until it can"
-                    )
-                self._lost_lines += lines
-                return
-            self._is_broken = True
-            self._backlog.clear()
-            self._said_lines = self._backlog.dropped_lines
-            self._warn(
-                f"cannot be written to any more ({error.strerror or error}): the workers' output "
-                "for it is discarded from now on; the job goes on"
-            )
-
-    def close(self, timeout: float, is_escalated: Callable[[], bool] = lambda: False) -> None:
-        """Wait until everything is shown, and end the thread.
-
-        Waits as long as the console takes something at least every `timeout` seconds, unless
-        `is_escalated` becomes true. What is left then is reported; the thread keeps it and goes on
-        trying for as long as this process lives.
-        """
-        with self._changed:
-            self._is_closing = True
-            self._changed.notify_all()
-        asked = self._clock()
-        while self._thread is not None and self._thread.is_alive():
-            waited = self._clock() - max(asked, self.last_progress)
-            if waited >= timeout or is_escalated():
-                self._report_rest()
-                return
-            self._thread.join(min(timeout - waited, 0.1))  # short turns: an escalation wakes nobody
+    def _report_missing(self) -> None:
         if self._backlog.dropped_lines:
             self._warn(
                 "was too slow and the disk was full; total lines of the workers' output dropped: "
@@ -229,19 +116,6 @@ class Console:
             self._warn(
                 f"could not grow; lines of the workers' output missing there: {self._lost_lines}"
             )
-
-    def _report_rest(self) -> None:
-        with self._changed:
-            size = self.waiting_bytes
-            lines = self._in_hand.count(b"\n", self._taken) + self._backlog.count_lines()
-        if size:  # else all was shown, and the thread has not ended yet
-            self._warn(
-                f"takes no more output; workers' output that is not shown: {size} bytes, {lines} "
-                "lines"
-            )
-
-    def _warn(self, what: str) -> None:
-        self._notices.warn("%s %s", self._label, what)
 
 
 def find_replaced(name: str, fd: int) -> TextIO | None:

@@ -6,8 +6,14 @@ import errno
 import fcntl
 import os
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
-from plaunch.errors import LogDirectoryError, PlaunchError
+from plaunch.errors import LogDirectoryError, PlaunchError, PluginError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from plaunch.process import Sink
 
 PIPE_SIZE = 1 << 20  # bytes that a worker can write while the launcher does not get to run
 
@@ -34,6 +40,32 @@ def open_log(path: str, label: str) -> int:
             f"cannot open {path!r} for {label}: {error.strerror}; check the log directory and its "
             "permissions"
         ) from error
+
+
+def open_sink(open_its: Callable[[int, str], Sink | None], rank: int, stream: str) -> Sink | None:
+    """What a logs spec opens for a stream, if anything.
+
+    Raises:
+        PlaunchError: as the logs spec says.
+        PluginError: it has failed, or returns something else.
+        StreamsError: too many descriptors are open.
+    """
+    label = f"{stream} of local rank {rank}"
+    try:
+        sink = open_its(rank, stream)
+    except PlaunchError:
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            raise _too_many(label, error) from error
+        raise PluginError(
+            f"the logs spec cannot open a sink for {label}: {type(error).__name__}: {error}"
+        ) from error
+    if sink is None or all(callable(getattr(sink, name, None)) for name in ("write", "close")):
+        return sink
+    raise PluginError(
+        f"the logs spec returned {sink!r} from open_sink for {label}, which has no write and close"
+    )
 
 
 def open_pipe(label: str, *, is_large: bool) -> tuple[int, int]:

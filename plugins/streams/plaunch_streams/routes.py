@@ -72,3 +72,13 @@ def outliving(route: Route) -> Route:
     if not route.file:
         return Route(Way.INHERIT)
     return Route(Way.FILE, file=route.file, is_shown=False, tail=route.file)
+
+
+def through_sink(route: Route, *, keeps_file: bool) -> Route:
+    """The same for a stream that a sink of the logs spec takes: always through the launcher.
+
+    The sink takes the place of the file, unless the file is to be kept as well.
+    """
+    file = route.file if keeps_file else ""
+    way = Way.TEE if route.way is Way.TEE else Way.CAPTURE
+    return Route(way, file, route.is_shown, route.tail)

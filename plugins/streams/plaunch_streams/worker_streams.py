@@ -13,7 +13,13 @@ from plaunch.process import OutputCounts
 from plaunch.values import Record
 
 from plaunch_streams.console import Console, find_replaced, text_writer
-from plaunch_streams.descriptors import close_quietly, open_log, open_pipe, open_terminal
+from plaunch_streams.descriptors import (
+    close_quietly,
+    open_log,
+    open_pipe,
+    open_sink,
+    open_terminal,
+)
 from plaunch_streams.last_lines import Ring, read_last_lines
 from plaunch_streams.lines import (
     TIME_MACRO,
@@ -24,7 +30,7 @@ from plaunch_streams.lines import (
 )
 from plaunch_streams.notices import Notices
 from plaunch_streams.reader import FollowedFile, Reader, Source
-from plaunch_streams.routes import Route, Way, choose_route, outliving
+from plaunch_streams.routes import Route, Way, choose_route, outliving, through_sink
 from plaunch_streams.sinks import FileSink, RawToConsole, SizeKeeper
 
 if TYPE_CHECKING:
@@ -32,6 +38,11 @@ if TYPE_CHECKING:
     from typing import TextIO
 
     from plaunch.process import LogsDest
+    from plaunch.process import Sink as LogSink
+
+    from plaunch_streams.log_sinks import LogSinkWriter
+    from plaunch_streams.sinks import Sink
+    from plaunch_streams.writer import Writer
 
 FINISH_TIMEOUT = 5.0  # seconds without progress
 _CATCH_UP_TIMEOUT = 0.2  # seconds; as a rule less than a millisecond, unless a file system hangs
@@ -84,7 +95,10 @@ class WorkerStreams:
             and `sys.stderr`, where that is something else.
         stderr_fd: the console for stderr; a terminal gets each worker a pseudo-terminal.
         keeps_daemons: whether something may be left that writes when the launcher is gone. No
-            stream passes through a pipe of the launcher then, so that `capture_stderr` is nothing.
+            stream passes through a pipe of the launcher then, so that `capture_stderr` is nothing,
+            and no sinks are opened.
+        open_sink: opens the sink of a stream, given the local rank and "stdout" or "stderr"; None
+            stands for no sink.
     """
 
     def __init__(
@@ -99,8 +113,10 @@ class WorkerStreams:
         stdout_fd: int = 1,
         stderr_fd: int = 2,
         keeps_daemons: bool = False,
+        open_sink: Callable[[int, str], LogSink | None] | None = None,
     ) -> None:
         self._prefixes = prefixes
+        self._open_its_sink = None if keeps_daemons else open_sink
         self._notices = Notices()
         captures = capture_stderr and not keeps_daemons
 
@@ -121,6 +137,7 @@ class WorkerStreams:
         self._child_ends: list[int] = []
         self._sources: list[Source] = []
         self._consoles: dict[object, Console] = {}  # those that something is shown on
+        self._log_sinks: list[LogSinkWriter] = []
         self._matches: dict[str, FileSink] = {}  # for the filtered lines, by the stream's name
         self._last_lines: dict[int, Callable[[], list[str]]] = {}  # of stderr, by local rank
         self._reader: Reader | None = None
@@ -136,12 +153,16 @@ class WorkerStreams:
         Raises:
             LogDirectoryError: a log file cannot be opened.
             StreamsError: too many descriptors are open.
+            PluginError: a sink cannot be opened.
         """
         return self._connect(self._stdout, local_rank), self._connect(self._stderr, local_rank)
 
     def _connect(self, stream: _Stream, rank: int) -> int | None:
         route = stream.routes[rank]
         label = f"{stream.name} of local rank {rank}"
+        writer = None
+        if self._open_its_sink is not None:
+            route, writer = self._add_sink(self._open_its_sink, route, rank, stream.name)
         if route.way is Way.INHERIT:
             return None
         if route.way is Way.FILE:
@@ -151,9 +172,11 @@ class WorkerStreams:
                 start = os.fstat(fd).st_size
                 self._last_lines[rank] = partial(read_last_lines, route.file, start)
             return fd
-        source, child_end = self._open_source(stream, route, label)
+        source, child_end = self._open_source(stream, route, label, is_large=writer is not None)
         self._sources.append(source)
         self._child_ends.append(child_end)
+        if writer is not None:
+            source.add(writer)
         if stream is self._stderr:
             ring = Ring()
             source.add(ring)
@@ -165,6 +188,24 @@ class WorkerStreams:
         elif route.is_shown and (console := self._console(stream)):
             source.add(RawToConsole(console))
         return child_end
+
+    def _add_sink(
+        self,
+        open_its: Callable[[int, str], LogSink | None],
+        route: Route,
+        rank: int,
+        stream: str,
+    ) -> tuple[Route, Sink | None]:
+        """The way of a stream that the logs spec may have a sink for, and what feeds that."""
+        sink = open_sink(open_its, rank, stream)
+        if sink is None:
+            return route, None
+        from plaunch_streams.log_sinks import LogSinkWriter, ToLogSink  # noqa: PLC0415 - if any
+
+        writer = LogSinkWriter(sink, f"{stream} of local rank {rank}", self._notices)
+        self._log_sinks.append(writer)
+        route = through_sink(route, keeps_file=bool(getattr(sink, "keeps_file", False)))
+        return route, ToLogSink(writer)
 
     def _tee(self, stream: _Stream, source: Source, text: str) -> None:
         prefix = Prefix(text)
@@ -192,7 +233,9 @@ class WorkerStreams:
         self._consoles[key] = console
         return console
 
-    def _open_source(self, stream: _Stream, route: Route, label: str) -> tuple[Source, int]:
+    def _open_source(
+        self, stream: _Stream, route: Route, label: str, *, is_large: bool
+    ) -> tuple[Source, int]:
         if route.way is Way.CAPTURE and route.is_shown and os.isatty(stream.fd):
             try:
                 master, slave = open_terminal(stream.fd)
@@ -204,7 +247,7 @@ class WorkerStreams:
                 source = Source(master, label, self._notices)
                 source.add(SizeKeeper(stream.fd, master))
                 return source, slave
-        read_end, write_end = open_pipe(label, is_large=route.way is Way.TEE)
+        read_end, write_end = open_pipe(label, is_large=is_large or route.way is Way.TEE)
         return Source(read_end, label, self._notices), write_end
 
     def start(self) -> None:
@@ -226,8 +269,8 @@ class WorkerStreams:
                     self._tee(stream, file, self._prefixes[rank].replace(TIME_MACRO, ""))
         if not self._sources:
             return
-        for console in self._consoles.values():
-            console.start()
+        for writer in self._writers():
+            writer.start()
         reader = Reader(self._sources, shared=self._matches.values())
         reader.start()
         self._reader = reader
@@ -237,7 +280,7 @@ class WorkerStreams:
         return self._reader is not None
 
     def escalate(self) -> None:
-        """Let `finish`, also one in progress, not wait for a slow console.
+        """Let `finish`, also one in progress, not wait for a slow console or sink.
 
         May be called in a signal handler.
         """
@@ -246,18 +289,20 @@ class WorkerStreams:
     def finish(self, timeout: float = FINISH_TIMEOUT) -> None:
         """Pass on all that the workers have written, then close everything; once all have ended.
 
-        Somebody else who still holds a pipe is listened to for a moment only. A slow console is
-        waited for as long as it takes something at least every `timeout` seconds; what it does not
-        take is reported. Lines that did not fit on a full disk are reported. May be called again,
-        which does nothing, and without `start`.
+        Somebody else who still holds a pipe is listened to for a moment only. A slow console or
+        sink is waited for as long as it takes something at least every `timeout` seconds; what it
+        does not take is reported. Lines that did not fit on a full disk are reported. May be called
+        again, which does nothing, and without `start`.
         """
         if self._is_finished:
             return
         self._is_finished = True
         with ExitStack() as stack:  # last in, first out; and all of them, whatever interrupts one
             stack.callback(self._notices.flush, timeout=1.0)
-            for console in self._consoles.values():
-                stack.callback(console.close, timeout, lambda: self._is_escalated)
+            for writer in self._writers():
+                stack.callback(writer.close, timeout, lambda: self._is_escalated)
+            for writer in self._writers():  # all before any is waited for: they share the time
+                stack.callback(writer.ask_to_end)
             if self._reader is not None:
                 stack.callback(self._finish_reader, self._reader, timeout)
             else:  # never read: there was no start
@@ -291,14 +336,16 @@ class WorkerStreams:
 
     def counts(self) -> OutputCounts:
         """How much has passed until now."""
-        consoles = self._consoles.values()
+        writers = self._writers()
         return OutputCounts(
             0 if self._reader is None else self._reader.read_bytes,
-            sum(console.waiting_bytes for console in consoles),
-            sum(console.missing_lines for console in consoles),
+            sum(writer.waiting_bytes for writer in writers),
+            sum(writer.missing_lines for writer in writers),
         )
 
     def last_shown(self) -> float:
-        """When a console took something last, on the monotonic clock."""
-        consoles = self._consoles.values()
-        return max((console.last_progress for console in consoles), default=-math.inf)
+        """When a console or a sink took something last, on the monotonic clock."""
+        return max((writer.last_progress for writer in self._writers()), default=-math.inf)
+
+    def _writers(self) -> list[Writer]:
+        return [*self._consoles.values(), *self._log_sinks]

@@ -79,6 +79,8 @@ class TorchLogsSpecs(LogsSpecs):
     def __init__(self, specs: Any, *settings: Any) -> None:
         super().__init__(*settings)
         self._specs = specs
+        if hasattr(specs, "open_sink"):  # which torchrun does not call
+            self.open_sink = specs.open_sink  # type: ignore[method-assign]
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
         """Ask the object, and read its answer by attribute."""

@@ -14,13 +14,40 @@ class OutputCounts(NamedTuple):
 
     Args:
         read_bytes: bytes that were read from the workers.
-        lag_bytes: bytes that wait for the console.
-        dropped_lines: lines that neither the console nor the disk could take.
+        lag_bytes: bytes that wait for the console, or for a sink of the logs spec.
+        dropped_lines: lines that neither one of these nor the disk could take.
     """
 
     read_bytes: int = 0
     lag_bytes: int = 0
     dropped_lines: int = 0
+
+
+class Sink(Protocol):
+    """Takes what one worker writes to one stream; what `LogsSpecs.open_sink` opens.
+
+    It takes the place of the file that `LogsDest` names for the stream. If it has an attribute
+    `keeps_file` that is true, the launcher writes that file as well.
+
+    A sink has a thread of its own, which calls its methods one after the other. So it may take its
+    time, and never holds up the workers, the console or other sinks. What it cannot take yet waits
+    within limits; of more, the oldest lines are dropped, which a line in the output says. What is
+    missing is counted, and reported at the end.
+    """
+
+    def write(self, data: bytes) -> object:
+        """Take the next piece of the stream, at most 64 KiB, with whole lines where it can be.
+
+        What it raises is reported, the lines of the piece count as missing, and the sink gets no
+        more; except that after an `OSError` that says that the disk is full, it gets the next one.
+        """
+
+    def close(self) -> object:
+        """The stream is over; called once, also after an error.
+
+        Called when the worker has ended, or could not be started. A sink that takes nothing for
+        five seconds then is waited for no longer.
+        """
 
 
 class Streams(Protocol):
@@ -81,8 +108,8 @@ class Streams(Protocol):
     def last_shown(self) -> float:
         """When the console took something last, on the monotonic clock; `-math.inf` if never.
 
-        Called by any thread, at any time after `start`. A slow console may take long to show the
-        last of the output; meanwhile this shows that the launcher is alive.
+        Called by any thread, at any time after `start`. A slow console, or whatever else takes the
+        output, may take long for the last of it; meanwhile this shows that the launcher is alive.
         """
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import os
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from plaunch.process.streams.std import Std
@@ -13,7 +14,7 @@ from plaunch.values import Record
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from plaunch.process.streams.api import Streams
+    from plaunch.process.streams.api import Sink, Streams
 
     _AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
@@ -131,6 +132,17 @@ class LogsSpecs(abc.ABC):
         del run_id
         return None
 
+    def open_sink(self, local_rank: int, stream: str) -> Sink | None:
+        """Open what takes the output of a worker in the place of its file, if it is not a file.
+
+        Called for both streams of each rank, `"stdout"` and `"stderr"`, at each start of the
+        workers, after `reify`; a third party's on a thread, which is waited for a minute. What it
+        raises ends the launch. torchrun has no such step, and with `--keep-daemons` it is not
+        called either: workers write to the files of `reify` then. The default has no sinks.
+        """
+        del local_rank, stream
+        return None
+
     def open_streams(self, dest: LogsDest, nprocs: int, **options: Any) -> Streams:
         """Open what carries the workers' output to where `dest` says.
 
@@ -144,16 +156,24 @@ class LogsSpecs(abc.ABC):
                 `stdout_filters` and `stderr_filters`, substrings: teed lines that contain one are
                 also added to the file that `dest` names for that; `capture_stderr`, whether the
                 last lines of stderr are to be known; `keeps_daemons`, whether something may be left
-                that writes when the launcher is gone. There may be more in later versions.
+                that writes when the launcher is gone; `open_sink`, if this logs spec has sinks, in
+                the place of the method. There may be more in later versions.
 
         Raises:
             OSError: something cannot be opened.
         """
-        return _open_own(dest, nprocs, **options)
+        if has_sinks(self):
+            options.setdefault("open_sink", self.open_sink)
+        from plaunch.defaults import STREAMS, load_default  # noqa: PLC0415 - when workers start
+
+        streams: Streams = load_default(STREAMS)(dest, nprocs, **options)
+        return streams
 
     def close(self, succeeded: bool) -> None:
-        """Drop what is not worth keeping after the job; called once, at its end.
+        """Drop what is not worth keeping after the job, and finish the rest; called once.
 
+        The logs of a job that has failed may be finished as well, say compressed. Its failure
+        bundle is made at the same time, and has of them what it still finds in their files.
         A third party's is called on a thread, which is waited for a minute, or ten seconds after a
         signal has ended the job. What it raises changes nothing of how the job has ended. torchrun
         has no such step. The default keeps everything.
@@ -161,17 +181,16 @@ class LogsSpecs(abc.ABC):
         del succeeded
 
 
+def has_sinks(specs: Any) -> bool:
+    """Whether a logs spec opens sinks."""
+    its = getattr(specs, "open_sink", None)
+    return its is not None and getattr(its, "__func__", None) is not LogsSpecs.open_sink
+
+
 def open_streams(specs: LogsSpecs, dest: LogsDest, nprocs: int, **options: Any) -> Streams:
     """The streams that a logs spec opens; plaunch's own if it was written for torchrun."""
-    open_its = getattr(specs, "open_streams", _open_own)
+    open_its = getattr(specs, "open_streams", partial(LogsSpecs.open_streams, specs))
     streams: Streams = open_its(dest, nprocs, **options)
-    return streams
-
-
-def _open_own(dest: LogsDest, nprocs: int, **options: Any) -> Streams:
-    from plaunch.defaults import STREAMS, load_default  # noqa: PLC0415 - when workers start
-
-    streams: Streams = load_default(STREAMS)(dest, nprocs, **options)
     return streams
 
 

@@ -12,6 +12,7 @@ from plaunch.errors import UsageError
 from plaunch.process import LogsDest, LogsSpecs, OutputCounts, Std
 
 from plaunch_testing.conformance.plugin_suite import PluginSuite
+from plaunch_testing.conformance.surroundings import inherited
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -29,6 +30,7 @@ _SETTINGS: dict[str, _Streams] = {
     "a filter": {"tee": Std.ALL, "local_ranks_filter": {1}},
     "a filter of nobody here": {"tee": Std.ALL, "local_ranks_filter": {77}},
 }
+_PIECES = (b"a line\n", b"half of", b" a line\n\x00\xff", b"x" * (64 << 10))
 _EVERY = pytest.mark.parametrize("setting", _SETTINGS)
 
 
@@ -275,15 +277,39 @@ class LogsSpecsConformance(PluginSuite):
         self.call("the second close()", specs.close, True)
 
     def test_logs_of_a_failed_job_are_kept(self) -> None:
-        """In a folder that the user has named."""
+        """In a folder that the user has named; `close` may finish them, as in compressing them.
+
+        Each is still in its file then, or in one beside it whose name begins with the same.
+        """
         specs = self.create(log_dir=self.log_dir, redirects=Std.ALL)
         written = self.files_of(self.reify(specs, environments(2)))
         for path in written:
             with open(path, "a") as file:
                 file.write("what has happened\n")
-        specs.close(False)
-        gone = [path for path in written if not os.path.exists(path)]
+        self.call("close()", specs.close, False)
+        gone = [path for path in written if not is_kept(path)]
         assert not gone, f"it has removed {gone}"
+
+    @pytest.mark.parametrize("setting", ["redirects", "tee"])
+    def test_its_sinks_take_what_workers_write(self, setting: str) -> None:
+        """Those that it has, at each start of the workers; any bytes, or none."""
+        specs = self.create(log_dir=self.log_dir, **_SETTINGS[setting])
+        for attempt in range(2):
+            self.reify(specs, environments(2, attempt=attempt))
+            sinks = [
+                self.call("open_sink()", specs.open_sink, rank, stream)
+                for rank in range(2)
+                for stream in ("stdout", "stderr")
+            ]
+            found = inherited(self.files_before)
+            assert not found, f"workers inherit {found}"
+            for sink in sinks[:-1]:  # the last one gets nothing
+                if sink is not None:
+                    for piece in _PIECES:
+                        self.call("write()", sink.write, piece)
+            for sink in filter(None, sinks):
+                self.call("close()", sink.close)
+        self.call("close()", specs.close, True)
 
     def test_two_do_not_mix(self) -> None:
         """Several launches may run in one process."""
@@ -306,6 +332,12 @@ def open_streams(specs: LogsSpecs, dest: LogsDest) -> Streams:
         capture_stderr=True,
         keeps_daemons=False,
     )
+
+
+def is_kept(path: str) -> bool:
+    """Whether what was in a file is still in its folder, maybe in another form."""
+    folder, name = os.path.split(path)
+    return os.path.isdir(folder) and any(one.startswith(name) for one in os.listdir(folder))
 
 
 def environments(size: int, *, attempt: int = 0, node: int = 0) -> dict[int, dict[str, str]]:
