@@ -40,6 +40,27 @@ def test_last_lines(tmp_path, text, lines, most, expected):
     assert note == (f"the end; {left_out} bytes before it are left out" if left_out else "")
 
 
+@pytest.mark.parametrize(
+    ("files", "lines", "most", "expected"),
+    [
+        ([b"c\nd\n", b"a\nb\n"], 3, 100, b"b\nc\nd\n"),
+        ([b"c\nd\n", b"a\nb\n"], 2, 100, b"c\nd\n"),
+        ([b"d\n", b"c\n", b"a\nb\n"], 3, 100, b"b\nc\nd\n"),
+        ([b"", b"a\nb\n"], 1, 100, b"b\n"),
+        # a line that goes across
+        ([b"b\nc\n", b"0\na-"], 2, 100, b"a-b\nc\n"),
+        ([b"c\n", b"cut off\nb\n"], 5, 8, b"b\nc\n"),
+    ],
+)
+def test_a_log_that_rotates_goes_on_in_older_files(tmp_path, files, lines, most, expected):
+    for number, text in enumerate(files):
+        (tmp_path / (f"log.{number}" if number else "log")).write_bytes(text)
+    data, note = read_last_lines(str(tmp_path / "log"), lines, most)
+    assert data == expected
+    left_out = sum(map(len, files)) - len(expected)
+    assert note == (f"the end; {left_out} bytes before it are left out" if left_out else "")
+
+
 def test_what_is_no_regular_file_is_not_read(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("/etc/passwd")

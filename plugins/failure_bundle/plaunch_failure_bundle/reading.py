@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import stat
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _BLOCK = 1 << 16
 
@@ -20,7 +24,9 @@ def read_start(path: str, most: int) -> bytes:
 
 
 def read_last_lines(path: str, lines: int, most: int) -> tuple[bytes, str]:
-    """The last lines of a file, read from its end, and what was left out of it, in words.
+    """The last lines of a log, read from its end, and what was left out of it, in words.
+
+    A log that rotates goes on, towards its beginning, in `<path>.1`, `<path>.2` and so on.
 
     Args:
         path: the file.
@@ -30,18 +36,21 @@ def read_last_lines(path: str, lines: int, most: int) -> tuple[bytes, str]:
     Raises:
         OSError: it cannot be read, or is no regular file.
     """
-    with _open(path) as file:
-        size = begin = file.seek(0, os.SEEK_END)
-        blocks: list[bytes] = []
-        newlines = 0
-        while begin > 0 and size - begin < most and newlines <= lines:
-            begin = max(begin - _BLOCK, size - most, 0)
-            file.seek(begin)
-            # Of a file that has shrunk meanwhile, less comes.
-            blocks.insert(0, file.read(size - begin - sum(map(len, blocks))))
-            newlines += blocks[0].count(b"\n")
+    size = taken = newlines = 0
+    blocks: list[bytes] = []
+    for file in _open_all(path):
+        with file:
+            begin = file.seek(0, os.SEEK_END)
+            size += begin
+            while begin > 0 and taken < most and newlines <= lines:
+                end, begin = begin, max(begin - min(_BLOCK, most - taken), 0)
+                file.seek(begin)
+                # Of a file that has shrunk meanwhile, less comes.
+                blocks.insert(0, file.read(end - begin))
+                taken += end - begin
+                newlines += blocks[0].count(b"\n")
     data = b"".join(blocks)
-    if begin > 0 and newlines <= lines:
+    if taken < size and newlines <= lines:
         # Cut for its bytes: the first line is none, unless it is all that there is.
         data = data[data.find(b"\n", 0, len(data) - 1) + 1 :]
     end = len(data) - data.endswith(b"\n")
@@ -55,6 +64,16 @@ def read_last_lines(path: str, lines: int, most: int) -> tuple[bytes, str]:
     if left_out <= 0:
         return data, ""
     return data, f"the end; {left_out} bytes before it are left out"
+
+
+def _open_all(path: str) -> Iterator[BinaryIO]:
+    yield _open(path)
+    for number in itertools.count(1):
+        try:
+            older = _open(f"{path}.{number}")
+        except OSError:
+            return
+        yield older
 
 
 def _open(path: str) -> BinaryIO:

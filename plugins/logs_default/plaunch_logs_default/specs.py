@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from plaunch.doctor import DoctorContext, Finding
+    from plaunch.process import Sink
 
 _MAX_PATH = 3000  # bytes; the system takes 4096, of which our folders need some
 
@@ -66,6 +68,16 @@ class DefaultLogsSpecs(LogsSpecs):
         self._run_dir: str | None = None
         self._temporary: TemporaryFolder | None = None
         self._has_logs = False
+        self._rotation: tuple[int, int] | None = None
+        self._files: dict[tuple[str, int], str] = {}  # of the last start, by stream and rank
+
+    def rotate(self, size: int, kept: int) -> bool:
+        """Let the files of streams have at most `size` bytes each, and keep `kept` older ones.
+
+        The launcher writes these files then. False if no stream goes to a file.
+        """
+        self._rotation = size, kept
+        return self._root_log_dir != os.devnull and (_any(self._redirects) or _any(self._tee))
 
     @property
     def root_log_dir(self) -> str | None:
@@ -134,12 +146,34 @@ class DefaultLogsSpecs(LogsSpecs):
             ):
                 path = os.path.join(own, name) if own and stream in to_files[rank] else ""
                 paths[rank] = path if path or is_shown else os.devnull
+                self._files[name.removesuffix(".log"), rank] = path
                 if stream in teed[rank] and is_shown:
                     tee_paths[rank] = path or os.devnull
             error_file = os.path.join(own, "error.json") if own else ""
             dest.error_files[rank] = error_file or os.devnull
             env["TORCHELASTIC_ERROR_FILE"] = error_file
         return dest
+
+    def open_sink(self, local_rank: int, stream: str) -> Sink | None:
+        """The file of a stream, if files rotate.
+
+        Raises:
+            LogDirectoryError: the file cannot be opened.
+        """
+        path = self._files.get((stream, local_rank))
+        if self._rotation is None or not path:
+            return None
+        from plaunch_logs_default.rotating_file import RotatingFile  # noqa: PLC0415 - if asked for
+
+        try:
+            return RotatingFile(path, *self._rotation)
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise  # which is not the folder's fault
+            raise LogDirectoryError(
+                f"cannot open {path!r}: {error.strerror}; check the log directory and its "
+                "permissions"
+            ) from error
 
     def _to_files(self, local_ranks: Collection[int]) -> dict[int, Std]:
         """The streams of each rank that are redirected or teed, and so go to files."""
@@ -231,6 +265,10 @@ class DefaultLogsSpecs(LogsSpecs):
         if self._temporary is not None:
             self._run_dir = self._temporary.path
         return self._temporary is not None
+
+
+def _any(streams: Std | Mapping[int, Std]) -> bool:
+    return bool(streams) if isinstance(streams, int) else any(streams.values())
 
 
 def _create_rank_folder(path: str) -> None:

@@ -1,0 +1,83 @@
+"""A log file that does not grow beyond a size: the launcher writes it, and begins another one."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from contextlib import suppress
+
+
+class RotatingFile:
+    """The log file of one stream; begins another one before it has more than `size` bytes.
+
+    The older ones get a number: `stdout.log.1` is the newest of them. Together they are what the
+    worker has written, byte for byte. A file ends with a whole line where it can.
+
+    Args:
+        path: the file; what is there already stays, and counts.
+        size: bytes that a file has at most.
+        kept: how many older files are kept.
+
+    Raises:
+        OSError: the file cannot be opened.
+    """
+
+    def __init__(self, path: str, size: int, kept: int) -> None:
+        self._path = path
+        self._most = size
+        self._kept = kept
+        self._fd = -1
+        self._size = 0  # bytes in the file
+        self._open()
+
+    def write(self, data: bytes) -> None:
+        """Write `data` whole.
+
+        Raises:
+            OSError: it cannot be written; of the piece that did not fit nothing is in the file.
+        """
+        while data:
+            if self._fd < 0:
+                self._open()
+            room = self._most - self._size
+            end = len(data) if len(data) <= room else data.rfind(b"\n", 0, max(room, 0)) + 1
+            if not end and (room <= 0 or self._size):
+                self._rotate()
+                continue
+            end = end or room
+            self._write(data[:end])
+            data = data[end:]
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+
+    def _write(self, data: bytes) -> None:
+        done = 0
+        try:
+            while done < len(data):
+                done += os.write(self._fd, data[done:])
+        except OSError:
+            with suppress(OSError):
+                os.ftruncate(self._fd, self._size)
+            raise
+        self._size += done
+
+    def _rotate(self) -> None:
+        self.close()
+        older = [self._path, *(f"{self._path}.{number}" for number in range(1, self._kept + 1))]
+        for number in range(self._kept, 0, -1):
+            with suppress(FileNotFoundError):
+                os.replace(older[number - 1], older[number])
+        self._open()
+
+    def _open(self) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        fd = os.open(self._path, flags, 0o666)
+        if fd <= 2:  # the launcher was started without this stream; a worker must not find it
+            fd, given = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3), fd
+            os.close(given)
+        self._fd = fd
+        self._size = os.fstat(fd).st_size

@@ -1,0 +1,206 @@
+"""`--log-rotate`: the files, and what is said where it cannot be."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+from plaunch import LaunchConfig
+from plaunch.errors import LogDirectoryError, UsageError
+from plaunch.plugin import PluginContext
+from plaunch.process import Std
+from plaunch_logs_default import DefaultLogsSpecs, rotating_file
+from plaunch_logs_default.options import read_rotation
+from plaunch_logs_default.rotating_file import RotatingFile
+from plaunch_logs_default.rotation import plaunch_extensions
+
+from helpers.faults import raising
+from helpers.logs_specs import NoFiles
+
+ENVS = {"TORCHELASTIC_RUN_ID": "job", "TORCHELASTIC_RESTART_COUNT": "0"}
+
+
+# --- the option -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "meaning"),
+    [
+        ("100MB:5", (100 << 20, 5)),
+        ("1g:1000", (1 << 30, 1000)),
+        ("64KiB:1", (64 << 10, 1)),
+        ("65536 : 2", (64 << 10, 2)),
+    ],
+)
+def test_sizes_and_numbers(text, meaning):
+    assert read_rotation(text) == meaning
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "5", "100MB", "100MB:", ":5", "100MB:0", "1.5G:3", "1X:3", "-1M:3", "1M:1001", "MB:1"],
+)
+def test_other_forms_are_refused_with_the_right_one(text):
+    with pytest.raises(ValueError, match=r"is not SIZE:FILES, such as 100MB:5 or 1G:3"):
+        read_rotation(text)
+
+
+@pytest.mark.parametrize("text", ["63K:3", "0M:3", "9999999T:3"])
+def test_sizes_that_are_none(text):
+    with pytest.raises(ValueError, match="a size below 64K, or a very large one"):
+        read_rotation(text)
+
+
+# --- the files ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "stdout.log"
+
+
+def files(path):
+    """What is in the files, the oldest one first."""
+    found = path.parent.iterdir()
+    numbers = {one: 0 if one == path else int(one.suffix[1:]) for one in found}
+    return [one.read_bytes() for one in sorted(numbers, key=numbers.get, reverse=True)]
+
+
+@pytest.mark.parametrize(
+    ("pieces", "kept", "left"),
+    [
+        ([b"one\n", b"two\n"], 2, [b"one\ntwo\n"]),
+        ([b"one\n", b"two\n", b"3\n"], 2, [b"one\ntwo\n", b"3\n"]),
+        ([b"one\ntwo\nthree\nfour\n"], 5, [b"one\ntwo\n", b"three\n", b"four\n"]),
+        # only so many older ones stay
+        ([b"one\ntwo\nthree\nfour\n"], 1, [b"three\n", b"four\n"]),
+        # a line of the size of a file, and a longer one
+        ([b"1234567\n" * 2], 5, [b"1234567\n", b"1234567\n"]),
+        ([b"a\n", b"0123456789abcdef-\n"], 5, [b"a\n", b"01234567", b"89abcdef", b"-\n"]),
+        # a line that comes in pieces
+        ([b"one\n", b"tw", b"o\n3"], 5, [b"one\ntwo\n", b"3"]),
+    ],
+)
+def test_files_are_no_larger_and_end_with_lines(path, pieces, kept, left):
+    file = RotatingFile(str(path), 8, kept)
+    for piece in pieces:
+        file.write(piece)
+    file.close()
+    file.close()
+    assert files(path) == left
+
+
+def test_a_file_that_is_there_is_added_to(path):
+    path.write_bytes(b"before\n")
+    file = RotatingFile(str(path), 8, 2)
+    file.write(b"1\n")
+    file.close()
+    assert files(path) == [b"before\n", b"1\n"]
+
+
+def test_older_files_that_somebody_has_removed_are_not_missed(path):
+    file = RotatingFile(str(path), 4, 3)
+    file.write(b"one\ntwo\n333\n")
+    path.with_name("stdout.log.1").unlink()
+    path.unlink()
+    file.write(b"444\n")
+    file.close()
+    assert [one.name for one in sorted(path.parent.iterdir())] == ["stdout.log", "stdout.log.3"]
+
+
+def test_nothing_of_a_piece_that_does_not_fit_on_the_disk_is_left(path, monkeypatch):
+    write, room = os.write, [3]
+
+    def full(fd, data):
+        if not room[0]:
+            raise OSError(errno.ENOSPC, "full")
+        done = write(fd, data[: room[0]])
+        room[0] -= done
+        return done
+
+    file = RotatingFile(str(path), 100, 2)
+    monkeypatch.setattr(rotating_file.os, "write", full)
+    with pytest.raises(OSError, match="full"):
+        file.write(b"lost\n")
+    room[0] = 100
+    file.write(b"found\n")
+    file.close()
+    assert path.read_bytes() == b"found\n"
+
+
+def test_a_file_that_could_not_be_opened_is_tried_again(path, monkeypatch):
+    file = RotatingFile(str(path), 4, 2)
+    file.write(b"one\n")
+    with monkeypatch.context() as patched:
+        patched.setattr(rotating_file.os, "open", raising(OSError(errno.ENOSPC, "no inodes")))
+        with pytest.raises(OSError, match="no inodes"):
+            file.write(b"two\n")
+    file.write(b"333\n")
+    file.close()
+    assert files(path) == [b"one\n", b"333\n"]
+
+
+# --- the logs spec --------------------------------------------------------------------------------
+
+
+def test_only_streams_that_go_to_files_have_sinks(tmp_path):
+    specs = DefaultLogsSpecs(str(tmp_path), {0: Std.OUT}, {1: Std.ERR})
+    assert specs.open_sink(0, "stdout") is None
+    assert specs.rotate(1 << 20, 2)
+    dest = specs.reify({0: dict(ENVS), 1: dict(ENVS)})
+    keys = [(rank, stream) for rank in (0, 1) for stream in ("stdout", "stderr")]
+    opened = {key: specs.open_sink(*key) for key in keys}
+    assert [key for key, sink in opened.items() if sink] == [(0, "stdout"), (1, "stderr")]
+    assert os.path.exists(dest.stdouts[0])
+    assert os.path.exists(dest.stderrs[1])
+    for sink in filter(None, opened.values()):
+        sink.close()
+
+
+def test_a_file_that_cannot_be_opened_is_named(tmp_path):
+    specs = DefaultLogsSpecs(str(tmp_path), Std.OUT)
+    specs.rotate(1 << 20, 2)
+    dest = specs.reify({0: dict(ENVS)})
+    os.mkdir(dest.stdouts[0])
+    with pytest.raises(LogDirectoryError, match=r"stdout\.log': Is a directory"):
+        specs.open_sink(0, "stdout")
+
+
+def context(specs, **settings):
+    known = {**LaunchConfig(1, 1, 1).settings(), "logs_specs": specs, **settings}
+    return PluginContext("job", "default", "host", settings=known, options={"log_rotate": (1, 1)})
+
+
+def test_the_option_reaches_the_logs_spec(tmp_path, caplog):
+    specs = DefaultLogsSpecs(str(tmp_path), Std.OUT)
+    plaunch_extensions(context(specs))
+    dest = specs.reify({0: dict(ENVS)})
+    specs.open_sink(0, "stdout").close()
+    assert os.path.exists(dest.stdouts[0])
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize(
+    "specs",
+    [
+        None,
+        DefaultLogsSpecs("logs"),
+        DefaultLogsSpecs(os.devnull, Std.ALL),
+        DefaultLogsSpecs("logs", {0: Std.NONE}),
+    ],
+)
+def test_where_nothing_rotates_it_says_so(specs, caplog):
+    plaunch_extensions(context(specs))
+    (message,) = caplog.messages
+    assert message.startswith("--log-rotate changes nothing: no stream of a worker goes to a file")
+
+
+def test_files_of_another_logs_spec_are_not_rotated():
+    with pytest.raises(UsageError, match="NoFiles \\(--logs-specs\\) has its own"):
+        plaunch_extensions(context(NoFiles()))
+
+
+def test_what_outlives_the_launcher_is_not_rotated(tmp_path):
+    with pytest.raises(UsageError, match="--log-rotate and --keep-daemons exclude each other"):
+        plaunch_extensions(context(DefaultLogsSpecs(str(tmp_path), Std.OUT), keep_daemons=True))
