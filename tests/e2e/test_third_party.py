@@ -70,7 +70,7 @@ def test_every_plugin_is_listed(installed):
     }
     assert set(listed.values()) == {"ready"}
     names = ["append", "broken-device", "flat", *["hostfile"] * 3, "journal", "mount"]
-    names += ["usr1-stops", "wrapper"]
+    names += ["usr1-stops", "wrapper", "zstd"]
     assert sorted(name for _, name in listed) == names
 
 

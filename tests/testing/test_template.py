@@ -56,6 +56,6 @@ def test_copied_renamed_and_tested(tmp_path):
     assert int(re.search(r"(\d+) passed", tested)[1]) > 200
     assert "skipped" not in tested
     listed = run(tmp_path, "-m", "plaunch", "--list-plugins", PYTHONPATH=site)
-    assert listed.count("acme-plaunch") == 10
+    assert listed.count("acme-plaunch") == 11
     checked = run(tmp_path, "-m", "plaunch", "--check-plugin=flat", PYTHONPATH=site)
     assert " 0 failed" in checked

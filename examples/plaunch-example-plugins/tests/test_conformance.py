@@ -6,8 +6,10 @@ class of a suite needs to know the plugin, and whatever the plugin needs to work
 
 from __future__ import annotations
 
+import importlib
 import os
 import socket
+import sys
 from typing import ClassVar
 
 import pytest
@@ -46,6 +48,13 @@ def hostfile(tmp_path):
 class TestFlatLogsSpecs(LogsSpecsConformance):
     def plugin(self):
         return FlatLogsSpecs
+
+
+class TestZstdLogsSpecs(LogsSpecsConformance):
+    def plugin(self):
+        if sys.version_info < (3, 14):
+            pytest.importorskip("backports.zstd")
+        return importlib.import_module("plaunch_example_plugins.compressed").ZstdLogsSpecs
 
 
 class TestJournal(HooksConformance):
