@@ -112,7 +112,7 @@ def test_without_a_restart_left_the_job_ends_with_its_first_failure(job, caplog)
     assert result.is_failed()
     assert (result.first_failure, list(result.failures)) == (2, [2])
     assert agent.get_worker_group().state is WorkerState.FAILED
-    assert said(caplog)[-1] == "the job has failed for good; the report follows"
+    assert said(caplog) == ["rank 2 (pid 4242) failed with exit code 3; all workers are stopped"]
     assert job.successes == 0
 
 

@@ -157,6 +157,46 @@ def test_without_threads_messages_are_written_all_the_same(pipe, stderr, monkeyp
     assert stderr.finish(0)
 
 
+def test_what_is_held_is_not_written_if_all_goes_well_at_once(pipe, stderr):
+    threads = threading.active_count()
+    stderr = stderr()
+    with stderr.holding("held\n", BOUND):
+        pass
+    assert threading.active_count() == threads
+    stderr.write("after\n")
+    assert pipe.read(6) == b"after\n"
+
+
+def test_what_is_held_comes_before_the_first_message(pipe, stderr):
+    stderr = stderr()
+    with stderr.holding("held\n", BOUND):
+        stderr.write("one\n")
+        stderr.write("two\n")
+    stderr.write("three\n")
+    assert pipe.read(19) == b"held\none\ntwo\nthree\n"
+
+
+def test_what_is_held_is_written_when_the_time_is_over(pipe, stderr):
+    with stderr().holding("held\n", 0):
+        assert pipe.read(5) == b"held\n"
+
+
+def test_what_is_held_is_written_if_something_goes_wrong(pipe, stderr):
+    stderr = stderr()
+    with pytest.raises(ValueError, match="so"), stderr.holding("held\n", BOUND):
+        raise ValueError("so")
+    stderr.write("after\n")
+    assert pipe.read(11) == b"held\nafter\n"
+
+
+def test_without_threads_nothing_is_held(pipe, stderr, monkeypatch):
+    stderr = stderr()
+    refuse = raising(RuntimeError("can't start new thread"))
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with stderr.holding("held\n", BOUND):
+        assert os.read(pipe.reader, 100) == b"held\n"
+
+
 MISSING = """\
 import os, sys
 from plaunch.cli.entry import open_missing_streams

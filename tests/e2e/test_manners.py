@@ -21,19 +21,54 @@ SHOW = "import json, os; print(json.dumps(dict(os.environ)))"
 
 
 def test_it_says_what_is_started(plaunch):
-    script = plaunch.write("train.py", f"{SHOW}; import time; time.sleep(0.2)")
-    done = plaunch.run("--rdzv-id=mine", "--nproc-per-node=2", script)
+    script = plaunch.write("train.py", f"{SHOW}; import time; time.sleep(1.1)")
+    (plaunch.folder / "plaunch.toml").write_text("rdzv_id = 'mine'\n")
+    done = plaunch.run("--config=plaunch.toml", "--nproc-per-node=2", script)
     assert done.returncode == 0, done.stderr
+    begin, end = done.stderr.splitlines()
     python = re.escape(sys.executable)
-    assert re.search(
-        rf"^plaunch: version \S+, Python 3\.\d+\.\d+ \({python}\): nodes: 1, workers on this one: "
-        r"2, backend static, run id mine$",
-        done.stderr,
-        re.M,
+    assert re.fullmatch(
+        r"plaunch: run id mine: 2 workers here, 1 node, backend static; version \S+, Python "
+        rf"3\.\d+\.\d+ \({python}\); settings from \S*plaunch.toml; OMP_NUM_THREADS is 1, because "
+        "it is not set",
+        begin,
     )
-    assert "OMP_NUM_THREADS is 1 for each of 2 workers" in done.stderr
-    assert re.search(r"^plaunch: this launch took \d+(\.\d+)? s", done.stderr, re.M)
-    assert len(done.stderr.splitlines()) == 3
+    assert re.match(r"plaunch: this launch took \d+(\.\d+)? s", end)
+
+
+def test_it_says_nothing_of_a_launch_that_succeeds_at_once(plaunch):
+    done = plaunch.run("--nproc-per-node=2", "--no-python", "true")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_it_says_what_was_started_if_it_fails_at_once(plaunch):
+    done = plaunch.run("--no-python", "false")
+    assert re.match("plaunch: run id [0-9a-f]+: 1 worker here, 1 node, ", done.stderr)
+
+
+def test_all_that_it_says_can_be_read_by_programs(plaunch):
+    script = plaunch.write("train.py", "import sys; sys.exit('not JSON')")
+    argv = ["--log-format=json", "--rdzv-id=mine", "--max-restarts=1", script]
+    done = plaunch.run(*argv, FORCE_COLOR="1")
+    assert done.returncode == 1
+    lines = done.stderr.splitlines()
+    told = [json.loads(line) for line in lines if line != "not JSON"]
+    assert len(told) == len(lines) - 2
+    assert all(one["run_id"] == "mine" for one in told)
+    assert [one["level"] for one in told][::3] == ["INFO", "INFO"]
+    begin, failed, *_, report = told
+    assert begin["message"].startswith("run id mine: 1 worker here")
+    assert "all workers are restarted (restart 1 of 1)" in failed["message"]
+    assert failed["level"] == "WARNING"
+    assert report["level"] == "ERROR"
+    assert "No restart: all restarts are used" in report["message"]
+
+
+@pytest.mark.parametrize("level", ["INFO", "WARNING"])
+def test_a_file_gets_no_colours_unless_they_are_asked_for(plaunch, level):
+    script = plaunch.write("train.py", "exit(7)")
+    assert "\x1b" not in plaunch.run(script, TERM="xterm", LOGLEVEL=level).stderr
+    assert "\x1b[1;31mplaunch: " in plaunch.run("--color=always", script, LOGLEVEL=level).stderr
 
 
 def test_it_is_silent_if_it_is_to_be(plaunch):

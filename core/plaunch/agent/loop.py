@@ -293,7 +293,8 @@ class Loop:
             report.then, self.state, self.results.of_workers, self._peers.reason, report.reason
         )
         self._rounds.turn = text
-        logger.warning("%s", text)
+        if text:
+            logger.warning("%s", text)
 
     def _end_of_stop(self, end: states.Event | None) -> states.Event | None:
         if end is not None:

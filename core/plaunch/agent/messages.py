@@ -22,7 +22,7 @@ def describe_turn(
     reason: str,
     decision: str = "",
 ) -> str:
-    """One line about what happened and what follows.
+    """One line about what happened and what follows; empty if there is nothing to say.
 
     Args:
         then: what follows.
@@ -86,7 +86,7 @@ def _describe_turn_of_job(then: Again | Outcome, state: State, reason: str) -> s
     if then is Again.MEMBERSHIP:
         return f"{reason}; " + (f"{stopping}, and " if stopping else "") + "a new round begins"
     if then is Outcome.FAILED and state.phase is Phase.DONE:
-        return "the job has failed for good; the report follows"
+        return ""  # what follows at once says it
     if isinstance(then, Outcome) and then is not Outcome.ERROR:
         reason = f"the job ended: {reason}"
     return f"{reason}; {stopping}" if stopping else reason

@@ -14,6 +14,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
+from plaunch.cli.form import FORM
 from plaunch.cli.stderr import STDERR
 
 if TYPE_CHECKING:
@@ -64,10 +65,8 @@ class _Ending:
         if self._is_over.wait(PATIENCE):
             return
         try:
-            STDERR.write(
-                "plaunch: the launch has ended; plaunch does not wait any longer for: "
-                f"{self._held_by()}\n"
-            )
+            text = "the launch has ended; plaunch does not wait any longer for: "
+            STDERR.write(FORM(text + self._held_by(), "WARNING") + "\n")
             rest = threading.Thread(target=self._finish, name="plaunch-last", daemon=True)
             rest.start()
             rest.join(_LAST_PATIENCE)

@@ -6,6 +6,7 @@ Names, variables and defaults are torchrun's where it has the option.
 from __future__ import annotations
 
 from plaunch import defaults
+from plaunch.cli.form import COLORS, FORMATS
 from plaunch.durations import LIMIT, PATIENCE, PERIOD
 from plaunch.options import Option, integer, port, port_range, seconds, words
 from plaunch.process.stopping.signals import DEFAULT_SIGNALS
@@ -273,6 +274,23 @@ LOGS = (
         default=defaults.EVENT_HANDLER,
         metavar="NAME,...",
         plugins="event_handlers",
+    ),
+    Option(
+        ("--color",),
+        "colours in what the launcher says: auto (on a terminal, unless NO_COLOR is set; with "
+        "FORCE_COLOR anywhere), always or never (default: auto)",
+        default="auto",
+        metavar="WHEN",
+        choices=COLORS,
+        is_shared=True,
+    ),
+    Option(
+        ("--log-format",),
+        "form of what the launcher says: text, or json for one object a line (default: text)",
+        default="text",
+        metavar="FORM",
+        choices=FORMATS,
+        is_shared=True,
     ),
 )
 HELP = (

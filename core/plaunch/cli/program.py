@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import gc
 import os
@@ -9,6 +10,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
+from plaunch.cli.form import FORM
 from plaunch.cli.invocation import Invocation, command_in_spite, given_command
 from plaunch.cli.parser import parse
 from plaunch.cli.stderr import STDERR
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from plaunch.options import Option
 
 
+_UNTOLD = 1.0  # seconds; nothing is said of a launch that succeeds within them
 _SILENT = ("help", "version")  # they log nothing, and importing what logs takes longer than they do
 
 
@@ -91,12 +94,14 @@ def run(argv: Sequence[str], *, plugins: Sequence[object] = ()) -> dict[int, Any
     try:
         args = parse(argv)
     except (UsageError, PluginError) as error:
+        FORM.guess(argv, os.environ)
         wanted = command_in_spite(argv, os.environ)
         if wanted is None:
             raise
         command, table = wanted
         invocation = Invocation(None, table, plugins, error)
     else:
+        FORM.choose(args.log_format, args.color)
         command = given_command(args)
         invocation = Invocation(args, args.table, plugins)
     problems = [] if invocation.args is None else invocation.table.problems
@@ -130,34 +135,47 @@ def _launch(invocation: Invocation) -> dict[int, Any]:
     finally:
         if collects:
             gc.enable()
-    _introduce(invocation.parsed(), config, taken)
+    FORM.run_id = config.run_id
     STDOUT.hand_over()
-    show = STDERR.show if STDERR.can_show() else None
-    with invocation.blaming():
+    show = STDERR.show if STDERR.can_show() and not FORM.is_json else None
+    with _introducing(invocation.parsed(), config, taken), invocation.blaming():
         return launch_agent(config, entrypoint, arguments, manager=manager, show=show)
 
 
-def _introduce(args: Arguments, config: LaunchConfig, taken: str) -> None:
-    """Say in one line what is started, with what, and how nodes meet; then what was `taken`."""
+def _introducing(
+    args: Arguments, config: LaunchConfig, taken: str
+) -> contextlib.AbstractContextManager[None]:
+    """Say what is launched, but nothing of a launch that succeeds at once."""
+    import logging  # noqa: PLC0415 - loaded by now
+
+    if not _log().isEnabledFor(logging.INFO):
+        return contextlib.nullcontext()
+    text = FORM(_introduction(args, config, taken), "INFO") + "\n"
+    if config.start_method == "fork":
+        # No thread of this process may be there when another one is forked from it.
+        STDERR.write(text)
+        return contextlib.nullcontext()
+    return STDERR.holding(text, _UNTOLD)
+
+
+def _introduction(args: Arguments, config: LaunchConfig, taken: str) -> str:
+    """One line on what is started, how nodes meet, with what, and what was `taken` from where."""
     from plaunch._version import __version__  # noqa: PLC0415 - loaded by now
 
-    nodes = f"{config.min_nodes} to {config.max_nodes}"
-    if config.min_nodes == config.max_nodes:
-        nodes = str(config.max_nodes)
+    low, high = config.min_nodes, config.max_nodes
+    nodes = f"{low} to {high} nodes" if low < high else f"{high} {'node' if high == 1 else 'nodes'}"
+    workers = f"{config.nproc_per_node} {'worker' if config.nproc_per_node == 1 else 'workers'}"
     endpoint = f" at {config.rdzv_endpoint}" if config.rdzv_endpoint else ""
-    _log().info(
-        "version %s, Python %s (%s): nodes: %s, workers on this one: %d, backend %s%s, run id %s",
-        __version__,
-        ".".join(map(str, sys.version_info[:3])),
-        sys.executable,
-        nodes,
-        config.nproc_per_node,
-        config.rdzv_backend,
-        endpoint,
-        config.run_id,
-    )
-    for text in filter(None, (*(f"settings from {file}" for file in args.settings_files), taken)):
-        _log().info("%s", text)
+    parts = [
+        f"run id {config.run_id}: {workers} here, {nodes}, backend {config.rdzv_backend}{endpoint}",
+        f"version {__version__}, Python {'.'.join(map(str, sys.version_info[:3]))} "
+        f"({sys.executable})",
+        *(f"settings from {file}" for file in args.settings_files),
+        taken,
+    ]
+    if "OMP_NUM_THREADS" in config.worker_env:
+        parts.append("OMP_NUM_THREADS is 1, because it is not set")
+    return "; ".join(filter(None, parts))
 
 
 def _log() -> logging.Logger:
@@ -177,8 +195,15 @@ def set_up_logging() -> None:
     logger = logging.getLogger("plaunch")
     if logger.handlers:
         return
+
+    class Formatter(logging.Formatter):
+        """What any formatter makes of a record, in the form of this process."""
+
+        def format(self, record: logging.LogRecord) -> str:
+            return FORM(super().format(record), record.levelname, record.created)
+
     handler = logging.StreamHandler(STDERR)
-    handler.setFormatter(logging.Formatter("plaunch: %(message)s"))
+    handler.setFormatter(Formatter())
     logger.addHandler(handler)
     level = os.environ.get("LOGLEVEL", "INFO").upper()
     if level not in logging._nameToLevel:
@@ -197,7 +222,7 @@ def _exit_code(code: int) -> int:
 
 def _print_error(error: PlaunchError) -> None:
     if os.environ.get("PLAUNCH_DEBUG") == "1":
-        _write(_traceback_of(error))
+        _write_traceback(error)
     elif isinstance(error, UsageError):
         _say(f"error: {error}")
     else:
@@ -221,7 +246,7 @@ def _hand_up(error: PlaunchError) -> None:
 def _print_bug(error: Exception) -> None:
     is_bug = not _has_too_many_files(error)
     if is_bug or os.environ.get("PLAUNCH_DEBUG") == "1":
-        _write(_traceback_of(error))
+        _write_traceback(error)
     if not is_bug:
         # What has failed may be the import of what would have explained it where it happened.
         from plaunch.capacity import TOO_MANY_FILES  # noqa: PLC0415 - errors only
@@ -246,14 +271,15 @@ def _has_too_many_files(error: BaseException | None) -> bool:
     return False
 
 
-def _traceback_of(error: Exception) -> str:
+def _write_traceback(error: Exception) -> None:
     import traceback  # noqa: PLC0415
 
-    return "".join(traceback.format_exception(error))
+    text = "".join(traceback.format_exception(error))
+    _write(f"{FORM(text.rstrip(), 'ERROR')}\n" if FORM.is_json else text)
 
 
 def _say(message: str) -> None:
-    _write(f"plaunch: {message}\n")
+    _write(f"{FORM(message, 'ERROR')}\n")
 
 
 def _write(text: str) -> None:

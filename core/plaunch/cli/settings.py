@@ -71,7 +71,6 @@ def config_from_args(args: Arguments, manager: PluginManager) -> LaunchConfig:
     worker_env: dict[str, str] = {}
     if nproc > 1 and "OMP_NUM_THREADS" not in os.environ:
         # torchrun's choice: one thread each, so that workers do not fight over the cores.
-        logger.info("OMP_NUM_THREADS is 1 for each of %d workers, because it is not set", nproc)
         worker_env["OMP_NUM_THREADS"] = "1"
     return LaunchConfig(
         **{

@@ -13,7 +13,10 @@ import select
 import sys
 import threading
 from collections import deque
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 PATIENCE = 0.2  # seconds that a message is waited for; it is written later, then
 LAST_PATIENCE = 5.0  # seconds without progress, before the process ends
@@ -34,6 +37,7 @@ class Stderr:
         self._texts: deque[tuple[int, bytes]] = deque()
         self._thread: threading.Thread | None = None
         self._is_showing = False  # a line that the next message must not follow
+        self._held = ""  # what comes before the next message
 
     def can_show(self) -> bool:
         """Whether this is a terminal that can replace a line by another one."""
@@ -60,8 +64,40 @@ class Stderr:
         self.write(_ERASE + line)
         self._is_showing = True
 
+    @contextlib.contextmanager
+    def holding(self, text: str, seconds: float) -> Iterator[None]:
+        """Write `text` only if the block does not end well within so many seconds.
+
+        It is written after that time, before any other message in the block, or at its end if that
+        is an exception.
+        """
+        self._held = text
+        is_over = threading.Event()
+
+        def wait() -> None:
+            if not is_over.wait(seconds):
+                self.write("")
+
+        thread = threading.Thread(target=wait, name="plaunch-hold", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # no more threads
+            self.write("")
+        try:
+            yield
+            self._held = ""
+        finally:
+            is_over.set()
+            if thread.ident is not None:
+                thread.join()
+            if self._held:
+                self.write("")
+
     def write(self, text: str) -> None:
         """Write `text`; returns when it is written, or soon."""
+        if self._held:
+            with self._changed:
+                text, self._held = self._held + text, ""
         if self._is_showing:
             text, self._is_showing = _ERASE + text, False
         stream = sys.stderr

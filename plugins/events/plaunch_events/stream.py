@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("plaunch")
 
+_WORTH_A_LINE = 1.0  # seconds of a launch that succeeded
 _OUTCOMES = {"left": "not_needed"}  # where the stream has another word than the agent
 
 
@@ -108,7 +109,7 @@ class EventStream:
         """The launch is over; `error` is what it raises.
 
         Returns:
-            Where its time went, in one line; empty if its agent did nothing.
+            Where its time went, in one line; empty if its agent did nothing, or succeeded at once.
         """
         outcome, reason = self._outcome(error)
         self._account.advance(self._clock())
@@ -123,7 +124,8 @@ class EventStream:
             **told,
             **self._for_torchrun(),
         )
-        return "" if self._group is None else self._account.describe()
+        is_brief = outcome == "succeeded" and seconds["total"] < _WORTH_A_LINE
+        return "" if self._group is None or is_brief else self._account.describe()
 
     # --- notifications ----------------------------------------------------------------------------
 

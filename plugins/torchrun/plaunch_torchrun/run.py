@@ -105,7 +105,10 @@ def _read(
         logger.info("%s", text)
     take_defaults(own)
     entrypoint, arguments = cli.worker_command(own)
-    return cli.config_from_args(own, manager), entrypoint, arguments, manager
+    config = cli.config_from_args(own, manager)
+    if "OMP_NUM_THREADS" in config.worker_env:
+        logger.info("OMP_NUM_THREADS is 1 for each worker, because it is not set")
+    return config, entrypoint, arguments, manager
 
 
 def run(args: argparse.Namespace) -> None:

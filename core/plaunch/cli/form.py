@@ -1,0 +1,84 @@
+"""The form of what the launcher itself says: text, in colours on a terminal, or JSON lines."""
+
+from __future__ import annotations
+
+import os
+import sys
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+FORMATS = ("text", "json")
+COLORS = ("auto", "always", "never")
+
+
+class Form:
+    """Gives each message of this process its form."""
+
+    def __init__(self) -> None:
+        self.run_id: str | None = None  # of the launch, once it has one
+        self.is_json = False
+        self._color = "auto"
+
+    def choose(self, log_format: str, color: str) -> None:
+        """Take the form that the options say; a new launch has no run id yet.
+
+        Args:
+            log_format: one of `FORMATS`.
+            color: one of `COLORS`.
+        """
+        self.is_json, self._color, self.run_id = log_format == "json", color, None
+
+    def guess(self, argv: Sequence[str], environ: Mapping[str, str]) -> None:
+        """The same from a command line that cannot be parsed, for the message about it."""
+        is_json = "--log-format=json" in argv or ("--log-format", "json") in pairwise(argv)
+        self.choose("json" if is_json else environ.get("PET_LOG_FORMAT", "text"), "auto")
+
+    def __call__(self, text: str, level: str, created: float | None = None) -> str:
+        """A message as it is written, without the end of its last line.
+
+        Args:
+            text: the message.
+            level: how serious it is, as `logging` names it.
+            created: when it was made, in seconds since the epoch; None means now.
+        """
+        if self.is_json:
+            from plaunch.cli.json_lines import json_line  # noqa: PLC0415 - if asked for
+
+            return json_line(text, level, created, self.run_id)
+        return self.color(f"plaunch: {text}", level)
+
+    def color(self, text: str, level: str = "") -> str:
+        """A text in colours, if stderr is to have some; ranks and paths in it stand out.
+
+        Args:
+            text: any text; if it is a message, `plaunch:` is in front of it.
+            level: of the message; empty for other texts.
+        """
+        if not self._has_colors():
+            return text
+        from plaunch.cli.colors import paint  # noqa: PLC0415 - on a terminal
+
+        return paint(text, level)
+
+    def _has_colors(self) -> bool:
+        """What `--color` says; on its own, what CPython decides about its tracebacks."""
+        if self._color != "auto":
+            return self._color == "always"
+        environ = os.environ
+        if environ.get("NO_COLOR"):
+            return False
+        if environ.get("FORCE_COLOR"):
+            return True
+        stream = sys.stderr
+        if environ.get("TERM") == "dumb" or stream is None:
+            return False
+        try:
+            return stream.isatty()
+        except ValueError:  # it is closed
+            return False
+
+
+FORM = Form()  # a process has one, as it has one stderr

@@ -1,0 +1,29 @@
+"""Messages of the launcher as JSON, for programs that collect logs."""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import datetime, timezone
+
+
+def json_line(text: str, level: str, created: float | None, run_id: str | None) -> str:
+    """A message as one JSON object on one line.
+
+    Args:
+        text: the message; it may have several lines.
+        level: how serious it is, as `logging` names it.
+        created: when it was made, in seconds since the epoch; None means now.
+        run_id: the run id of the launch, if it has one by now.
+    """
+    zone = timezone.utc
+    time = datetime.now(zone) if created is None else datetime.fromtimestamp(created, zone)
+    return json.dumps(
+        {
+            "time": time.isoformat(timespec="microseconds"),
+            "level": level,
+            "run_id": run_id,
+            "host": os.uname().nodename,
+            "message": text,
+        }
+    )
