@@ -65,6 +65,8 @@ TORCHRUN_CREATORS = "plaunch_torchrun.bridges:bridge_creator"
 TORCHRUN_LOGS_SPECS = "plaunch_torchrun.bridges:bridge_logs_specs"
 # The text of a `ChildFailedError`; a shorter one takes its place if that cannot be had.
 FAILURE_REPORT = "plaunch_report.failure_report:format_report"
+# The message about one on the console of the launcher, with the same to fall back upon.
+CONSOLE_REPORT = "plaunch_report.console_report:format_for_console"
 # Says which limit on processes and threads is reached, and what to do.
 DESCRIBE_SHORTAGE = "plaunch_doctor.capacity:describe_shortage"
 # Counts the devices that a word of --nproc-per-node means which no plugin offers; None if none.

@@ -89,6 +89,8 @@ def test_a_failure_is_told_and_restarted_as_the_job_decides(job, caplog):
     agent = PretendAgent(job, [failed()], [SUCCEEDED])
     assert agent.run() is SUCCEEDED
     assert agent.started() == [(0, 0), (1, 1)]
+    (earlier,) = agent._loop.results.earlier
+    assert (earlier.attempt, earlier.cause) == (0, "rank 0 on here (pid 4242) failed: exit code 3")
     ((failures, is_final),) = job.reported
     assert (list(failures), failures[0].began, is_final) == ([0], 1000.0, False)
     assert said(caplog) == [

@@ -45,6 +45,8 @@ def test_failures_are_followed_by_restarts_in_new_rounds_until_none_is_left():
     assert agent.calls == ["start", "stop", "start", "stop", "start", "stop", "shutdown SIGTERM"]
     assert handler.rounds == 3
     assert agent.started() == [(0, 0), (1, 1), (2, 2)]
+    told = [(one.attempt, one.cause) for one in FAILED.earlier]
+    assert told == [(0, "rank 0, exit code 3"), (1, "rank 0, exit code 3")]
 
 
 @pytest.mark.parametrize("state", [WorkerState.UNKNOWN, WorkerState.INIT, WorkerState.STOPPED])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 import types
 
@@ -100,5 +101,5 @@ def test_a_first_failure_that_cannot_be_handed_up_hides_nothing(monkeypatch, cap
     monkeypatch.setattr(defaults, "HAND_UP", "missing.error_handler:dump_root_cause")
     assert program.concluded(raising(failed)) == 17
     err = capfd.readouterr().err
-    assert "train.py FAILED: rank 0 on " in err
+    assert re.search("^plaunch: rank 0 on .* failed: exit code 17$", err, re.M)
     assert "the first failure is not handed up: missing, which comes with plaunch, is not" in err

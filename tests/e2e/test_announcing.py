@@ -41,16 +41,27 @@ def said(done):
 def test_a_failure_is_said_once(plaunch):
     script = plaunch.write("train.py", FAILS)
     first, *report = said(plaunch.run("--nproc-per-node=2", script))
-    assert re.fullmatch(r"plaunch: .*train\.py FAILED: rank 1 on \S+: exit code 7", first)
-    assert report[0] == "First failure:"
+    assert re.fullmatch(r"plaunch: rank 1 on \S+ failed after .* s: exit code 7", first)
+    assert all(line.startswith("  ") for line in report)
+    assert "  stopped because of it: rank 0 (SIGTERM)" in report
     assert not [line for line in report if line.startswith("plaunch:") or "N/A" in line]
 
 
 def test_a_failure_that_is_followed_by_a_restart_is_said_once(plaunch):
     script = plaunch.write("train.py", FAILS)
-    restart, report, *_ = said(plaunch.run("--nproc-per-node=2", "--max-restarts=1", script))
+    restart, *report = said(plaunch.run("--nproc-per-node=2", "--max-restarts=1", script))
     assert re.search(r"rank 1 \(pid \d+\) failed with exit code 7; all .* 1 of 1\)$", restart)
-    assert "FAILED: rank 1" in report
+    assert report[0].startswith("plaunch: rank 1 on ")
+    assert re.fullmatch("  attempt 0: rank 1, exit code 7, after .* s", report[-1])
+
+
+@pytest.mark.parametrize("options", [[], ["--tee=2"], ["--redirects=2"]])
+def test_a_traceback_is_shown_once(plaunch, options):
+    script = plaunch.write("train.py", "raise ValueError('no luck today')")
+    done = plaunch.run("--log-dir=logs", *options, script)
+    found = [line for line in done.stderr.splitlines() if line.endswith("Error: no luck today")]
+    assert len(found) == 2
+    assert len([line for line in found if re.match(r"plaunch: rank 0 on \S+ failed", line)]) == 1
 
 
 def test_who_waits_for_slow_workers_hears_why_they_are_stopped(plaunch):
@@ -58,7 +69,7 @@ def test_who_waits_for_slow_workers_hears_why_they_are_stopped(plaunch):
     waits, why, report, *_ = said(plaunch.run("--nproc-per-node=2", script))
     assert "waiting for local ranks 0 to end after SIGTERM" in waits
     assert re.search(r"stopped because rank 1 \(pid \d+\) failed: exit code 7$", why)
-    assert "FAILED: rank 1" in report
+    assert "plaunch: rank 1 on " in report
 
 
 def test_the_report_names_the_files_that_are_there(plaunch):
@@ -73,5 +84,5 @@ def test_the_report_names_the_files_that_are_there(plaunch):
 
 def test_the_report_names_no_file_that_is_gone(plaunch):
     lines = said(plaunch.run(plaunch.write("train.py", RECORDED)))
-    assert "    ValueError: no luck today" in lines
+    assert lines.count("ValueError: no luck today") == 1
     assert not [line for line in lines if " file: " in line]

@@ -3,8 +3,8 @@
 A code block below `<!-- file: NAME -->` is written to a file, and one below `<!-- run -->` or
 `<!-- run: exit code N -->` is a shell script, run in a folder that holds those files and the
 examples. The lines of a block below `<!-- prints -->` are among those that the script before it has
-printed; HOST stands for the name of this host, and decimal numbers may be others. Ports of
-loopback are replaced by free ones. What a script leaves running ends with the page.
+printed; HOST stands for the name of this host, and decimal numbers and seconds may be others. Ports
+of loopback are replaced by free ones. What a script leaves running ends with the page.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ TIMEOUT = 60.0  # seconds for one block
 
 
 def comparable(text):
-    return [re.sub(r"\d+\.\d+", "0.0", line) for line in text.splitlines()]
+    return [re.sub(r"\d+\.\d+|\d+(?= s\b)", "0.0", line) for line in text.splitlines()]
 
 
 def test_there_are_pages_with_commands_to_try():

@@ -295,7 +295,7 @@ def test_a_file_that_cannot_grow_is_one_line(plaunch):
     argv = ["-c", LIMITED, "-m", "plaunch", "--failure-bundle=out", script]
     done = run_python(*argv, env=plaunch.environ, cwd=plaunch.folder)
     assert done.returncode == 7
-    assert "FAILED: rank 0 on " in done.stderr
+    assert "plaunch: rank 0 on " in done.stderr
     where = plaunch.folder / "out"
     assert told(done) == [f"plaunch: no failure bundle is written: {where}: File too large"]
     assert "Traceback" not in done.stderr

@@ -143,11 +143,12 @@ def test_a_failure_anywhere_restarts_or_ends_all(
     assert [node.exit_code() for node in nodes] == [7] * count
     agents.until_gone(*(pid for node in nodes for pid in of("pid", node.workers())))
     # The report of a failed job, without what it says of the agent itself.
-    (report,) = {node.stderr[node.stderr.index("FAILED: rank") :] for node in nodes}
-    assert re.search(rf"^  rank: +{failing} ", report, re.M)
-    assert re.search(rf"^  pid: +{workers[failing]['pid']}$", report, re.M)
-    assert re.search(r"^  ended: +exit code 7$", report, re.M)
+    said = "\n".join(node.stderr for node in nodes)
+    (headline,) = set(re.findall("^plaunch: (rank .* after .*)", said, re.M))
+    assert re.fullmatch(rf"rank {failing} on \S+ failed after .* s: exit code 7", headline)
     for node in nodes:
+        assert re.search(rf", pid {workers[failing]['pid']}, exit code 7, ", node.stderr)
+        assert len(re.findall(r"^  attempt \d: rank .* s$", node.stderr, re.M)) == max_restarts
         assert len(node.workers()) == max_restarts + 1
         for restart in range(1, max_restarts + 1):
             assert node.stderr.count(f"restart {restart} of {max_restarts}") == 1

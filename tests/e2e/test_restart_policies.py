@@ -128,7 +128,7 @@ def test_a_worker_gives_up(plaunch, word, reason):
     )
     assert done.returncode == 1
     assert attempts(done.stdout) == ["0"]
-    assert re.search(rf"^No restart: rank 1 on \S+?:? .*{reason}$", done.stderr, re.M)
+    assert re.search(rf"^  No restart: rank 1 on \S+?:? .*{reason}$", done.stderr, re.M)
 
 
 @pytest.mark.parametrize(
@@ -169,4 +169,4 @@ def test_what_a_worker_says_counts_on_all_nodes(plaunch):
     script = plaunch.write("train.py", saying(GIVES_UP[0][0]))
     for returncode, out, err in two_nodes(plaunch, script, "--max-restarts=5"):
         assert (returncode, attempts(out)) == (1, ["0"])
-        assert re.search(r"^No restart: rank 1 on \S+ gives up: no such dataset$", err, re.M)
+        assert re.search(r"^  No restart: rank 1 on \S+ gives up: no such dataset$", err, re.M)

@@ -150,7 +150,7 @@ def test_its_restart_policy_decides(installed):
     done = installed.run(*words, script)
     assert done.returncode == 17
     assert re.search(r"restarted \(a device of \S+ is broken, says rank 0\b", done.stderr)
-    assert "\nNo restart: 0 restarts did not help\n" in done.stderr
+    assert "\n  No restart: 0 restarts did not help\n" in done.stderr
 
 
 def test_a_blocked_lifecycle_plugin_takes_no_part(installed):
@@ -183,7 +183,7 @@ def test_errors_of_plugins_are_usage_errors_of_one_line(installed, argv, message
     done = installed.run(*argv, installed.write("show.py", SHOW))
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr
-    said = [line for line in done.stderr.splitlines() if not line.startswith("plaunch: version ")]
+    said = [line for line in done.stderr.splitlines() if not line.startswith("plaunch: run id ")]
     assert len(said) == 1
 
 

@@ -232,7 +232,7 @@ def test_a_host_that_is_killed_fails_the_job_without_restarts(faked, tmp_path):
         os.kill(wait_for_host(tmp_path, process), signal.SIGKILL)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 113, err
-    assert "staying.py FAILED: the launcher on" in err
+    assert "plaunch: the launcher on" in err
     assert "was lost: its process has ended" in err
 
 

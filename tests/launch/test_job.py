@@ -88,7 +88,7 @@ def test_the_report_on_the_console(backend, script, capfd):
     backend.handler.conclude("failed", ELSEWHERE)
     assert main(["--rdzv-backend=job", "--rdzv-id=job", str(script)], plugins=[backend]) == 17
     err = capfd.readouterr().err
-    assert re.search(r"^plaunch: .*train.py FAILED: rank 7 on b: exit code 17$", err, re.M)
+    assert re.search(r"^plaunch: rank 7 on b failed: exit code 17$", err, re.M)
     assert "    oh no\n" in err
 
 

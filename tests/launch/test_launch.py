@@ -165,7 +165,7 @@ def test_a_component_that_cannot_be_created_is_named(option, label, script, caps
     assert label in str(caught.value)
     assert main([option, str(script)], plugins=[BROKEN]) == 110
     said = capsys.readouterr().err.splitlines()
-    assert len([line for line in said if not line.startswith("plaunch: version ")]) == 1
+    assert len([line for line in said if not line.startswith("plaunch: run id ")]) == 1
 
 
 def test_a_stop_signal_leaves_the_rendezvous_without_shutting_it_down(script):

@@ -55,7 +55,7 @@ def launcher(text, exitcode=1, host="b"):
 
 FAILURES = {
     "exit code": make(3, exitcode=17),
-    "signal": make(3, exitcode=-11, last_lines=["loading", "oh no"]),
+    "signal": make(3, exitcode=-11, last_lines=["loading", "oh no"], lifetime=2.5),
     "out of memory": make(3, exitcode=-9, oom_killed=True),
     "exception": make(3, text="ValueError: bad", stack=STACK),
     "files": make(3, log_files=["/logs/stdout.log", "/logs/stderr.log"]),
@@ -72,7 +72,9 @@ def test_another_node_prints_the_same_report(name):
     other = ChildFailedError("train.py", there, first=first)
     # A file on another host is named as such, for nobody to look for it here.
     assert str(other) == str(own).replace(" /logs/", " b:/logs/")
+    assert other.for_console() == own.for_console().replace(" /logs/", " b:/logs/")
     assert other.exit_code == own.exit_code
+    assert there[3].lifetime == failure.lifetime
     assert there[3].global_rank == 3
     assert there[3].has_reply == failure.has_reply
 
@@ -183,7 +185,8 @@ def test_nothing_that_a_node_says_disturbs_a_terminal():
         told = [JobFailure(5, 100.0, evil, detail), JobFailure(6, 101.0, evil, detail)]
         failures, first = from_job_failures(told, {})
         counted = describe_groups([FailureGroup(evil, 2)], failures)
-        report = str(ChildFailedError("train.py", failures, first=first, counted=counted))
+        error = ChildFailedError("train.py", failures, first=first, counted=counted)
+        report = f"{error}\n{error.for_console()}"
         assert report.replace("\n", "").isprintable(), report
         assert failures[5].host.isprintable()
         assert failures[5].error_file.isprintable()
@@ -192,11 +195,12 @@ def test_nothing_that_a_node_says_disturbs_a_terminal():
 
 @pytest.mark.parametrize("number", [10**400, -(10**400), 1e308, -1e308, 9e11, -1e12, 2**63, -1])
 def test_no_number_breaks_the_report(number):
-    names = ("local_rank", "pid", "exit_code", "timestamp")
+    names = ("local_rank", "pid", "exit_code", "timestamp", "lifetime")
     told = JobFailure(5, number if abs(number) < 1e308 else 1e308, "", dict.fromkeys(names, number))
     failures, error = report_of([told])
     assert error.exit_code in range(1, 256)
     assert len(str(error)) < 1000
+    assert len(error.for_console()) < 1000
     assert failures[5].timestamp_isoformat()
 
 

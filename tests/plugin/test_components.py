@@ -166,6 +166,7 @@ def test_streams_do_what_they_do() -> None:
         finish=lambda: called.append("finish"),
         escalate=lambda: called.append("escalate"),
         last_lines=lambda local_rank: [str(local_rank)],
+        is_shown=lambda local_rank: local_rank == 7,
     )
     bounded = bounded_streams(streams)
     assert bounded.child_fds(0) == (None, None)
@@ -175,6 +176,8 @@ def test_streams_do_what_they_do() -> None:
     bounded.finish()  # a stop and the end of a context both do so
     assert called == ["start", "escalate", "finish"]
     assert (bounded.last_lines(7), bounded.counts()) == (["7"], (1, 2, 3))
+    assert (bounded.is_shown(7), bounded.is_shown(8)) == (True, False)
+    assert not bounded_streams(Streams()).is_shown(7)  # they were written before there was this
 
 
 def test_what_carries_no_streams_is_named() -> None:
@@ -194,12 +197,14 @@ def test_streams_that_fail_when_the_workers_have_ended_harm_nobody(caplog) -> No
         finish=lambda: sys.exit("no driver"),
         last_lines=lambda local_rank: ({}["x"] for _ in range(3)),
         escalate=lambda: {}["x"],
+        is_shown=lambda local_rank: {}["x"],
         last_shown=lambda: {}["x"],
     )
     bounded = bounded_streams(streams)
     bounded.escalate()
     bounded.finish()
     assert bounded.last_lines(0) == ()
+    assert not bounded.is_shown(0)
     assert bounded_streams(Streams(last_lines=lambda local_rank: None)).last_lines(0) == ()
     assert [record.getMessage() for record in caplog.records] == [
         f"{WHO} failed in finish: SystemExit: no driver",

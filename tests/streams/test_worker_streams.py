@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import math
 import os
 import re
@@ -170,6 +171,46 @@ class TestInherited:
         assert links_to(pipe) == 2  # the read end and `kept`: the worker's end is closed
         os.close(kept)
         streams.finish()
+
+
+@pytest.mark.parametrize(
+    ("stderr", "tee", "options", "is_shown"),
+    [
+        ("", "", {}, True),
+        ("", "", {"capture_stderr": False}, True),
+        ("", "", {"stderr_fd": 999}, False),  # it is closed
+        (NULL, "", {}, False),
+        ("{}", "", {}, False),
+        ("{}", "err", {}, True),
+        ("{}", "err", {"keeps_daemons": True}, True),
+        ("{}", "out", {}, False),
+    ],
+)
+def test_whether_the_console_shows_what_goes_to_stderr(files, stderr, tee, options, is_shown):
+    path = files.path(stderr) if stderr == "{}" else stderr
+    streams = files.streams(dest(stderr=path, stdout=NULL, tee=tee), **options)
+    run(streams)
+    assert streams.is_shown(0) == is_shown
+    assert (b"to stderr" in files.stderr) == (is_shown and options.get("capture_stderr", True))
+
+
+@pytest.mark.parametrize(("tee", "is_shown"), [("", False), ("err", True)])
+def test_only_teed_lines_go_to_what_is_in_the_place_of_stderr(files, monkeypatch, tee, is_shown):
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    streams = files.streams(dest(stdout=NULL, tee=tee), stderr_fd=2)
+    streams.child_fds(0)
+    streams.start()
+    streams.finish()
+    assert streams.is_shown(0) == is_shown
+
+
+def test_a_console_that_is_gone_has_shown_nothing(files):
+    reader, writer = os.pipe()
+    os.close(reader)
+    streams = files.streams(dest(stdout=NULL), stderr_fd=writer)
+    run(streams)
+    os.close(writer)
+    assert not streams.is_shown(0)
 
 
 class TestRedirected:

@@ -245,6 +245,7 @@ class SimpleElasticAgent(ElasticAgent):
         if outcome is Outcome.FAILED:
             result = self._peers.failed_result(loop.results.of_workers)
             result.no_restart = result.no_restart or loop.results.no_restart
+            result.earlier = list(loop.results.earlier)
             return result
         if outcome is Outcome.LEFT:
             logger.info("this node was not needed: %s", error)

@@ -49,6 +49,7 @@ def failure_of_job(name: str, result: RunResult, logs_specs: LogsSpecs) -> Child
         first=result.first_failure,
         counted=result.counted,
         no_restart=result.no_restart,
+        earlier=result.earlier,
     )
 
 

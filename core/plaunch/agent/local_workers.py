@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import time
 from typing import TYPE_CHECKING, Any
 
 from plaunch.agent.exits import Exits
@@ -77,6 +78,7 @@ class LocalWorkers(Workers):
         self._starter = starter
         self._store: WorkerStore | None = None  # of this round, while this node hosts it
         self._lost_store: ProcessFailure | None = None  # what that does to this round
+        self._started_at = 0.0  # the workers of this round, in seconds since the epoch
         self._unkillable: UnkillableWorkerError | None = None
 
     # --- what the agent's template methods are made of --------------------------------------------
@@ -96,6 +98,7 @@ class LocalWorkers(Workers):
         self._reasons.clear()
         self._lost_store = None
         self._store = self._find_store(envs.get(0, {}))
+        self._started_at = time.time()
         self.context = start(() if self._store is None else self._store.fds())
         if self._store is not None:
             self._store.watch(self.context.pids().values())
@@ -312,6 +315,7 @@ class LocalWorkers(Workers):
         ranks = {worker.local_rank: worker.global_rank for worker in self.group.workers}
         for rank, failure in result.failures.items():
             failure.global_rank = ranks[rank]
+            failure.lifetime = max(failure.timestamp - self._started_at, 0.0)
         for failure in result.failures.values():
             signum, why = self._reasons.get(failure.pid, (0, ""))
             if why and failure.exitcode in (-signum, 128 + signum) and not failure.has_reply:

@@ -281,13 +281,14 @@ class Loop:
                 error, is_restart=self.state.is_restart, is_wanted=not self.is_asked_to_end()
             )
             return states.StartFailed()
-        self.results.begin_work()
+        self.results.begin_work(self.state.attempt)
         self._restarts.begin_work()
         self._reporter.workers_started()
         self._notifier.notify(notifications.WorkersStarted, self._workers.forked())
         return states.StartSucceeded()
 
     def _report(self, report: states.Report) -> None:
+        self.results.end_work()
         self._peers.announce(report.then, self.state)
         text = describe_turn(
             report.then, self.state, self.results.of_workers, self._peers.reason, report.reason
@@ -314,8 +315,9 @@ class Loop:
             return events
         if phase is states.Phase.JOINING:
             events = self._rounds.watch(self.state)
-            if any(isinstance(event, states.RoundFormed) for event in events):
-                self.results.begin_round()
+            for event in events:
+                if isinstance(event, states.RoundFormed):
+                    self.results.begin_round(event.counted(self.state)[0], self._rounds.reason)
             self.results.error = self._rounds.error or self.results.error
             return events
         if phase is states.Phase.RUNNING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from plaunch.agent.worker import RunResult, WorkerState
 from plaunch.errors import RendezvousError, SignalException, UnkillableWorkerError
-from plaunch.process.failures.failure import ProcessFailure
+from plaunch.process.failures.failure import EarlierAttempt, ProcessFailure, first_failure
 
 if TYPE_CHECKING:
     from plaunch.agent.notifications import Notifier
@@ -34,6 +34,17 @@ def launcher_failure(text: str, exitcode: int) -> ProcessFailure:
     return failure
 
 
+def describe_cause(result: RunResult) -> str:
+    """What failed first, and how, in few words."""
+    if not result.failures:
+        return "the workers failed"
+    from plaunch.restarts import failure_of  # noqa: PLC0415 - failures only
+
+    rank, _ = first_failure(result.failures)
+    told = failure_of(result.failures, rank, started=0.0, attempt=0)
+    return f"rank {rank}, {told.message}" if rank >= 0 else told.message
+
+
 class Results:
     """The results of one round after the other, and the error that ends the run, if one does.
 
@@ -53,16 +64,29 @@ class Results:
         self._to_mend: RunResult | None = None  # the failure that this round follows
         self._has_started = False  # whether the workers of this round have been
         self._told_at: float | None = None  # on the monotonic clock, of a failure not told yet
+        self.earlier: list[EarlierAttempt] = []
+        self._attempt: int | None = None  # of the workers that were started last
+        self._began = 0.0  # on the monotonic clock, when they were
+        self._lasted: float | None = None  # seconds until something ended their work
 
-    def begin_round(self) -> None:
-        """A round has formed."""
+    def begin_round(self, attempt: int = 0, reason: str = "") -> None:
+        """A round has formed, in this attempt; the job says for which `reason`, if it does."""
+        if self._attempt is not None and attempt > self._attempt:
+            cause = reason.partition("; ")[0] or describe_cause(self.of_workers)
+            self.earlier.append(EarlierAttempt(self._attempt, cause, self._lasted or 0.0))
         self.of_workers = RunResult(WorkerState.INIT)
         self._has_started = False
 
-    def begin_work(self) -> None:
+    def begin_work(self, attempt: int = 0) -> None:
         """The workers of the round have been started."""
+        self._attempt, self._began, self._lasted = attempt, time.monotonic(), None
         self._has_started = True
         self._to_mend = None  # it is mended
+
+    def end_work(self) -> None:
+        """Something ends the round; more may be heard of it."""
+        if self._lasted is None:
+            self._lasted = time.monotonic() - self._began
 
     def fail_start(self, error: Exception, *, is_restart: bool, is_wanted: bool) -> None:
         """The workers of the round could not be started; if `is_wanted`, that is said."""

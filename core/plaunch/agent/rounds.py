@@ -183,6 +183,7 @@ class Rounds:
         self._began = 0.0  # on the monotonic clock
         self.error: BaseException | None = None  # why the last one did not form
         self.turn = ""  # why there is another one, as far as this node knows
+        self.reason = ""  # why the job has formed the last one, if it says so
 
     def join(self) -> None:
         """Begin to wait for the next round, in a thread that may be left to itself."""
@@ -220,6 +221,7 @@ class Rounds:
         event, reason = RoundFormed(), ""
         if isinstance(formed.info, JobRound):
             event, reason = RoundFormed(formed.info.attempt, formed.info.round), formed.info.reason
+        self.reason = reason
         self._notifier.notify_round(event, call.duration, reason or self.turn)
         if self._prepare is None:
             return [event]

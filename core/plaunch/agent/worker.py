@@ -16,7 +16,7 @@ from plaunch.values import Record, Value
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from plaunch.process.failures.failure import ProcessFailure
+    from plaunch.process.failures.failure import EarlierAttempt, ProcessFailure
     from plaunch.process.streams.std import Std
     from plaunch.rendezvous.api import RendezvousHandler, Store
 
@@ -213,7 +213,8 @@ class RunResult(Record):
     Where the rendezvous knows the whole job, `failures` are those of all nodes, and `first_failure`
     is the rank that failed first, as the nodes agreed; else it is None. Of very large jobs,
     `counted` has how many more there are, by words for them such as "ranks 40-99 (exit code 1)".
-    `no_restart` says why a restart policy wanted no other attempt, or is empty.
+    `no_restart` says why a restart policy wanted no other attempt, or is empty. `earlier` has the
+    attempts of the job that were followed by a restart, as far as this agent was part of them.
     """
 
     state: WorkerState
@@ -223,6 +224,7 @@ class RunResult(Record):
     first_failure: int | None = None
     counted: dict[str, int] = field(default_factory=dict)
     no_restart: str = ""
+    earlier: list[EarlierAttempt] = field(default_factory=list)
 
     def is_failed(self) -> bool:
         """Whether the workers failed."""

@@ -223,6 +223,8 @@ def _exit_code(code: int) -> int:
 def _print_error(error: PlaunchError) -> None:
     if os.environ.get("PLAUNCH_DEBUG") == "1":
         _write_traceback(error)
+    elif (for_console := getattr(error, "for_console", None)) and not FORM.is_json:
+        _say(for_console())
     elif isinstance(error, UsageError):
         _say(f"error: {error}")
     else:

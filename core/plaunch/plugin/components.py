@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from plaunch.errors import PluginError
 from plaunch.plugin.calls import NotReturnedError, bounded_call, one_line
 from plaunch.process.stopping.signals import SignalAction
+from plaunch.process.streams.api import is_shown
 from plaunch.process.streams.logs import LogsSpecs, has_sinks, open_streams
 from plaunch.threads import BoundedCall
 
@@ -243,3 +244,9 @@ class BoundedStreams(Bounded):
             logger.warning("%s", error)
             return ()
         return lines
+
+    def is_shown(self, local_rank: int) -> bool:
+        """What they say; that they show nothing if they fail."""
+        with contextlib.suppress(Exception):
+            return is_shown(self._component, local_rank)
+        return False

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from plaunch.durations import LONGEST
 from plaunch.process import ProcessFailure
 from plaunch.rendezvous import Verdict
 
@@ -176,6 +177,7 @@ def _detail(failure: ProcessFailure, *, in_full: bool) -> dict[str, object]:
         "exit_code": failure.exitcode,
         "timestamp": failure.timestamp,
         "oom_killed": failure.oom_killed,
+        "lifetime": failure.lifetime,
         "has_reply": failure.has_reply,
         "error_file": failure.error_file,
         "message": _end_of(failure.text, limit),
@@ -202,6 +204,8 @@ def _rebuild(rank: int, told: JobFailure) -> ProcessFailure:
     failure.host = _word(_text(detail, "host"), MAX_NAME) or "an unknown host"
     failure.timestamp = nearest_date(_number(detail, "timestamp", told.began))
     failure.oom_killed = detail.get("oom_killed") is True
+    lifetime = _number(detail, "lifetime", -1.0)
+    failure.lifetime = lifetime if 0 <= lifetime <= LONGEST else None
     failure.last_lines = _last_lines(_lines(detail, "last_lines"), MAX_LINES, MAX_TEXT_BYTES)
     failure.log_files = [
         f"{failure.host}:{_word(path, _MAX_PATH)}"

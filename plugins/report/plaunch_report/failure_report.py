@@ -26,9 +26,9 @@ MAX_SUMMARY_CHARS = 160
 _CRASHES = frozenset(
     -signal.Signals[f"SIG{name}"] for name in ("SEGV", "BUS", "FPE", "ILL", "ABRT")
 )
-_DATE = "%Y-%m-%d %H:%M:%S.%f %z"
+DATE = "%Y-%m-%d %H:%M:%S.%f %z"
 _CLOCK = "%H:%M:%S.%f"
-_NO_FILE = "<N/A>"  # what `ProcessFailure.error_file` is then
+NO_FILE = "<N/A>"  # what `ProcessFailure.error_file` is then
 _FAULT_HANDLER = "Fatal Python error: "
 
 # Colours and other control sequences: a pseudo-terminal makes Python 3.13 colour its tracebacks.
@@ -60,19 +60,19 @@ def format_report(
     and `section`, if given, are repeated into rules around and between the parts.
     """
     root = failures[first]
-    host = _clean(root.host)
+    host = clean(root.host)
     what = f"the launcher on {host} failed"
     if first >= 0:
         what = f"rank {first} on {host}: {root.describe_exit()}"
     title = f"{name} FAILED: {what}"
     parts = [_first_failure(first, root)]
     if no_restart:
-        parts.insert(0, [f"No restart: {_clean(no_restart)}"])
+        parts.insert(0, [f"No restart: {clean(no_restart)}"])
     others = [rank for rank in failures if rank != first]
     if others or counted:
-        parts.append(_other_failures(others, failures, counted or {}))
+        parts.append(other_failures(others, failures, counted or {}))
     if stopped:
-        parts.append([_stopped_line(stopped)])
+        parts.append([f"Stopped by plaunch: {describe_stopped(stopped)}"])
     width = min(len(title), 80)
     lines = [title]
     for part in parts:
@@ -88,23 +88,34 @@ def _first_failure(rank: int, failure: ProcessFailure) -> list[str]:
     if rank < 0:
         return [
             "First failure:",
-            f"  host:       {_clean(failure.host)}",
+            f"  host:       {clean(failure.host)}",
             f"  pid:        {failure.pid} (the launcher)",
-            f"  time:       {_time(failure.timestamp, _DATE)}",
-            *_block("what it says:", failure.text.splitlines(), MAX_TRACEBACK_LINES),
+            f"  time:       {describe_time(failure.timestamp, DATE)}",
+            *explain_launcher(failure),
         ]
     lines = [
         "First failure:",
-        f"  host:       {_clean(failure.host)}",
+        f"  host:       {clean(failure.host)}",
         f"  rank:       {rank} (local rank {failure.local_rank})",
         f"  pid:        {failure.pid}",
-        f"  time:       {_time(failure.timestamp, _DATE)}",
+        f"  time:       {describe_time(failure.timestamp, DATE)}",
         f"  ended:      {failure.describe_exit()}",
-        *(f"  log file:   {_clean(path)}" for path in failure.log_files),
+        *(f"  log file:   {clean(path)}" for path in failure.log_files),
     ]
-    if failure.error_file != _NO_FILE:
-        lines.append(f"  error file: {_clean(failure.error_file)}")
-    lines += [f"  hint:       {text}" for text in _hints(failure)]
+    if failure.error_file != NO_FILE:
+        lines.append(f"  error file: {clean(failure.error_file)}")
+    lines += [f"  hint:       {text}" for text in hints(failure)]
+    return lines + explain(failure)
+
+
+def explain_launcher(failure: ProcessFailure) -> list[str]:
+    """What a launcher that failed itself says, below a header."""
+    return _block("what it says:", failure.text.splitlines(), MAX_TRACEBACK_LINES)
+
+
+def explain(failure: ProcessFailure) -> list[str]:
+    """Why a worker failed, as it says itself: its traceback, else its last lines; with a header."""
+    lines: list[str] = []
     if failure.has_reply:
         callstack = failure.traceback
         if callstack:
@@ -114,7 +125,7 @@ def _first_failure(rank: int, failure: ProcessFailure) -> list[str]:
             lines += _block("what it reported:", text.splitlines(), MAX_TRACEBACK_LINES)
     elif failure.message != failure.exit_sentence():
         # The error file was of no use, or the context knows more than the exit code.
-        lines.append(f"  message:    {_clean(failure.text)}")
+        lines.append(f"  message:    {clean(failure.text)}")
     if failure.last_lines:
         kept = failure.last_lines[-MAX_STDERR_LINES:]
         return lines + _block("last lines of its stderr:", kept, MAX_STDERR_LINES)
@@ -123,7 +134,7 @@ def _first_failure(rank: int, failure: ProcessFailure) -> list[str]:
     return [*lines, "  It wrote nothing to stderr."]
 
 
-def _hints(failure: ProcessFailure) -> Iterator[str]:
+def hints(failure: ProcessFailure) -> Iterator[str]:
     """What helps to find a cause that the worker itself could not tell."""
     if failure.has_reply:
         return
@@ -145,9 +156,10 @@ def _is_on_full_disk(path: str) -> bool:
     return status.f_bavail == 0 and status.f_blocks > 0
 
 
-def _other_failures(
+def other_failures(
     ranks: Sequence[int], failures: Mapping[int, ProcessFailure], counted: Mapping[str, int]
 ) -> list[str]:
+    """One line for each of these ranks, and each group of those that are only counted."""
     lines = [f"Other failures ({len(ranks) + sum(counted.values())}):"]
     by_time = sorted(ranks, key=lambda rank: failures[rank].timestamp)
     for rank in by_time[:MAX_OTHER_FAILURES]:
@@ -155,28 +167,28 @@ def _other_failures(
         summary = _summary(failure)
         if rank < 0:
             lines.append(
-                f"  the launcher on {_clean(failure.host)}, pid {failure.pid},"
-                f" at {_time(failure.timestamp, _CLOCK)}: {summary}"
+                f"  the launcher on {clean(failure.host)}, pid {failure.pid},"
+                f" at {describe_time(failure.timestamp, _CLOCK)}: {summary}"
             )
             continue
         lines.append(
-            f"  rank {rank} (local rank {failure.local_rank}) on {_clean(failure.host)},"
-            f" pid {failure.pid}, at {_time(failure.timestamp, _CLOCK)}: {failure.describe_exit()}"
-            + (f": {summary}" if summary else "")
+            f"  rank {rank} (local rank {failure.local_rank}) on {clean(failure.host)},"
+            f" pid {failure.pid}, at {describe_time(failure.timestamp, _CLOCK)}:"
+            f" {failure.describe_exit()}" + (f": {summary}" if summary else "")
         )
     rest = by_time[MAX_OTHER_FAILURES:]
     if rest:
         lines.append(f"  and {len(rest)} more: {_ranks(rest)}")
-    lines += [f"  and {count} more: {_clean(words)}" for words, count in counted.items()]
+    lines += [f"  and {count} more: {clean(words)}" for words, count in counted.items()]
     return lines
 
 
-def _stopped_line(stopped: Mapping[int, int]) -> str:
-    """One line for all ranks that plaunch ended, grouped by how they ended."""
+def describe_stopped(stopped: Mapping[int, int]) -> str:
+    """All ranks that plaunch ended, grouped by how they ended."""
     groups: dict[int, list[int]] = {}
     for rank, exitcode in sorted(stopped.items()):
         groups.setdefault(exitcode, []).append(rank)
-    return "Stopped by plaunch: " + ", ".join(
+    return ", ".join(
         f"{_ranks(ranks)} ({_short_exit(exitcode)})" for exitcode, ranks in groups.items()
     )
 
@@ -193,14 +205,14 @@ def _ranks(ranks: Sequence[int]) -> str:
 def _summary(failure: ProcessFailure) -> str:
     """One line about the cause: the exception, else the last thing that was written to stderr."""
     text = failure.text if failure.has_reply else ""
-    lines = [_clean(line).strip() for line in text.splitlines() or reversed(failure.last_lines)]
+    lines = [clean(line).strip() for line in text.splitlines() or reversed(failure.last_lines)]
     line = next(filter(None, lines), "")
     return line if len(line) <= MAX_SUMMARY_CHARS else line[: MAX_SUMMARY_CHARS - 3] + "..."
 
 
 def _block(header: str, lines: Sequence[str], limit: int) -> list[str]:
     """`lines`, indented below a header; of too many, the first few and the last ones."""
-    shown = [f"    {_clean(line)}".rstrip() for line in lines]
+    shown = [f"    {clean(line)}".rstrip() for line in lines]
     if len(shown) > limit:
         head = limit // 4
         tail = limit - head
@@ -209,7 +221,7 @@ def _block(header: str, lines: Sequence[str], limit: int) -> list[str]:
     return [f"  {header}", *shown]
 
 
-def _clean(line: str) -> str:
+def clean(line: str) -> str:
     """What a terminal would show of one line: no colours, and the last state of a progress bar."""
     visible = _TERMINAL_SEQUENCE.sub("", line.rstrip("\r\n")).rpartition("\r")[2]
     return _CONTROL.sub(lambda match: _escape(match.group()), visible)
@@ -219,7 +231,7 @@ def _escape(char: str) -> str:
     return char.encode("unicode_escape").decode("ascii")
 
 
-def _time(timestamp: float, form: str) -> str:
+def describe_time(timestamp: float, form: str) -> str:
     """A time on this host's clock; of a number that is none, that it is not known."""
     from datetime import datetime  # noqa: PLC0415 - failures only
 

@@ -60,6 +60,11 @@ class Console(Writer):
         self._owner: object = None  # whose line is unfinished, in what waits
         self._owner_is_raw = False
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether all that was put has been shown, or will be."""
+        return not self._is_broken and not self.missing_lines
+
     def put(self, data: bytes, owner: object, *, is_raw: bool = False, shown: int = 0) -> None:
         r"""Add `data` of `owner` to what is shown; never blocks.
 

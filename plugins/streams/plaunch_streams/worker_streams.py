@@ -334,6 +334,23 @@ class WorkerStreams:
             self._is_late = not source.catch_up(_CATCH_UP_TIMEOUT)
         return ring.last_lines()
 
+    def is_shown(self, local_rank: int) -> bool:
+        """Whether the launcher's own stderr shows all that this rank writes to stderr."""
+        stream = self._stderr
+        route = stream.routes[local_rank]
+        if not route.is_shown and not route.tail:
+            return False
+        if route.way is Way.INHERIT:
+            return stream.file is not None
+        is_teed = route.way is Way.TEE or bool(route.tail)
+        replaced = stream.replaced
+        # What is not teed goes past what is in the place of `sys.stderr`, where messages go.
+        if replaced is not None and not is_teed:
+            return False
+        key = stream.file if replaced is None else id(replaced)
+        console = self._consoles.get(key)
+        return console is not None and console.is_complete
+
     def counts(self) -> OutputCounts:
         """How much has passed until now."""
         writers = self._writers()

@@ -26,6 +26,7 @@ from plaunch.process.stopping.reaping.job_tag import JOBS_VARIABLE
 from plaunch.process.stopping.session import WorkerSession
 from plaunch.process.stopping.stop import Stop
 from plaunch.process.stopping.stop_sequence import StopSequence
+from plaunch.process.streams.api import is_shown
 
 if TYPE_CHECKING:
     import signal
@@ -376,6 +377,7 @@ class SupervisedContext(PContext):
         if self._streams is not None:
             for rank, failure in failures.items():
                 failure.last_lines = list(self._streams.last_lines(rank))
+                failure.is_shown = is_shown(self._streams, rank)
         result = RunProcsResult(
             failures=failures,
             stdouts=dict(self.stdouts),

@@ -5,15 +5,15 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
-from plaunch.defaults import FAILURE_REPORT, load_default
+from plaunch.defaults import CONSOLE_REPORT, FAILURE_REPORT, load_default
 from plaunch.errors import ExitCode, PlaunchError, UsageError
 from plaunch.process.failures.error_file import text_of_error
 from plaunch.process.failures.failure import NOT_AVAILABLE, first_failure
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from plaunch.process.failures.failure import ProcessFailure
+    from plaunch.process.failures.failure import EarlierAttempt, ProcessFailure
 
 
 class ChildFailedError(PlaunchError):
@@ -29,6 +29,7 @@ class ChildFailedError(PlaunchError):
         counted: how many failures there are beside `failures`, by words for them; jobs of very
             many workers do not tell each of them.
         no_restart: why a restart policy wanted no other attempt; empty if none said so.
+        earlier: the attempts before, as far as this node knows of them, in order.
 
     `exit_code` is the first failing worker's own code, or 128+n if signal n ended it.
 
@@ -45,6 +46,7 @@ class ChildFailedError(PlaunchError):
         first: int | None = None,
         counted: Mapping[str, int] | None = None,
         no_restart: str = "",
+        earlier: Sequence[EarlierAttempt] = (),
     ) -> None:
         if not failures:
             raise UsageError(f"a ChildFailedError about {name!r} needs at least one failure")
@@ -55,6 +57,7 @@ class ChildFailedError(PlaunchError):
         self.stopped = dict(stopped or {})
         self.counted = dict(counted or {})
         self.no_restart = no_restart
+        self.earlier = list(earlier)
         self._first = first
         code = self.get_first_failure()[1].exitcode
         # A class constant everywhere else; here every instance has the code of its own worker.
@@ -68,6 +71,7 @@ class ChildFailedError(PlaunchError):
             first=self._first,
             counted=self.counted,
             no_restart=self.no_restart,
+            earlier=self.earlier,
         )
         return rebuild, (self.name, self.failures)
 
@@ -97,6 +101,17 @@ class ChildFailedError(PlaunchError):
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not hide the failure
             return self._short_report(error)
         return report
+
+    def for_console(self) -> str:
+        """The message about it on the launcher's own console, which follows what that has shown.
+
+        It is shorter than the report, and repeats nothing that is above it.
+        """
+        try:
+            text: str = load_default(CONSOLE_REPORT)(self)
+        except Exception as error:  # noqa: BLE001 - as above
+            return self._short_report(error)
+        return text
 
     def _short_report(self, error: Exception) -> str:
         """What is known of the failures, and why there is no more of a report."""

@@ -15,7 +15,7 @@ from plaunch.process.failures.error_file import (
     timestamp_of,
     traceback_of,
 )
-from plaunch.values import Record
+from plaunch.values import Record, Value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -58,6 +58,8 @@ class ProcessFailure(Record):
         host: the name of its host.
         oom_killed: whether the kernel's out-of-memory killer ended it.
         log_files: the files that its stdout and stderr went to, where there are any.
+        lifetime: seconds between its start and the failure; None if they are not known.
+        is_shown: whether the launcher's own stderr has shown the last lines, on this node.
     """
 
     local_rank: int
@@ -72,6 +74,8 @@ class ProcessFailure(Record):
     host: str = field(default_factory=_host, kw_only=True)
     oom_killed: bool = field(default=False, kw_only=True)
     log_files: list[str] = field(default_factory=list, kw_only=True)
+    lifetime: float | None = field(default=None, kw_only=True)
+    is_shown: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         self.timestamp = time.time()
@@ -156,6 +160,21 @@ class ProcessFailure(Record):
         if self.exitcode < 0:
             return f"Signal {-self.exitcode} ({self.signal_name()}) received by PID {self.pid}"
         return f"PID {self.pid} ended with exit code {self.exitcode}"
+
+
+@dataclass(eq=False, repr=False)
+class EarlierAttempt(Value):
+    """An attempt of the job whose failure was followed by a restart.
+
+    Args:
+        attempt: its number.
+        cause: what failed first, and how, in one line.
+        seconds: how long its workers had run by then.
+    """
+
+    attempt: int
+    cause: str
+    seconds: float
 
 
 def first_failure(failures: Mapping[int, ProcessFailure]) -> tuple[int, ProcessFailure]:

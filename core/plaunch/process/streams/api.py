@@ -102,6 +102,13 @@ class Streams(Protocol):
         read the exception in these lines.
         """
 
+    def is_shown(self, local_rank: int) -> bool:
+        """Whether the launcher's own stderr has shown, or will, what that rank writes to stderr.
+
+        The launcher then does not repeat it in its message about a failure. Streams without this
+        method are taken to show nothing.
+        """
+
     def counts(self) -> OutputCounts:
         """The numbers of this moment; called by any thread, at any time after `start`."""
 
@@ -111,6 +118,12 @@ class Streams(Protocol):
         Called by any thread, at any time after `start`. A slow console, or whatever else takes the
         output, may take long for the last of it; meanwhile this shows that the launcher is alive.
         """
+
+
+def is_shown(streams: Streams, local_rank: int) -> bool:
+    """What `streams` say of that, if they say something."""
+    ask = getattr(streams, "is_shown", None)
+    return bool(ask(local_rank)) if callable(ask) else False
 
 
 class Traffic:

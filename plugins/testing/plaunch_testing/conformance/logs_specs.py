@@ -246,6 +246,8 @@ class LogsSpecsConformance(PluginSuite):
         for rank in range(2):
             lines = list(self.call("last_lines()", streams.last_lines, rank))
             assert all(isinstance(line, str) for line in lines), f"last_lines() has {lines!r}"
+            if hasattr(streams, "is_shown"):
+                self.call("is_shown()", streams.is_shown, rank)
 
     @pytest.mark.parametrize("where", ["a file", "below a file"])
     def test_a_folder_of_no_use_is_a_usage_error(self, where: str) -> None:

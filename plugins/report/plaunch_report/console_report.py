@@ -1,0 +1,96 @@
+"""The message about a failed job on the console of a launcher, which has shown much of it before.
+
+It is shorter than the failure report, the text of the exception: a headline, what the console has
+not shown yet, and where to look. The exception's text may be read elsewhere, and has everything.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from plaunch.restarts import failure_of
+from plaunch_events import describe_seconds
+
+from plaunch_report.failure_report import (
+    DATE,
+    NO_FILE,
+    clean,
+    describe_stopped,
+    describe_time,
+    explain,
+    explain_launcher,
+    hints,
+    other_failures,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from plaunch.process import ChildFailedError, EarlierAttempt, ProcessFailure
+
+MAX_EARLIER = 10
+
+
+def format_for_console(error: ChildFailedError) -> str:
+    """Write the message; its first line is a headline, and all others are indented."""
+    return "\n".join((_headline(error), *_details(error)))
+
+
+def _headline(error: ChildFailedError) -> str:
+    rank, root = error.get_first_failure()
+    who = f"rank {rank}" if rank >= 0 else "the launcher"
+    after = "" if root.lifetime is None else f" after {describe_seconds(root.lifetime)}"
+    # In the words of restart policies, which have read the exception from the last lines as well.
+    what = failure_of(error.failures, rank, started=0.0, attempt=0).message
+    return f"{who} on {clean(root.host)} failed{after}: {clean(what)}"
+
+
+def _details(error: ChildFailedError) -> Iterator[str]:
+    rank, root = error.get_first_failure()
+    if error.no_restart:
+        yield f"  No restart: {clean(error.no_restart)}"
+    yield from _explain(rank, root)
+    where = "launcher" if rank < 0 else f"local rank {root.local_rank}"
+    when = describe_time(root.timestamp, DATE)
+    ended = root.describe_exit()
+    yield f"  process: {clean(error.name)}, {where}, pid {root.pid}, {ended}, {when}"
+    for text in hints(root):
+        yield f"  hint: {text}"
+    for path in root.log_files:
+        yield f"  log file: {clean(path)}"
+    if root.error_file != NO_FILE:
+        yield f"  error file: {clean(root.error_file)}"
+    others = [other for other in error.failures if other != rank]
+    if others or error.counted:
+        yield from (f"  {line}" for line in other_failures(others, error.failures, error.counted))
+    if error.stopped:
+        yield f"  stopped because of it: {describe_stopped(error.stopped)}"
+    yield from _tell_earlier(error.earlier)
+
+
+def _explain(rank: int, root: ProcessFailure) -> Sequence[str]:
+    if rank < 0:
+        # One line is the headline.
+        return explain_launcher(root) if "\n" in root.text.strip() else ()
+    if _is_shown(root):
+        return ("  Its last lines on stderr are above.",)
+    return explain(root)
+
+
+def _is_shown(root: ProcessFailure) -> bool:
+    """Whether the console has shown all that `explain` would say."""
+    if not (root.is_shown and root.last_lines):
+        return False
+    if not root.has_reply:
+        return root.message == root.exit_sentence()
+    # A worker that reports its exception usually has it end its program, too, with a traceback.
+    text = (root.traceback or root.text).rstrip().splitlines()
+    return bool(text) and any(clean(line).endswith(clean(text[-1])) for line in root.last_lines)
+
+
+def _tell_earlier(earlier: Sequence[EarlierAttempt]) -> Iterator[str]:
+    if len(earlier) > MAX_EARLIER:
+        yield f"  {len(earlier) - MAX_EARLIER} attempts before these"
+    for one in earlier[-MAX_EARLIER:]:
+        lasted = describe_seconds(one.seconds)
+        yield f"  attempt {one.attempt}: {clean(one.cause)}, after {lasted}"

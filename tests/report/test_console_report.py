@@ -1,0 +1,154 @@
+"""The message about a failed job on a console that has shown some of it before."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from plaunch.process import ChildFailedError, EarlierAttempt, ProcessFailure
+
+TRACEBACK = ["Traceback (most recent call last):", '  File "t.py", line 5, in <module>']
+ERROR = "ValueError: bad config: lr missing"
+STDERR = ["loading", *TRACEBACK, ERROR]
+ABOVE = "  Its last lines on stderr are above."
+
+
+def make(exitcode=1, local_rank=0, **more):
+    more.setdefault("lifetime", 12.3)
+    error_file = str(more.pop("error_file", ""))
+    return ProcessFailure(local_rank, 4242, exitcode, error_file, host="node-b", **more)
+
+
+def message(failures, **more):
+    error = (
+        failures if isinstance(failures, Exception) else ChildFailedError("t.py", failures, **more)
+    )
+    headline, *lines = error.for_console().splitlines()
+    assert all(line.startswith("  ") for line in lines)
+    return headline, lines
+
+
+@pytest.mark.parametrize(
+    ("failure", "headline"),
+    [
+        (make(last_lines=STDERR), f"rank 5 on node-b failed after 12 s: {ERROR}"),
+        (make(7), "rank 5 on node-b failed after 12 s: exit code 7"),
+        (make(7, lifetime=None), "rank 5 on node-b failed: exit code 7"),
+        (make(-11), "rank 5 on node-b failed after 12 s: killed by SIGSEGV (signal 11)"),
+        (
+            make(-9, oom_killed=True),
+            "failed after 12 s: killed by the kernel's out-of-memory killer",
+        ),
+        (make(last_lines=["\x1b[31mred: not"]), "rank 5 on node-b failed after 12 s: exit code 1"),
+    ],
+)
+def test_the_headline_says_who_when_and_why(failure, headline):
+    assert headline in message({5: failure})[0]
+
+
+def test_all_of_it():
+    failures = {
+        5: make(log_files=["/logs/5/stderr.log"], last_lines=STDERR, local_rank=1),
+        6: make(3, lifetime=12.4),
+    }
+    failures[5].timestamp = failures[6].timestamp - 1
+    earlier = [EarlierAttempt(0, "rank 1, exit code 7", 3.0)]
+    stopped = {0: -15, 1: -15, 2: -9}
+    why = "all restarts are used (--max-restarts=1)"
+    told = message(failures, earlier=earlier, stopped=stopped, no_restart=why)[1]
+    told = [re.sub(r"\d\d\d\d-\S+ \S+ \S+$|\d\d:\d\d:\S+:", "TIME", line) for line in told]
+    assert told == [
+        f"  No restart: {why}",
+        "  last lines of its stderr:",
+        *(f"    {line}" for line in STDERR),
+        "  process: t.py, local rank 1, pid 4242, exit code 1, TIME",
+        "  log file: /logs/5/stderr.log",
+        "  Other failures (1):",
+        "    rank 6 (local rank 0) on node-b, pid 4242, at TIME exit code 3",
+        "  stopped because of it: ranks 0-1 (SIGTERM), rank 2 (SIGKILL)",
+        "  attempt 0: rank 1, exit code 7, after 3 s",
+    ]
+
+
+def nested(*lines):
+    extra = {"py_callstack": "\n".join(lines), "timestamp": "1"}
+    return {"message": {"message": ERROR, "extraInfo": extra}}
+
+
+def test_what_the_console_has_shown_is_not_shown_again():
+    lines = message({5: make(last_lines=STDERR, is_shown=True)})[1]
+    assert ABOVE in lines
+    assert not [line for line in lines if ERROR in line]
+
+
+def test_a_silence_is_said_and_not_taken_for_shown():
+    lines = message({5: make(is_shown=True)})[1]
+    assert ABOVE not in lines
+    assert "  It wrote nothing to stderr." in lines
+
+
+@pytest.mark.parametrize(
+    ("last_lines", "is_above"),
+    [
+        (STDERR, True),
+        ([f"[rank5]: {ERROR}"], True),  # as torch.distributed writes it
+        (["\x1b[1;35mValueError\x1b[0m: \x1b[35mbad config: lr missing\x1b[0m"], True),
+        (["loading"], False),  # somebody has caught it after it was recorded
+    ],
+)
+def test_a_recorded_exception_is_shown_unless_it_was_on_stderr(child_file, last_lines, is_above):
+    path = child_file(nested(*TRACEBACK, ERROR))
+    lines = message({5: make(last_lines=last_lines, is_shown=True, error_file=path)})[1]
+    assert (ABOVE in lines) == is_above
+    assert (f"    {ERROR}" in lines) != is_above
+    assert f"  error file: {path}" in lines
+
+
+def test_why_a_signal_was_sent_is_said_although_the_last_lines_are_above():
+    failure = make(-9, last_lines=["at work"], is_shown=True)
+    failure.message = f"{failure.exit_sentence()}: its time for 'step' has expired"
+    lines = message({5: failure})[1]
+    assert [line for line in lines if "its time for 'step' has expired" in line]
+
+
+def launcher(text):
+    failure = make(113, -1)
+    failure.lifetime = None
+    failure.message = text
+    failure.error_file_data = {"message": text}
+    return failure
+
+
+@pytest.mark.parametrize(
+    ("text", "block"),
+    [
+        ("the store is gone", []),
+        ("it is gone\nfor good", ["  what it says:", "    it is gone", "    for good"]),
+    ],
+)
+def test_a_launcher_that_failed_itself(text, block):
+    headline, lines = message({-1: launcher(text)})
+    assert headline == f"the launcher on node-b failed: {text.splitlines()[0]}"
+    assert lines[: len(block)] == block
+    assert lines[len(block)].startswith("  process: t.py, launcher, pid 4242, ")
+
+
+def test_of_many_attempts_the_last_ones_are_told():
+    earlier = [EarlierAttempt(n, "rank 0, exit code 1", 0.5) for n in range(60)]
+    lines = message({5: make()}, earlier=earlier)[1]
+    assert lines[-11] == "  50 attempts before these"
+    assert lines[-10:] == [
+        f"  attempt {n}: rank 0, exit code 1, after 0.5 s" for n in range(50, 60)
+    ]
+
+
+def test_failures_that_are_only_counted_are_told():
+    lines = message({5: make()}, counted={"ranks 40-99 (exit code 1)": 60})[1]
+    assert "  Other failures (60):" in lines
+    assert "    and 60 more: ranks 40-99 (exit code 1)" in lines
+
+
+def test_the_text_of_the_exception_stays_whole():
+    error = ChildFailedError("t.py", {5: make(last_lines=STDERR, is_shown=True)})
+    assert str(error).startswith("t.py FAILED: rank 5 on node-b: exit code 1\n")
+    assert f"    {ERROR}" in str(error)
