@@ -61,6 +61,8 @@ def test_two_tasks_of_a_step_are_one_world(agents, job):
         ("3", "4", "1", "2"),
     ]
     assert [worker["RANK"] for worker in nodes[1].workers()] == ["0", "1"]
+    # Nothing is said about a launch that succeeds at once.
+    agents.until(lambda: all("run id slurm-" in node.stderr for node in nodes), "what they say")
     agents.finish(*nodes)
     for node in nodes:
         assert f"rdzv_endpoint=localhost:{FIRST_PORT + job} (SLURM_STEP_NODELIST, " in node.stderr
@@ -79,6 +81,7 @@ def test_a_drop_in_waits_for_nobody_and_is_told_what_it_could_do(plaunch, job):
     """What torchrun makes several worlds of stays several worlds, as in a sweep."""
     # In one write, as workers write to one pipe.
     text = "import os\nos.write(1, (os.environ['WORLD_SIZE'] + '\\n').encode())\n"
+    text += "import sys, time\ntime.sleep(float(sys.argv[1]))\n"  # it is told after a second
     script = plaunch.write("world.py", text)
     for argv, environ, is_told in [
         (["--nproc-per-node=2"], task(job, 1, 2), True),
@@ -87,7 +90,8 @@ def test_a_drop_in_waits_for_nobody_and_is_told_what_it_could_do(plaunch, job):
         (["--standalone", "--nproc-per-node=2"], task(job, 0, 2), False),
         (["--nnodes=1", "--nproc-per-node=2"], task(job, 1, 2), False),
     ]:
-        done = plaunch.run(*argv, script, LOGLEVEL="INFO", **environ)
+        pause = "1.2" if is_told else "0"
+        done = plaunch.run(*argv, script, pause, LOGLEVEL="INFO", **environ)
         assert done.stdout.split() == ["2", "2"], done.stderr
         assert "from slurm" not in done.stderr
         assert ("--scheduler=slurm makes them one" in done.stderr) is is_told
