@@ -39,7 +39,13 @@ ROOMS = {
 }
 GROUND = "ground"
 # A library is a box of its own; plugins that import the same rooms share one.
-LIBRARIES = ("plaunch_events", "plaunch_membership", "plaunch_network", "plaunch_testing")
+LIBRARIES = (
+    "plaunch_events",
+    "plaunch_membership",
+    "plaunch_network",
+    "plaunch_stacks",
+    "plaunch_testing",
+)
 
 _WIDTH, _MARGIN = 1080, 20
 _BOX, _DUMMY = 168, 12  # widths: of a box, and of an arrow that passes between boxes

@@ -1,0 +1,41 @@
+"""The stacks of workers, looked at from outside: a library, and the plugin with its options.
+
+`take` looks at all threads of processes and of those that they have started, in a bounded time;
+`main_stacks` looks at their main threads only. `group` puts ranks with the same stack together,
+also those of several nodes, and `format_groups` says which ranks are where. The public names load
+on first use. Nothing is needed in the workers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from plaunch.lazy import attach
+
+if TYPE_CHECKING:
+    from plaunch_stacks.files import write as write
+    from plaunch_stacks.grouping import Group as Group
+    from plaunch_stacks.grouping import format_groups as format_groups
+    from plaunch_stacks.grouping import group as group
+    from plaunch_stacks.grouping import merge as merge
+    from plaunch_stacks.py_spy import find_py_spy as find_py_spy
+    from plaunch_stacks.records import dump_groups as dump_groups
+    from plaunch_stacks.records import load_groups as load_groups
+    from plaunch_stacks.stack import Frame as Frame
+    from plaunch_stacks.stack import KernelState as KernelState
+    from plaunch_stacks.stack import ProcessStacks as ProcessStacks
+    from plaunch_stacks.stack import ThreadStack as ThreadStack
+    from plaunch_stacks.taking import main_stacks as main_stacks
+    from plaunch_stacks.taking import take as take
+
+__getattr__, __dir__, __all__ = attach(
+    __name__,
+    {
+        ".stack": "Frame KernelState ProcessStacks ThreadStack",
+        ".py_spy": "find_py_spy",
+        ".taking": "main_stacks take",
+        ".grouping": "Group format_groups group merge",
+        ".records": "dump_groups load_groups",
+        ".files": "write",
+    },
+)

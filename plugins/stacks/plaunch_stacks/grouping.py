@@ -1,0 +1,173 @@
+"""Which ranks of a job are at the same place, and what that is called."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from plaunch.numbers import format_ranks
+
+from plaunch_stacks.stack import Frame, Origin
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from plaunch_stacks.stack import ProcessStacks
+
+MOST_FRAMES = 40  # of a group, so that the groups of a node are of a bounded size
+_MOST_NAME = 100  # characters
+_MOST_PATH = 200
+_MOST_CALLERS = 4
+_MOST_HOSTS = 2  # that are named
+
+
+class Group(NamedTuple):
+    """Ranks whose main threads are at the same place.
+
+    Args:
+        ranks: global ranks by host.
+        frames: the innermost first; those of libraries without lines, and those of Python's own
+            modules as one. None if there is no stack.
+        state: what the kernel tells, if there is no stack.
+        reason: why there is none.
+    """
+
+    ranks: Mapping[str, tuple[int, ...]]
+    frames: tuple[Frame, ...] = ()
+    state: str = ""
+    reason: str = ""
+
+    @property
+    def count(self) -> int:
+        """How many ranks there are."""
+        return sum(map(len, self.ranks.values()))
+
+    @property
+    def all_ranks(self) -> tuple[int, ...]:
+        """The ranks of all hosts, sorted."""
+        return tuple(sorted(rank for ranks in self.ranks.values() for rank in ranks))
+
+
+def group(stacks: Mapping[str, Mapping[int, ProcessStacks]]) -> list[Group]:
+    """Put ranks together whose main threads are in the same lines of the user's code.
+
+    Args:
+        stacks: by host and global rank.
+
+    Returns:
+        The smallest group first, and those of one size by rank.
+    """
+    return merge(
+        _group_of(host, rank, process)
+        for host, by_rank in stacks.items()
+        for rank, process in by_rank.items()
+    )
+
+
+def merge(groups: Iterable[Group]) -> list[Group]:
+    """Put groups together, which may be those of several nodes; the smallest one comes first."""
+    found: dict[tuple[object, ...], dict[str, set[int]]] = {}
+    for item in groups:
+        ranks = found.setdefault((item.frames, item.state, item.reason), {})
+        for host, own in item.ranks.items():
+            ranks.setdefault(host, set()).update(own)
+    merged = [
+        Group({host: tuple(sorted(ranks[host])) for host in sorted(ranks)}, *what)  # type: ignore[arg-type]
+        for what, ranks in found.items()
+    ]
+    return sorted(merged, key=lambda item: (item.count, item.all_ranks))
+
+
+def fold(frames: Sequence[Frame]) -> tuple[Frame, ...]:
+    """What two stacks at the same place have in common.
+
+    Lines count in the user's code only. Python's own modules often wait in a loop, so what they
+    call inside is left out, and what they do before the program begins as well.
+    """
+    folded: list[Frame] = []
+    previous: Origin | None = Origin.PYTHON if _has_program(frames) else None
+    for frame in reversed(frames):
+        origin = frame.origin
+        if origin is Origin.PYTHON and previous is Origin.PYTHON:
+            continue
+        previous = origin
+        line = frame.line if origin is Origin.USER else 0
+        folded.append(Frame(frame.function[:_MOST_NAME], frame.file[-_MOST_PATH:], line))
+    return tuple(folded[: -MOST_FRAMES - 1 : -1])
+
+
+def _has_program(frames: Iterable[Frame]) -> bool:
+    return any(frame.origin is not Origin.PYTHON for frame in frames)
+
+
+def _group_of(host: str, rank: int, process: ProcessStacks) -> Group:
+    ranks = {host: (rank,)}
+    main = process.main
+    if main is not None:
+        frames = fold(main.frames)
+        return Group(ranks, frames, "" if frames else "has not begun to run Python code")
+    return Group(ranks, (), str(process.kernel or ""), process.reason or "it could not be read")
+
+
+def format_groups(groups: Sequence[Group], *, most: int = 20) -> list[str]:
+    """Lines for the user, one for each group and one for each reason why a stack is unknown.
+
+    Args:
+        groups: as `group` and `merge` return them.
+        most: groups that are shown; the last line counts the others.
+    """
+    hosts = {host for item in groups for host in item.ranks}
+    places = _name_places(groups[:most])
+    lines = [
+        f"{_format_ranks(item, hosts)} {place}"
+        for item, place in zip(groups[:most], places, strict=True)
+    ]
+    if groups[most:]:
+        rest = sum(item.count for item in groups[most:])
+        lines.append(f"and {rest} ranks in {len(groups) - most} more groups")
+    unknown: dict[str, list[int]] = {}
+    for item in groups:
+        if item.reason:
+            unknown.setdefault(item.reason, []).extend(item.all_ranks)
+    for reason, ranks in unknown.items():
+        of_whom = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {_spaced(ranks)}"
+        lines.append(f"the stack of {of_whom} is unknown: {reason}")
+    return lines
+
+
+def _format_ranks(item: Group, hosts: set[str]) -> str:
+    ranks = item.all_ranks
+    text = f"{item.count} rank{'' if item.count == 1 else 's'}: {_spaced(ranks)}"
+    if len(item.ranks) <= _MOST_HOSTS and len(item.ranks) < len(hosts):
+        text += f" ({', '.join(item.ranks)})"
+    return text
+
+
+def _spaced(ranks: Iterable[int]) -> str:
+    return format_ranks(ranks).replace(",", ", ")
+
+
+def _name_places(groups: Sequence[Group]) -> list[str]:
+    """A text for each group, with as many callers as it takes to tell them apart."""
+    places = [_name_place(item, 0) for item in groups]
+    for callers in range(1, _MOST_CALLERS + 1):
+        if len(set(places)) == len(places):
+            break
+        places = [
+            _name_place(item, callers) if places.count(place) > 1 else place
+            for item, place in zip(groups, places, strict=True)
+        ]
+    return places
+
+
+def _name_place(item: Group, callers: int) -> str:
+    if not item.frames:
+        return item.state or "nothing is known"
+    users = [frame for frame in item.frames if not frame.is_library]
+    if not users:
+        return " <- ".join(map(str, item.frames[: callers + 1]))
+    inner = item.frames[: item.frames.index(users[0])]
+    library = next((frame for frame in inner if frame.origin is Origin.INSTALLED), None)
+    if library is None and inner:
+        library = inner[-1]
+    words = [] if library is None else [library.function]
+    return " <- ".join([*words, *map(str, users[: callers + 1])])

@@ -1,0 +1,111 @@
+"""The groups of one node as a text of bounded size, for the other nodes of its job."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from plaunch_stacks.grouping import MOST_FRAMES, Group, merge
+from plaunch_stacks.stack import Frame
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+MOST_BYTES = 16 << 10
+VERSION = 1
+
+_REST = "in groups for which there was no room"
+_MOST_GROUPS = 1000
+_MOST_RANKS = 1 << 20
+_MOST_TEXT = 1000  # characters
+
+
+def dump_groups(groups: Sequence[Group], *, most: int = MOST_BYTES) -> str:
+    """Write groups as JSON, in ASCII, the smallest ones as far as there is room.
+
+    The others become one group that only says so, and if there is no room for that, they are left
+    out.
+
+    Args:
+        groups: those of one node, the smallest first.
+        most: bytes of the text.
+    """
+    for kept in range(len(groups), -1, -1):
+        rest = merge(Group(item.ranks, (), _REST) for item in groups[kept:])
+        for chosen in ([*groups[:kept], *rest], groups[:kept]):
+            text = json.dumps(
+                {"version": VERSION, "groups": [_dump(item) for item in chosen]},
+                separators=(",", ":"),
+            )
+            if len(text) <= most:
+                return text
+    raise ValueError(f"there is no room in {most} bytes")
+
+
+def _dump(item: Group) -> dict[str, Any]:
+    return {
+        "ranks": {host: _dump_ranks(ranks) for host, ranks in item.ranks.items()},
+        "frames": [list(frame) for frame in item.frames],
+        "state": item.state[:_MOST_TEXT],
+        "reason": item.reason[:_MOST_TEXT],
+    }
+
+
+def _dump_ranks(ranks: Iterable[int]) -> list[list[int]]:
+    """Spans of ranks, from the first to the last of each."""
+    spans: list[list[int]] = []
+    for rank in sorted(ranks):
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    return spans
+
+
+def load_groups(text: str) -> list[Group]:
+    """Read what `dump_groups` has written, maybe on another node.
+
+    Raises:
+        ValueError: it is something else, or of a version that is not known.
+    """
+    try:
+        told = json.loads(text)
+        if told["version"] != VERSION:
+            raise ValueError(f"stacks of version {told['version']!r:.20}, not {VERSION}")
+        return [_load(item) for item in told["groups"][:_MOST_GROUPS]]
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"no groups of stacks: {text[:60]!r}") from error
+
+
+def _load(item: dict[str, Any]) -> Group:
+    return Group(
+        ranks={_text(host): _load_ranks(spans) for host, spans in item["ranks"].items()},
+        frames=tuple(
+            Frame(_text(function), _text(file), _number(line))
+            for function, file, line in item["frames"][:MOST_FRAMES]
+        ),
+        state=_text(item["state"]),
+        reason=_text(item["reason"]),
+    )
+
+
+def _load_ranks(spans: list[list[int]]) -> tuple[int, ...]:
+    ranks: set[int] = set()
+    for first, last in spans[:_MOST_GROUPS]:
+        if not 0 <= _number(first) <= _number(last) < _MOST_RANKS:
+            raise ValueError(f"ranks from {first!r:.20} to {last!r:.20}")
+        ranks.update(range(first, last + 1))
+    return tuple(sorted(ranks))
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    # Whatever another node writes, it is shown on a terminal.
+    return "".join(letter if letter.isprintable() else "?" for letter in value[:_MOST_TEXT])
+
+
+def _number(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError
+    return value
