@@ -20,6 +20,7 @@ PACKAGES = [
     "plaunch.restarts",
     "plaunch.testing",
     "plaunch_network",
+    "plaunch_stacks",
 ]
 
 

@@ -85,6 +85,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "plaunch_events": ("COMMON_KEYS", "EventType", "SCHEMA"),
     "plaunch_membership": ALL,
     "plaunch_network": ALL,
+    "plaunch_stacks": ALL,
     "plaunch_membership.testing": ALL,
     "plaunch_testing.conformance": ALL,
     "plaunch_rendezvous_etcd.testing": (

@@ -1,16 +1,14 @@
-"""Looking at a worker from outside while it imports, after restarts, by py-spy."""
+"""Looking at a worker from outside while it imports, after restarts."""
 
 from __future__ import annotations
 
 import logging
-import os
-import subprocess
-import sys
 import threading
 import time
 from typing import TYPE_CHECKING
 
 from plaunch.agent import BeforeRendezvous, Stopping, WorkerEnded, WorkersStarted
+from plaunch_stacks import find_py_spy, main_stacks
 
 from plaunch_events.imports import RoundImports, advise, is_enough
 
@@ -127,7 +125,7 @@ class _Round:
             except FileNotFoundError as error:
                 self.is_blind, problem = True, error
                 break
-            except (OSError, ValueError, subprocess.SubprocessError) as error:
+            except OSError as error:
                 if has_seen:
                     continue  # a stack that changes cannot always be read
                 problem = error
@@ -151,49 +149,13 @@ def read_stack(pid: int) -> list[Frame]:
 
     Raises:
         FileNotFoundError: there is no py-spy.
-        OSError: py-spy cannot be run, or cannot read the process.
-        subprocess.TimeoutExpired: it took too long.
-        ValueError: it has written something else than stacks.
+        OSError: the process could not be read; the message says why.
     """
-    command = [find_py_spy(), "dump", "--nonblocking", "--json", "--pid", str(pid)]
-    done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_LOOK, check=False, env={}
-    )
-    if done.returncode:
-        raise OSError(f"py-spy: {' '.join(done.stderr.decode(errors='replace').split())}")
-    return parse_stack(done.stdout, pid)
-
-
-def find_py_spy() -> str:
-    """The program py-spy, next to this interpreter or on PATH.
-
-    Raises:
-        FileNotFoundError: there is none.
-    """
-    from shutil import which  # noqa: PLC0415 - on the thread that looks
-
-    folder = os.path.dirname(sys.executable)
-    found = which("py-spy", path=os.pathsep.join([folder, os.environ.get("PATH", "")]))
-    if found is None:
-        raise FileNotFoundError("py-spy is not installed (pip install 'plaunch[stacks]')")
-    return found
-
-
-def parse_stack(text: bytes, pid: int) -> list[Frame]:
-    """The stack of the main thread in what `py-spy dump --json` has written of a process.
-
-    Raises:
-        ValueError: that is something else.
-    """
-    import json  # noqa: PLC0415 - on the thread that looks
-
-    try:
-        threads = json.loads(text)
-        # The system's number of a thread is not known of every Python.
-        (main,) = (thread for thread in threads if thread["os_thread_id"] in (pid, None))
-        return [(frame["name"], frame["filename"]) for frame in reversed(main["frames"])]
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"py-spy has written {text[:100]!r}") from error
+    find_py_spy()
+    seen = main_stacks({0: pid}, timeout=_LOOK)[0]
+    if seen.main is None:
+        raise OSError(seen.reason)
+    return [(frame.function, frame.file) for frame in reversed(seen.main.frames)]
 
 
 def _explain(error: Exception) -> None:

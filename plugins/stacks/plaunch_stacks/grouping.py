@@ -37,7 +37,7 @@ class Group(NamedTuple):
     reason: str = ""
 
     @property
-    def count(self) -> int:
+    def size(self) -> int:
         """How many ranks there are."""
         return sum(map(len, self.ranks.values()))
 
@@ -74,7 +74,7 @@ def merge(groups: Iterable[Group]) -> list[Group]:
         Group({host: tuple(sorted(ranks[host])) for host in sorted(ranks)}, *what)  # type: ignore[arg-type]
         for what, ranks in found.items()
     ]
-    return sorted(merged, key=lambda item: (item.count, item.all_ranks))
+    return sorted(merged, key=lambda item: (item.size, item.all_ranks))
 
 
 def fold(frames: Sequence[Frame]) -> tuple[Frame, ...]:
@@ -122,7 +122,7 @@ def format_groups(groups: Sequence[Group], *, most: int = 20) -> list[str]:
         for item, place in zip(groups[:most], places, strict=True)
     ]
     if groups[most:]:
-        rest = sum(item.count for item in groups[most:])
+        rest = sum(item.size for item in groups[most:])
         lines.append(f"and {rest} ranks in {len(groups) - most} more groups")
     unknown: dict[str, list[int]] = {}
     for item in groups:
@@ -136,7 +136,7 @@ def format_groups(groups: Sequence[Group], *, most: int = 20) -> list[str]:
 
 def _format_ranks(item: Group, hosts: set[str]) -> str:
     ranks = item.all_ranks
-    text = f"{item.count} rank{'' if item.count == 1 else 's'}: {_spaced(ranks)}"
+    text = f"{item.size} rank{'' if item.size == 1 else 's'}: {_spaced(ranks)}"
     if len(item.ranks) <= _MOST_HOSTS and len(item.ranks) < len(hosts):
         text += f" ({', '.join(item.ranks)})"
     return text

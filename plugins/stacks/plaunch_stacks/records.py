@@ -70,11 +70,13 @@ def load_groups(text: str) -> list[Group]:
     """
     try:
         told = json.loads(text)
-        if told["version"] != VERSION:
-            raise ValueError(f"stacks of version {told['version']!r:.20}, not {VERSION}")
-        return [_load(item) for item in told["groups"][:_MOST_GROUPS]]
-    except (KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"no groups of stacks: {text[:60]!r}") from error
+        groups = [_load(item) for item in told["groups"][:_MOST_GROUPS]]
+        version = told["version"]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"no groups of stacks ({error}): {text[:60]!r}") from error
+    if version != VERSION:
+        raise ValueError(f"groups of stacks of version {version!r:.20}, not {VERSION}")
+    return groups
 
 
 def _load(item: dict[str, Any]) -> Group:
