@@ -19,7 +19,7 @@ from plaunch.rendezvous.token import check_token_is_used
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from plaunch.agent.notifications import LaunchEvents
+    from plaunch.agent.notifications import LaunchEvents, Notify
     from plaunch.config import LaunchConfig
     from plaunch.plugin.manager import PluginManager
     from plaunch.plugin.restarting import LaunchRestartPolicy
@@ -89,6 +89,26 @@ def find_events(
         return None
     found: Callable[..., LaunchEvents] = defaults.load_default(defaults.EVENTS)(config, manager)
     return found
+
+
+def watch_slow_stops(config: LaunchConfig, manager: PluginManager) -> Notify:
+    """What looks at workers that take long to end, from the notification on that says they do."""
+    if all(one.name != defaults.STACKS for one in manager.plugin_options()):
+        return lambda notification: None
+    watch: Notify = defaults.load_default(defaults.SLOW_STOPS)(config)
+    return watch
+
+
+def worker_command(
+    config: LaunchConfig, entrypoint: Callable[..., Any] | str, args: Sequence[Any]
+) -> list[str]:
+    """What a worker is started with, for a starter; see `Starter.begin`."""
+    if not callable(entrypoint):
+        return [entrypoint, *map(str, args)]
+    if config.start_method == "fork":
+        return []
+    command: list[str] = defaults.load_default(defaults.FUNCTION_COMMAND)()
+    return command
 
 
 def worker_spec(

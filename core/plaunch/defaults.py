@@ -36,6 +36,10 @@ EVENT_OPTIONS = "events"
 # files and none of its options is given; and what makes events of what an agent has told.
 AFTER_FAILURE = "failure_bundle"
 REPLAY = "plaunch_events:replay"
+# The plugin with options that looks at workers which take long to end, shortly before SIGKILL,
+# unless it is blocked; and what does that.
+STACKS = "stacks"
+SLOW_STOPS = "plaunch_stacks.slow_stops:SlowStops"
 # Asks the health checks that a launch has chosen.
 HEALTH_CHECKS = "plaunch_health.running:LaunchHealthChecks"
 # Makes signals raise `SignalException` while a context is used without an agent, as in torchrun.

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from plaunch import defaults
+from plaunch import components, defaults
 from plaunch.agent.alive import TURN_BOUND, Alive
 from plaunch.agent.closing import (
     close_logs,
@@ -20,10 +20,9 @@ from plaunch.agent.closing import (
     shut_down,
 )
 from plaunch.agent.local import HEALTH_VARIABLE, LocalElasticAgent
-from plaunch.agent.notifications import BeforeWorkers, WorkersStarted
+from plaunch.agent.notifications import BeforeWorkers, Stopping, WorkersStarted
 from plaunch.agent.wait_reporter import WaitReporter
 from plaunch.agent.worker import name_entrypoint
-from plaunch.components import create_rendezvous, find_events, worker_spec
 from plaunch.config import make_run_id
 from plaunch.errors import (
     NodeExcludedError,
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from plaunch.agent.local import HealthCheckServer
-    from plaunch.agent.notifications import LaunchEvents, Notification
+    from plaunch.agent.notifications import LaunchEvents, Notification, Notify
     from plaunch.agent.worker import RunResult, WorkerInfo
     from plaunch.agent.worker_store import OpenStore
     from plaunch.config import LaunchConfig
@@ -169,6 +168,7 @@ class _Launch:
         # What the agent tells, and when; None if nobody asks for it after a failure.
         self._told: deque[tuple[float, float, Notification]] | None = None
         self._has_started = False  # whether there were workers
+        self._slow_stops: Notify | None = None
         self._health_checks: HealthChecks | None = None
 
     def run(self) -> dict[int, Any]:
@@ -194,7 +194,9 @@ class _Launch:
             del environ[HEALTH_VARIABLE]  # which asks for that server, and no other
         asked = manager.use_options(config.options, environ)
         create_policy = manager.get(SIGNAL_POLICIES, config.signal_policy)
-        create_events = find_events(config, manager, is_wanted=defaults.EVENT_OPTIONS in asked)
+        create_events = components.find_events(
+            config, manager, is_wanted=defaults.EVENT_OPTIONS in asked
+        )
         with manager.calling(SIGNAL_POLICIES, config.signal_policy):
             policy = checked_policy(create_policy(context))
         self._restart_policy = LaunchRestartPolicy(manager, context)
@@ -206,7 +208,7 @@ class _Launch:
         self._open_store = manager.worker_store(context, self._has_stop)
         self._starter = manager.worker_starter(context, self._has_stop)
         if create_events is None and self._extending:
-            create_events = find_events(config, manager, is_wanted=True)
+            create_events = components.find_events(config, manager, is_wanted=True)
         if defaults.AFTER_FAILURE not in asked:
             self._told = deque(maxlen=_MOST_TOLD)
         try:
@@ -274,7 +276,9 @@ class _Launch:
         config = self._config
         checks = self._health_checks
         checking = 0.0 if checks is None else checks.timeout
-        handler = create_rendezvous(config, self._manager, self._restart_policy, checking)
+        handler = components.create_rendezvous(
+            config, self._manager, self._restart_policy, checking
+        )
         release: Callable[[], bool] = lambda: shut_down(handler, policy)  # noqa: E731
         succeeded = False
         template = config.log_line_prefix_template
@@ -282,7 +286,7 @@ class _Launch:
             template = os.environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE")
         try:
             self._agent = agent = LocalElasticAgent(
-                spec=worker_spec(
+                spec=components.worker_spec(
                     config,
                     handler,
                     self._entrypoint,
@@ -310,7 +314,8 @@ class _Launch:
             )
             self._start_extensions(agent, handler)
             if self._starter is not None:
-                self._starter.begin(self._command(), {**os.environ, **config.worker_env})
+                command = components.worker_command(config, self._entrypoint, self._args)
+                self._starter.begin(command, {**os.environ, **config.worker_env})
             culprits = self._manager.culprits
             with contextlib.nullcontext() if culprits is None else culprits.refusing_exits():
                 result = agent.run()
@@ -342,22 +347,13 @@ class _Launch:
             finally:
                 release_rendezvous(release)
 
-    def _command(self) -> list[str]:
-        """What a worker is started with, for a starter; see `Starter.begin`."""
-        if not callable(self._entrypoint):
-            return [self._entrypoint, *map(str, self._args)]
-        if self._config.start_method == "fork":
-            return []
-        command: list[str] = defaults.load_default(defaults.FUNCTION_COMMAND)()
-        return command
-
     def _start_extensions(self, agent: LocalElasticAgent, handler: RendezvousHandler) -> None:
         if self._events is not None:
             snapshot = functools.partial(
                 snapshot_of_launch, agent, handler, self._alive, self._traffic, self._events
             )
             for item in self._extending:
-                item.start(AgentControl(agent, item.who, snapshot))
+                item.start(AgentControl(agent, item.who, snapshot, handler))
                 self._events.start(item)
 
     def _notify(self, notification: Notification) -> None:
@@ -366,6 +362,12 @@ class _Launch:
         if self._told is not None:
             self._told.append((time.time(), time.monotonic(), notification))
             self._has_started = self._has_started or isinstance(notification, WorkersStarted)
+        if isinstance(notification, Stopping) and notification.step.step == "waiting":
+            self._slow_stops = self._slow_stops or components.watch_slow_stops(
+                self._config, self._manager
+            )
+        if self._slow_stops is not None:
+            self._slow_stops(notification)
         events = self._events
         if events is not None and isinstance(notification, WorkersStarted):
             events.release()

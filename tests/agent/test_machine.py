@@ -660,3 +660,21 @@ def test_every_run_ends_once_the_world_lets_it(disturbances):
         pending.extend(actions)
     assert state.phase is m.Phase.DONE
     assert state.then in (SUCCESS, FAILURE)
+
+
+@pytest.mark.parametrize(
+    ("changes", "cause"),
+    [
+        ({"then": m.Again.RESTART}, "failure"),
+        ({"then": m.Again.DECISION}, "failure"),
+        ({"then": m.Outcome.FAILED}, "failure"),
+        ({"then": m.Again.MEMBERSHIP}, "membership"),
+        ({"then": m.Again.REQUEST}, "request"),
+        ({"then": m.Outcome.SIGNALLED, "asked_by": signal.SIGTERM}, "request"),
+        ({"then": m.Again.RESTART, "asked_by": signal.SIGINT}, "request"),
+        ({"then": m.Outcome.CLOSED}, "end"),
+        ({"then": m.Outcome.ERROR}, "end"),
+    ],
+)
+def test_why_workers_are_stopped(changes, cause):
+    assert m.State(max_restarts=1, **changes).stop_cause == cause

@@ -66,7 +66,7 @@ def test_moments_come_in_order_and_state_changes_are_complete():
         "WorkersStarted",
         "StateChanged",
     ]
-    failed = ["WorkersFailed", "StateChanged"]
+    failed = ["WorkersFailed", "StateChanged", "BeforeStop"]
     assert kinds == [*one_round, *failed, *one_round, "StateChanged", "AgentFinished"]
     changes = [
         (notification.old.name, notification.new.name)

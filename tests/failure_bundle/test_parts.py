@@ -197,6 +197,19 @@ def test_a_large_error_file_is_cut(tmp_path):
     assert (len(file.data), file.note) == (1 << 20, "the first 1048576 bytes")
 
 
+def test_stacks_are_those_of_the_attempt(tmp_path):
+    for folder in ("attempt_1-1-failure", "attempt_1-2-sigkill", "attempt_10-1-failure"):
+        write(tmp_path / "stacks" / folder / "rank_3.txt", folder)
+    files = AttemptFiles(str(tmp_path), 1, {}).stacks()
+    assert {file.name: file.data for file in files} == {
+        "stacks/attempt_1-1-failure/rank_3.txt": b"attempt_1-1-failure",
+        "stacks/attempt_1-2-sigkill/rank_3.txt": b"attempt_1-2-sigkill",
+    }
+    for of_none in (AttemptFiles(str(tmp_path), 2, {}), AttemptFiles("", 1, {})):
+        with pytest.raises(MissingError, match="--stacks-on-failure"):
+            list(of_none.stacks())
+
+
 def test_folders_of_logs_specs(tmp_path):
     specs = DefaultLogsSpecs(log_dir=str(tmp_path))
     run, kept = find_folders(specs, "job")

@@ -83,6 +83,35 @@ def test_one_node(create):
         handler.next_rendezvous()
 
 
+def test_nodes_show_each_other_texts(create):
+    nodes = [create(2, 2), create(2, 2)]
+    for call in [Call(node.next_rendezvous) for node in nodes]:
+        call.get()
+    for text in ("first", "second"):  # the last one counts
+        for number, node in enumerate(nodes):
+            node.texts.publish("stacks", f"{text} of {number}")
+    for node in nodes:
+        wait_until(
+            lambda node=node: (
+                sorted(node.texts.read("stacks", BOUND).values()) == ["second of 0", "second of 1"]
+            ),
+            "both texts are there",
+        )
+    assert nodes[0].texts.read("another/name", BOUND) == {}
+
+
+def test_a_text_is_bounded_and_best_effort(create, board):
+    handler = create()
+    assert handler.texts.read("stacks", 0.05) == {}  # nobody has joined
+    handler.next_rendezvous()
+    with pytest.raises(ValueError, match="16385 characters"):
+        handler.texts.publish("stacks", "x" * 16385)
+    handler.texts.publish("stacks", "x" * 16384)
+    wait_until(lambda: handler.texts.read("stacks", BOUND), "the text is there")
+    board.down = True
+    assert handler.texts.read("stacks", 0.2) == {}
+
+
 def test_nothing_is_connected_before_the_first_round(create):
     def connect():
         pytest.fail("it connects too early")

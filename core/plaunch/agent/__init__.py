@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from plaunch.agent.notifications import AfterRendezvous as AfterRendezvous
     from plaunch.agent.notifications import AgentFinished as AgentFinished
     from plaunch.agent.notifications import BeforeRendezvous as BeforeRendezvous
+    from plaunch.agent.notifications import BeforeStop as BeforeStop
     from plaunch.agent.notifications import BeforeWorkers as BeforeWorkers
     from plaunch.agent.notifications import MembershipChanged as MembershipChanged
     from plaunch.agent.notifications import Notification as Notification
@@ -52,9 +53,10 @@ __getattr__, __dir__, __all__ = attach(
         ".agent": "ElasticAgent SimpleElasticAgent",
         ".env": "macros worker_environment",
         ".notifications": (
-            "AfterRendezvous AgentFinished BeforeRendezvous BeforeWorkers MembershipChanged "
-            "Notification Preloaded RendezvousFailed RequestReceived RestartDelayed SignalReceived "
-            "StateChanged Stopping WorkerEnded WorkerExited WorkersFailed WorkersStarted"
+            "AfterRendezvous AgentFinished BeforeRendezvous BeforeStop BeforeWorkers "
+            "MembershipChanged Notification Preloaded RendezvousFailed RequestReceived "
+            "RestartDelayed SignalReceived StateChanged Stopping WorkerEnded WorkerExited "
+            "WorkersFailed WorkersStarted"
         ),
         ".requests": "Snapshot",
         ".states": "RequestKind Requested",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import signal
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from plaunch.agent.requests import Snapshot
     from plaunch.agent.states import RequestKind
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Control(Protocol):
-    """What an extension can do; every method may be called on any thread, and returns at once."""
+    """What an extension can do, on any thread; every method but `published` returns at once."""
 
     def snapshot(self) -> Snapshot:
         """What the agent does now."""
@@ -43,6 +43,15 @@ class Control(Protocol):
 
     def say(self, text: str) -> None:
         """Say one line to the user, with the plugin's name."""
+
+    def publish(self, name: str, text: str) -> None:
+        """Let the other nodes of the job read a text; see `plaunch.rendezvous.SharedTexts`."""
+
+    def published(self, name: str, timeout: float = 1.0) -> Mapping[str, str] | None:
+        """The texts of all nodes of the round, by node, this one's too; waits for the store.
+
+        None if the rendezvous has no such texts: then nothing is published either.
+        """
 
 
 class Extension(Protocol):

@@ -250,6 +250,7 @@ class Loop:
         elif isinstance(action, states.StartWorkers):
             return self._start_workers()
         elif isinstance(action, states.StopWorkers):
+            self._notifier.notify(notifications.BeforeStop, self.state.stop_cause)
             return self._end_of_stop(
                 self._stopping.begin(lambda: self._workers.begin_stop(self.soft_signal))
             )

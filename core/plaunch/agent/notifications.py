@@ -159,6 +159,13 @@ class RequestReceived(Notification):
 
 
 @dataclass(eq=False, repr=False)
+class BeforeStop(Notification):
+    """The workers are about to be stopped; `cause` says why (see `State.stop_cause`)."""
+
+    cause: str
+
+
+@dataclass(eq=False, repr=False)
 class Stopping(Notification):
     """The stop sequence has taken a step."""
 

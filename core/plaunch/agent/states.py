@@ -87,6 +87,15 @@ class State(Value):
         return is_end or self.asked_by is not None
 
     @property
+    def stop_cause(self) -> str:
+        """Why the workers are stopped: `failure`, `membership`, `request` or `end`."""
+        if self.is_asked_to_end or self.then is Again.REQUEST:
+            return "request"
+        if self.then in (Again.RESTART, Again.DECISION, Outcome.FAILED):
+            return "failure"
+        return "membership" if self.then is Again.MEMBERSHIP else "end"
+
+    @property
     def restarts_left(self) -> int:
         """How many more failures are followed by a restart."""
         return self.max_restarts - self.attempt

@@ -14,7 +14,7 @@ from plaunch.errors import PlaunchError, PluginError
 from plaunch.plugin.calls import blaming, bounded_call, keeping_signals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from plaunch.agent.alive import Alive
     from plaunch.agent.extensions import Control, Extension
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from plaunch.plugin.context import PluginContext
     from plaunch.process.streams.api import Traffic
     from plaunch.rendezvous.api import RendezvousHandler
+    from plaunch.rendezvous.job import SharedTexts
 
 logger = logging.getLogger("plaunch")
 
@@ -137,14 +138,20 @@ class AgentControl:
         agent: the agent.
         who: the plugin, for messages.
         snapshot: says what the launch does now.
+        handler: of the rendezvous, which may have texts that nodes show each other.
     """
 
     def __init__(
-        self, agent: LocalElasticAgent, who: str, snapshot: Callable[[], Snapshot]
+        self,
+        agent: LocalElasticAgent,
+        who: str,
+        snapshot: Callable[[], Snapshot],
+        handler: RendezvousHandler | None = None,
     ) -> None:
         self._agent = agent
         self._who = who
         self._snapshot = snapshot
+        self._texts: SharedTexts | None = getattr(handler, "texts", None)
 
     def snapshot(self) -> Snapshot:
         """What the launch does now."""
@@ -166,6 +173,15 @@ class AgentControl:
     def say(self, text: str) -> None:
         """Say one line to the user."""
         logger.info("%s: %s", self._who, " ".join(text.split()))
+
+    def publish(self, name: str, text: str) -> None:
+        """Let the other nodes read a text, if there is a way to them."""
+        if self._texts is not None:
+            self._texts.publish(name, text)
+
+    def published(self, name: str, timeout: float = 1.0) -> Mapping[str, str] | None:
+        """The texts of all nodes."""
+        return None if self._texts is None else self._texts.read(name, timeout)
 
 
 def create(item: Implementation, context: PluginContext) -> Iterator[Extending]:

@@ -288,6 +288,22 @@ def plaunch_workers_started(group: GroupInfo) -> None:
 
 
 @hookspec
+def plaunch_before_stop(group: GroupInfo, cause: str) -> None:
+    """Tell that the workers of this node are about to be stopped; those that live still work.
+
+    Called: before the first signal of each stop of workers; the other nodes are told of a failure
+    afterwards. Not if an error of plaunch's own ends the launch at once.
+    Parameters: `group`, with the workers' pids, some of whom may have ended; `cause`, a word:
+    `failure` (a worker of the job has failed), `membership` (nodes have come or gone), `request`
+    (a signal or a request) or `end` (the job is over, or this node can no longer take part).
+    Result: ignored.
+    Process: the launcher, on a thread that is not the main one, while the agent's loop waits for at
+    most one second; an implementation that raises, or has not returned by then, is reported by name
+    and switched off.
+    """
+
+
+@hookspec
 def plaunch_worker_exited(group: GroupInfo, exit: WorkerExit) -> None:
     """Tell that one worker has ended.
 

@@ -28,6 +28,7 @@ HOOKS: dict[type[Notification], str] = {
     notifications.BeforeRendezvous: "plaunch_before_rendezvous",
     notifications.AfterRendezvous: "plaunch_after_rendezvous",
     notifications.WorkersStarted: "plaunch_workers_started",
+    notifications.BeforeStop: "plaunch_before_stop",
     notifications.WorkerExited: "plaunch_worker_exited",
     notifications.StateChanged: "plaunch_state_changed",
     notifications.AgentFinished: "plaunch_agent_finished",

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from plaunch.rendezvous.api import WorldRanks as WorldRanks
     from plaunch.rendezvous.job import JobRendezvous as JobRendezvous
     from plaunch.rendezvous.job import JobRound as JobRound
+    from plaunch.rendezvous.job import SharedTexts as SharedTexts
     from plaunch.rendezvous.job import Verdict as Verdict
     from plaunch.rendezvous.job import world_ranks as world_ranks
     from plaunch.rendezvous.parameters import JobSettings as JobSettings
@@ -49,7 +50,7 @@ __getattr__, __dir__, __all__ = attach(
             "ChangeKind MembershipChange ObservableRendezvous RendezvousHandler "
             "RendezvousHandlerCreator RendezvousInfo RendezvousStoreInfo Store WorldRanks"
         ),
-        ".job": "JobRendezvous JobRound Verdict world_ranks",
+        ".job": "JobRendezvous JobRound SharedTexts Verdict world_ranks",
         ".parameters": "JobSettings NodeSettings RendezvousParameters",
         ".traits": "BackendTraits backend_traits traits_of",
         ".token": "TOKEN_OPTION TOKEN_VARIABLE",

@@ -91,6 +91,31 @@ class JobRound(RendezvousInfo):
         self.reason = reason
 
 
+class SharedTexts(Protocol):
+    """Short texts that the nodes of a job show each other, such as what they see of their workers.
+
+    A `JobRendezvous` may have one as its attribute `texts`. Both methods may be called on any
+    thread while the node takes part in a round, and nothing of the job depends on them: a text may
+    be lost, and one of a node that is gone may stay.
+    """
+
+    def publish(self, name: str, text: str) -> None:
+        """Let all nodes read `text`, in the place of this node's last one of that name.
+
+        It returns at once. What a terminal does not show, others read as escape sequences.
+
+        Raises:
+            ValueError: the text has more than 16,384 characters.
+        """
+
+    def read(self, name: str, timeout: float = 1.0) -> Mapping[str, str]:
+        """The texts of that name of the nodes in the present round, by node, this one's too.
+
+        It waits for the store, for `timeout` seconds at most; there are none if that has not
+        answered.
+        """
+
+
 @runtime_checkable
 class JobRendezvous(ObservableRendezvous, Protocol):
     """What a handler adds that knows the whole job: one attempt number, one budget, one verdict.

@@ -141,6 +141,7 @@ def _parts(
         "error-files": lambda: attempt_files.error_files(failures()),
         "events.jsonl": lambda: _events(failed),
         "logs": lambda: attempt_files.logs(failures()),
+        "stacks": attempt_files.stacks,
         "versions.txt": lambda: versions.find_versions(sys.path),
         "plan.txt": lambda: commands.find_plan(words, context.settings, context.run_id, until),
         "doctor.txt": lambda: commands.find_doctor(words, until),

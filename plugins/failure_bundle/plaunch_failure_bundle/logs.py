@@ -67,6 +67,8 @@ class AttemptFiles:
         self, run: str, attempt: int, ranks: Mapping[int, int], repeat: int | None = None
     ) -> None:
         self._folder = _find_attempt(run, attempt, repeat) if run else ""
+        self._stacks = os.path.join(run, "stacks") if run else ""
+        self._attempt = attempt
         self._ranks = ranks
 
     def of_worker(self, local_rank: int, name: str) -> str:
@@ -123,6 +125,28 @@ class AttemptFiles:
                 yield _cut(name, text.encode(), most)
         if not found and not others:
             raise MissingError("no worker wrote one")
+
+    def stacks(self) -> Iterator[File]:
+        """Where workers were, each time that somebody looked in this attempt.
+
+        Raises:
+            MissingError: nobody did.
+        """
+        found = [
+            os.path.join(self._stacks, folder, name)
+            for folder in _list(self._stacks)
+            if folder.startswith(f"attempt_{self._attempt}-")
+            for name in _list(os.path.join(self._stacks, folder))
+        ]
+        if not found:
+            raise MissingError("nobody looked at them; --stacks-on-failure does")
+        most = min(_MOST, _MOST_OF_ALL // len(found))
+        for path in found:
+            name = f"stacks/{os.path.relpath(path, self._stacks)}"
+            try:
+                yield _cut(name, read_start(path, most + 1), most)
+            except OSError as error:
+                yield File(name, b"", f"cannot be read: {error.strerror or error}")
 
     def _find_logs(self, failures: Mapping[int, ProcessFailure]) -> dict[str, str]:
         found = {

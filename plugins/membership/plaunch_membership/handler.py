@@ -28,6 +28,7 @@ from plaunch_membership.process_failures import to_job_failures, to_verdict
 from plaunch_membership.records import RecordCodec
 from plaunch_membership.state import JobPhase, verdict_error
 from plaunch_membership.store_threads import StoreThreads
+from plaunch_membership.texts import Texts
 from plaunch_membership.timing import Timing
 from plaunch_membership.token import read_token
 from plaunch_membership.wake_pipe import WakePipe
@@ -113,6 +114,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
             self._membership, connect, self._endpoint, hold_port=self._hold_port
         )
         self._agent = AgentRequests(self._membership, self._threads.writer.statements)
+        self.texts = Texts(self._membership)  # see `SharedTexts`
         self._lock = self._membership.lock
         self._is_over = False
         self._is_unreachable = False

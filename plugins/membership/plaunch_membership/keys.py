@@ -62,6 +62,10 @@ class Keys:
         """A node's last heartbeat."""
         return f"{self._prefix}/beat/{node}"
 
+    def text(self, name: str, node: str) -> str:
+        """What a node shows the others under a name."""
+        return f"{self._prefix}/text/{quote(name, safe='')}/{node}"
+
     @property
     def departures(self) -> str:
         """The log of the nodes that know the verdict."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+_ENDED = ("Z", "X", "x")
 _INSTALLED = ("/site-packages/", "/dist-packages/")
 
 
@@ -126,6 +127,11 @@ class ProcessStacks(NamedTuple):
     reason: str = ""
     kernel: KernelState | None = None
     children: tuple[ProcessStacks, ...] = ()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it was gone already, or nothing but its exit code is left."""
+        return self.kernel is None or self.kernel.state in _ENDED
 
     @property
     def main(self) -> ThreadStack | None:

@@ -112,7 +112,9 @@ def _launches() -> dict[str, list[Call]]:
         finished(_FORMED, RunResult(WorkerState.SUCCEEDED, {2: None, 3: None})),
     ]
     stopped = exited(_WORKERS[0], -15, True)
+    stops: Call = ("plaunch_before_stop", {"group": _FORMED, "cause": "failure"})
     fails = [
+        stops,
         exited(_WORKERS[1], -9, False, failure),
         stopped,
         changed(WorkerState.HEALTHY, WorkerState.UNHEALTHY),
@@ -160,6 +162,12 @@ class _Control:
 
     def say(self, text: str) -> None:
         """Say nothing."""
+
+    def publish(self, name: str, text: str) -> None:
+        """Show it to nobody."""
+
+    def published(self, name: str, timeout: float = 1.0) -> None:
+        """Know of no other nodes."""
 
 
 def _given(item: Implementation, arguments: Sequence[object]) -> list[object]:
