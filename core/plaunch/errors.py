@@ -25,6 +25,7 @@ class ExitCode(enum.IntEnum):
     CONTROL_PLANE_LOST = 113
     UNKILLABLE_WORKER = 114
     NODE_EXCLUDED = 115
+    HANG = 116
 
 
 class PlaunchError(Exception):

@@ -58,6 +58,7 @@ FAILURES = {
     "signal": make(3, exitcode=-11, last_lines=["loading", "oh no"], lifetime=2.5),
     "out of memory": make(3, exitcode=-9, oom_killed=True),
     "exception": make(3, text="ValueError: bad", stack=STACK),
+    "hang": make(3, exitcode=116, text="rank 3 load (train.py:6)\nrank 0 step", hung=True),
     "files": make(3, log_files=["/logs/stdout.log", "/logs/stderr.log"]),
     "message without a traceback": make(3, text="no memory on card 3"),
 }

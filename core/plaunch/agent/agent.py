@@ -18,7 +18,7 @@ from plaunch.agent.notifications import Notifier
 from plaunch.agent.own_restarts import OwnRestarts
 from plaunch.agent.peers import ObservedPeers, Peers
 from plaunch.agent.poller import Poller
-from plaunch.agent.requests import Requests, SignalWorkers, Snapshot
+from plaunch.agent.requests import Hang, Requests, SignalWorkers, Snapshot
 from plaunch.agent.rounds import longest_stop, prepare_rendezvous
 from plaunch.agent.signals import SignalInbox
 from plaunch.agent.states import Outcome, Requested, RequestKind
@@ -185,6 +185,16 @@ class SimpleElasticAgent(ElasticAgent):
         """
         chosen = None if ranks is None else frozenset(ranks)
         self._requests.put(SignalWorkers(signum, chosen, reason))
+
+    def report_hang(self, rank: int, text: str, *, is_final: bool = False) -> None:
+        """Have the round end as one that has failed, because its workers hang; for any thread.
+
+        Args:
+            rank: the global rank of a worker of this node that runs, and counts as failed.
+            text: where it is, for the report.
+            is_final: whether no restart is to follow.
+        """
+        self._requests.put(Hang(rank, text, is_final))
 
     def snapshot(self) -> Snapshot:
         """Where the agent is; for any thread."""

@@ -41,6 +41,18 @@ class Control(Protocol):
             reason: why, for the report of a worker that the signal ends.
         """
 
+    def report_hang(self, rank: int, text: str, *, is_final: bool = False) -> None:
+        """End the round of the whole job, because its workers do not go on: a failure.
+
+        What follows is what follows failures of the cause `hang`. Nothing happens unless that
+        worker runs.
+
+        Args:
+            rank: the worker of this node that counts as the one that failed, by its global rank.
+            text: where it is, and the others, for the report; it may have several lines.
+            is_final: whether no restart is to follow.
+        """
+
     def say(self, text: str) -> None:
         """Say one line to the user, with the plugin's name."""
 

@@ -186,10 +186,13 @@ class JobPeers(ObservedPeers):
         """Know that own workers failed by themselves; `report_failures` follows."""
         self.reason = describe_failures(result)
 
-    def report_failures(self, failures: Mapping[int, ProcessFailure]) -> None:
+    def report_failures(
+        self, failures: Mapping[int, ProcessFailure], *, is_final: bool = False
+    ) -> None:
         """Tell which own workers failed by themselves, by global rank; once a round."""
         # An agent of somebody else's may know no more than that.
-        self._job.report_failure(failures or {LAUNCHER: launcher_failure("the workers failed", 1)})
+        failures = failures or {LAUNCHER: launcher_failure("the workers failed", 1)}
+        self._job.report_failure(failures, is_final=is_final)
 
     def report_error(self, error: BaseException, before: Mapping[int, ProcessFailure]) -> None:
         """Tell that this node failed itself, which no restart will mend.

@@ -15,6 +15,7 @@ from plaunch.agent.worker_store import OpenStore, StoreRound, WorkerStore
 from plaunch.agent.workers import Workers
 from plaunch.errors import ExitCode, UnkillableWorkerError, WorkerStoreError, WorkerStoreHostError
 from plaunch.process.contexts.context import RunProcsResult
+from plaunch.process.failures.failure import ProcessFailure
 from plaunch.process.kernel.details import describe_process
 from plaunch.process.kernel.uninterruptible import UninterruptibleWatch
 from plaunch.process.stopping.reaper import Reaper
@@ -23,10 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from plaunch.agent.notifications import Notifier
+    from plaunch.agent.requests import Hang
     from plaunch.agent.worker import WorkerGroup
     from plaunch.agent.workers import TemplateMethods
     from plaunch.process.contexts.supervised import SupervisedContext
-    from plaunch.process.failures.failure import ProcessFailure
     from plaunch.process.starting import Starter
     from plaunch.process.stopping.stop import Stop
 
@@ -77,7 +78,8 @@ class LocalWorkers(Workers):
         self._open_store = open_store
         self._starter = starter
         self._store: WorkerStore | None = None  # of this round, while this node hosts it
-        self._lost_store: ProcessFailure | None = None  # what that does to this round
+        # Failures of this round that are no ends of workers: of their store, and that they hang.
+        self._others: dict[int, ProcessFailure] = {}
         self._started_at = 0.0  # the workers of this round, in seconds since the epoch
         self._unkillable: UnkillableWorkerError | None = None
 
@@ -96,7 +98,8 @@ class LocalWorkers(Workers):
         """
         self._exits = Exits(self.group, self._notifier)
         self._reasons.clear()
-        self._lost_store = None
+        self._others = {}
+        self.is_final = False
         self._store = self._find_store(envs.get(0, {}))
         self._started_at = time.time()
         self.context = start(() if self._store is None else self._store.fds())
@@ -172,9 +175,13 @@ class LocalWorkers(Workers):
         if lost is not None and (result is None or result.failures):
             if isinstance(lost, WorkerStoreHostError):
                 raise lost  # no restart mends it
-            self._lost_store = launcher_failure(str(lost), ExitCode.CONTROL_PLANE_LOST)
+            failure = launcher_failure(str(lost), ExitCode.CONTROL_PLANE_LOST)
+            self._others[failure.local_rank] = failure
+        if self._others and (result is None or result.failures):
             return self._result(result or RunProcsResult())
         if result is not None:
+            if not result.failures:
+                self._others = {}
             return self._result(result)
         stuck = self._give_up_stuck()
         return RunResult(WorkerState.UNHEALTHY if stuck else WorkerState.HEALTHY)
@@ -302,6 +309,19 @@ class LocalWorkers(Workers):
                     describe_process(self.context.pids()[worker.local_rank]),
                 )
 
+    def note_hang(self, hang: Hang) -> None:
+        """Let the next look find that the round has failed, since they hang."""
+        pid = self.pids().get(hang.rank)
+        if pid is None:
+            return  # another round, or that one has ended
+        ranks = {worker.global_rank: worker.local_rank for worker in self.group.workers}
+        failure = ProcessFailure(ranks[hang.rank], pid, ExitCode.HANG, "", hung=True)
+        failure.global_rank = hang.rank
+        failure.message = hang.text
+        failure.error_file_data = {"message": hang.text}
+        self._others[hang.rank] = failure
+        self.is_final = hang.is_final
+
     def wait_for_peers(self, timeout: float) -> None:
         """Wait for the other nodes of the round, and for their workers to let go of the store."""
         super().wait_for_peers(timeout)
@@ -321,13 +341,16 @@ class LocalWorkers(Workers):
             if why and failure.exitcode in (-signum, 128 + signum) and not failure.has_reply:
                 failure.message = f"{failure.exit_sentence()}: {why}"
         failures = {ranks[rank]: failure for rank, failure in result.failures.items()}
-        if self._lost_store is not None:
-            failures = {self._lost_store.local_rank: self._lost_store, **failures}
+        failures = {**self._others, **failures, **self._others}
         return RunResult(
             state=WorkerState.FAILED if failures else WorkerState.SUCCEEDED,
             return_values={ranks[rank]: value for rank, value in result.return_values.items()},
             failures=failures,
-            stopped={ranks[rank]: code for rank, code in result.stopped.items()},
+            stopped={
+                ranks[rank]: code
+                for rank, code in result.stopped.items()
+                if ranks[rank] not in self._others
+            },
         )
 
     def _give_up_stuck(self) -> bool:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from plaunch.agent import machine, notifications, states
 from plaunch.agent.messages import describe_turn
 from plaunch.agent.peers import QUIET_INTERVAL
-from plaunch.agent.requests import Snapshot
+from plaunch.agent.requests import Hang, Snapshot
 from plaunch.agent.results import Results
 from plaunch.agent.rounds import Rounds
 from plaunch.agent.worker import WorkerState
@@ -209,6 +209,9 @@ class Loop:
             if isinstance(request, states.Requested):
                 self._notifier.notify(notifications.RequestReceived, request)
                 events.append(request)
+            elif isinstance(request, Hang):
+                self._workers.note_hang(request)
+                self._poller.wake_up.wake()  # to look at them at once
             else:
                 self._workers.signal(request.signum, request.ranks, request.reason)
         return events
@@ -350,7 +353,7 @@ class Loop:
             return [states.WorkSucceeded()]
         if result.state in (WorkerState.FAILED, WorkerState.UNHEALTHY):
             self.results.fail(result)
-            if not self._workers.are_of_use():
+            if not self._workers.are_of_use() or self._workers.is_final:
                 return [states.WorkFailed(is_final=True)]
             if self.state.is_job_wide:
                 return [states.WorkFailed()]

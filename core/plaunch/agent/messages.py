@@ -112,6 +112,8 @@ def describe_failures(result: RunResult) -> str:
     rank, failure = first_failure(result.failures)
     if rank < 0:
         return failure.text  # the launcher's own
+    if failure.hung:
+        return failure.text.partition("\n")[0]
     end = failure.describe_exit().partition(" (signal")[0]
     if failure.exitcode > 0:
         how = f"failed with {end}"

@@ -108,8 +108,13 @@ class Peers:
     def note_failure(self, result: RunResult) -> None:
         """Know that own workers failed by themselves; `report_failures` follows."""
 
-    def report_failures(self, failures: Mapping[int, ProcessFailure]) -> None:
-        """Tell which own workers failed by themselves, by global rank; once a round."""
+    def report_failures(
+        self, failures: Mapping[int, ProcessFailure], *, is_final: bool = False
+    ) -> None:
+        """Tell which own workers failed by themselves, by global rank; once a round.
+
+        `is_final` says that no restart is to follow.
+        """
 
     def report_error(self, error: BaseException, before: Mapping[int, ProcessFailure]) -> None:
         """Tell that this node failed itself, after the failures of workers `before`."""

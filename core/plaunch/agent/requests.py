@@ -59,6 +59,14 @@ class SignalWorkers(NamedTuple):
     reason: str
 
 
+class Hang(NamedTuple):
+    """Workers that run have been found to hang: that of this global rank counts as failed."""
+
+    rank: int
+    text: str
+    is_final: bool
+
+
 class Requests:
     """Keeps requests of any thread until the loop takes them.
 
@@ -68,14 +76,14 @@ class Requests:
 
     def __init__(self, wake_up: WakeUp) -> None:
         self._wake_up = wake_up
-        self._asked: deque[Requested | SignalWorkers] = deque()
+        self._asked: deque[Requested | SignalWorkers | Hang] = deque()
 
-    def put(self, request: Requested | SignalWorkers) -> None:
+    def put(self, request: Requested | SignalWorkers | Hang) -> None:
         """Ask for something."""
         self._asked.append(request)
         self._wake_up.wake()
 
-    def take(self) -> list[Requested | SignalWorkers]:
+    def take(self) -> list[Requested | SignalWorkers | Hang]:
         """All requests since the last call, in order."""
         return [self._asked.popleft() for _ in range(len(self._asked))]
 

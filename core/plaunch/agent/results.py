@@ -119,7 +119,7 @@ class Results:
         self._complete()
         self._notifier.notify_failures(self.of_workers)
         if self._workers.are_of_use():
-            self._peers.report_failures(self.of_workers.failures)
+            self._peers.report_failures(self.of_workers.failures, is_final=self._workers.is_final)
 
     def end_stop(self) -> None:
         """The workers have been stopped."""

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import signal
     from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from plaunch.agent.requests import Hang
     from plaunch.agent.worker import RunResult, WorkerGroup
     from plaunch.process.stopping.stop import Stop
 
@@ -94,6 +95,8 @@ class Workers:
         agent: has the methods; looked up at each call, as somebody may replace those of one agent.
         group: the workers, which change from round to round.
     """
+
+    is_final = False  # whether no restart is to follow their failure
 
     def __init__(self, agent: TemplateMethods, group: WorkerGroup) -> None:
         self.agent = agent
@@ -184,6 +187,11 @@ class Workers:
         """Send a signal to those that run, or to some global ranks of them; they go on."""
         del ranks, reason
         logger.warning("%s is not passed on: this agent has no way to do so", signum.name)
+
+    def note_hang(self, hang: Hang) -> None:
+        """Let `look` find that the round has failed, since its workers hang."""
+        del hang
+        logger.warning("the round goes on: this agent has no way to end it because of a hang")
 
     def wait_for_peers(self, timeout: float) -> None:
         """Wait for the other nodes of the round to finish; runs in a background thread.

@@ -170,6 +170,10 @@ class AgentControl:
         """Send a signal to workers of this node."""
         self._agent.signal_workers(signal.Signals(signum), ranks, reason)
 
+    def report_hang(self, rank: int, text: str, *, is_final: bool = False) -> None:
+        """End the round as one that has failed, because its workers do not go on."""
+        self._agent.report_hang(rank, text, is_final=is_final)
+
     def say(self, text: str) -> None:
         """Say one line to the user."""
         logger.info("%s: %s", self._who, " ".join(text.split()))

@@ -43,11 +43,13 @@ def failure_of(
         first: which of them was the first one.
         started: seconds between the start of the workers and the failure.
         attempt: how many restarts the job had used.
-        cause: what kind of failure it is; by default one of a worker, or of memory that ran out.
+        cause: what kind of failure it is; by default one of a worker, a hang, or memory that ran
+            out.
     """
     found = failures[first]
     if cause is None:
         cause = Cause.OUT_OF_MEMORY if found.oom_killed else Cause.WORKER
+        cause = Cause.HANG if found.hung else cause
     raised = _raised_by(found)
     how = found.describe_exit() if first >= 0 else found.text
     traits = _traits_of(found)

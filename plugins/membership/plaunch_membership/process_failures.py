@@ -151,7 +151,8 @@ def _without(spans: Sequence[tuple[int, int]], ranks: Collection[int]) -> list[t
 
 def _worker(rank: int, failure: ProcessFailure, place: int) -> JobFailure:
     """What is told of the failure that was its node's first, if `place` is 0, or a later one."""
-    what = f"rank {rank} on {failure.host} (pid {failure.pid}) failed: {failure.describe_exit()}"
+    how = failure.text if failure.hung else failure.describe_exit()
+    what = f"rank {rank} on {failure.host} (pid {failure.pid}) failed: {how}"
     if rank < 0:
         what = f"the launcher on {failure.host} failed: {failure.text}"
     return JobFailure(
@@ -178,6 +179,7 @@ def _detail(failure: ProcessFailure, *, in_full: bool) -> dict[str, object]:
         "timestamp": failure.timestamp,
         "oom_killed": failure.oom_killed,
         "lifetime": failure.lifetime,
+        "hung": failure.hung,
         "has_reply": failure.has_reply,
         "error_file": failure.error_file,
         "message": _end_of(failure.text, limit),
@@ -206,6 +208,7 @@ def _rebuild(rank: int, told: JobFailure) -> ProcessFailure:
     failure.oom_killed = detail.get("oom_killed") is True
     lifetime = _number(detail, "lifetime", -1.0)
     failure.lifetime = lifetime if 0 <= lifetime <= LONGEST else None
+    failure.hung = detail.get("hung") is True
     failure.last_lines = _last_lines(_lines(detail, "last_lines"), MAX_LINES, MAX_TEXT_BYTES)
     failure.log_files = [
         f"{failure.host}:{_word(path, _MAX_PATH)}"

@@ -122,7 +122,8 @@ def explain(failure: ProcessFailure) -> list[str]:
             return lines + _block("Python traceback:", callstack.splitlines(), MAX_TRACEBACK_LINES)
         text = failure.text
         if text:
-            lines += _block("what it reported:", text.splitlines(), MAX_TRACEBACK_LINES)
+            what = "where the workers were:" if failure.hung else "what it reported:"
+            lines += _block(what, text.splitlines(), MAX_TRACEBACK_LINES)
     elif failure.message != failure.exit_sentence():
         # The error file was of no use, or the context knows more than the exit code.
         lines.append(f"  message:    {clean(failure.text)}")

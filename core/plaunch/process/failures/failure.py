@@ -57,6 +57,7 @@ class ProcessFailure(Record):
         global_rank: its rank in the job, where known.
         host: the name of its host.
         oom_killed: whether the kernel's out-of-memory killer ended it.
+        hung: whether it still ran, and the job was found to hang; `message` says where.
         log_files: the files that its stdout and stderr went to, where there are any.
         lifetime: seconds between its start and the failure; None if they are not known.
         is_shown: whether the launcher's own stderr has shown the last lines, on this node.
@@ -73,6 +74,7 @@ class ProcessFailure(Record):
     global_rank: int | None = field(default=None, kw_only=True)
     host: str = field(default_factory=_host, kw_only=True)
     oom_killed: bool = field(default=False, kw_only=True)
+    hung: bool = field(default=False, kw_only=True)
     log_files: list[str] = field(default_factory=list, kw_only=True)
     lifetime: float | None = field(default=None, kw_only=True)
     is_shown: bool = field(default=False, kw_only=True)
@@ -144,6 +146,8 @@ class ProcessFailure(Record):
 
     def describe_exit(self) -> str:
         """How the worker ended, in words: `"exit code 17"`, `"killed by SIGSEGV (signal 11)"`."""
+        if self.hung:
+            return "stopped, because the job hung"
         if self.oom_killed:
             return "killed by the kernel's out-of-memory killer (SIGKILL)"
         return describe_exit(self.exitcode)

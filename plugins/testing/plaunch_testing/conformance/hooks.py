@@ -160,6 +160,9 @@ class _Control:
     ) -> None:
         """Send nothing."""
 
+    def report_hang(self, rank: int, text: str, *, is_final: bool = False) -> None:
+        """End nothing."""
+
     def say(self, text: str) -> None:
         """Say nothing."""
 
