@@ -1,7 +1,7 @@
-"""What a worker says of itself: that no other start would help, or when one may.
+"""What a worker says of itself: that it goes on, that no other start would help, or when one may.
 
 For the scripts of users. Importing it imports nothing; what a function needs is imported once it is
-called, at the end of the worker.
+used.
 """
 
 from __future__ import annotations
@@ -11,7 +11,19 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import NoReturn
 
-__all__ = ["give_up", "retry_later"]
+    from plaunch.beats import heartbeat, section
+
+__all__ = ["give_up", "heartbeat", "retry_later", "section"]
+
+
+def __getattr__(name: str) -> object:
+    """Load what beats once a script asks for it."""
+    if name not in ("heartbeat", "section"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from plaunch import beats  # noqa: PLC0415 - see above
+
+    globals()[name] = value = getattr(beats, name)
+    return value
 
 
 def give_up(reason: str) -> NoReturn:

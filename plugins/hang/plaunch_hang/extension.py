@@ -1,0 +1,239 @@
+"""Watches the workers of one launch, on a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from plaunch.agent import WorkerState
+from plaunch.threads import start_thread
+from plaunch_stacks import find_py_spy
+
+from plaunch_hang.beats import VARIABLE, Beat, Beats
+from plaunch_hang.looks import Looks
+from plaunch_hang.telling import Scenes, describe_time, name_ranks
+from plaunch_hang.timeouts import UNLEARNED, Timeouts
+from plaunch_hang.watch import HangWatch, pause_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from plaunch.agent import Control, RunResult, WorkerInfo
+    from plaunch.events import Event
+    from plaunch.plugin import PluginContext
+
+    from plaunch_hang.watch import Finding
+
+logger = logging.getLogger("plaunch")
+
+_WAIT = 1.0  # seconds for the thread to end
+_SHARE = 4  # times what a look takes is the pause after it, at least
+_SLOWEST = 5  # times the usual pause, at most
+
+
+class HangExtension:
+    """The extension.
+
+    Args:
+        context: the launch.
+        timeout: seconds, or None to learn them from heartbeats.
+        action: `warn`, `restart` or `stop`.
+        looks: look at workers.
+        scenes: look at them once a hang is found.
+        clock: seconds that never go back.
+    """
+
+    def __init__(
+        self,
+        context: PluginContext,
+        timeout: float | None,
+        action: str,
+        *,
+        looks: Looks | None = None,
+        scenes: Scenes | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._timeouts = Timeouts(timeout)
+        self._longest = UNLEARNED if timeout is None else timeout
+        self._action = action
+        self._looks = looks or Looks()
+        self._scenes = scenes or Scenes(context)
+        self._clock = clock
+        self._beats: Beats | None = None
+        self._ranks: dict[int, int] = {}  # local ranks by global rank, of the round
+        self._nodes = 1
+        self._watch = HangWatch()
+        self._coarse: set[str] = set()  # reasons that were said
+        self._has_said_nodes = False
+        self._control: Control
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+        try:
+            self._beats = Beats()
+        except OSError as error:
+            logger.debug("there are no heartbeats: %s", error)
+
+    # --- the extension ----------------------------------------------------------------------------
+
+    def start(self, control: Control) -> None:
+        """Begin to watch."""
+        self._control = control
+        try:
+            find_py_spy()
+        except FileNotFoundError as error:
+            self._say_coarse(f"{error}")
+        self.release()
+
+    def handle(self, event: Event) -> None:
+        """Do nothing: looks see what runs."""
+
+    def stop(self, result: RunResult | None) -> None:
+        """End watching."""
+        del result
+        self.rest()
+        if self._beats is not None and self._thread is None:
+            self._beats.close()
+            self._beats = None
+
+    def rest(self) -> None:
+        """Have no thread until `release`, for the process to fork."""
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join(_WAIT)
+            if not self._thread.is_alive():
+                self._thread = None
+
+    def release(self) -> None:
+        """Watch, on a thread, if there is none."""
+        if self._thread is not None:
+            return
+        self._over = threading.Event()
+        thread = threading.Thread(
+            target=self._run, args=(self._over,), name="plaunch-hang", daemon=True
+        )
+        # Signals are for the main thread; a thread inherits the mask of the one that starts it.
+        previous = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            start_thread(thread)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, previous)
+        self._thread = thread
+
+    # --- the rounds -------------------------------------------------------------------------------
+
+    def environment(self, worker: WorkerInfo) -> dict[str, str]:
+        """The variable through which a worker finds the place of its heartbeats."""
+        if self._beats is None:
+            return {}
+        try:
+            value = self._beats.variable(worker.local_rank)
+        except OSError as error:
+            logger.warning("heartbeats of rank %d are not seen: %s", worker.global_rank, error)
+            return {}
+        self._ranks[worker.global_rank] = worker.local_rank
+        return {VARIABLE: value}
+
+    def begin(self, nodes: int) -> None:
+        """A round of so many nodes has formed."""
+        self._ranks = {}
+        self._nodes = nodes
+        if nodes > 1 and self._action != "warn" and not self._has_said_nodes:
+            self._has_said_nodes = True
+            self._control.say(
+                f"--on-hang={self._action} has no effect with several nodes: a hang is only told"
+            )
+
+    # --- the thread -------------------------------------------------------------------------------
+
+    def _run(self, over: threading.Event) -> None:
+        pause = pause_for(self._longest)
+        while not over.wait(pause):
+            began = self._clock()
+            try:
+                usual = self.look(began, pause)
+            except Exception:
+                logger.exception("hangs are not looked for any more")
+                return
+            # Looks at very many workers, or on a busy machine, take their time.
+            pause = min(max(usual, _SHARE * (self._clock() - began)), _SLOWEST * usual)
+
+    def look(self, now: float, pause: float) -> float:
+        """Look at the workers, and say what has to be said.
+
+        Args:
+            now: seconds that never go back.
+            pause: seconds since the last look, if this one comes in time.
+
+        Returns:
+            Seconds until the next one.
+        """
+        snapshot = self._control.snapshot()
+        pids = dict(snapshot.pids) if snapshot.state is WorkerState.HEALTHY else {}
+        beats = {rank: self._read_beat(rank) for rank in pids}
+        timeouts = {rank: self._timeouts.of(beat) for rank, beat in beats.items()}
+        sights = self._looks.look(pids, beats, timeouts, self._watch.suspects())
+        for reason in self._looks.reasons.values():
+            self._say_coarse(reason)
+        finding = self._watch.look(now, sights, snapshot.output.read_bytes, pause)
+        self._tell(finding, pids, timeouts)
+        # What is learned may be shorter than what counted before.
+        return pause_for(min(timeouts.values(), default=self._longest))
+
+    def _read_beat(self, rank: int) -> Beat:
+        local_rank = self._ranks.get(rank)
+        if local_rank is None or self._beats is None:
+            return Beat()
+        return self._beats.read(local_rank)
+
+    # --- what follows -----------------------------------------------------------------------------
+
+    def _tell(
+        self, finding: Finding, pids: Mapping[int, int], timeouts: Mapping[int, float]
+    ) -> None:
+        if finding.recovered and not finding.hung:
+            word = "moves" if len(finding.recovered) == 1 else "move"
+            self._control.say(f"{name_ranks(finding.recovered)} {word} again")
+        if finding.stragglers:
+            self._tell_stragglers(finding.stragglers, pids, timeouts)
+        if finding.hung:
+            self._tell_hang(finding.hung, pids)
+
+    def _tell_stragglers(
+        self, ranks: tuple[int, ...], pids: Mapping[int, int], timeouts: Mapping[int, float]
+    ) -> None:
+        longest = max(timeouts[rank] for rank in ranks)
+        word = "has" if len(ranks) == 1 else "have"
+        title = f"{name_ranks(ranks)} {word} not moved for {describe_time(longest)}, others have"
+        scene = self._scenes.see({rank: pids[rank] for rank in ranks}, title)
+        self._show(title, scene.lines, scene.folder)
+
+    def _tell_hang(self, seconds: float, pids: Mapping[int, int]) -> None:
+        of_whom = "the job" if self._nodes == 1 else "this node"
+        title = f"no worker of {of_whom} has moved for {describe_time(seconds)}"
+        scene = self._scenes.see(pids, title)
+        text = f"{title} (--hang-timeout): {scene.lines[0]}"
+        if self._action == "warn" or self._nodes > 1:
+            self._show(title, scene.lines, scene.folder)
+            return
+        kept = [f"whole stacks: {scene.folder}"] if scene.folder else []
+        report = "\n".join([text, *scene.lines[1:], *kept])
+        self._control.report_hang(scene.first, report, is_final=self._action == "stop")
+
+    def _show(self, title: str, lines: list[str], folder: str) -> None:
+        self._control.say(f"{title}:")
+        for line in lines:
+            self._control.say(line)
+        if folder:
+            self._control.say(f"whole stacks: {folder}")
+
+    def _say_coarse(self, reason: str) -> None:
+        if reason in self._coarse:
+            return
+        self._coarse.add(reason)
+        self._control.say(
+            "stacks cannot be seen, so --hang-timeout goes by processor time, system calls and "
+            f"output, which is coarser: {reason}"
+        )

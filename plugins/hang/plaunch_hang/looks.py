@@ -1,0 +1,128 @@
+"""Looks at the workers of a node: what each look sees becomes a `Sight`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from plaunch_stacks import main_stacks, take
+
+from plaunch_hang.locals import read_locals
+from plaunch_hang.process import read_state, read_uses
+from plaunch_hang.watch import Sight
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Hashable, Mapping
+
+    from plaunch_stacks import ProcessStacks
+
+    from plaunch_hang.beats import Beat
+
+_TRIES = 5  # looks in vain, after which a stack is looked for more rarely
+_RARELY = 20  # looks
+
+
+class ReadStacks(Protocol):
+    """`plaunch_stacks.main_stacks` or `take`."""
+
+    def __call__(self, pids: Mapping[int, int], /) -> dict[int, ProcessStacks]:
+        """The stacks of processes, by rank."""
+
+
+class Looks:
+    """The looks of one launch.
+
+    Args:
+        main_stacks: the main threads of processes.
+        take: all of processes, and of those that they have started.
+        read_locals: the variables of a process in short, or None.
+    """
+
+    def __init__(
+        self,
+        main_stacks: ReadStacks = main_stacks,
+        take: ReadStacks = take,
+        read_locals: Callable[[int], Hashable] = read_locals,
+    ) -> None:
+        self._main_stacks = main_stacks
+        self._take = take
+        self._read_locals = read_locals
+        self._targets: dict[int, int] = {}  # the process with the stack, by that of the worker
+        self._failed: dict[int, int] = {}  # looks in vain, by process
+        self.reasons: dict[int, str] = {}  # why the stack of a rank is never seen
+
+    def look(
+        self,
+        pids: Mapping[int, int],
+        beats: Mapping[int, Beat],
+        timeouts: Mapping[int, float],
+        deep: Collection[int] = (),
+    ) -> dict[int, Sight]:
+        """What is seen of the workers with these processes, by global rank.
+
+        Args:
+            pids: the processes.
+            beats: their heartbeats.
+            timeouts: seconds within which each should move.
+            deep: the ranks whose variables are read as well.
+        """
+        self._forget(pids)
+        places = self._places({r: p for r, p in pids.items() if not beats[r].number})
+        sights = {}
+        for rank, pid in pids.items():
+            state = read_state(pid)
+            place: Hashable = places.get(rank)
+            if place is not None and state is not None:
+                place = place, state.written
+            target = self._targets.get(pid)
+            is_deep = rank in deep and target is not None and place is not None
+            sights[rank] = Sight(
+                pid,
+                place,
+                self._read_locals(target) if is_deep and target is not None else None,
+                beats[rank].number,
+                state is not None and state.is_held,
+                timeouts[rank],
+            )
+        return sights
+
+    def _forget(self, pids: Mapping[int, int]) -> None:
+        there = set(pids.values())
+        for known in (self._targets, self._failed):
+            for pid in [pid for pid in known if pid not in there]:
+                del known[pid]
+        for rank in [rank for rank in self.reasons if rank not in pids]:
+            del self.reasons[rank]
+
+    def _places(self, pids: Mapping[int, int]) -> dict[int, Hashable]:
+        """Where the main threads are, by rank; what the system tells if there is no stack."""
+        places: dict[int, Hashable] = {}
+        seen = self._main_stacks({r: self._targets.get(p, p) for r, p in pids.items()})
+        for rank, stacks in seen.items():
+            pid = pids[rank]
+            if stacks.threads:
+                self._targets.setdefault(pid, stacks.pid)
+                self._failed.pop(pid, None)
+                self.reasons.pop(rank, None)
+                places[rank] = stacks.threads[0].frames
+            else:
+                self._note_failure(rank, pid, stacks.reason)
+        lacking = {rank: pid for rank, pid in pids.items() if pid in self._failed}
+        if lacking:
+            uses = read_uses(lacking.values())
+            for rank, pid in lacking.items():
+                # A stack that was not seen once tells nothing; the next look may see it.
+                if self._failed[pid] >= _TRIES:
+                    places[rank] = uses.get(pid)
+        return places
+
+    def _note_failure(self, rank: int, pid: int, reason: str) -> None:
+        count = self._failed[pid] = self._failed.get(pid, 0) + 1
+        self._targets.pop(pid, None)
+        if count <= _TRIES or count % _RARELY == 0:
+            # A shell, say, that has started one Python.
+            main = self._take({rank: pid})[rank]
+            below = next((one for one in main.walk() if one.threads), None)
+            if below is not None and main.main is not None:
+                self._targets[pid] = below.pid
+        if count == _TRIES and pid not in self._targets:
+            self.reasons[rank] = reason

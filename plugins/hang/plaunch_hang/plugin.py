@@ -1,0 +1,59 @@
+"""The plugin behind `--hang-timeout` and `--on-hang`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from plaunch.errors import UsageError
+from plaunch.plugin import hookimpl
+
+from plaunch_hang.extension import HangExtension
+from plaunch_hang.options import AUTO, hang_timeout
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from plaunch.agent import GroupInfo, WorkerInfo
+    from plaunch.plugin import PluginContext
+
+_ACTIONS = ("warn", "restart", "stop")
+
+
+class Hangs:
+    """Has one launch watched for hangs."""
+
+    def __init__(self) -> None:
+        self._extension: HangExtension | None = None
+
+    @hookimpl
+    def plaunch_extensions(self, context: PluginContext) -> list[HangExtension]:
+        """Watch, if a time-out is given.
+
+        Raises:
+            UsageError: it is none, or an action comes without one.
+        """
+        given, action = context.options.get("hang_timeout"), context.options.get("on_hang")
+        if given is None:
+            if action is not None:
+                raise UsageError(f"--on-hang={action} needs --hang-timeout")
+            return []
+        if action not in (None, *_ACTIONS):
+            raise UsageError(f"on_hang is {action!r}; give one of {', '.join(_ACTIONS)}")
+        try:
+            timeout = hang_timeout(str(given))
+        except ValueError as error:
+            raise UsageError(f"hang_timeout: {error}") from None
+        seconds = None if timeout == AUTO else float(timeout)
+        self._extension = HangExtension(context, seconds, action or "warn")
+        return [self._extension]
+
+    @hookimpl
+    def plaunch_after_rendezvous(self, group: GroupInfo) -> None:
+        """Know of a round before its workers start."""
+        if self._extension is not None:
+            self._extension.begin(group.group_world_size)
+
+    @hookimpl
+    def plaunch_worker_env(self, worker: WorkerInfo) -> Mapping[str, str]:
+        """Tell a worker where its heartbeats go."""
+        return {} if self._extension is None else self._extension.environment(worker)

@@ -1,0 +1,96 @@
+"""What is said of a hang: where all ranks are, in lines for the user and in files."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+from plaunch.durations import format_duration
+from plaunch.errors import PlaunchError
+from plaunch_stacks import format_groups, group, take, write
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from plaunch.plugin import PluginContext
+    from plaunch_stacks import Group, ProcessStacks
+
+logger = logging.getLogger("plaunch")
+
+
+class Scene(NamedTuple):
+    """Where the workers of this node were at one moment.
+
+    Args:
+        groups: the ranks by place, the smallest group first.
+        folder: where their whole stacks are; empty if they are nowhere.
+    """
+
+    groups: list[Group]
+    folder: str
+
+    @property
+    def lines(self) -> list[str]:
+        """One for each group."""
+        return format_groups(self.groups)
+
+    @property
+    def first(self) -> int:
+        """The rank that stands for the hang: the lowest of the smallest group with a stack."""
+        known = [item for item in self.groups if item.frames] or self.groups
+        return known[0].all_ranks[0]
+
+
+class Scenes:
+    """Looks at the workers once more, as a whole, and keeps what it has seen.
+
+    Args:
+        context: the launch.
+        take: the stacks of processes, by rank.
+    """
+
+    def __init__(
+        self,
+        context: PluginContext,
+        take: Callable[[Mapping[int, int]], dict[int, ProcessStacks]] = take,
+    ) -> None:
+        self._context = context
+        self._take = take
+        self._count = 0
+
+    def see(self, pids: Mapping[int, int], title: str) -> Scene:
+        """Where the workers with these processes are now."""
+        stacks = self._take(pids)
+        groups = group({self._context.host: stacks})
+        return Scene(groups, self._keep(stacks, groups, title))
+
+    def _keep(self, stacks: Mapping[int, ProcessStacks], groups: list[Group], title: str) -> str:
+        """Write whole stacks into the folder of the run; that folder, or nothing."""
+        context = self._context
+        if context.log_dir is None:
+            return ""
+        create = getattr(context.settings.get("logs_specs"), "create_run_dir", None)
+        self._count += 1
+        try:
+            run = (None if create is None else create(context.run_id)) or context.log_dir
+            folder = os.path.join(
+                os.path.abspath(run), f"hang-{context.host}-{os.getpid()}-{self._count}"
+            )
+            write(folder, stacks, groups, title)
+        except (OSError, PlaunchError) as error:
+            logger.warning("the stacks are kept in no file: %s", error)
+            return ""
+        return folder
+
+
+def describe_time(seconds: float) -> str:
+    """A time that has passed, without parts of seconds beyond the first minute."""
+    return format_duration(round(seconds) if seconds >= 10 else round(seconds, 1))
+
+
+def name_ranks(ranks: tuple[int, ...]) -> str:
+    """`rank 3`, or `ranks 1-3,7`."""
+    from plaunch.numbers import format_ranks  # noqa: PLC0415 - hangs only
+
+    return f"rank{'' if len(ranks) == 1 else 's'} {format_ranks(ranks)}"

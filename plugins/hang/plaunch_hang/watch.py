@@ -1,0 +1,188 @@
+"""Whether the workers of a node move: decided from what is seen of them, without a clock.
+
+Nothing here looks at anything; `looks` does. So any history of looks can be tested.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Mapping
+
+LOOKS = 20  # within a time-out
+LONGEST_PAUSE = 10.0  # seconds between two looks
+_LATE = 1.25  # times the pause between two looks; of a longer time, no more counts
+_ALONE = 4  # a straggler is told while another has moved within this part of the time-out
+
+
+class Sight(NamedTuple):
+    """One worker at one look.
+
+    Args:
+        pid: its process, which is another one after a restart.
+        place: where its main thread is, and what it wrote; None if that could not be seen.
+        locals: the local variables there, in short; None if nobody looked.
+        beats: how many heartbeats there were; 0 if it has none.
+        is_held: whether it cannot move: it is suspended, or a debugger has it.
+        timeout: seconds within which it should move.
+    """
+
+    pid: int
+    place: Hashable = None
+    locals: Hashable = None
+    beats: int = 0
+    is_held: bool = False
+    timeout: float = math.inf
+
+
+class Finding(NamedTuple):
+    """What one look has come to.
+
+    Args:
+        hung: for how many seconds no worker has moved, if that is too long and new; else 0.
+        stragglers: the ranks that have not moved for too long, while others have; new ones only.
+        recovered: the ranks that were told as stragglers, or as part of a hang, and move again.
+    """
+
+    hung: float = 0.0
+    stragglers: tuple[int, ...] = ()
+    recovered: tuple[int, ...] = ()
+
+
+@dataclass
+class _Worker:
+    sight: Sight
+    idle: float = 0.0  # seconds in which it was seen not to move
+    is_told: bool = False
+
+
+@dataclass
+class HangWatch:
+    """The workers of one node, from look to look.
+
+    Time counts while it is seen that nothing moves: looks come at regular times, and when one comes
+    late, because the launcher or the whole machine did not run, the rest of that time is left out.
+    So a hang is never found in fewer than sixteen looks in a row. While a worker is held, no time
+    counts for anybody: the others may wait for it.
+    """
+
+    _workers: dict[int, _Worker] = field(default_factory=dict)
+    _at: float | None = None
+    _output: int = 0
+    _quiet: float = 0.0  # seconds without output
+    _is_told: bool = False
+
+    def look(self, now: float, sights: Mapping[int, Sight], output: int, pause: float) -> Finding:
+        """Take the next look.
+
+        Args:
+            now: seconds that never go back.
+            sights: the workers that run, by global rank.
+            output: bytes that the workers have written through the launcher, all together.
+            pause: seconds since the last look, if it has come in time.
+        """
+        passed = 0.0 if self._at is None else min(max(now - self._at, 0.0), pause * _LATE)
+        self._at = now
+        if {rank: seen.pid for rank, seen in sights.items()} != self._pids():
+            self._begin(sights, output)
+            return Finding()
+        if any(seen.is_held for seen in sights.values()):
+            passed = 0.0
+        if output != self._output:
+            self._output, self._quiet = output, 0.0
+        else:
+            self._quiet += passed
+        recovered = []
+        for rank, seen in sights.items():
+            worker = self._workers[rank]
+            if has_moved(worker.sight, seen):
+                worker.idle = 0.0
+                if worker.is_told:
+                    worker.is_told = False
+                    recovered.append(rank)
+            elif is_known(worker.sight, seen):
+                worker.idle += passed
+            worker.sight = merged(worker.sight, seen)
+        return self._find(tuple(recovered))
+
+    def suspects(self) -> set[int]:
+        """The ranks of which more should be seen at the next look: they have not moved for long."""
+        return {
+            rank
+            for rank, worker in self._workers.items()
+            if not worker.sight.beats and worker.idle >= worker.sight.timeout / 2
+        }
+
+    def idle(self) -> float:
+        """Seconds for which none of the workers has moved."""
+        return min((worker.idle for worker in self._workers.values()), default=0.0)
+
+    def _pids(self) -> dict[int, int]:
+        return {rank: worker.sight.pid for rank, worker in self._workers.items()}
+
+    def _begin(self, sights: Mapping[int, Sight], output: int) -> None:
+        """Others run than before; that is a movement of the whole job."""
+        self._workers = {rank: _Worker(seen) for rank, seen in sights.items()}
+        self._output, self._quiet, self._is_told = output, 0.0, False
+
+    def _find(self, recovered: tuple[int, ...]) -> Finding:
+        workers = self._workers.values()
+        late = {rank for rank, worker in self._workers.items() if _is_late(worker)}
+        # What was written tells nothing of workers that say themselves that they go on.
+        silent = [worker.sight.timeout for worker in workers if not worker.sight.beats]
+        is_quiet = self._quiet >= max(silent, default=0.0)
+        if workers and len(late) == len(self._workers) and is_quiet:
+            if self._is_told:
+                return Finding(recovered=recovered)
+            self._is_told = True
+            for worker in workers:
+                worker.is_told = True
+            quiet = self._quiet if silent else math.inf
+            return Finding(hung=min(self.idle(), quiet), recovered=recovered)
+        self._is_told = self._is_told and not recovered
+        stragglers = tuple(sorted(rank for rank in late if self._is_straggler(rank)))
+        for rank in stragglers:
+            self._workers[rank].is_told = True
+        return Finding(stragglers=stragglers, recovered=recovered)
+
+    def _is_straggler(self, rank: int) -> bool:
+        worker = self._workers[rank]
+        bound = worker.sight.timeout / _ALONE
+        others = (other for other in self._workers.values() if other is not worker)
+        return not worker.is_told and any(other.idle < bound for other in others)
+
+
+def pause_for(timeout: float) -> float:
+    """Seconds between two looks."""
+    return min(timeout / LOOKS, LONGEST_PAUSE)
+
+
+def _is_late(worker: _Worker) -> bool:
+    return worker.idle >= worker.sight.timeout
+
+
+def has_moved(before: Sight, now: Sight) -> bool:
+    """Whether a worker has moved between two looks, as far as that was seen."""
+    if before.beats or now.beats:
+        return before.beats != now.beats
+    if before.place is None or now.place is None:
+        return False
+    has_locals = before.locals is not None and now.locals is not None
+    return before.place != now.place or (has_locals and before.locals != now.locals)
+
+
+def is_known(before: Sight, now: Sight) -> bool:
+    """Whether it was seen that a worker has not moved, unless it has."""
+    return bool(now.beats) or (before.place is not None and now.place is not None)
+
+
+def merged(before: Sight, now: Sight) -> Sight:
+    """What the next look is compared with: what was not seen now may have been seen before."""
+    if now.place is None:
+        return now._replace(place=before.place, locals=before.locals)
+    if now.locals is None and now.place == before.place:
+        return now._replace(locals=before.locals)
+    return now

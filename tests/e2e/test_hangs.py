@@ -1,0 +1,146 @@
+"""Jobs that hang, and jobs that only look like it, watched by `--hang-timeout`."""
+
+from __future__ import annotations
+
+import re
+import signal
+
+import pytest
+
+from helpers.processes import is_gone
+from helpers.stacks import readable_stacks  # noqa: F401 - a fixture
+from helpers.waiting import wait_until
+
+pytestmark = pytest.mark.usefixtures("readable_stacks")
+
+TIMEOUT = "--hang-timeout=2s"
+
+# Rank 2 gets no batch; the others wait for it in a fifo, as in a collective operation.
+HANGING = """\
+import os, sys, time
+from pathlib import Path
+
+def load_batch(step):
+    if os.environ["RANK"] == "2" and step == 3 and is_bad:
+        time.sleep(10_000)
+
+def all_reduce(step):
+    while is_bad and step == 3:
+        time.sleep(10_000)
+
+attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+is_bad = attempt == "0" or "ever" in sys.argv
+Path(f"up.{attempt}.{os.environ['RANK']}").write_text(str(os.getpid()))
+for step in range(4):
+    load_batch(step)
+    all_reduce(step)
+"""
+
+LINES = [
+    r"1 rank: 2 load_batch \(train\.py:6\)",
+    r"3 ranks: 0-1, 3 all_reduce \(train\.py:10\)",
+]
+
+
+@pytest.fixture(autouse=True)
+def _loud(loud):
+    """Launches say what they do."""
+
+
+def test_a_job_that_hangs_ends_and_says_where(plaunch):
+    script = plaunch.write("train.py", HANGING)
+    done = plaunch.run("--nproc-per-node=4", TIMEOUT, "--on-hang=stop", "--log-dir=logs", script)
+    assert done.returncode == 116, done.stderr
+    assert "rank 2 on " in done.stderr
+    assert ": stopped, because the job hung\n" in done.stderr
+    where = rf"\(--hang-timeout\): {LINES[0]}\n    {LINES[1]}\n    whole stacks: (.+)\n"
+    found = re.search(where, done.stderr)
+    assert found, done.stderr
+    assert "load_batch" in (plaunch.folder / found[1] / "rank_2.txt").read_text()
+
+
+def test_it_goes_on_after_a_restart(plaunch):
+    script = plaunch.write("train.py", HANGING)
+    options = ["--nproc-per-node=4", TIMEOUT, "--on-hang=restart", "--max-restarts=0,hang:1"]
+    done = plaunch.run(*options, script)
+    assert done.returncode == 0, done.stderr
+    assert re.search(rf"{LINES[0]}; all workers are restarted \(restart 1 of 1", done.stderr)
+    again = plaunch.run(*options, script, "ever")
+    assert again.returncode == 116, again.stderr
+
+
+def test_a_hang_may_only_be_told(plaunch):
+    script = plaunch.write("train.py", HANGING)
+    with plaunch.start("--nproc-per-node=4", TIMEOUT, script) as process:
+        told = ""
+        while not re.search(LINES[1], told):
+            told += process.stderr.readline()
+        pids = [int((plaunch.folder / f"up.0.{rank}").read_text()) for rank in range(4)]
+        assert not any(map(is_gone, pids))
+        process.send_signal(signal.SIGTERM)
+        process.communicate()
+    assert re.search(rf"has moved for \d.*:\n.*{LINES[0]}\n.*{LINES[1]}\n$", told)
+
+
+# Each for longer than the time-out.
+BUSY = {
+    "one line": "def train():\n    n = 0\n"
+    "    while time.monotonic() < end: n += sum(range(20_000))\ntrain()",
+    "a call that moves": "import json\nwhile time.monotonic() < end: json.dumps(list(range(9999)))",
+    "output": "while time.monotonic() < end: print('.', file=sys.stderr, flush=True); wait(0.2)",
+    "beats": "from plaunch.worker import heartbeat\n"
+    "while time.monotonic() < end: heartbeat(); wait(0.2)",
+    "a section": "from plaunch.worker import section\nwith section('save', '1h'): wait(6)",
+}
+WORKER = "import sys, time\nwait, end = time.sleep, time.monotonic() + 6\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", BUSY)
+def test_what_is_no_hang(plaunch, what):
+    script = plaunch.write("train.py", WORKER + BUSY[what])
+    done = plaunch.run("--nproc-per-node=2", TIMEOUT, "--on-hang=stop", script)
+    assert done.returncode == 0, done.stderr
+    assert "moved" not in done.stderr
+
+
+@pytest.mark.slow
+def test_a_job_that_is_suspended_does_not_hang(plaunch):
+    """Longer than the time-out; and the same workers, left alone, do."""
+    script = plaunch.write("train.py", HANGING)
+    with plaunch.start("--nproc-per-node=1", TIMEOUT, "--on-hang=stop", script) as process:
+        wait_until((plaunch.folder / "up.0.0").exists, "the worker")
+        process.send_signal(signal.SIGSTOP)
+        with pytest.raises(Exception, match="timed out"):
+            process.wait(5)
+        process.send_signal(signal.SIGCONT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 116
+    seconds = re.search(r"no worker of the job has moved for ([\d.]+)s", err)
+    assert float(seconds[1]) < 3
+
+
+GLOO = """\
+import os, time
+import torch
+import torch.distributed as dist
+
+def load_batch(step):
+    if os.environ["RANK"] == "2" and step == 3:
+        time.sleep(10_000)
+    return torch.ones(4)
+
+dist.init_process_group("gloo")
+for step in range(20):
+    dist.all_reduce(load_batch(step))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.heavy
+def test_a_collective_operation_that_hangs(plaunch):
+    script = plaunch.write("train.py", GLOO)
+    done = plaunch.run("--nproc-per-node=4", "--hang-timeout=10s", "--on-hang=stop", script)
+    assert done.returncode == 116, done.stderr
+    assert "1 rank: 2 load_batch (train.py:7)\n" in done.stderr
+    assert "3 ranks: 0-1, 3 all_reduce" in done.stderr

@@ -1,0 +1,177 @@
+"""What a look at workers becomes, with stacks that a test makes up; and real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+
+import pytest
+from plaunch_hang.beats import Beat
+from plaunch_hang.locals import read_locals
+from plaunch_hang.looks import Looks
+from plaunch_hang.process import read_state, read_uses
+from plaunch_stacks import Frame, ProcessStacks, ThreadStack
+
+from helpers.programs import running_python
+from helpers.waiting import wait_until
+
+ME = os.getpid()
+PYTHON = (ThreadStack("MainThread", ME, (Frame("step", "/home/me/train.py", 7),), is_main=True),)
+
+
+class Stacks:
+    """What is seen of processes, by pid, and which looks there were."""
+
+    def __init__(self, **seen):
+        self.seen = {int(name[1:]): stacks for name, stacks in seen.items()}
+        self.mains, self.takes = [], []
+
+    def main_stacks(self, pids):
+        self.mains.append(dict(pids))
+        return {rank: self.seen[pid] for rank, pid in pids.items()}
+
+    def take(self, pids):
+        self.takes.append(dict(pids))
+        return {rank: self.seen[pid] for rank, pid in pids.items()}
+
+
+def make_looks(stacks, **options):
+    given = {"read_locals": lambda pid: f"locals of {pid}", **options}
+    return Looks(stacks.main_stacks, stacks.take, **given)
+
+
+def look(looks, pids, *, beats=None, deep=()):
+    beats = {rank: (beats or {}).get(rank, Beat()) for rank in pids}
+    return looks.look(pids, beats, dict.fromkeys(pids, 60.0), deep)
+
+
+def test_a_stack_is_the_place():
+    stacks = Stacks(**{f"p{ME}": ProcessStacks(ME, threads=PYTHON)})
+    looks = make_looks(stacks)
+    sight = look(looks, {3: ME})[3]
+    assert (sight.pid, sight.beats, sight.is_held, sight.timeout) == (ME, 0, False, 60.0)
+    assert sight.place[0] == PYTHON[0].frames
+    assert sight.locals is None
+    assert look(looks, {3: ME}, deep=[3])[3].locals == f"locals of {ME}"
+    assert not stacks.takes
+
+
+def test_nobody_looks_at_the_stack_of_one_that_beats():
+    stacks = Stacks(**{f"p{ME}": ProcessStacks(ME, threads=PYTHON)})
+    sight = look(make_looks(stacks), {0: ME}, beats={0: Beat(number=4)}, deep=[0])[0]
+    assert (sight.beats, sight.place, sight.locals) == (4, None, None)
+    assert stacks.mains == [{}]
+
+
+def test_a_shell_stands_for_the_python_that_it_has_started():
+    below = ProcessStacks(70, threads=PYTHON)
+    shell = ProcessStacks(ME, reason="it is not Python", children=(below,))
+    stacks = Stacks(**{f"p{ME}": shell, "p70": below})
+    looks = make_looks(stacks)
+    assert look(looks, {0: ME})[0].place is None  # from the next look on
+    assert look(looks, {0: ME}, deep=[0])[0].locals == "locals of 70"
+    assert stacks.mains == [{0: ME}, {0: 70}]
+    assert not looks.reasons
+    stacks.seen[70] = ProcessStacks(70, reason="it has ended")
+    stacks.seen[ME] = ProcessStacks(ME, reason="it is not Python")
+    look(looks, {0: ME})
+    assert look(looks, {0: ME})[0].place is None
+    assert stacks.mains[-1] == {0: ME}
+
+
+def test_without_a_stack_there_is_what_the_kernel_tells():
+    stacks = Stacks(**{f"p{ME}": ProcessStacks(ME, reason="the system does not allow it")})
+    looks = make_looks(stacks)
+    assert [look(looks, {0: ME})[0].place for _ in range(4)] == [None] * 4
+    assert not looks.reasons
+    place = look(looks, {0: ME})[0].place
+    assert place[0][1][0] == ME  # and its system call
+    assert looks.reasons == {0: "the system does not allow it"}
+    for _ in range(40):
+        look(looks, {0: ME})
+    assert len(stacks.takes) == 7  # which are dear
+    stacks.seen[ME] = ProcessStacks(ME, threads=PYTHON)
+    assert look(looks, {0: ME})[0].place[0] == PYTHON[0].frames
+    assert not looks.reasons
+
+
+def test_another_round_begins_anew():
+    stacks = Stacks(**{f"p{ME}": ProcessStacks(ME, reason="no")})
+    looks = make_looks(stacks)
+    for _ in range(5):
+        look(looks, {0: ME})
+    look(looks, {})
+    assert not looks.reasons
+    assert look(looks, {0: ME})[0].place is None
+
+
+# --- real processes -------------------------------------------------------------------------------
+
+
+def test_one_that_is_suspended_is_held():
+    with running_python("-c", "print(flush=True); input()") as process:
+        process.stdout.readline()
+        assert read_state(process.pid).is_held is False
+        process.send_signal(signal.SIGSTOP)
+        wait_until(lambda: read_state(process.pid).is_held, "it to be held")
+    process.wait()
+    assert read_state(process.pid) is None
+
+
+def test_one_that_is_traced_is_held(tmp_path):
+    status = tmp_path / "7" / "status"
+    status.parent.mkdir()
+    for tracer, is_held in [("0", False), ("99", True)]:
+        status.write_text(f"Name:\tpython\nState:\tS (sleeping)\nTracerPid:\t{tracer}\nUid:\t0\n")
+        assert read_state(7, str(tmp_path)).is_held is is_held
+
+
+def test_what_it_writes_into_files_counts(tmp_path):
+    with (tmp_path / "out").open("wb") as file:
+        text = "print('x' * 9, end='', flush=True); input()"
+        with running_python("-c", text, stdout=file, stderr=subprocess.PIPE) as process:
+            wait_until(lambda: read_state(process.pid).written == (9, 0), "nine bytes")
+
+
+def test_what_it_has_started_counts_for_its_use():
+    child = "import sys; print(flush=True); input(); [x for x in range(10**8)]"
+    text = f"import subprocess, sys; subprocess.call([sys.executable, '-c', {child!r}])"
+    with running_python("-c", text) as process:
+        process.stdout.readline()
+        before = read_uses([process.pid])[process.pid]
+        assert len(before) == 3
+        process.stdin.write("\n")
+        process.stdin.flush()
+        wait_until(lambda: read_uses([process.pid])[process.pid][0] > before[0], "its use")
+        pid = before[2][0]
+    os.kill(pid, signal.SIGKILL)
+    assert read_uses([process.pid]) == {}
+
+
+@pytest.mark.usefixtures("readable_stacks")
+def test_variables_of_a_loop_change_and_those_of_a_hang_do_not():
+    def changes(text):
+        with running_python("-c", f"print(flush=True)\n{text}") as process:
+            process.stdout.readline()
+            seen = set()
+
+            def look():
+                seen.add(read_locals(process.pid))
+                return len(seen - {None}) > 1
+
+            if "while" in text:
+                wait_until(look, "a change")
+                return True
+            wait_until(lambda: look() or len(seen - {None}) == 1, "a look")
+            return any(look() for _ in range(3))
+
+    assert changes("import time\ndef f():\n n = 0\n while True: n += 1; time.sleep(0.01)\nf()")
+    assert not changes("import time\ndef f():\n n = 0; time.sleep(1000)\nf()")
+
+
+def test_variables_of_what_is_no_python_are_unknown():
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        assert read_locals(process.pid) is None
+        process.kill()
+    assert read_locals(process.pid) is None

@@ -1,0 +1,242 @@
+"""Whether workers move, from made-up looks: against a naive model, and case by case."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from plaunch_hang.watch import Finding, HangWatch, Sight, pause_for
+
+TIMEOUT = 100.0
+PAUSE = pause_for(TIMEOUT)
+
+
+class Node:
+    """Workers that a test moves, looked at in time unless it says otherwise."""
+
+    def __init__(self, count=3):
+        self.watch = HangWatch()
+        self.now = 1000.0
+        self.output = 0
+        self.sights = {rank: Sight(100 + rank, "a", timeout=TIMEOUT) for rank in range(count)}
+        self.look()
+
+    def look(self, passed=PAUSE, **changes):
+        """Look once more; `changes` are of single workers, as `r2=dict(place="b")`."""
+        for name, change in changes.items():
+            rank = int(name[1:])
+            self.sights[rank] = self.sights[rank]._replace(**change)
+        self.now += passed
+        return self.watch.look(self.now, self.sights, self.output, PAUSE)
+
+    def until(self, most=100):
+        """Look until something is found: the number of looks, and that."""
+        for number in range(1, most + 1):
+            found = self.look()
+            if found != Finding():
+                return number, found
+        return None
+
+
+def test_nobody_moves():
+    node = Node()
+    assert node.until() == (20, Finding(hung=TIMEOUT))
+    assert node.until() is None  # it is said once
+    assert node.look(r1={"place": "b"}) == Finding(recovered=(1,))
+    assert node.until()[1].recovered == ()  # the others may hang on
+
+
+def test_all_recover_and_hang_again():
+    node = Node()
+    node.until()
+    moved = {f"r{rank}": {"place": "b"} for rank in range(3)}
+    assert node.look(**moved) == Finding(recovered=(0, 1, 2))
+    assert node.until() == (20, Finding(hung=TIMEOUT))
+
+
+def test_one_that_moves_is_enough():
+    node = Node()
+    for number in range(19):
+        assert node.look(r0={"place": number}) == Finding()
+    assert node.look(r0={"place": "x"}) == Finding(stragglers=(1, 2))
+    for number in range(100):
+        assert node.look(r0={"place": number}) == Finding()
+    assert node.look(r0={"place": "y"}, r2={"place": "b"}) == Finding(recovered=(2,))
+
+
+def test_they_stop_moving_one_after_the_other():
+    """The last ones are no others that move, if they have just stopped as well."""
+    node = Node()
+    for number in range(10):
+        node.look(r0={"place": number})
+    assert node.until() == (20, Finding(hung=TIMEOUT))
+
+
+def test_output_of_anybody_is_a_movement():
+    node = Node()
+    for _ in range(100):
+        node.output += 1
+        assert node.look().hung == 0.0
+    assert node.until() == (20, Finding(hung=TIMEOUT))
+
+
+def test_heartbeats_count_alone():
+    node = Node()
+    for number in range(1, 30):
+        assert node.look(**{f"r{rank}": {"beats": number} for rank in range(3)}) == Finding()
+    for number in range(19):
+        node.output += 1
+        assert node.look(**{f"r{rank}": {"place": number} for rank in range(3)}) == Finding()
+    assert node.look() == Finding(hung=TIMEOUT)
+
+
+def test_a_section_of_one_keeps_the_job():
+    node = Node()
+    node.look(r0={"timeout": 3 * TIMEOUT})
+    assert node.until() == (59, Finding(hung=3 * TIMEOUT))
+    endless = Node()
+    endless.look(r0={"timeout": math.inf})
+    assert endless.until(1000) is None
+
+
+@pytest.mark.parametrize("what", ["held", "other process", "another comes", "one ends"])
+def test_what_is_no_hang(what):
+    node = Node()
+    for _ in range(19):
+        node.look()
+    if what == "held":
+        for _ in range(100):
+            assert node.look(r1={"is_held": True}) == Finding()
+        assert node.look(r1={"is_held": False}) == Finding(hung=TIMEOUT)
+        return
+    if what == "other process":
+        assert node.look(r1={"pid": 999}) == Finding()
+    elif what == "another comes":
+        node.sights[3] = Sight(103, "a", timeout=TIMEOUT)
+        assert node.look() == Finding()
+    else:
+        del node.sights[1]
+        assert node.look() == Finding()
+    assert node.until() == (20, Finding(hung=TIMEOUT))
+
+
+def test_without_workers_nothing_hangs():
+    node = Node(0)
+    assert node.until(1000) is None
+
+
+def test_a_launcher_that_did_not_run_has_not_waited():
+    node = Node()
+    for _ in range(15):
+        assert node.look(passed=10 * TIMEOUT) == Finding()
+    assert node.look(passed=10 * TIMEOUT).hung == TIMEOUT
+    back = Node()
+    assert all(back.look(passed=-1.0) == Finding() for _ in range(100))
+
+
+def test_what_could_not_be_seen_is_no_proof():
+    node = Node(1)
+    for _ in range(10):
+        assert node.look(r0={"place": None}) == Finding()
+    node.look(r0={"place": "b"})  # it has moved while nobody saw
+    for _ in range(10):
+        node.look(r0={"place": None})
+        node.look(r0={"place": "b"})
+    assert node.look().hung == 0.0
+    assert node.until() is not None
+
+
+def test_a_loop_that_is_always_on_one_line_is_no_hang():
+    node = Node(2)
+    found, deep = [], 0
+    for number in range(200):
+        suspects = node.watch.suspects()
+        deep += bool(suspects)
+        for rank in (0, 1):
+            node.sights[rank] = node.sights[rank]._replace(
+                locals=number if rank in suspects else None
+            )
+        found.append(node.look())
+    assert set(found) == {Finding()}
+    assert 0 < deep < 30  # which are dearer looks
+
+
+def test_the_same_variables_are_a_hang():
+    node = Node(1)
+    node.sights[0] = node.sights[0]._replace(locals="same")
+    assert node.until() == (20, Finding(hung=TIMEOUT))
+
+
+def test_those_with_heartbeats_are_no_suspects():
+    node = Node(2)
+    node.look(r0={"beats": 1})
+    for _ in range(15):
+        node.look()
+    assert node.watch.suspects() == {1}
+
+
+# --- against a model ------------------------------------------------------------------------------
+
+steps = st.lists(
+    st.tuples(
+        st.sampled_from([PAUSE, PAUSE, PAUSE, 0.0, 3 * PAUSE, 1000.0]),
+        st.lists(
+            st.sampled_from(["stay", "stay", "stay", "move", "blind", "held", "beat"]),
+            min_size=2,
+            max_size=2,
+        ),
+        st.sampled_from([0, 0, 0, 0, 1]),
+        st.integers(1, 25),
+    ),
+    max_size=30,
+)
+
+
+@given(steps)
+def test_any_history(history):
+    """A hang is told if and only if each worker was seen not to move for long enough."""
+    watch, now, output = HangWatch(), 0.0, 0
+    places, beats = [0, 0], [0, 0]
+    still = [0.0, 0.0]  # by the model
+    known = [0, 0]  # the places seen last
+    quiet, is_told, is_first = 0.0, False, True
+    for passed, moves, written, times in history:
+        for _ in range(times):
+            now += passed
+            output += written
+            sights = {}
+            for rank, move in enumerate(moves):
+                places[rank] += move == "move"
+                beats[rank] += move == "beat"
+                place = None if move == "blind" else places[rank]
+                sights[rank] = Sight(
+                    rank, place, None, beats[rank], is_held=move == "held", timeout=TIMEOUT
+                )
+            found = watch.look(now, sights, output, PAUSE)
+            if is_first:
+                is_first = False
+                known = [sights[0].place, sights[1].place]
+                assert found == Finding()
+                continue
+            counted = 0.0 if "held" in moves else min(passed, 1.25 * PAUSE)
+            quiet = 0.0 if written else quiet + counted
+            has_moved = False
+            for rank, seen in sights.items():
+                beating = beats[rank] > 0
+                if moves[rank] == "beat" or (
+                    not beating
+                    and None not in (seen.place, known[rank])
+                    and seen.place != known[rank]
+                ):
+                    still[rank], has_moved = 0.0, True
+                elif beating or None not in (seen.place, known[rank]):
+                    still[rank] += counted
+                known[rank] = known[rank] if seen.place is None else seen.place
+            is_quiet = all(beats) or quiet >= TIMEOUT
+            hangs = min(still) >= TIMEOUT and is_quiet
+            assert bool(found.hung) == (hangs and not is_told)
+            assert not (found.hung and has_moved)
+            is_told = hangs or (is_told and not found.recovered)
+            assert not set(found.stragglers) & set(found.recovered)

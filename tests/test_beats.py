@@ -1,0 +1,198 @@
+"""Heartbeats: written by workers, in real processes, and read as a launcher reads them."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from plaunch import beats
+from plaunch.errors import UsageError
+from plaunch_hang.beats import VARIABLE, Beat, Beats
+
+from helpers.programs import run_python
+
+IMPORT = "from plaunch.worker import heartbeat, section\n"
+
+
+@pytest.fixture
+def memory():
+    """The memory of a launcher: this process is one."""
+    memory = Beats()
+    yield memory
+    memory.close()
+
+
+@pytest.fixture
+def run(memory):
+    """Run a script as the worker of local rank 1, and read what it has said."""
+
+    def call(text, **variables):
+        env = {**os.environ, VARIABLE: memory.variable(1), **variables}
+        done = run_python("-c", IMPORT + text, env=env)
+        assert (done.returncode, done.stderr) == (0, "")
+        return memory.read(1)
+
+    return call
+
+
+def test_both_sides_have_the_same_names():
+    assert (beats.VARIABLE, beats.SIZE) == (VARIABLE, 256)
+
+
+def test_a_worker_says_its_step(run, memory):
+    beat = run("for i in range(3): heartbeat(i, total=7)")
+    assert (beat.number, beat.step, beat.total, beat.section, beat.name) == (3, 2, 7, 0.0, "")
+    assert beat.longest > 0
+    assert memory.read(0) == memory.read(2) == Beat()
+
+
+def test_the_time_to_the_first_beat_counts_for_nothing(run):
+    assert run("import time; time.sleep(0.01); heartbeat()") == Beat(1)
+
+
+def test_a_place_is_empty_in_the_next_round(run, memory):
+    assert run("heartbeat(5)").number == 1
+    memory.variable(1)
+    assert memory.read(1) == Beat()
+
+
+def test_a_section_says_what_it_may_take(run):
+    beat = run("section('save \\x1b[1m' + 'x' * 99, '20m').__enter__()")
+    assert (beat.number, beat.section) == (1, 1200.0)
+    assert beat.name == "save ?[1m" + "x" * 55
+
+
+def test_sections_end_and_leave_no_gap(run):
+    beat = run(
+        "import time\n"
+        "with section('outer', 60):\n"
+        "    with section('inner', float('inf')): time.sleep(0.3)\n"
+        "    time.sleep(0.3)\n"
+        "    s = section('again', '1h')\n"
+        "    try:\n"
+        "        with s: raise ValueError\n"
+        "    except ValueError: pass\n"
+        "heartbeat()"
+    )
+    assert (beat.number, beat.section, beat.name) == (7, 0.0, "")
+    assert beat.longest < 0.3
+
+
+def test_an_outer_section_goes_on_behind_an_inner_one(run):
+    beat = run("section('a', 'inf').__enter__()\nwith section('b', 9): pass")
+    assert (beat.section, beat.name) == (-0.001, "a")
+
+
+@pytest.mark.parametrize("step", ["-1", "1.5", "'x'", "1 << 63", "object()"])
+def test_what_is_no_step_is_left_out(run, step):
+    assert run(f"heartbeat({step}, {step})")[:3] == (1, -1, -1)
+
+
+def test_a_step_may_be_a_number_of_another_type(run):
+    assert run("class N:\n  def __index__(self): return 4\nheartbeat(N(), True)")[:3] == (1, 4, 1)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # after the worker has closed everything, in another thread, and in what it has started
+        "import os; os.closerange(3, 100); heartbeat()",
+        "import threading; t = threading.Thread(target=heartbeat); t.start(); t.join()",
+        "import os\nif os.fork(): os.wait()\nelse: heartbeat(); os._exit(0)",
+        "import subprocess, sys; subprocess.check_call([sys.executable, '-c', "
+        "'import plaunch.worker; plaunch.worker.heartbeat()'])",
+    ],
+    ids=["closed", "thread", "fork", "subprocess"],
+)
+def test_it_beats(run, text):
+    assert run(text).number == 1
+
+
+def test_a_thread_that_beats_while_the_process_forks(run):
+    text = (
+        "import os, threading\n"
+        "heartbeat()\n"
+        "over = False\n"
+        "def beat():\n"
+        "    while not over: heartbeat()\n"
+        "t = threading.Thread(target=beat); t.start()\n"
+        "import warnings; warnings.simplefilter('ignore')\n"
+        "pid = os.fork()\n"
+        "if not pid: heartbeat(); os._exit(0)\n"
+        "code = os.waitpid(pid, 0)[1]; over = True; t.join(); assert code == 0"
+    )
+    assert run(text).number >= 2
+
+
+def test_a_fork_server_that_has_beaten_forks_workers_that_beat(run, memory):
+    text = (
+        "import os\n"
+        f"value = os.environ.pop('{VARIABLE}')\n"
+        "heartbeat()\n"
+        "pid = os.fork()\n"
+        "if pid: os.waitpid(pid, 0)\n"
+        f"else: os.environ['{VARIABLE}'] = value; heartbeat(); os._exit(0)"
+    )
+    assert run(text).number == 1
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        "x",
+        "/no/such/file@0",
+        "/dev/null@0",
+        "{path}@-256",
+        "{path}@1",
+        "{path}@1048576",
+        "{file}@0",
+    ],
+)
+def test_elsewhere_it_does_nothing(run, memory, tmp_path, value):
+    file = tmp_path / "file"
+    file.write_bytes(bytes(4096))
+    path = memory.variable(1).rpartition("@")[0]
+    text = "heartbeat(1, 2)\nwith section('x', 5): heartbeat()"
+    assert run(text, **{VARIABLE: value.format(path=path, file=file)}) == Beat()
+    assert file.read_bytes() == bytes(4096)
+
+
+def test_it_imports_next_to_nothing():
+    text = (
+        "import sys; before = set(sys.modules)\n" + IMPORT + "heartbeat()\n"
+        "print(*sorted(m for m in set(sys.modules) - before if not m.startswith('plaunch')))"
+    )
+    done = run_python("-c", text)
+    known = {"__future__", "importlib", "importlib._bootstrap", "importlib._bootstrap_external"}
+    assert set(done.stdout.split()) <= known | {"_abc", "mmap", "warnings"}
+
+
+@pytest.mark.parametrize("timeout", [0, -1, "soon", "", float("nan"), True, None])
+def test_what_is_no_time_out_of_a_section(timeout):
+    with pytest.raises(UsageError, match=r"timeout of plaunch\.worker\.section is"):
+        beats.section("x", timeout)
+
+
+def test_another_name_of_the_module_is_none():
+    with pytest.raises(ImportError, match="cannot import name 'beat'"):
+        from plaunch.worker import beat  # noqa: F401
+
+
+def test_what_a_worker_writes_by_mistake_is_read_all_the_same(memory):
+    path, _, offset = memory.variable(3).rpartition("@")
+    with open(path, "r+b", buffering=0) as file:
+        os.pwrite(file.fileno(), b"\xff" * 256, int(offset))
+    assert memory.read(3) == Beat(0, -1, -1, 0.0, -0.001, "\ufffd" * 64)
+
+
+@pytest.mark.parametrize("local_rank", [-1, 1 << 16])
+def test_there_is_no_place_for_every_number(memory, local_rank):
+    with pytest.raises(OSError, match="no place for local rank"):
+        memory.variable(local_rank)
+
+
+def test_without_files_in_memory(monkeypatch):
+    monkeypatch.delattr(os, "memfd_create")
+    with pytest.raises(OSError, match="no files in memory"):
+        Beats()
