@@ -9,15 +9,15 @@ import re
 import pytest
 from plaunch.agent import Snapshot
 from plaunch.process import OutputCounts
+from plaunch_events import LauncherStatus
 from plaunch_status.counters import BOUNDS, Counters
-from plaunch_status.launcher import LauncherStatus
 
 pytest.importorskip("prometheus_client")
 
 from plaunch_status import prometheus as exposition
 from prometheus_client.parser import text_string_to_metric_families
 
-from .streams import Stream
+from helpers.event_streams import Stream
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs" / "metrics.md"
 

@@ -26,10 +26,9 @@ from plaunch_status.extension import StatusExtension
 from plaunch_torchrun import health
 from plaunch_torchrun.health import HealthCheckServer
 
+from helpers.event_streams import Stream
 from helpers.ports import free_port
 from helpers.waiting import wait_until
-
-from .streams import Stream
 
 VARIABLE = "TORCHELASTIC_HEALTH_CHECK_PORT"
 LONG = 30.0  # seconds; nothing here should ever take as long

@@ -181,7 +181,7 @@ def test_no_descriptors_left_is_not_a_busy_loop(monkeypatch):
                 raise OSError(errno.EMFILE, "too many")
             return self.listener.accept()
 
-    monkeypatch.setattr("plaunch_status.server._PAUSE", 0.05)
+    monkeypatch.setattr("plaunch_network.connection_server._PAUSE", 0.05)
     server = StatusServer(Listener(listen("", 0, "here")), {"/": lambda: Page("hello")})
     server.start()
     try:

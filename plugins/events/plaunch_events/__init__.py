@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from plaunch_events.handlers import find_event_handlers as find_event_handlers
     from plaunch_events.handlers import parse_event_conf as parse_event_conf
     from plaunch_events.launch_events import find_events as find_events
+    from plaunch_events.launcher_status import LauncherStatus as LauncherStatus
+    from plaunch_events.launcher_status import worker_state as worker_state
     from plaunch_events.replay import replay as replay
     from plaunch_events.schema import COMMON_KEYS as COMMON_KEYS
     from plaunch_events.schema import SCHEMA as SCHEMA
@@ -30,6 +32,7 @@ __getattr__, __dir__, __all__ = attach(
     {
         ".handlers": "find_event_handlers parse_event_conf",
         ".launch_events": "find_events",
+        ".launcher_status": "LauncherStatus worker_state",
         ".schema": "COMMON_KEYS EventType SCHEMA",
         ".replay": "replay",
         ".time_accounting": "LaunchPhase TimeAccount describe_seconds describe_times",

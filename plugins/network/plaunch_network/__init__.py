@@ -1,6 +1,7 @@
-"""Addresses, ports and endpoints, for connections between nodes: their notation and owners.
+"""Addresses, ports and endpoints, their notation and owners; a server that nobody slows down.
 
-A library, which backends, the doctor and others build on. Every public name loads on first use.
+A library, which backends, the doctor, what serves pages and others build on. Every public name
+loads on first use.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from plaunch_network.address import join_host_port as join_host_port
     from plaunch_network.address import names_this_machine as names_this_machine
     from plaunch_network.address import resolve_host as resolve_host
+    from plaunch_network.connection_server import ConnectionServer as ConnectionServer
     from plaunch_network.endpoint import parse_rendezvous_endpoint as parse_rendezvous_endpoint
     from plaunch_network.ports import HeldPort as HeldPort
     from plaunch_network.ports import count_connections as count_connections
@@ -31,6 +33,7 @@ __getattr__, __dir__, __all__ = attach(
             "SocketAddress find_node_address interface_addresses is_loop_back is_own_address "
             "join_host_port names_this_machine resolve_host"
         ),
+        ".connection_server": "ConnectionServer",
         ".endpoint": "parse_rendezvous_endpoint",
         ".ports": "HeldPort count_connections open_listener port_owner",
     },

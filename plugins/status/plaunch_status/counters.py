@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from plaunch_status.launcher import PHASES, worker_state
+from plaunch_events import LaunchPhase, worker_state
 
 if TYPE_CHECKING:
     from plaunch.events import Event
@@ -42,8 +42,8 @@ class Counters:
         self.membership: Counter[str] = Counter()
         self.signals: Counter[tuple[str, str]] = Counter()
         self.exits: Counter[tuple[str, str, str]] = Counter()  # state, exit code, signal
-        self.phases = {name: Durations() for name in PHASES}
-        self._phase = PHASES[0]
+        self.phases = {phase.value: Durations() for phase in LaunchPhase}
+        self._phase = next(iter(self.phases))
         self._began: float | None = None
 
     def note(self, event: Event, phase: str) -> None:

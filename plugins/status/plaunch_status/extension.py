@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from plaunch import hookimpl
 from plaunch.errors import UsageError
 from plaunch.numbers import digits
+from plaunch_events import LauncherStatus
 
 from plaunch_status.address import listen, parse_address
 from plaunch_status.counters import Counters
-from plaunch_status.launcher import LauncherStatus
 from plaunch_status.page import Page, health_page
 from plaunch_status.server import StatusServer
 

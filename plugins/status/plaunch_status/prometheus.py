@@ -18,17 +18,16 @@ from prometheus_client.exposition import generate_latest  # noqa: TID253
 from prometheus_client.registry import Collector, CollectorRegistry  # noqa: TID253
 
 from plaunch_status.counters import BOUNDS
-from plaunch_status.launcher import FINISHED, PHASES
 from plaunch_status.page import Page
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from plaunch.agent import Snapshot
+    from plaunch_events import LauncherStatus
     from prometheus_client.metrics_core import Metric
 
     from plaunch_status.counters import Counters
-    from plaunch_status.launcher import LauncherStatus
 
 _Labels = tuple[str, ...]
 
@@ -92,7 +91,7 @@ def _agent(status: LauncherStatus, is_alive: bool, started: float) -> Iterator[M
         if number is not None and number >= 0:
             yield _gauge(name, text, number)
     phases = GaugeMetricFamily("plaunch_phase", "Current state of the agent: 1.", labels=("phase",))
-    for name in (*PHASES, FINISHED):
+    for name in status.PHASES:
         phases.add_metric((name,), name == phase)
     yield phases
     states = GaugeMetricFamily(

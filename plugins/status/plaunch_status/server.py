@@ -1,69 +1,34 @@
-"""A small HTTP server in a thread, which no client can slow down and which never polls."""
+"""The server of a launcher's pages."""
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import os
-import select
-import signal
-import socket
-import threading
-import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from plaunch.durations import milliseconds
-from plaunch.threads import start_thread
+from plaunch_network import ConnectionServer
 
 from plaunch_status.address import LOOPBACK, describe_address
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Mapping
 
     from plaunch_status.page import Page
 
-logger = logging.getLogger("plaunch")
 
-MOST_CONNECTIONS = 8
-CONNECTION_TIMEOUT = 5.0  # seconds for a request and its answer
-_REST_WAIT = 1.0  # seconds for threads to end
-_LAST_WORDS = 0.2  # seconds for answers that have begun
-_PAUSE = 1.0  # seconds without new connections, after one could not be taken
-
-
-class StatusServer:
+class StatusServer(ConnectionServer):
     """Serves pages from `start` to `stop`; only GET, and only what `pages` has.
-
-    One thread takes connections, and each connection has a thread for the moment that it lasts. It
-    is cut off after `timeout` seconds whatever it does; when there are too many the oldest one is,
-    so that a probe is answered also while others dawdle.
 
     Args:
         listener: a listening socket, which the server closes.
         pages: what makes each page, by path; called in the thread of a connection.
-        most: how many connections there may be at a time.
-        timeout: seconds for each.
+        limits: `most`, `timeout` and `clock` of `ConnectionServer`.
     """
 
     def __init__(
-        self,
-        listener: socket.socket,
-        pages: Mapping[str, Callable[[], Page]],
-        *,
-        most: int = MOST_CONNECTIONS,
-        timeout: float = CONNECTION_TIMEOUT,
-        clock: Callable[[], float] = time.monotonic,
+        self, listener: socket.socket, pages: Mapping[str, Callable[[], Page]], **limits: Any
     ) -> None:
-        self.pages = pages
-        self._listener = listener
-        self._most = most
-        self._timeout = timeout
-        self._clock = clock
-        self._changed = threading.Condition()
-        self._ends: dict[socket.socket, float] = {}  # connections in order of their coming
-        self._wake_read, self._wake_write = os.pipe()
-        self._thread: threading.Thread | None = None
-        self._is_over = False
+        super().__init__(listener, self._answer_page, name="plaunch-status", **limits)
+        self._pages = pages
         host, port = listener.getsockname()[:2]
         self.host: str = host
         self.port: int = port
@@ -77,119 +42,7 @@ class StatusServer:
         """Whether a program of this host that asks loopback at `port` asks this server."""
         return port == self.port and self.host in (*LOOPBACK, "0.0.0.0", "::")  # noqa: S104
 
-    def start(self) -> None:
-        """Begin to serve; also after `rest`."""
-        if self._thread is not None or self._is_over:
-            return
-        thread = threading.Thread(target=self._run, name="plaunch-status", daemon=True)
-        # Signals must reach the main thread; a thread inherits the mask of the one that starts it.
-        previous = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        try:
-            start_thread(thread)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, previous)
-        self._thread = thread
-
-    def rest(self) -> None:
-        """End all threads until `start`, for the process to fork; requests wait meanwhile."""
-        thread, self._thread = self._thread, None
-        if thread is None:
-            return
-        os.write(self._wake_write, b"x")
-        thread.join(_REST_WAIT)
-        if not thread.is_alive():
-            os.read(self._wake_read, 1)
-        with self._changed:
-            self._changed.wait_for(lambda: not self._ends, _LAST_WORDS)
-            for connection in self._ends:
-                _cut_off(connection)
-            self._changed.wait_for(lambda: not self._ends, _REST_WAIT)
-
-    def stop(self) -> None:
-        """End serving; answers that take their time are cut off. May be called more than once."""
-        if self._is_over:
-            return
-        self._is_over = True
-        self.rest()
-        self._listener.close()
-        os.close(self._wake_read)
-        os.close(self._wake_write)
-
-    def _run(self) -> None:
-        while self._turn():
-            pass
-
-    def _turn(self) -> bool:
-        """Wait for something, and act on it; False when it is time to end."""
-        poller = select.poll()
-        poller.register(self._wake_read, select.POLLIN)
-        poller.register(self._listener, select.POLLIN)
-        ready = {fd for fd, _ in poller.poll(milliseconds(self._pause()))}
-        if self._wake_read in ready:
-            return False
-        self._cut_off_late()
-        if self._listener.fileno() not in ready:
-            return True
-        try:
-            connection, _ = self._listener.accept()
-        except (BlockingIOError, ConnectionError):
-            return True  # who asked is gone already
-        except OSError as error:  # too many descriptors are open, above all
-            logger.debug("a request for the status cannot be taken: %s", error)
-            poller.unregister(self._listener)
-            return not poller.poll(milliseconds(_PAUSE))
-        self._serve(connection)
-        return True
-
-    def _pause(self) -> float | None:
-        """Seconds until the next connection is late."""
-        with self._changed:
-            first = min(self._ends.values(), default=None)
-        return None if first is None else max(first - self._clock(), 0.0) + 0.001
-
-    def _cut_off_late(self) -> None:
-        now = self._clock()
-        with self._changed:
-            for connection in [c for c, end in self._ends.items() if end <= now]:
-                _cut_off(connection)
-                del self._ends[connection]
-
-    def _serve(self, connection: socket.socket) -> None:
-        connection.setblocking(True)
-        connection.settimeout(self._timeout)
-        with self._changed:
-            while len(self._ends) >= self._most:
-                oldest = next(iter(self._ends))
-                _cut_off(oldest)
-                del self._ends[oldest]
-            self._ends[connection] = self._clock() + self._timeout
-        thread = threading.Thread(
-            target=self._answer, args=(connection,), name="plaunch-status-answer", daemon=True
-        )
-        try:
-            thread.start()
-        except RuntimeError as error:  # the system gives no more threads
-            logger.debug("a request for the status cannot be answered: %s", error)
-            self._forget(connection)
-
-    def _answer(self, connection: socket.socket) -> None:
+    def _answer_page(self, connection: socket.socket) -> None:
         from plaunch_status.requests import answer  # noqa: PLC0415 - not before it is needed
 
-        try:
-            answer(connection, self.pages)
-        except OSError:
-            pass  # it was cut off, or its client has gone
-        finally:
-            self._forget(connection)
-
-    def _forget(self, connection: socket.socket) -> None:
-        with self._changed:
-            self._ends.pop(connection, None)
-            connection.close()
-            self._changed.notify_all()
-
-
-def _cut_off(connection: socket.socket) -> None:
-    # Its thread closes it: the number must not be given to another connection meanwhile.
-    with contextlib.suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)
+        answer(connection, self._pages)

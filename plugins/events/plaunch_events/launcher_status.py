@@ -7,7 +7,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from plaunch import __version__
-from plaunch_events import LaunchPhase, TimeAccount
+
+from plaunch_events.time_accounting import LaunchPhase, TimeAccount
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,8 +17,7 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 
-PHASES = tuple(phase.value for phase in LaunchPhase)
-FINISHED = "finished"
+_FINISHED = "finished"
 
 _FACTS = ("backend", "min_nodes", "max_nodes", "local_world_size", "max_restarts")
 
@@ -25,9 +25,15 @@ _FACTS = ("backend", "min_nodes", "max_nodes", "local_world_size", "max_restarts
 class LauncherStatus:
     """Takes the events of one agent, in order, and says at any moment what they amount to.
 
-    It has no message of a failure, no output and no setting that might hold a secret: everyone who
-    can reach the port sees it.
+    It has no message of a failure, no output and no setting that might hold a secret: it may be
+    shown to everyone who can reach a port.
+
+    Args:
+        run_id: the id of the job.
+        role: the name of the workers.
     """
+
+    PHASES = (*(phase.value for phase in LaunchPhase), _FINISHED)
 
     def __init__(self, run_id: str, role: str) -> None:
         self.account = TimeAccount()
@@ -49,7 +55,7 @@ class LauncherStatus:
         self.account.note(event)
         phase = self.account.phase.value
         if event.name == "plaunch.launcher.finished":
-            phase = FINISHED
+            phase = _FINISHED
             self._end = {"outcome": told.get("outcome"), "exit_code": told.get("exit_code")}
         if phase != self.phase:
             self.phase, self._since = phase, event.timestamp
@@ -88,7 +94,12 @@ class LauncherStatus:
         return self.account.seconds_until(now)
 
     def describe(self, waiting_for: str | None, silent: float) -> dict[str, Any]:
-        """All of it, as plain values for JSON."""
+        """All of it, as plain values for JSON.
+
+        Args:
+            waiting_for: what the launcher waits for before its workers are started, if it does.
+            silent: seconds for which nothing was heard of the agent's loop that should have been.
+        """
         told = self.told
         last = self._last
         return {

@@ -1,0 +1,200 @@
+"""A small server in a thread, which no client can slow down and which never polls."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import signal
+import socket
+import threading
+import time
+import weakref
+from typing import TYPE_CHECKING
+
+from plaunch.durations import milliseconds
+from plaunch.threads import start_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+logger = logging.getLogger("plaunch")
+
+MOST_CONNECTIONS = 8
+CONNECTION_TIMEOUT = 5.0  # seconds for a request and its answer
+_REST_WAIT = 1.0  # seconds for threads to end
+_LAST_WORDS = 0.2  # seconds for answers that have begun
+_PAUSE = 1.0  # seconds without new connections, after one could not be taken
+
+
+class ConnectionServer:
+    """Answers connections to one socket, from `start` to `stop`.
+
+    One thread takes connections, and each connection has a thread for the moment that it lasts. It
+    is cut off after `timeout` seconds whatever it does; when there are too many the oldest one is,
+    so that a probe is answered also while others dawdle. A process that is forked from this one
+    does not keep the socket open.
+
+    Args:
+        listener: a listening socket that does not block, which the server closes.
+        answer: answers one connection, in its thread, and leaves it open; it may raise OSError.
+        name: of its threads.
+        most: how many connections there may be at a time.
+        timeout: seconds for each.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        answer: Callable[[socket.socket], None],
+        *,
+        name: str,
+        most: int = MOST_CONNECTIONS,
+        timeout: float = CONNECTION_TIMEOUT,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._answer_one = answer
+        self._name = name
+        self._listener = listener
+        self._most = most
+        self._timeout = timeout
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._ends: dict[socket.socket, float] = {}  # connections in order of their coming
+        self._wake_read, self._wake_write = os.pipe()
+        self._thread: threading.Thread | None = None
+        self._is_over = False
+        _SERVERS.add(self)
+
+    def start(self) -> None:
+        """Begin to serve; also after `rest`."""
+        if self._thread is not None or self._is_over:
+            return
+        thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        # Signals must reach the main thread; a thread inherits the mask of the one that starts it.
+        previous = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            start_thread(thread)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, previous)
+        self._thread = thread
+
+    def rest(self) -> None:
+        """End all threads until `start`, for the process to fork; requests wait meanwhile."""
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        os.write(self._wake_write, b"x")
+        thread.join(_REST_WAIT)
+        if not thread.is_alive():
+            os.read(self._wake_read, 1)
+        with self._changed:
+            self._changed.wait_for(lambda: not self._ends, _LAST_WORDS)
+            for connection in self._ends:
+                _cut_off(connection)
+            self._changed.wait_for(lambda: not self._ends, _REST_WAIT)
+
+    def stop(self) -> None:
+        """End serving; answers that take their time are cut off. May be called more than once."""
+        if self._is_over:
+            return
+        self.rest()
+        self._close()
+
+    def _close(self) -> None:
+        self._is_over = True
+        self._listener.close()
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+
+    def _run(self) -> None:
+        while self._turn():
+            pass
+
+    def _turn(self) -> bool:
+        """Wait for something, and act on it; False when it is time to end."""
+        poller = select.poll()
+        poller.register(self._wake_read, select.POLLIN)
+        poller.register(self._listener, select.POLLIN)
+        ready = {fd for fd, _ in poller.poll(milliseconds(self._pause()))}
+        if self._wake_read in ready:
+            return False
+        self._cut_off_late()
+        if self._listener.fileno() not in ready:
+            return True
+        try:
+            connection, _ = self._listener.accept()
+        except (BlockingIOError, ConnectionError):
+            return True  # who asked is gone already
+        except OSError as error:  # too many descriptors are open, above all
+            logger.debug("a connection of %s cannot be taken: %s", self._name, error)
+            poller.unregister(self._listener)
+            return not poller.poll(milliseconds(_PAUSE))
+        self._serve(connection)
+        return True
+
+    def _pause(self) -> float | None:
+        """Seconds until the next connection is late."""
+        with self._changed:
+            first = min(self._ends.values(), default=None)
+        return None if first is None else max(first - self._clock(), 0.0) + 0.001
+
+    def _cut_off_late(self) -> None:
+        now = self._clock()
+        with self._changed:
+            for connection in [c for c, end in self._ends.items() if end <= now]:
+                _cut_off(connection)
+                del self._ends[connection]
+
+    def _serve(self, connection: socket.socket) -> None:
+        connection.setblocking(True)
+        connection.settimeout(self._timeout)
+        with self._changed:
+            while len(self._ends) >= self._most:
+                oldest = next(iter(self._ends))
+                _cut_off(oldest)
+                del self._ends[oldest]
+            self._ends[connection] = self._clock() + self._timeout
+        thread = threading.Thread(
+            target=self._answer, args=(connection,), name=f"{self._name}-answer", daemon=True
+        )
+        try:
+            thread.start()
+        except RuntimeError as error:  # the system gives no more threads
+            logger.debug("a connection of %s cannot be answered: %s", self._name, error)
+            self._forget(connection)
+
+    def _answer(self, connection: socket.socket) -> None:
+        try:
+            self._answer_one(connection)
+        except OSError:
+            pass  # it was cut off, or its client has gone
+        finally:
+            self._forget(connection)
+
+    def _forget(self, connection: socket.socket) -> None:
+        with self._changed:
+            self._ends.pop(connection, None)
+            connection.close()
+            self._changed.notify_all()
+
+
+# All that are open, for what happens to the process and not to one of them: a worker that is forked
+# would keep the address in use, and whoever connects would wait for an answer.
+_SERVERS: weakref.WeakSet[ConnectionServer] = weakref.WeakSet()
+
+
+def _close_in_child() -> None:
+    for server in tuple(_SERVERS):
+        if not server._is_over:
+            server._close()
+
+
+os.register_at_fork(after_in_child=_close_in_child)
+
+
+def _cut_off(connection: socket.socket) -> None:
+    # Its thread closes it: the number must not be given to another connection meanwhile.
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
