@@ -16,12 +16,10 @@ from plaunch.plugin.calls import bounded_call
 from plaunch.plugin.registry import WITH_OPTIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from plaunch.agent.extensions import Control
-    from plaunch.agent.notifications import Notification
     from plaunch.agent.worker import RunResult
-    from plaunch.config import LaunchConfig
     from plaunch.plugin.context import PluginContext
     from plaunch.plugin.extensions import Extending
     from plaunch.plugin.manager import PluginManager
@@ -39,37 +37,28 @@ def keeps_files(logs_specs: LogsSpecs) -> bool:
 
 
 def look_back(
-    config: LaunchConfig,
-    entry_point: str,
     context: PluginContext,
     manager: PluginManager,
     control: Control,
-    told: Iterable[tuple[float, float, Notification]],
     result: RunResult | None,
-    error: Exception,
 ) -> None:
     """Let the extension of `defaults.AFTER_FAILURE` follow a launch that has failed.
 
     What goes wrong is logged: the failure itself is what matters.
 
     Args:
-        config: the launch.
-        entry_point: what was run, as users call it.
         context: what plugins are told of the launch.
         manager: its plugins.
         control: of the agent, which has ended.
-        told: all that the agent has told, each with when on both clocks: in seconds since the
-            epoch, and in those that never go back.
         result: how the run has ended, if it has.
-        error: what the launch raises.
     """
 
     def follow() -> None:
         for item in _create(manager, context):
             item.result = result
             item.start(control)
-            replay = defaults.load_default(defaults.REPLAY)
-            replay(config, entry_point, told, error, item.handle)
+            for event in control.take_events():
+                item.handle(event)
             item.close()
 
     who = f"plugin {defaults.AFTER_FAILURE!r}"

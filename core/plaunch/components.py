@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from plaunch.agent.notifications import LaunchEvents, Notify
     from plaunch.config import LaunchConfig
+    from plaunch.events import Event
+    from plaunch.plugin.late_events import Replay
     from plaunch.plugin.manager import PluginManager
     from plaunch.plugin.restarting import LaunchRestartPolicy
     from plaunch.rendezvous.api import RendezvousHandler
@@ -109,6 +111,14 @@ def worker_command(
         return []
     command: list[str] = defaults.load_default(defaults.FUNCTION_COMMAND)()
     return command
+
+
+def create_replay(
+    config: LaunchConfig, entry_point: str, listener: Callable[[Event], None]
+) -> Replay:
+    """What makes the events of a launch of `entry_point` late, and calls `listener` with each."""
+    replay: Replay = defaults.load_default(defaults.REPLAY)(config, entry_point, listener)
+    return replay
 
 
 def worker_spec(

@@ -7,8 +7,6 @@ import functools
 import logging
 import math
 import os
-import time
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from plaunch import components, defaults
@@ -32,7 +30,8 @@ from plaunch.errors import (
 )
 from plaunch.plugin.answers import checked_policy
 from plaunch.plugin.context import PluginContext
-from plaunch.plugin.extensions import AgentControl, snapshot_of_launch
+from plaunch.plugin.extensions import AgentControl, ending, snapshot_of_launch
+from plaunch.plugin.late_events import LateEvents, Memory
 from plaunch.plugin.manager import PluginManager
 from plaunch.plugin.registry import LOGS_SPECS, SIGNAL_POLICIES
 from plaunch.plugin.restarting import LaunchRestartPolicy
@@ -55,8 +54,6 @@ if TYPE_CHECKING:
     from plaunch.rendezvous.api import RendezvousHandler
 
 logger = logging.getLogger("plaunch")
-
-_MOST_TOLD = 5000  # notifications that are kept for what looks at a failure
 
 
 class elastic_launch:  # noqa: N801 - the name is torchrun's
@@ -165,8 +162,8 @@ class _Launch:
         self._starter: Starter | None = None
         self._restart_policy: LaunchRestartPolicy | None = None
         self._result: RunResult | None = None
-        # What the agent tells, and when; None if nobody asks for it after a failure.
-        self._told: deque[tuple[float, float, Notification]] | None = None
+        self._memory = Memory()
+        self._looks_back = False  # whether somebody asks for that after a failure
         self._has_started = False  # whether there were workers
         self._slow_stops: Notify | None = None
         self._health_checks: HealthChecks | None = None
@@ -207,16 +204,15 @@ class _Launch:
         self._binder = manager.worker_binder(context, self._has_stop)
         self._open_store = manager.worker_store(context, self._has_stop)
         self._starter = manager.worker_starter(context, self._has_stop)
-        if create_events is None and self._extending:
+        if create_events is None and any(item.takes_events for item in self._extending):
             create_events = components.find_events(config, manager, is_wanted=True)
-        if defaults.AFTER_FAILURE not in asked:
-            self._told = deque(maxlen=_MOST_TOLD)
+        self._looks_back = defaults.AFTER_FAILURE not in asked
         try:
             return self._run_followed(create_events, context, bounded_specs, policy)
         except SignalException:
             raise
-        except Exception as error:
-            self._look_back(error, context, logs_specs)
+        except Exception:
+            self._look_back(context, logs_specs)
             raise
 
     def _run_followed(
@@ -227,35 +223,34 @@ class _Launch:
         policy: SignalPolicy,
     ) -> dict[int, Any]:
         config = self._config
-        if create_events is None:
-            return self._run_agent(bounded_specs, policy)
-        self._events = create_events(
-            self._name,
-            context,
-            lambda: bounded_specs.create_run_dir(config.run_id),
-            self._extending,
-        )
-        with self._events.of_launch():
-            return self._run_agent(bounded_specs, policy)
+        with ending(self._extending, self._memory):
+            if create_events is None:
+                return self._run_agent(bounded_specs, policy)
+            self._events = create_events(
+                self._name,
+                context,
+                lambda: bounded_specs.create_run_dir(config.run_id),
+                [item for item in self._extending if item.takes_events],
+            )
+            with self._events.of_launch():
+                return self._run_agent(bounded_specs, policy)
 
-    def _look_back(self, error: Exception, context: PluginContext, logs_specs: LogsSpecs) -> None:
+    def _look_back(self, context: PluginContext, logs_specs: LogsSpecs) -> None:
         """Have a failure looked at that leaves files, unless that was asked for or refused."""
-        if self._told is None or self._agent is None or not self._has_started:
+        if not self._looks_back or self._agent is None or not self._has_started:
             return
         from plaunch import aftermath  # noqa: PLC0415 - failures only
 
         if aftermath.keeps_files(logs_specs):
             agent = self._agent
-            aftermath.look_back(
-                self._config,
-                self._name,
-                context,
-                self._manager,
-                AgentControl(agent, defaults.AFTER_FAILURE, agent.snapshot),
-                self._told,
-                self._result,
-                error,
+            take_events = self._late_events().take
+            control = AgentControl(
+                agent, defaults.AFTER_FAILURE, agent.snapshot, take_events=take_events
             )
+            aftermath.look_back(context, self._manager, control, self._result)
+
+    def _late_events(self) -> LateEvents:
+        return LateEvents(self._memory, functools.partial(components.create_replay, self._config, self._name))
 
     def _has_stop(self) -> bool:
         self._keep_alive()
@@ -348,29 +343,32 @@ class _Launch:
                 release_rendezvous(release)
 
     def _start_extensions(self, agent: LocalElasticAgent, handler: RendezvousHandler) -> None:
-        if self._events is not None:
-            snapshot = functools.partial(
-                snapshot_of_launch, agent, handler, self._alive, self._traffic, self._events
-            )
-            for item in self._extending:
-                item.start(AgentControl(agent, item.who, snapshot, handler))
+        snapshot = functools.partial(
+            snapshot_of_launch, agent, handler, self._alive, self._traffic, self._events
+        )
+        for item in self._extending:
+            take_events = self._late_events().take
+            item.start(AgentControl(agent, item.who, snapshot, handler, take_events))
+            if self._events is not None and item.takes_events:
                 self._events.start(item)
 
     def _notify(self, notification: Notification) -> None:
         """Notify hooks, event handlers and extensions of what the agent does."""
         self._keep_alive()
-        if self._told is not None:
-            self._told.append((time.time(), time.monotonic(), notification))
-            self._has_started = self._has_started or isinstance(notification, WorkersStarted)
         if isinstance(notification, Stopping) and notification.step.step == "waiting":
             self._slow_stops = self._slow_stops or components.watch_slow_stops(
                 self._config, self._manager
             )
         if self._slow_stops is not None:
             self._slow_stops(notification)
+        self._memory.add(notification)
         events = self._events
-        if events is not None and isinstance(notification, WorkersStarted):
-            events.release()
+        if isinstance(notification, WorkersStarted):
+            self._has_started = True
+            if events is not None:
+                events.release()
+            for item in self._extending:
+                item.release()
         self._manager.notify(notification)
         if events is not None:
             events(notification)
@@ -382,6 +380,8 @@ class _Launch:
         """End the threads of plugins, which may hold locks; say which ones stay."""
         if self._events is not None:
             self._events.rest()
+        for item in self._extending:
+            item.rest()
         for who in self._manager.left_behind():
             logger.warning(
                 "%s has not returned from a hook; workers are forked meanwhile, and a lock that "

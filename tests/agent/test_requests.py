@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
+from dataclasses import replace
 
 import pytest
 from plaunch.agent import (
@@ -154,7 +155,9 @@ def test_what_others_may_know(node):
 
     node.run(look, ask("RESTART"))
     pids = dict(enumerate(worker["pid"] for worker in node.workers("0.0.0", "0.0.1")))
-    assert seen == [Snapshot(WorkerState.HEALTHY, 0, 0, (0, 1), pids)]
+    (now,) = seen
+    assert replace(now, stdouts={}, stderrs={}) == Snapshot(WorkerState.HEALTHY, 0, 0, (0, 1), pids)
+    assert [*now.stdouts] == [*now.stderrs] == [0, 1]
     after = node.built.snapshot()
     assert (after.round, after.attempt, after.pids) == (1, 0, {})
 

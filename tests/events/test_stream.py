@@ -28,7 +28,7 @@ from plaunch.process.failures.failure import ProcessFailure
 from plaunch.process.stopping.signals import SignalAction
 from plaunch.process.stopping.stop_sequence import StopStep
 from plaunch.rendezvous.api import ChangeKind, MembershipChange
-from plaunch_events import COMMON_KEYS, SCHEMA, replay
+from plaunch_events import COMMON_KEYS, SCHEMA, Replay
 from plaunch_events.stream import EventStream
 from plaunch_events.worker_facts import MAX_TEXT
 from plaunch_torchrun.elastic.events import to_torchrun
@@ -395,8 +395,10 @@ def test_events_can_be_made_afterwards(clock, name):
         recorder(notification)
     recorder.finish(error)
     again = []
-    kept = [(at + 1_000_000, at, one) for at, one in zip(times, told, strict=True)]
-    replay(CONFIG, "train.py", kept, error, again.append)
+    replay = Replay(CONFIG, "train.py", again.append)
+    for at, notification in zip(times, told, strict=True):
+        replay.note(at + 1_000_000, at, notification)
+    replay.finish(2_000_000.0, times[-1] + 1, error)
 
     def facts(events):
         return [(one.name, one.timestamp, one.monotonic, one.metadata) for one in events[:-1]]
@@ -409,8 +411,13 @@ def test_events_can_be_made_afterwards(clock, name):
     assert ends[0] == ends[1]
 
 
-def test_nothing_is_made_of_nothing():
-    replay(CONFIG, "train.py", [], None, pytest.fail)
+def test_a_launch_that_does_nothing_has_a_beginning_and_an_end():
+    again = []
+    Replay(CONFIG, "train.py", again.append).finish(7.0, 1.0, None)
+    assert [event.name for event in again] == [
+        "plaunch.launcher.started",
+        "plaunch.launcher.finished",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 
 import pytest
@@ -10,7 +11,8 @@ from plaunch.agent import RequestKind, Snapshot
 from plaunch.errors import PluginError, UsageError
 from plaunch.plugin import extensions
 from plaunch.plugin.context import PluginContext
-from plaunch.plugin.extensions import AgentControl, Extending
+from plaunch.plugin.extensions import AgentControl, Extending, ending
+from plaunch.plugin.late_events import Memory
 from plaunch.testing import plugin_manager
 from plaunch_events.event_queue import EventQueue
 
@@ -173,3 +175,53 @@ def test_what_an_extension_can_do(caplog):
     assert "plugin 'acme': one line" in caplog.text
     with pytest.raises(ValueError, match="'dance' is not a valid RequestKind"):
         control.request("dance", "")
+
+
+class Quiet(Extension):
+    """Takes no events."""
+
+    takes_events = False
+
+
+def test_what_takes_no_events_is_stopped_at_the_end_of_the_launch():
+    told = []
+    memory = Memory()
+    for kind in (Quiet, Extension):
+        extension = kind()
+        item = Extending("P", extension)
+        item.start("control")
+        item.result = "result"
+        told.append((item, extension))
+    with (
+        pytest.raises(KeyError),
+        ending([item for item, _ in told], memory),
+    ):
+        raise KeyError("bad luck")
+    (_, quiet), (_, other) = told
+    assert quiet.told == [("start", "control"), ("stop", "result")]
+    assert other.told == [("start", "control")]  # the queue of its events does it
+    (kept,) = memory.since(0)
+    assert isinstance(kept.what.error, KeyError)
+
+
+def test_what_takes_no_events_and_hangs_does_not_hold_the_end(monkeypatch, gate, caplog):
+    monkeypatch.setattr(extensions, "STOP_BOUND", 0.1)
+    hangs = Quiet()
+    hangs.stop = lambda result: gate.wait(60)
+    item = Extending("P", hangs)
+    item.start(None)
+    with ending([item], Memory()):
+        pass
+    assert "an extension of P has not returned from stop within 0.1 s" in caplog.text
+
+
+def test_our_own_is_called_where_it_is_called(caplog):
+    own = Quiet()
+    threads = []
+    own.start = lambda control: threads.append(threading.current_thread())
+    own.stop = raising(ValueError("no socket"))
+    item = Extending("P", own, is_ours=True)
+    item.start(None)
+    item.end()
+    assert threads == [threading.current_thread()]
+    assert "an extension of P failed in stop: ValueError: no socket" in caplog.text

@@ -53,6 +53,13 @@ class Control(Protocol):
             is_final: whether no restart is to follow.
         """
 
+    def take_events(self) -> list[Event]:
+        """The events since the last call, or since the launch has begun, made on this thread.
+
+        For an extension that does not take them as they come. The oldest ones may be missing, if
+        thousands have come since.
+        """
+
     def say(self, text: str) -> None:
         """Say one line to the user, with the plugin's name."""
 
@@ -72,6 +79,9 @@ class Extension(Protocol):
     No method may hold the launch: `start` is waited for ten seconds, `stop` two; `handle` runs on a
     thread of the extension's own, and events wait for it. One that raises in `start` ends the
     launch; what it raises later is logged with its plugin's name.
+
+    One with an attribute `takes_events` that is False costs a launch less: `handle` is not called,
+    and no events are made for it before it asks its control for them.
     """
 
     def start(self, control: Control) -> Any:

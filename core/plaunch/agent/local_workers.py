@@ -283,6 +283,10 @@ class LocalWorkers(Workers):
             if isinstance(worker.id, int) and worker.local_rank not in self._exits.ended
         }
 
+    def log_files(self) -> tuple[Mapping[int, str], Mapping[int, str]]:
+        """The files with their standard output and error, by local rank; empty for none."""
+        return ({}, {}) if self.context is None else (self.context.stdouts, self.context.stderrs)
+
     def signal(
         self,
         signum: signal.Signals,

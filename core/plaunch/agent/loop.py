@@ -236,6 +236,7 @@ class Loop:
         """Have a snapshot of the present; as a whole, since other threads read it."""
         state, workers = self.state, self._workers
         ranks = [worker.global_rank for worker in workers.group.workers]
+        stdouts, stderrs = workers.log_files()
         self.snapshot = Snapshot(
             state.workers,
             state.round,
@@ -243,6 +244,9 @@ class Loop:
             tuple(rank for rank in ranks if rank >= 0),
             workers.pids(),
             waits_for=self._before_round.waits_for if state.phase is states.Phase.PAUSING else "",
+            is_job_wide=state.is_job_wide,
+            stdouts=stdouts,
+            stderrs=stderrs,
         )
 
     def _perform(self, action: states.Action) -> states.Event | None:

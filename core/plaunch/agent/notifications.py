@@ -216,7 +216,7 @@ class LaunchEvents(Protocol):
         """An extension has started, and may have its events."""
 
     def rest(self) -> None:
-        """Have all of them end their threads until `release`, for the process to fork."""
+        """Have no thread until `release`, for the process to fork."""
 
     def release(self) -> None:
         """Let all of them work; they leave the processors to the start of workers until then."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False, repr=False)
 class Snapshot(Value):
-    """What an agent does at one moment. The last four fields are of a launch, not of the agent.
+    """What an agent does at one moment; `overdue` to `dropped` are of a launch, not of the agent.
 
     Args:
         state: that of its workers.
@@ -34,6 +34,11 @@ class Snapshot(Value):
         patience: seconds within which it should have been heard of.
         output: how much output of the workers has passed through the launcher.
         dropped: how many events each handler has not had, by name.
+        is_job_wide: whether the rendezvous knows the whole job, so that a stop and a restart that
+            are asked for here are for all of its nodes.
+        stdouts: the files that have the workers' standard output in this round, by local rank;
+            those of whom there is none are missing, or have an empty text.
+        stderrs: the same for standard error.
     """
 
     state: WorkerState
@@ -46,6 +51,9 @@ class Snapshot(Value):
     patience: float = 0.0
     output: OutputCounts = field(default_factory=OutputCounts)
     dropped: Mapping[str, int] = field(default_factory=dict)
+    is_job_wide: bool = False
+    stdouts: Mapping[int, str] = field(default_factory=dict)
+    stderrs: Mapping[int, str] = field(default_factory=dict)
 
 
 class SignalWorkers(NamedTuple):

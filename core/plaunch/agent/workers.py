@@ -178,6 +178,10 @@ class Workers:
         ids = {worker.global_rank: worker.id for worker in self.group.workers}
         return {rank: pid for rank, pid in ids.items() if isinstance(pid, int)}
 
+    def log_files(self) -> tuple[Mapping[int, str], Mapping[int, str]]:
+        """The files with their standard output and error, by local rank; empty for none."""
+        return {}, {}
+
     def signal(
         self,
         signum: signal.Signals,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import signal
 from dataclasses import replace
@@ -12,9 +13,10 @@ from plaunch.agent.states import RequestKind
 from plaunch.agent.wait_reporter import describe_wait
 from plaunch.errors import PlaunchError, PluginError
 from plaunch.plugin.calls import blaming, bounded_call, keeping_signals
+from plaunch.plugin.late_events import LaunchEnd
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from plaunch.agent.alive import Alive
     from plaunch.agent.extensions import Control, Extension
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from plaunch.events import Event
     from plaunch.plugin.calls import Implementation
     from plaunch.plugin.context import PluginContext
+    from plaunch.plugin.late_events import Memory
     from plaunch.process.streams.api import Traffic
     from plaunch.rendezvous.api import RendezvousHandler
     from plaunch.rendezvous.job import SharedTexts
@@ -33,6 +36,7 @@ logger = logging.getLogger("plaunch")
 
 HOOK = "plaunch_extensions"
 START_BOUND = 10.0  # seconds
+STOP_BOUND = 2.0  # seconds
 REST_BOUND = 1.0  # seconds for its threads to end before workers are forked, or to begin again
 _METHODS = ("start", "handle", "stop")
 
@@ -43,13 +47,16 @@ class Extending:
     Args:
         who: how messages call its plugin.
         extension: the extension.
+        is_ours: whether it comes with plaunch, and is called where it is called.
     """
 
-    def __init__(self, who: str, extension: Extension) -> None:
+    def __init__(self, who: str, extension: Extension, *, is_ours: bool = False) -> None:
         self.who = who
+        self.takes_events: bool = getattr(extension, "takes_events", True)
         self.result: RunResult | None = None  # of the agent, once there is one
         self._extension = extension
         self._is_started = False
+        self._is_ours = is_ours
 
     def start(self, control: Control) -> None:
         """Start the extension.
@@ -58,14 +65,17 @@ class Extending:
             PlaunchError: as the extension says.
             PluginError: it has failed, or not returned in time.
         """
-        bounded_call(
-            f"an extension of {self.who}",
-            "start",
-            partial(self._extension.start, control),
-            START_BOUND,
-            passing=(PlaunchError,),
-            advice="; fix what it waits for, or leave out its options",
-        )
+        if self._is_ours:
+            self._extension.start(control)
+        else:
+            bounded_call(
+                f"an extension of {self.who}",
+                "start",
+                partial(self._extension.start, control),
+                START_BOUND,
+                passing=(PlaunchError,),
+                advice="; fix what it waits for, or leave out its options",
+            )
         self._is_started = True
 
     def handle(self, event: Event) -> None:
@@ -78,20 +88,30 @@ class Extending:
         if self._is_started:
             self._extension.stop(self.result)
 
+    def end(self) -> None:
+        """Stop the extension if it takes no events; the queue of its events stops any other."""
+        if not self.takes_events:
+            self._call("stop", self.close, STOP_BOUND)
+
     def rest(self) -> None:
         """Have the extension end its threads, for the process to fork, if it has such a method."""
-        self._call("rest")
+        self._call("rest", getattr(self._extension, "rest", None))
 
     def release(self) -> None:
         """Let it go on after `rest`."""
-        self._call("release")
+        self._call("release", getattr(self._extension, "release", None))
 
-    def _call(self, method: str) -> None:
-        function = getattr(self._extension, method, None)
+    def _call(
+        self, method: str, function: Callable[[], object] | None, bound: float = REST_BOUND
+    ) -> None:
         if function is None:
             return
         try:
-            bounded_call(f"an extension of {self.who}", method, function, REST_BOUND)
+            if self._is_ours:
+                with blaming(f"an extension of {self.who} failed in {method}"):
+                    function()
+            else:
+                bounded_call(f"an extension of {self.who}", method, function, bound)
         except PluginError as error:
             logger.warning("%s", error)
 
@@ -101,7 +121,7 @@ def snapshot_of_launch(
     handler: RendezvousHandler,
     alive: Alive,
     traffic: Traffic,
-    events: LaunchEvents,
+    events: LaunchEvents | None,
 ) -> Snapshot:
     """A snapshot of the agent, with what the launch knows beside it.
 
@@ -110,7 +130,7 @@ def snapshot_of_launch(
         handler: of the rendezvous.
         alive: whether the agent's loop is.
         traffic: how much output of the workers passes through.
-        events: the events of the launch, some of which may be lost.
+        events: the events of the launch, some of which may be lost; None if nobody takes any.
     """
     snapshot = agent.snapshot()
     return replace(
@@ -119,7 +139,7 @@ def snapshot_of_launch(
         overdue=alive.overdue(),
         patience=alive.patience(),
         output=traffic.counts(),
-        dropped=events.dropped,
+        dropped={} if events is None else events.dropped,
     )
 
 
@@ -139,6 +159,7 @@ class AgentControl:
         who: the plugin, for messages.
         snapshot: says what the launch does now.
         handler: of the rendezvous, which may have texts that nodes show each other.
+        take_events: makes the events since it was called last.
     """
 
     def __init__(
@@ -147,7 +168,9 @@ class AgentControl:
         who: str,
         snapshot: Callable[[], Snapshot],
         handler: RendezvousHandler | None = None,
+        take_events: Callable[[], list[Event]] = list,
     ) -> None:
+        self.take_events = take_events
         self._agent = agent
         self._who = who
         self._snapshot = snapshot
@@ -188,6 +211,21 @@ class AgentControl:
         return None if self._texts is None else self._texts.read(name, timeout)
 
 
+@contextlib.contextmanager
+def ending(extending: Iterable[Extending], memory: Memory) -> Iterator[None]:
+    """Run a launch; at its end, keep that, and stop the extensions that take no events."""
+    failure: BaseException | None = None
+    try:
+        yield
+    except BaseException as error:
+        failure = error
+        raise
+    finally:
+        memory.add(LaunchEnd(failure))
+        for item in extending:
+            item.end()
+
+
 def create(item: Implementation, context: PluginContext) -> Iterator[Extending]:
     """The extensions that an implementation of the hook gives.
 
@@ -196,7 +234,11 @@ def create(item: Implementation, context: PluginContext) -> Iterator[Extending]:
         PluginError: it failed, or gave something else.
     """
     who = item.who
-    with blaming(f"{who} failed in {HOOK}", passing=(PlaunchError,)), keeping_signals(who, HOOK):
+    is_ours = item.plugin.is_ours
+    with (
+        blaming(f"{who} failed in {HOOK}", passing=(PlaunchError,)),
+        contextlib.nullcontext() if is_ours else keeping_signals(who, HOOK),
+    ):
         given = list(item.call({"context": context}) or ())
     for extension in given:
         if not all(callable(getattr(extension, method, None)) for method in _METHODS):
@@ -204,4 +246,4 @@ def create(item: Implementation, context: PluginContext) -> Iterator[Extending]:
                 f"{who} gave {extension!r} in {HOOK}, which lacks some of the methods "
                 f"{', '.join(_METHODS)}"
             )
-        yield Extending(who, extension)
+        yield Extending(who, extension, is_ours=is_ours)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from plaunch_events.launch_events import find_events as find_events
     from plaunch_events.launcher_status import LauncherStatus as LauncherStatus
     from plaunch_events.launcher_status import worker_state as worker_state
-    from plaunch_events.replay import replay as replay
+    from plaunch_events.replay import Replay as Replay
     from plaunch_events.schema import COMMON_KEYS as COMMON_KEYS
     from plaunch_events.schema import SCHEMA as SCHEMA
     from plaunch_events.schema import EventType as EventType
@@ -34,7 +34,7 @@ __getattr__, __dir__, __all__ = attach(
         ".launch_events": "find_events",
         ".launcher_status": "LauncherStatus worker_state",
         ".schema": "COMMON_KEYS EventType SCHEMA",
-        ".replay": "replay",
+        ".replay": "Replay",
         ".time_accounting": "LaunchPhase TimeAccount describe_seconds describe_times",
     },
 )

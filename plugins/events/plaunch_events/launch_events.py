@@ -25,15 +25,9 @@ if TYPE_CHECKING:
     from plaunch_events.import_watch import ImportWatch
 
     class ExtensionHandler(EventHandler, Protocol):
-        """What hands events on to an extension, which may have threads of its own."""
+        """What hands events on to an extension."""
 
         who: str
-
-        def rest(self) -> None:
-            """Have it end its threads until `release`."""
-
-        def release(self) -> None:
-            """Let it go on after `rest`."""
 
 
 logger = logging.getLogger("plaunch")
@@ -162,15 +156,11 @@ class LaunchEvents:
         self._has_started = True
 
     def rest(self) -> None:
-        """Have handlers and extensions end their threads until `release`, for a fork."""
+        """Have handlers and extensions take no events until `release`, for a fork."""
         for queue in self._queues:
             queue.rest()
-        for extension in self._extensions:
-            extension.rest()
 
     def release(self) -> None:
-        """Let handlers work from now on; let all work again after `rest`."""
+        """Let handlers have events from now on, and all of them after `rest`."""
         for queue in self._queues:
             queue.release()
-        for extension in self._extensions:
-            extension.release()

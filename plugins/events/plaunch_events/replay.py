@@ -1,57 +1,58 @@
-"""The events of a launch, made when it is over: for whoever wants them only then."""
+"""The events of a launch, made later than what they tell of: for whoever wants them only then."""
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 from plaunch_events.stream import EventStream
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from plaunch import LaunchConfig
     from plaunch.agent import Notification
     from plaunch.events import Event
 
 
-class _Times:
-    """Both clocks, as they were."""
+class Replay:
+    """Makes the events of a launch as they would have been made meanwhile.
 
-    wall = monotonic = 0.0
-
-
-def replay(
-    config: LaunchConfig,
-    entry_point: str,
-    told: Iterable[tuple[float, float, Notification]],
-    error: BaseException | None,
-    listener: Callable[[Event], None],
-) -> None:
-    """Make the events of a launch that is over, as they would have been made meanwhile.
+    The launch begins with the first notification. Times are given on both clocks: in seconds since
+    the epoch, and in those of the monotonic clock.
 
     Args:
         config: the launch.
         entry_point: what was run, as users call it.
-        told: what its agent has told, each with when: in seconds since the epoch, and in those of
-            the monotonic clock. The launch begins with the first one.
-        error: what the launch has raised, if anything.
         listener: is called with every event.
     """
-    now = _Times()
-    stream: EventStream | None = None
-    for now.wall, now.monotonic, notification in told:
-        if stream is None:
-            stream = EventStream(
-                config,
-                entry_point,
-                [listener],
-                clock=lambda: now.monotonic,
-                wall_clock=lambda: now.wall,
+
+    def __init__(
+        self, config: LaunchConfig, entry_point: str, listener: Callable[[Event], None]
+    ) -> None:
+        self._wall = self._monotonic = 0.0
+        self._config = config
+        self._entry_point = entry_point
+        self._listener = listener
+        self._stream: EventStream | None = None
+
+    def note(self, wall: float, monotonic: float, what: Notification) -> None:
+        """Make the events of a notification."""
+        self._stream_at(wall, monotonic)(what)
+
+    def finish(self, wall: float, monotonic: float, error: BaseException | None) -> None:
+        """The launch is over; `error` is what it raises."""
+        self._stream_at(wall, monotonic).finish(error)
+
+    def _stream_at(self, wall: float, monotonic: float) -> EventStream:
+        self._wall, self._monotonic = wall, monotonic
+        if self._stream is None:
+            self._stream = EventStream(
+                self._config,
+                self._entry_point,
+                [self._listener],
+                clock=lambda: self._monotonic,
+                wall_clock=lambda: self._wall,
                 say=lambda text: None,  # it was said in time, if anybody listened
             )
-            stream.begin()
-        stream(notification)
-    if stream is not None:
-        now.wall, now.monotonic = time.time(), time.monotonic()
-        stream.finish(error)
+            self._stream.begin()
+        return self._stream

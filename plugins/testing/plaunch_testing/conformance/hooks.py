@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from plaunch.agent import Extension
+    from plaunch.events import Event
     from plaunch.plugin import Implementation
 
     Call = tuple[str, dict[str, object]]  # a hook, and its arguments
@@ -162,6 +163,10 @@ class _Control:
 
     def report_hang(self, rank: int, text: str, *, is_final: bool = False) -> None:
         """End nothing."""
+
+    def take_events(self) -> list[Event]:
+        """Have none."""
+        return []
 
     def say(self, text: str) -> None:
         """Say nothing."""
