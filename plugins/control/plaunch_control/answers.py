@@ -1,0 +1,262 @@
+"""What a launch answers to `plaunchctl`: version 1 of the pages, as docs/plaunchctl.md has them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING, Any
+
+from plaunch import __version__
+from plaunch.agent import RequestKind
+from plaunch.numbers import format_ranks, quote
+from plaunch_events import LauncherStatus
+
+from plaunch_control.history import History
+from plaunch_control.ranks import parse_ranks
+from plaunch_control.requests import Answer, Request, peer_user, refusal, serve
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Mapping
+
+    from plaunch.agent import Control, Snapshot
+    from plaunch.plugin import PluginContext
+
+VERSION = 1
+_LONGEST_WAIT = 2.0  # seconds that a question for events may wait for one
+_MOST_REASON = 200  # characters
+_ROOT = 0
+
+
+class Service:
+    """Answers whoever asks at the socket of one launch.
+
+    Args:
+        context: the launch.
+        control: what it acts through.
+        user: who may ask, beside root.
+    """
+
+    def __init__(self, context: PluginContext, control: Control, user: int) -> None:
+        self._control = control
+        self._user = user
+        self._status = LauncherStatus(context.run_id, context.role)
+        self._history = History(control.take_events, self._status.note)
+        self._command = _command_of_this_process()
+        self._pages: dict[str, Mapping[str, Callable[[Mapping[str, Any]], Answer]]] = {
+            "/v1": {"GET": self._show_index},
+            "/v1/status": {"GET": self._show_status},
+            "/v1/events": {"GET": self._show_events},
+            "/v1/logs": {"GET": self._show_logs},
+            "/v1/stacks": {"GET": self._show_stacks},
+            "/v1/stop": {"POST": self._stop},
+            "/v1/restart": {"POST": self._restart},
+            "/v1/leave": {"POST": self._leave},
+            "/v1/signal": {"POST": self._signal},
+        }
+
+    def end(self) -> None:
+        """Tell of the end of the launch whoever waits for it."""
+        self._history.update()
+
+    def serve(self, connection: socket.socket) -> None:
+        """Answer one request, if it is one of the user or of root.
+
+        Raises:
+            OSError: the connection is gone.
+        """
+        who = peer_user(connection)
+        if who in (self._user, _ROOT):
+            serve(connection, self.answer)
+            return
+        owner = f"this launch belongs to user {self._user}, and you are user {who}"
+        serve(connection, lambda request: refusal(403, owner))
+
+    def answer(self, request: Request) -> Answer:
+        """The answer to one request of somebody who may ask."""
+        methods = self._pages.get(request.path.rstrip("/"))
+        if methods is None:
+            return refusal(
+                404,
+                f"plaunch {__version__} has no page {quote(request.path)}",
+                versions=[VERSION],
+                pages=[*self._pages],
+            )
+        page = methods.get(request.method)
+        if page is None:
+            return refusal(405, f"{request.path} is for {' and '.join(methods)}")
+        try:
+            return page(request.given)
+        except ValueError as error:
+            return refusal(400, str(error))
+
+    # --- questions --------------------------------------------------------------------------------
+
+    def _show_index(self, given: Mapping[str, Any]) -> Answer:
+        del given
+        pages = {path: [*methods] for path, methods in self._pages.items()}
+        return Answer({"plaunch": __version__, "versions": [VERSION], "pages": pages})
+
+    def _show_status(self, given: Mapping[str, Any]) -> Answer:
+        del given
+        now = self._control.snapshot()
+        first = self._history.read(0)
+        told = self._status.describe(now.waits_for or None, now.overdue)
+        return Answer(
+            {
+                **told,
+                "started": first.events[0].timestamp if first.events else None,
+                "command": self._command,
+                "is_job_wide": now.is_job_wide,
+            }
+        )
+
+    def _show_events(self, given: Mapping[str, Any]) -> Answer:
+        after = _integer(given, "after", 0)
+        wait = min(max(_number(given, "wait", 0.0), 0.0), _LONGEST_WAIT)
+        chapter = self._history.read(after, wait)
+        events = [
+            {
+                "name": event.name,
+                "source": event.source.value,
+                "timestamp": event.timestamp,
+                "monotonic": event.monotonic,
+                "version": event.version,
+                "metadata": dict(event.metadata),
+            }
+            for event in chapter.events
+        ]
+        return Answer(
+            {
+                "events": events,
+                "next": chapter.next,
+                "missed": chapter.missed,
+                "over": chapter.is_over,
+            }
+        )
+
+    def _show_logs(self, given: Mapping[str, Any]) -> Answer:
+        del given
+        now = self._control.snapshot()
+        self._history.update()
+        files = [
+            {
+                "global_rank": worker["global_rank"],
+                "local_rank": worker["local_rank"],
+                "stdout": _absolute(now.stdouts.get(worker["local_rank"])),
+                "stderr": _absolute(now.stderrs.get(worker["local_rank"])),
+            }
+            for _, worker in sorted(self._status.workers.items())
+        ]
+        return Answer({"round": now.round, "attempt": now.attempt, "files": files})
+
+    def _show_stacks(self, given: Mapping[str, Any]) -> Answer:
+        del given
+        return refusal(501, "not available: the extra stacks is not installed")
+
+    # --- orders -----------------------------------------------------------------------------------
+
+    def _stop(self, given: Mapping[str, Any]) -> Answer:
+        if given.get("all_nodes"):
+            now = self._control.snapshot()
+            nodes = self._status_of_nodes()
+            if not now.is_job_wide and nodes != 1:
+                return refusal(
+                    409,
+                    "the nodes of this job do not know each other, so that only this one can be "
+                    "stopped from here; stop each node, or give --all-nodes up",
+                )
+        return self._request(RequestKind.STOP, given)
+
+    def _restart(self, given: Mapping[str, Any]) -> Answer:
+        return self._request(RequestKind.RESTART, given)
+
+    def _leave(self, given: Mapping[str, Any]) -> Answer:
+        return self._request(RequestKind.LEAVE, given)
+
+    def _request(self, kind: RequestKind, given: Mapping[str, Any]) -> Answer:
+        reason = given.get("reason") or "asked for with plaunchctl"
+        if not isinstance(reason, str):
+            raise ValueError("the reason is no text")
+        reason = " ".join(reason.split())[:_MOST_REASON]
+        now = self._control.snapshot()
+        self._control.request(kind, reason)
+        return Answer({"asked": kind.value, "reason": reason, **_loop(now), "nodes": _nodes(now)})
+
+    def _signal(self, given: Mapping[str, Any]) -> Answer:
+        name = given.get("signal")
+        signum = _signal_of(name)
+        now = self._control.snapshot()
+        wanted = parse_ranks(given["ranks"]) if given.get("ranks") is not None else None
+        here = [rank for rank in now.pids if wanted is None or rank in wanted]
+        if not here:
+            there = format_ranks(now.pids)
+            return refusal(
+                409,
+                "none of these ranks runs on this node"
+                + (f", which has ranks {there}" if there else ": no worker runs now"),
+            )
+        self._control.signal_workers(signum, here, f"{signum.name} sent with plaunchctl")
+        return Answer({"signal": signum.name, "ranks": format_ranks(here), **_loop(now)})
+
+    def _status_of_nodes(self) -> int | None:
+        """How many nodes the job has, or is to have; None if that is not known."""
+        self._history.update()
+        told = self._status.describe(None, 0.0)
+        return told["group_world_size"] or told["max_nodes"]
+
+
+def _nodes(now: Snapshot) -> str:
+    return "all" if now.is_job_wide else "this"
+
+
+def _loop(now: Snapshot) -> dict[str, Any]:
+    """Whether the agent's loop hears of it soon."""
+    return {"alive": not now.overdue, "silent_seconds": round(now.overdue, 3)}
+
+
+def _signal_of(name: object) -> signal.Signals:
+    """The signal of a name or a number.
+
+    Raises:
+        ValueError: there is none.
+    """
+    text = str(name).upper()
+    if text.isascii() and text.isdecimal():
+        try:
+            return signal.Signals(int(text[:9]))
+        except ValueError:
+            raise ValueError(f"there is no signal {text[:9]}") from None
+    text = text if text.startswith("SIG") else f"SIG{text}"
+    if text not in signal.Signals.__members__:
+        raise ValueError(f"there is no signal {quote(name)}; one is SIGUSR1")
+    return signal.Signals[text]
+
+
+def _integer(given: Mapping[str, Any], key: str, default: int) -> int:
+    number = _number(given, key, float(default))
+    if number != int(number):
+        raise ValueError(f"{key} is not a whole number")
+    return int(number)
+
+
+def _number(given: Mapping[str, Any], key: str, default: float) -> float:
+    try:
+        number = float(given.get(key, default))
+    except (TypeError, ValueError):
+        raise ValueError(f"{key} is not a number") from None
+    if not abs(number) < 2**53:
+        raise ValueError(f"{key} is not a number of this world")
+    return number
+
+
+def _absolute(path: str | None) -> str | None:
+    return os.path.abspath(path) if path else None
+
+
+def _command_of_this_process() -> list[str]:
+    try:
+        with open("/proc/self/cmdline", "rb") as file:
+            return [os.fsdecode(word) for word in file.read().split(b"\0")[:-1]]
+    except OSError:
+        return []

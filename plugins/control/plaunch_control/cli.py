@@ -1,0 +1,132 @@
+"""The command line of `plaunchctl`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from plaunch_control.client import (
+    ClientError,
+    ForeignError,
+    GoneError,
+    RefusedError,
+    SilentError,
+)
+from plaunch_control.launches import NoSuchJobError, choose, find_foreign, find_launches
+
+TYPE_CHECKING = False  # importing `typing` takes milliseconds
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from plaunch_control.launches import Launch
+
+DONE, REFUSED, USAGE, NO_JOB, NO_ANSWER, FOREIGN, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
+
+_EPILOG = """\
+JOB is a run id, the beginning of one, or the pid of a launcher; it may be left out if there is one
+launch only. exit codes: 0 done, 1 refused or not possible, 2 usage, 3 no such job or several,
+4 no answer, 5 another user's; of `wait`, that of the launch
+"""
+
+
+def entry_point() -> None:
+    """Run `main` as the program `plaunchctl`."""
+    try:
+        code = main(sys.argv[1:])
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    except BrokenPipeError:  # of `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        code = REFUSED
+    sys.exit(code)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Do what a command line says, and return the exit code."""
+    options = create_parser().parse_args(argv)
+    user = os.geteuid()
+    try:
+        from plaunch_control import commands  # noqa: PLC0415 - after usage errors
+
+        launches, problems = find_launches(os.environ, user)
+        for problem in problems:
+            _complain(f"{problem}; launches there are left out")
+        if options.command == "ps":
+            return commands.ps(launches, options)
+        launch = choose(launches, options.job)
+        try:
+            return commands.COMMANDS[options.command](launch, options)
+        except ClientError as error:
+            return _report(launch, error)
+    except NoSuchJobError as error:
+        foreign = find_foreign(options.job, user) if options.job else ""
+        _complain(f"{foreign} has this run id, and only its user may ask it" if foreign else str(error))
+        return FOREIGN if foreign else NO_JOB
+
+
+def _report(launch: Launch, error: ClientError) -> int:
+    if isinstance(error, RefusedError):
+        _complain(f"{launch}: {error}")
+        return REFUSED
+    if isinstance(error, ForeignError):
+        _complain(f"{launch}: {error}")
+        return FOREIGN
+    if isinstance(error, SilentError):
+        _complain(f"{launch} does not answer within 2 s: it is suspended, or starved of processors")
+    elif isinstance(error, GoneError):
+        _complain(f"{launch} has ended meanwhile")
+    else:
+        _complain(f"{launch}: {error}")
+    return NO_ANSWER
+
+
+def _complain(text: str) -> None:
+    sys.stderr.write(f"plaunchctl: {text}\n")
+
+
+def create_parser() -> argparse.ArgumentParser:
+    """The commands and their options."""
+    parser = argparse.ArgumentParser(
+        prog="plaunchctl",
+        description="See the launches of this host and user, and take hold of them.",
+        epilog=_EPILOG,
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def add(name: str, text: str, *, job: bool = True) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=text, description=f"{text[:1].upper()}{text[1:]}.")
+        if name == "signal":
+            command.add_argument("signal", metavar="SIGNAL", help="such as SIGUSR1")
+        if job:
+            command.add_argument("job", nargs="?", metavar="JOB", help="which launch")
+        command.add_argument("--json", action="store_true", help="write JSON")
+        return command
+
+    add("ps", "list all launches", job=False)
+    add("status", "show what one launch does")
+    stacks = add("stacks", "show the stacks of the workers, grouped")
+    stacks.add_argument("--ranks", metavar="RANKS", help="global ranks, such as 0-3,8")
+    logs = add("logs", "show the log files of the workers")
+    logs.add_argument("--rank", metavar="RANKS", help="global ranks, such as 3 or 0-3")
+    logs.add_argument("-f", "--follow", action="store_true", help="go on with what is written")
+    logs.add_argument("--grep", metavar="PATTERN", help="only lines with this regular expression")
+    send = add("signal", "send a signal to the workers of this node, which go on")
+    send.add_argument("--ranks", metavar="RANKS", help="global ranks, such as 0-3,8")
+    for name, text in (
+        ("stop", "end the job, on all nodes if they know each other"),
+        ("restart", "start all workers again, which uses none of the restarts"),
+        ("leave", "let the job go on without this node"),
+    ):
+        command = add(name, text)
+        command.add_argument("--reason", metavar="TEXT", help="why, for the log")
+        if name == "stop":
+            command.add_argument(
+                "--all-nodes",
+                action="store_true",
+                help="refuse if only this node can be stopped from here",
+            )
+    events = add("events", "show what has happened")
+    events.add_argument("-f", "--follow", action="store_true", help="go on with what happens")
+    add("wait", "wait for the end of a launch, and exit with its code")
+    return parser

@@ -1,0 +1,123 @@
+"""One question to one launch, answered within a bound; imports as little as it can."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+import time
+
+TYPE_CHECKING = False  # importing `typing` takes milliseconds
+if TYPE_CHECKING:
+    from typing import Any
+
+PATIENCE = 2.0  # seconds for an answer
+_MOST_BYTES = 64 << 20  # of an answer
+
+
+class ClientError(Exception):
+    """A question was not answered; the message says why, in one line."""
+
+
+class GoneError(ClientError):
+    """Nobody listens: the launch has ended."""
+
+
+class SilentError(ClientError):
+    """Somebody listens, but has not answered in time."""
+
+
+class ForeignError(ClientError):
+    """The launch, or the folder of its socket, belongs to another user."""
+
+
+class RefusedError(ClientError):
+    """The launch has answered that it will not do this, or cannot; `told` is the whole answer."""
+
+    def __init__(self, text: str, status: int, told: dict[str, Any]) -> None:
+        super().__init__(text)
+        self.status = status
+        self.told = told
+
+
+def ask(
+    path: str,
+    page: str,
+    given: dict[str, Any] | None = None,
+    *,
+    patience: float = PATIENCE,
+) -> dict[str, Any]:
+    """Ask the launch behind a socket for a page, or to do something.
+
+    Args:
+        path: of the socket.
+        page: such as `/v1/status`.
+        given: what is to be done, for a POST; None for a GET.
+        patience: seconds within which the whole answer must be there.
+
+    Raises:
+        ClientError: it was not answered.
+    """
+    method = "GET" if given is None else "POST"
+    body = b"" if given is None else json.dumps(given).encode()
+    head = (
+        f"{method} {page} HTTP/1.0\r\nHost: plaunch\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
+    raw = _exchange(path, head.encode() + body, time.monotonic() + patience)
+    top, found, text = raw.partition(b"\r\n\r\n")
+    words = top.partition(b"\r\n")[0].split(None, 2)
+    try:
+        if not found or not words[0].startswith(b"HTTP/"):
+            raise ValueError
+        status, told = int(words[1]), json.loads(text)
+        if not isinstance(told, dict):
+            raise ValueError
+    except (IndexError, ValueError):
+        raise ClientError(
+            "what listens there does not answer as plaunch does; use the plaunchctl of the "
+            "launch's own environment"
+        ) from None
+    if status == 200:
+        return told
+    text_of_error = str(told.get("error", f"status {status}"))
+    if status == 403:
+        raise ForeignError(text_of_error)
+    if status == 404 and 1 not in told.get("versions", ()):
+        raise RefusedError(
+            f"the launch is of another version of plaunch ({text_of_error}); use the plaunchctl of "
+            "its environment",
+            status,
+            told,
+        )
+    raise RefusedError(text_of_error, status, told)
+
+
+def _exchange(path: str, request: bytes, until: float) -> bytes:
+    pieces, size = [], 0
+    with socket.socket(socket.AF_UNIX) as asking:
+        try:
+            asking.settimeout(_left(until))
+            asking.connect(path)
+            asking.sendall(request)
+            while size <= _MOST_BYTES:
+                asking.settimeout(_left(until))
+                piece = asking.recv(1 << 16)
+                if not piece:
+                    return b"".join(pieces)
+                pieces.append(piece)
+                size += len(piece)
+        except (TimeoutError, BlockingIOError):
+            raise SilentError("it does not answer") from None
+        except OSError as error:
+            if error.errno in (errno.ECONNREFUSED, errno.ENOENT, errno.ECONNRESET, errno.EPIPE):
+                raise GoneError("it has ended") from None
+            if error.errno in (errno.EACCES, errno.EPERM):
+                raise ForeignError("it belongs to another user") from None
+            raise ClientError(os.strerror(error.errno or 0)) from None
+    raise ClientError("its answer has no end")
+
+
+def _left(until: float) -> float:
+    return max(until - time.monotonic(), 0.001)

@@ -1,0 +1,137 @@
+"""Where the sockets of launches are, and what their names say.
+
+A socket is called `<run id>.<pid>.<random>`. The run id is written so that it can be part of a
+name, and is cut where the system's limit for the path of a socket asks for it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+TYPE_CHECKING = False  # importing `typing` takes milliseconds, of which plaunchctl has few
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+VARIABLE = "PLAUNCH_RUNTIME_DIR"
+MOST_BYTES = 107  # of the path of a Unix socket, on Linux; 108 with the NUL at its end
+_LEAST_BYTES = 8  # of a run id that is cut
+_PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.+=@:,")
+_CUT = "%"  # at the end of a run id that is not whole; nowhere else without two digits
+
+
+class FolderError(Exception):
+    """A folder cannot be used for sockets; the message says why."""
+
+
+def candidates(environ: Mapping[str, str], user: int) -> list[str]:
+    """The folders in which the sockets of a user may be, the preferred one first.
+
+    A launch takes the first one that it can use, and `plaunchctl` looks into all of them: a
+    launch under a scheduler may lack a variable that the shell of its user has.
+    """
+    given = environ.get(VARIABLE)
+    if given:
+        return [os.path.abspath(given)]
+    runtime = environ.get("XDG_RUNTIME_DIR")
+    folders = [os.path.join(runtime, "plaunch")] if runtime and os.path.isabs(runtime) else []
+    folders += [f"/run/user/{user}/plaunch", f"/tmp/plaunch-{user}"]  # noqa: S108 - see `check`
+    return list(dict.fromkeys(folders))
+
+
+def check(folder: str, user: int) -> None:
+    """See whether a folder belongs to a user, and only they may use it.
+
+    Raises:
+        FolderError: it does not, or others may.
+        FileNotFoundError: it is not there.
+        OSError: it cannot be looked at.
+    """
+    found = os.lstat(folder)
+    if not stat.S_ISDIR(found.st_mode):
+        raise FolderError(f"{folder!r} is not a folder")
+    if found.st_uid != user:
+        raise FolderError(f"{folder!r} belongs to user {found.st_uid}, not to {user}")
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        mode = stat.S_IMODE(found.st_mode)
+        raise FolderError(f"{folder!r} has the mode {mode:04o}; only its owner may use it (0700)")
+
+
+def create(folder: str, user: int) -> None:
+    """Create a folder that is missing, and check it.
+
+    Raises:
+        FolderError: it is there, and is not to be trusted.
+        OSError: it cannot be created.
+    """
+    try:
+        os.mkdir(folder, 0o700)
+    except FileExistsError:
+        pass
+    check(folder, user)
+
+
+def socket_name(folder: str, run_id: str, pid: int) -> str:
+    """A new name for the socket of a launch in `folder`.
+
+    Raises:
+        FolderError: the folder's path is too long for any.
+    """
+    end = f".{pid}.{os.urandom(3).hex()}"
+    # One more for the dot of a name that is not ready yet.
+    room = MOST_BYTES - len(os.fsencode(folder)) - len(end) - 2
+    if room < _LEAST_BYTES:
+        raise FolderError(
+            f"{folder!r} is too long: the path of a socket has {MOST_BYTES} bytes at most"
+        )
+    return _quoted(run_id, room) + end
+
+
+def read_name(name: str) -> tuple[str, bool, int] | None:
+    """The run id in the name of a socket, whether it is whole, and the launcher's pid.
+
+    None if it is the name of something else.
+    """
+    quoted, _, rest = name.rpartition(".")[0].rpartition(".")
+    if not (quoted and rest.isascii() and rest.isdecimal()) or name.startswith("."):
+        return None
+    is_whole = not quoted.endswith(_CUT)
+    return _unquoted(quoted.removesuffix(_CUT)), is_whole, int(rest)
+
+
+def sockets(folder: str) -> Iterator[str]:
+    """The paths of what may be sockets of launches in a folder; none if it cannot be read."""
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError:
+        return
+    for name in names:
+        if read_name(name) is not None:
+            yield os.path.join(folder, name)
+
+
+def _quoted(run_id: str, room: int) -> str:
+    pieces: list[str] = []
+    for char in run_id:
+        is_plain = char in _PLAIN and (char != "." or bool(pieces))
+        code = char.encode("utf-8", "surrogatepass")
+        piece = char if is_plain else "".join(f"%{byte:02x}" for byte in code)
+        if sum(map(len, pieces)) + len(piece) > room - len(_CUT):
+            return "".join(pieces) + _CUT
+        pieces.append(piece)
+    return "".join(pieces)
+
+
+def _unquoted(text: str) -> str:
+    raw, rest = bytearray(), text.encode("utf-8", "replace")
+    while rest:
+        if rest[:1] == b"%":
+            try:
+                raw.append(int(rest[1:3], 16))
+                rest = rest[3:]
+                continue
+            except ValueError:
+                pass  # nobody of ours has written that
+        raw += rest[:1]
+        rest = rest[1:]
+    return raw.decode("utf-8", "replace")

@@ -1,0 +1,118 @@
+"""Where sockets are, who may use them, and what their names say."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+from plaunch_control.door import open_door, remove_stale, sweep
+from plaunch_control.folder import (
+    MOST_BYTES,
+    FolderError,
+    candidates,
+    check,
+    create,
+    read_name,
+    socket_name,
+    sockets,
+)
+
+ME = os.geteuid()
+
+
+def test_where_launches_are_looked_for():
+    assert candidates({}, 7) == ["/run/user/7/plaunch", "/tmp/plaunch-7"]
+    assert candidates({"XDG_RUNTIME_DIR": "/r"}, 7)[0] == "/r/plaunch"
+    assert candidates({"XDG_RUNTIME_DIR": "r"}, 7) == candidates({}, 7)
+    everywhere = {"XDG_RUNTIME_DIR": "/r", "PLAUNCH_RUNTIME_DIR": "/own"}
+    assert candidates(everywhere, 7) == ["/own"]
+
+
+@given(some.text(min_size=1), some.integers(1, 1 << 22))
+def test_a_name_says_whose_it_is(run_id, pid):
+    name = socket_name("/run/user/1000/plaunch", run_id, pid)
+    assert "/" not in name
+    assert not name.startswith(".")
+    path = os.fsencode(f"/run/user/1000/plaunch/.{name}")
+    assert len(path) <= MOST_BYTES
+    told, is_whole, number = read_name(name)
+    assert number == pid
+    if is_whole:
+        assert told == run_id.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+    else:
+        assert run_id.startswith(told)
+
+
+@given(some.text())
+def test_other_names_are_left_alone(name):
+    read_name(name)  # whatever it says, it says it
+
+
+def test_a_folder_with_a_path_that_is_too_long():
+    with pytest.raises(FolderError, match="too long"):
+        socket_name("/" + "x" * MOST_BYTES, "job", 1)
+
+
+def test_a_folder_is_for_its_owner_alone(tmp_path):
+    folder = str(tmp_path / "a")
+    create(folder, ME)
+    assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700
+    create(folder, ME)
+    with pytest.raises(FolderError, match=f"belongs to user {ME}"):
+        check(folder, ME + 1)
+    os.chmod(folder, 0o750)
+    with pytest.raises(FolderError, match="mode 0750"):
+        check(folder, ME)
+
+
+@pytest.mark.parametrize("make", [os.symlink, lambda to, path: open(path, "w").close()])
+def test_what_is_no_folder(tmp_path, make):
+    (tmp_path / "real").mkdir(0o700)
+    path = str(tmp_path / "a")
+    make(str(tmp_path / "real"), path)
+    with pytest.raises(FolderError, match="is not a folder"):
+        create(path, ME)
+
+
+@pytest.fixture
+def environ(tmp_path_factory):
+    """A short folder: the paths of pytest leave no room for a name."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="pc", dir="/tmp") as folder:
+        yield {"PLAUNCH_RUNTIME_DIR": f"{folder}/run"}
+
+
+def test_two_launches_with_one_run_id(environ):
+    doors = [open_door("job", environ, ME) for _ in range(2)]
+    try:
+        paths = list(sockets(environ["PLAUNCH_RUNTIME_DIR"]))
+        assert paths == sorted(door.path for door in doors)
+        assert not any(remove_stale(path) for path in paths)
+    finally:
+        for door in doors:
+            door.listener.close()
+    assert all(remove_stale(path) for path in paths)
+    assert not os.listdir(environ["PLAUNCH_RUNTIME_DIR"])
+
+
+def test_a_launch_removes_what_dead_ones_have_left(environ):
+    folder = environ["PLAUNCH_RUNTIME_DIR"]
+    door = open_door("job", environ, ME)
+    door.listener.close()
+    dead = os.path.join(folder, f"job.{(1 << 22) + 1}.abcdef")  # no process has such a pid
+    os.rename(door.path, dead)
+    other = os.path.join(folder, "notes")
+    open(other, "w").close()
+    sweep(folder)
+    assert os.listdir(folder) == ["notes"]
+
+
+def test_without_a_folder_it_is_said_why(environ, monkeypatch):
+    path = os.path.dirname(environ["PLAUNCH_RUNTIME_DIR"])
+    environ["PLAUNCH_RUNTIME_DIR"] = f"{path}/no/such"
+    with pytest.raises(FolderError, match="No such file"):
+        open_door("job", environ, ME)

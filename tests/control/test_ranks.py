@@ -1,0 +1,20 @@
+"""Ranks as users write them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+from plaunch.numbers import format_ranks
+from plaunch_control.ranks import parse_ranks
+
+
+@given(some.frozensets(some.integers(0, 5000), min_size=1))
+def test_they_are_written_as_everywhere(ranks):
+    assert parse_ranks(format_ranks(ranks)) == ranks
+
+
+@pytest.mark.parametrize("text", ["", "a", "-1", "3-1", "1,,2", "1-", "99999999", "0-9999999", "²", None])
+def test_what_are_no_ranks(text):
+    with pytest.raises(ValueError, match="are no ranks"):
+        parse_ranks(text)
