@@ -250,7 +250,9 @@ class _Launch:
             aftermath.look_back(context, self._manager, control, self._result)
 
     def _late_events(self) -> LateEvents:
-        return LateEvents(self._memory, functools.partial(components.create_replay, self._config, self._name))
+        return LateEvents(
+            self._memory, functools.partial(components.create_replay, self._config, self._name)
+        )
 
     def _has_stop(self) -> bool:
         self._keep_alive()

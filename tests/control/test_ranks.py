@@ -14,7 +14,9 @@ def test_they_are_written_as_everywhere(ranks):
     assert parse_ranks(format_ranks(ranks)) == ranks
 
 
-@pytest.mark.parametrize("text", ["", "a", "-1", "3-1", "1,,2", "1-", "99999999", "0-9999999", "²", None])
+@pytest.mark.parametrize(
+    "text", ["", "a", "-1", "3-1", "1,,2", "1-", "99999999", "0-9999999", "²", None]
+)
 def test_what_are_no_ranks(text):
     with pytest.raises(ValueError, match="are no ranks"):
         parse_ranks(text)

@@ -61,7 +61,9 @@ def main(argv: Sequence[str]) -> int:
             return _report(launch, error)
     except NoSuchJobError as error:
         foreign = find_foreign(options.job, user) if options.job else ""
-        _complain(f"{foreign} has this run id, and only its user may ask it" if foreign else str(error))
+        _complain(
+            f"{foreign} has this run id, and only its user may ask it" if foreign else str(error)
+        )
         return FOREIGN if foreign else NO_JOB
 
 

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 
-from plaunch_control.client import ClientError, GoneError, RefusedError, ask
+from plaunch_control.client import ClientError, GoneError, ask
 
 TYPE_CHECKING = False  # importing `typing` takes milliseconds
 if TYPE_CHECKING:
@@ -157,7 +157,9 @@ def _said(told: dict[str, Any], options: argparse.Namespace, text: str) -> int:
         _print_json(told)
         return 0
     if not told.get("alive", True):
-        text += f"; its loop has not reported for {told['silent_seconds']:.0f} s and must come first"
+        text += (
+            f"; its loop has not reported for {told['silent_seconds']:.0f} s and must come first"
+        )
     print(text)
     return 0
 

@@ -6,6 +6,7 @@ name, and is cut where the system's limit for the path of a socket asks for it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 
@@ -64,10 +65,8 @@ def create(folder: str, user: int) -> None:
         FolderError: it is there, and is not to be trusted.
         OSError: it cannot be created.
     """
-    try:
+    with contextlib.suppress(FileExistsError):
         os.mkdir(folder, 0o700)
-    except FileExistsError:
-        pass
     check(folder, user)
 
 
