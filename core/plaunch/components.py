@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from plaunch.agent.notifications import LaunchEvents, Notify
     from plaunch.config import LaunchConfig
     from plaunch.events import Event
-    from plaunch.plugin.late_events import Replay
+    from plaunch.plugin.extensions import Told
     from plaunch.plugin.manager import PluginManager
     from plaunch.plugin.restarting import LaunchRestartPolicy
     from plaunch.rendezvous.api import RendezvousHandler
@@ -113,12 +113,23 @@ def worker_command(
     return command
 
 
-def create_replay(
-    config: LaunchConfig, entry_point: str, listener: Callable[[Event], None]
-) -> Replay:
-    """What makes the events of a launch of `entry_point` late, and calls `listener` with each."""
-    replay: Replay = defaults.load_default(defaults.REPLAY)(config, entry_point, listener)
-    return replay
+def late_events(
+    config: LaunchConfig, entry_point: str, told: Told
+) -> Callable[[], Callable[[], list[Event]]]:
+    """What makes what gives the events since the last time, of all that an agent has told.
+
+    Args:
+        config: the launch.
+        entry_point: what is run, as users call it.
+        told: by the agent, up to then.
+    """
+
+    def create() -> Callable[[], list[Event]]:
+        create_late_events = defaults.load_default(defaults.LATE_EVENTS)
+        take: Callable[[], list[Event]] = create_late_events(config, entry_point, told.all).take
+        return take
+
+    return create
 
 
 def worker_spec(

@@ -35,7 +35,7 @@ EVENT_OPTIONS = "events"
 # The plugin whose extension looks at launches that have failed, if they leave a folder with their
 # files and none of its options is given; and what makes events of what an agent has told.
 AFTER_FAILURE = "failure_bundle"
-REPLAY = "plaunch_events:Replay"
+LATE_EVENTS = "plaunch_events:LateEvents"
 # The plugin with options that looks at workers which take long to end, shortly before SIGKILL,
 # unless it is blocked; and what does that.
 STACKS = "stacks"

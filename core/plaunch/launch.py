@@ -30,8 +30,7 @@ from plaunch.errors import (
 )
 from plaunch.plugin.answers import checked_policy
 from plaunch.plugin.context import PluginContext
-from plaunch.plugin.extensions import AgentControl, ending, snapshot_of_launch
-from plaunch.plugin.late_events import LateEvents, Memory
+from plaunch.plugin.extensions import AgentControl, Told, ending, snapshot_of_launch
 from plaunch.plugin.manager import PluginManager
 from plaunch.plugin.registry import LOGS_SPECS, SIGNAL_POLICIES
 from plaunch.plugin.restarting import LaunchRestartPolicy
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from plaunch.agent.worker import RunResult, WorkerInfo
     from plaunch.agent.worker_store import OpenStore
     from plaunch.config import LaunchConfig
+    from plaunch.events import Event
     from plaunch.health import HealthChecks
     from plaunch.plugin.extensions import Extending
     from plaunch.process.binding import Binder
@@ -162,7 +162,7 @@ class _Launch:
         self._starter: Starter | None = None
         self._restart_policy: LaunchRestartPolicy | None = None
         self._result: RunResult | None = None
-        self._memory = Memory()
+        self._told = Told()
         self._looks_back = False  # whether somebody asks for that after a failure
         self._has_started = False  # whether there were workers
         self._slow_stops: Notify | None = None
@@ -223,7 +223,7 @@ class _Launch:
         policy: SignalPolicy,
     ) -> dict[int, Any]:
         config = self._config
-        with ending(self._extending, self._memory):
+        with ending(self._extending, self._told):
             if create_events is None:
                 return self._run_agent(bounded_specs, policy)
             self._events = create_events(
@@ -243,16 +243,13 @@ class _Launch:
 
         if aftermath.keeps_files(logs_specs):
             agent = self._agent
-            take_events = self._late_events().take
             control = AgentControl(
-                agent, defaults.AFTER_FAILURE, agent.snapshot, take_events=take_events
+                agent, defaults.AFTER_FAILURE, agent.snapshot, late_events=self._late_events()
             )
             aftermath.look_back(context, self._manager, control, self._result)
 
-    def _late_events(self) -> LateEvents:
-        return LateEvents(
-            self._memory, functools.partial(components.create_replay, self._config, self._name)
-        )
+    def _late_events(self) -> Callable[[], Callable[[], list[Event]]]:
+        return components.late_events(self._config, self._name, self._told)
 
     def _has_stop(self) -> bool:
         self._keep_alive()
@@ -349,8 +346,7 @@ class _Launch:
             snapshot_of_launch, agent, handler, self._alive, self._traffic, self._events
         )
         for item in self._extending:
-            take_events = self._late_events().take
-            item.start(AgentControl(agent, item.who, snapshot, handler, take_events))
+            item.start(AgentControl(agent, item.who, snapshot, handler, self._late_events()))
             if self._events is not None and item.takes_events:
                 self._events.start(item)
 
@@ -363,7 +359,7 @@ class _Launch:
             )
         if self._slow_stops is not None:
             self._slow_stops(notification)
-        self._memory.add(notification)
+        self._told.add(notification)
         events = self._events
         if isinstance(notification, WorkersStarted):
             self._has_started = True

@@ -11,8 +11,7 @@ from plaunch.agent import RequestKind, Snapshot
 from plaunch.errors import PluginError, UsageError
 from plaunch.plugin import extensions
 from plaunch.plugin.context import PluginContext
-from plaunch.plugin.extensions import AgentControl, Extending, ending
-from plaunch.plugin.late_events import Memory
+from plaunch.plugin.extensions import AgentControl, Extending, Told, ending
 from plaunch.testing import plugin_manager
 from plaunch_events.event_queue import EventQueue
 
@@ -185,7 +184,7 @@ class Quiet(Extension):
 
 def test_what_takes_no_events_is_stopped_at_the_end_of_the_launch():
     told = []
-    memory = Memory()
+    record = Told()
     for kind in (Quiet, Extension):
         extension = kind()
         item = Extending("P", extension)
@@ -194,14 +193,14 @@ def test_what_takes_no_events_is_stopped_at_the_end_of_the_launch():
         told.append((item, extension))
     with (
         pytest.raises(KeyError),
-        ending([item for item, _ in told], memory),
+        ending([item for item, _ in told], record),
     ):
         raise KeyError("bad luck")
     (_, quiet), (_, other) = told
     assert quiet.told == [("start", "control"), ("stop", "result")]
     assert other.told == [("start", "control")]  # the queue of its events does it
-    (kept,) = memory.since(0)
-    assert isinstance(kept.what.error, KeyError)
+    ((*_, kept),) = record.all
+    assert isinstance(kept, KeyError)
 
 
 def test_what_takes_no_events_and_hangs_does_not_hold_the_end(monkeypatch, gate, caplog):
@@ -210,7 +209,7 @@ def test_what_takes_no_events_and_hangs_does_not_hold_the_end(monkeypatch, gate,
     hangs.stop = lambda result: gate.wait(60)
     item = Extending("P", hangs)
     item.start(None)
-    with ending([item], Memory()):
+    with ending([item], Told()):
         pass
     assert "an extension of P has not returned from stop within 0.1 s" in caplog.text
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import signal
+import threading
+import time
+from collections import deque
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -13,7 +17,6 @@ from plaunch.agent.states import RequestKind
 from plaunch.agent.wait_reporter import describe_wait
 from plaunch.errors import PlaunchError, PluginError
 from plaunch.plugin.calls import blaming, bounded_call, keeping_signals
-from plaunch.plugin.late_events import LaunchEnd
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -21,13 +24,12 @@ if TYPE_CHECKING:
     from plaunch.agent.alive import Alive
     from plaunch.agent.extensions import Control, Extension
     from plaunch.agent.local import LocalElasticAgent
-    from plaunch.agent.notifications import LaunchEvents
+    from plaunch.agent.notifications import LaunchEvents, Notification
     from plaunch.agent.requests import Snapshot
     from plaunch.agent.worker import RunResult
     from plaunch.events import Event
     from plaunch.plugin.calls import Implementation
     from plaunch.plugin.context import PluginContext
-    from plaunch.plugin.late_events import Memory
     from plaunch.process.streams.api import Traffic
     from plaunch.rendezvous.api import RendezvousHandler
     from plaunch.rendezvous.job import SharedTexts
@@ -38,6 +40,7 @@ HOOK = "plaunch_extensions"
 START_BOUND = 10.0  # seconds
 STOP_BOUND = 2.0  # seconds
 REST_BOUND = 1.0  # seconds for its threads to end before workers are forked, or to begin again
+MOST_TOLD = 5000
 _METHODS = ("start", "handle", "stop")
 
 
@@ -159,7 +162,7 @@ class AgentControl:
         who: the plugin, for messages.
         snapshot: says what the launch does now.
         handler: of the rendezvous, which may have texts that nodes show each other.
-        take_events: makes the events since it was called last.
+        late_events: creates what gives the events since it was called last.
     """
 
     def __init__(
@@ -168,9 +171,11 @@ class AgentControl:
         who: str,
         snapshot: Callable[[], Snapshot],
         handler: RendezvousHandler | None = None,
-        take_events: Callable[[], list[Event]] = list,
+        late_events: Callable[[], Callable[[], list[Event]]] = lambda: list,
     ) -> None:
-        self.take_events = take_events
+        self._late_events = late_events
+        self._take: Callable[[], list[Event]] | None = None
+        self._taking = threading.Lock()
         self._agent = agent
         self._who = who
         self._snapshot = snapshot
@@ -197,6 +202,12 @@ class AgentControl:
         """End the round as one that has failed, because its workers do not go on."""
         self._agent.report_hang(rank, text, is_final=is_final)
 
+    def take_events(self) -> list[Event]:
+        """The events since the last call."""
+        with self._taking:
+            self._take = self._take or self._late_events()
+            return self._take()
+
     def say(self, text: str) -> None:
         """Say one line to the user."""
         logger.info("%s: %s", self._who, " ".join(text.split()))
@@ -211,8 +222,25 @@ class AgentControl:
         return None if self._texts is None else self._texts.read(name, timeout)
 
 
+class Told:
+    """The last of what an agent has told, kept for whoever asks for events later.
+
+    Each has a number, when it was on both clocks, in seconds, and what it was; at the end that is
+    what the launch raises, or None.
+    """
+
+    def __init__(self) -> None:
+        self.all: deque[tuple[int, float, float, Notification | BaseException | None]]
+        self.all = deque(maxlen=MOST_TOLD)
+        self._numbers = itertools.count()
+
+    def add(self, what: Notification | BaseException | None) -> None:
+        """Keep one more."""
+        self.all.append((next(self._numbers), time.time(), time.monotonic(), what))
+
+
 @contextlib.contextmanager
-def ending(extending: Iterable[Extending], memory: Memory) -> Iterator[None]:
+def ending(extending: Iterable[Extending], told: Told) -> Iterator[None]:
     """Run a launch; at its end, keep that, and stop the extensions that take no events."""
     failure: BaseException | None = None
     try:
@@ -221,7 +249,7 @@ def ending(extending: Iterable[Extending], memory: Memory) -> Iterator[None]:
         failure = error
         raise
     finally:
-        memory.add(LaunchEnd(failure))
+        told.add(failure)
         for item in extending:
             item.end()
 

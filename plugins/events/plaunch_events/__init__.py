@@ -15,6 +15,7 @@ from plaunch.lazy import attach
 if TYPE_CHECKING:
     from plaunch_events.handlers import find_event_handlers as find_event_handlers
     from plaunch_events.handlers import parse_event_conf as parse_event_conf
+    from plaunch_events.late_events import LateEvents as LateEvents
     from plaunch_events.launch_events import find_events as find_events
     from plaunch_events.launcher_status import LauncherStatus as LauncherStatus
     from plaunch_events.launcher_status import worker_state as worker_state
@@ -31,6 +32,7 @@ __getattr__, __dir__, __all__ = attach(
     __name__,
     {
         ".handlers": "find_event_handlers parse_event_conf",
+        ".late_events": "LateEvents",
         ".launch_events": "find_events",
         ".launcher_status": "LauncherStatus worker_state",
         ".schema": "COMMON_KEYS EventType SCHEMA",

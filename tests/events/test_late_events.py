@@ -8,10 +8,10 @@ import sys
 import pytest
 from plaunch import LaunchConfig, elastic_launch, hookimpl
 from plaunch.agent import BeforeRendezvous, StateChanged, WorkerState
-from plaunch.plugin import late_events
-from plaunch.plugin.late_events import LateEvents, LaunchEnd, Memory
+from plaunch.plugin import extensions
+from plaunch.plugin.extensions import Told
 from plaunch.process import ChildFailedError
-from plaunch_events import Replay
+from plaunch_events import LateEvents
 
 from helpers.groups import make_group
 
@@ -20,8 +20,8 @@ BEGUN = BeforeRendezvous(make_group())
 STARTED = StateChanged(make_group(), WorkerState.INIT, WorkerState.HEALTHY)
 
 
-def events_of(memory):
-    return LateEvents(memory, lambda listener: Replay(CONFIG, "train.py", listener))
+def events_of(told):
+    return LateEvents(CONFIG, "train.py", told.all)
 
 
 def names(events):
@@ -29,36 +29,36 @@ def names(events):
 
 
 def test_each_is_had_once():
-    memory = Memory()
-    late = events_of(memory)
+    told = Told()
+    late = events_of(told)
     assert late.take() == []
-    memory.add(BEGUN)
+    told.add(BEGUN)
     assert names(late.take()) == ["launcher.started", "rendezvous.begun"]
     assert late.take() == []
-    memory.add(STARTED)
-    memory.add(LaunchEnd(None))
+    told.add(STARTED)
+    told.add(None)
     assert names(late.take()) == ["state.changed", "launcher.finished"]
-    assert names(events_of(memory).take())[-2:] == [
+    assert names(events_of(told).take())[-2:] == [
         "state.changed",
         "launcher.finished",
     ]
 
 
 def test_they_are_of_when_it_was_told():
-    memory = Memory()
-    memory.add(BEGUN)
-    (told,) = memory.since(0)
-    _, begun = events_of(memory).take()
-    assert (begun.timestamp, begun.monotonic) == (told.wall, told.monotonic)
+    told = Told()
+    told.add(BEGUN)
+    ((_, wall, monotonic, _),) = told.all
+    _, begun = events_of(told).take()
+    assert (begun.timestamp, begun.monotonic) == (wall, monotonic)
 
 
 def test_the_oldest_are_forgotten(monkeypatch):
-    monkeypatch.setattr(late_events, "_MOST_KEPT", 2)
-    memory = Memory()
-    late = events_of(memory)
-    for told in (BEGUN, BEGUN, STARTED, LaunchEnd(None)):
-        memory.add(told)
-    assert [told.number for told in memory.since(0)] == [2, 3]
+    monkeypatch.setattr(extensions, "MOST_TOLD", 2)
+    told = Told()
+    late = events_of(told)
+    for what in (BEGUN, BEGUN, STARTED, None):
+        told.add(what)
+    assert [number for number, *_ in told.all] == [2, 3]
     assert names(late.take()) == ["launcher.started", "state.changed", "launcher.finished"]
 
 
