@@ -17,6 +17,8 @@ LOGS_SPECS = "default"
 EVENT_HANDLER = "null"
 SIGNAL_POLICY = "torchrun"
 RESTART_POLICY = "standard"
+# Reads from what is known of workers what restart policies are told of a failure.
+FAILURE_OF = "plaunch_restarts.first_cause:failure_of"
 
 # The logs spec of a call that brings none, and comes without plugins.
 DIRECT_LOGS_SPECS = "plaunch_logs_default:DefaultLogsSpecs"

@@ -8,12 +8,12 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from plaunch.durations import LONGEST
-from plaunch.restarts.api import Cause, Failure
+from plaunch.restarts import Cause, Failure
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from plaunch.process.failures.failure import ProcessFailure
+    from plaunch.process import ProcessFailure
 
 _UNCAUGHT = 1  # what Python exits with after an exception that nobody caught
 _LONGEST_MESSAGE = 300  # characters of the one line that is kept
@@ -33,19 +33,7 @@ def failure_of(
     attempt: int,
     cause: Cause | None = None,
 ) -> Failure:
-    """What restart policies are told of a failure.
-
-    A worker's own word is that in its error file. Of one that wrote none, exception and place are
-    those of the last traceback among its last lines, if it exited as Python does after one.
-
-    Args:
-        failures: the workers that failed by themselves, by global rank; never empty.
-        first: which of them was the first one.
-        started: seconds between the start of the workers and the failure.
-        attempt: how many restarts the job had used.
-        cause: what kind of failure it is; by default one of a worker, a hang, or memory that ran
-            out.
-    """
+    """What restart policies are told of a failure; see `plaunch.restarts.failure_of`."""
     found = failures[first]
     if cause is None:
         cause = Cause.OUT_OF_MEMORY if found.oom_killed else Cause.WORKER
