@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import time
 from typing import TYPE_CHECKING, Any
 
 from plaunch.agent.exits import Exits
+from plaunch.agent.hosted_store import HostedStore
 from plaunch.agent.results import launcher_failure
 from plaunch.agent.worker import RunResult, WorkerState
-from plaunch.agent.worker_store import OpenStore, StoreRound, WorkerStore
 from plaunch.agent.workers import Workers
-from plaunch.errors import ExitCode, UnkillableWorkerError, WorkerStoreError, WorkerStoreHostError
+from plaunch.errors import ExitCode, UnkillableWorkerError, WorkerStoreHostError
 from plaunch.process.contexts.context import RunProcsResult
 from plaunch.process.failures.failure import ProcessFailure
 from plaunch.process.kernel.details import describe_process
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from plaunch.agent.notifications import Notifier
     from plaunch.agent.requests import Hang
     from plaunch.agent.worker import WorkerGroup
+    from plaunch.agent.worker_store import OpenStore
     from plaunch.agent.workers import TemplateMethods
     from plaunch.process.contexts.supervised import SupervisedContext
     from plaunch.process.starting import Starter
@@ -75,9 +75,8 @@ class LocalWorkers(Workers):
         self._signum = signal.SIGTERM  # that they are stopped with
         self._stop_closes_store = False  # whether the stop in progress does
         self._exits = Exits(group, notifier)
-        self._open_store = open_store
         self._starter = starter
-        self._store: WorkerStore | None = None  # of this round, while this node hosts it
+        self._store = HostedStore(open_store, self.reaper)
         # Failures of this round that are no ends of workers: of their store, and that they hang.
         self._others: dict[int, ProcessFailure] = {}
         self._started_at = 0.0  # the workers of this round, in seconds since the epoch
@@ -100,11 +99,10 @@ class LocalWorkers(Workers):
         self._reasons.clear()
         self._others = {}
         self.is_final = False
-        self._store = self._find_store(envs.get(0, {}))
+        own_fds = self._store.open(self.group, envs.get(0, {}))
         self._started_at = time.time()
-        self.context = start(() if self._store is None else self._store.fds())
-        if self._store is not None:
-            self._store.watch(self.context.pids().values())
+        self.context = start(own_fds)
+        self._store.watch(self.context.pids().values())
         self.context.on_exit = self._exits.note
         self.context.on_stop_step = self._exits.note_step
         return dict(self.context.pids())
@@ -117,56 +115,11 @@ class LocalWorkers(Workers):
         """The local ranks of those that it has started."""
         return () if self.context is None else self.context.started_by_starter
 
-    def _find_store(self, env: Mapping[str, str]) -> WorkerStore | None:
-        """The store of the round that begins, if this node hosts it; `env` is the first worker's.
-
-        Raises:
-            WorkerStoreError: another program listens at its address.
-        """
-        self._close_store()
-        group, spec = self.group, self.group.spec
-        if group.group_rank != 0 or not spec.hosts_worker_store or spec.entrypoint is None:
-            return None
-        return self._open_store(
-            StoreRound(
-                str(group.master_addr),
-                int(group.master_port or 0),
-                nodes=group.group_world_size or 1,
-                entrypoint=spec.entrypoint,
-                environ={**os.environ, **env},
-                start=self.reaper.start_helper,
-            )
-        )
-
-    def _tend_store(self) -> WorkerStoreError | None:
-        """Do what is due for the store; why it is lost, if it is."""
-        if self._store is None:
-            return None
-        store = self._store
-        try:
-            return store.tend()
-        except Exception as error:  # noqa: BLE001 - it may be a plugin's
-            self._close_store()
-            return WorkerStoreError(
-                f"the workers' store is lost: {_describe_failure(store, error)}"
-            )
-
-    def _close_store(self) -> None:
-        store, self._store = self._store, None
-        if store is None:
-            return
-        try:
-            store.close()
-        except Exception as error:  # noqa: BLE001 - as above
-            logger.warning(
-                "the workers' store could not be closed: %s", _describe_failure(store, error)
-            )
-
     def monitor(self) -> RunResult:
         """How they are, without waiting."""
         if self.context is None:
             return RunResult(WorkerState.UNKNOWN)
-        lost = self._tend_store()
+        lost = self._store.tend()
         result = self.context.look()
         if result is None:
             # The others are told of when more is known of them.
@@ -194,7 +147,7 @@ class LocalWorkers(Workers):
             if self._unkillable is None:
                 raise
         finally:
-            self._close_store()  # none of them needs it any more
+            self._store.close()  # none of them needs it any more
         self._raise_unkillable()
 
     def shut_down(self, signum: signal.Signals, timeout: float | None) -> None:
@@ -202,7 +155,7 @@ class LocalWorkers(Workers):
         try:
             self._close(signum, self._shutdown_timeout if timeout is None else timeout)
         finally:
-            self._close_store()
+            self._store.close()
             self.reaper.close()
 
     def _close(self, signum: signal.Signals, timeout: float) -> None:
@@ -218,9 +171,7 @@ class LocalWorkers(Workers):
     def exit_fds(self) -> Sequence[int] | None:
         """Descriptors that become readable when one ends, or their store is wanted."""
         fds = None if self.context is None else self.context.exit_fds()
-        if fds is None or self._store is None:
-            return fds
-        return [*fds, *self._store.fds()]
+        return None if fds is None else [*fds, *self._store.fds()]
 
     def exits_suffice(self) -> bool:
         """Whether nothing but an end is looked for."""
@@ -229,11 +180,11 @@ class LocalWorkers(Workers):
 
     def due(self) -> float | None:
         """Seconds until their store must be looked after, or None."""
-        return None if self._store is None else self._store.due()
+        return self._store.due()
 
     def tend(self) -> None:
         """Look after their store, which those of other nodes use."""
-        lost = self._tend_store()
+        lost = self._store.tend()
         if lost is not None:
             logger.warning("%s", lost)
 
@@ -265,7 +216,7 @@ class LocalWorkers(Workers):
     def end_stop(self) -> None:
         """See what has become of them, and end their store with them."""
         if self._stop_closes_store:
-            self._close_store()  # none of them needs it any more
+            self._store.close()  # none of them needs it any more
         if self.context is not None:
             self._exits.collect(self.context, self.context.look())
         self._raise_unkillable()
@@ -329,9 +280,8 @@ class LocalWorkers(Workers):
     def wait_for_peers(self, timeout: float) -> None:
         """Wait for the other nodes of the round, and for their workers to let go of the store."""
         super().wait_for_peers(timeout)
-        store = self._store  # which the loop closes if it does not wait any longer
-        if store is not None and (self.group.group_world_size or 1) > 1:
-            store.wait_for_guests(timeout)
+        if (self.group.group_world_size or 1) > 1:
+            self._store.wait_for_guests(timeout)
 
     # --- results ----------------------------------------------------------------------------------
 
@@ -385,8 +335,3 @@ class LocalWorkers(Workers):
         if self._unkillable is not None:
             # Even if it could be ended after all: nobody knows for how long the host holds out.
             raise self._unkillable
-
-
-def _describe_failure(store: WorkerStore, error: Exception) -> str:
-    kind = type(store)
-    return f"{kind.__module__}.{kind.__qualname__} failed with {type(error).__name__}: {error}"
