@@ -17,6 +17,7 @@ from plaunch.values import Record
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from plaunch.plugin.context import PluginContext
     from plaunch.process.streams.logs import LogsSpecs
 
 START_METHODS = ("spawn", "fork", "forkserver")
@@ -167,6 +168,24 @@ class LaunchConfig(Record):
     def settings(self) -> dict[str, object]:
         """The fields by name, as plugins see them."""
         return {item.name: getattr(self, item.name) for item in fields(self)}
+
+    def context(self, logs_specs: LogsSpecs | None = None) -> PluginContext:
+        """What plugins are told of a launch on this host; nothing of options of their own.
+
+        Args:
+            logs_specs: the logs spec of the launch, if the settings have none.
+        """
+        from plaunch.plugin.context import PluginContext  # noqa: PLC0415 - launches only
+
+        logs_specs = logs_specs or self.logs_specs
+        log_dir = None if logs_specs is None else logs_specs.root_log_dir
+        return PluginContext(
+            run_id=self.run_id,
+            role=self.role,
+            host=os.uname().nodename,
+            log_dir=None if log_dir is None else str(log_dir),
+            settings=self.settings(),
+        )
 
 
 def check_nodes(low: int, high: int, what: str) -> None:

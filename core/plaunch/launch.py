@@ -29,7 +29,6 @@ from plaunch.errors import (
     UsageError,
 )
 from plaunch.plugin.answers import checked_policy
-from plaunch.plugin.context import PluginContext
 from plaunch.plugin.extensions import AgentControl, Told, ending, snapshot_of_launch
 from plaunch.plugin.manager import PluginManager
 from plaunch.plugin.registry import LOGS_SPECS, SIGNAL_POLICIES
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from plaunch.config import LaunchConfig
     from plaunch.events import Event
     from plaunch.health import HealthChecks
+    from plaunch.plugin.context import PluginContext
     from plaunch.plugin.extensions import Extending
     from plaunch.process.binding import Binder
     from plaunch.process.starting import Starter
@@ -175,14 +175,7 @@ class _Launch:
             create_logs_specs = manager.get(LOGS_SPECS, defaults.LOGS_SPECS)
             with manager.calling(LOGS_SPECS, defaults.LOGS_SPECS):
                 logs_specs = create_logs_specs()
-        log_dir = logs_specs.root_log_dir
-        context = PluginContext(
-            run_id=config.run_id,
-            role=config.role,
-            host=os.uname().nodename,
-            log_dir=None if log_dir is None else str(log_dir),
-            settings=config.settings(),
-        )
+        context = config.context(logs_specs)
         environ = dict(os.environ)
         if HEALTH_VARIABLE in environ and (
             self._health_check_server is not None

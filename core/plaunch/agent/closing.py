@@ -11,7 +11,6 @@ from plaunch.agent.alive import Alive
 from plaunch.agent.poller import BackgroundCall, Poller
 from plaunch.agent.signals import SignalInbox
 from plaunch.errors import PlaunchError, ThreadStartError
-from plaunch.process.failures.child_failed import ChildFailedError
 from plaunch.process.failures.error_file import text_of_error
 from plaunch.process.failures.failure import NOT_AVAILABLE
 from plaunch.process.launcher_variables import owns_process
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from plaunch.agent.worker import RunResult
+    from plaunch.process.failures.child_failed import ChildFailedError
     from plaunch.process.stopping.signals import SignalPolicy
     from plaunch.process.streams.logs import LogsSpecs
     from plaunch.rendezvous.api import RendezvousHandler
@@ -42,15 +42,7 @@ def close_logs(logs_specs: LogsSpecs, *, succeeded: bool) -> None:
 def failure_of_job(name: str, result: RunResult, logs_specs: LogsSpecs) -> ChildFailedError:
     """The error of a launch of `name` whose workers have failed."""
     forget_temporary_files(result, logs_specs)
-    return ChildFailedError(
-        name,
-        result.failures,
-        stopped=result.stopped,
-        first=result.first_failure,
-        counted=result.counted,
-        no_restart=result.no_restart,
-        earlier=result.earlier,
-    )
+    return result.error(name)
 
 
 def forget_temporary_files(result: RunResult, logs_specs: LogsSpecs) -> None:

@@ -16,6 +16,7 @@ from plaunch.values import Record, Value
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from plaunch.process.failures.child_failed import ChildFailedError
     from plaunch.process.failures.failure import EarlierAttempt, ProcessFailure
     from plaunch.process.streams.std import Std
     from plaunch.rendezvous.api import RendezvousHandler, Store
@@ -229,6 +230,20 @@ class RunResult(Record):
     def is_failed(self) -> bool:
         """Whether the workers failed."""
         return self.state == WorkerState.FAILED
+
+    def error(self, name: str) -> ChildFailedError:
+        """What a launch of `name` raises whose workers have failed."""
+        from plaunch.process import ChildFailedError  # noqa: PLC0415 - failures only
+
+        return ChildFailedError(
+            name,
+            self.failures,
+            stopped=self.stopped,
+            first=self.first_failure,
+            counted=self.counted,
+            no_restart=self.no_restart,
+            earlier=self.earlier,
+        )
 
 
 @dataclass(eq=False, repr=False)

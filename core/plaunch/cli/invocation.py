@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from typing import TYPE_CHECKING, Any
 
 from plaunch import defaults
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from plaunch.config import LaunchConfig
     from plaunch.health import HealthChecks
     from plaunch.options import Option
-    from plaunch.plugin.context import PluginContext
     from plaunch.plugin.manager import PluginManager
 
 
@@ -120,7 +118,7 @@ class Invocation:
         defaults.load_default(defaults.EVENTS)(config, manager)
         manager.get(SIGNAL_POLICIES, config.signal_policy)
         manager.use_options(config.options)
-        LaunchRestartPolicy(manager, _context(config))
+        LaunchRestartPolicy(manager, config.context())
         self.create_health_checks(manager, config)
 
     def create_health_checks(
@@ -134,7 +132,7 @@ class Invocation:
         if not config.health_checks:
             return None
         checks: HealthChecks = defaults.load_default(defaults.HEALTH_CHECKS)(
-            manager, _context(config)
+            manager, config.context()
         )
         return checks
 
@@ -170,15 +168,6 @@ class Invocation:
     def as_given(self, text: str) -> str:
         """A message about options, with the variable or file that has given them."""
         return text if self.args is None else self.args.as_given(text)
-
-
-def _context(config: LaunchConfig) -> PluginContext:
-    from plaunch.plugin.context import PluginContext  # noqa: PLC0415 - not for --help
-
-    host, settings = os.uname().nodename, config.settings()
-    log_dir = None if config.logs_specs is None else config.logs_specs.root_log_dir
-    folder = None if log_dir is None else str(log_dir)
-    return PluginContext(config.run_id, config.role, host, folder, settings)
 
 
 def given_command(args: Arguments) -> Option | None:

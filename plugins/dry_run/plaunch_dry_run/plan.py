@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch import __version__
 from plaunch.agent import Worker, WorkerGroup, WorkerInfo, WorkerSpec, macros, worker_environment
-from plaunch.plugin import RENDEZVOUS, PluginContext
+from plaunch.plugin import RENDEZVOUS
 from plaunch.rendezvous import RendezvousHandler, traits_of
 from plaunch_network import parse_rendezvous_endpoint
 
@@ -157,8 +157,7 @@ def _workers(
     entrypoint_args: list[str],
     manager: PluginManager,
 ) -> list[dict[str, Any]]:
-    host = os.uname().nodename
-    context = PluginContext(config.run_id, config.role, host, settings=config.settings())
+    context = config.context()
     spec = WorkerSpec(
         role=config.role,
         local_world_size=config.nproc_per_node,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from plaunch.process import ChildFailedError, ProcessFailure
@@ -43,14 +44,7 @@ def format_report(failed: FailedAttempt, failures: dict[int, ProcessFailure]) ->
             failed.name, failures, stopped=failed.stopped, first=next(iter(failures))
         )
     else:
-        error = ChildFailedError(
-            failed.name,
-            failures,
-            stopped=result.stopped,
-            first=result.first_failure,
-            counted=result.counted,
-            no_restart=result.no_restart,
-        )
+        error = replace(result, failures=failures).error(failed.name)
     return f"{error}\n"
 
 
