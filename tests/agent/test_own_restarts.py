@@ -13,12 +13,12 @@ from plaunch.agent.own_restarts import OwnRestarts
 from plaunch.errors import SignalException
 from plaunch.plugin import PluginContext
 from plaunch.process import ProcessFailure
-from plaunch.restarts import Decision, RestartAction
 from plaunch.testing.rendezvous import FakeRendezvous
 from plaunch_restarts.standard import StandardRestartPolicy
 
 from helpers.agents import UP, Node
 from helpers.clock import Clock
+from helpers.policies import Policy, restart, stop
 from helpers.signals import send
 from helpers.waiting import wait_until
 
@@ -26,22 +26,7 @@ FAILS_TWICE = UP + "up()\nsys.exit(3 if round_ < 2 else 0)\n"
 RUNNING = [m.Begin(), m.RoundFormed(), m.StartSucceeded()]
 
 
-class Policy:
-    """Decides as it is told, and keeps what it was asked."""
-
-    def __init__(self, *decisions):
-        self.decisions, self.asked = list(decisions), []
-
-    def decide(self, failure, history):
-        self.asked.append((failure, history))
-        return self.decisions.pop(0)
-
-
-def restart(**options):
-    return Decision(RestartAction.RESTART, **options)
-
-
-STOP = Decision(RestartAction.STOP, "it is hopeless")
+STOP = stop("it is hopeless")
 
 
 @pytest.fixture

@@ -3,27 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from plaunch.restarts import Cause, Decision, RestartAction
+from plaunch.restarts import Cause
 from plaunch_membership import restarts
 
-
-class Policy:
-    """Decides as it is told, and keeps what it was asked."""
-
-    def __init__(self, *decisions):
-        self.decisions, self.asked = list(decisions), []
-
-    def decide(self, failure, history):
-        self.asked.append((failure, history))
-        return self.decisions.pop(0)
-
-
-def restart(**options):
-    return Decision(RestartAction.RESTART, **options)
-
-
-def stop(reason):
-    return Decision(RestartAction.STOP, reason)
+from helpers.policies import Policy, restart, stop
 
 
 def test_it_decides_whatever_the_budget_says(simulate):
