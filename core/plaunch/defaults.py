@@ -17,6 +17,11 @@ LOGS_SPECS = "default"
 EVENT_HANDLER = "null"
 SIGNAL_POLICY = "torchrun"
 RESTART_POLICY = "standard"
+# What is said of command lines that are probably not meant: of options, of a script that is not
+# there, and of none at all.
+ADVICE_ON_OPTIONS = "plaunch_advice.contradictions:advise_on_options"
+ADVICE_ON_SCRIPT = "plaunch_advice.scripts:advise_on_script"
+ADVICE_ON_NO_SCRIPT = "plaunch_advice.scripts:advise_on_no_script"
 # Reads from what is known of workers what restart policies are told of a failure.
 FAILURE_OF = "plaunch_restarts.first_cause:failure_of"
 

@@ -7,12 +7,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from plaunch.cli.contradictions import check_options
 from plaunch.cli.parser import parse
 from plaunch.cli.table import installed_table
 from plaunch.errors import ExitCode
 from plaunch.plugin import RENDEZVOUS, PluginManager
 from plaunch.rendezvous import traits_of
+from plaunch_advice.contradictions import advise_on_options
 from plaunch_schedulers.kubernetes import find_kubernetes_allocation
 from plaunch_schedulers.mpi import find_mpi_allocation
 from plaunch_schedulers.slurm import FIRST_PORT, PORTS, find_slurm_allocation
@@ -119,7 +119,7 @@ def test_the_trainjob_of_the_page_meets_over_c10d(caplog):
     args = parse([re.sub(r"\$\((\w+)\)", lambda m: environ[m[1]], w) for w in words], environ)
     assert (args.rdzv_backend, args.rdzv_endpoint) == ("c10d", "llm-node-0-0.llm:29500")
     assert (args.training_script, args.node_rank) == ("/workspace/train.py", 1)
-    check_options(args, traits_of(MANAGER.get(RENDEZVOUS, args.rdzv_backend)))
+    advise_on_options(args, traits_of(MANAGER.get(RENDEZVOUS, args.rdzv_backend)))
     assert caplog.text == ""
 
 

@@ -6,6 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from plaunch.defaults import ADVICE_ON_NO_SCRIPT, ADVICE_ON_SCRIPT, load_default
 from plaunch.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,9 +26,9 @@ def worker_command(args: Arguments) -> tuple[Callable[..., Any] | str, list[str]
     script: str | None = args.training_script
     rest: list[str] = args.training_script_args
     if script is None:
+        hint = _advise(ADVICE_ON_NO_SCRIPT, args)
         raise UsageError(
-            f"there is no script to run{_taken_for_a_value(args)}; write plaunch [options] script "
-            "[arguments]"
+            f"there is no script to run{hint}; write plaunch [options] script [arguments]"
         )
     if not script.strip():
         raise UsageError(
@@ -68,7 +69,7 @@ def run_script_path(training_script: str, *training_script_args: str) -> None:
 
 def _check_file(script: str) -> None:
     if not os.path.exists(script):
-        raise UsageError(f"the script {script!r} does not exist{_what_was_meant(script)}")
+        raise UsageError(f"the script {script!r} does not exist{_advise(ADVICE_ON_SCRIPT, script)}")
     # A folder or a zip file with a __main__.py is a script to python, too.
     if os.path.isdir(script) and not os.path.isfile(os.path.join(script, "__main__.py")):
         raise UsageError(
@@ -92,38 +93,6 @@ def _check_program(program: str, who: str = "--no-python runs") -> None:
     raise UsageError(f"{who} {program!r}, {why}")
 
 
-def _what_was_meant(script: str) -> str:
-    """The end of the message about a script that does not exist."""
-    from plaunch._names import did_you_mean, is_python  # noqa: PLC0415 - errors only
-
-    try:
-        here = os.getcwd()
-    except OSError:
-        return ", and the current folder does not exist any more; change to another folder"
-    if is_python(script):
-        return "; plaunch starts python itself: leave out this word"
-    first, *rest = script.split()
-    if rest and os.path.exists(first):
-        return f"; plaunch reads it as one name: leave out the quotes around {script!r}"
-    folder = os.path.dirname(script)
-    try:
-        names = os.listdir(folder or ".")
-    except OSError:
-        names = []
-    # Only a slip of letters: a module or a program has another option.
-    hint = did_you_mean(script, [os.path.join(folder, n) for n in names if n.endswith(".py")])
-    return hint or (
-        f" (current folder: {here}); give its path, or -m for a module, or --no-python for a "
-        "program"
-    )
-
-
-def _taken_for_a_value(args: Arguments) -> str:
-    """Which option has taken the script for its value, if one has."""
-    from plaunch.cli.table import COMMAND_LINE  # noqa: PLC0415 - errors only
-
-    for option in args.table:
-        value = getattr(args, option.dest)
-        if args.sources[option.dest] == COMMAND_LINE and str(value).endswith(".py"):
-            return f", as {value!r} is the value of {option.names[-1]}"
-    return ""
+def _advise(name: str, about: object) -> str:
+    advise: Callable[[object], str] = load_default(name)
+    return advise(about)

@@ -155,6 +155,10 @@ class Arguments(SimpleNamespace):
         """Whether an option, by its attribute, has a value that is not its default."""
         return self.sources.get(dest, DEFAULT) != DEFAULT  # a plugin's may not be there
 
+    def is_on_command_line(self, dest: str) -> bool:
+        """Whether an option, by its attribute, is given on the command line."""
+        return self.sources[dest] == COMMAND_LINE
+
     def give(self, dest: str, value: object, source: str) -> None:
         """Give an option its value, which comes from `source`."""
         setattr(self, dest, value)

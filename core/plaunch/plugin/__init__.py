@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from plaunch.lazy import attach
 
 if TYPE_CHECKING:
+    from plaunch._names import closest as closest
     from plaunch._names import did_you_mean as did_you_mean
     from plaunch._names import suggest as suggest
     from plaunch.plugin.calls import Implementation as Implementation
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
-        "plaunch._names": "did_you_mean suggest",
+        "plaunch._names": "closest did_you_mean suggest",
         ".calls": "Implementation one_line",
         ".context": "PluginContext",
         ".entry_points": "EntryPoint",

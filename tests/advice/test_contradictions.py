@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 
 import pytest
-from plaunch.cli.contradictions import check_options
 from plaunch.cli.parser import parse
 from plaunch.plugin import RENDEZVOUS, PluginManager
 from plaunch.rendezvous import traits_of
+from plaunch_advice.contradictions import advise_on_options
 
 MANAGER = PluginManager.create(environ={}, first_party_only=True)
 
@@ -16,7 +16,7 @@ MANAGER = PluginManager.create(environ={}, first_party_only=True)
 def check(*argv, **environ):
     """Check a whole command line."""
     args = parse(argv, environ)
-    check_options(args, traits_of(MANAGER.get(RENDEZVOUS, args.rdzv_backend)))
+    advise_on_options(args, traits_of(MANAGER.get(RENDEZVOUS, args.rdzv_backend)))
 
 
 @pytest.mark.parametrize(

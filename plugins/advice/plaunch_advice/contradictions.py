@@ -5,20 +5,18 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from plaunch import defaults
-from plaunch.cli.parser import PREFIX
-from plaunch.cli.table import COMMAND_LINE
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from plaunch.cli.table import Arguments
-    from plaunch.rendezvous.traits import BackendTraits
+    from plaunch.cli import Arguments
+    from plaunch.rendezvous import BackendTraits
 
 logger = logging.getLogger("plaunch")
 
+_PREFIX = "PET_"  # of the variables of options, as in torchrun
 
-def check_options(args: Arguments, traits: BackendTraits) -> None:
+
+def advise_on_options(args: Arguments, traits: BackendTraits) -> None:
     """Warn of options that probably are a mistake.
 
     Args:
@@ -43,11 +41,11 @@ def _astray(args: Arguments) -> Iterator[str]:
         )
     if not args.unknown_variables:
         return
-    from plaunch._names import closest  # noqa: PLC0415 - mistakes only
+    from plaunch.plugin import closest  # noqa: PLC0415 - mistakes only
 
     known = {option.dest: option.variable for option in args.table if option.variable}
     for name in args.unknown_variables:
-        close = closest(name.removeprefix(PREFIX), known)
+        close = closest(name.removeprefix(_PREFIX), known)
         # What is like none of ours is somebody's own business.
         if close is not None:
             yield f"variable {name} is not known and has no effect; did you mean {known[close]}?"
@@ -70,7 +68,7 @@ def _behind_the_script(args: Arguments) -> list[str]:
             break
         dest = ours.get(word.partition("=")[0].replace("_", "-"))
         # Who has written it in front of the script as well knows which of the two is whose.
-        if dest is not None and args.sources[dest] != COMMAND_LINE:
+        if dest is not None and not args.is_on_command_line(dest):
             found.append(word)
     return found
 
@@ -88,7 +86,7 @@ def _pointless(args: Arguments, traits: BackendTraits) -> Iterator[str]:
         if not is_used and (ignored := given("--master-addr", "--master-port")):
             yield (
                 f"rendezvous backend {args.rdzv_backend!r} does not use {ignored}; only "
-                f"{defaults.RENDEZVOUS!r} does"
+                "'static' does"
             )
     if args.run_path and args.no_python:
         yield "--no-python has no effect with --run-path, which runs the script with python"
