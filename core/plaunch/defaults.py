@@ -39,9 +39,7 @@ FUNCTION_COMMAND = "plaunch_functions.spawned:spawn_command"
 # time; and the plugin with options of event handlers.
 EVENTS = "plaunch_events:find_events"
 EVENT_OPTIONS = "events"
-# The plugin whose extension looks at launches that have failed, if they leave a folder with their
-# files and none of its options is given; and what makes events of what an agent has told.
-AFTER_FAILURE = "failure_bundle"
+# Makes events of what an agent has told, for who asks for them now and then.
 LATE_EVENTS = "plaunch_events:LateEvents"
 # The plugin with options that looks at workers which take long to end, shortly before SIGKILL,
 # unless it is blocked; and what does that.

@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from plaunch.config import LaunchConfig
     from plaunch.events import Event
     from plaunch.health import HealthChecks
-    from plaunch.plugin.context import PluginContext
     from plaunch.plugin.extensions import Extending
     from plaunch.process.binding import Binder
     from plaunch.process.starting import Starter
@@ -163,8 +162,6 @@ class _Launch:
         self._restart_policy: LaunchRestartPolicy | None = None
         self._result: RunResult | None = None
         self._told = Told()
-        self._looks_back = False  # whether somebody asks for that after a failure
-        self._has_started = False  # whether there were workers
         self._slow_stops: Notify | None = None
         self._health_checks: HealthChecks | None = None
 
@@ -199,23 +196,6 @@ class _Launch:
         self._starter = manager.worker_starter(context, self._has_stop)
         if create_events is None and any(item.takes_events for item in self._extending):
             create_events = components.find_events(config, manager, is_wanted=True)
-        self._looks_back = defaults.AFTER_FAILURE not in asked
-        try:
-            return self._run_followed(create_events, context, bounded_specs, policy)
-        except SignalException:
-            raise
-        except Exception:
-            self._look_back(context, logs_specs)
-            raise
-
-    def _run_followed(
-        self,
-        create_events: Callable[..., LaunchEvents] | None,
-        context: PluginContext,
-        bounded_specs: LogsSpecs,
-        policy: SignalPolicy,
-    ) -> dict[int, Any]:
-        config = self._config
         with ending(self._extending, self._told):
             if create_events is None:
                 return self._run_agent(bounded_specs, policy)
@@ -227,19 +207,6 @@ class _Launch:
             )
             with self._events.of_launch():
                 return self._run_agent(bounded_specs, policy)
-
-    def _look_back(self, context: PluginContext, logs_specs: LogsSpecs) -> None:
-        """Have a failure looked at that leaves files, unless that was asked for or refused."""
-        if not self._looks_back or self._agent is None or not self._has_started:
-            return
-        from plaunch import aftermath  # noqa: PLC0415 - failures only
-
-        if aftermath.keeps_files(logs_specs):
-            agent = self._agent
-            control = AgentControl(
-                agent, defaults.AFTER_FAILURE, agent.snapshot, late_events=self._late_events()
-            )
-            aftermath.look_back(context, self._manager, control, self._result)
 
     def _late_events(self) -> Callable[[], Callable[[], list[Event]]]:
         return components.late_events(self._config, self._name, self._told)
@@ -355,7 +322,6 @@ class _Launch:
         self._told.add(notification)
         events = self._events
         if isinstance(notification, WorkersStarted):
-            self._has_started = True
             if events is not None:
                 events.release()
             for item in self._extending:

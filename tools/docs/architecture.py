@@ -27,7 +27,6 @@ ROOMS = {
     "cli": ("the command line", "and its options"),
     "launch": ("puts a launch together",),
     "components": ("what settings are", "made into"),
-    "aftermath": ("has a failed launch", "looked at"),
     "config": ("the settings of a launch",),
     "testing": ("fakes, for tests",),
     "plugin": ("finds, loads and", "calls plugins"),

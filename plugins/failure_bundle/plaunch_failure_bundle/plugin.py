@@ -1,4 +1,4 @@
-"""The plugin behind `--failure-bundle` and `--failure-bundles`."""
+"""The plugin behind `--failure-bundle` and `--failure-bundles`; it is in every launch."""
 
 from __future__ import annotations
 
@@ -8,26 +8,71 @@ from typing import TYPE_CHECKING
 from plaunch.errors import UsageError
 from plaunch.plugin import hookimpl
 
-from plaunch_failure_bundle.extension import FailureBundles
-
 if TYPE_CHECKING:
+    from plaunch.agent import Control, Extension, RunResult
+    from plaunch.events import Event
     from plaunch.plugin import PluginContext
 
 _MAX_PATH = 3000  # bytes; the system takes 4096
 
 
 @hookimpl
-def plaunch_extensions(context: PluginContext) -> list[FailureBundles]:
+def plaunch_extensions(context: PluginContext) -> list[Extension]:
     """Look after the failures of the launch.
 
     Raises:
         UsageError: no file could be written to the folder that is named.
     """
-    # It may be loaded by its name, with no option given.
-    which = context.options.get("failure_bundles", "none")
+    if not context.options:
+        return [AfterFailure(context)]
+    which = context.options["failure_bundles"]
     if which == "none":
         return []
+    from plaunch_failure_bundle.extension import FailureBundles  # noqa: PLC0415 - if asked for
+
     return [FailureBundles(context, read_folder(context.options["failure_bundle"]), which)]
+
+
+def keeps_files(logs_specs: object) -> bool:
+    """Whether a launch that has ended leaves a folder with files of this logs spec, or None."""
+    root = getattr(logs_specs, "root_log_dir", None)
+    return bool(root) and root != getattr(logs_specs, "temporary_dir", None)
+
+
+class AfterFailure:
+    """Looks at a launch only once it has failed, from what it has kept of its events.
+
+    Args:
+        context: the launch.
+    """
+
+    takes_events = False
+
+    def __init__(self, context: PluginContext) -> None:
+        self._context = context
+        self._control: Control
+
+    def start(self, control: Control) -> None:
+        """Know whom to ask."""
+        self._control = control
+
+    def handle(self, event: Event) -> None:
+        """Take no event."""
+
+    def stop(self, result: RunResult | None) -> None:
+        """Begin a bundle, if the launch has failed while there were workers, and left files."""
+        is_wanted = result is None or result.is_failed()
+        if not is_wanted or not keeps_files(self._context.settings.get("logs_specs")):
+            return
+        events = self._control.take_events()
+        if all(event.name != "plaunch.workers.started" for event in events):
+            return
+        from plaunch_failure_bundle.extension import FailureBundles  # noqa: PLC0415 - failures
+
+        bundles = FailureBundles(self._context, "", "last")
+        for event in events:
+            bundles.handle(event)
+        bundles.stop(result)
 
 
 def read_folder(given: object) -> str:
