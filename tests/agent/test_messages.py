@@ -52,7 +52,7 @@ def test_a_success_that_a_signal_ends_says_so_and_one_that_the_job_ends_does_not
     ],
 )
 def test_a_restart_names_the_first_failure_and_the_budget(result, text):
-    assert say(Again.RESTART, result) == f"{text}; all workers are restarted (restart 2 of 3)"
+    assert say(Again.RESTART, result) == f"{text}; restart 2 of 3"
 
 
 def formed(attempt, reason):

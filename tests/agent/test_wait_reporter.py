@@ -69,7 +69,7 @@ def test_a_live_line_is_replaced_every_second_and_taken_away(clock, caplog):
     made = waiting(clock, show=shown.append)
     assert said(made, clock, 6.0) == [3.0, 4.0, 5.0, 6.0]
     made.end()
-    assert [text.partition(", for ")[2][:3] for text in shown] == ["3 s", "4 s", "5 s", "6 s", ""]
+    assert [text[-22:-16] for text in shown] == [" (3 s;", " (4 s;", " (5 s;", " (6 s;", ""]
     assert shown[-1] == ""
     assert caplog.messages == []
 

@@ -219,7 +219,7 @@ def test_a_host_that_is_killed_ends_the_round_and_the_next_one_has_another(faked
     assert process.returncode == 0, err
     assert re.search(
         r"the workers' store at 127\.0\.0\.1:\d+ was lost: its process has ended \(pid \d+, killed "
-        r"by SIGKILL \(signal 9\)\); all workers are restarted \(restart 1 of 1\)",
+        r"by SIGKILL \(signal 9\)\); restart 1 of 1",
         err,
     ), err
     assert len(set(host_of(err))) == 2

@@ -56,15 +56,14 @@ def test_all_of_it():
     stopped = {0: -15, 1: -15, 2: -9}
     why = "all restarts are used (--max-restarts=1)"
     told = message(failures, earlier=earlier, stopped=stopped, no_restart=why)[1]
-    told = [re.sub(r"\d\d\d\d-\S+ \S+ \S+$|\d\d:\d\d:\S+:", "TIME", line) for line in told]
+    told = [re.sub(r"\d\d\d\d-\S+ \d\d:\d\d:\d\d \S+$", "TIME", line) for line in told]
     assert told == [
         f"  No restart: {why}",
         "  last lines of its stderr:",
         *(f"    {line}" for line in STDERR),
         "  process: t.py, local rank 1, pid 4242, exit code 1, TIME",
         "  log file: /logs/5/stderr.log",
-        "  Other failures (1):",
-        "    rank 6 (local rank 0) on node-b, pid 4242, at TIME exit code 3",
+        "  also failed: rank 6 on node-b: exit code 3",
         "  stopped because of it: ranks 0-1 (SIGTERM), rank 2 (SIGKILL)",
         "  attempt 0: rank 1, exit code 7, after 3 s",
     ]
@@ -144,8 +143,32 @@ def test_of_many_attempts_the_last_ones_are_told():
 
 def test_failures_that_are_only_counted_are_told():
     lines = message({5: make()}, counted={"ranks 40-99 (exit code 1)": 60})[1]
-    assert "  Other failures (60):" in lines
-    assert "    and 60 more: ranks 40-99 (exit code 1)" in lines
+    assert "  also failed: 60 more: ranks 40-99 (exit code 1)" in lines
+
+
+def test_workers_that_failed_alike_are_told_together():
+    same, crash = {"last_lines": STDERR}, {"exitcode": -11}
+    failures = {rank: make(**same if rank < 4 else crash) for rank in range(6)}
+    failures[6] = launcher("its disk is full")
+    for rank, failure in failures.items():
+        failure.timestamp = 100.0 + rank
+    lines = message(failures)[1]
+    assert [line for line in lines if "also" in line] == [
+        "  also failed: ranks 1-3 on node-b: the same",
+        "  also failed: ranks 4-5 on node-b: killed by SIGSEGV (signal 11)",
+        "  also failed: rank 6 on node-b: exit code 113: its disk is full",
+    ]
+
+
+def test_of_very_many_failures_the_last_are_only_counted():
+    failures = {rank: make(rank + 1) for rank in range(60)}
+    for rank, failure in failures.items():
+        failure.timestamp = 100.0 + rank
+    lines = [line for line in message(failures)[1] if "also" in line]
+    assert lines[-2:] == [
+        "  also failed: rank 16 on node-b: exit code 17",
+        "  also failed: 43 more: ranks 17-59",
+    ]
 
 
 def test_the_text_of_the_exception_stays_whole():

@@ -302,6 +302,8 @@ def _hear_notice(
 
 
 def _describe(change: MembershipChange) -> str:
+    if change.kind is ChangeKind.FAILED and change.reason:
+        return change.reason  # which names the worker and its host
     with_name, without = _WORDS[change.kind]
     text = with_name.format(change.node) if change.node else without
     return f"{text}: {change.reason}" if change.reason else text

@@ -56,8 +56,9 @@ def describe_turn(
 
 def _describe_restart(state: State, decision: str) -> str:
     why = decision or f"restart {state.attempt + 1} of {state.max_restarts}"
-    when = f" {state.pause:g} s after they have stopped" if state.pause else ""
-    return f"all workers are restarted{when} ({why})"
+    if not why.startswith("restart"):
+        why = f"restart ({why})"
+    return f"{why}, {state.pause:g} s after all workers have stopped" if state.pause else why
 
 
 def format_delay(seconds: float, now: float) -> str:

@@ -6,6 +6,7 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
+from plaunch.durations import format_duration
 from plaunch.errors import RendezvousTimeoutError
 from plaunch.rendezvous.api import RendezvousHandler
 
@@ -81,16 +82,14 @@ class WaitReporter:
             )
         if now < self._speak_at:
             return None
-        since = time.strftime("%H:%M:%S", time.localtime(self._since_time))
-        text = (
-            f"waiting for {describe_wait(handler)} (since {since}, for {now - self._since:.0f} s; "
-            "Ctrl-C ends it)"
-        )
+        waited = format_duration(round(now - self._since), " ")
+        text = f"waiting for {describe_wait(handler)}"
         if self._show is not None:
-            self._show(text)
+            self._show(f"{text} ({waited}; Ctrl-C ends it)")
             self._speak_at = now + _LIVE_INTERVAL
             return None
-        logger.info("%s", text)
+        since = time.strftime("%H:%M:%S", time.localtime(self._since_time))
+        logger.info("%s (since %s, for %s; Ctrl-C ends it)", text, since, waited)
         self._silence = min(2 * self._silence, _MOST_SILENCE)
         self._speak_at = now + self._silence
         return None

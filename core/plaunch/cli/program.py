@@ -131,11 +131,13 @@ def _launch(invocation: Invocation) -> dict[int, Any]:
         manager = invocation.create_manager()
         config, taken = invocation.configure(manager)
 
+        from plaunch._version import __version__  # noqa: PLC0415 - loaded by now
         from plaunch.launch import launch_agent  # noqa: PLC0415 - after usage errors
     finally:
         if collects:
             gc.enable()
     FORM.run_id = config.run_id
+    _log().debug("version %s, Python %s (%s)", __version__, sys.version.split()[0], sys.executable)
     STDOUT.hand_over()
     show = STDERR.show if STDERR.can_show() and not FORM.is_json else None
     with _introducing(invocation.parsed(), config, taken), invocation.blaming():
@@ -159,22 +161,20 @@ def _introducing(
 
 
 def _introduction(args: Arguments, config: LaunchConfig, taken: str) -> str:
-    """One line on what is started, how nodes meet, with what, and what was `taken` from where."""
-    from plaunch._version import __version__  # noqa: PLC0415 - loaded by now
-
+    """One short line on what is started, how nodes meet, and what was `taken` from where."""
     low, high = config.min_nodes, config.max_nodes
     nodes = f"{low} to {high} nodes" if low < high else f"{high} {'node' if high == 1 else 'nodes'}"
     workers = f"{config.nproc_per_node} {'worker' if config.nproc_per_node == 1 else 'workers'}"
-    endpoint = f" at {config.rdzv_endpoint}" if config.rdzv_endpoint else ""
+    if high > 1:
+        endpoint = f" at {config.rdzv_endpoint}" if config.rdzv_endpoint else ""
+        workers, nodes = f"{workers} here", f"{nodes}, {config.rdzv_backend}{endpoint}"
     parts = [
-        f"run id {config.run_id}: {workers} here, {nodes}, backend {config.rdzv_backend}{endpoint}",
-        f"version {__version__}, Python {'.'.join(map(str, sys.version_info[:3]))} "
-        f"({sys.executable})",
+        f"run id {config.run_id}: {workers}, {nodes}",
         *(f"settings from {file}" for file in args.settings_files),
         taken,
     ]
     if "OMP_NUM_THREADS" in config.worker_env:
-        parts.append("OMP_NUM_THREADS is 1, because it is not set")
+        parts.append("sets OMP_NUM_THREADS=1")
     return "; ".join(filter(None, parts))
 
 

@@ -181,7 +181,6 @@ def _detail(failure: ProcessFailure, *, in_full: bool) -> dict[str, object]:
         "lifetime": failure.lifetime,
         "hung": failure.hung,
         "has_reply": failure.has_reply,
-        "error_file": failure.error_file,
         "message": _end_of(failure.text, limit),
         "traits": _traits(failure.error_file_data.get("errorTraits")) if failure.has_reply else {},
     }
@@ -214,9 +213,6 @@ def _rebuild(rank: int, told: JobFailure) -> ProcessFailure:
         f"{failure.host}:{_word(path, _MAX_PATH)}"
         for path in _lines(detail, "log_files")[:MAX_LINES]
     ]
-    path = _word(_text(detail, "error_file"), _MAX_PATH)
-    if path and path != failure.error_file:  # which says that there is none
-        failure.error_file = f"{failure.host}:{path}"
     message = _end_of(_text(detail, "message"), MAX_TEXT_BYTES)
     traceback = _end_of(_text(detail, "traceback"), MAX_TEXT_BYTES)
     if detail.get("has_reply") is True and message:

@@ -12,15 +12,15 @@ from plaunch.restarts import failure_of
 from plaunch_events import describe_seconds
 
 from plaunch_report.failure_report import (
-    DATE,
     NO_FILE,
     clean,
+    describe_ranks,
     describe_stopped,
     describe_time,
     explain,
     explain_launcher,
     hints,
-    other_failures,
+    summarize,
 )
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from plaunch.process import ChildFailedError, EarlierAttempt, ProcessFailure
 
 MAX_EARLIER = 10
+MAX_OTHERS = 16
+_DATE = "%Y-%m-%d %H:%M:%S %z"
 
 
 def format_for_console(error: ChildFailedError) -> str:
@@ -51,7 +53,7 @@ def _details(error: ChildFailedError) -> Iterator[str]:
         yield f"  No restart: {clean(error.no_restart)}"
     yield from _explain(rank, root)
     where = "launcher" if rank < 0 else f"local rank {root.local_rank}"
-    when = describe_time(root.timestamp, DATE)
+    when = describe_time(root.timestamp, _DATE)
     ended = root.describe_exit()
     yield f"  process: {clean(error.name)}, {where}, pid {root.pid}, {ended}, {when}"
     for text in hints(root):
@@ -60,9 +62,7 @@ def _details(error: ChildFailedError) -> Iterator[str]:
         yield f"  log file: {clean(path)}"
     if root.error_file != NO_FILE:
         yield f"  error file: {clean(root.error_file)}"
-    others = [other for other in error.failures if other != rank]
-    if others or error.counted:
-        yield from (f"  {line}" for line in other_failures(others, error.failures, error.counted))
+    yield from _tell_others(error)
     if error.stopped:
         yield f"  stopped because of it: {describe_stopped(error.stopped)}"
     yield from _tell_earlier(error.earlier)
@@ -86,6 +86,28 @@ def _is_shown(root: ProcessFailure) -> bool:
     # A worker that reports its exception usually has it end its program, too, with a traceback.
     text = (root.traceback or root.text).rstrip().splitlines()
     return bool(text) and any(clean(line).endswith(clean(text[-1])) for line in root.last_lines)
+
+
+def _tell_others(error: ChildFailedError) -> Iterator[str]:
+    """One line for those that failed on one host in the same way, of which there may be many."""
+    first, root = error.get_first_failure()
+    alike: dict[tuple[str, str, str], list[int]] = {}
+    for rank, failure in sorted(error.failures.items(), key=lambda item: item[1].timestamp):
+        if rank != first:
+            who = "" if rank >= 0 else "the launcher"
+            alike.setdefault((who, failure.host, _how(rank, failure)), []).append(rank)
+    for (who, host, how), ranks in [*alike.items()][:MAX_OTHERS]:
+        what = "the same" if how == _how(first, root) else how
+        yield f"  also failed: {who or describe_ranks(ranks)} on {clean(host)}: {what}"
+    if rest := [rank for ranks in [*alike.values()][MAX_OTHERS:] for rank in ranks]:
+        yield f"  also failed: {len(rest)} more: {describe_ranks(rest)}"
+    for words, count in error.counted.items():
+        yield f"  also failed: {count} more: {clean(words)}"
+
+
+def _how(rank: int, failure: ProcessFailure) -> str:
+    summary, ended = summarize(failure), failure.describe_exit()
+    return summary if rank < 0 else f"{ended}: {summary}" if summary else ended
 
 
 def _tell_earlier(earlier: Sequence[EarlierAttempt]) -> Iterator[str]:

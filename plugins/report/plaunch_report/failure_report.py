@@ -70,7 +70,7 @@ def format_report(
         parts.insert(0, [f"No restart: {clean(no_restart)}"])
     others = [rank for rank in failures if rank != first]
     if others or counted:
-        parts.append(other_failures(others, failures, counted or {}))
+        parts.append(_other_failures(others, failures, counted or {}))
     if stopped:
         parts.append([f"Stopped by plaunch: {describe_stopped(stopped)}"])
     width = min(len(title), 80)
@@ -157,7 +157,7 @@ def _is_on_full_disk(path: str) -> bool:
     return status.f_bavail == 0 and status.f_blocks > 0
 
 
-def other_failures(
+def _other_failures(
     ranks: Sequence[int], failures: Mapping[int, ProcessFailure], counted: Mapping[str, int]
 ) -> list[str]:
     """One line for each of these ranks, and each group of those that are only counted."""
@@ -165,7 +165,7 @@ def other_failures(
     by_time = sorted(ranks, key=lambda rank: failures[rank].timestamp)
     for rank in by_time[:MAX_OTHER_FAILURES]:
         failure = failures[rank]
-        summary = _summary(failure)
+        summary = summarize(failure)
         if rank < 0:
             lines.append(
                 f"  the launcher on {clean(failure.host)}, pid {failure.pid},"
@@ -179,7 +179,7 @@ def other_failures(
         )
     rest = by_time[MAX_OTHER_FAILURES:]
     if rest:
-        lines.append(f"  and {len(rest)} more: {_ranks(rest)}")
+        lines.append(f"  and {len(rest)} more: {describe_ranks(rest)}")
     lines += [f"  and {count} more: {clean(words)}" for words, count in counted.items()]
     return lines
 
@@ -190,7 +190,7 @@ def describe_stopped(stopped: Mapping[int, int]) -> str:
     for rank, exitcode in sorted(stopped.items()):
         groups.setdefault(exitcode, []).append(rank)
     return ", ".join(
-        f"{_ranks(ranks)} ({_short_exit(exitcode)})" for exitcode, ranks in groups.items()
+        f"{describe_ranks(ranks)} ({_short_exit(exitcode)})" for exitcode, ranks in groups.items()
     )
 
 
@@ -199,11 +199,12 @@ def _short_exit(exitcode: int) -> str:
     return words.removeprefix("killed by ").partition(" (signal")[0] if exitcode < 0 else words
 
 
-def _ranks(ranks: Sequence[int]) -> str:
+def describe_ranks(ranks: Sequence[int]) -> str:
+    """`rank 3`, or `ranks 0-2,5`."""
     return f"{'rank' if len(ranks) == 1 else 'ranks'} {format_ranks(ranks)}"
 
 
-def _summary(failure: ProcessFailure) -> str:
+def summarize(failure: ProcessFailure) -> str:
     """One line about the cause: the exception, else the last thing that was written to stderr."""
     text = failure.text if failure.has_reply else ""
     lines = [clean(line).strip() for line in text.splitlines() or reversed(failure.last_lines)]
