@@ -81,7 +81,7 @@ def test_a_script_that_fails(plaunch, asked):
     ((name, path),) = find(plaunch.folder).items()
     assert name == "failure-0.zip"
     assert path.parent.parent == plaunch.folder / "logs"
-    assert told(done) == [f"plaunch: failure bundle: {path} (plaunch-report makes a page of it)"]
+    assert told(done) == [f"plaunch: failure bundle: {path} (for plaunch-report)"]
     files = read(path)
     kinds = {"report.txt", "events.jsonl", "versions.txt", "contents.txt"}
     logs = {f"logs/rank-{rank}-{of}.log" for rank in (0, 1) for of in ("stdout", "stderr")}

@@ -65,7 +65,7 @@ def write_bundle(failed: FailedAttempt, context: PluginContext, folder: str) -> 
         )
     else:
         # As the report, which it belongs to, at any level that people choose.
-        logger.warning("failure bundle: %s (plaunch-report makes a page of it)", call.result)
+        logger.warning("failure bundle: %s (for plaunch-report)", call.result)
 
 
 def _write(failed: FailedAttempt, context: PluginContext, folder: str, began: float) -> str:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 MAX_EARLIER = 10
 MAX_OTHERS = 16
-_DATE = "%Y-%m-%d %H:%M:%S %z"
+_DATE = "%Y-%m-%d %H:%M:%S"
 
 
 def format_for_console(error: ChildFailedError) -> str:
