@@ -96,6 +96,7 @@ def launch_agent(
     plugins: Sequence[object] = (),
     manager: PluginManager | None = None,
     show: Callable[[str], None] | None = None,
+    started: Callable[[], None] | None = None,
 ) -> dict[int, Any]:
     """Run `entrypoint` with `args` in the workers of this node and wait for the end.
 
@@ -109,6 +110,7 @@ def launch_agent(
         manager: a plugin manager to use instead of a fresh one; `plugins` is then not allowed.
         show: shows what the launch waits for, in the place of what it showed before; an empty text
             takes that away. By default it is logged from time to time.
+        started: is called whenever workers have been started.
 
     Returns:
         The return value of each worker of this node by global rank; None for programs.
@@ -128,7 +130,7 @@ def launch_agent(
         manager = PluginManager.create(plugins)
     if not config.run_id:
         config.run_id = make_run_id()
-    return _Launch(config, entrypoint, args, manager, show, health_check_server).run()
+    return _Launch(config, entrypoint, args, manager, show, started, health_check_server).run()
 
 
 class _Launch:
@@ -141,9 +143,11 @@ class _Launch:
         args: list[Any],
         manager: PluginManager,
         show: Callable[[str], None] | None,
+        started: Callable[[], None] | None,
         health_check_server: HealthCheckServer | None,
     ) -> None:
         self._health_check_server = health_check_server
+        self._started = started
         self._waiting = WaitReporter(config.start_timeout, show=show)
         self._config = config
         self._manager = manager
@@ -326,6 +330,8 @@ class _Launch:
                 events.release()
             for item in self._extending:
                 item.release()
+            if self._started is not None:
+                self._started()
         self._manager.notify(notification)
         if events is not None:
             events(notification)

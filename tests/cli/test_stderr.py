@@ -160,8 +160,9 @@ def test_without_threads_messages_are_written_all_the_same(pipe, stderr, monkeyp
 def test_what_is_held_is_not_written_if_all_goes_well_at_once(pipe, stderr):
     threads = threading.active_count()
     stderr = stderr()
-    with stderr.holding("held\n", BOUND):
-        pass
+    with stderr.holding("held\n", BOUND) as keep_time:
+        assert threading.active_count() == threads
+        keep_time()
     assert threading.active_count() == threads
     stderr.write("after\n")
     assert pipe.read(6) == b"after\n"
@@ -177,8 +178,15 @@ def test_what_is_held_comes_before_the_first_message(pipe, stderr):
 
 
 def test_what_is_held_is_written_when_the_time_is_over(pipe, stderr):
-    with stderr().holding("held\n", 0):
+    with stderr().holding("held\n", 0) as keep_time:
+        keep_time()
         assert pipe.read(5) == b"held\n"
+
+
+def test_what_is_held_is_written_at_the_end_if_that_comes_late(pipe, stderr):
+    with stderr().holding("held\n", 0):
+        pass
+    assert pipe.read(5) == b"held\n"
 
 
 def test_what_is_held_is_written_if_something_goes_wrong(pipe, stderr):
@@ -193,7 +201,8 @@ def test_without_threads_nothing_is_held(pipe, stderr, monkeypatch):
     stderr = stderr()
     refuse = raising(RuntimeError("can't start new thread"))
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    with stderr.holding("held\n", BOUND):
+    with stderr.holding("held\n", BOUND) as keep_time:
+        keep_time()
         assert os.read(pipe.reader, 100) == b"held\n"
 
 

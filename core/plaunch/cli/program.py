@@ -140,14 +140,20 @@ def _launch(invocation: Invocation) -> dict[int, Any]:
     _log().debug("version %s, Python %s (%s)", __version__, sys.version.split()[0], sys.executable)
     STDOUT.hand_over()
     show = STDERR.show if STDERR.can_show() and not FORM.is_json else None
-    with _introducing(invocation.parsed(), config, taken), invocation.blaming():
-        return launch_agent(config, entrypoint, arguments, manager=manager, show=show)
+    with _introducing(invocation.parsed(), config, taken) as started, invocation.blaming():
+        return launch_agent(
+            config, entrypoint, arguments, manager=manager, show=show, started=started
+        )
 
 
 def _introducing(
     args: Arguments, config: LaunchConfig, taken: str
-) -> contextlib.AbstractContextManager[None]:
-    """Say what is launched, but nothing of a launch that succeeds at once."""
+) -> contextlib.AbstractContextManager[Callable[[], None] | None]:
+    """Say what is launched, but nothing of a launch that succeeds at once.
+
+    What is entered is called once workers have been started: up to then a second thread would make
+    a start slower, and something else is said of a launch that waits.
+    """
     import logging  # noqa: PLC0415 - loaded by now
 
     if not _log().isEnabledFor(logging.INFO):

@@ -12,11 +12,12 @@ import os
 import select
 import sys
 import threading
+import time
 from collections import deque
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 PATIENCE = 0.2  # seconds that a message is waited for; it is written later, then
 LAST_PATIENCE = 5.0  # seconds without progress, before the process ends
@@ -65,27 +66,33 @@ class Stderr:
         self._is_showing = True
 
     @contextlib.contextmanager
-    def holding(self, text: str, seconds: float) -> Iterator[None]:
+    def holding(self, text: str, seconds: float) -> Iterator[Callable[[], None]]:
         """Write `text` only if the block does not end well within so many seconds.
 
-        It is written after that time, before any other message in the block, or at its end if that
-        is an exception.
+        It is written before any other message in the block, or at its end if that is an exception,
+        or comes late. What is yielded starts a thread that writes it as soon as the time is over.
         """
         self._held = text
+        until = time.monotonic() + seconds
         is_over = threading.Event()
 
         def wait() -> None:
-            if not is_over.wait(seconds):
+            if not is_over.wait(until - time.monotonic()):
                 self.write("")
 
         thread = threading.Thread(target=wait, name="plaunch-hold", daemon=True)
+
+        def keep_time() -> None:
+            try:
+                if self._held and thread.ident is None:
+                    thread.start()
+            except RuntimeError:  # no more threads
+                self.write("")
+
         try:
-            thread.start()
-        except RuntimeError:  # no more threads
-            self.write("")
-        try:
-            yield
-            self._held = ""
+            yield keep_time
+            if time.monotonic() < until:
+                self._held = ""
         finally:
             is_over.set()
             if thread.ident is not None:
