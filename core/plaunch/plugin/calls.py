@@ -11,6 +11,7 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from plaunch.defaults import KEEP_SIGNALS, load_default
 from plaunch.errors import PluginError, SignalException
 from plaunch.process.failures.error_file import text_of_error
 from plaunch.threads import BoundedCall
@@ -57,10 +58,14 @@ def one_line(error: BaseException) -> str:
 
 
 def keeping_signals(who: str, doing: str) -> AbstractContextManager[None]:
-    """Run a third party's code; see `plaunch.plugin.dispositions`."""
-    from plaunch.plugin.dispositions import kept_dispositions  # noqa: PLC0415 - theirs only
+    """Run a third party's code; what it changes about signals is put back, and said.
 
-    return kept_dispositions(who, doing)
+    Args:
+        who: the plugin, for messages.
+        doing: what it does meanwhile, such as the name of a hook.
+    """
+    keep: Callable[[str, str], AbstractContextManager[None]] = load_default(KEEP_SIGNALS)
+    return keep(who, doing)
 
 
 @contextlib.contextmanager

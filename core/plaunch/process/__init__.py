@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         raise_descriptor_limit as raise_descriptor_limit,
     )
     from plaunch.process.kernel.details import read_environ as read_environ
+    from plaunch.process.kernel.details import read_masks as read_masks
     from plaunch.process.kernel.handle import ProcessHandle as ProcessHandle
     from plaunch.process.kernel.pidfd import open_pidfd as open_pidfd
     from plaunch.process.kernel.pidfd import wait_for_end as wait_for_end
@@ -69,7 +70,7 @@ __getattr__, __dir__, __all__ = attach(
         ".kernel.descriptor_limit": "raise_descriptor_limit",
         ".kernel.pidfd": "open_pidfd wait_for_end",
         ".kernel.processes": "Process read_process read_table",
-        ".kernel.details": "read_environ",
+        ".kernel.details": "read_environ read_masks",
         ".starting": "Starter",
         ".launcher_variables": "LAUNCHER_VARIABLE inheritable",
         ".stopping.reaping.job_tag": "JOBS_VARIABLE",

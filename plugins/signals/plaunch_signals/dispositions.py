@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, NamedTuple
 
-from plaunch.process.kernel.details import STATUS, read_masks
+from plaunch.process import read_masks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +36,7 @@ KEPT = (
     signal.SIGTTOU,
     signal.SIGXCPU,
 )
-_STATUS = STATUS
+_STATUS = "/proc/self/status"
 
 
 class Dispositions(NamedTuple):

@@ -9,8 +9,8 @@ import signal
 import threading
 
 import pytest
-from plaunch.plugin import dispositions
-from plaunch.plugin.dispositions import KEPT, Dispositions, kept_dispositions
+from plaunch_signals import dispositions
+from plaunch_signals.dispositions import KEPT, Dispositions, kept_dispositions
 
 LIBC = ctypes.CDLL(None)
 IGNORE = ctypes.c_void_p(1)
