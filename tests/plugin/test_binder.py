@@ -65,7 +65,7 @@ def binder_of(*plugins, **settings):
 
 
 def test_without_a_plugin_and_a_setting_nothing_is_bound_or_loaded():
-    plugins = plugin_manager(plugin("A", None))
+    plugins = plugin_manager(plugin("A", None), words=["no:control"])
     settings = {"numa_options": None, "devices": None, "virtual_local_rank": False}
     assert plugins.worker_binder(context_of(**settings)) is None
     assert [loaded.name for loaded in plugins.selected()] == ["A"]
@@ -75,7 +75,7 @@ def test_without_a_plugin_and_a_setting_nothing_is_bound_or_loaded():
     "settings", [{"numa_options": "node"}, {"devices": ["0"]}, {"virtual_local_rank": True}]
 )
 def test_plaunchs_own_answers_for_the_settings(settings):
-    plugins = plugin_manager(plugin("A", None))
+    plugins = plugin_manager(plugin("A", None), words=["no:control"])
     for _ in range(2):
         assert type(plugins.worker_binder(context_of(**settings))).__name__ == "DeviceBinder"
     assert [loaded.name for loaded in plugins.selected()] == ["A", "devices"]

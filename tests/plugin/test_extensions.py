@@ -47,7 +47,8 @@ def created(answer):
             raise answer
         return answer
 
-    return plugin_manager(plugin_of(plaunch_extensions=offer)).create_extensions(CONTEXT)
+    plugins = plugin_manager(plugin_of(plaunch_extensions=offer), words=["no:control"])
+    return plugins.create_extensions(CONTEXT)
 
 
 @pytest.mark.parametrize("answer", [None, [], ()])
@@ -174,6 +175,8 @@ def test_what_an_extension_can_do(caplog):
     assert "plugin 'acme': one line" in caplog.text
     with pytest.raises(ValueError, match="'dance' is not a valid RequestKind"):
         control.request("dance", "")
+    with pytest.raises(TypeError, match="a reason is a text, not None"):
+        control.request("stop", None)
 
 
 class Quiet(Extension):
@@ -212,6 +215,17 @@ def test_what_takes_no_events_and_hangs_does_not_hold_the_end(monkeypatch, gate,
     with ending([item], Told()):
         pass
     assert "an extension of P has not returned from stop within 0.1 s" in caplog.text
+
+
+def test_one_may_say_what_messages_call_it(caplog):
+    own = Quiet()
+    own.known_as = "the watch"
+    own.stop = raising(ValueError("no socket"))
+    item = Extending("P", own, is_ours=True)
+    assert item.who == "the watch"
+    item.start(None)
+    item.end()
+    assert "an extension of P failed in stop" in caplog.text  # whose fault it is
 
 
 def test_our_own_is_called_where_it_is_called(caplog):

@@ -168,7 +168,8 @@ def test_plaunch_extensions() -> None:
     manager = plugin_manager(
         plugin_of(
             plaunch_extensions=lambda context: [extension] if context.run_id == "job" else None
-        )
+        ),
+        words=["no:control"],
     )
     assert manager.create_extensions(PluginContext("other", "role", "host")) == []
     (item,) = manager.create_extensions(CONTEXT)

@@ -248,7 +248,7 @@ def test_a_hook_may_be_of_a_later_version_or_have_another_name_in_the_plugin() -
             return {"mine": lambda: 2}
 
     manager = plugin_manager(Modern())
-    assert len(manager.selected()) == 1
+    assert "Modern" in [plugin.name for plugin in manager.selected()]
     assert manager.get(DEVICE_COUNTS, "mine")() == 2
 
 

@@ -10,6 +10,7 @@ HEAVY = {
     "asyncio",
     "difflib",
     "email",
+    "http",
     "importlib.metadata",
     "importlib_metadata",
     "json",
@@ -27,7 +28,9 @@ manager.get(RENDEZVOUS, "static")
 manager.get(LOGS_SPECS, "default")
 manager.get(EVENT_HANDLERS, "null")
 manager.get(SIGNAL_POLICIES, "torchrun")
-assert len(manager.selected()) == 4
+from plaunch.plugin.context import PluginContext
+manager.create_extensions(PluginContext("job", "role", "host"))
+assert {p.name for p in manager.selected()} == {"control", "default", "null", "static", "torchrun"}
 """
 CASES = {
     "the kinds": ("import plaunch.plugin.registry", HEAVY | {"pluggy", "plaunch.agent"}),

@@ -81,7 +81,7 @@ def store_of(*plugins, words=(), **settings):
 
 
 def test_it_is_plaunchs_own_which_nobody_loads_before_it_is_opened():
-    plugins = plugin_manager(plugin("A", lambda context: None))
+    plugins = plugin_manager(plugin("A", lambda context: None), words=["no:control"])
     assert plugins.worker_store(context_of(worker_store="agent")) is open_default_store
     assert [loaded.name for loaded in plugins.selected()] == ["A"]
 

@@ -284,7 +284,7 @@ def test_slurm_is_only_offered_otherwise():
 
 
 def test_without_a_scheduler_no_plugin_is_loaded():
-    manager = plugin_manager()
+    manager = plugin_manager(words=["no:control"])
     assert fill_in(options(), manager, {}) == ""
     assert manager.selected() == []
 

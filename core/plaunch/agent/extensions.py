@@ -81,7 +81,8 @@ class Extension(Protocol):
     launch; what it raises later is logged with its plugin's name.
 
     One with an attribute `takes_events` that is False costs a launch less: `handle` is not called,
-    and no events are made for it before it asks its control for them.
+    and no events are made for it before it asks its control for them. An attribute `known_as` is
+    how messages call it where it asks for something or says something, instead of its plugin.
     """
 
     def start(self, control: Control) -> Any:

@@ -54,7 +54,8 @@ class Extending:
     """
 
     def __init__(self, who: str, extension: Extension, *, is_ours: bool = False) -> None:
-        self.who = who
+        self.who: str = getattr(extension, "known_as", who)  # where it asks or says something
+        self._plugin = who
         self.takes_events: bool = getattr(extension, "takes_events", True)
         self.result: RunResult | None = None  # of the agent, once there is one
         self._extension = extension
@@ -72,7 +73,7 @@ class Extending:
             self._extension.start(control)
         else:
             bounded_call(
-                f"an extension of {self.who}",
+                f"an extension of {self._plugin}",
                 "start",
                 partial(self._extension.start, control),
                 START_BOUND,
@@ -111,10 +112,10 @@ class Extending:
             return
         try:
             if self._is_ours:
-                with blaming(f"an extension of {self.who} failed in {method}"):
+                with blaming(f"an extension of {self._plugin} failed in {method}"):
                     function()
             else:
-                bounded_call(f"an extension of {self.who}", method, function, bound)
+                bounded_call(f"an extension of {self._plugin}", method, function, bound)
         except PluginError as error:
             logger.warning("%s", error)
 
@@ -187,7 +188,7 @@ class AgentControl:
 
     def request(self, kind: RequestKind | str, reason: str) -> None:
         """Ask the agent for something."""
-        self._agent.request(RequestKind(kind), reason, self._who)
+        self._agent.request(RequestKind(kind), _text(reason), self._who)
 
     def signal_workers(
         self,
@@ -196,11 +197,11 @@ class AgentControl:
         reason: str = "",
     ) -> None:
         """Send a signal to workers of this node."""
-        self._agent.signal_workers(signal.Signals(signum), ranks, reason)
+        self._agent.signal_workers(signal.Signals(signum), ranks, _text(reason))
 
     def report_hang(self, rank: int, text: str, *, is_final: bool = False) -> None:
         """End the round as one that has failed, because its workers do not go on."""
-        self._agent.report_hang(rank, text, is_final=is_final)
+        self._agent.report_hang(rank, _text(text), is_final=is_final)
 
     def take_events(self) -> list[Event]:
         """The events since the last call."""
@@ -237,6 +238,13 @@ class Told:
     def add(self, what: Notification | BaseException | None) -> None:
         """Keep one more."""
         self.all.append((next(self._numbers), time.time(), time.monotonic(), what))
+
+
+def _text(reason: object) -> str:
+    # What is wrong is said where it comes from, and not where the agent uses it.
+    if not isinstance(reason, str):
+        raise TypeError(f"a reason is a text, not {reason!r}")
+    return reason
 
 
 @contextlib.contextmanager

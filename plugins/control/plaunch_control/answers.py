@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 VERSION = 1
 _LONGEST_WAIT = 2.0  # seconds that a question for events may wait for one
 _MOST_REASON = 200  # characters
+_NO_TEXT = ValueError("the reason is no text")
 _ROOT = 0
 
 
@@ -175,10 +176,7 @@ class Service:
         return self._request(RequestKind.LEAVE, given)
 
     def _request(self, kind: RequestKind, given: Mapping[str, Any]) -> Answer:
-        reason = given.get("reason") or "asked for with plaunchctl"
-        if not isinstance(reason, str):
-            raise ValueError("the reason is no text")
-        reason = " ".join(reason.split())[:_MOST_REASON]
+        reason = _reason(given)
         now = self._control.snapshot()
         self._control.request(kind, reason)
         return Answer({"asked": kind.value, "reason": reason, **_loop(now), "nodes": _nodes(now)})
@@ -203,7 +201,20 @@ class Service:
         """How many nodes the job has, or is to have; None if that is not known."""
         self._history.update()
         told = self._status.describe(None, 0.0)
-        return told["group_world_size"] or told["max_nodes"]
+        nodes: int | None = told["group_world_size"] or told["max_nodes"]
+        return nodes
+
+
+def _reason(given: Mapping[str, Any]) -> str:
+    """Why something is asked for, in one line.
+
+    Raises:
+        ValueError: the reason is no text.
+    """
+    reason = given.get("reason") or ""
+    if not isinstance(reason, str):
+        raise _NO_TEXT
+    return " ".join(reason.split())[:_MOST_REASON] or "no reason is given"
 
 
 def _nodes(now: Snapshot) -> str:

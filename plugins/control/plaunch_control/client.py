@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -66,19 +67,7 @@ def ask(
         f"Content-Length: {len(body)}\r\n\r\n"
     )
     raw = _exchange(path, head.encode() + body, time.monotonic() + patience)
-    top, found, text = raw.partition(b"\r\n\r\n")
-    words = top.partition(b"\r\n")[0].split(None, 2)
-    try:
-        if not found or not words[0].startswith(b"HTTP/"):
-            raise ValueError
-        status, told = int(words[1]), json.loads(text)
-        if not isinstance(told, dict):
-            raise ValueError
-    except (IndexError, ValueError):
-        raise ClientError(
-            "what listens there does not answer as plaunch does; use the plaunchctl of the "
-            "launch's own environment"
-        ) from None
+    status, told = _read(raw)
     if status == 200:
         return told
     text_of_error = str(told.get("error", f"status {status}"))
@@ -94,8 +83,24 @@ def ask(
     raise RefusedError(text_of_error, status, told)
 
 
+def _read(answer: bytes) -> tuple[int, dict[str, Any]]:
+    head, _, text = answer.partition(b"\r\n\r\n")
+    words = head.split(None, 2)
+    told = None
+    if len(words) > 2 and words[0].startswith(b"HTTP/") and words[1].isdigit():
+        with contextlib.suppress(ValueError):
+            told = json.loads(text)
+    if not isinstance(told, dict):
+        raise ClientError(
+            "what listens there does not answer as plaunch does; use the plaunchctl of the "
+            "launch's own environment"
+        )
+    return int(words[1]), told
+
+
 def _exchange(path: str, request: bytes, until: float) -> bytes:
-    pieces, size = [], 0
+    pieces: list[bytes] = []
+    size = 0
     with socket.socket(socket.AF_UNIX) as asking:
         try:
             asking.settimeout(_left(until))

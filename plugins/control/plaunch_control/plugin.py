@@ -44,6 +44,7 @@ class ControlExtension:
     """
 
     takes_events = False
+    known_as = "plaunchctl"
 
     def __init__(self, context: PluginContext) -> None:
         self._context = context
