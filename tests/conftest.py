@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import sys
+import tempfile
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -18,12 +19,19 @@ settings.register_profile(
 settings.load_profile("plaunch")
 
 
-def pytest_configure():
+def pytest_configure(config):
     """Let the suite run the same whatever the caller's shell has set.
 
     Programs that tests start inherit how Python buffers, and which signals are ignored: Ctrl-C
     by processes of xdist and in the background of a script, SIGQUIT there too, SIGHUP by nohup.
+    The sockets of its launches are in a folder of their own, so that no user's plaunchctl shows
+    them. Its path is short, as those of sockets must be.
     """
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        folder = tempfile.TemporaryDirectory(prefix="pt", dir="/tmp")
+        config.add_cleanup(folder.cleanup)
+        os.environ["XDG_RUNTIME_DIR"] = folder.name
+        os.environ.pop("PLAUNCH_RUNTIME_DIR", None)
     os.environ.pop("PYTHONUNBUFFERED", None)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for signum in (signal.SIGHUP, signal.SIGQUIT):

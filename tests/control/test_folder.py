@@ -78,12 +78,8 @@ def test_what_is_no_folder(tmp_path, make):
 
 
 @pytest.fixture
-def environ(tmp_path_factory):
-    """A short folder: the paths of pytest leave no room for a name."""
-    import tempfile
-
-    with tempfile.TemporaryDirectory(prefix="pc", dir="/tmp") as folder:
-        yield {"PLAUNCH_RUNTIME_DIR": f"{folder}/run"}
+def environ(runtime_dir):
+    return {"PLAUNCH_RUNTIME_DIR": str(runtime_dir)}
 
 
 def test_two_launches_with_one_run_id(environ):
@@ -111,7 +107,7 @@ def test_a_launch_removes_what_dead_ones_have_left(environ):
     assert os.listdir(folder) == ["notes"]
 
 
-def test_without_a_folder_it_is_said_why(environ, monkeypatch):
+def test_without_a_folder_it_is_said_why(environ):
     path = os.path.dirname(environ["PLAUNCH_RUNTIME_DIR"])
     environ["PLAUNCH_RUNTIME_DIR"] = f"{path}/no/such"
     with pytest.raises(FolderError, match="No such file"):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from plaunch.plugin import PluginContext
 
 VERSION = 1
-_LONGEST_WAIT = 2.0  # seconds that a question for events may wait for one
+_LONGEST_WAIT = 2.0  # seconds that a question may wait for an event, or for the end
 _MOST_REASON = 200  # characters
 _NO_TEXT = ValueError("the reason is no text")
 _ROOT = 0
@@ -48,6 +48,7 @@ class Service:
             "/v1": {"GET": self._show_index},
             "/v1/status": {"GET": self._show_status},
             "/v1/events": {"GET": self._show_events},
+            "/v1/end": {"GET": self._show_end},
             "/v1/logs": {"GET": self._show_logs},
             "/v1/stacks": {"GET": self._show_stacks},
             "/v1/stop": {"POST": self._stop},
@@ -113,9 +114,7 @@ class Service:
         )
 
     def _show_events(self, given: Mapping[str, Any]) -> Answer:
-        after = _integer(given, "after", 0)
-        wait = min(max(_number(given, "wait", 0.0), 0.0), _LONGEST_WAIT)
-        chapter = self._history.read(after, wait)
+        chapter = self._history.read(_integer(given, "after", 0), _wait(given))
         events = [
             {
                 "name": event.name,
@@ -135,6 +134,12 @@ class Service:
                 "over": chapter.is_over,
             }
         )
+
+    def _show_end(self, given: Mapping[str, Any]) -> Answer:
+        last = self._history.read_last(_wait(given))
+        told = {} if last is None else last.metadata
+        keys = ("outcome", "exit_code", "reason")
+        return Answer({"over": last is not None, **{key: told.get(key) for key in keys}})
 
     def _show_logs(self, given: Mapping[str, Any]) -> Answer:
         del given
@@ -242,6 +247,10 @@ def _signal_of(name: object) -> signal.Signals:
     if text not in signal.Signals.__members__:
         raise ValueError(f"there is no signal {quote(name)}; one is SIGUSR1")
     return signal.Signals[text]
+
+
+def _wait(given: Mapping[str, Any]) -> float:
+    return min(max(_number(given, "wait", 0.0), 0.0), _LONGEST_WAIT)
 
 
 def _integer(given: Mapping[str, Any], key: str, default: int) -> int:

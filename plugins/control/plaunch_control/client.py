@@ -11,6 +11,7 @@ import time
 
 TYPE_CHECKING = False  # importing `typing` takes milliseconds
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
 PATIENCE = 2.0  # seconds for an answer
@@ -60,14 +61,71 @@ def ask(
     Raises:
         ClientError: it was not answered.
     """
-    method = "GET" if given is None else "POST"
-    body = b"" if given is None else json.dumps(given).encode()
-    head = (
-        f"{method} {page} HTTP/1.0\r\nHost: plaunch\r\nContent-Type: application/json\r\n"
-        f"Content-Length: {len(body)}\r\n\r\n"
-    )
-    raw = _exchange(path, head.encode() + body, time.monotonic() + patience)
-    status, told = _read(raw)
+    return Question(path, page, given, patience=patience).answer()
+
+
+class Question:
+    """One that is asked when it is made, and whose answer may be waited for later; see `ask`.
+
+    Raises:
+        ClientError: it could not be asked.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        page: str,
+        given: dict[str, Any] | None = None,
+        *,
+        patience: float = PATIENCE,
+    ) -> None:
+        self._until = time.monotonic() + patience
+        method = "GET" if given is None else "POST"
+        body = b"" if given is None else json.dumps(given).encode()
+        head = (
+            f"{method} {page} HTTP/1.0\r\nHost: plaunch\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n"
+        )
+        self._socket = socket.socket(socket.AF_UNIX)
+        try:
+            with _errors_told():
+                self._socket.settimeout(_left(self._until))
+                self._socket.connect(path)
+                self._socket.sendall(head.encode() + body)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Want no answer any more."""
+        self._socket.close()
+
+    def answer(self) -> dict[str, Any]:
+        """Wait for the answer.
+
+        Raises:
+            ClientError: there is none, or it is a refusal.
+        """
+        with self._socket, _errors_told():
+            raw = self._receive()
+        if not raw:
+            raise GoneError("it has ended")
+        return _check(*_read(raw))
+
+    def _receive(self) -> bytes:
+        pieces: list[bytes] = []
+        size = 0
+        while size <= _MOST_BYTES:
+            self._socket.settimeout(_left(self._until))
+            piece = self._socket.recv(1 << 16)
+            if not piece:
+                return b"".join(pieces)
+            pieces.append(piece)
+            size += len(piece)
+        raise ClientError("its answer has no end")
+
+
+def _check(status: int, told: dict[str, Any]) -> dict[str, Any]:
     if status == 200:
         return told
     text_of_error = str(told.get("error", f"status {status}"))
@@ -98,30 +156,18 @@ def _read(answer: bytes) -> tuple[int, dict[str, Any]]:
     return int(words[1]), told
 
 
-def _exchange(path: str, request: bytes, until: float) -> bytes:
-    pieces: list[bytes] = []
-    size = 0
-    with socket.socket(socket.AF_UNIX) as asking:
-        try:
-            asking.settimeout(_left(until))
-            asking.connect(path)
-            asking.sendall(request)
-            while size <= _MOST_BYTES:
-                asking.settimeout(_left(until))
-                piece = asking.recv(1 << 16)
-                if not piece:
-                    return b"".join(pieces)
-                pieces.append(piece)
-                size += len(piece)
-        except (TimeoutError, BlockingIOError):
-            raise SilentError("it does not answer") from None
-        except OSError as error:
-            if error.errno in (errno.ECONNREFUSED, errno.ENOENT, errno.ECONNRESET, errno.EPIPE):
-                raise GoneError("it has ended") from None
-            if error.errno in (errno.EACCES, errno.EPERM):
-                raise ForeignError("it belongs to another user") from None
-            raise ClientError(os.strerror(error.errno or 0)) from None
-    raise ClientError("its answer has no end")
+@contextlib.contextmanager
+def _errors_told() -> Iterator[None]:
+    try:
+        yield
+    except (TimeoutError, BlockingIOError):
+        raise SilentError("it does not answer") from None
+    except OSError as error:
+        if error.errno in (errno.ECONNREFUSED, errno.ENOENT, errno.ECONNRESET, errno.EPIPE):
+            raise GoneError("it has ended") from None
+        if error.errno in (errno.EACCES, errno.EPERM):
+            raise ForeignError("it belongs to another user") from None
+        raise ClientError(os.strerror(error.errno or 0)) from None
 
 
 def _left(until: float) -> float:

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 
-from plaunch_control.client import ClientError, GoneError, ask
+from plaunch_control.client import ClientError, GoneError, Question, SilentError, ask
 
 TYPE_CHECKING = False  # importing `typing` takes milliseconds
 if TYPE_CHECKING:
@@ -17,9 +17,8 @@ if TYPE_CHECKING:
 
     from plaunch_control.launches import Launch
 
-_LONG_POLL = 2.0  # seconds that a question for events waits at the launch
+_LONG_POLL = 2.0  # seconds that a question for events, or for the end, waits at the launch
 _PATIENCE = 5.0  # seconds for the answer to it
-_PAUSE = 0.2  # seconds between two looks at a log file
 _KEYS = ("run_id", "state", "round", "attempt", "ranks", "since", "command")
 
 
@@ -186,14 +185,20 @@ _COMMON = ("run_id", "host", "role", "agent_pid", "entry_point", "elapsed", "bac
 
 def _events(launch: Launch, *, follow: bool) -> Iterator[dict[str, Any]]:
     after = 0
+    told: dict[str, Any]
     while True:
         wait = _LONG_POLL if follow else 0
         try:
             told = ask(launch.path, _page("/v1/events", after=after, wait=wait), patience=_PATIENCE)
+        except SilentError:
+            if not follow:
+                raise
+            continue  # it is suspended, and may go on
         except GoneError:
-            if after:
-                return
-            raise
+            if not after:
+                raise
+            sys.stderr.write("plaunchctl: the launch has ended; its last events were not seen\n")
+            return
         if told["missed"]:
             sys.stderr.write(f"plaunchctl: {told['missed']} older events are not kept any more\n")
         yield from told["events"]
@@ -203,16 +208,33 @@ def _events(launch: Launch, *, follow: bool) -> Iterator[dict[str, Any]]:
 
 
 def wait(launch: Launch, options: argparse.Namespace) -> int:
-    """Wait for the end of a launch; its exit code."""
-    for event in _events(launch, follow=True):
-        if event["name"] == "plaunch.launcher.finished":
-            metadata = event["metadata"]
-            if options.json:
-                _print_json({key: metadata[key] for key in ("outcome", "exit_code", "reason")})
-            else:
-                print(f"{launch} has ended: {metadata['outcome']}, code {metadata['exit_code']}")
-            return int(metadata["exit_code"])
-    raise GoneError("it has ended")
+    """Wait for the end of a launch; its exit code.
+
+    Raises:
+        GoneError: it has ended, and did not say how; it was killed, perhaps.
+    """
+    # Two questions wait at any time: the end must not fall between an answer and the next one.
+    asked = [_ask_for_end(launch, _LONG_POLL / 2), _ask_for_end(launch, _LONG_POLL)]
+    while asked:
+        try:
+            told = asked.pop(0).answer()
+            if told["over"]:
+                break
+            asked.append(_ask_for_end(launch, _LONG_POLL))
+        except SilentError:
+            asked.append(_ask_for_end(launch, _LONG_POLL))  # it is suspended, and may go on
+        except GoneError:
+            if not asked:
+                raise
+    if options.json:
+        _print_json({key: told[key] for key in ("outcome", "exit_code", "reason")})
+    else:
+        print(f"{launch} has ended: {told['outcome']}, exit code {told['exit_code']}")
+    return int(told["exit_code"])
+
+
+def _ask_for_end(launch: Launch, wait: float) -> Question:
+    return Question(launch.path, _page("/v1/end", wait=wait), patience=_PATIENCE)
 
 
 def logs(launch: Launch, options: argparse.Namespace) -> int:
@@ -223,7 +245,7 @@ def logs(launch: Launch, options: argparse.Namespace) -> int:
     if options.json:
         _print_json(told)
         return 0
-    return show_logs(launch, told, options, _PAUSE)
+    return show_logs(launch, told, options)
 
 
 COMMANDS: dict[str, Callable[[Launch, argparse.Namespace], int]] = {

@@ -64,6 +64,13 @@ class History:
                 self._listener(event)
             self._changed.notify_all()
 
+    def read_last(self, patience: float = 0.0) -> Event | None:
+        """The last event of the launch; None if it has not come in `patience` seconds."""
+        with self._changed:
+            self.update()
+            self._wait_until(time.monotonic() + patience, lambda: self._is_over)
+            return self._events[-1] if self._is_over else None
+
     def read(self, after: int, patience: float = 0.0) -> Chapter:
         """The events from number `after` on, counted from 0, or the last so many if it is negative.
 
@@ -71,12 +78,14 @@ class History:
         """
         until = time.monotonic() + patience
         with self._changed:
-            while True:
-                self.update()
-                after = min(max(self._count + after, 0) if after < 0 else after, self._count)
-                if self._count > after or self._is_over or time.monotonic() >= until:
-                    break
-                self._changed.wait(_LOOK)
+            self.update()
+            after = min(max(self._count + after, 0) if after < 0 else after, self._count)
+            self._wait_until(until, lambda: self._count > after or self._is_over)
             first = self._count - len(self._events)
             events = list(self._events)[max(after - first, 0) :]
             return Chapter(events, self._count, max(first - after, 0), self._is_over)
+
+    def _wait_until(self, end: float, condition: Callable[[], bool]) -> None:
+        while not condition() and time.monotonic() < end:
+            self._changed.wait(_LOOK)
+            self.update()

@@ -80,10 +80,12 @@ class ControlExtension:
         del result
         if self._door is not None:
             self._door.remove()
-        if self._service is not None:
-            self._service.end()
-        if self._server is not None:
-            self._server.stop()
+        try:
+            if self._service is not None:
+                self._service.end()
+        finally:
+            if self._server is not None:
+                self._server.stop()
 
     def rest(self) -> None:
         """Have no thread until `release`, for the process to fork; requests wait meanwhile."""

@@ -1,0 +1,169 @@
+"""What the client makes of whoever listens at a socket, in bounded time."""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+import pytest
+from plaunch_control import client
+from plaunch_control.cli import main
+from plaunch_control.client import ClientError, GoneError, RefusedError, SilentError, ask
+from plaunch_control.launches import Launch, NoSuchJobError, choose
+
+from helpers.pretended_launches import LONG, PretendedLaunch
+
+
+@pytest.fixture
+def answering(runtime_dir):
+    """Starts somebody who listens, and answers a request with these bytes, or with none."""
+    runtime_dir.mkdir(0o700)
+    path = str(runtime_dir / "job.1.abcdef")
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    listener.listen()
+    threads = []
+
+    def answering(data):
+        def answer():
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(1 << 16)
+                connection.sendall(data)
+
+        if data is not None:
+            threads.append(threading.Thread(target=answer))
+            threads[0].start()
+        return path
+
+    yield answering
+    for thread in threads:
+        thread.join(LONG)
+    listener.close()
+
+
+def test_who_does_not_answer_is_not_waited_for(answering):
+    with pytest.raises(SilentError):
+        ask(answering(None), "/v1/status", patience=0.05)
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "said"),
+    [
+        (b"", GoneError, "it has ended"),
+        (b"\0\1\2", ClientError, "does not answer as plaunch does"),
+        (b"HTTP/1.0 200 OK\r\n\r\n", ClientError, "does not answer as plaunch does"),
+        (b"HTTP/1.0 200 OK\r\n\r\n[1]", ClientError, "does not answer as plaunch does"),
+        (b"HTTP/1.0 2x0 OK\r\n\r\n{}", ClientError, "does not answer as plaunch does"),
+        (b'HTTP/1.0 200 OK\r\n\r\n{"cut": ', ClientError, "does not answer as plaunch does"),
+        (b'HTTP/1.0 404 no\r\n\r\n{"versions": [2]}', RefusedError, "another version of plaunch"),
+        (b'HTTP/1.0 409 no\r\n\r\n{"error": "never"}', RefusedError, "^never$"),
+    ],
+)
+def test_what_is_no_answer(answering, data, error, said):
+    with pytest.raises(error, match=said):
+        ask(answering(data), "/v1/status", patience=LONG)
+
+
+def test_an_answer_without_end(answering, monkeypatch):
+    monkeypatch.setattr(client, "_MOST_BYTES", 1000)
+    with pytest.raises(ClientError, match="its answer has no end"):
+        ask(answering(b"x" * 2000), "/v1/status", patience=LONG)
+
+
+# --- which launch is meant ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def three(runtime_dir, monkeypatch):
+    """Launches of which one has a run id that the others begin with."""
+    launches = [PretendedLaunch(runtime_dir, monkeypatch, name) for name in ("a", "ab", "abc")]
+    for launch in launches:
+        launch.__enter__()
+    yield [
+        Launch(one.path, name, True, 70 + at)
+        for at, (one, name) in enumerate(zip(launches, ("a", "ab", "abc"), strict=True))
+    ]
+    for launch in launches:
+        launch.__exit__()
+
+
+def test_a_word_means_an_id_or_its_beginning_or_a_pid(three):
+    assert choose(three, "ab") is three[1]
+    assert choose(three, "abc") is three[2]
+    assert choose(three[1:], "abc") is three[2]
+    assert choose(three, "71") is three[1]
+    assert choose(three[:1], None) is three[0]
+    with pytest.raises(NoSuchJobError, match=r"'a' means several launches: ab \(pid 71\), abc"):
+        choose(three[1:], "a")
+    with pytest.raises(NoSuchJobError, match="there are several launches: a "):
+        choose(three, None)
+    with pytest.raises(
+        NoSuchJobError, match=r"no launch that 'x' means .*; there are a \(pid 70\)"
+    ):
+        choose(three, "x")
+    with pytest.raises(NoSuchJobError, match="there is no launch of this user on this host"):
+        choose([], None)
+
+
+def test_an_id_that_was_cut_is_found_by_the_whole(three):
+    cut = Launch(three[1].path, "ab", False, 71)
+    assert choose([cut], "abcdef") is cut
+    assert choose([cut], "a") is cut
+    with pytest.raises(NoSuchJobError):
+        choose([cut], "x")
+
+
+# --- the command line -----------------------------------------------------------------------------
+
+
+def test_without_launches(runtime_dir, monkeypatch, capsys):
+    monkeypatch.setenv("PLAUNCH_RUNTIME_DIR", str(runtime_dir))
+    assert main(["ps"]) == 0
+    assert main(["ps", "--json"]) == 0
+    assert main(["status"]) == 3
+    out, err = capsys.readouterr()
+    assert out == "no launch of this user is known on this host\n[]\n"
+    assert err == "plaunchctl: there is no launch of this user on this host\n"
+
+
+def test_a_folder_that_others_may_use_is_not_trusted(runtime_dir, monkeypatch, capsys):
+    monkeypatch.setenv("PLAUNCH_RUNTIME_DIR", str(runtime_dir))
+    runtime_dir.mkdir()
+    runtime_dir.chmod(0o777)
+    assert main(["ps"]) == 0
+    assert "has the mode 0777; only its owner may use it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [[], ["dance"], ["status", "--colour"], ["signal"]])
+def test_usage_errors(words, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(words)
+    assert "usage: plaunchctl" in capsys.readouterr().err
+
+
+def test_who_does_not_answer_is_told_in_one_line(answering, monkeypatch, capsys):
+    path = answering(None)
+    monkeypatch.setenv("PLAUNCH_RUNTIME_DIR", path.rpartition("/")[0])
+    monkeypatch.setattr(client, "_left", lambda until: 0.05)
+    assert main(["status", "job"]) == 4
+    assert main(["ps"]) == 0
+    out, err = capsys.readouterr()
+    assert err == (
+        "plaunchctl: job (pid 1) does not answer within 2 s: it is suspended, or starved of "
+        "processors\n"
+    )
+    assert "no answer" in out
+
+
+def test_events_that_are_gone_are_told(runtime_dir, monkeypatch, capsys):
+    from plaunch_control import history
+
+    monkeypatch.setattr(history.History.__init__, "__defaults__", (2,))
+    with PretendedLaunch(runtime_dir, monkeypatch) as launch:
+        for number in range(5):
+            launch.control.tell("worker.noise", number=number)
+        assert main(["events"]) == 0
+    out, err = capsys.readouterr()
+    assert [line.rpartition("number=")[2] for line in out.splitlines()] == ["3", "4"]
+    assert err == "plaunchctl: 3 older events are not kept any more\n"

@@ -1,0 +1,66 @@
+"""The lines of log files that grow, and that begin anew as `--log-rotate` has them."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from plaunch_control.logs import Log
+from plaunch_logs_default.rotating_file import RotatingFile
+
+
+@pytest.fixture
+def path(tmp_path):
+    return str(tmp_path / "stdout.log")
+
+
+def append(path, data):
+    with open(path, "ab") as file:
+        file.write(data)
+
+
+def test_lines_come_whole(path):
+    log = Log(0, path)
+    assert [*log.lines(is_last=False)] == []  # it is not there yet
+    append(path, b"one\nt")
+    assert [*log.lines(is_last=False)] == [b"one"]
+    append(path, b"wo\n\nthr")
+    assert [*log.lines(is_last=False)] == [b"two", b""]
+    assert [*log.lines(is_last=True)] == [b"thr"]
+
+
+@pytest.mark.parametrize("looks", [(), (3,), (5, 17), range(20)])
+def test_no_line_is_missed_or_doubled_when_files_rotate(path, looks):
+    """Whenever it looks, and also if several files were begun since it looked last."""
+    file = RotatingFile(path, 30, 5)
+    log, found, lines = Log(0, path), [], [b"line %02d" % number for number in range(20)]
+    for number, line in enumerate(lines):
+        file.write(line + b"\n")
+        if number in looks:
+            found += log.lines(is_last=False)
+    file.close()
+    found += log.lines(is_last=True)
+    kept = {os.path.basename(name) for name in os.listdir(os.path.dirname(path))}
+    assert "stdout.log.5" in kept
+    if looks:
+        assert found == lines
+    else:
+        assert found == lines[-len(found) :]  # the oldest files are gone
+        assert len(found) == 17
+
+
+def test_another_file_may_be_just_begun(path):
+    append(path, b"old\n")
+    log = Log(0, path)
+    assert [*log.lines(is_last=False)] == [b"old"]
+    append(path, b"er\n")
+    os.rename(path, f"{path}.1")
+    assert [*log.lines(is_last=False)] == [b"er"]
+    append(path, b"new\n")
+    assert [*log.lines(is_last=True)] == [b"new"]
+
+
+def test_nobody_waits_at_a_pipe(path):
+    os.mkfifo(path)
+    with pytest.raises(OSError, match="is no regular file"):
+        [*Log(0, path).lines(is_last=True)]

@@ -1,0 +1,328 @@
+"""What a launch answers, and to whom; over real sockets."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+from plaunch.agent import RequestKind
+from plaunch_control import answers
+from plaunch_control.client import ClientError, ForeignError, Question, RefusedError, ask
+from plaunch_control.folder import sockets
+from plaunch_control.requests import MOST_BODY
+
+from helpers.pretended_launches import LONG, PretendedLaunch
+from helpers.waiting import wait_until
+
+NOBODY = 65534
+
+
+@pytest.fixture
+def launch(runtime_dir, monkeypatch):
+    with PretendedLaunch(runtime_dir, monkeypatch) as launch:
+        yield launch
+
+
+def asked(launch, page, given=None):
+    return ask(launch.path, page, given, patience=LONG)
+
+
+def refused(launch, page, given=None):
+    with pytest.raises(RefusedError) as caught:
+        asked(launch, page, given)
+    return caught.value.status, str(caught.value)
+
+
+def test_the_index_tells_versions_and_pages(launch):
+    told = asked(launch, "/v1")
+    assert told["versions"] == [1]
+    assert told["pages"]["/v1/status"] == ["GET"]
+    assert told["pages"]["/v1/stop"] == ["POST"]
+
+
+def test_another_version_is_told_which_ones_there_are(launch):
+    status, _, body = launch.send(b"GET /v2/status HTTP/1.0\r\n\r\n").partition(b"\r\n\r\n")
+    assert b" 404 " in status
+    assert json.loads(body)["versions"] == [1]
+    assert "/v1/status" in json.loads(body)["pages"]
+    assert refused(launch, "/v1/nothing")[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("path", "given", "status"),
+    [
+        ("/v1/status", {}, 405),
+        ("/v1/stop", None, 405),
+        ("/v1/stop", {"reason": 7}, 400),
+        ("/v1/signal", {}, 400),
+        ("/v1/signal", {"signal": "SIGNOTHING"}, 400),
+        ("/v1/signal", {"signal": 999}, 400),
+        ("/v1/signal", {"signal": "SIGUSR1", "ranks": "all"}, 400),
+        ("/v1/signal", {"signal": "SIGUSR1", "ranks": "0-3"}, 409),
+        ("/v1/events?after=x", None, 400),
+        ("/v1/events?after=1.5", None, 400),
+        ("/v1/events?wait=inf", None, 400),
+        ("/v1/events?wait=nan", None, 400),
+    ],
+)
+def test_what_is_not_possible_is_refused_in_one_line(launch, path, given, status):
+    told, text = refused(launch, path, given)
+    assert told == status
+    assert text
+    assert "\n" not in text
+    assert not launch.control.asked
+
+
+@pytest.mark.parametrize("body", [b"[1]", b"{", b"\xff", b"[" * 60000, b"7"])
+def test_a_body_that_is_no_object_is_refused(launch, body):
+    head = f"POST /v1/stop HTTP/1.0\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    assert b" 400 " in launch.send(head + body).partition(b"\r\n")[0]
+    assert not launch.control.asked
+
+
+GARBAGE = {
+    "binary": os.urandom(500).replace(b"\n", b"") + b"\n",
+    "half a line": b"GET /v1/sta",
+    "no HTTP": b"status please\r\n\r\n",
+    "a line without end": b"GET /" + b"x" * 70000 + b" HTTP/1.0\r\n\r\n",
+    "too many headers": b"GET /v1 HTTP/1.0\r\n" + b"a: b\r\n" * 500 + b"\r\n",
+    "a body too large": b"POST /v1/stop HTTP/1.0\r\nContent-Length: %d\r\n\r\n" % (MOST_BODY + 1),
+    "a body of a length without end": b"POST /v1/stop HTTP/1.0\r\nContent-Length: 9%s\r\n\r\n"
+    % (b"9" * 5000),
+    "a length that is none": b"POST /v1/stop HTTP/1.0\r\nContent-Length: -1\r\n\r\n",
+    "half a body": b'POST /v1/stop HTTP/1.0\r\nContent-Length: 20\r\n\r\n{"reason"',
+    "another method": b"DELETE /v1/stop HTTP/1.0\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("data", GARBAGE.values(), ids=GARBAGE)
+def test_garbage_harms_nobody(launch, data):
+    answer = launch.send(data)
+    assert b" 200 " not in answer.partition(b"\n")[0]
+    assert not launch.control.asked
+    assert asked(launch, "/v1/status")["run_id"] == "job"
+
+
+def test_who_dawdles_does_not_hold_others(launch):
+    slow = [launch.connect() for _ in range(40)]  # more than are served at a time
+    try:
+        for one in slow[:20]:
+            one.sendall(b"GET /v1/st")
+        assert asked(launch, "/v1/status")["run_id"] == "job"
+    finally:
+        for one in slow:
+            one.close()
+
+
+def test_who_is_gone_before_the_answer_harms_nobody(launch):
+    with launch.connect() as asking:
+        asking.sendall(b"GET /v1/events?wait=2 HTTP/1.0\r\n\r\n")
+    assert asked(launch, "/v1/status")["run_id"] == "job"
+
+
+def test_what_fails_in_the_launcher_is_said_and_logged(launch, monkeypatch, caplog):
+    monkeypatch.setattr(launch.control, "snapshot", lambda: 1 / 0)
+    status, text = refused(launch, "/v1/status")
+    assert (status, text) == (500, "the launcher could not answer this; see its log")
+    assert "plaunchctl asked for '/v1/status', which failed" in caplog.text
+    assert "ZeroDivisionError" in caplog.text
+
+
+# --- questions ------------------------------------------------------------------------------------
+
+
+def test_a_loop_that_is_held_is_told(launch):
+    assert asked(launch, "/v1/status")["alive"] is True
+    launch.control.set(overdue=7.5)
+    told = asked(launch, "/v1/status")
+    assert (told["alive"], told["silent_seconds"]) == (False, 7.5)
+    told = asked(launch, "/v1/stop", {})
+    assert (told["alive"], told["silent_seconds"]) == (False, 7.5)
+
+
+def test_events_are_numbered(launch):
+    for number in range(3):
+        launch.control.tell("worker.noise", number=number)
+    told = asked(launch, "/v1/events")
+    assert [event["metadata"]["number"] for event in told["events"]] == [0, 1, 2]
+    assert (told["next"], told["missed"], told["over"]) == (3, 0, False)
+    assert asked(launch, "/v1/events?after=3")["events"] == []
+    assert len(asked(launch, "/v1/events?after=-2")["events"]) == 2
+    assert len(asked(launch, "/v1/events?after=-9")["events"]) == 3
+    assert asked(launch, "/v1/events?after=99")["next"] == 3
+
+
+def test_the_end_is_told_to_whoever_waits(launch):
+    told = asked(launch, "/v1/end")
+    assert told == {"over": False, "outcome": None, "exit_code": None, "reason": None}
+    looks = launch.control.looks
+    question = Question(launch.path, "/v1/end?wait=2", patience=LONG)
+    wait_until(lambda: launch.control.looks > looks, "it waits")
+    launch.control.tell("launcher.finished", outcome="failed", exit_code=7, reason="bad luck")
+    launch.extension.stop(None)
+    told = {"over": True, "outcome": "failed", "exit_code": 7, "reason": "bad luck"}
+    assert question.answer() == told
+
+
+def test_log_files_are_told_by_rank(launch):
+    for local_rank, rank in enumerate((4, 5)):
+        launch.control.tell("worker.started", local_rank=local_rank, global_rank=rank, worker_pid=7)
+    told = asked(launch, "/v1/logs")
+    assert [(file["global_rank"], file["stdout"], file["stderr"]) for file in told["files"]] == [
+        (4, os.path.abspath("out"), None),
+        (5, None, None),
+    ]
+
+
+# --- orders ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", RequestKind)
+def test_a_request_has_a_reason_of_one_line(launch, kind):
+    told = asked(launch, f"/v1/{kind.value}", {"reason": "it\n is " + "late" * 99})
+    assert told["asked"] == kind.value
+    asked(launch, f"/v1/{kind.value}", {"reason": None})
+    (first, reason), second = launch.control.asked
+    assert first == kind
+    assert reason.startswith("it is late")
+    assert len(reason) == 200
+    assert second == (kind, "no reason is given")
+
+
+@pytest.mark.parametrize(
+    ("is_job_wide", "nodes", "is_refused"),
+    [(True, 2, False), (False, 1, False), (False, 2, True), (False, None, True)],
+)
+def test_all_nodes_are_stopped_or_none(launch, is_job_wide, nodes, is_refused):
+    launch.control.set(is_job_wide=is_job_wide)
+    if nodes is not None:
+        launch.control.tell("launcher.started", max_nodes=nodes)
+    if is_refused:
+        status, text = refused(launch, "/v1/stop", {"all_nodes": True})
+        assert status == 409
+        assert "do not know each other" in text
+        assert not launch.control.asked
+    else:
+        told = asked(launch, "/v1/stop", {"all_nodes": True})
+        assert told["nodes"] == ("all" if is_job_wide else "this")
+        assert launch.control.asked
+
+
+@pytest.mark.parametrize("name", ["SIGUSR1", "usr1", "10", 10])
+def test_a_signal_goes_to_the_ranks_of_this_node(launch, name):
+    assert asked(launch, "/v1/signal", {"signal": name})["ranks"] == "4-5"
+    assert asked(launch, "/v1/signal", {"signal": name, "ranks": "0-4"})["ranks"] == "4"
+    why = "SIGUSR1 sent with plaunchctl"
+    assert launch.control.asked == [(signal.SIGUSR1, [4, 5], why), (signal.SIGUSR1, [4], why)]
+
+
+def test_without_workers_there_is_nobody_to_signal(launch):
+    launch.control.set(pids={})
+    assert "no worker runs now" in refused(launch, "/v1/signal", {"signal": "SIGUSR1"})[1]
+
+
+# --- who may ask ----------------------------------------------------------------------------------
+
+ASK = """\
+import os, sys
+from plaunch_control.client import ClientError, ask
+os.setgroups([])
+os.setgid({user})
+os.setuid({user})
+try:
+    print(ask(sys.argv[1], "/v1/stop", {{}}))
+except ClientError as error:
+    print(type(error).__name__, error)
+"""
+
+
+def ask_as(user, launch):
+    command = [sys.executable, "-c", ASK.format(user=user), launch.path]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
+def test_another_user_is_kept_out_twice(launch):
+    assert ask_as(NOBODY, launch) == "ForeignError it belongs to another user\n"
+    # The launch looks itself, if somebody has opened the folder.
+    os.chmod(launch.folder.parent, 0o755)
+    os.chmod(launch.folder, 0o755)
+    os.chmod(launch.path, 0o777)
+    told = ask_as(NOBODY, launch)
+    assert told == f"ForeignError this launch belongs to user 0, and you are user {NOBODY}\n"
+    assert not launch.control.asked
+
+
+def test_the_user_is_the_peers_and_root_may_ask_as_well(launch, monkeypatch):
+    for user, may in ((os.geteuid(), True), (0, True), (NOBODY, False)):
+        monkeypatch.setattr(answers, "peer_user", lambda connection, user=user: user)
+        if may:
+            asked(launch, "/v1/status")
+        else:
+            with pytest.raises(ForeignError, match=f"you are user {NOBODY}"):
+                asked(launch, "/v1/status")
+
+
+# --- the socket -----------------------------------------------------------------------------------
+
+
+def test_nothing_that_answers_is_imported_before_somebody_asks(runtime_dir):
+    program = (
+        "import os, sys\n"
+        "from plaunch.plugin import PluginContext\n"
+        "from plaunch_control.plugin import ControlExtension\n"
+        "extension = ControlExtension(PluginContext('job', 'role', 'host'))\n"
+        "extension.start(None)\n"
+        "print(len(os.listdir(os.environ['PLAUNCH_RUNTIME_DIR'])))\n"
+        "extension.stop(None)\n"
+        "print(len(os.listdir(os.environ['PLAUNCH_RUNTIME_DIR'])))\n"
+        "print({'http.server', 'json', 'plaunch_control.answers'} & set(sys.modules))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PLAUNCH_RUNTIME_DIR": str(runtime_dir)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split("\n")[:3] == ["1", "0", "set()"]
+
+
+def test_without_a_folder_the_launch_goes_on(runtime_dir, monkeypatch, caplog):
+    caplog.set_level("DEBUG", "plaunch")
+    runtime_dir.mkdir(0o755)
+    os.chmod(runtime_dir, 0o755)
+    launch = PretendedLaunch(runtime_dir, monkeypatch)
+    launch.extension.start(launch.control)
+    launch.extension.rest()
+    launch.extension.release()
+    launch.extension.stop(None)
+    assert "plaunchctl does not find this launch" in caplog.text
+    assert "mode 0755" in caplog.text
+
+
+def test_a_fork_neither_answers_nor_keeps_the_socket(launch):
+    """Workers may be forked."""
+    launch.extension.rest()
+    ours, theirs = socket.socketpair()
+    child = os.fork()
+    if not child:
+        theirs.recv(1)
+        os._exit(0)
+    try:
+        launch.extension.release()
+        assert asked(launch, "/v1/status")["agent_pid"] == os.getpid()
+        launch.extension.stop(None)
+        assert not [*sockets(str(launch.folder))]
+        with pytest.raises(ClientError, match="it has ended"):
+            asked(launch, "/v1/status")
+    finally:
+        ours.send(b"x")
+        os.waitpid(child, 0)
+        ours.close()
+        theirs.close()

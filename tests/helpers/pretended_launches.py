@@ -1,0 +1,95 @@
+"""A launch that is pretended: its extension listens at a real socket, and its agent is a fake."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from plaunch.agent import RequestKind, Snapshot, WorkerState
+from plaunch.events import Event, EventSource
+from plaunch.plugin import PluginContext
+from plaunch_control.plugin import ControlExtension
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LONG = 30.0  # seconds; nothing here should ever take as long
+
+
+class Control:
+    """Does what an extension is given to act with, and keeps what it is asked for."""
+
+    def __init__(self) -> None:
+        self.asked = []
+        self.events = []
+        self.looks = 0  # for events
+        self.now = Snapshot(
+            WorkerState.HEALTHY, 0, 0, (4, 5), {4: 70, 5: 71}, stdouts={0: "out", 1: ""}
+        )
+
+    def set(self, **changes) -> None:
+        """Let a snapshot say something else."""
+        self.now = replace(self.now, **changes)
+
+    def tell(self, name: str, **metadata) -> None:
+        """Let an event of the launch happen."""
+        self.events.append(
+            Event(name=f"plaunch.{name}", source=EventSource.AGENT, metadata=metadata)
+        )
+
+    def snapshot(self):
+        return self.now
+
+    def request(self, kind, reason):
+        self.asked.append((RequestKind(kind), reason))
+
+    def signal_workers(self, signum, ranks=None, reason=""):
+        self.asked.append((signal.Signals(signum), [*ranks], reason))
+
+    def take_events(self):
+        self.looks += 1
+        taken, self.events = self.events, []
+        return taken
+
+
+class PretendedLaunch:
+    """Listens, from the first line of a `with` block to its last."""
+
+    def __init__(self, runtime_dir: Path, monkeypatch, run_id="job") -> None:
+        monkeypatch.setenv("PLAUNCH_RUNTIME_DIR", str(runtime_dir))
+        self.folder = runtime_dir
+        self.control = Control()
+        self.extension = ControlExtension(PluginContext(run_id, "role", "host"))
+
+    def __enter__(self):
+        before = set(self._names())
+        self.extension.start(self.control)
+        (name,) = set(self._names()) - before
+        self.path = str(self.folder / name)
+        return self
+
+    def __exit__(self, *_):
+        self.extension.stop(None)
+
+    def _names(self):
+        return os.listdir(self.folder) if self.folder.exists() else []
+
+    def connect(self) -> socket.socket:
+        """A connection of somebody who writes bytes as they like."""
+        asking = socket.socket(socket.AF_UNIX)
+        asking.settimeout(LONG)
+        asking.connect(self.path)
+        return asking
+
+    def send(self, data: bytes) -> bytes:
+        """Send bytes, and return all that comes back."""
+        with self.connect() as asking:
+            asking.sendall(data)
+            asking.shutdown(socket.SHUT_WR)
+            answer = b""
+            while piece := asking.recv(1 << 16):
+                answer += piece
+            return answer
