@@ -14,11 +14,11 @@ from plaunch.agent import (
     WorkerState,
     notifications,
 )
-from plaunch.errors import SignalException
+from plaunch.errors import PluginError, SignalException
 from plaunch.testing import FakeJobRendezvous
 from plaunch.testing.rendezvous import FakeRendezvous
 
-from helpers.agents import UP, Node, run_nodes
+from helpers.agents import UP, Node, PretendAgent, run_nodes
 from helpers.calls import meanwhile
 from helpers.ports import free_port
 
@@ -102,6 +102,19 @@ def test_a_request_before_the_run_ends_it_before_workers_start(node):
     with pytest.raises(SignalException, match=r"somebody asks for the end of the job \(no\)"):
         node.built.run()
     assert node.starts() == []
+
+
+@pytest.mark.parametrize("kind", ["STOP", "LEAVE"])
+def test_a_stop_that_comes_while_workers_start_is_why_they_did_not(kind):
+    """What holds their start is not waited for any more, and has failed then."""
+
+    class Held(PretendAgent):
+        def _start_workers(self, worker_group):
+            self.request(RequestKind[kind], "it takes too long", "the watch")
+            raise PluginError("a hook had not returned")
+
+    with pytest.raises(SignalException, match=r"the watch asks for .* \(it takes too long\)"):
+        Held(FakeRendezvous(), max_restarts=0).run()
 
 
 def test_a_signal_for_some_of_the_workers(node):

@@ -135,9 +135,13 @@ def test_a_loop_that_does_not_turn(service, port, control):
 
 
 def test_what_is_waited_for(service, port, control):
+    stream = Stream(service.handle)
+    stream.begin()
     assert status(port)["waiting_for"] is None
     control.be(waits_for="2 more nodes")
     assert status(port)["waiting_for"] == "2 more nodes"
+    stream.form(0)
+    assert status(port)["waiting_for"] is None
 
 
 def test_a_taken_port_is_the_users_mistake_and_leaves_nothing_open():

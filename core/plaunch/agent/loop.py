@@ -113,12 +113,14 @@ class Loop:
         self._inbox = inbox
         pending: deque[states.Event] = deque([states.Begin()])
         while True:
-            # Signals come first: a stop that arrives during a restart must not be overtaken by it.
+            # Stops come first: one that arrives during a restart must not be overtaken by it.
             # But a node that was seen to have succeeded before has not been stopped.
             has_succeeded = bool(pending) and isinstance(pending[0], states.WorkSucceeded)
             seen = [pending.popleft()] if has_succeeded else []
-            pending.extendleft(reversed([*seen, *self._take_signals(inbox)]))
-            pending.extend(self._take_requests())
+            requests = self._take_requests()
+            ends = [one for one in requests if one.kind is not states.RequestKind.RESTART]
+            pending.extendleft(reversed([*seen, *self._take_signals(inbox), *ends]))
+            pending.extend(one for one in requests if one not in ends)
             try:
                 if not pending:
                     pending.extend(self._watch())
@@ -203,8 +205,8 @@ class Loop:
         elif self._notices.pass_on(signum):
             self._peers.send_notice(signum)
 
-    def _take_requests(self) -> list[states.Event]:
-        events: list[states.Event] = []
+    def _take_requests(self) -> list[states.Requested]:
+        events: list[states.Requested] = []
         for request in self._requests.take():
             if isinstance(request, states.Requested):
                 self._notifier.notify(notifications.RequestReceived, request)

@@ -19,6 +19,8 @@ SCHEMA_VERSION = 1
 
 _FINISHED = "finished"
 
+_WAITING = (LaunchPhase.RENDEZVOUS.value, LaunchPhase.PAUSING.value)
+
 _FACTS = ("backend", "min_nodes", "max_nodes", "local_world_size", "max_restarts")
 
 
@@ -115,7 +117,7 @@ class LauncherStatus:
             "state": self.state,
             "phase": self.phase,
             "since": self._since,
-            "waiting_for": waiting_for,
+            "waiting_for": waiting_for if self.phase in _WAITING else None,
             "round": _known(told.get("round")),
             "attempt": told.get("attempt", 0),
             "max_restarts": told.get("max_restarts"),

@@ -1,0 +1,447 @@
+"""plaunchctl against running launches, as users have them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from helpers.nodes import options
+from helpers.programs import BOUND, run_python
+from helpers.runtime import runtime_dir  # noqa: F401 - a fixture
+from helpers.waiting import wait_for_files, wait_until
+
+CONTROL = "from plaunch_control.cli import entry_point; entry_point()"
+NOBODY = 65534
+EVIL = Path(__file__).parents[1] / "data/evil_package"
+DONE, REFUSED, NO_JOB, NO_ANSWER, FOREIGN = 0, 1, 3, 4, 5
+
+# Tells what it writes apart by rank and round, until a file says that it is enough.
+WRITER = """\
+import os, sys, time
+rank, round_ = os.environ["RANK"], os.environ["PLAUNCH_ROUND"]
+number = 0
+while not os.path.exists(f"enough.{round_}"):
+    print(f"out {rank} {round_} {number}", "x" * 2000, flush=True)
+    print(f"err {rank} {round_} {number}", file=sys.stderr, flush=True)
+    number += 1
+    time.sleep(0.02)
+print("the last words", end="", flush=True)
+while not os.path.exists("exit"):
+    time.sleep(0.02)
+"""
+# Takes no SIGTERM, and says so.
+DEAF = """\
+import os, pathlib, signal, time
+signal.signal(signal.SIGTERM, lambda *_: pathlib.Path("asked").touch())
+pathlib.Path("ready").touch()
+while True: time.sleep(60)
+"""
+
+
+class Control:
+    """Runs `plaunchctl`."""
+
+    def __init__(self, environ):
+        self.environ = environ
+
+    def words(self, *words):
+        return ["-c", CONTROL, *words]
+
+    def run(self, *words, code=DONE):
+        """What it prints, if it exits with this code."""
+        done = run_python(*self.words(*words), env=self.environ)
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stderr if code else done.stdout
+
+    def json(self, *words):
+        return json.loads(self.run(*words, "--json"))
+
+    @contextlib.contextmanager
+    def start(self, *words):
+        """Start one that goes on for a while."""
+        command = [sys.executable, *self.words(*words)]
+        with subprocess.Popen(
+            command, env=self.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
+
+
+@pytest.fixture
+def ctl(plaunch, runtime_dir):  # noqa: F811
+    """Sees the launches of this test, and no others."""
+    plaunch.environ["PLAUNCH_RUNTIME_DIR"] = str(runtime_dir)
+    return Control(plaunch.environ)
+
+
+@pytest.fixture
+def folder(ctl):
+    """Where the sockets are."""
+    return Path(ctl.environ["PLAUNCH_RUNTIME_DIR"])
+
+
+def local(run_id, *more):
+    return ["--nproc-per-node=2", f"--rdzv-id={run_id}", *more]
+
+
+def until_seen(ctl, *agents):
+    """Wait until launches are listed; the rows, by pid."""
+    pids = {agent.process.pid for agent in agents}
+
+    def rows():
+        found = {row["pid"]: row for row in ctl.json("ps")}
+        return found if pids <= found.keys() else None
+
+    return wait_until(rows, "all launches are listed")
+
+
+def until_phase(ctl, phase, *words):
+    def seen():
+        status = ctl.json("status", *words)
+        return status if status["phase"] == phase else None
+
+    return wait_until(seen, f"phase {phase}")
+
+
+def test_two_launches(agents, ctl):
+    alpha = agents.start(*local("alpha"), LOGLEVEL="INFO")
+    alto = agents.start(*local("alto"))
+    agents.until_round(0, alpha, alto, workers=2)
+    rows = {row["run_id"]: row for row in ctl.json("ps")}
+    assert {name: row["pid"] for name, row in rows.items()} == {
+        "alpha": alpha.process.pid,
+        "alto": alto.process.pid,
+    }
+    assert rows["alpha"]["command"][-1] == "node0"
+    assert [rows["alpha"][key] for key in ("state", "round", "attempt", "ranks")] == [
+        "training",
+        0,
+        0,
+        "0-1",
+    ]
+    table = ctl.run("ps").splitlines()
+    assert table[0].split()[:4] == ["run", "id", "pid", "state"]
+    assert [line.split()[0] for line in table[1:]] == ["alpha", "alto"]
+
+    for word in ("alpha", "alp", str(alpha.process.pid)):
+        told = ctl.json("status", word)
+        assert told["agent_pid"] == alpha.process.pid
+        assert [worker["pid"] for worker in told["workers"]] == [
+            worker["pid"] for worker in alpha.workers(0)
+        ]
+    assert f"run id     alpha on {told['host']}" in ctl.run("status", "alpha")
+    several = ctl.run("status", "al", code=NO_JOB)
+    assert f"'al' means several launches: alpha (pid {alpha.process.pid}), alto" in several
+    assert "there are several launches" in ctl.run("status", code=NO_JOB)
+    assert "there are alpha (pid" in ctl.run("status", "beta", code=NO_JOB)
+
+    with ctl.start("wait", "alpha", "--json") as waits:
+        assert ctl.json("stop", "alpha", "--reason", "it is enough")["reason"] == "it is enough"
+        out, _ = waits.communicate(timeout=BOUND)
+    assert alpha.exit_code() == waits.returncode == 143
+    assert json.loads(out)["outcome"] == "signalled"
+    said = "plaunch: plaunchctl asks for the end of the job (it is enough); the workers are stopped"
+    assert said in alpha.stderr.splitlines()
+    assert [row["run_id"] for row in ctl.json("ps")] == ["alto"]
+    assert ctl.json("status")["run_id"] == "alto"  # the only one
+    agents.finish(alto)
+
+
+def test_two_launches_with_one_run_id(agents, ctl):
+    both = [agents.start(*local("same")) for _ in range(2)]
+    agents.until_round(0, *both, workers=2)
+    first, second = (str(agent.process.pid) for agent in both)
+    told = ctl.run("stop", "same", code=NO_JOB)
+    assert "'same' means several launches" in told
+    assert first in told
+    assert second in told
+    ctl.run("stop", first)
+    assert both[0].exit_code() == 143
+    assert ctl.json("status", "same")["agent_pid"] == int(second)
+    agents.finish(both[1])
+
+
+def test_a_restart_costs_none_and_signals_reach_ranks(agents, ctl):
+    node = agents.start(*local("job", "--max-restarts=0"), LOGLEVEL="INFO")
+    agents.until_round(0, node, workers=2)
+    assert ctl.json("restart", "--reason", "new learning rate")["asked"] == "restart"
+    workers = agents.until_round(1, node, workers=2)
+    assert {worker["TORCHELASTIC_RESTART_COUNT"] for worker in workers} == {"0"}
+    assert (
+        "plaunchctl asks for a restart (new learning rate); all workers are restarted; this uses "
+        "up none of the restarts"
+    ) in node.stderr
+    assert [ctl.json("status")[key] for key in ("round", "attempt")] == [1, 0]
+
+    assert ctl.json("signal", "SIGUSR1", "--ranks=1")["ranks"] == "1"
+    agents.until(node.notices, "the notice")
+    assert "SIGUSR1 is sent to ranks 0-1 of job" in ctl.run("signal", "usr1")
+    agents.until(lambda: len(node.notices()) == 3, "two more")
+    assert sorted(notice["rank"] for notice in node.notices()) == ["0", "1", "1"]
+    assert "which has ranks 0-1" in ctl.run("signal", "USR1", "--ranks=7", code=REFUSED)
+    assert "there is no signal" in ctl.run("signal", "SIGNO", "job", code=REFUSED)
+
+    with ctl.start("events", "-f", "--json") as follows, ctl.start("wait") as waits:
+        line = json.loads(follows.stdout.readline())
+        assert line["name"] == "plaunch.launcher.started"
+        agents.finish(node)
+        out, err = follows.stdout.read(), follows.stderr.read()
+        assert waits.communicate(timeout=BOUND)[0].endswith(" has ended: succeeded, exit code 0\n")
+        follows.wait(BOUND)
+    names = [json.loads(line)["name"] for line in out.splitlines()]
+    assert names[-1] == "plaunch.launcher.finished"
+    assert "plaunch.request.received" in names
+    assert (follows.returncode, waits.returncode, err) == (0, 0, "")
+
+
+def test_a_node_leaves_and_all_nodes_are_stopped(agents, ctl, endpoint_of):
+    """Over a rendezvous that knows the job, from either of its nodes."""
+    argv = options(endpoint_of("c10d"), "1:2", run_id="wide")
+    both = [agents.start(*argv, LOGLEVEL="INFO") for _ in range(2)]
+    agents.until_round(0, *both)
+    # The store goes with its host.
+    host, guest = sorted(both, key=lambda agent: "hosts the rendezvous store" not in agent.stderr)
+    assert "asked wide" in ctl.run("leave", str(guest.process.pid), "--reason", "maintenance")
+    assert guest.exit_code() == 143
+    assert "plaunchctl asks for this node to leave (maintenance)" in guest.stderr
+    agents.until(lambda: host.workers(1), "a round without it")
+
+    third = agents.start(*argv, LOGLEVEL="INFO")
+    agents.until_round(2, host, third)
+    told = ctl.json("stop", str(third.process.pid), "--all-nodes", "--reason", "budget")
+    assert told["nodes"] == "all"
+    assert third.exit_code() == 143
+    assert host.exit_code() == 112
+    assert "plaunchctl: budget" in host.stderr  # the other node says who has asked for it, too
+
+
+def test_nodes_that_do_not_know_each_other_are_not_stopped_together(agents, ctl):
+    port = 20000 + os.getpid() % 10000
+    argv = ["--nnodes=2", f"--master-port={port}", "--rdzv-id=narrow", "--master-addr=127.0.0.1"]
+    both = [agents.start(*argv, f"--node-rank={rank}") for rank in range(2)]
+    agents.until_round(0, *both)
+    first = str(both[0].process.pid)
+    told = ctl.run("stop", first, "--all-nodes", code=REFUSED)
+    assert "do not know each other" in told
+    assert ctl.json("stop", first)["nodes"] == "this"
+    assert both[0].exit_code() == 143
+
+
+# --- in a bad moment ------------------------------------------------------------------------------
+
+
+def test_while_a_launch_is_in_rendezvous(agents, ctl, endpoint_of):
+    node = agents.start(*options(endpoint_of("c10d"), 2, run_id="early"))
+    assert until_seen(ctl, node)[node.process.pid]["run_id"] == "early"
+    told = until_phase(ctl, "rendezvous")
+    wait_until(lambda: ctl.json("status")["waiting_for"], "what it waits for")
+    assert "waits for" in ctl.run("status")
+    assert told["workers"] == []
+    assert "no worker runs now" in ctl.run("signal", "SIGUSR1", code=REFUSED)
+    assert "none of these ranks runs on this node" in ctl.run("logs", code=REFUSED)
+    ctl.run("stop", "early")
+    assert node.exit_code() == 143
+
+
+def test_while_a_launch_is_stopping(plaunch, agents, ctl):
+    script = plaunch.write("deaf.py", DEAF)
+    node = agents.launch(["--shutdown-timeout=600", "--rdzv-id=late", script], "late", {})
+    wait_for_files(plaunch.folder / "ready")
+    ctl.run("stop")
+    wait_for_files(plaunch.folder / "asked")
+    assert until_phase(ctl, "stopping")["alive"]
+    for command in ("stop", "restart", "leave"):
+        ctl.run(command)
+    assert ctl.json("status")["phase"] == "stopping"
+    assert ctl.json("signal", "SIGKILL")["ranks"] == "0"
+    assert node.exit_code() == 143
+
+
+def test_while_a_plugins_hook_stands(agents, ctl, plaunch):
+    environ = {"PYTHONPATH": str(EVIL), "EVIL_STANDS": str(plaunch.folder / "stands")}
+    environ["PLAUNCH_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    plugins = ["-p", "control", "-p", "stands-in-worker-env"]
+    node = agents.start("--rdzv-id=held", *plugins, **environ)
+    wait_for_files(plaunch.folder / "stands")
+    assert ctl.json("status")["run_id"] == "held"
+    ctl.run("stop", "--reason", "it stands")
+    assert node.exit_code() == 143
+    assert "plaunchctl asks for the end of the job (it stands)" in node.stderr
+
+
+def test_a_suspended_launcher_is_told_in_bounded_time(agents, ctl):
+    node = agents.start(*local("still"))
+    agents.until_round(0, node, workers=2)
+    with ctl.start("wait") as waits:
+        node.process.send_signal(signal.SIGSTOP)
+        try:
+            told = ctl.run("status", code=NO_ANSWER)
+            assert "does not answer within 2 s: it is suspended" in told
+            (row,) = ctl.json("ps")
+            assert (row["run_id"], row["state"]) == ("still", "no answer")
+        finally:
+            node.process.send_signal(signal.SIGCONT)
+        assert ctl.json("status")["run_id"] == "still"
+        agents.finish(node)
+        waits.communicate(timeout=BOUND)
+        assert waits.returncode == 0
+
+
+def test_a_killed_launcher_leaves_nothing(agents, ctl, folder):
+    dead, other = agents.start(*local("dead")), agents.start(*local("other"))
+    workers = agents.until_round(0, dead, workers=2)
+    agents.until_round(0, other, workers=2)
+    with ctl.start("wait", "dead") as waits, ctl.start("events", "-f", "dead") as follows:
+        assert follows.stdout.readline()
+        dead.kill()
+        _, err = waits.communicate(timeout=BOUND)
+        assert waits.returncode == NO_ANSWER
+        assert "has ended meanwhile" in err
+        assert "its last events were not seen" in follows.stderr.read()
+    assert [row["run_id"] for row in ctl.json("ps")] == ["other"]
+    assert [name.partition(".")[0] for name in os.listdir(folder)] == ["other"]
+    assert "there is no launch that 'dead' means" in ctl.run("status", "dead", code=NO_JOB)
+    agents.until_gone(*(worker["pid"] for worker in workers))
+    agents.finish(other)
+    assert not os.listdir(folder)
+
+
+FORKING = """\
+import os, time
+from plaunch import LaunchConfig, elastic_launch
+
+def work():
+    open(f"round.{os.environ['PLAUNCH_ROUND']}", "w").close()
+    while not os.path.exists("exit"):
+        time.sleep(0.02)
+
+elastic_launch(LaunchConfig(1, 1, 2, run_id="forked", start_method="fork"), work)()
+"""
+
+
+def test_workers_that_are_forked_do_not_answer_in_its_place(plaunch, ctl, folder):
+    script = plaunch.write("forking.py", FORKING)
+    with subprocess.Popen([sys.executable, script], cwd=plaunch.folder, env=ctl.environ) as process:
+        try:
+            for round_ in range(3):
+                wait_for_files(plaunch.folder / f"round.{round_}")
+                wait_until(lambda at=round_: ctl.json("status")["round"] == at, "the round")
+                assert ctl.json("status")["agent_pid"] == process.pid
+                if round_ < 2:
+                    ctl.run("restart")
+            (plaunch.folder / "exit").touch()
+            assert process.wait(BOUND) == 0
+        finally:
+            process.kill()
+    assert not os.listdir(folder)
+
+
+# --- somebody else --------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
+def test_another_user_is_refused(agents, ctl, folder):
+    node = agents.start(*local("mine"))
+    agents.until_round(0, node, workers=2)
+    (name,) = os.listdir(folder)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    as_nobody = f"import os; os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY}); "
+    # What has been imported need not be readable for them.
+    imported = (
+        "from plaunch_control import cli, commands, door; cli.create_parser().format_help(); "
+    )
+
+    def run(*words):
+        return run_python("-c", imported + as_nobody + "cli.entry_point()", *words, env=ctl.environ)
+
+    done = run("stop", "mine")
+    assert done.returncode == FOREIGN
+    assert "a launch of user 0 has this run id, and only its user may ask it" in done.stderr
+    assert run("ps").stdout == "no launch of this user is known on this host\n"
+    # The doors open, they are refused by the launch itself.
+    folder.parent.chmod(0o755)
+    folder.chmod(0o755)
+    (folder / name).chmod(0o777)
+    page = f"plaunch_control.client.ask({str(folder / name)!r}, '/v1/stop', {{}})"
+    done = run_python("-c", f"import plaunch_control.client; {as_nobody}{page}", env=ctl.environ)
+    assert f"this launch belongs to user 0, and you are user {NOBODY}" in done.stderr
+    folder.chmod(0o700)
+    assert ctl.json("status")["phase"] == "training"
+    agents.finish(node)
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
+def test_curl_is_enough(agents, ctl, folder):
+    node = agents.start(*local("job"), LOGLEVEL="INFO")
+    agents.until_round(0, node, workers=2)
+    (name,) = os.listdir(folder)
+    curl = ["curl", "-sS", "--max-time", "60", "--unix-socket", str(folder / name)]
+
+    def ask(*words):
+        done = subprocess.run([*curl, *words], capture_output=True, text=True, check=True)
+        return json.loads(done.stdout)
+
+    assert ask("http://plaunch/v1/status")["run_id"] == "job"
+    assert ask("http://plaunch/v7/status")["versions"] == [1]
+    assert ask("-d", '{"reason": "enough"}', "http://plaunch/v1/stop")["asked"] == "stop"
+    assert node.exit_code() == 143
+    assert "plaunchctl asks for the end of the job (enough)" in node.stderr
+
+
+# --- log files ------------------------------------------------------------------------------------
+
+
+def test_logs(plaunch, agents, ctl):
+    """Across the older files that rotation leaves, and from one round to the next."""
+    script = plaunch.write("writer.py", WRITER)
+    words = local("job", "--log-dir=logs", "--redirects=3", "--log-rotate=64K:99")
+    node = agents.launch([*words, script], "node", {})
+    wait_until(lambda: ctl.json("ps")[:1] and len(ctl.json("logs")["files"]) == 2, "the files")
+    (path,) = (one["stdout"] for one in ctl.json("logs")["files"] if one["global_rank"] == 1)
+    with ctl.start("logs", "-f", "--rank=1", "--grep=^out|words") as follows:
+        lines = [follows.stdout.readline() for _ in range(3)]
+        wait_for_files(Path(f"{path}.2"))
+        (plaunch.folder / "enough.0").touch()
+        wait_until(lambda: "the last words" in ctl.run("logs", "--rank=1"), "the end of a round")
+        shown = ctl.run("logs", "--rank=1", "--grep", "^out")
+        assert set(ctl.run("logs", "--grep=words").splitlines()) == {
+            "[0] the last words",
+            "[1] the last words",
+        }
+        ctl.run("restart")
+        while not lines[-1].startswith("out 1 1 2"):
+            lines.append(follows.stdout.readline())
+            assert lines[-1], follows.stderr.read()
+        (plaunch.folder / "enough.1").touch()
+        (plaunch.folder / "exit").touch()
+        rest, err = follows.stdout.read(), follows.stderr.read()
+        follows.wait(BOUND)
+    assert (node.exit_code(), follows.returncode, err) == (0, 0, "")
+    words = [line.split() for line in [*lines, *rest.splitlines()]]
+    rounds = [
+        [int(word[3]) for word in words if word[:3] == ["out", "1", round_]] for round_ in "01"
+    ]
+    for numbers in rounds:
+        assert numbers == [*range(len(numbers))]
+    assert [int(line.split()[3]) for line in shown.splitlines()] == rounds[0]
+    assert [word for word in words if word[0] == "the"] == [["the", "last", "words"]] * 2
+
+
+def test_without_log_files_it_is_said_how_to_have_them(agents, ctl):
+    node = agents.start("--rdzv-id=job")
+    agents.until_round(0, node)
+    assert "--log-dir, keep them" in ctl.run("logs", code=REFUSED)
+    assert "'x' are no ranks" in ctl.run("logs", "--rank=x", code=NO_ANSWER)
+    assert "is no regular expression" in ctl.run("logs", "--grep=(", code=NO_ANSWER)
+    agents.finish(node)
