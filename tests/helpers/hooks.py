@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from plaunch.plugin import PluginContext, hookimpl
 
+# Without plaunch's own plugins that are in every launch.
+NO_OTHERS = ("no:control", "no:failure_bundle")
+
 
 def plugin_of(name="Plugin", **hooks):
     """A plugin called `name` whose hooks are these functions, which take no `self`."""

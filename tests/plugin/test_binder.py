@@ -14,7 +14,7 @@ from plaunch.process.binding import default_binder
 from plaunch.testing import plugin_manager
 
 from helpers.faults import raising
-from helpers.hooks import context_of, plugin_of
+from helpers.hooks import NO_OTHERS, context_of, plugin_of
 from helpers.waiting import BOUND
 
 WHO = "plugin 'A' (module helpers.hooks)"
@@ -65,7 +65,7 @@ def binder_of(*plugins, **settings):
 
 
 def test_without_a_plugin_and_a_setting_nothing_is_bound_or_loaded():
-    plugins = plugin_manager(plugin("A", None), words=["no:control"])
+    plugins = plugin_manager(plugin("A", None), words=NO_OTHERS)
     settings = {"numa_options": None, "devices": None, "virtual_local_rank": False}
     assert plugins.worker_binder(context_of(**settings)) is None
     assert [loaded.name for loaded in plugins.selected()] == ["A"]
@@ -75,7 +75,7 @@ def test_without_a_plugin_and_a_setting_nothing_is_bound_or_loaded():
     "settings", [{"numa_options": "node"}, {"devices": ["0"]}, {"virtual_local_rank": True}]
 )
 def test_plaunchs_own_answers_for_the_settings(settings):
-    plugins = plugin_manager(plugin("A", None), words=["no:control"])
+    plugins = plugin_manager(plugin("A", None), words=NO_OTHERS)
     for _ in range(2):
         assert type(plugins.worker_binder(context_of(**settings))).__name__ == "DeviceBinder"
     assert [loaded.name for loaded in plugins.selected()] == ["A", "devices"]

@@ -16,7 +16,7 @@ from plaunch.testing import plugin_manager
 from plaunch_events.event_queue import EventQueue
 
 from helpers.faults import raising
-from helpers.hooks import plugin_of
+from helpers.hooks import NO_OTHERS, plugin_of
 
 CONTEXT = PluginContext("job", "role", "host")
 
@@ -47,7 +47,7 @@ def created(answer):
             raise answer
         return answer
 
-    plugins = plugin_manager(plugin_of(plaunch_extensions=offer), words=["no:control"])
+    plugins = plugin_manager(plugin_of(plaunch_extensions=offer), words=NO_OTHERS)
     return plugins.create_extensions(CONTEXT)
 
 

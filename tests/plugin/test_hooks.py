@@ -19,7 +19,7 @@ from plaunch.testing import plugin_manager
 from plaunch_doctor.command import checks_of_plugins
 
 from helpers.groups import make_group
-from helpers.hooks import plugin_of
+from helpers.hooks import NO_OTHERS, plugin_of
 
 HOOKS = {
     name: function for name, function in vars(hookspecs).items() if name.startswith("plaunch_")
@@ -169,7 +169,7 @@ def test_plaunch_extensions() -> None:
         plugin_of(
             plaunch_extensions=lambda context: [extension] if context.run_id == "job" else None
         ),
-        words=["no:control"],
+        words=NO_OTHERS,
     )
     assert manager.create_extensions(PluginContext("other", "role", "host")) == []
     (item,) = manager.create_extensions(CONTEXT)

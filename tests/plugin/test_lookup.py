@@ -27,7 +27,7 @@ from plaunch.plugin.registry import (
 )
 from plaunch.testing import plugin_manager
 
-from helpers.hooks import plugin_of
+from helpers.hooks import NO_OTHERS, plugin_of
 
 COUNTS = "plaunch.device_counts"
 LIFECYCLE_GROUP = "plaunch.plugins"
@@ -104,7 +104,7 @@ def test_selected_tells_what_was_loaded_and_from_where(site) -> None:
     site.install(
         "acme", {COUNTS: {"one": "mod_one:count [x]"}}, version="1.5", mod_one=COUNTER.format(1)
     )
-    manager = site.manager("no:control")
+    manager = site.manager(*NO_OTHERS)
     assert manager.selected() == []
     manager.get(DEVICE_COUNTS, "one")
     manager.get(DEVICE_COUNTS, "one")
@@ -119,7 +119,7 @@ def test_a_module_that_several_entry_points_name_is_one_plugin(site) -> None:
         {COUNTS: {"one": "both", "two": "both"}, LIFECYCLE_GROUP: {"acme": "both"}},
         both=HOOKS.format(offer='{"one": lambda: 1, "two": lambda: 2}'),
     )
-    manager = site.manager("no:control")
+    manager = site.manager(*NO_OTHERS)
     assert [manager.get(DEVICE_COUNTS, name)() for name in ("one", "two")] == [1, 2]
     assert [(p.kind, p.name) for p in manager.selected()] == [
         ("plugin", "acme"),
@@ -341,13 +341,13 @@ def test_without_autoload_our_own_hooks_are_not_loaded_either(site) -> None:
 
 def test_naming_loads_at_once(site) -> None:
     site.install("acme", {COUNTS: {"one": "mod:count"}}, mod=COUNTER.format(1))
-    manager = site.manager("device_counts:one", "no:control")
+    manager = site.manager("device_counts:one", *NO_OTHERS)
     assert [plugin.name for plugin in manager.selected()] == ["one"]
 
 
 def test_a_module_may_be_named(site) -> None:
     site.install("acme", "", some_module=HOOKS.format(offer='{"mine": lambda: 9}'))
-    manager = site.manager("some_module", "no:control")
+    manager = site.manager("some_module", *NO_OTHERS)
     assert manager.get(DEVICE_COUNTS, "mine")() == 9
     (loaded,) = manager.selected()
     assert (loaded.kind, loaded.name, loaded.distribution) == ("plugin", "some_module", "")
@@ -425,7 +425,7 @@ def test_plugins_of_hooks_are_loaded_in_the_order_of_their_names(site) -> None:
     site.install("z", {LIFECYCLE_GROUP: {"beta": "mod_b", "delta": "mod_d"}}, mod_b=source)
     site.install("a", {LIFECYCLE_GROUP: {"gamma": "mod_c"}}, mod_c=source, mod_d=source)
     names = [plugin.name for plugin in site.manager().selected()]
-    assert names == ["beta", "control", "delta", "gamma"]
+    assert names == ["beta", "control", "delta", "failure_bundle", "gamma"]
 
 
 def test_two_plugins_of_hooks_with_one_name_stop_the_launch(site) -> None:

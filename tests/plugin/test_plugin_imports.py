@@ -30,7 +30,8 @@ manager.get(EVENT_HANDLERS, "null")
 manager.get(SIGNAL_POLICIES, "torchrun")
 from plaunch.plugin.context import PluginContext
 manager.create_extensions(PluginContext("job", "role", "host"))
-assert {p.name for p in manager.selected()} == {"control", "default", "null", "static", "torchrun"}
+names = {p.name for p in manager.selected()}
+assert names == {"control", "default", "failure_bundle", "null", "static", "torchrun"}
 """
 CASES = {
     "the kinds": ("import plaunch.plugin.registry", HEAVY | {"pluggy", "plaunch.agent"}),

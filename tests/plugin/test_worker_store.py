@@ -14,7 +14,7 @@ from plaunch.plugin import components
 from plaunch.process import ChildFailedError
 from plaunch.testing import plugin_manager
 
-from helpers.hooks import context_of, plugin_of
+from helpers.hooks import NO_OTHERS, context_of, plugin_of
 from helpers.programs import run_python
 from helpers.waiting import BOUND
 
@@ -81,7 +81,7 @@ def store_of(*plugins, words=(), **settings):
 
 
 def test_it_is_plaunchs_own_which_nobody_loads_before_it_is_opened():
-    plugins = plugin_manager(plugin("A", lambda context: None), words=["no:control"])
+    plugins = plugin_manager(plugin("A", lambda context: None), words=NO_OTHERS)
     assert plugins.worker_store(context_of(worker_store="agent")) is open_default_store
     assert [loaded.name for loaded in plugins.selected()] == ["A"]
 

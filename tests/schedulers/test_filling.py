@@ -13,6 +13,8 @@ from plaunch.scheduling import Allocation
 from plaunch.testing import plugin_manager
 from plaunch_schedulers.filling import apply_allocation, fill_in
 
+from helpers.hooks import NO_OTHERS
+
 FOUR = Allocation(
     nnodes=4,
     node_rank=3,
@@ -284,7 +286,7 @@ def test_slurm_is_only_offered_otherwise():
 
 
 def test_without_a_scheduler_no_plugin_is_loaded():
-    manager = plugin_manager(words=["no:control"])
+    manager = plugin_manager(words=NO_OTHERS)
     assert fill_in(options(), manager, {}) == ""
     assert manager.selected() == []
 
