@@ -270,13 +270,14 @@ class _Launch:
                 restart_policy=self._restart_policy,
                 health_checks=checks,
             )
-            self._start_extensions(agent, handler)
-            if self._starter is not None:
-                command = components.worker_command(config, self._entrypoint, self._args)
-                self._starter.begin(command, {**os.environ, **config.worker_env})
-            culprits = self._manager.culprits
-            with contextlib.nullcontext() if culprits is None else culprits.refusing_exits():
-                result = agent.run()
+            with agent.guarded():
+                self._start_extensions(agent, handler)
+                if self._starter is not None:
+                    command = components.worker_command(config, self._entrypoint, self._args)
+                    self._starter.begin(command, {**os.environ, **config.worker_env})
+                culprits = self._manager.culprits
+                with contextlib.nullcontext() if culprits is None else culprits.refusing_exits():
+                    result = agent.run()
             self._result = result
             for item in self._extending:
                 item.result = result

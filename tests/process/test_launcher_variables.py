@@ -58,7 +58,7 @@ def environ_of(pid):
 
 
 def test_the_guard_that_is_a_program_of_its_own_gets_no_secret(monkeypatch):
-    monkeypatch.setattr(guard, "_is_forkable", lambda: False)
+    monkeypatch.setattr(guard, "is_forkable", lambda: False)
     monkeypatch.setenv("PLAUNCH_LAUNCHER", "kept")  # by this its launcher knows it
     started = guard.start_guard()
     try:
@@ -76,7 +76,7 @@ from plaunch.process import start_processes
 from plaunch.process.stopping.guard import guard as guard_module
 from plaunch.process.stopping.reaper import Reaper
 
-guard_module._is_forkable = lambda: True
+guard_module.is_forkable = lambda: True
 
 def environ(pid):
     with open(f"/proc/{pid}/environ", "rb") as file:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -23,7 +24,7 @@ from plaunch.process.streams.logs import default_logs_specs
 from plaunch.process.streams.std import Std
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from plaunch.agent import notifications
     from plaunch.agent.alive import Alive
@@ -241,6 +242,15 @@ class LocalElasticAgent(SimpleElasticAgent):
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
         del worker_group
         self._local.stop()
+
+    @contextlib.contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Have the guard of the workers early; whatever is done before `run` may have threads."""
+        self._local.reaper.prepare()
+        try:
+            yield
+        finally:
+            self._local.reaper.close()
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         del worker_group

@@ -15,6 +15,7 @@ import types
 import pytest
 from plaunch.process import start_processes
 from plaunch.process.kernel.processes import Process, read_process
+from plaunch.process.stopping import reaper as reaper_module
 from plaunch.process.stopping.guard import guard as guard_module
 from plaunch.process.stopping.guard.guard import start_guard
 from plaunch.process.stopping.guard.guard_process import clear
@@ -36,7 +37,7 @@ pytestmark = pytest.mark.filterwarnings(
 @pytest.fixture(params=["forked", "another program"])
 def kind(request, monkeypatch):
     is_forked = request.param == "forked"
-    monkeypatch.setattr(guard_module, "_is_forkable", lambda: is_forked)
+    monkeypatch.setattr(guard_module, "is_forkable", lambda: is_forked)
     return request.param
 
 
@@ -201,15 +202,37 @@ def test_a_guard_that_could_not_be_started_is_tried_again_now_and_then(
 
 def test_a_program_with_threads_is_not_forked_nor_is_a_large_one(monkeypatch):
     monkeypatch.setattr(guard_module, "_SMALL", 1 << 40)  # whatever was imported before this test
-    assert guard_module._is_forkable() is (len(os.listdir("/proc/self/task")) == 1)
+    assert guard_module.is_forkable() is (len(os.listdir("/proc/self/task")) == 1)
     release = threading.Event()
     thread = threading.Thread(target=release.wait)
     thread.start()
-    assert not guard_module._is_forkable()
+    assert not guard_module.is_forkable()
     release.set()
     thread.join()
     monkeypatch.setattr(guard_module, "_SMALL", 1)
-    assert not guard_module._is_forkable()
+    assert not guard_module.is_forkable()
+
+
+@pytest.mark.parametrize("can_fork", [True, False])
+def test_it_may_be_there_before_the_workers_if_it_can_be_forked(monkeypatch, can_fork):
+    monkeypatch.setattr(reaper_module, "is_forkable", lambda: can_fork)
+    monkeypatch.setattr(guard_module, "is_forkable", lambda: can_fork)
+    reaper = Reaper()
+    reaper.prepare()
+    early = reaper.guard
+    assert (early is not None) is can_fork
+    reaper.prepare()
+    assert reaper.guard is early
+    # What has begun meanwhile makes no difference to it.
+    monkeypatch.setattr(guard_module, "is_forkable", lambda: False)
+    try:
+        reaper.begin()
+        assert (reaper.guard is early) is can_fork
+        assert reaper.guard.is_alive()
+    finally:
+        reaper.close()
+    if can_fork:
+        assert not early.is_alive()
 
 
 def test_as_another_program_it_loads_little():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch.process.kernel.processes import PROC, has_table, read_children, read_process
 from plaunch.process.launcher_variables import inheritable, owns_process
-from plaunch.process.stopping.guard.guard import Guard, start_guard
+from plaunch.process.stopping.guard.guard import Guard, is_forkable, start_guard
 from plaunch.process.stopping.job import Job
 from plaunch.process.stopping.reaping.evidence import Origin
 from plaunch.process.stopping.reaping.job_tag import HELPER, JOBS_VARIABLE, make_job_id
@@ -33,8 +33,8 @@ _GUARDS, _GUARDS_PERIOD = 5, 10.0  # so many guards in so many seconds, if they 
 class Reaper:
     """Ensures that nothing outlives the workers; one for each launcher.
 
-    It holds no process and no descriptor before `begin`, and none after `close`. All methods are
-    for one thread.
+    It holds no process and no descriptor before `prepare` or `begin`, and none after `close`. All
+    methods are for one thread.
 
     Args:
         keep_daemons: spare orphans when all of them have succeeded.
@@ -66,6 +66,11 @@ class Reaper:
         self._guarded_at: deque[float] = deque(maxlen=_GUARDS)
         self._was_refused = False  # the system did not give one when it was last asked
         self._watch: ExitWatch | None = None
+
+    def prepare(self) -> None:
+        """Have the guard ready, while it can be forked: before there are other threads."""
+        if self._use_guard and self.guard is None and is_forkable():
+            self.guard = start_guard(self._proc)
 
     def begin(
         self,

@@ -128,7 +128,7 @@ def start_guard(proc: str = PROC, *, is_repeated: bool = False) -> Guard | None:
         line = _raised(line)
         os.set_blocking(line, False)
         launcher_fd = _raised(open_pidfd(os.getpid()))
-        if _is_forkable():
+        if is_forkable():
             return Guard(_fork_guard(reader, launcher_fd, proc), line, None)
         program = _start_program(reader, launcher_fd, proc)
         return Guard(program.pid, line, program)
@@ -194,7 +194,7 @@ def _start_program(reader: int, launcher_fd: int, proc: str) -> subprocess.Popen
     )
 
 
-def _is_forkable() -> bool:
+def is_forkable() -> bool:
     """Whether this process is small and has one thread, also counting those not of Python."""
     try:
         if len(os.listdir("/proc/self/task")) != 1:
