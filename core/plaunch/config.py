@@ -45,8 +45,9 @@ class LaunchConfig(Record):
         monitor_interval: how often the agent looks at what cannot wake it, in seconds.
         start_method: `spawn`, `fork` or `forkserver`, for functions.
         log_line_prefix_template: the prefix of teed lines, with `${role_name}`, `${local_rank}`,
-            `${rank}`, `${hostname}`, `${attempt}` and `${time}`; None takes it from
-            `TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE`.
+            `${rank}`, `${hostname}`, `${attempt}` and `${time}`; with `${line}` in it, all of a
+            line of JSON, in which `${line}`, `${stream}` and `${utc}` become values. None takes it
+            from `TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE`.
         metrics_cfg: has no effect, as in torchrun; see docs/metrics.md.
         local_addr: the address of this node, or None.
         event_log_handler: the name of the event handler, or several between commas.

@@ -40,6 +40,7 @@ def test_an_object_a_line(form):
     assert "\n" not in line
     assert json.loads(line) == {
         "time": "2023-11-14T22:13:20.250000+00:00",
+        "version": 1,
         "level": "WARNING",
         "run_id": "job17",
         "host": os.uname().nodename,

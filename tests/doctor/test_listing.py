@@ -25,10 +25,11 @@ def listed(site, *words: str, plugins=(), **environ: str) -> dict[str, PluginSta
 def test_first_party_plugins_are_ready(site) -> None:
     rows = list_plugins(environ={}, path=site.path)
     kinds = [(kind, [row.name for row in of]) for kind, of in groupby(rows, lambda row: row.kind)]
-    options = "chaos completion devices doctor dry_run events failure_bundle logs_default preload"
-    more = "restarts schedulers settings_file signals status testing timer worker_store"
+    options = "chaos completion devices doctor dry_run events failure_bundle hang logs_default"
+    more = "preload restarts schedulers settings_file signals stacks status testing timer"
     assert kinds == [
-        ("options", [*options.split(), *more.split()]),
+        ("plugin", ["control"]),
+        ("options", [*options.split(), *more.split(), "worker_store"]),
         ("rendezvous", ["c10d", "etcd", "etcd-v2", "static"]),
         ("logs_specs", ["default"]),
         ("event_handlers", ["console", "jsonl", "null", "otel"]),

@@ -44,17 +44,25 @@ def test_it_says_what_was_started_if_it_fails_at_once(plaunch):
 
 
 def test_all_that_it_says_can_be_read_by_programs(plaunch):
-    script = plaunch.write("train.py", "import sys; sys.exit('not JSON')")
-    argv = ["--log-format=json", "--rdzv-id=mine", "--max-restarts=1", script]
-    done = plaunch.run(*argv, FORCE_COLOR="1")
+    script = plaunch.write("train.py", "import sys; print('out'); sys.exit('\"why\"')")
+    argv = ["--log-format=json", "--rdzv-id=$mine", "--max-restarts=1", "--tee=3"]
+    done = plaunch.run(*argv, "--log-dir=logs", script, FORCE_COLOR="1")
     assert done.returncode == 1
-    lines = done.stderr.splitlines()
-    told = [json.loads(line) for line in lines if line != "not JSON"]
-    assert len(told) == len(lines) - 2
-    assert all(one["run_id"] == "mine" for one in told)
-    assert [one["level"] for one in told][::3] == ["INFO", "INFO"]
-    begin, failed, *_, report = told
-    assert begin["message"].startswith("run id mine: 1 worker, 1 node")
+    told = [json.loads(line) for line in done.stderr.splitlines()]
+    of_workers = [one for one in told if "rank" in one]
+    told = [one for one in told if one not in of_workers]
+    of_workers += [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(one["attempt"], one["stream"], one["message"]) for one in of_workers] == [
+        *((attempt, "stderr", '"why"') for attempt in range(2)),
+        *((attempt, "stdout", "out") for attempt in range(2)),
+    ]
+    common = {"version": 1, "run_id": "$mine", "host": told[0]["host"]}
+    assert all(common.items() <= one.items() for one in [*told, *of_workers])
+    assert all((one["rank"], one["local_rank"], one["level"]) == (0, 0, None) for one in of_workers)
+    assert all(one["time"].endswith("+00:00") for one in [*told, *of_workers])
+    begin, failed, *_, report, _bundle = told
+    assert begin["level"] == "INFO"
+    assert begin["message"].startswith("run id $mine: 1 worker, 1 node")
     assert "failed with exit code 1; restart 1 of 1" in failed["message"]
     assert failed["level"] == "WARNING"
     assert report["level"] == "ERROR"

@@ -46,9 +46,16 @@ def test_other_forms_are_refused_with_the_right_one(text):
         read_rotation(text)
 
 
-@pytest.mark.parametrize("text", ["63K:3", "0M:3", "9999999T:3"])
-def test_sizes_that_are_none(text):
-    with pytest.raises(ValueError, match="a size below 64K, or a very large one"):
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("63K:3", "a size below 64K, the least"),
+        ("0M:3", "a size below 64K, the least"),
+        ("9999999T:3", "a size that no file can have"),
+    ],
+)
+def test_sizes_that_are_none(text, problem):
+    with pytest.raises(ValueError, match=problem):
         read_rotation(text)
 
 

@@ -122,7 +122,7 @@ def test_os_exit(owned, end, code, is_said) -> None:
     environ = {name: value for name, value in os.environ.items() if name != "PLAUNCH_LAUNCHER"}
     done = run_python("-c", EXITS.format(owned=owned, end=end), env=environ)
     assert done.returncode == code
-    said = "plaunch: plugin 'acme' has ended the launcher with os._exit(7), in end (<string>:2)"
+    said = "plugin 'acme' has ended the launcher with os._exit(7), in end (<string>:2)"
     assert done.stderr.startswith(said) == is_said
     assert is_said or done.stderr == ""
 

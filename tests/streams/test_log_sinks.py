@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -243,6 +244,22 @@ def started(tmp_path):
         one.close()
 
 
+@pytest.fixture
+def many_files():
+    """More files may be open than usual, where the system allows it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 8192
+    if hard not in (-1, resource.RLIM_INFINITY) and hard < wanted:
+        pytest.skip(f"no more than {hard} files can be open")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def open_files():
+    return len(os.listdir("/proc/self/fd"))
+
+
 def sinks_for(nprocs=1, make=Collected):
     return {(rank, name): make() for rank in range(nprocs) for name in ("stdout", "stderr")}
 
@@ -349,6 +366,35 @@ def test_one_that_cannot_be_opened_is_an_error(started, tmp_path, opened, error,
     with pytest.raises(error, match=message):
         job.streams.child_fds(0)
     job.streams.finish()
+
+
+def test_the_sinks_of_a_thousand_workers_leave_nothing_open(tmp_path, many_files):
+    ranks, before = range(1000), (open_files(), threading.active_count())
+    nothing = dict.fromkeys(ranks, os.devnull)
+
+    class OnDisk(Collected):
+        def __init__(self, rank, stream):
+            super().__init__()
+            self._file = (tmp_path / f"{rank}.{stream}").open("wb", 0)
+
+        def close(self):
+            super().close()
+            self._file.write(self.data)
+            self._file.close()
+
+    streams = WorkerStreams(
+        LogsDest(dict(nothing), dict(nothing)),
+        len(ranks),
+        prefixes=dict.fromkeys(ranks, ""),
+        open_sink=OnDisk,
+    )
+    for rank in ranks:
+        for fd in streams.child_fds(rank):
+            os.write(fd, b"hello\n")
+    streams.start()
+    streams.finish(BOUND)
+    assert (open_files(), threading.active_count()) == before
+    assert {path.read_bytes() for path in tmp_path.iterdir()} == {b"hello\n"}
 
 
 def test_workers_that_were_never_started_leave_closed_sinks(started, tmp_path):

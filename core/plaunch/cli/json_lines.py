@@ -6,6 +6,8 @@ import json
 import os
 from datetime import datetime, timezone
 
+VERSION = 1  # of the schema, in docs/output.md; more keys do not change it
+
 
 def json_line(text: str, level: str, created: float | None, run_id: str | None) -> str:
     """A message as one JSON object on one line.
@@ -21,9 +23,20 @@ def json_line(text: str, level: str, created: float | None, run_id: str | None) 
     return json.dumps(
         {
             "time": time.isoformat(timespec="microseconds"),
+            "version": VERSION,
             "level": level,
             "run_id": run_id,
             "host": os.uname().nodename,
             "message": text,
         }
+    )
+
+
+def template_of_lines(run_id: str) -> str:
+    """What teed lines of workers become in a launch: a `log_line_prefix_template`."""
+    known = json.dumps({"version": VERSION, "level": None, "run_id": run_id})[1:-1]
+    return (
+        '{"time": ${utc}, ' + known.replace("$", "$$") + ', "host": "${hostname}", '
+        '"attempt": ${attempt}, "rank": ${rank}, "local_rank": ${local_rank}, '
+        '"stream": ${stream}, "message": ${line}}'
     )

@@ -138,6 +138,10 @@ def _launch(invocation: Invocation) -> dict[int, Any]:
             gc.enable()
     FORM.run_id = config.run_id
     _log().debug("version %s, Python %s (%s)", __version__, sys.version.split()[0], sys.executable)
+    if FORM.is_json and config.log_line_prefix_template is None:
+        from plaunch.cli.json_lines import template_of_lines  # noqa: PLC0415 - if asked for
+
+        config.log_line_prefix_template = template_of_lines(config.run_id)
     STDOUT.hand_over()
     show = STDERR.show if STDERR.can_show() and not FORM.is_json else None
     with _introducing(invocation.parsed(), config, taken) as started, invocation.blaming():

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
-import select
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import CodeType, FrameType
 
-_STDERR = 2
-_PATIENCE = 200  # milliseconds for a stderr that takes nothing
+logger = logging.getLogger("plaunch")
 
 
 class Culprits:
@@ -127,12 +126,12 @@ class ExplainedExit:
         if found is None:
             return
         who, code, line = found
-        poller = select.poll()
-        poller.register(_STDERR, select.POLLOUT)
-        if poller.poll(_PATIENCE):
-            text = (
-                f"plaunch: {who} has ended the launcher with os._exit({status}), in "
-                f"{code.co_name} ({code.co_filename}:{line}), which ended the job. A plugin must "
-                "report an error by raising an exception\n"
-            )
-            os.write(_STDERR, text.encode("utf-8", "backslashreplace"))
+        logger.error(
+            "%s has ended the launcher with os._exit(%d), in %s (%s:%d), which ended the job. A "
+            "plugin must report an error by raising an exception",
+            who,
+            status,
+            code.co_name,
+            code.co_filename,
+            line,
+        )

@@ -8,6 +8,7 @@ from plaunch.options import Option
 PLUGIN = "plaunch_logs_default.rotation"
 
 SMALLEST = 64 << 10  # bytes of a file; what is written at once
+LARGEST = 1 << 60
 MOST_FILES = 1000
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
@@ -29,8 +30,10 @@ def read_rotation(text: str) -> tuple[int, int]:
             f"bytes, or with K, M, G or T (powers of 1024), and 1 to {MOST_FILES} older files"
         )
     most = value * _UNITS[unit]
-    if not SMALLEST <= most <= 1 << 60:
-        raise ValueError(f"{quote(text)} has a size below 64K, or a very large one")
+    if most < SMALLEST:
+        raise ValueError(f"{quote(text)} has a size below 64K, the least that a log file may have")
+    if most > LARGEST:
+        raise ValueError(f"{quote(text)} has a size that no file can have")
     return most, kept
 
 

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 from plaunch_streams.sinks import HOLD, Sink
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from plaunch_streams.console import Console
 
 MAX_LINE = 1 << 20  # bytes; a longer line is shown in pieces
 TIME_MACRO = "${time}"
+LINE_MACRO = "${line}"  # the text is no prefix: it has a place for the line
 
 
 class Prefix:
@@ -187,9 +188,12 @@ class MatchesToFile(Sink):
     def _pick(self, text: bytes) -> None:
         # Most pieces match nothing: three searches of the whole beat thousands of small ones.
         if self._matches(text):
-            prefix = self._make_prefix()
             lines = (line for line in text.split(b"\n") if self._matches(line))
-            self._file.write(b"".join(b"%b%b\n" % (prefix, line) for line in lines))
+            self._file.write(self._format(lines))
+
+    def _format(self, lines: Iterable[bytes]) -> bytes:
+        prefix = self._make_prefix()
+        return b"".join(b"%b%b\n" % (prefix, line) for line in lines)
 
     def _matches(self, text: bytes) -> bool:
         return any(substring in text for substring in self._substrings)

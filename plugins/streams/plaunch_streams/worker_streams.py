@@ -22,6 +22,7 @@ from plaunch_streams.descriptors import (
 )
 from plaunch_streams.last_lines import Ring, read_last_lines
 from plaunch_streams.lines import (
+    LINE_MACRO,
     TIME_MACRO,
     LinesToConsole,
     MatchesToFile,
@@ -207,16 +208,28 @@ class WorkerStreams:
         route = through_sink(route, keeps_file=bool(getattr(sink, "keeps_file", False)))
         return route, ToLogSink(writer)
 
-    def _tee(self, stream: _Stream, source: Source, text: str) -> None:
-        prefix = Prefix(text)
+    def _tee(self, stream: _Stream, source: Source, text: str, *, is_late: bool = False) -> None:
+        """Show a stream, whose lines may be read long after they were written."""
+        to_console: Callable[[Console], Sink]
+        to_file: Callable[[Sequence[bytes], Sink], Sink]
+        if LINE_MACRO in text:
+            from plaunch_streams import json_lines  # noqa: PLC0415 - if asked for
+
+            form = json_lines.LineFormat(text, stream.name, is_late=is_late)
+            to_console = partial(json_lines.JsonLinesToConsole, form)
+            to_file = partial(json_lines.JsonMatchesToFile, form)
+        else:
+            prefix = Prefix(text.replace(TIME_MACRO, "") if is_late else text)
+            to_console = partial(LinesToConsole, prefix)
+            to_file = partial(MatchesToFile, prefix)
         if console := self._console(stream, teed=True):
-            source.add(LinesToConsole(prefix, console))
+            source.add(to_console(console))
         if stream.filters and stream.filtered_path:
             if stream.name not in self._matches:
                 fd = open_log(stream.filtered_path, f"the filtered lines of {stream.name}")
                 file = FileSink(fd, stream.filtered_path, self._notices)
                 self._matches[stream.name] = file
-            source.add(MatchesToFile(prefix, stream.filters, self._matches[stream.name]))
+            source.add(to_file(stream.filters, self._matches[stream.name]))
 
     def _console(self, stream: _Stream, *, teed: bool = False) -> Console | None:
         """The console of a stream, for teed lines or others; None if nothing can be shown."""
@@ -265,8 +278,7 @@ class WorkerStreams:
                 if route.tail:
                     file = FollowedFile(route.tail, self._notices)
                     self._sources.append(file)
-                    # The lines are read long after they were written.
-                    self._tee(stream, file, self._prefixes[rank].replace(TIME_MACRO, ""))
+                    self._tee(stream, file, self._prefixes[rank], is_late=True)
         if not self._sources:
             return
         for writer in self._writers():
