@@ -78,6 +78,13 @@ TORCHRUN_LOGS_SPECS = "plaunch_torchrun.bridges:bridge_logs_specs"
 FAILURE_REPORT = "plaunch_report.failure_report:format_report"
 # The message about one on the console of the launcher, with the same to fall back upon.
 CONSOLE_REPORT = "plaunch_report.console_report:format_for_console"
+# A message in colours; one as JSON; and what makes teed lines of workers JSON.
+PAINT = "plaunch_report.colors:paint"
+JSON_LINE = "plaunch_report.json_lines:json_line"
+JSON_TEMPLATE = "plaunch_report.json_lines:template_of_lines"
+# What `--help` and `--version` print.
+SHOW_HELP = "plaunch_completion.help:show_help"
+SHOW_VERSION = "plaunch_completion.help:show_version"
 # Says which limit on processes and threads is reached, and what to do.
 DESCRIBE_SHORTAGE = "plaunch_doctor.capacity:describe_shortage"
 # Counts the devices that a word of --nproc-per-node means which no plugin offers; None if none.

@@ -10,8 +10,8 @@ import re
 import sys
 
 import pytest
-from plaunch.cli.colors import paint
 from plaunch.cli.form import Form
+from plaunch_report.colors import paint
 
 SEQUENCE = re.compile(r"\x1b\[[0-9;]+m")
 RED = "31m"

@@ -194,7 +194,8 @@ def batch(launch, srun="srun"):
 def test_a_sweep_stays_a_sweep_and_is_one_job_if_the_user_says_so(cluster):
     (cluster.folder / "exit").write_text("0")
     words = ["srun", *ON_ALL, "plaunch"]
-    alone = cluster.run(*words, "worker.py")
+    # Nothing is said of a launch that succeeds within a second.
+    alone = cluster.run(*words, "--no-python", "sh", "-c", "sleep 1.1; exec python worker.py")
     assert alone.returncode == 0, alone.stderr
     told = [json.loads(line) for line in alone.stdout.splitlines()]
     assert [(w["RANK"], w["WORLD_SIZE"]) for w in told] == [("0", "1")] * 3

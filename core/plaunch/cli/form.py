@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from itertools import pairwise
 from typing import TYPE_CHECKING
+
+from plaunch.defaults import JSON_LINE, PAINT, load_default
+from plaunch.errors import PluginLoadError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,9 +49,8 @@ class Form:
             created: when it was made, in seconds since the epoch; None means now.
         """
         if self.is_json:
-            from plaunch.cli.json_lines import json_line  # noqa: PLC0415 - if asked for
-
-            return json_line(text, level, created, self.run_id)
+            line: str = load_default(JSON_LINE)(text, level, created, self.run_id)
+            return line
         return self.color(f"plaunch: {text}", level)
 
     def color(self, text: str, level: str = "") -> str:
@@ -57,11 +60,10 @@ class Form:
             text: any text; if it is a message, `plaunch:` is in front of it.
             level: of the message; empty for other texts.
         """
-        if not self._has_colors():
-            return text
-        from plaunch.cli.colors import paint  # noqa: PLC0415 - on a terminal
-
-        return paint(text, level)
+        if self._has_colors():
+            with contextlib.suppress(PluginLoadError):
+                text = load_default(PAINT)(text, level)
+        return text
 
     def _has_colors(self) -> bool:
         """What `--color` says; on its own, what CPython decides about its tracebacks."""

@@ -307,14 +307,14 @@ HELP = (
         "show this help message and exit",
         read=None,
         is_shared=True,
-        command="plaunch.cli.help:show_help",
+        command=defaults.SHOW_HELP,
     ),
     Option(
         ("--version",),
         "show the version and exit",
         read=None,
         is_shared=True,
-        command="plaunch.cli.help:show_version",
+        command=defaults.SHOW_VERSION,
     ),
 )
 GROUPS = (

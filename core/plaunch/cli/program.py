@@ -10,6 +10,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
+from plaunch import defaults
 from plaunch.cli.form import FORM
 from plaunch.cli.invocation import Invocation, command_in_spite, given_command
 from plaunch.cli.parser import parse
@@ -139,9 +140,9 @@ def _launch(invocation: Invocation) -> dict[int, Any]:
     FORM.run_id = config.run_id
     _log().debug("version %s, Python %s (%s)", __version__, sys.version.split()[0], sys.executable)
     if FORM.is_json and config.log_line_prefix_template is None:
-        from plaunch.cli.json_lines import template_of_lines  # noqa: PLC0415 - if asked for
-
-        config.log_line_prefix_template = template_of_lines(config.run_id)
+        config.log_line_prefix_template = defaults.load_default(defaults.JSON_TEMPLATE)(
+            config.run_id
+        )
     STDOUT.hand_over()
     show = STDERR.show if STDERR.can_show() and not FORM.is_json else None
     with _introducing(invocation.parsed(), config, taken) as started, invocation.blaming():
@@ -245,12 +246,11 @@ def _hand_up(error: PlaunchError) -> None:
     """Tell whoever launched us why workers failed, as torchrun does."""
     if "TORCHELASTIC_ERROR_FILE" not in os.environ:
         return
-    from plaunch.defaults import HAND_UP, load_default  # noqa: PLC0415 - failures only
-    from plaunch.process.failures.child_failed import ChildFailedError  # noqa: PLC0415 - as above
+    from plaunch.process.failures.child_failed import ChildFailedError  # noqa: PLC0415 - failures
 
     if isinstance(error, ChildFailedError):
         try:
-            load_default(HAND_UP)(error)
+            defaults.load_default(defaults.HAND_UP)(error)
         except PluginLoadError as missing:
             _say(f"the first failure is not handed up: {missing}")
 

@@ -1,1 +1,4 @@
-"""Shell completion: the script that `--print-completion` prints, and the names that it asks for."""
+"""What helps at the prompt: `--help`, `--version`, and shell completion.
+
+`--print-completion` prints a script for a shell, which asks for the names of plugins.
+"""

@@ -16,7 +16,7 @@ from plaunch.process import describe_exit
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from plaunch.process import ProcessFailure
+    from plaunch.process import ChildFailedError, ProcessFailure
 
 MAX_STDERR_LINES = 20
 MAX_TRACEBACK_LINES = 200
@@ -41,38 +41,25 @@ _CONTROL = re.compile(
 )
 
 
-def format_report(
-    name: str,
-    failures: Mapping[int, ProcessFailure],
-    *,
-    first: int,
-    stopped: Mapping[int, int],
-    counted: Mapping[str, int] | None = None,
-    no_restart: str = "",
-    border: str = "",
-    section: str = "",
-) -> str:
-    """Write the report about `failures` (by global rank), of which rank `first` comes first.
+def format_report(error: ChildFailedError, border: str = "", section: str = "") -> str:
+    """Write the report.
 
-    A negative rank stands for the launcher of a node, which failed itself.
-    `stopped` has the exit codes of the ranks that plaunch ended, `counted` how many more failures
-    there are, by words for them, `no_restart` why there is no other attempt. `border`
-    and `section`, if given, are repeated into rules around and between the parts.
+    `border` and `section`, if given, are repeated into rules around and between the parts.
     """
-    root = failures[first]
+    first, root = error.get_first_failure()
     host = clean(root.host)
     what = f"the launcher on {host} failed"
     if first >= 0:
         what = f"rank {first} on {host}: {root.describe_exit()}"
-    title = f"{name} FAILED: {what}"
+    title = f"{error.name} FAILED: {what}"
     parts = [_first_failure(first, root)]
-    if no_restart:
-        parts.insert(0, [f"No restart: {clean(no_restart)}"])
-    others = [rank for rank in failures if rank != first]
-    if others or counted:
-        parts.append(_other_failures(others, failures, counted or {}))
-    if stopped:
-        parts.append([f"Stopped by plaunch: {describe_stopped(stopped)}"])
+    if error.no_restart:
+        parts.insert(0, [f"No restart: {clean(error.no_restart)}"])
+    others = [rank for rank in error.failures if rank != first]
+    if others or error.counted:
+        parts.append(_other_failures(others, error.failures, error.counted))
+    if error.stopped:
+        parts.append([f"Stopped by plaunch: {describe_stopped(error.stopped)}"])
     width = min(len(title), 80)
     lines = [title]
     for part in parts:

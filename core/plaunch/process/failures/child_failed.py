@@ -87,31 +87,21 @@ class ChildFailedError(PlaunchError):
         torch's two keywords draw it with rules: lines of `boarder_delim` around the report, lines
         of `section_delim` between its parts. By default there are none.
         """
-        try:
-            report: str = load_default(FAILURE_REPORT)(
-                self.name,
-                self.failures,
-                first=self.get_first_failure()[0],
-                stopped=self.stopped,
-                counted=self.counted,
-                no_restart=self.no_restart,
-                border=boarder_delim,
-                section=section_delim,
-            )
-        except Exception as error:  # noqa: BLE001 - whatever it is, it must not hide the failure
-            return self._short_report(error)
-        return report
+        return self._report(FAILURE_REPORT, border=boarder_delim, section=section_delim)
 
     def for_console(self) -> str:
         """The message about it on the launcher's own console, which follows what that has shown.
 
         It is shorter than the report, and repeats nothing that is above it.
         """
+        return self._report(CONSOLE_REPORT)
+
+    def _report(self, default: str, **form: str) -> str:
         try:
-            text: str = load_default(CONSOLE_REPORT)(self)
-        except Exception as error:  # noqa: BLE001 - as above
+            report: str = load_default(default)(self, **form)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it must not hide the failure
             return self._short_report(error)
-        return text
+        return report
 
     def _short_report(self, error: Exception) -> str:
         """What is known of the failures, and why there is no more of a report."""
