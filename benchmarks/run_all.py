@@ -173,6 +173,12 @@ BENCHMARKS = (
         quick=("--repeat=1",),
         needs=("otel",),
     ),
+    Benchmark(
+        "plaunchctl",
+        "What it costs a launch that plaunchctl can see it, and how soon plaunchctl answers.",
+        "control.py",
+        quick=("--repeat=1",),
+    ),
 )
 
 

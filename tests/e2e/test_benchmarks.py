@@ -66,6 +66,15 @@ ROWS = {
             for part in ("noticing", "stopping", "waiting", "starting", "total")
         ),
     ],
+    "control.py": [
+        *(
+            f"empty job, {kind} the plugin{what}"
+            for kind in ("without", "with")
+            for what in ("", ", CPU")
+        ),
+        "plaunchctl status",
+        "plaunchctl ps",
+    ],
     "membership.py": ["arrival of a node", "loss of a node", *FAILURE],
 }
 
@@ -76,13 +85,14 @@ ROWS = {
     ("name", "argv"),
     [
         ("supervision.py", ["--no-torchrun", "--lines=1000", "--idle=1"]),
+        ("control.py", []),
         ("worker_store.py", ["--no-torchrun"]),
         ("membership.py", []),
         ("restarts.py", ["--no-torchrun", "--workers=1"]),
     ],
 )
 def test_every_row_is_measured(measure, name, argv):
-    if name != "supervision.py":
+    if name not in ("supervision.py", "control.py"):
         pytest.importorskip("torch.distributed")
     result, printed = measure(name, *argv)
     assert list(result["measurements"]) == ROWS[name]

@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 import socket
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from plaunch_control.folder import (
     FolderError,
@@ -24,11 +24,12 @@ _BACKLOG = 64
 _MOST_SWEPT = 64  # sockets that one launch looks at
 
 
-class Door(NamedTuple):
+class Door:
     """A listening socket, and the path under which it is found."""
 
-    listener: socket.socket
-    path: str
+    def __init__(self, listener: socket.socket, path: str) -> None:
+        self.listener = listener
+        self.path = path
 
     def remove(self) -> None:
         """Let nobody find it any more."""

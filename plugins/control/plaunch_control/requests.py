@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http
 import http.server
 import json
 import logging
@@ -64,8 +65,6 @@ def serve(connection: socket.socket, answer: Callable[[Request], Answer]) -> Non
 class _Handler(http.server.BaseHTTPRequestHandler):
     server_version = "plaunch"
     sys_version = ""
-    error_content_type = "application/json"
-    error_message_format = '{"error": "%(code)d %(message)s"}\n'
 
     def __init__(self, connection: socket.socket, answer: Callable[[Request], Answer]) -> None:
         self._answer = answer
@@ -91,6 +90,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._send(refusal(400, "the body of the request is not a JSON object"))
             return
         self._respond(given)
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Refuse what is no request."""
+        del explain
+        self._send(refusal(code, message or self.responses[http.HTTPStatus(code)][0]))
 
     def _refuse(self) -> None:
         self._send(refusal(405, "only GET and POST are supported"))

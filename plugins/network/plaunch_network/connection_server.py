@@ -73,7 +73,8 @@ class ConnectionServer:
             return
         thread = threading.Thread(target=self._run, name=self._name, daemon=True)
         # Signals must reach the main thread; a thread inherits the mask of the one that starts it.
-        previous = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        # Real-time signals without a name, which nobody handles, would take Python a millisecond.
+        previous = signal.pthread_sigmask(signal.SIG_BLOCK, signal.Signals)
         try:
             start_thread(thread)
         finally:

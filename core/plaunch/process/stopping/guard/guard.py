@@ -153,8 +153,9 @@ def _fork_guard(reader: int, launcher_fd: int, proc: str) -> int:
     from plaunch.process.stopping.guard.guard_process import run_guard  # noqa: PLC0415 - not if exec'd
 
     launcher = os.getpid()
-    # Until the guard ignores signals, the launcher's handlers would take them.
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    # Until the guard ignores signals, the launcher's handlers would take them. Real-time signals
+    # without a name, which nobody handles, would take Python a millisecond.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.Signals)
     try:
         pid = os.fork()
         if pid:
