@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import re
 import select
 import threading
@@ -98,6 +99,7 @@ def test_nodes_show_each_other_texts(create):
             "both texts are there",
         )
     assert nodes[0].texts.read("another/name", BOUND) == {}
+    assert [*nodes[0].texts.read("another/name", BOUND, all_nodes=True).values()] == ["", ""]
 
 
 def test_a_text_is_bounded_and_best_effort(create, board):
@@ -110,6 +112,39 @@ def test_a_text_is_bounded_and_best_effort(create, board):
     wait_until(lambda: handler.texts.read("stacks", BOUND), "the text is there")
     board.down = True
     assert handler.texts.read("stacks", 0.2) == {}
+
+
+def test_all_nodes_of_the_round_hear_a_broadcast_once(create):
+    """Nothing else of the job changes by it; those who listen to another name hear nothing."""
+    nodes, heard = [create(2, 2), create(2, 2)], queue.Queue()
+    for number, node in enumerate(nodes):
+        node.texts.listen("stacks", lambda text, number=number: heard.put((number, text)))
+        node.texts.listen("another", pytest.fail)
+    for call in [Call(node.next_rendezvous) for node in nodes]:
+        call.get()
+    for text in ("who is where", "and now"):
+        nodes[1].texts.broadcast("stacks", text)
+        nodes[1].texts.broadcast("of-nobody", "x")
+        assert sorted(heard.get(timeout=BOUND) for _ in nodes) == [(0, text), (1, text)]
+    assert [list(node.changes()) for node in nodes] == [[], []]
+    nodes[0].report_success()
+    nodes[1].report_success()
+    assert [change.kind for change in changes(nodes[0])] == [ChangeKind.CLOSED]
+    assert heard.empty()
+
+
+def test_nobody_hears_a_broadcast_between_rounds(create):
+    node = create(1, 2)
+    node.texts.listen("stacks", pytest.fail)
+    node.texts.broadcast("stacks", "too early")
+    node.next_rendezvous()
+    node.texts.read("stacks", BOUND)  # what was asked for before has been done
+
+
+@pytest.mark.parametrize(("name", "text"), [("a name", "x"), ("name", "x" * 496)])
+def test_a_broadcast_is_bounded(create, name, text):
+    with pytest.raises(ValueError, match="499 characters at most"):
+        create().texts.broadcast(name, text)
 
 
 def test_nothing_is_connected_before_the_first_round(create):

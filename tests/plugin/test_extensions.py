@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import queue
 import threading
 import time
 
@@ -17,6 +18,7 @@ from plaunch_events.event_queue import EventQueue
 
 from helpers.faults import raising
 from helpers.hooks import NO_OTHERS, plugin_of
+from helpers.waiting import wait_until
 
 CONTEXT = PluginContext("job", "role", "host")
 
@@ -177,6 +179,54 @@ def test_what_an_extension_can_do(caplog):
         control.request("dance", "")
     with pytest.raises(TypeError, match="a reason is a text, not None"):
         control.request("stop", None)
+
+
+class Handler:
+    """Of a rendezvous whose nodes hear each other; there is this one only."""
+
+    def __init__(self):
+        self.texts = self
+        self.listeners = {}
+        self.shown = {}
+
+    def publish(self, name, text):
+        self.shown[name] = text
+
+    def read(self, name, timeout, *, all_nodes):
+        return {"a": self.shown.get(name, "")}
+
+    def broadcast(self, name, text):
+        self.listeners[name](text)
+
+    def listen(self, name, listener):
+        self.listeners[name] = listener
+
+
+def test_what_an_extension_hears_of_other_nodes(caplog):
+    """It has a thread for it, so that it holds nobody, and is named if it fails."""
+    agent = Agent()
+    control = AgentControl(agent, "plugin 'acme'", agent.snapshot, Handler())
+    heard = queue.Queue()
+
+    def listen(text):
+        heard.put((text, threading.current_thread().name))
+        raise KeyError(text)
+
+    control.listen("acme", listen)
+    control.broadcast("acme", "where are you?")
+    assert heard.get(timeout=30) == ("where are you?", "plaunch-hears-acme")
+    wait_until(lambda: "plugin 'acme' failed at a broadcast: KeyError" in caplog.text, caplog.text)
+    control.publish("acme", "here")
+    assert control.published("acme", all_nodes=True) == {"a": "here"}
+
+
+def test_where_nodes_do_not_hear_each_other_nothing_is_heard():
+    agent = Agent()
+    control = AgentControl(agent, "plugin 'acme'", agent.snapshot, object())
+    control.listen("acme", pytest.fail)
+    control.broadcast("acme", "where are you?")
+    control.publish("acme", "here")
+    assert control.published("acme") is None
 
 
 class Quiet(Extension):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import signal
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from plaunch.agent.requests import Snapshot
     from plaunch.agent.states import RequestKind
@@ -66,11 +66,20 @@ class Control(Protocol):
     def publish(self, name: str, text: str) -> None:
         """Let the other nodes of the job read a text; see `plaunch.rendezvous.SharedTexts`."""
 
-    def published(self, name: str, timeout: float = 1.0) -> Mapping[str, str] | None:
+    def published(
+        self, name: str, timeout: float = 1.0, *, all_nodes: bool = False
+    ) -> Mapping[str, str] | None:
         """The texts of all nodes of the round, by node, this one's too; waits for the store.
 
-        None if the rendezvous has no such texts: then nothing is published either.
+        With `all_nodes`, those that have published none have an empty text. None if the rendezvous
+        has no such texts: then nothing is published or broadcast either.
         """
+
+    def broadcast(self, name: str, text: str) -> None:
+        """Have a text heard on all nodes of the round; see `plaunch.rendezvous.SharedTexts`."""
+
+    def listen(self, name: str, listener: Callable[[str], None]) -> None:
+        """Hear broadcasts of that name, each on a thread of its own."""
 
 
 class Extension(Protocol):

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 from plaunch.agent.states import RequestKind
 from plaunch.agent.wait_reporter import describe_wait
-from plaunch.errors import PlaunchError, PluginError
+from plaunch.errors import PlaunchError, PluginError, ThreadStartError
 from plaunch.plugin.calls import blaming, bounded_call, keeping_signals
+from plaunch.threads import BoundedCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -218,9 +219,37 @@ class AgentControl:
         if self._texts is not None:
             self._texts.publish(name, text)
 
-    def published(self, name: str, timeout: float = 1.0) -> Mapping[str, str] | None:
+    def published(
+        self, name: str, timeout: float = 1.0, *, all_nodes: bool = False
+    ) -> Mapping[str, str] | None:
         """The texts of all nodes."""
-        return None if self._texts is None else self._texts.read(name, timeout)
+        if self._texts is None:
+            return None
+        return self._texts.read(name, timeout, all_nodes=all_nodes)
+
+    def broadcast(self, name: str, text: str) -> None:
+        """Have a text heard on all nodes, if there is a way to them."""
+        if self._texts is not None:
+            self._texts.broadcast(name, text)
+
+    def listen(self, name: str, listener: Callable[[str], None]) -> None:
+        """Hear broadcasts of that name."""
+        if self._texts is not None:
+            # The thread that hears of them is the one that hears of the job.
+            self._texts.listen(name, partial(self._hear, name, listener))
+
+    def _hear(self, name: str, listener: Callable[[str], None], text: str) -> None:
+        def hear() -> None:
+            try:
+                with blaming(f"an extension of {self._who} failed at a broadcast"):
+                    listener(text)
+            except PluginError as error:
+                logger.warning("%s", error)
+
+        try:
+            BoundedCall(f"hears-{name}", hear)
+        except ThreadStartError as error:
+            logger.warning("a broadcast for %s is not heard: %s", self._who, error)
 
 
 class Told:

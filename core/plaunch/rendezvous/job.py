@@ -9,7 +9,7 @@ from plaunch.rendezvous.api import ObservableRendezvous, RendezvousInfo, WorldRa
 from plaunch.values import Value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from plaunch.process.failures.failure import ProcessFailure
     from plaunch.rendezvous.api import RendezvousStoreInfo, Store
@@ -94,7 +94,7 @@ class JobRound(RendezvousInfo):
 class SharedTexts(Protocol):
     """Short texts that the nodes of a job show each other, such as what they see of their workers.
 
-    A `JobRendezvous` may have one as its attribute `texts`. Both methods may be called on any
+    A `JobRendezvous` may have one as its attribute `texts`. Its methods may be called on any
     thread while the node takes part in a round, and nothing of the job depends on them: a text may
     be lost, and one of a node that is gone may stay.
     """
@@ -108,11 +108,34 @@ class SharedTexts(Protocol):
             ValueError: the text has more than 16,384 characters.
         """
 
-    def read(self, name: str, timeout: float = 1.0) -> Mapping[str, str]:
+    def read(
+        self, name: str, timeout: float = 1.0, *, all_nodes: bool = False
+    ) -> Mapping[str, str]:
         """The texts of that name of the nodes in the present round, by node, this one's too.
 
         It waits for the store, for `timeout` seconds at most; there are none if that has not
         answered.
+
+        Args:
+            name: what `publish` was given.
+            timeout: seconds.
+            all_nodes: whether nodes that have published none are there as well, with an empty text.
+        """
+
+    def broadcast(self, name: str, text: str) -> None:
+        """Have `text` heard on all nodes of the round, this one too, as soon as they can.
+
+        It returns at once. Between rounds nobody hears it. It is for what somebody asks for now and
+        then: the store keeps it until the job ends.
+
+        Raises:
+            ValueError: name and text have more than 499 characters, or the name has a space.
+        """
+
+    def listen(self, name: str, listener: Callable[[str], None]) -> None:
+        """Call `listener` with each broadcast of that name, on any thread; it must not wait.
+
+        There is one listener for a name, the last one; listening costs nothing.
         """
 
 

@@ -10,6 +10,7 @@ from plaunch import __version__
 from plaunch.agent import RequestKind
 from plaunch.numbers import format_ranks, quote
 from plaunch_events import LauncherStatus
+from plaunch_stacks import JobStacks, format_groups
 
 from plaunch_control.history import History
 from plaunch_control.ranks import parse_ranks
@@ -17,15 +18,17 @@ from plaunch_control.requests import Answer, Request, peer_user, refusal, serve
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from plaunch.agent import Control, Snapshot
     from plaunch.plugin import PluginContext
+    from plaunch_stacks import Group, JobView
 
 VERSION = 1
 _LONGEST_WAIT = 2.0  # seconds that a question may wait for an event, or for the end
 _MOST_REASON = 200  # characters
 _NO_TEXT = ValueError("the reason is no text")
+_MOST_GROUPS = 1000  # as lines
 _ROOT = 0
 
 
@@ -44,6 +47,7 @@ class Service:
         self._status = LauncherStatus(context.run_id, context.role)
         self._history = History(control.take_events, self._status.note)
         self._command = _command_of_this_process()
+        self.stacks = JobStacks(context, control)
         self._pages: dict[str, Mapping[str, Callable[[Mapping[str, Any]], Answer]]] = {
             "/v1": {"GET": self._show_index},
             "/v1/status": {"GET": self._show_status},
@@ -157,8 +161,41 @@ class Service:
         return Answer({"round": now.round, "attempt": now.attempt, "files": files})
 
     def _show_stacks(self, given: Mapping[str, Any]) -> Answer:
-        del given
-        return refusal(501, "not available: the extra stacks is not installed")
+        wanted = parse_ranks(given["ranks"]) if given.get("ranks") else None
+        try:
+            view = self.stacks.ask()
+        except TimeoutError as error:
+            return refusal(503, str(error))
+        groups = view.groups if wanted is None else view.of(wanted)
+        if not groups:
+            where = "" if view.is_job_wide else " on this node"
+            return refusal(
+                409,
+                f"no worker runs{where} now" if wanted is None else f"none of them runs{where}",
+                silent=view.silent,
+            )
+        return Answer(
+            {
+                "lines": format_groups(groups, most=_MOST_GROUPS),
+                "groups": [_describe(group) for group in groups],
+                "folders": [{"host": host, "folder": folder} for host, folder in view.folders],
+                "notes": [*self._notes_on(view)],
+                "silent": view.silent,
+            }
+        )
+
+    def _notes_on(self, view: JobView) -> Iterator[str]:
+        if view.silent:
+            word = "has" if len(view.silent) == 1 else "have"
+            yield f"{', '.join(view.silent)} {word} not answered within 3 s"
+        if not view.has_store:
+            yield "the store of the job has not answered: these are the workers of this node"
+        if not view.is_job_wide and self._status_of_nodes() != 1:
+            yield "the nodes of this job do not know each other: these are the workers of this node"
+        for host, problem in view.problems:
+            yield f"whole stacks of {host} are not kept: {problem}"
+        if not view.folders and not view.problems:
+            yield "whole stacks are kept with --log-dir"
 
     # --- orders -----------------------------------------------------------------------------------
 
@@ -220,6 +257,16 @@ def _reason(given: Mapping[str, Any]) -> str:
     if not isinstance(reason, str):
         raise _NO_TEXT
     return " ".join(reason.split())[:_MOST_REASON] or "no reason is given"
+
+
+def _describe(group: Group) -> dict[str, Any]:
+    return {
+        "ranks": format_ranks(group.all_ranks),
+        "hosts": {host: format_ranks(ranks) for host, ranks in group.ranks.items()},
+        "frames": [frame._asdict() for frame in group.frames],
+        "state": group.state,
+        "reason": group.reason,
+    }
 
 
 def _nodes(now: Snapshot) -> str:

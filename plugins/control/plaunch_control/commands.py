@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _LONG_POLL = 2.0  # seconds that a question for events, or for the end, waits at the launch
 _PATIENCE = 5.0  # seconds for the answer to it
+_LOOK_PATIENCE = 6.0  # seconds for stacks: nodes have three to answer
 _KEYS = ("run_id", "state", "round", "attempt", "ranks", "since", "command")
 
 
@@ -125,8 +126,16 @@ def describe_status(told: Mapping[str, Any]) -> Iterator[str]:
 
 def stacks(launch: Launch, options: argparse.Namespace) -> int:
     """Show the stacks of the workers."""
-    told = ask(launch.path, _page("/v1/stacks", ranks=options.ranks), patience=30.0)
-    _print_json(told) if options.json else print(told.get("text", ""))
+    told = ask(launch.path, _page("/v1/stacks", ranks=options.ranks), patience=_LOOK_PATIENCE)
+    if options.json:
+        _print_json(told)
+        return 0
+    for line in told["lines"]:
+        print(line)
+    for one in told["folders"]:
+        print(f"whole stacks of {one['host']}: {one['folder']}")
+    for note in told["notes"]:
+        sys.stderr.write(f"plaunchctl: {note}\n")
     return 0
 
 

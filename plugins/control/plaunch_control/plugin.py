@@ -56,6 +56,12 @@ class ControlExtension:
 
     def start(self, control: Control) -> None:
         """Begin to listen."""
+
+        def look(call: str) -> None:
+            self._find_service(control).stacks.hear(call)
+
+        # Stacks are those of the whole job, whichever of its nodes is asked for them.
+        control.listen("stacks", look)
         try:
             self._door = open_door(self._context.run_id, os.environ, self._user)
         except FolderError as error:
@@ -91,6 +97,8 @@ class ControlExtension:
         """Have no thread until `release`, for the process to fork; requests wait meanwhile."""
         if self._server is not None:
             self._server.rest()
+        if self._service is not None:
+            self._service.stacks.rest()
 
     def release(self) -> None:
         """Listen again after `rest`."""

@@ -78,6 +78,8 @@ class Membership:
         self.part = Part()
         self.requests = RequestQueue()
         self.news = News(self.lock)
+        # Who hears broadcasts, by their name; called on the watcher's thread.
+        self.listeners: dict[str, Callable[[str], None]] = {}
         # Of a job that this node was a member of: the highest attempt, and the excluded hosts.
         self.attempt = 0
         self.excluded: Mapping[str, str] = {}

@@ -76,6 +76,7 @@ KINDS = frozenset(
         "recalled",  # a node knows of more attempts, from before the store lost the job
         "formed",
         "notice",
+        "broadcast",  # a node has something for the listeners of all
         "ended",
         "replaced",
     }

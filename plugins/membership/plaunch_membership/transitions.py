@@ -228,6 +228,13 @@ def notify(state: JobState, node: str, signum: int) -> JobState | None:
     return _follow(state, JobEvent("notice", node=node, by=node, signum=signum))
 
 
+def broadcast(state: JobState, node: str, text: str) -> JobState | None:
+    """Have all nodes of the round that runs hear a text; None if none does."""
+    if state.phase is not JobPhase.RUNNING:
+        return None
+    return _follow(state, JobEvent("broadcast", node=node, reason=text, by=node))
+
+
 def end(state: JobState, verdict: RecordedVerdict, *, by: str) -> JobState | None:
     """Find the verdict; None if there is one, which stands."""
     if state.has_ended:

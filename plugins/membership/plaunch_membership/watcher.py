@@ -58,6 +58,9 @@ class Watcher:
             state = JobState.from_record(self._ours.codec.decode(key, value), state.version + 1)
             slot = yield from self._find_slot(keys, state)
             self._enter(incarnation, state, value, slot)
+            if state.event.kind == "broadcast" and self._ours.is_member(self._ours.state):
+                name, _, text = state.event.reason.partition(" ")
+                self._ours.listeners.get(name, _hear_nothing)(text)
 
     def _find_slot(self, keys: Keys, state: JobState) -> Routine[Record | None]:
         """The outcome of this node's ticket in a round that was just formed."""
@@ -164,3 +167,7 @@ class Watcher:
                     ours.news.error = verdict_error(ours.identity.run_id, state.verdict)
             ours.lock.notify_all()
         ours.nudge()
+
+
+def _hear_nothing(text: str) -> None:
+    """Nobody listens to broadcasts of that name."""

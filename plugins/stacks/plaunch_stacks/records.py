@@ -1,9 +1,10 @@
-"""The groups of one node as a text of bounded size, for the other nodes of its job."""
+"""What one node has seen, as a text of bounded size, for the other nodes of its job."""
 
 from __future__ import annotations
 
+import itertools
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from plaunch_stacks.grouping import MOST_FRAMES, Group, merge
 from plaunch_stacks.stack import Frame
@@ -18,6 +19,8 @@ _REST = "in groups for which there was no room"
 _MOST_GROUPS = 1000
 _MOST_RANKS = 1 << 20
 _MOST_TEXT = 1000  # characters
+_MOST_CALLS = 8
+_ROOM = 40  # bytes of a text beside the groups
 
 
 def dump_groups(groups: Sequence[Group], *, most: int = MOST_BYTES) -> str:
@@ -30,25 +33,36 @@ def dump_groups(groups: Sequence[Group], *, most: int = MOST_BYTES) -> str:
         groups: those of one node, the smallest first.
         most: bytes of the text.
     """
+    texts = [_dump(item) for item in groups]
+    sizes = [0, *itertools.accumulate(len(text) + 1 for text in texts)]
     for kept in range(len(groups), -1, -1):
+        if sizes[kept] > most:
+            continue
         rest = merge(Group(item.ranks, (), _REST) for item in groups[kept:])
-        for chosen in ([*groups[:kept], *rest], groups[:kept]):
-            text = json.dumps(
-                {"version": VERSION, "groups": [_dump(item) for item in chosen]},
-                separators=(",", ":"),
-            )
-            if len(text) <= most:
-                return text
-    raise ValueError(f"there is no room in {most} bytes")
+        text = _join([*texts[:kept], *map(_dump, rest)])
+        if len(text) <= most:
+            return text
+    kept = max(number for number, size in enumerate(sizes) if size == 0 or size <= most - _ROOM)
+    text = _join(texts[:kept])
+    if len(text) > most:
+        raise ValueError(f"there is no room in {most} bytes")
+    return text
 
 
-def _dump(item: Group) -> dict[str, Any]:
-    return {
-        "ranks": {host: _dump_ranks(ranks) for host, ranks in item.ranks.items()},
-        "frames": [list(frame) for frame in item.frames],
-        "state": item.state[:_MOST_TEXT],
-        "reason": item.reason[:_MOST_TEXT],
-    }
+def _join(texts: Iterable[str]) -> str:
+    return f'{{"version":{VERSION},"groups":[{",".join(texts)}]}}'
+
+
+def _dump(item: Group) -> str:
+    return json.dumps(
+        {
+            "ranks": {host: _dump_ranks(ranks) for host, ranks in item.ranks.items()},
+            "frames": [list(frame) for frame in item.frames],
+            "state": item.state[:_MOST_TEXT],
+            "reason": item.reason[:_MOST_TEXT],
+        },
+        separators=(",", ":"),
+    )
 
 
 def _dump_ranks(ranks: Iterable[int]) -> list[list[int]]:
@@ -111,3 +125,54 @@ def _number(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError
     return value
+
+
+class NodeAnswer(NamedTuple):
+    """What a node answers to who has asked where all workers of the job are.
+
+    Args:
+        by: whose it is; no two of a job are the same.
+        calls: the last ones, which this is the answer to.
+        host: the node.
+        folder: where it has its whole stacks; empty if they are nowhere.
+        problem: why they are not kept, if they should be.
+        groups: its own.
+    """
+
+    by: str
+    calls: tuple[str, ...]
+    host: str
+    folder: str
+    problem: str
+    groups: list[Group]
+
+
+def dump_answer(answer: NodeAnswer, *, most: int = MOST_BYTES) -> str:
+    """Write an answer, as one line: JSON for all but the groups, which follow as their own."""
+    head = json.dumps(
+        {
+            "by": answer.by,
+            "calls": answer.calls[-_MOST_CALLS:],
+            "host": answer.host[:_MOST_TEXT],
+            "folder": answer.folder if len(answer.folder) <= _MOST_TEXT else "",
+            "problem": answer.problem[:_MOST_TEXT],
+        }
+    )
+    return f"{head} {dump_groups(answer.groups, most=most - len(head) - 1)}"
+
+
+def load_answer(text: str) -> NodeAnswer:
+    """Read what `dump_answer` has written, maybe on another node.
+
+    Raises:
+        ValueError: it is something else, or of a version that is not known.
+    """
+    try:
+        told, end = json.JSONDecoder().raw_decode(text)
+        calls = tuple(_text(call) for call in told["calls"][:_MOST_CALLS])
+        by, host, folder, problem = (
+            _text(told[key]) for key in ("by", "host", "folder", "problem")
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"no answer with stacks ({error}): {text[:60]!r}") from error
+    return NodeAnswer(by, calls, host, folder, problem, load_groups(text[end:]))

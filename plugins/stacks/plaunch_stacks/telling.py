@@ -82,16 +82,39 @@ def tell(
             logger.warning("  %s", line)
     if not stacks:
         return
+    title = f"{headline} (attempt {attempt}, {host})"
     try:
-        run_dir = find_run_dir(logs_specs, run_id)
-        if not run_dir:
-            logger.info("whole stacks are kept with --log-dir")
-            return
-        folder = _free_folder(os.path.join(run_dir, FOLDER), attempt, occasion)
-        write(folder, stacks, groups, f"{headline} (attempt {attempt}, {host})")
-        logger.warning("whole stacks of this node: %s", folder)
+        folder = keep(stacks, groups, title, logs_specs, run_id, attempt=attempt, occasion=occasion)
     except Exception as error:  # noqa: BLE001 - of a third party's logs spec, say
         logger.warning("whole stacks are not kept: %s", error)
+        return
+    if folder:
+        logger.warning("whole stacks of this node: %s", folder)
+    else:
+        logger.info("whole stacks are kept with --log-dir")
+
+
+def keep(
+    stacks: Mapping[int, ProcessStacks],
+    groups: Sequence[Group],
+    title: str,
+    logs_specs: object,
+    run_id: str,
+    *,
+    attempt: int,
+    occasion: str,
+) -> str:
+    """Write whole stacks into a new folder of the run; that folder, or nothing without a run's.
+
+    Raises:
+        Exception: that was not possible, or the logs spec has failed.
+    """
+    run_dir = find_run_dir(logs_specs, run_id)
+    if not run_dir:
+        return ""
+    folder = _free_folder(os.path.join(os.path.abspath(run_dir), FOLDER), attempt, occasion)
+    write(folder, stacks, groups, title)
+    return folder
 
 
 def _free_folder(root: str, attempt: int, occasion: str) -> str:

@@ -27,7 +27,7 @@ from plaunch_testing.conformance.surroundings import within
 
 if TYPE_CHECKING:
     import signal
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from plaunch.agent import Extension
     from plaunch.events import Event
@@ -174,8 +174,14 @@ class _Control:
     def publish(self, name: str, text: str) -> None:
         """Show it to nobody."""
 
-    def published(self, name: str, timeout: float = 1.0) -> None:
+    def published(self, name: str, timeout: float = 1.0, *, all_nodes: bool = False) -> None:
         """Know of no other nodes."""
+
+    def broadcast(self, name: str, text: str) -> None:
+        """Let nobody hear it."""
+
+    def listen(self, name: str, listener: Callable[[str], None]) -> None:
+        """Hear nothing."""
 
 
 def _given(item: Implementation, arguments: Sequence[object]) -> list[object]:

@@ -1,0 +1,103 @@
+"""`plaunchctl stacks`: where the workers of a whole job are."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+
+import pytest
+
+from helpers.nodes import options
+from helpers.stacks import readable_stacks  # noqa: F401 - a fixture
+from helpers.waiting import wait_until
+
+pytestmark = pytest.mark.usefixtures("readable_stacks")
+
+# Rank 2 does not come to what the others wait for. Those of `members` are in a process group.
+HANGS = """
+import os, sys, time
+import torch
+import torch.distributed as dist
+
+def load_batch():
+    open("loading", "w").close()
+    time.sleep(600)
+
+def train_step():
+    open(f"step.{rank}", "w").close()
+    dist.all_reduce(torch.ones(1))
+
+rank, members = int(os.environ["RANK"]), int(sys.argv[1])
+if rank < members:
+    dist.init_process_group("gloo", rank=rank, world_size=members)
+    load_batch() if rank == 2 else train_step()
+while not all(map(os.path.exists, ("loading", "step.0", "step.1"))):
+    time.sleep(0.05)
+time.sleep(1)  # the files are made just before
+sys.exit(7)
+"""
+LOADING = "load_batch (train.py:8)"
+REDUCING = "all_reduce <- train_step (train.py:12)"
+
+
+@pytest.fixture
+def ctl(plaunch):
+    """Run `plaunchctl`, for launches of this test only; the result has what it has written."""
+    with tempfile.TemporaryDirectory(prefix="ctl") as folder:  # a path that a socket can have
+        plaunch.environ["PLAUNCH_RUNTIME_DIR"] = folder
+
+        def ctl(*words):
+            program = "from plaunch_control.cli import entry_point; entry_point()"
+            return subprocess.run(
+                [sys.executable, "-c", program, *words],
+                env=plaunch.environ,
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+
+        yield ctl
+
+
+@pytest.mark.slow
+def test_the_rank_that_a_job_waits_for_is_named_on_any_node(agents, plaunch, endpoint_of, ctl):
+    pytest.importorskip("torch.distributed")
+    script = plaunch.write("train.py", HANGS)
+    words = options(endpoint_of("c10d"), "2", "--nproc-per-node=2", "--log-dir=logs")
+    nodes = [
+        agents.launch([*words, f"--node-rank={index}", script, "4"], f"node{index}", {})
+        for index in range(2)
+    ]
+    wait_until(lambda: len(json.loads(ctl("ps", "--json").stdout)) == 2, "two launches")
+    pids = [str(row["pid"]) for row in json.loads(ctl("ps", "--json").stdout)]
+    lines = [f"1 rank: 2 {LOADING}", f"3 ranks: 0-1, 3 {REDUCING}"]
+
+    def shown(pid):
+        return ctl("stacks", pid).stdout.splitlines()[:2]
+
+    wait_until(lambda: shown(pids[0]) == lines, lambda: str(ctl("stacks", pids[0])))
+    assert shown(pids[1]) == lines
+    told = json.loads(ctl("stacks", pids[1], "--ranks=2-3", "--json").stdout)
+    assert told["lines"] == [f"1 rank: 2 {LOADING}", f"1 rank: 3 {REDUCING}"]
+    assert told["silent"] == []
+    assert len(told["folders"]) == 2
+    for place in told["folders"]:
+        assert place["folder"].startswith(str(plaunch.folder))
+    refused = ctl("stacks", pids[0], "--ranks=9")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "none of them runs" in refused.stderr
+    ctl("stop", pids[0])
+    assert [node.exit_code() for node in nodes] != [None, None]
+
+
+@pytest.mark.slow
+def test_a_failure_tells_where_the_others_wait_for_each_other(plaunch):
+    pytest.importorskip("torch.distributed")
+    script = plaunch.write("train.py", HANGS)
+    done = plaunch.run("--nproc-per-node=4", "--stacks-on-failure", script, "3")
+    assert done.returncode == 7, done.stderr
+    assert f"1 rank: 2 {LOADING}" in done.stderr
+    assert f"2 ranks: 0-1 {REDUCING}" in done.stderr
