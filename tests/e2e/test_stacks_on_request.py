@@ -42,6 +42,26 @@ LOADING = "load_batch (train.py:8)"
 REDUCING = "all_reduce <- train_step (train.py:12)"
 
 
+# Torch's own server answers in both, one of which waits for the other.
+RECORDED = """
+import time
+import torch
+import torch.distributed as dist
+from torch.distributed.elastic.control_plane import worker_main
+
+@worker_main()
+def main():
+    dist.init_process_group("gloo")
+    for _ in range(3):
+        dist.all_reduce(torch.ones(1))
+    if dist.get_rank() == 1:
+        time.sleep(600)
+    dist.broadcast(torch.ones(1), 1)
+
+main()
+"""
+
+
 @pytest.fixture
 def ctl(plaunch):
     """Run `plaunchctl`, for launches of this test only; the result has what it has written."""
@@ -101,3 +121,30 @@ def test_a_failure_tells_where_the_others_wait_for_each_other(plaunch):
     assert done.returncode == 7, done.stderr
     assert f"1 rank: 2 {LOADING}" in done.stderr
     assert f"2 ranks: 0-1 {REDUCING}" in done.stderr
+
+
+@pytest.mark.slow
+def test_what_torch_has_recorded_is_beside_the_stacks(plaunch, ctl):
+    pytest.importorskip("torch.distributed")
+    script = plaunch.write("train.py", RECORDED)
+    words = ("--nproc-per-node=2", "--flight-recorder", "--rdzv-id=job", "--log-dir=logs", script)
+    with plaunch.start(*words) as launch:
+        try:
+            wait_until(
+                lambda: "broadcast <- main" in ctl("stacks", "job").stdout,
+                lambda: str(ctl("stacks", "job")),
+            )
+            told = json.loads(ctl("stacks", "job", "--json").stdout)
+        finally:
+            launch.terminate()
+        launch.communicate(timeout=60)
+    (place,) = told["folders"]
+    traces = [
+        json.loads((plaunch.folder / place["folder"] / f"rank_{rank}.fr_trace.json").read_text())
+        for rank in range(2)
+    ]
+    recorded = [[entry["profiling_name"] for entry in trace["entries"]] for trace in traces]
+    assert recorded[1] == ["gloo:all_reduce"] * 3
+    assert recorded[0] == [*recorded[1], "gloo:broadcast"]
+    said = (plaunch.folder / place["folder"] / "rank_1.dump_traceback.txt").read_text()
+    assert 'train.py", line 13 in main' in said

@@ -19,7 +19,7 @@ SUMMARY = "summary.txt"
 def write(
     folder: str, stacks: Mapping[int, ProcessStacks], groups: Sequence[Group] = (), title: str = ""
 ) -> None:
-    """Write a file for each rank, and one with the groups.
+    """Write a file for each rank, one with the groups, and what torch's servers have told.
 
     Args:
         folder: is created; it must not be there.
@@ -36,6 +36,8 @@ def write(
         _write(os.path.join(folder, SUMMARY), [*head, *format_groups(groups, most=len(groups))])
     for rank, process in stacks.items():
         _write(os.path.join(folder, f"rank_{rank}.txt"), [*head, *format_process(process)])
+        for name, text in _torch_files(rank, process).items():
+            _write(os.path.join(folder, name), [text])
 
 
 def format_process(process: ProcessStacks, indent: str = "") -> Iterator[str]:
@@ -49,6 +51,9 @@ def format_process(process: ProcessStacks, indent: str = "") -> Iterator[str]:
             yield from (f"{indent}    {function} (kernel)" for function in process.kernel.stack)
     for thread in process.threads:
         yield from _format_thread(thread, f"{indent}  ")
+    if process.torch_answers:
+        pages = ", ".join(page for page, _ in process.torch_answers)
+        yield f"{indent}  torch's server in it has answered: {pages}"
     for child in process.children:
         yield ""
         yield from format_process(child, f"{indent}  ")
@@ -66,6 +71,19 @@ def _format_thread(thread: ThreadStack, indent: str) -> Iterator[str]:
         yield f"{indent}  {frame.function} ({frame.file}:{frame.line})"
     if not thread.frames:
         yield f"{indent}  no Python code runs in it"
+
+
+def _torch_files(rank: int, process: ProcessStacks) -> dict[str, str]:
+    """What torch's servers in a worker have told, by the names of files."""
+    files: dict[str, str] = {}
+    for one in process.walk():
+        for page, text in one.torch_answers:
+            kind = "json" if page.endswith("json") else "txt"
+            name = f"rank_{rank}.{page.removesuffix('_json')}"
+            # A worker that has started workers of its own.
+            name = f"{name}.{one.pid}" if f"{name}.{kind}" in files else name
+            files[f"{name}.{kind}"] = text
+    return files
 
 
 def _write(path: str, lines: Sequence[str]) -> None:

@@ -13,4 +13,10 @@ OPTIONS = (
         "most of a second (default: off)",
         read=None,
     ),
+    Option(
+        ("--flight-recorder",),
+        "have torch keep the last collective operations of each worker, dump them into the folder "
+        "of the run when NCCL times out, and show them beside stacks (default: off)",
+        read=None,
+    ),
 )

@@ -1,4 +1,4 @@
-"""The plugin behind `--stacks-on-failure`."""
+"""The plugin behind `--stacks-on-failure` and `--flight-recorder`."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from plaunch_stacks.telling import only_alive, tell, workers_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from plaunch.agent import Control, GroupInfo, RunResult
+    from plaunch.agent import Control, Extension, GroupInfo, RunResult, WorkerInfo
     from plaunch.events import Event
     from plaunch.plugin import PluginContext
 
+    from plaunch_stacks.flight_recorder import FlightRecorder
     from plaunch_stacks.grouping import Group
     from plaunch_stacks.stack import ProcessStacks
 
@@ -83,16 +84,28 @@ class Stacks:
         self._control: Control | None = None
         self._seen: Seen | None = None
         self._telling: BoundedCall | None = None
+        self._recorder: FlightRecorder | None = None
 
     # --- hooks ------------------------------------------------------------------------------------
 
     @hookimpl
-    def plaunch_extensions(self, context: PluginContext) -> list[Stacks]:
-        """Be the extension, if that is asked for."""
-        if not context.options.get("stacks_on_failure"):
-            return []
-        self._context = context
-        return [self]
+    def plaunch_extensions(self, context: PluginContext) -> list[Extension]:
+        """Give the extensions that are asked for."""
+        found: list[Extension] = []
+        if context.options.get("stacks_on_failure"):
+            self._context = context
+            found.append(self)
+        if context.options.get("flight_recorder"):
+            from plaunch_stacks.flight_recorder import FlightRecorder  # noqa: PLC0415 - one option
+
+            self._recorder = FlightRecorder(context)
+            found.append(self._recorder)
+        return found
+
+    @hookimpl
+    def plaunch_worker_env(self, worker: WorkerInfo, env: Mapping[str, str]) -> Mapping[str, str]:
+        """Set what the flight recorder needs."""
+        return {} if self._recorder is None else self._recorder.environment(worker, env)
 
     @hookimpl
     def plaunch_before_stop(self, group: GroupInfo, cause: str) -> None:

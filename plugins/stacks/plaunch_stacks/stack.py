@@ -118,6 +118,7 @@ class ProcessStacks(NamedTuple):
         reason: why they could not be read; empty if they were.
         kernel: what the kernel tells; None if the process is gone.
         children: what it has started, and what these have started.
+        torch_answers: what torch's own server in it has told, as pairs of a page and a text.
     """
 
     pid: int
@@ -127,6 +128,7 @@ class ProcessStacks(NamedTuple):
     reason: str = ""
     kernel: KernelState | None = None
     children: tuple[ProcessStacks, ...] = ()
+    torch_answers: tuple[tuple[str, str], ...] = ()
 
     @property
     def has_ended(self) -> bool:

@@ -15,6 +15,7 @@ from plaunch.threads import BoundedCall
 from plaunch_stacks.kernel import read_kernel_state, read_title
 from plaunch_stacks.py_spy import UnreadableError, find_py_spy, read_threads
 from plaunch_stacks.stack import ProcessStacks
+from plaunch_stacks.torch_server import MOST_BYTES, MOST_OF_ALL, ask, find_servers
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -37,8 +38,9 @@ def take(
     """Look at all threads of processes, and of what they have started.
 
     py-spy looks, in a process for each of them, some at a time; no process is stopped. Where it is
-    not installed or not allowed, there is what the kernel tells, and the reason. This waits, on any
-    thread, and raises nothing.
+    not installed or not allowed, there is what the kernel tells, and the reason. Where torch's own
+    server runs in a process, what that tells is there, too. This waits, on any thread, and raises
+    nothing.
 
     Args:
         pids: the processes, by the ranks of the workers.
@@ -124,6 +126,7 @@ def _look_at_all(
     except FileNotFoundError as error:
         program, problem = "", str(error)
     looks: dict[int, ProcessStacks] = {}
+    servers = find_servers({tree.pid for tree in waiting}) if is_whole else {}
 
     def look() -> None:
         while time.monotonic() < until:
@@ -131,7 +134,12 @@ def _look_at_all(
                 tree = waiting.popleft()
             except IndexError:
                 return
-            looks[tree.pid] = _look(tree, program, problem, until, is_whole=is_whole)
+            seen = _look(tree, program, problem, until, is_whole=is_whole)
+            server = servers.get(tree.pid)
+            if server is not None and seen.kernel is not None:
+                answers = ask(server, until, min(MOST_BYTES, MOST_OF_ALL // len(servers)))
+                seen = seen._replace(torch_answers=tuple(answers.items()))
+            looks[tree.pid] = seen
 
     calls = []
     with contextlib.suppress(ThreadStartError, RuntimeError):
