@@ -148,3 +148,57 @@ def test_what_torch_has_recorded_is_beside_the_stacks(plaunch, ctl):
     assert recorded[0] == [*recorded[1], "gloo:broadcast"]
     said = (plaunch.folder / place["folder"] / "rank_1.dump_traceback.txt").read_text()
     assert 'train.py", line 13 in main' in said
+
+
+# A data loader whose process reads, and a thread of the worker's own.
+LOADS = """
+import threading, time
+import torch.utils.data
+
+class Slow(torch.utils.data.Dataset):
+    def __len__(self):
+        return 8
+    def __getitem__(self, index):
+        return read_sample(index)
+
+def read_sample(index):
+    time.sleep(600)
+
+def upload():
+    threading.Event().wait()
+
+def train():
+    for batch in torch.utils.data.DataLoader(Slow(), num_workers=1):
+        pass
+
+threading.Thread(target=upload, name="uploader", daemon=True).start()
+train()
+"""
+
+
+@pytest.mark.slow
+def test_data_loaders_and_threads_are_in_whole_stacks(plaunch, ctl):
+    pytest.importorskip("torch")
+    script = plaunch.write("train.py", LOADS)
+    with plaunch.start("--rdzv-id=job", "--log-dir=logs", script) as launch:
+        try:
+            wait_until(
+                lambda: "read_sample" in _whole(plaunch, ctl), lambda: str(ctl("stacks", "job"))
+            )
+            shown = _whole(plaunch, ctl)
+        finally:
+            launch.terminate()
+        launch.communicate(timeout=60)
+    worker, _, loader = shown.partition("\n  process ")
+    assert "thread uploader" in worker
+    assert "upload (" in worker
+    assert "train (" in worker
+    assert "read_sample (" in loader
+
+
+def _whole(plaunch, ctl):
+    """The whole stacks of rank 0, now."""
+    told = json.loads(ctl("stacks", "job", "--json").stdout or '{"folders": []}')
+    return "".join(
+        (plaunch.folder / place["folder"] / "rank_0.txt").read_text() for place in told["folders"]
+    )

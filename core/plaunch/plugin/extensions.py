@@ -248,7 +248,7 @@ class AgentControl:
 
         try:
             BoundedCall(f"hears-{name}", hear)
-        except ThreadStartError as error:
+        except (ThreadStartError, RuntimeError) as error:  # the latter while the interpreter ends
             logger.warning("a broadcast for %s is not heard: %s", self._who, error)
 
 

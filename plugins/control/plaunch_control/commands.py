@@ -126,7 +126,11 @@ def describe_status(told: Mapping[str, Any]) -> Iterator[str]:
 
 def stacks(launch: Launch, options: argparse.Namespace) -> int:
     """Show the stacks of the workers."""
-    told = ask(launch.path, _page("/v1/stacks", ranks=options.ranks), patience=_LOOK_PATIENCE)
+    page = _page("/v1/stacks", ranks=options.ranks)
+    try:
+        told = ask(launch.path, page, patience=_LOOK_PATIENCE)
+    except SilentError:
+        raise ClientError(f"it has shown no stacks within {_LOOK_PATIENCE:g} s") from None
     if options.json:
         _print_json(told)
         return 0
