@@ -7,6 +7,7 @@ import signal
 
 import pytest
 
+from helpers.nodes import options
 from helpers.processes import is_gone
 from helpers.stacks import readable_stacks  # noqa: F401 - a fixture
 from helpers.waiting import wait_until
@@ -52,7 +53,7 @@ def test_a_job_that_hangs_ends_and_says_where(plaunch):
     done = plaunch.run("--nproc-per-node=4", TIMEOUT, "--on-hang=stop", "--log-dir=logs", script)
     assert done.returncode == 116, done.stderr
     assert "rank 2 on " in done.stderr
-    assert ": stopped, because the job hung\n" in done.stderr
+    assert ", stopped, because the job hung, " in done.stderr
     where = rf"\(--hang-timeout\): {LINES[0]}\n    {LINES[1]}\n    whole stacks: (.+)\n"
     found = re.search(where, done.stderr)
     assert found, done.stderr
@@ -81,6 +82,63 @@ def test_a_hang_may_only_be_told(plaunch):
         process.communicate()
     assert re.search(rf"has moved for \d.*:\n.*{LINES[0]}\n.*{LINES[1]}\n$", told)
 
+
+# --- several nodes --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def run_nodes(agents, plaunch, endpoint_of):
+    """Run two launchers with two workers each, with options of each: what they have said."""
+
+    def call(*words, nodes=((), ()), script=HANGING, args=(), codes=(116, 116)):
+        path = plaunch.write("train.py", script)
+        common = options(endpoint_of("c10d"), "2", "--nproc-per-node=2", *words)
+        started = [
+            agents.launch([*common, *own, f"--node-rank={n}", path, *args], f"node{n}", {})
+            for n, own in enumerate(nodes)
+        ]
+        found = [node.exit_code() for node in started]
+        assert found == list(codes), [node.stderr for node in started]
+        return [node.stderr for node in started]
+
+    return call
+
+
+def test_a_job_of_two_nodes_that_hangs_ends_and_says_where(run_nodes, plaunch):
+    shown = run_nodes(TIMEOUT, "--on-hang=stop", "--log-dir=logs")
+    for text in shown:
+        assert "rank 2 on " in text
+        assert ", stopped, because the job hung, " in text
+        where = rf"moved for \d.* \(--hang-timeout\): {LINES[0]}\n    {LINES[1]}\n"
+        assert re.search(where + r"    whole stacks on \S+: .+\n", text), text
+    assert " says where all ranks are\n" in shown[0]
+    assert " says where all ranks are\n" not in shown[1]
+    kept = sorted(path.name for path in (plaunch.folder / "logs").glob("*/hang-*/rank_*"))
+    assert kept == [f"rank_{rank}.txt" for rank in range(4)]
+
+
+@pytest.mark.slow
+def test_two_nodes_go_on_after_a_restart(run_nodes):
+    words = (TIMEOUT, "--on-hang=restart", "--max-restarts=0,hang:1")
+    shown = run_nodes(*words, codes=(0, 0))
+    assert all("; restart 1 of 1 for hang\n" in text for text in shown), shown
+
+
+@pytest.mark.slow
+def test_a_node_that_does_not_watch_is_named(run_nodes):
+    """Its workers end, so those of the other one go on."""
+    script = HANGING.replace(
+        "while is_bad and step == 3:\n        time.sleep(10_000)",
+        "if is_bad and step == 3: time.sleep(8)",
+    ).replace("10_000", "0")
+    shown = run_nodes(nodes=((TIMEOUT, "--on-hang=stop"), ()), script=script, codes=(0, 0))
+    text = "--on-hang=stop has no effect: node 1 does not tell whether workers move"
+    assert shown[0].count(text) == 1, shown
+    assert re.search(r"no worker of this node has moved for \d.*:\n.*2 ranks: 0-1", shown[0]), shown
+    assert "moved" not in shown[1]
+
+
+# --- what is no hang ------------------------------------------------------------------------------
 
 # Each for longer than the time-out.
 BUSY = {
@@ -144,3 +202,12 @@ def test_a_collective_operation_that_hangs(plaunch):
     assert done.returncode == 116, done.stderr
     assert "1 rank: 2 load_batch (train.py:7)\n" in done.stderr
     assert "3 ranks: 0-1, 3 all_reduce" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.heavy
+def test_a_collective_operation_of_two_nodes_that_hangs(run_nodes):
+    shown = run_nodes("--hang-timeout=10s", "--on-hang=stop", script=GLOO)
+    for text in shown:
+        assert "1 rank: 2 load_batch (train.py:7)\n" in text, shown
+        assert "3 ranks: 0-1, 3 all_reduce" in text, shown

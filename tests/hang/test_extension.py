@@ -5,83 +5,14 @@ from __future__ import annotations
 import logging
 
 import pytest
-from plaunch.agent import Snapshot, WorkerInfo, WorkerState
+from plaunch.agent import WorkerInfo, WorkerState
 from plaunch.errors import UsageError
 from plaunch.plugin import PluginContext
 from plaunch_hang import extension as module
-from plaunch_hang.extension import HangExtension
 from plaunch_hang.plugin import Hangs
-from plaunch_hang.telling import Scenes
-from plaunch_hang.watch import Sight
-from plaunch_stacks import Frame, ProcessStacks, ThreadStack
 
 from helpers.groups import make_group
-
-PIDS = {4: 104, 5: 105, 6: 106}
-FILE = "/home/me/train.py"
-
-
-def stacks_of(pids):
-    """Rank 5 loads a batch; the others wait for it."""
-    place = {105: Frame("load_batch", FILE, 6)}
-    return {
-        rank: ProcessStacks(
-            pid,
-            threads=(ThreadStack("MainThread", pid, (place.get(pid, Frame("step", FILE, 10)),)),),
-        )
-        for rank, pid in pids.items()
-    }
-
-
-class Control:
-    """Keeps what is said and reported."""
-
-    def __init__(self):
-        self.said, self.reported = [], []
-        self.state = WorkerState.HEALTHY
-
-    def snapshot(self):
-        return Snapshot(self.state, 0, 0, tuple(PIDS), PIDS)
-
-    def say(self, text):
-        self.said.append(text)
-
-    def report_hang(self, rank, text, *, is_final=False):
-        self.reported.append((rank, text, is_final))
-
-
-class Looks:
-    """Sees what a test wants."""
-
-    def __init__(self):
-        self.places = dict.fromkeys(PIDS, 0)
-        self.reasons = {}
-        self.seen = []
-
-    def look(self, pids, beats, timeouts, deep):
-        self.seen.append((dict(pids), beats, timeouts))
-        return {
-            rank: Sight(pid, self.places[rank], None, beats[rank].number, timeout=timeouts[rank])
-            for rank, pid in pids.items()
-        }
-
-
-class Node:
-    def __init__(self, timeout=100.0, action="warn", log_dir=None):
-        context = PluginContext("job", "role", "gpu-7", log_dir)
-        self.looks, self.control, self.now = Looks(), Control(), 0.0
-        self.extension = HangExtension(
-            context, timeout, action, looks=self.looks, scenes=Scenes(context, stacks_of)
-        )
-        self.extension._control = self.control
-
-    def look(self, count=1):
-        for _ in range(count):
-            self.now += 5.0
-            self.pause = self.extension.look(self.now, 5.0)
-
-    def close(self):
-        self.extension.stop(None)
+from helpers.hangs import Node
 
 
 @pytest.fixture
@@ -131,19 +62,6 @@ def test_a_hang_is_a_failure(make, action, is_final):
     text = f"no worker of the job has moved for 1m40s (--hang-timeout): {LINES[0]}\n{LINES[1]}"
     assert node.control.reported == [(5, text, is_final)]
     assert not node.control.said
-
-
-def test_with_several_nodes_a_hang_is_only_told(make):
-    node = make(action="stop")
-    node.extension.begin(2)
-    node.extension.begin(2)
-    node.look(30)
-    assert not node.control.reported
-    assert node.control.said == [
-        "--on-hang=stop has no effect with several nodes: a hang is only told",
-        "no worker of this node has moved for 1m40s:",
-        *LINES,
-    ]
 
 
 def test_stragglers_are_told(make):

@@ -32,9 +32,13 @@ class Node:
         return self.watch.look(self.now, self.sights, self.output, PAUSE)
 
     def until(self, most=100):
-        """Look until something is found: the number of looks, and that."""
+        """Look until something is found that was not told: the number of looks, and that."""
         for number in range(1, most + 1):
             found = self.look()
+            if found.still and self.watch.is_told:
+                continue
+            if found.still:
+                self.watch.note_told(is_hang=True)
             if found != Finding():
                 return number, found
         return None
@@ -42,7 +46,7 @@ class Node:
 
 def test_nobody_moves():
     node = Node()
-    assert node.until() == (20, Finding(hung=TIMEOUT))
+    assert node.until() == (20, Finding(still=TIMEOUT))
     assert node.until() is None  # it is said once
     assert node.look(r1={"place": "b"}) == Finding(recovered=(1,))
     assert node.until()[1].recovered == ()  # the others may hang on
@@ -53,7 +57,7 @@ def test_all_recover_and_hang_again():
     node.until()
     moved = {f"r{rank}": {"place": "b"} for rank in range(3)}
     assert node.look(**moved) == Finding(recovered=(0, 1, 2))
-    assert node.until() == (20, Finding(hung=TIMEOUT))
+    assert node.until() == (20, Finding(still=TIMEOUT))
 
 
 def test_one_that_moves_is_enough():
@@ -71,15 +75,15 @@ def test_they_stop_moving_one_after_the_other():
     node = Node()
     for number in range(10):
         node.look(r0={"place": number})
-    assert node.until() == (20, Finding(hung=TIMEOUT))
+    assert node.until() == (20, Finding(still=TIMEOUT))
 
 
 def test_output_of_anybody_is_a_movement():
     node = Node()
     for _ in range(100):
         node.output += 1
-        assert node.look().hung == 0.0
-    assert node.until() == (20, Finding(hung=TIMEOUT))
+        assert node.look().still == 0.0
+    assert node.until() == (20, Finding(still=TIMEOUT))
 
 
 def test_heartbeats_count_alone():
@@ -89,13 +93,13 @@ def test_heartbeats_count_alone():
     for number in range(19):
         node.output += 1
         assert node.look(**{f"r{rank}": {"place": number} for rank in range(3)}) == Finding()
-    assert node.look() == Finding(hung=TIMEOUT)
+    assert node.look() == Finding(still=TIMEOUT)
 
 
 def test_a_section_of_one_keeps_the_job():
     node = Node()
     node.look(r0={"timeout": 3 * TIMEOUT})
-    assert node.until() == (59, Finding(hung=3 * TIMEOUT))
+    assert node.until() == (59, Finding(still=3 * TIMEOUT))
     endless = Node()
     endless.look(r0={"timeout": math.inf})
     assert endless.until(1000) is None
@@ -109,7 +113,7 @@ def test_what_is_no_hang(what):
     if what == "held":
         for _ in range(100):
             assert node.look(r1={"is_held": True}) == Finding()
-        assert node.look(r1={"is_held": False}) == Finding(hung=TIMEOUT)
+        assert node.look(r1={"is_held": False}) == Finding(still=TIMEOUT)
         return
     if what == "other process":
         assert node.look(r1={"pid": 999}) == Finding()
@@ -119,7 +123,7 @@ def test_what_is_no_hang(what):
     else:
         del node.sights[1]
         assert node.look() == Finding()
-    assert node.until() == (20, Finding(hung=TIMEOUT))
+    assert node.until() == (20, Finding(still=TIMEOUT))
 
 
 def test_without_workers_nothing_hangs():
@@ -131,7 +135,7 @@ def test_a_launcher_that_did_not_run_has_not_waited():
     node = Node()
     for _ in range(15):
         assert node.look(passed=10 * TIMEOUT) == Finding()
-    assert node.look(passed=10 * TIMEOUT).hung == TIMEOUT
+    assert node.look(passed=10 * TIMEOUT).still == TIMEOUT
     back = Node()
     assert all(back.look(passed=-1.0) == Finding() for _ in range(100))
 
@@ -144,7 +148,7 @@ def test_what_could_not_be_seen_is_no_proof():
     for _ in range(10):
         node.look(r0={"place": None})
         node.look(r0={"place": "b"})
-    assert node.look().hung == 0.0
+    assert node.look().still == 0.0
     assert node.until() is not None
 
 
@@ -166,7 +170,7 @@ def test_a_loop_that_is_always_on_one_line_is_no_hang():
 def test_the_same_variables_are_a_hang():
     node = Node(1)
     node.sights[0] = node.sights[0]._replace(locals="same")
-    assert node.until() == (20, Finding(hung=TIMEOUT))
+    assert node.until() == (20, Finding(still=TIMEOUT))
 
 
 def test_those_with_heartbeats_are_no_suspects():
@@ -236,7 +240,10 @@ def test_any_history(history):
                 known[rank] = known[rank] if seen.place is None else seen.place
             is_quiet = all(beats) or quiet >= TIMEOUT
             hangs = min(still) >= TIMEOUT and is_quiet
-            assert bool(found.hung) == (hangs and not is_told)
-            assert not (found.hung and has_moved)
+            assert bool(found.still) == hangs
+            assert not (found.still and has_moved)
+            if hangs:
+                watch.note_told(is_hang=True)
             is_told = hangs or (is_told and not found.recovered)
+            assert watch.is_told == is_told
             assert not set(found.stragglers) & set(found.recovered)

@@ -13,19 +13,18 @@ from plaunch.threads import start_thread
 from plaunch_stacks import find_py_spy
 
 from plaunch_hang.beats import VARIABLE, Beat, Beats
+from plaunch_hang.conclusions import Conclusions, Look, Round
 from plaunch_hang.looks import Looks
-from plaunch_hang.telling import Scenes, describe_time, name_ranks
+from plaunch_hang.telling import Scenes
 from plaunch_hang.timeouts import UNLEARNED, Timeouts
 from plaunch_hang.watch import HangWatch, pause_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from plaunch.agent import Control, RunResult, WorkerInfo
     from plaunch.events import Event
     from plaunch.plugin import PluginContext
-
-    from plaunch_hang.watch import Finding
 
 logger = logging.getLogger("plaunch")
 
@@ -46,6 +45,8 @@ class HangExtension:
         clock: seconds that never go back.
     """
 
+    takes_events = False
+
     def __init__(
         self,
         context: PluginContext,
@@ -58,16 +59,14 @@ class HangExtension:
     ) -> None:
         self._timeouts = Timeouts(timeout)
         self._longest = UNLEARNED if timeout is None else timeout
-        self._action = action
         self._looks = looks or Looks()
-        self._scenes = scenes or Scenes(context)
         self._clock = clock
         self._beats: Beats | None = None
         self._ranks: dict[int, int] = {}  # local ranks by global rank, of the round
-        self._nodes = 1
         self._watch = HangWatch()
-        self._coarse: set[str] = set()  # reasons that were said
-        self._has_said_nodes = False
+        self._conclusions = Conclusions(
+            context.host, timeout, action, self._watch, scenes or Scenes(context)
+        )
         self._control: Control
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
@@ -136,15 +135,10 @@ class HangExtension:
         self._ranks[worker.global_rank] = worker.local_rank
         return {VARIABLE: value}
 
-    def begin(self, nodes: int) -> None:
-        """A round of so many nodes has formed."""
+    def begin(self, round_: int, node: int, nodes: int) -> None:
+        """A round of so many nodes has formed, in which this one has that rank."""
         self._ranks = {}
-        self._nodes = nodes
-        if nodes > 1 and self._action != "warn" and not self._has_said_nodes:
-            self._has_said_nodes = True
-            self._control.say(
-                f"--on-hang={self._action} has no effect with several nodes: a hang is only told"
-            )
+        self._conclusions.begin(Round(round_, node, nodes))
 
     # --- the thread -------------------------------------------------------------------------------
 
@@ -178,7 +172,11 @@ class HangExtension:
         for reason in self._looks.reasons.values():
             self._say_coarse(reason)
         finding = self._watch.look(now, sights, snapshot.output.read_bytes, pause)
-        self._tell(finding, pids, timeouts)
+        shortest = min(map(self._timeouts.outside, beats.values()), default=self._longest)
+        is_held = any(sight.is_held for sight in sights.values())
+        self._conclusions.draw(
+            self._control, Look(now, snapshot, pids, timeouts, shortest, is_held, finding)
+        )
         # What is learned may be shorter than what counted before.
         return pause_for(min(timeouts.values(), default=self._longest))
 
@@ -188,52 +186,9 @@ class HangExtension:
             return Beat()
         return self._beats.read(local_rank)
 
-    # --- what follows -----------------------------------------------------------------------------
-
-    def _tell(
-        self, finding: Finding, pids: Mapping[int, int], timeouts: Mapping[int, float]
-    ) -> None:
-        if finding.recovered and not finding.hung:
-            word = "moves" if len(finding.recovered) == 1 else "move"
-            self._control.say(f"{name_ranks(finding.recovered)} {word} again")
-        if finding.stragglers:
-            self._tell_stragglers(finding.stragglers, pids, timeouts)
-        if finding.hung:
-            self._tell_hang(finding.hung, pids)
-
-    def _tell_stragglers(
-        self, ranks: tuple[int, ...], pids: Mapping[int, int], timeouts: Mapping[int, float]
-    ) -> None:
-        longest = max(timeouts[rank] for rank in ranks)
-        word = "has" if len(ranks) == 1 else "have"
-        title = f"{name_ranks(ranks)} {word} not moved for {describe_time(longest)}, others have"
-        scene = self._scenes.see({rank: pids[rank] for rank in ranks}, title)
-        self._show(title, scene.lines, scene.folder)
-
-    def _tell_hang(self, seconds: float, pids: Mapping[int, int]) -> None:
-        of_whom = "the job" if self._nodes == 1 else "this node"
-        title = f"no worker of {of_whom} has moved for {describe_time(seconds)}"
-        scene = self._scenes.see(pids, title)
-        text = f"{title} (--hang-timeout): {scene.lines[0]}"
-        if self._action == "warn" or self._nodes > 1:
-            self._show(title, scene.lines, scene.folder)
-            return
-        kept = [f"whole stacks: {scene.folder}"] if scene.folder else []
-        report = "\n".join([text, *scene.lines[1:], *kept])
-        self._control.report_hang(scene.first, report, is_final=self._action == "stop")
-
-    def _show(self, title: str, lines: list[str], folder: str) -> None:
-        self._control.say(f"{title}:")
-        for line in lines:
-            self._control.say(line)
-        if folder:
-            self._control.say(f"whole stacks: {folder}")
-
     def _say_coarse(self, reason: str) -> None:
-        if reason in self._coarse:
-            return
-        self._coarse.add(reason)
-        self._control.say(
+        self._conclusions.say_once(
+            self._control,
             "stacks cannot be seen, so --hang-timeout goes by processor time, system calls and "
-            f"output, which is coarser: {reason}"
+            f"output, which is coarser: {reason}",
         )

@@ -8,6 +8,7 @@ from plaunch.options import Option
 PLUGIN = "plaunch_hang.plugin:Hangs"
 
 AUTO = "auto"
+ACTIONS = ("warn", "restart", "stop")  # the mildest first
 _TIMEOUT = Duration(least=1.0, has_units=True)
 
 
@@ -38,6 +39,6 @@ OPTIONS = (
         "what follows then: only say it, restart all workers as after a failure, or end the job "
         "(default: warn; needs --hang-timeout)",
         metavar="ACTION",
-        choices=("warn", "restart", "stop"),
+        choices=ACTIONS,
     ),
 )

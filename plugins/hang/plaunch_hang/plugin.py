@@ -8,15 +8,13 @@ from plaunch.errors import UsageError
 from plaunch.plugin import hookimpl
 
 from plaunch_hang.extension import HangExtension
-from plaunch_hang.options import AUTO, hang_timeout
+from plaunch_hang.options import ACTIONS, AUTO, hang_timeout
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from plaunch.agent import GroupInfo, WorkerInfo
     from plaunch.plugin import PluginContext
-
-_ACTIONS = ("warn", "restart", "stop")
 
 
 class Hangs:
@@ -37,8 +35,8 @@ class Hangs:
             if action is not None:
                 raise UsageError(f"--on-hang={action} needs --hang-timeout")
             return []
-        if action not in (None, *_ACTIONS):
-            raise UsageError(f"on_hang is {action!r}; give one of {', '.join(_ACTIONS)}")
+        if action not in (None, *ACTIONS):
+            raise UsageError(f"on_hang is {action!r}; give one of {', '.join(ACTIONS)}")
         try:
             timeout = hang_timeout(str(given))
         except ValueError as error:
@@ -51,7 +49,7 @@ class Hangs:
     def plaunch_after_rendezvous(self, group: GroupInfo) -> None:
         """Know of a round before its workers start."""
         if self._extension is not None:
-            self._extension.begin(group.group_world_size)
+            self._extension.begin(group.round, group.group_rank, group.group_world_size)
 
     @hookimpl
     def plaunch_worker_env(self, worker: WorkerInfo) -> Mapping[str, str]:

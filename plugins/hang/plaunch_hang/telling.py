@@ -11,7 +11,7 @@ from plaunch.errors import PlaunchError
 from plaunch_stacks import format_groups, group, take, write
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from plaunch.plugin import PluginContext
     from plaunch_stacks import Group, ProcessStacks
@@ -20,15 +20,15 @@ logger = logging.getLogger("plaunch")
 
 
 class Scene(NamedTuple):
-    """Where the workers of this node were at one moment.
+    """Where workers of this node were at one moment.
 
     Args:
+        stacks: all of each, by global rank.
         groups: the ranks by place, the smallest group first.
-        folder: where their whole stacks are; empty if they are nowhere.
     """
 
+    stacks: Mapping[int, ProcessStacks]
     groups: list[Group]
-    folder: str
 
     @property
     def lines(self) -> list[str]:
@@ -43,7 +43,7 @@ class Scene(NamedTuple):
 
 
 class Scenes:
-    """Looks at the workers once more, as a whole, and keeps what it has seen.
+    """Looks at workers once more, as a whole, and keeps what it has seen.
 
     Args:
         context: the launch.
@@ -59,14 +59,19 @@ class Scenes:
         self._take = take
         self._count = 0
 
-    def see(self, pids: Mapping[int, int], title: str) -> Scene:
+    def see(self, pids: Mapping[int, int]) -> Scene:
         """Where the workers with these processes are now."""
         stacks = self._take(pids)
-        groups = group({self._context.host: stacks})
-        return Scene(groups, self._keep(stacks, groups, title))
+        return Scene(stacks, group({self._context.host: stacks}))
 
-    def _keep(self, stacks: Mapping[int, ProcessStacks], groups: list[Group], title: str) -> str:
-        """Write whole stacks into the folder of the run; that folder, or nothing."""
+    def keep(self, scene: Scene, title: str, groups: Sequence[Group] = ()) -> str:
+        """Write whole stacks into the folder of the run; that folder, or nothing.
+
+        Args:
+            scene: the stacks.
+            title: why they were looked at.
+            groups: those of all nodes; none if they are as in the scene.
+        """
         context = self._context
         if context.log_dir is None:
             return ""
@@ -77,7 +82,7 @@ class Scenes:
             folder = os.path.join(
                 os.path.abspath(run), f"hang-{context.host}-{os.getpid()}-{self._count}"
             )
-            write(folder, stacks, groups, title)
+            write(folder, scene.stacks, groups or scene.groups, title)
         except (OSError, PlaunchError) as error:
             logger.warning("the stacks are kept in no file: %s", error)
             return ""
@@ -89,8 +94,17 @@ def describe_time(seconds: float) -> str:
     return format_duration(round(seconds) if seconds >= 10 else round(seconds, 1))
 
 
-def name_ranks(ranks: tuple[int, ...]) -> str:
+def name_ranks(ranks: Sequence[int]) -> str:
     """`rank 3`, or `ranks 1-3,7`."""
+    return _name("rank", ranks)
+
+
+def name_nodes(nodes: Sequence[int]) -> str:
+    """`node 3`, or `nodes 1-3,7`."""
+    return _name("node", nodes)
+
+
+def _name(what: str, numbers: Sequence[int]) -> str:
     from plaunch.numbers import format_ranks  # noqa: PLC0415 - hangs only
 
-    return f"rank{'' if len(ranks) == 1 else 's'} {format_ranks(ranks)}"
+    return f"{what}{'' if len(numbers) == 1 else 's'} {format_ranks(numbers)}"

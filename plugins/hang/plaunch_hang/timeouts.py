@@ -28,10 +28,11 @@ class Timeouts:
 
     def of(self, beat: Beat) -> float:
         """The seconds for a worker that has said this; inf if its section may take for ever."""
-        base = self._base(beat)
+        base = self.outside(beat)
         return math.inf if beat.section < 0 else max(base, beat.section)
 
-    def _base(self, beat: Beat) -> float:
+    def outside(self, beat: Beat) -> float:
+        """The same, whatever section it is in."""
         if self._given is not None:
             return self._given
         if beat.number >= _ENOUGH:

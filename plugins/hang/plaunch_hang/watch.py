@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 LOOKS = 20  # within a time-out
 LONGEST_PAUSE = 10.0  # seconds between two looks
 _LATE = 1.25  # times the pause between two looks; of a longer time, no more counts
-_ALONE = 4  # a straggler is told while another has moved within this part of the time-out
+ALONE = 4  # a straggler is told while another has moved within this part of the time-out
 
 
 class Sight(NamedTuple):
@@ -42,12 +42,12 @@ class Finding(NamedTuple):
     """What one look has come to.
 
     Args:
-        hung: for how many seconds no worker has moved, if that is too long and new; else 0.
+        still: for how many seconds no worker has moved, if that is too long; else 0.
         stragglers: the ranks that have not moved for too long, while others have; new ones only.
         recovered: the ranks that were told as stragglers, or as part of a hang, and move again.
     """
 
-    hung: float = 0.0
+    still: float = 0.0
     stragglers: tuple[int, ...] = ()
     recovered: tuple[int, ...] = ()
 
@@ -73,7 +73,7 @@ class HangWatch:
     _at: float | None = None
     _output: int = 0
     _quiet: float = 0.0  # seconds without output
-    _is_told: bool = False
+    is_told: bool = False  # whether a hang was told, out of which no worker has moved
 
     def look(self, now: float, sights: Mapping[int, Sight], output: int, pause: float) -> Finding:
         """Take the next look.
@@ -117,8 +117,17 @@ class HangWatch:
         }
 
     def idle(self) -> float:
-        """Seconds for which none of the workers has moved."""
-        return min((worker.idle for worker in self._workers.values()), default=0.0)
+        """Seconds for which none of the workers has moved; 0 if there are none."""
+        workers = self._workers.values()
+        # What was written tells nothing of workers that say themselves that they go on.
+        quiet = math.inf if all(worker.sight.beats for worker in workers) else self._quiet
+        return min((min(worker.idle, quiet) for worker in workers), default=0.0)
+
+    def note_told(self, *, is_hang: bool) -> None:
+        """Have it known that all workers were told as a hang, or as stragglers of a job."""
+        self.is_told = self.is_told or is_hang
+        for worker in self._workers.values():
+            worker.is_told = True
 
     def _pids(self) -> dict[int, int]:
         return {rank: worker.sight.pid for rank, worker in self._workers.items()}
@@ -126,23 +135,16 @@ class HangWatch:
     def _begin(self, sights: Mapping[int, Sight], output: int) -> None:
         """Others run than before; that is a movement of the whole job."""
         self._workers = {rank: _Worker(seen) for rank, seen in sights.items()}
-        self._output, self._quiet, self._is_told = output, 0.0, False
+        self._output, self._quiet, self.is_told = output, 0.0, False
 
     def _find(self, recovered: tuple[int, ...]) -> Finding:
         workers = self._workers.values()
         late = {rank for rank, worker in self._workers.items() if _is_late(worker)}
-        # What was written tells nothing of workers that say themselves that they go on.
         silent = [worker.sight.timeout for worker in workers if not worker.sight.beats]
         is_quiet = self._quiet >= max(silent, default=0.0)
         if workers and len(late) == len(self._workers) and is_quiet:
-            if self._is_told:
-                return Finding(recovered=recovered)
-            self._is_told = True
-            for worker in workers:
-                worker.is_told = True
-            quiet = self._quiet if silent else math.inf
-            return Finding(hung=min(self.idle(), quiet), recovered=recovered)
-        self._is_told = self._is_told and not recovered
+            return Finding(still=self.idle())
+        self.is_told = self.is_told and not recovered
         stragglers = tuple(sorted(rank for rank in late if self._is_straggler(rank)))
         for rank in stragglers:
             self._workers[rank].is_told = True
@@ -150,7 +152,7 @@ class HangWatch:
 
     def _is_straggler(self, rank: int) -> bool:
         worker = self._workers[rank]
-        bound = worker.sight.timeout / _ALONE
+        bound = worker.sight.timeout / ALONE
         others = (other for other in self._workers.values() if other is not worker)
         return not worker.is_told and any(other.idle < bound for other in others)
 

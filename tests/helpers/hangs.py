@@ -1,0 +1,112 @@
+"""Nodes whose workers are watched for hangs, with the clock, looks and shared texts of a test."""
+
+from __future__ import annotations
+
+from plaunch.agent import Snapshot, WorkerState
+from plaunch.plugin import PluginContext
+from plaunch_hang.extension import HangExtension
+from plaunch_hang.telling import Scenes
+from plaunch_hang.watch import Sight
+from plaunch_stacks import Frame, ProcessStacks, ThreadStack
+
+FILE = "/home/me/train.py"
+PIDS = {4: 104, 5: 105, 6: 106}
+PAUSE = 5.0  # seconds between two looks, for the time-out of 100
+
+
+def stacks_of(pids):
+    """Rank 5 loads a batch; the others wait for it."""
+    place = {105: Frame("load_batch", FILE, 6)}
+    return {
+        rank: ProcessStacks(
+            pid,
+            threads=(ThreadStack("MainThread", pid, (place.get(pid, Frame("step", FILE, 10)),)),),
+        )
+        for rank, pid in pids.items()
+    }
+
+
+class Control:
+    """Keeps what is said and reported; texts go to those of the job, by node."""
+
+    def __init__(self, pids, texts=None, node=0):
+        self.said, self.reported, self.published_here = [], [], []
+        self.state, self.round, self.pids = WorkerState.HEALTHY, 0, pids
+        self.is_job_wide = texts is not None
+        self.can_reach_store = True
+        self._texts, self._node = texts, f"id-{node}"
+
+    def snapshot(self):
+        ranks = tuple(self.pids)
+        pids = self.pids if self.state is WorkerState.HEALTHY else {}
+        return Snapshot(self.state, self.round, 0, ranks, pids, is_job_wide=self.is_job_wide)
+
+    def say(self, text):
+        self.said.append(text)
+
+    def report_hang(self, rank, text, *, is_final=False):
+        self.reported.append((rank, text, is_final))
+
+    def publish(self, name, text):
+        assert name == "hang"
+        assert len(text) <= 16 << 10
+        self.published_here.append(text)
+        if self.can_reach_store:
+            self._texts[self._node] = text
+
+    def published(self, name, timeout=1.0):
+        assert (name, timeout) == ("hang", 1.0)
+        return dict(self._texts) if self.can_reach_store else {}
+
+
+class Looks:
+    """Sees what a test wants."""
+
+    def __init__(self, pids):
+        self.places = dict.fromkeys(pids, 0)
+        self.held = set()
+        self.reasons = {}
+        self.seen = []
+
+    def look(self, pids, beats, timeouts, deep):
+        self.seen.append((dict(pids), beats, timeouts))
+        return {
+            rank: Sight(
+                pid, self.places[rank], None, beats[rank].number, rank in self.held, timeouts[rank]
+            )
+            for rank, pid in pids.items()
+        }
+
+
+class Node:
+    """One node; `texts` are those of a job of several nodes."""
+
+    def __init__(
+        self,
+        timeout=100.0,
+        action="warn",
+        log_dir=None,
+        *,
+        pids=PIDS,
+        host="gpu-7",
+        texts=None,
+        node=0,
+    ):
+        context = PluginContext("job", "role", host, log_dir)
+        self.looks, self.control, self.now = Looks(pids), Control(pids, texts, node), 1000.0 * node
+        self.extension = HangExtension(
+            context, timeout, action, looks=self.looks, scenes=Scenes(context, stacks_of)
+        )
+        self.extension._control = self.control
+
+    def look(self, count=1, pause=PAUSE):
+        for _ in range(count):
+            self.now += pause
+            self.pause = self.extension.look(self.now, pause)
+
+    def move(self, *ranks):
+        for rank in ranks or self.looks.places:
+            self.looks.places[rank] += 1
+
+    def close(self):
+        self.extension.stop(None)
