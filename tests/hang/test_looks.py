@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 
 import pytest
 from plaunch_hang.beats import Beat
@@ -132,6 +133,22 @@ def test_what_it_writes_into_files_counts(tmp_path):
         text = "print('x' * 9, end='', flush=True); input()"
         with running_python("-c", text, stdout=file, stderr=subprocess.PIPE) as process:
             wait_until(lambda: read_state(process.pid).written == (9, 0), "nine bytes")
+
+
+def test_files_that_the_launcher_writes_into_do_not(tmp_path):
+    """A launch with `> log 2>&1`: what the launcher says is no movement of the workers."""
+    looker = (
+        "import sys\nfrom plaunch_hang.process import read_state\n"
+        "sys.stderr.write(str(read_state(int(sys.argv[1])).written))"
+    )
+    with (tmp_path / "log").open("wb") as log:
+        with running_python(
+            "-c", "print(flush=True); input()", stdout=log, stderr=subprocess.PIPE
+        ) as process:
+            wait_until(lambda: read_state(process.pid).written == (1, 0), "its output")
+            words = [sys.executable, "-c", looker, str(process.pid)]
+            done = subprocess.run(words, stdout=log, stderr=subprocess.PIPE, check=True)
+    assert done.stderr == b"(0, 0)"
 
 
 def test_what_it_has_started_counts_for_its_use():

@@ -22,7 +22,8 @@ class ProcessState(NamedTuple):
 
     Args:
         is_held: whether it is suspended, or traced, as by a debugger.
-        written: the sizes of the files that its stdout and stderr are, if they are files.
+        written: the sizes of the files that its stdout and stderr are; 0 for what is no file, or one
+            that this process writes into as well.
     """
 
     is_held: bool
@@ -78,7 +79,17 @@ def _written(pid: int, fd: int, proc: str) -> int:
         found = os.stat(f"{proc}/{pid}/fd/{fd}")
     except OSError:
         return 0
-    return found.st_size if stat.S_ISREG(found.st_mode) else 0
+    if not stat.S_ISREG(found.st_mode) or any(_is_open_here(found, own) for own in (1, 2)):
+        return 0
+    return found.st_size
+
+
+def _is_open_here(found: os.stat_result, fd: int) -> bool:
+    """Whether it is also this process's: what is said of a hang, and by others, is no movement."""
+    try:
+        return os.path.samestat(found, os.fstat(fd))
+    except OSError:
+        return False
 
 
 def _read(path: str) -> bytes:
