@@ -12,7 +12,8 @@ import os
 import subprocess
 import sys
 
-from plaunch_hang.beats import VARIABLE, Beats
+from plaunch_hang.beating import VARIABLE
+from plaunch_hang.beats import Beats
 
 RUNS = 5
 BEATING = """\

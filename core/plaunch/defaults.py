@@ -7,9 +7,10 @@ imported when it is needed.
 from __future__ import annotations
 
 import importlib
-from typing import Any
 
-from plaunch.errors import PluginLoadError
+TYPE_CHECKING = False  # type checkers take it for true; importing `typing` takes 8 ms
+if TYPE_CHECKING:
+    from typing import Any
 
 # Components that nobody has chosen, by kind. torchrun's defaults, but for the backend.
 RENDEZVOUS = "static"
@@ -69,6 +70,8 @@ RECORD = "plaunch_torchrun.error_handler:record"
 HAND_UP = "plaunch_torchrun.error_handler:dump_root_cause"
 # Writes what a worker says of another start of it.
 WRITE_WORD = "plaunch_torchrun.error_files:write_word"
+# Has the functions with which a worker says that it goes on.
+BEATING = "plaunch_hang.beating"
 # What signals mean to an agent that is given no policy.
 DEFAULT_POLICY = "plaunch_signals.torchrun:policy_of_environment"
 # Make plaunch's of what packages list in torchrun's two groups for torch's own types.
@@ -101,6 +104,8 @@ def load_default(path: str) -> Any:
     try:
         found = importlib.import_module(module)
     except ModuleNotFoundError as error:
+        from plaunch.errors import PluginLoadError  # noqa: PLC0415 - workers come here for less
+
         package = module.partition(".")[0]
         if error.name != package:
             raise

@@ -11,7 +11,13 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import NoReturn
 
-    from plaunch.beats import heartbeat, section
+    def heartbeat(step: int | None = None, total: int | None = None) -> None: ...  # noqa: D103
+
+    class section:  # noqa: D101, N801
+        def __init__(self, name: str, timeout: float | str) -> None: ...
+        def __enter__(self) -> section: ...
+        def __exit__(self, *error: object) -> None: ...
+
 
 __all__ = ["give_up", "heartbeat", "retry_later", "section"]
 
@@ -20,9 +26,9 @@ def __getattr__(name: str) -> object:
     """Load what beats once a script asks for it."""
     if name not in ("heartbeat", "section"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from plaunch import beats  # noqa: PLC0415 - see above
+    from plaunch.defaults import BEATING, load_default  # noqa: PLC0415 - see above
 
-    globals()[name] = value = getattr(beats, name)
+    globals()[name] = value = load_default(f"{BEATING}:{name}")
     return value
 
 

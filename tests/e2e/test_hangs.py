@@ -163,6 +163,16 @@ def test_what_is_no_hang(plaunch, what):
 
 
 @pytest.mark.slow
+def test_workers_of_a_fork_server_send_heartbeats(plaunch):
+    script = plaunch.write("train.py", WORKER + BUSY["beats"])
+    words = ("--nproc-per-node=2", "--preload=json", TIMEOUT, "--on-hang=stop")
+    done = plaunch.run(*words, script, PLAUNCH_PRELOAD_TIMEOUT="60")
+    assert done.returncode == 0, done.stderr
+    assert "moved" not in done.stderr
+    assert "afresh" not in done.stderr
+
+
+@pytest.mark.slow
 def test_a_job_that_is_suspended_does_not_hang(plaunch):
     """Longer than the time-out; and the same workers, left alone, do."""
     script = plaunch.write("train.py", HANGING)

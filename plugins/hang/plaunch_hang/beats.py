@@ -1,18 +1,17 @@
 """The heartbeats of the workers of one node: the memory that they write into, and what it says.
 
-What is where in it, `plaunch.beats` has.
+What is where in it, `beating` has, which workers import.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import struct
 from typing import NamedTuple
 
-VARIABLE = "PLAUNCH_HEARTBEATS"
+from plaunch_hang.beating import FILE_NAME, SIZE
 
-_FILE_NAME = "plaunch-heartbeats"
-_SIZE = 256  # bytes of one worker's place
 _PLACE = struct.Struct("=6q16x64s")
 _MOST_WORKERS = 1 << 16
 
@@ -48,7 +47,9 @@ class Beats:
     def __init__(self) -> None:
         if not hasattr(os, "memfd_create"):
             raise OSError("this system has no files in memory")
-        self._fd = os.memfd_create(_FILE_NAME, os.MFD_CLOEXEC)
+        self._fd = os.memfd_create(FILE_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        # A worker that has mapped it would get SIGBUS if another one truncated it.
+        fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
 
     def variable(self, local_rank: int) -> str:
         """What the worker of that local rank is told, in a place that is empty again.
@@ -59,12 +60,12 @@ class Beats:
         if not 0 <= local_rank < _MOST_WORKERS:
             raise OSError(f"there is no place for local rank {local_rank}")
         # Written, and so there: a worker that writes never has to find room.
-        os.pwrite(self._fd, bytes(_SIZE), local_rank * _SIZE)
-        return f"/proc/{os.getpid()}/fd/{self._fd}@{local_rank * _SIZE}"
+        os.pwrite(self._fd, bytes(SIZE), local_rank * SIZE)
+        return f"/proc/{os.getpid()}/fd/{self._fd}@{local_rank * SIZE}"
 
     def read(self, local_rank: int) -> Beat:
         """What the worker of that local rank has said."""
-        data = os.pread(self._fd, _PLACE.size, local_rank * _SIZE)
+        data = os.pread(self._fd, _PLACE.size, local_rank * SIZE)
         if len(data) < _PLACE.size:
             return Beat()
         _, count, step, total, longest, section, name = _PLACE.unpack(data)

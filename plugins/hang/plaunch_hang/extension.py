@@ -12,7 +12,8 @@ from plaunch.agent import WorkerState
 from plaunch.threads import start_thread
 from plaunch_stacks import find_py_spy
 
-from plaunch_hang.beats import VARIABLE, Beat, Beats
+from plaunch_hang.beating import VARIABLE
+from plaunch_hang.beats import Beat, Beats
 from plaunch_hang.conclusions import Conclusions, Look, Round
 from plaunch_hang.looks import Looks
 from plaunch_hang.telling import Scenes

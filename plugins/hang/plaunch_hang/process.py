@@ -22,8 +22,8 @@ class ProcessState(NamedTuple):
 
     Args:
         is_held: whether it is suspended, or traced, as by a debugger.
-        written: the sizes of the files that its stdout and stderr are; 0 for what is no file, or one
-            that this process writes into as well.
+        written: the sizes of the files that its stdout and stderr are; 0 for what is no file, or
+            one that this process writes into as well.
     """
 
     is_held: bool

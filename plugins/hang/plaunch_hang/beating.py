@@ -1,8 +1,9 @@
 """Heartbeats and sections of a worker, as its launcher sees them: numbers in shared memory.
 
-`plaunch.worker` has the names. The variable `PLAUNCH_HEARTBEATS` names a file in memory and this
-worker's place in it, as `PATH@OFFSET`. That place has 32 numbers of eight bytes, in the machine's
-own order, each of which is written as a whole:
+Workers import this through `plaunch.worker`, which has the names; it imports next to nothing. The
+variable `PLAUNCH_HEARTBEATS` names a file in memory and this worker's place in it, as
+`PATH@OFFSET`. That place has 32 numbers of eight bytes, in the machine's own order, each of which
+is written as a whole:
 
 - 0: when the last beat was, in nanoseconds of the monotonic clock
 - 1: how many there were

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 
 import pytest
-from plaunch import beats
 from plaunch.errors import UsageError
-from plaunch_hang.beats import VARIABLE, Beat, Beats
+from plaunch.worker import section
+from plaunch_hang.beating import VARIABLE
+from plaunch_hang.beats import Beat, Beats
 
 from helpers.programs import run_python
 
@@ -33,10 +34,6 @@ def run(memory):
         return memory.read(1)
 
     return call
-
-
-def test_both_sides_have_the_same_names():
-    assert (beats.VARIABLE, beats.SIZE) == (VARIABLE, 256)
 
 
 def test_a_worker_says_its_step(run, memory):
@@ -171,7 +168,7 @@ def test_it_imports_next_to_nothing():
 @pytest.mark.parametrize("timeout", [0, -1, "soon", "", float("nan"), True, None])
 def test_what_is_no_time_out_of_a_section(timeout):
     with pytest.raises(UsageError, match=r"timeout of plaunch\.worker\.section is"):
-        beats.section("x", timeout)
+        section("x", timeout)
 
 
 def test_another_name_of_the_module_is_none():
@@ -196,3 +193,9 @@ def test_without_files_in_memory(monkeypatch):
     monkeypatch.delattr(os, "memfd_create")
     with pytest.raises(OSError, match="no files in memory"):
         Beats()
+
+
+def test_a_worker_cannot_take_the_memory_from_others(memory):
+    path = memory.variable(3).rpartition("@")[0]
+    with open(path, "r+b", buffering=0) as file, pytest.raises(PermissionError):
+        file.truncate(0)

@@ -1,0 +1,147 @@
+"""What `--hang-timeout` costs a launcher, and whether it is ever wrong.
+
+    python benchmarks/hangs.py                          # what looking costs: two minutes
+    python benchmarks/hangs.py --false-alarms --runs=50 # a training that never hangs: six minutes
+
+The cost is that of the launcher and all that it starts beside its workers, without and with a
+time-out of ten minutes, in percent of a core for each worker. With `--torch`, workers import torch.
+
+The training has two workers. It computes, loads data and writes a checkpoint, each for longer than
+the time-out and in one call of a function, and then sleeps with heartbeats. Alarms are counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from measuring import BenchmarkError, Pipes, command, positive, start, write_script
+
+GOAL = 0.2  # percent of a core for each worker
+TIMEOUT = 2.0  # seconds, of the training
+STAY = """\
+import os, sys, time
+if "torch" in sys.argv:
+    import torch
+def train_step():
+    while True: time.sleep(600)
+def train():
+    train_step()
+with open(os.environ["BENCHMARK_SAID"], "wb", buffering=0) as said:
+    said.write(b"up\\n")
+train()
+"""
+TRAINING = """\
+import json, os, pickle, random, tempfile, time, zlib
+from plaunch.worker import heartbeat
+LONG = 1.5 * float(os.environ["BENCHMARK_TIMEOUT"])
+
+def compute(end):
+    weights = [random.random() for _ in range(1000)]
+    while time.monotonic() < end:
+        weights = [0.9 * weight + random.random() for weight in weights]
+
+def load(path, end):
+    while time.monotonic() < end:
+        with open(path) as file:
+            batch = [json.loads(line) for line in file]
+
+def save(path, end):
+    while time.monotonic() < end:
+        with open(path, "wb") as file:
+            for part in range(100):
+                file.write(zlib.compress(pickle.dumps({"part": part, "weights": [part] * 1000})))
+
+with tempfile.TemporaryDirectory() as folder:
+    data = os.path.join(folder, "data")
+    with open(data, "w") as file:
+        for number in range(5000):
+            file.write(json.dumps({"number": number, "text": "x" * 50}) + "\\n")
+    compute(time.monotonic() + LONG)
+    load(data, time.monotonic() + LONG)
+    save(os.path.join(folder, "saved"), time.monotonic() + LONG)
+end = time.monotonic() + LONG
+while time.monotonic() < end:
+    heartbeat()
+    time.sleep(LONG / 20)
+"""
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time of a process and of its children that have ended, in seconds."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        fields = file.read().rpartition(b")")[2].split()
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
+def cost(folder: str, words: list[str], workers: int, seconds: float, *args: str) -> float:
+    """CPU of a launcher whose workers sleep, in percent of a core for each of them."""
+    script = write_script(folder, "stay.py", STAY)
+    with Pipes() as pipes:
+        argv = command("plaunch", *words, f"--nproc-per-node={workers}", script, *args)
+        launcher = start(argv, env=pipes.env)
+        try:
+            for number, _ in enumerate(pipes.hear("the workers"), 1):
+                if number == workers:
+                    break
+            time.sleep(1)  # the end of the start is not idleness
+            before, begin = cpu_seconds(launcher.pid), time.monotonic()
+            time.sleep(seconds)
+            used, passed = cpu_seconds(launcher.pid) - before, time.monotonic() - begin
+        finally:
+            launcher.send_signal(signal.SIGTERM)
+            launcher.wait()
+    return used / passed / workers * 100
+
+
+def train(script: str, number: int) -> str:
+    """Run the training once: what was told of a hang, or nothing."""
+    words = ["--nproc-per-node=2", f"--hang-timeout={TIMEOUT:g}s", "--on-hang=stop", script]
+    environ = {**os.environ, "BENCHMARK_TIMEOUT": f"{TIMEOUT}", "LOGLEVEL": "INFO"}
+    done = subprocess.run(
+        command("plaunch", *words), env=environ, capture_output=True, text=True, check=False
+    )
+    is_alarm = "moved for" in done.stderr
+    print(f"run {number}: {'a false alarm' if is_alarm else 'no alarm'}", flush=True)
+    if done.returncode != 0 and not is_alarm:
+        raise BenchmarkError(done.stderr)
+    return done.stderr if is_alarm else ""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--false-alarms", action="store_true", help="run the training")
+    parser.add_argument("--runs", type=positive, default=50, help="of the training (default: 50)")
+    parser.add_argument("--at-once", type=positive, default=2, help="runs (default: 2)")
+    parser.add_argument("--workers", type=positive, default=8, help="that sleep (default: 8)")
+    parser.add_argument("--seconds", type=positive, default=60, help="to measure (default: 60)")
+    parser.add_argument("--torch", action="store_true", help="workers that sleep import torch")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a goal is missed")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        if args.false_alarms:
+            script = write_script(folder, "train.py", TRAINING)
+            with ThreadPoolExecutor(args.at_once) as pool:
+                told = list(pool.map(partial(train, script), range(1, args.runs + 1)))
+            alarms = [text for text in told if text]
+            print(*alarms, sep="")
+            print(f"{len(alarms)} of {args.runs} runs with a false alarm")
+            return int(args.check and bool(alarms))
+        words = ["torch"] if args.torch else []
+        without = cost(folder, [], args.workers, args.seconds, *words)
+        watched = cost(folder, ["--hang-timeout=10m"], args.workers, args.seconds, *words)
+    print(f"{args.workers} workers, for {args.seconds} s, in percent of a core for each of them")
+    print(f"without --hang-timeout     {without:.3f} %")
+    print(f"with --hang-timeout=10m    {watched:.3f} %  (goal: {GOAL:g} %)")
+    return int(args.check and watched > GOAL)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
