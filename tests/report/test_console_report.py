@@ -175,3 +175,15 @@ def test_the_text_of_the_exception_stays_whole():
     error = ChildFailedError("t.py", {5: make(last_lines=STDERR, is_shown=True)})
     assert str(error).startswith("t.py FAILED: rank 5 on node-b: exit code 1\n")
     assert f"    {ERROR}" in str(error)
+
+
+@pytest.mark.parametrize("wrote", [[], ["step 7"]])
+def test_of_a_hang_the_headline_has_the_first_group_and_the_others_follow(wrote):
+    failure = make(116, hung=True, last_lines=wrote)
+    failure.error_file_data = {"message": "no worker moves: 1 rank: 5 f (t.py:6)\n7 ranks: 0-4"}
+    failure.message = failure.error_file_data["message"]
+    headline, lines = message({5: failure})
+    assert headline == "rank 5 on node-b failed after 12 s: no worker moves: 1 rank: 5 f (t.py:6)"
+    assert lines[:2] == ["  where the others were:", "    7 ranks: 0-4"]
+    assert lines[2:-1] == (["  last lines of its stderr:", "    step 7"] if wrote else [])
+    assert lines[-1].startswith("  process: t.py, local rank 0, pid 4242, stopped, because")

@@ -274,6 +274,7 @@ class LocalWorkers(Workers):
         failure.global_rank = hang.rank
         failure.message = hang.text
         failure.error_file_data = {"message": hang.text}
+        failure.lifetime = max(failure.timestamp - self._started_at, 0.0)
         self._others[hang.rank] = failure
         self.is_final = hang.is_final
 

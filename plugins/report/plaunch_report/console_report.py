@@ -12,7 +12,10 @@ from plaunch.restarts import failure_of
 from plaunch_events import describe_seconds
 
 from plaunch_report.failure_report import (
+    MAX_STDERR_LINES,
+    MAX_TRACEBACK_LINES,
     NO_FILE,
+    block,
     clean,
     describe_ranks,
     describe_stopped,
@@ -72,9 +75,23 @@ def _explain(rank: int, root: ProcessFailure) -> Sequence[str]:
     if rank < 0:
         # One line is the headline.
         return explain_launcher(root) if "\n" in root.text.strip() else ()
+    if root.hung:
+        return _explain_hang(root)
     if _is_shown(root):
         return ("  Its last lines on stderr are above.",)
     return explain(root)
+
+
+def _explain_hang(root: ProcessFailure) -> list[str]:
+    """Where the others were, too, and what the one of the headline wrote last, if anything."""
+    others = root.text.splitlines()[1:]
+    lines = block("where the others were:", others, MAX_TRACEBACK_LINES) if others else []
+    if not root.last_lines:
+        return lines
+    if root.is_shown:
+        return [*lines, "  Its last lines on stderr are above."]
+    kept = root.last_lines[-MAX_STDERR_LINES:]
+    return lines + block("last lines of its stderr:", kept, MAX_STDERR_LINES)
 
 
 def _is_shown(root: ProcessFailure) -> bool:

@@ -97,7 +97,7 @@ def _first_failure(rank: int, failure: ProcessFailure) -> list[str]:
 
 def explain_launcher(failure: ProcessFailure) -> list[str]:
     """What a launcher that failed itself says, below a header."""
-    return _block("what it says:", failure.text.splitlines(), MAX_TRACEBACK_LINES)
+    return block("what it says:", failure.text.splitlines(), MAX_TRACEBACK_LINES)
 
 
 def explain(failure: ProcessFailure) -> list[str]:
@@ -106,17 +106,17 @@ def explain(failure: ProcessFailure) -> list[str]:
     if failure.has_reply:
         callstack = failure.traceback
         if callstack:
-            return lines + _block("Python traceback:", callstack.splitlines(), MAX_TRACEBACK_LINES)
+            return lines + block("Python traceback:", callstack.splitlines(), MAX_TRACEBACK_LINES)
         text = failure.text
         if text:
             what = "where the workers were:" if failure.hung else "what it reported:"
-            lines += _block(what, text.splitlines(), MAX_TRACEBACK_LINES)
+            lines += block(what, text.splitlines(), MAX_TRACEBACK_LINES)
     elif failure.message != failure.exit_sentence():
         # The error file was of no use, or the context knows more than the exit code.
         lines.append(f"  message:    {clean(failure.text)}")
     if failure.last_lines:
         kept = failure.last_lines[-MAX_STDERR_LINES:]
-        return lines + _block("last lines of its stderr:", kept, MAX_STDERR_LINES)
+        return lines + block("last lines of its stderr:", kept, MAX_STDERR_LINES)
     if os.environ.get("PLAUNCH_CAPTURE_STDERR") == "0" and not failure.log_files:
         return [*lines, "  What it wrote to stderr was not kept (PLAUNCH_CAPTURE_STDERR=0)."]
     return [*lines, "  It wrote nothing to stderr."]
@@ -199,7 +199,7 @@ def summarize(failure: ProcessFailure) -> str:
     return line if len(line) <= MAX_SUMMARY_CHARS else line[: MAX_SUMMARY_CHARS - 3] + "..."
 
 
-def _block(header: str, lines: Sequence[str], limit: int) -> list[str]:
+def block(header: str, lines: Sequence[str], limit: int) -> list[str]:
     """`lines`, indented below a header; of too many, the first few and the last ones."""
     shown = [f"    {clean(line)}".rstrip() for line in lines]
     if len(shown) > limit:
