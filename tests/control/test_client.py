@@ -156,6 +156,23 @@ def test_who_does_not_answer_is_told_in_one_line(answering, monkeypatch, capsys)
     assert "no answer" in out
 
 
+def test_nothing_that_a_launch_says_reaches_the_terminal_as_an_escape(
+    runtime_dir, monkeypatch, capsys
+):
+    evil = "\x1b[31m\nred\x9b"
+    with PretendedLaunch(runtime_dir, monkeypatch, run_id=evil) as launch:
+        launch.control.tell("failure", message=f"it is {evil}", seconds=0.123456)
+        launch.control.set(waits_for=evil)
+        launch.control.tell("rendezvous.begun")
+        for words in (["ps"], ["status"], ["events"], ["stop"], ["logs"], ["status", "no"]):
+            main(words)
+    out, err = capsys.readouterr()
+    assert all(line.isprintable() for line in [*out.splitlines(), *err.splitlines()])
+    assert r"waits for  \x1b[31m\nred\x9b" in out
+    assert 'failure message="it is ' in out
+    assert "seconds=0.123" in out
+
+
 def test_events_that_are_gone_are_told(runtime_dir, monkeypatch, capsys):
     from plaunch_control import history
 

@@ -84,7 +84,9 @@ def _report(launch: Launch, error: ClientError) -> int:
 
 
 def _complain(text: str) -> None:
-    sys.stderr.write(f"plaunchctl: {text}\n")
+    from plaunch_control.commands import plain  # noqa: PLC0415 - after usage errors
+
+    sys.stderr.write(f"plaunchctl: {plain(text)}\n")
 
 
 def create_parser() -> argparse.ArgumentParser:

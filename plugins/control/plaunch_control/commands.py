@@ -84,7 +84,7 @@ def status(launch: Launch, options: argparse.Namespace) -> int:
         _print_json(told)
         return 0
     for line in describe_status(told):
-        print(line)
+        print(plain(line))
     return 0
 
 
@@ -172,7 +172,7 @@ def _said(told: dict[str, Any], options: argparse.Namespace, text: str) -> int:
         text += (
             f"; its loop has not reported for {told['silent_seconds']:.0f} s and must come first"
         )
-    print(text)
+    print(plain(text))
     return 0
 
 
@@ -182,18 +182,30 @@ def events(launch: Launch, options: argparse.Namespace) -> int:
         if options.json:
             print(json.dumps(event), flush=True)
             continue
-        metadata = event["metadata"]
-        facts = " ".join(
-            f"{key}={value}"
-            for key, value in metadata.items()
+        facts = [
+            f"{key}={_fact(value)}"
+            for key, value in event["metadata"].items()
             if value not in (None, "") and key not in _COMMON
-        )
+        ]
         name = event["name"].removeprefix("plaunch.")
-        print(f"{_clock(event['timestamp'])} {name} {facts}".rstrip(), flush=True)
+        print(plain(" ".join((_clock(event["timestamp"]), name, *facts))), flush=True)
     return 0
 
 
-_COMMON = ("run_id", "host", "role", "agent_pid", "entry_point", "elapsed", "backend")
+# What is the same in all events of a launch, or of a round.
+_COMMON = frozenset(
+    [
+        *("run_id", "host", "role", "agent_pid", "entry_point", "elapsed", "backend"),
+        *("ranks", "group_rank", "group_world_size", "role_rank", "role_world_size"),
+    ]
+)
+
+
+def _fact(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.3g}"
+    text = str(value)
+    return json.dumps(text, ensure_ascii=False) if " " in text else text
 
 
 def _events(launch: Launch, *, follow: bool) -> Iterator[dict[str, Any]]:
@@ -242,7 +254,7 @@ def wait(launch: Launch, options: argparse.Namespace) -> int:
     if options.json:
         _print_json({key: told[key] for key in ("outcome", "exit_code", "reason")})
     else:
-        print(f"{launch} has ended: {told['outcome']}, exit code {told['exit_code']}")
+        print(plain(f"{launch} has ended: {told['outcome']}, exit code {told['exit_code']}"))
     return int(told["exit_code"])
 
 
@@ -289,7 +301,7 @@ def _print_json(told: object) -> None:
 
 def _print_table(rows: list[dict[str, Any]]) -> None:
     titles = ("run id", "pid", "state", "round", "attempt", "ranks", "since", "command")
-    cells = [titles]
+    cells: list[tuple[str, ...]] = [titles]
     for row in rows:
         since = row.get("since")
         command = row.get("command") or [row.get("error", "")]
@@ -305,11 +317,21 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
                 " ".join(command),
             )
         )
+    cells = [tuple(map(plain, row)) for row in cells]
     widths = [max(len(line[n]) for line in cells) for n in range(len(titles) - 1)]
     room = os.get_terminal_size().columns if sys.stdout.isatty() else None
     for line in cells:
         text = "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=False))
         print(f"{text}  {line[-1]}"[:room].rstrip())
+
+
+def plain(text: str) -> str:
+    r"""A text for a terminal: what that does not show becomes an escape, such as `\x1b`."""
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+    )
 
 
 def _known(value: object) -> str:
