@@ -173,6 +173,15 @@ def test_nothing_that_a_launch_says_reaches_the_terminal_as_an_escape(
     assert "seconds=0.123" in out
 
 
+def test_a_launch_of_another_version_is_listed(answering, monkeypatch, capsys):
+    path = answering(b'HTTP/1.0 404 no\r\n\r\n{"error": "no such page", "versions": [2]}')
+    monkeypatch.setenv("PLAUNCH_RUNTIME_DIR", path.rpartition("/")[0])
+    assert main(["ps"]) == 0
+    row = capsys.readouterr().out.splitlines()[1]
+    assert row.startswith("job     1    unknown")
+    assert "the launch is of another version of plaunch (no such page)" in row
+
+
 def test_events_that_are_gone_are_told(runtime_dir, monkeypatch, capsys):
     from plaunch_control import history
 

@@ -39,11 +39,13 @@ class Service:
         context: the launch.
         control: what it acts through.
         user: who may ask, beside root.
+        started: when it began, in seconds since the epoch.
     """
 
-    def __init__(self, context: PluginContext, control: Control, user: int) -> None:
+    def __init__(self, context: PluginContext, control: Control, user: int, started: float) -> None:
         self._control = control
         self._user = user
+        self._started = started
         self._status = LauncherStatus(context.run_id, context.role)
         self._history = History(control.take_events, self._status.note)
         self._command = _command_of_this_process()
@@ -106,12 +108,12 @@ class Service:
     def _show_status(self, given: Mapping[str, Any]) -> Answer:
         del given
         now = self._control.snapshot()
-        first = self._history.read(0)
+        self._history.update()
         told = self._status.describe(now.waits_for or None, now.overdue)
         return Answer(
             {
                 **told,
-                "started": first.events[0].timestamp if first.events else None,
+                "started": self._started,
                 "command": self._command,
                 "is_job_wide": now.is_job_wide,
             }

@@ -36,7 +36,7 @@ def ps(launches: list[Launch], options: argparse.Namespace) -> int:
 
 
 def _row_of(launch: Launch) -> dict[str, Any] | None:
-    row: dict[str, Any] = {"run_id": launch.run_id, "pid": launch.pid, "state": "no answer"}
+    row: dict[str, Any] = {"run_id": launch.run_id, "pid": launch.pid}
     try:
         told = ask(launch.path, "/v1/status")
     except GoneError:
@@ -45,7 +45,8 @@ def _row_of(launch: Launch) -> dict[str, Any] | None:
         remove_stale(launch.path)
         return None
     except ClientError as error:
-        return {**row, "error": str(error)}
+        state = "no answer" if isinstance(error, SilentError) else "unknown"
+        return {**row, "state": state, "error": str(error)}
     return {
         "run_id": told.get("run_id"),
         "pid": launch.pid,

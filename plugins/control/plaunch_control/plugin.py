@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 import threading
+import time
 from typing import TYPE_CHECKING
 
 from plaunch import hookimpl
@@ -49,6 +50,7 @@ class ControlExtension:
     def __init__(self, context: PluginContext) -> None:
         self._context = context
         self._user = os.geteuid()
+        self._started = time.time()
         self._lock = threading.Lock()
         self._door: Door | None = None
         self._server: ConnectionServer | None = None
@@ -110,5 +112,5 @@ class ControlExtension:
             if self._service is None:
                 from plaunch_control.answers import Service  # noqa: PLC0415 - when it is needed
 
-                self._service = Service(self._context, control, self._user)
+                self._service = Service(self._context, control, self._user, self._started)
             return self._service
