@@ -148,6 +148,11 @@ def test_what_torch_has_recorded_is_beside_the_stacks(plaunch, ctl):
     assert recorded[0] == [*recorded[1], "gloo:broadcast"]
     said = (plaunch.folder / place["folder"] / "rank_1.dump_traceback.txt").read_text()
     assert 'train.py", line 13 in main' in said
+    summary = (plaunch.folder / place["folder"] / "summary.txt").read_text().splitlines()
+    assert summary[-2:] == [
+        "1 rank: 0 gloo:broadcast, number 4 in default_pg",
+        "1 rank: 1 gloo:all_reduce, number 3 in default_pg",
+    ]
 
 
 # A data loader whose process reads, and a thread of the worker's own.

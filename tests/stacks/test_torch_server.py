@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import tempfile
 import time
 
 import pytest
-from plaunch_stacks import take, taking, torch_server
+from plaunch_stacks import ProcessStacks, group, take, taking, torch_server
 from plaunch_stacks.files import write
 
 from helpers.programs import running_python
@@ -118,3 +119,44 @@ def test_its_answers_are_beside_the_stacks(start, tmp_path, monkeypatch):
     assert (tmp_path / "stacks" / "rank_3.fr_trace.json").read_text() == '{"entries": []}\n'
     told = (tmp_path / "stacks" / "rank_3.txt").read_text()
     assert "torch's server in it has answered: fr_trace_json, dump_traceback" in told
+
+
+def recorded(**entry):
+    return json.dumps({"entries": [{}, entry]})
+
+
+NAMED = {"profiling_name": "nccl:send", "collective_seq_id": 3, "p2p_seq_id": 9}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (recorded(**NAMED, process_group=["0", "tp"]), "nccl:send, number 3 in tp"),
+        (recorded(**NAMED, process_group=["0", ""]), "nccl:send, number 3 in 0"),
+        (recorded(**NAMED, is_p2p=True, process_group=["0"]), "nccl:send, number 9 in 0"),
+        (recorded(**NAMED), ""),
+        ('{"entries": []}', ""),
+        ('{"entries": [3]}', ""),
+        ("[]", ""),
+        ("", ""),
+    ],
+)
+def test_the_last_operation(text, said):
+    answers = [("dump_traceback", "x"), ("fr_trace_json", text)]
+    assert torch_server.describe_last_operation(answers) == said
+
+
+def test_last_operations_are_in_the_summary(tmp_path):
+    """Those of which nothing is recorded are not."""
+    texts = {0: recorded(**NAMED, process_group=["tp"]), 1: "", 3: '{"entries": []}'}
+    texts[2] = texts[4] = texts[0].replace("send", "recv")
+    stacks = {
+        rank: ProcessStacks(rank, torch_answers=(("fr_trace_json", text),))
+        for rank, text in texts.items()
+    }
+    write(str(tmp_path / "stacks"), stacks, group({"a": stacks}))
+    assert (tmp_path / "stacks" / "summary.txt").read_text().splitlines()[-3:] == [
+        "what torch's flight recorder has last:",
+        "1 rank: 0 nccl:send, number 3 in tp",
+        "2 ranks: 2, 4 nccl:recv, number 3 in tp",
+    ]

@@ -1,0 +1,114 @@
+"""The page with the stacks of all workers: what is said of them, and what is not known."""
+
+from __future__ import annotations
+
+import pytest
+from plaunch.agent import Snapshot, WorkerState
+from plaunch.plugin import PluginContext
+from plaunch_control.answers import Service
+from plaunch_control.requests import Request
+from plaunch_stacks import Frame, Group, JobView
+
+LOADS = Group({"b": (2,)}, (Frame("load_batch", "/job/train.py", 6),))
+STEPS = Group({"a": (0, 1), "b": (3,)}, (Frame("step", "/job/train.py", 9),))
+FOLDERS = (("a", "/logs/a"), ("b", "/logs/b"))
+
+
+class Control:
+    """A launch on the first of several nodes."""
+
+    def take_events(self):
+        return []
+
+    def snapshot(self):
+        return Snapshot(WorkerState.HEALTHY, 0, 0, (0, 1), {0: 100, 1: 101})
+
+
+@pytest.fixture
+def page():
+    def page(view, **given):
+        service = Service(PluginContext("job", "trainer", "a"), Control(), 1000)
+
+        def ask():
+            if isinstance(view, Exception):
+                raise view
+            return view
+
+        service.stacks.ask = ask
+        return service.answer(Request("GET", "/v1/stacks", given))
+
+    return page
+
+
+def test_groups_and_folders(page):
+    told, status = page(JobView([LOADS, STEPS], FOLDERS))
+    assert status == 200
+    assert told["lines"] == [
+        "1 rank: 2 (b) load_batch (train.py:6)",
+        "3 ranks: 0-1, 3 step (train.py:9)",
+    ]
+    assert told["groups"][1] == {
+        "ranks": "0-1,3",
+        "hosts": {"a": "0-1", "b": "3"},
+        "frames": [{"function": "step", "file": "/job/train.py", "line": 9}],
+        "state": "",
+        "reason": "",
+    }
+    assert told["folders"] == [
+        {"host": "a", "folder": "/logs/a"},
+        {"host": "b", "folder": "/logs/b"},
+    ]
+    assert told["notes"] == []
+
+
+def test_some_ranks(page):
+    told, _ = page(JobView([LOADS, STEPS]), ranks="1-2")
+    assert [group["ranks"] for group in told["groups"]] == ["1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("view", "note"),
+    [
+        (
+            JobView([STEPS], FOLDERS, silent=("c",)),
+            "c has not answered within 3 s",
+        ),
+        (
+            JobView([STEPS], FOLDERS, silent=("c", "d")),
+            "c, d have not answered within 3 s",
+        ),
+        (
+            JobView([STEPS], FOLDERS, has_store=False),
+            "the store of the job has not answered: these are the workers of this node",
+        ),
+        (
+            JobView([STEPS], FOLDERS, is_job_wide=False),
+            "the nodes of this job do not know each other: these are the workers of this node",
+        ),
+        (
+            JobView([STEPS], problems=(("a", "disk full"),)),
+            "whole stacks of a are not kept: disk full",
+        ),
+        (JobView([STEPS]), "whole stacks are kept with --log-dir"),
+    ],
+)
+def test_what_is_not_known_is_said(page, view, note):
+    told, status = page(view)
+    assert (told["notes"], status) == ([note], 200)
+
+
+@pytest.mark.parametrize(
+    ("view", "given", "status", "error"),
+    [
+        (JobView([]), {}, 409, "no worker runs now"),
+        (JobView([], is_job_wide=False), {}, 409, "no worker runs on this node now"),
+        (JobView([LOADS]), {"ranks": "7"}, 409, "none of them runs"),
+        (JobView([LOADS], is_job_wide=False), {"ranks": "7"}, 409, "none of them runs on this"),
+        (JobView([LOADS]), {"ranks": "x"}, 400, "'x' are no ranks"),
+        (TimeoutError("it takes too long"), {}, 503, "it takes too long"),
+    ],
+)
+def test_what_cannot_be_shown_is_refused(page, view, given, status, error):
+    answer = page(view, **given)
+    assert answer.status == status
+    assert answer.told["error"].startswith(error)
