@@ -19,13 +19,18 @@ ENV = {"PLAUNCH_ROUND": "3", "TORCHELASTIC_RESTART_COUNT": "2"}
 
 @pytest.fixture
 def create(tmp_path, monkeypatch):
+    recorders = []
+
     def create(version=(2, 13), *, root=tmp_path / "run", environ=None):
         monkeypatch.setattr(flight_recorder, "find_torch_version", lambda: version)
         settings = {"logs_specs": SimpleNamespace(root_log_dir=root and str(root))}
         context = PluginContext("job", "trainer", "a", settings=settings)
-        return flight_recorder.FlightRecorder(context, environ or {})
+        recorders.append(flight_recorder.FlightRecorder(context, environ or {}))
+        return recorders[-1]
 
-    return create
+    yield create
+    for recorder in recorders:
+        recorder.stop(None)
 
 
 def test_dumps_go_to_the_folder_of_the_run(create, tmp_path):

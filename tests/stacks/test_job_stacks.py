@@ -153,6 +153,27 @@ def test_requests_at_one_time_get_the_same_look():
     assert "of another node" in load_answer(job.texts["a~1"]).calls
 
 
+def test_a_process_that_is_to_fork_waits_for_a_look():
+    """A thread that looks would be missing in the new process, with what it holds."""
+    node = Job().add("a", {0: at("step")})
+    looks, goes_on = threading.Event(), threading.Event()
+
+    def take(pids, timeout):
+        looks.set()
+        assert goes_on.wait(30)
+        return {0: at("step")}
+
+    node.stacks._take = take
+    node.stacks.rest(30)  # there is none
+    asking = Call(node.stacks.ask)
+    assert looks.wait(30)
+    resting = Call(node.stacks.rest, 30)
+    assert not resting.ended(0.05)
+    goes_on.set()
+    resting.get()
+    asking.get()
+
+
 def test_after_a_look_that_failed_there_is_another():
     node = Job().add("a", {0: at("step")})
 
