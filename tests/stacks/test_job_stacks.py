@@ -221,6 +221,15 @@ def test_an_answer_is_one_line_of_bounded_size():
     assert sum(item.size for item in read.groups) == 500
 
 
+def test_long_names_leave_room_for_groups():
+    long = "\N{SNOWMAN}" * 1000
+    answer = NodeAnswer("me", (), long, long, long, [Group({"a": (3,)})])
+    text = dump_answer(answer)
+    assert len(text) <= 16384
+    assert load_answer(text).groups == answer.groups
+    assert load_answer(text).folder == long
+
+
 @pytest.mark.parametrize("text", ["", "{}", "[1] 2", '{"by": 3}', "x" * 50])
 def test_what_is_no_answer(text):
     with pytest.raises(ValueError, match="no answer with stacks"):

@@ -19,6 +19,7 @@ _REST = "in groups for which there was no room"
 _MOST_GROUPS = 1000
 _MOST_RANKS = 1 << 20
 _MOST_TEXT = 1000  # characters
+_MOST_WORDS = 300  # characters of a host, and of a problem; each may take six bytes
 _MOST_CALLS = 8
 _ROOM = 40  # bytes of a text beside the groups
 
@@ -153,9 +154,9 @@ def dump_answer(answer: NodeAnswer, *, most: int = MOST_BYTES) -> str:
         {
             "by": answer.by,
             "calls": answer.calls[-_MOST_CALLS:],
-            "host": answer.host[:_MOST_TEXT],
+            "host": answer.host[:_MOST_WORDS],
             "folder": answer.folder if len(answer.folder) <= _MOST_TEXT else "",
-            "problem": answer.problem[:_MOST_TEXT],
+            "problem": answer.problem[:_MOST_WORDS],
         }
     )
     return f"{head} {dump_groups(answer.groups, most=most - len(head) - 1)}"
