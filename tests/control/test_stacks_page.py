@@ -61,6 +61,16 @@ def test_groups_and_folders(page):
     assert told["notes"] == []
 
 
+def test_what_torch_has_recorded(page):
+    told, _ = page(JobView([LOADS, STEPS], operations={"send": (2,), "recv": (0, 1, 3)}))
+    assert told["lines"][2:] == [
+        "what torch's flight recorder has last:",
+        "1 rank: 2 send",
+        "3 ranks: 0-1, 3 recv",
+    ]
+    assert told["operations"] == {"send": "2", "recv": "0-1,3"}
+
+
 def test_some_ranks(page):
     told, _ = page(JobView([LOADS, STEPS]), ranks="1-2")
     assert [group["ranks"] for group in told["groups"]] == ["1", "2"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from types import SimpleNamespace
 
@@ -96,6 +97,21 @@ def test_any_node_knows_where_all_workers_are():
     # Nobody looks twice for one request, and it was answered without a wait.
     assert [node.looks for node in job.nodes.values()] == [3, 3]
     assert job.clock.now == Clock().now
+
+
+def test_what_torch_has_recorded_is_that_of_the_whole_job():
+    def recorded(name):
+        entry = {"profiling_name": name, "collective_seq_id": 4, "process_group": ["tp"]}
+        text = json.dumps({"entries": [entry]})
+        return at("step")._replace(torch_answers=(("fr_trace_json", text),))
+
+    job = Job()
+    job.add("a", {0: recorded("nccl:send"), 1: recorded("nccl:recv"), 2: at("step")})
+    job.add("b", {3: recorded("nccl:send")})
+    assert [*job.nodes["a"].stacks.ask().operations.items()] == [
+        ("nccl:recv, number 4 in tp", (1,)),
+        ("nccl:send, number 4 in tp", (0, 3)),
+    ]
 
 
 def test_an_old_answer_is_none():
@@ -212,7 +228,7 @@ def test_some_ranks_of_all():
 def test_an_answer_is_one_line_of_bounded_size():
     """What is no such line is read as escape sequences by other nodes."""
     groups = [Group({"a": (rank,)}, (Frame(f"f{rank}", "x" * 150, 1),)) for rank in range(500)]
-    answer = NodeAnswer("me", ("1", "2"), "a\nb", "/logs/\x1b[1m", "", groups)
+    answer = NodeAnswer("me", ("1", "2"), "a\nb", "/logs/\x1b[1m", "", groups, {"send": (3,)})
     text = dump_answer(answer)
     assert len(text) <= 16384
     assert text.isprintable()
@@ -223,11 +239,20 @@ def test_an_answer_is_one_line_of_bounded_size():
 
 def test_long_names_leave_room_for_groups():
     long = "\N{SNOWMAN}" * 1000
-    answer = NodeAnswer("me", (), long, long, long, [Group({"a": (3,)})])
+    answer = NodeAnswer("me", (), long, long, long, [Group({"a": (3,)})], {})
     text = dump_answer(answer)
     assert len(text) <= 16384
     assert load_answer(text).groups == answer.groups
     assert load_answer(text).folder == long
+
+
+def test_so_many_operations_are_told_as_there_is_room_for():
+    operations = {f"{number} {'x' * 150}": (number,) for number in range(500)}
+    text = dump_answer(NodeAnswer("me", (), "a", "", "", [Group({"a": (3,)})], operations))
+    assert len(text) <= 16384
+    told = load_answer(text).operations
+    assert [*told.items()] == [*operations.items()][: len(told)]
+    assert len(told) > 10
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1] 2", '{"by": 3}', "x" * 50])

@@ -11,6 +11,7 @@ import time
 import pytest
 from plaunch_stacks import ProcessStacks, group, take, taking, torch_server
 from plaunch_stacks.files import write
+from plaunch_stacks.operations import describe_last_operation, format_operations
 
 from helpers.programs import running_python
 
@@ -143,7 +144,7 @@ NAMED = {"profiling_name": "nccl:send", "collective_seq_id": 3, "p2p_seq_id": 9}
 )
 def test_the_last_operation(text, said):
     answers = [("dump_traceback", "x"), ("fr_trace_json", text)]
-    assert torch_server.describe_last_operation(answers) == said
+    assert describe_last_operation(answers) == said
 
 
 def test_last_operations_are_in_the_summary(tmp_path):
@@ -160,3 +161,9 @@ def test_last_operations_are_in_the_summary(tmp_path):
         "1 rank: 0 nccl:send, number 3 in tp",
         "2 ranks: 2, 4 nccl:recv, number 3 in tp",
     ]
+
+
+def test_very_many_operations_are_counted():
+    lines = format_operations({f"send {number}": (number,) for number in range(25)})
+    assert lines[1] == "1 rank: 0 send 0"
+    assert lines[20:] == ["1 rank: 19 send 19", "and 5 more operations"]

@@ -10,7 +10,7 @@ from plaunch import __version__
 from plaunch.agent import RequestKind
 from plaunch.numbers import format_ranks, quote
 from plaunch_events import LauncherStatus
-from plaunch_stacks import JobStacks, format_groups
+from plaunch_stacks import JobStacks, format_groups, format_operations
 
 from plaunch_control.history import History
 from plaunch_control.ranks import parse_ranks
@@ -178,8 +178,14 @@ class Service:
             )
         return Answer(
             {
-                "lines": format_groups(groups, most=_MOST_GROUPS),
+                "lines": [
+                    *format_groups(groups, most=_MOST_GROUPS),
+                    *format_operations(view.operations),
+                ],
                 "groups": [_describe(group) for group in groups],
+                "operations": {
+                    operation: format_ranks(ranks) for operation, ranks in view.operations.items()
+                },
                 "folders": [{"host": host, "folder": folder} for host, folder in view.folders],
                 "notes": [*self._notes_on(view)],
                 "silent": view.silent,

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from plaunch_stacks.grouping import merge as merge
     from plaunch_stacks.job_stacks import JobStacks as JobStacks
     from plaunch_stacks.job_stacks import JobView as JobView
+    from plaunch_stacks.operations import format_operations as format_operations
     from plaunch_stacks.py_spy import find_py_spy as find_py_spy
     from plaunch_stacks.records import dump_groups as dump_groups
     from plaunch_stacks.records import load_groups as load_groups
@@ -37,6 +38,7 @@ __getattr__, __dir__, __all__ = attach(
         ".py_spy": "find_py_spy",
         ".taking": "main_stacks take",
         ".grouping": "Group format_groups group merge",
+        ".operations": "format_operations",
         ".job_stacks": "JobStacks JobView",
         ".records": "dump_groups load_groups",
         ".files": "write",

@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from plaunch.numbers import format_ranks
-
 from plaunch_stacks.grouping import format_groups
-from plaunch_stacks.torch_server import describe_last_operation
+from plaunch_stacks.operations import format_operations, last_operations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -36,7 +34,11 @@ def write(
     os.makedirs(folder)
     head = [title] if title else []
     if groups:
-        shown = [*head, *format_groups(groups, most=len(groups)), *_operations(stacks)]
+        shown = [
+            *head,
+            *format_groups(groups, most=len(groups)),
+            *format_operations(last_operations(stacks)),
+        ]
         _write(os.path.join(folder, SUMMARY), shown)
     for rank, process in stacks.items():
         _write(os.path.join(folder, f"rank_{rank}.txt"), [*head, *format_process(process)])
@@ -75,21 +77,6 @@ def _format_thread(thread: ThreadStack, indent: str) -> Iterator[str]:
         yield f"{indent}  {frame.function} ({frame.file}:{frame.line})"
     if not thread.frames:
         yield f"{indent}  no Python code runs in it"
-
-
-def _operations(stacks: Mapping[int, ProcessStacks]) -> Iterator[str]:
-    """Which ranks have begun which collective operation last, where torch tells; as lines."""
-    found: dict[str, list[int]] = {}
-    for rank, process in stacks.items():
-        answers = (answer for one in process.walk() for answer in one.torch_answers)
-        operation = describe_last_operation(answers)
-        if operation:
-            found.setdefault(operation, []).append(rank)
-    if found:
-        yield "what torch's flight recorder has last:"
-    for operation, ranks in sorted(found.items(), key=lambda item: (len(item[1]), item[1])):
-        word = "rank" if len(ranks) == 1 else "ranks"
-        yield f"{len(ranks)} {word}: {format_ranks(ranks).replace(',', ', ')} {operation}"
 
 
 def _torch_files(rank: int, process: ProcessStacks) -> dict[str, str]:

@@ -10,12 +10,13 @@ from collections import deque
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from plaunch_stacks.grouping import Group, group, merge
+from plaunch_stacks.operations import last_operations, merge_operations
 from plaunch_stacks.records import NodeAnswer, dump_answer, load_answer
 from plaunch_stacks.taking import take
 from plaunch_stacks.telling import keep, only_alive
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Mapping
 
     from plaunch.agent import Control
     from plaunch.plugin import PluginContext
@@ -47,6 +48,8 @@ class JobView(NamedTuple):
         silent: the hosts of nodes that have not answered in time.
         is_job_wide: whether other nodes can be asked at all, as far as there are any.
         has_store: whether the store has answered, if others can be asked.
+        operations: the last collective operations, as torch's flight recorder has them, with the
+            ranks that have begun them; that of the fewest ranks comes first.
     """
 
     groups: list[Group]
@@ -55,6 +58,7 @@ class JobView(NamedTuple):
     silent: tuple[str, ...] = ()
     is_job_wide: bool = True
     has_store: bool = True
+    operations: Mapping[str, tuple[int, ...]] = {}
 
     def of(self, ranks: Collection[int]) -> list[Group]:
         """The groups with these ranks only."""
@@ -158,7 +162,8 @@ class JobStacks:
                 )
             except Exception as error:  # noqa: BLE001 - of a third party's logs spec, say
                 problem = str(error) or type(error).__name__
-        return NodeAnswer(self._me, (), context.host, folder, problem, groups)
+        operations = last_operations(stacks)
+        return NodeAnswer(self._me, (), context.host, folder, problem, groups, operations)
 
     def _ask_all(self) -> JobView:
         call = secrets.token_hex(8)
@@ -203,6 +208,7 @@ def _view(
         tuple(silent),
         is_job_wide,
         has_store,
+        merge_operations(answer.operations for answer in answers),
     )
 
 

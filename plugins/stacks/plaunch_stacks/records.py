@@ -10,7 +10,7 @@ from plaunch_stacks.grouping import MOST_FRAMES, Group, merge
 from plaunch_stacks.stack import Frame
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 MOST_BYTES = 16 << 10
 VERSION = 1
@@ -20,6 +20,7 @@ _MOST_GROUPS = 1000
 _MOST_RANKS = 1 << 20
 _MOST_TEXT = 1000  # characters
 _MOST_WORDS = 300  # characters of a host, and of a problem; each may take six bytes
+_MOST_OPERATIONS = 3000  # bytes
 _MOST_CALLS = 8
 _ROOM = 40  # bytes of a text beside the groups
 
@@ -138,6 +139,7 @@ class NodeAnswer(NamedTuple):
         folder: where it has its whole stacks; empty if they are nowhere.
         problem: why they are not kept, if they should be.
         groups: its own.
+        operations: what its ranks have begun last, as far as torch tells.
     """
 
     by: str
@@ -146,6 +148,7 @@ class NodeAnswer(NamedTuple):
     folder: str
     problem: str
     groups: list[Group]
+    operations: Mapping[str, tuple[int, ...]]
 
 
 def dump_answer(answer: NodeAnswer, *, most: int = MOST_BYTES) -> str:
@@ -157,9 +160,21 @@ def dump_answer(answer: NodeAnswer, *, most: int = MOST_BYTES) -> str:
             "host": answer.host[:_MOST_WORDS],
             "folder": answer.folder if len(answer.folder) <= _MOST_TEXT else "",
             "problem": answer.problem[:_MOST_WORDS],
+            "operations": _dump_operations(answer.operations),
         }
     )
     return f"{head} {dump_groups(answer.groups, most=most - len(head) - 1)}"
+
+
+def _dump_operations(operations: Mapping[str, tuple[int, ...]]) -> dict[str, list[list[int]]]:
+    """Those of the fewest ranks, as far as there is room for them."""
+    found: dict[str, list[list[int]]] = {}
+    for operation, ranks in operations.items():
+        found[operation] = _dump_ranks(ranks)
+        if len(json.dumps(found)) > _MOST_OPERATIONS:
+            del found[operation]
+            break
+    return found
 
 
 def load_answer(text: str) -> NodeAnswer:
@@ -174,6 +189,9 @@ def load_answer(text: str) -> NodeAnswer:
         by, host, folder, problem = (
             _text(told[key]) for key in ("by", "host", "folder", "problem")
         )
+        operations = {
+            _text(operation): _load_ranks(spans) for operation, spans in told["operations"].items()
+        }
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"no answer with stacks ({error}): {text[:60]!r}") from error
-    return NodeAnswer(by, calls, host, folder, problem, load_groups(text[end:]))
+    return NodeAnswer(by, calls, host, folder, problem, load_groups(text[end:]), operations)

@@ -15,7 +15,7 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterator
 
 VARIABLE = "TORCH_WORKER_SERVER_SOCKET"
 FOLDER = "plaunch-torch-"  # begins the name of the folder of sockets that plaunch has chosen
@@ -68,25 +68,6 @@ def ask(path: str, until: float, most: int = MOST_BYTES) -> dict[str, str]:
     except (OSError, ValueError, TypeError, RecursionError):
         pass  # it is at its end, say, or no such server; the stacks tell more
     return answers
-
-
-def describe_last_operation(answers: Iterable[tuple[str, str]]) -> str:
-    """The last collective operation that a process has begun; empty if that is not known.
-
-    Args:
-        answers: what its server has told, as pairs of a page and a text.
-    """
-    for page, text in answers:
-        if page.endswith("trace_json"):
-            try:
-                last = json.loads(text)["entries"][-1]
-                kind = "p2p_seq_id" if last.get("is_p2p") else "collective_seq_id"
-                names = last["process_group"]
-                group = names[-1] or names[0]
-                return f"{last['profiling_name']}, number {last[kind]} in {group}"
-            except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-                continue
-    return ""
 
 
 def _listening(proc: str) -> Iterator[str]:
