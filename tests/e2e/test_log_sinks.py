@@ -123,6 +123,10 @@ def test_logs_of_a_failed_job_may_be_finished(launch, plaunch):
     assert done.returncode == 7
     assert "the reason of 1" in done.stderr
     assert len(list(plaunch.folder.glob("logs/*/*/*/*.finished"))) == 4
+    (bundle,) = plaunch.folder.glob("logs/*/failure-0.zip")
+    with zipfile.ZipFile(bundle) as archive:
+        assert b"the reason of 1" in archive.read("report.txt")
+        assert b"a logs spec may have moved those" in archive.read("contents.txt")
 
 
 TALKER = """\

@@ -87,7 +87,8 @@ class AttemptFiles:
         found = self._find_logs(failures)
         if not found:
             raise MissingError(
-                "there are none: what workers write goes to files with --redirects or --tee"
+                "there are none: what workers write goes to files with --redirects or --tee, and a "
+                "logs spec may have moved those at its end"
             )
         most = min(_MOST, _MOST_OF_ALL // len(found))
         for name, path in found.items():
