@@ -77,6 +77,19 @@ def test_a_round_of_a_job_is_explained_if_there_is_news(attempt, reason, then, r
     assert describe_round(formed(attempt, reason), state) == text
 
 
+@pytest.mark.parametrize(
+    ("told", "text"),
+    [
+        ("rank 3 failed; all workers are stopped", "restart 2 of 3"),
+        ("rank 3 failed (and 1 more); all workers are stopped", "restart 2 of 3"),
+        ("rank 1 failed; all workers are stopped", "rank 3 failed; restart 2 of 3"),
+    ],
+)
+def test_a_failure_that_was_told_is_not_told_with_the_decision(told, text):
+    state = State(max_restarts=3, attempt=1, round=0, is_job_wide=True, then=Again.DECISION)
+    assert describe_round(formed(2, "rank 3 failed; restart 2 of 3"), state, told) == text
+
+
 def test_rounds_of_other_handlers_have_no_reason():
     info = RendezvousInfo(None, 0, 1, RendezvousStoreInfo("127.0.0.1", 29500))
     assert describe_round(info, State(max_restarts=3, round=0)) == ""

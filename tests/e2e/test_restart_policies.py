@@ -164,7 +164,7 @@ def test_what_a_worker_says_counts_on_all_nodes(plaunch):
     script = plaunch.write("train.py", saying(RETRIES))
     for returncode, out, err in two_nodes(plaunch, script, "--max-restarts=1"):
         assert (returncode, attempts(out)) == (0, ["0", "1"])
-        reason = r"; restart 1 of 1, after 1.5 s as rank 1 on \S+ asks: the disk is full"
+        reason = r": restart 1 of 1, after 1.5 s as rank 1 on \S+ asks: the disk is full"
         assert re.search(reason, err)
     script = plaunch.write("train.py", saying(GIVES_UP[0][0]))
     for returncode, out, err in two_nodes(plaunch, script, "--max-restarts=5"):

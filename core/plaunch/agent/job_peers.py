@@ -184,7 +184,7 @@ class JobPeers(ObservedPeers):
 
     def note_failure(self, result: RunResult) -> None:
         """Know that own workers failed by themselves; `report_failures` follows."""
-        self.reason = describe_failures(result)
+        self.reason = describe_failures(result, in_job=True)
 
     def report_failures(
         self, failures: Mapping[int, ProcessFailure], *, is_final: bool = False

@@ -93,21 +93,25 @@ def _describe_turn_of_job(then: Again | Outcome, state: State, reason: str) -> s
     return f"{reason}; {stopping}" if stopping else reason
 
 
-def describe_round(formed: RendezvousInfo, state: State) -> str:
+def describe_round(formed: RendezvousInfo, state: State, told: str = "") -> str:
     """One line about why a round was formed; empty if there is nothing new to say.
 
-    `state` is that of the agent before the round. What the job decided after a failure is new; the
-    arrivals and departures that led to a round have been told as changes.
+    `state` is that of the agent before the round, and `told` what it has said of its end. What the
+    job decided after a failure is new; the arrivals and departures that led to a round have been
+    told as changes.
     """
     if not isinstance(formed, JobRound) or state.round < 0:
         return ""  # what happened before this node came is no turn of its course
     if formed.attempt > state.attempt:
+        what, _, decision = formed.reason.partition("; ")
+        if decision and told.startswith(what):
+            return decision
         return formed.reason or f"restart {formed.attempt} of {state.max_restarts}"
     return formed.reason if state.then is Again.DECISION else ""
 
 
-def describe_failures(result: RunResult) -> str:
-    """Who failed first, and how, in a few words."""
+def describe_failures(result: RunResult, *, in_job: bool = False) -> str:
+    """Who failed first, and how, in a few words; `in_job` with the host, as the job words it."""
     if not result.failures:
         return "the workers failed"
     rank, failure = first_failure(result.failures)
@@ -115,12 +119,14 @@ def describe_failures(result: RunResult) -> str:
         return failure.text  # the launcher's own
     if failure.hung:
         return failure.text.partition("\n")[0]
-    end = failure.describe_exit().partition(" (signal")[0]
-    if failure.exitcode > 0:
+    who, end = f"rank {rank}", failure.describe_exit().partition(" (signal")[0]
+    if in_job:
+        who, how = f"{who} on {failure.host}", f"failed: {failure.describe_exit()}"
+    elif failure.exitcode > 0:
         how = f"failed with {end}"
     elif failure.has_reply:
         how = "raised an exception"  # and was ended while it was still about to exit
     else:
         how = f"was {end}"
     others = f" (and {len(result.failures) - 1} more)" if len(result.failures) > 1 else ""
-    return f"rank {rank} (pid {failure.pid}) {how}{others}"
+    return f"{who} (pid {failure.pid}) {how}{others}"

@@ -215,7 +215,7 @@ class Rounds:
             return [self._peers.event_of_failed_round(call.error)]
         formed = call.result
         enter_round(self._group, formed)
-        text = describe_round(formed.info, state)
+        text = describe_round(formed.info, state, self.turn)
         if text:
             logger.warning("%s", text)
         event, reason = RoundFormed(), ""

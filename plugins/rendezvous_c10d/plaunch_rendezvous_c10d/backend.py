@@ -185,11 +185,10 @@ def _on_tcp(
         )
         return C10dBackend(connector.connect, address, connector.endpoint, False, held.close, False)
     endpoint = join_host_port(host, hosted.port)
-    _log.log(
-        logging.WARNING if port == 0 and not is_local else logging.INFO,
-        "this node hosts the rendezvous store; the others find it at --rdzv-endpoint=%s",
-        endpoint,
-    )
+    if port == 0 and not is_local:
+        _log.warning("the others find the rendezvous store at --rdzv-endpoint=%s", endpoint)
+    else:
+        _log.info("this node hosts the rendezvous store")
     own = Connector(distributed, hosted.loop_back, hosted.port, read_timeout)
     connect: Connect = own.connect
     if not is_local and may_be_elsewhere(host, port):
