@@ -210,6 +210,14 @@ def test_a_node_leaves_and_all_nodes_are_stopped(agents, ctl, endpoint_of):
     argv = options(endpoint_of("c10d"), "1:2", run_id="wide")
     both = [agents.start(*argv, LOGLEVEL="INFO") for _ in range(2)]
     agents.until_round(0, *both)
+    for agent in both:
+        told = ctl.json("status", str(agent.process.pid))["nodes"]
+        assert [(one["group_rank"], one["ranks"], one["phase"]) for one in told] == [
+            (0, "0", "training"),
+            (1, "1", "training"),
+        ]
+        assert {one["agent_pid"] for one in told} == {one.process.pid for one in both}
+    assert ": training, ranks 1" in ctl.run("status", str(both[0].process.pid))
     # The store goes with its host.
     host, guest = sorted(both, key=lambda agent: "hosts the rendezvous store" not in agent.stderr)
     assert "asked wide" in ctl.run("leave", str(guest.process.pid), "--reason", "maintenance")

@@ -25,6 +25,9 @@ class Control:
     def __init__(self) -> None:
         self.asked = []
         self.events = []
+        self.listeners = {}
+        self.called = []  # broadcasts
+        self.published_texts = {}
         self.looks = 0  # for events
         self.now = Snapshot(
             WorkerState.HEALTHY, 0, 0, (4, 5), {4: 70, 5: 71}, stdouts={0: "out", 1: ""}
@@ -48,6 +51,18 @@ class Control:
 
     def signal_workers(self, signum, ranks=None, reason=""):
         self.asked.append((signal.Signals(signum), [*ranks], reason))
+
+    def listen(self, name, listener):
+        self.listeners[name] = listener
+
+    def broadcast(self, name, text):
+        self.called.append((name, text))
+
+    def publish(self, name, text):
+        self.published_texts[name] = text
+
+    def published(self, name, timeout=1.0, *, all_nodes=False):
+        return None
 
     def take_events(self):
         self.looks += 1

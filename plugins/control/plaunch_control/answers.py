@@ -13,6 +13,7 @@ from plaunch_events import LauncherStatus
 from plaunch_stacks import JobStacks, format_groups, format_operations
 
 from plaunch_control.history import History
+from plaunch_control.nodes import JobNodes
 from plaunch_control.ranks import parse_ranks
 from plaunch_control.requests import Answer, Request, peer_user, refusal, serve
 
@@ -50,6 +51,7 @@ class Service:
         self._history = History(control.take_events, self._status.note)
         self._command = _command_of_this_process()
         self.stacks = JobStacks(context, control)
+        self.nodes = JobNodes(control, self._describe_node)
         self._pages: dict[str, Mapping[str, Callable[[Mapping[str, Any]], Answer]]] = {
             "/v1": {"GET": self._show_index},
             "/v1/status": {"GET": self._show_status},
@@ -106,18 +108,19 @@ class Service:
         return Answer({"plaunch": __version__, "versions": [VERSION], "pages": pages})
 
     def _show_status(self, given: Mapping[str, Any]) -> Answer:
-        del given
+        more: dict[str, Any] = {
+            "started": self._started,
+            "command": self._command,
+            "is_job_wide": self._control.snapshot().is_job_wide,
+        }
+        if given.get("nodes"):
+            more["nodes"] = self.nodes.ask()
+        return Answer({**self._describe_node(), **more})
+
+    def _describe_node(self) -> dict[str, Any]:
         now = self._control.snapshot()
         self._history.update()
-        told = self._status.describe(now.waits_for or None, now.overdue)
-        return Answer(
-            {
-                **told,
-                "started": self._started,
-                "command": self._command,
-                "is_job_wide": now.is_job_wide,
-            }
-        )
+        return self._status.describe(now.waits_for or None, now.overdue)
 
     def _show_events(self, given: Mapping[str, Any]) -> Answer:
         chapter = self._history.read(_integer(given, "after", 0), _wait(given))

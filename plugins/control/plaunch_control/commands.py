@@ -79,8 +79,8 @@ def _side_by_side(launches: list[Launch], function: Callable[[Launch], Any]) -> 
 
 
 def status(launch: Launch, options: argparse.Namespace) -> int:
-    """Show what one launch does."""
-    told = ask(launch.path, "/v1/status")
+    """Show what one launch does, and where it is asked the others of its job."""
+    told = ask(launch.path, _page("/v1/status", nodes=1))
     if options.json:
         _print_json(told)
         return 0
@@ -104,12 +104,15 @@ def describe_status(told: Mapping[str, Any]) -> Iterator[str]:
             "restarts at most"
         )
     if told["ranks"]:
-        nodes = told["group_world_size"]
+        count = told["group_world_size"]
         yield (
             f"ranks      {told['ranks']} of {told['world_size']}; node {told['group_rank']} of "
-            f"{nodes}"
+            f"{count}"
         )
-        if nodes and nodes > 1:
+        nodes = told.get("nodes", ())
+        if len(nodes) > 1:
+            yield from map(_describe_node, nodes)
+        elif count and count > 1:
             yield "           of the other nodes only their number is known here; ask there"
     for worker in told["workers"]:
         code = "" if worker["exit_code"] is None else f", exit code {worker['exit_code']}"
@@ -123,6 +126,13 @@ def describe_status(told: Mapping[str, Any]) -> Iterator[str]:
         )
     if told["command"]:
         yield f"command    {' '.join(told['command'])}"
+
+
+def _describe_node(node: Mapping[str, Any]) -> str:
+    if node["phase"] is None:
+        return f"  {node['host']}: no answer"
+    text = f"  node {node['group_rank']} {node['host']}: {node['phase']}, ranks {node['ranks']}"
+    return text if node["alive"] else f"{text}; its loop has not reported"
 
 
 def stacks(launch: Launch, options: argparse.Namespace) -> int:

@@ -62,8 +62,12 @@ class ControlExtension:
         def look(call: str) -> None:
             self._find_service(control).stacks.hear(call)
 
-        # Stacks are those of the whole job, whichever of its nodes is asked for them.
+        def tell(call: str) -> None:
+            self._find_service(control).nodes.hear(call)
+
+        # Both are of the whole job, whichever of its nodes is asked for them.
         control.listen("stacks", look)
+        control.listen("status", tell)
         try:
             self._door = open_door(self._context.run_id, os.environ, self._user)
         except FolderError as error:

@@ -1,0 +1,110 @@
+"""What all nodes of a job do, asked on one of them."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import pytest
+from plaunch_control.nodes import BOUND, JobNodes
+
+from helpers.clock import Clock
+
+
+class Store:
+    """What the nodes of a job share; calls reach those that are well."""
+
+    def __init__(self):
+        self.clock = Clock()
+        self.texts = {}
+        self.nodes = []
+
+    def add(self, name, group_rank=None, *, hears=True, ranks=(0,)):
+        """Another node; it takes part in a round if it has ranks."""
+        mine = f"{name}~1"
+        told = dict.fromkeys(("agent_pid", "since", "waiting_for", "round", "attempt"))
+        told |= {"host": name, "alive": True, "silent_seconds": 0.0, "phase": "training"}
+        told |= {"group_rank": group_rank, "ranks": str(group_rank), "workers": ["many"]}
+
+        def broadcast(_, text):
+            for node, is_well in self.nodes:
+                if is_well:
+                    node.hear(text)
+
+        control = SimpleNamespace(
+            snapshot=lambda: SimpleNamespace(ranks=ranks),
+            broadcast=broadcast,
+            publish=lambda _, text: self.texts.update({mine: text}),
+            published=lambda *_, all_nodes: self.texts if all_nodes else None,
+        )
+        self.texts[mine] = ""
+        node = JobNodes(control, lambda: told, clock=self.clock, sleep=self.sleep)
+        self.nodes.append((node, hears))
+        return node
+
+    def sleep(self, seconds):
+        self.clock.now += seconds
+
+
+@pytest.fixture
+def store():
+    return Store()
+
+
+def told_by(node):
+    return [(told["host"], told["group_rank"], told["phase"]) for told in node.ask()]
+
+
+def test_every_node_tells_for_all(store):
+    nodes = [store.add(name, rank) for name, rank in (("b", 1), ("a", 0), ("c", 2))]
+    for node in nodes:
+        assert told_by(node) == [("a", 0, "training"), ("b", 1, "training"), ("c", 2, "training")]
+    assert "workers" not in nodes[0].ask()[0]  # which may be many
+    assert store.clock.now == Clock().now  # nobody is waited for
+
+
+def test_who_does_not_answer_is_waited_for_and_named(store):
+    node = store.add("a", 0)
+    store.add("b", 1, hears=False)
+    began = store.clock.now
+    assert told_by(node) == [("a", 0, "training"), ("b", None, None)]
+    assert store.clock.now - began == pytest.approx(BOUND, abs=0.1)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", "7", "{}", json.dumps({"calls": ["old"]})])
+def test_what_is_no_answer_to_this_call(store, text):
+    node = store.add("a", 0)
+    store.texts["b~1"] = text
+    assert told_by(node) == [("a", 0, "training"), ("b", None, None)]
+
+
+def test_an_own_answer_that_has_not_come_back_is_known(store):
+    node = store.add("a", 0)
+    other = store.add("b", 1)
+    store.texts = SimpleNamespace(
+        update=lambda texts: texts.pop("a~1", None),
+        items=lambda: [("a~1", ""), ("b~1", kept["b"])],
+    )
+    kept = {"b": ""}
+    other._control.publish = lambda _, text: kept.update(b=text)
+    assert told_by(node) == [("a", 0, "training"), ("b", 1, "training")]
+
+
+def test_before_a_round_it_is_this_one(store):
+    store.add("b", 1)
+    assert told_by(store.add("a", ranks=())) == [("a", None, "training")]
+
+
+def test_where_nodes_cannot_be_asked_it_is_this_one(store):
+    node = store.add("a", 0)
+    node._control.published = lambda *_, all_nodes: None
+    assert told_by(node) == [("a", 0, "training")]
+
+
+def test_a_call_that_is_heard_twice_is_answered_once(store):
+    node = store.add("a", 0)
+    shown = []
+    node._control.publish = lambda _, text: shown.append(json.loads(text)["calls"])
+    for call in ("x", "y", "x"):
+        node.hear(call)
+    assert shown == [["x"], ["x", "y"]]
