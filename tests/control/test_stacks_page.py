@@ -9,6 +9,8 @@ from plaunch_control.answers import Service
 from plaunch_control.requests import Request
 from plaunch_stacks import Frame, Group, JobView
 
+from helpers.pretended_launches import PretendedLaunch
+
 LOADS = Group({"b": (2,)}, (Frame("load_batch", "/job/train.py", 6),))
 STEPS = Group({"a": (0, 1), "b": (3,)}, (Frame("step", "/job/train.py", 9),))
 FOLDERS = (("a", "/logs/a"), ("b", "/logs/b"))
@@ -27,7 +29,7 @@ class Control:
 @pytest.fixture
 def page():
     def page(view, **given):
-        service = Service(PluginContext("job", "trainer", "a"), Control(), 1000)
+        service = Service(PluginContext("job", "trainer", "a"), Control(), 1000, 0.0)
 
         def ask():
             if isinstance(view, Exception):
@@ -105,6 +107,15 @@ def test_some_ranks(page):
 def test_what_is_not_known_is_said(page, view, note):
     told, status = page(view)
     assert (told["notes"], status) == ([note], 200)
+
+
+def test_a_node_that_nobody_asks_answers_another_one(runtime_dir, monkeypatch):
+    with PretendedLaunch(runtime_dir, monkeypatch) as launch:
+        launch.control.set(pids={})
+        launch.control.listeners["stacks"]("call")
+    ((name, text),) = launch.control.shown
+    assert name == "stacks"
+    assert '"calls": ["call"]' in text
 
 
 @pytest.mark.parametrize(

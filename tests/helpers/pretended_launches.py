@@ -29,6 +29,8 @@ class Control:
         self.called = []  # broadcasts
         self.published_texts = {}
         self.looks = 0  # for events
+        self.listeners = {}  # of broadcasts, by name
+        self.shown = []  # to other nodes
         self.now = Snapshot(
             WorkerState.HEALTHY, 0, 0, (4, 5), {4: 70, 5: 71}, stdouts={0: "out", 1: ""}
         )
@@ -68,6 +70,18 @@ class Control:
         self.looks += 1
         taken, self.events = self.events, []
         return taken
+
+    def listen(self, name, listener):
+        self.listeners[name] = listener
+
+    def broadcast(self, name, text):
+        """There are no other nodes, or none that are known."""
+
+    def publish(self, name, text):
+        self.shown.append((name, text))
+
+    def published(self, name, timeout, *, all_nodes):
+        return None
 
 
 class PretendedLaunch:
