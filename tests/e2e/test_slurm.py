@@ -227,11 +227,11 @@ def test_the_batch_script_of_the_page(cluster):
 
 
 def test_a_batch_script_without_srun_uses_one_node_and_says_so(cluster):
-    (cluster.folder / "exit").write_text("0")
     job = cluster.submit(batch("", srun=""), *ON_ALL)
+    job.until(lambda: "has 3 nodes, but this launcher uses only one" in job.output, "the advice")
+    job.tell("exit", 0)
     assert job.end() == 0
     assert [(w["host"], w["WORLD_SIZE"]) for w in job.said("RANK")] == [("node01", "1")]
-    assert "has 3 nodes, but this launcher uses only one" in job.output
 
 
 def test_a_requeued_job_is_the_same_job_in_another_run(cluster):
