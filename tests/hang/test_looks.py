@@ -58,6 +58,17 @@ def test_a_stack_is_the_place():
     assert not stacks.takes
 
 
+def test_variables_that_cannot_be_read_may_change():
+    """A look without them tells nothing, unless they can never be read."""
+    stacks = Stacks(**{f"p{ME}": ProcessStacks(ME, threads=PYTHON)})
+    values = [None] * 3 + ["a"] + [None] * 7
+    looks = make_looks(stacks, read_locals=lambda pid: values.pop(0))
+    sights = [look(looks, {3: ME}, deep=[3])[3] for _ in range(11)]
+    assert [sight.locals for sight in sights] == [None] * 3 + ["a"] + [None] * 7
+    known = [sight.place is not None for sight in sights]
+    assert known == [False] * 3 + [True] + [False] * 5 + [True] * 2
+
+
 def test_nobody_looks_at_the_stack_of_one_that_beats():
     stacks = Stacks(**{f"p{ME}": ProcessStacks(ME, threads=PYTHON)})
     sight = look(make_looks(stacks), {0: ME}, beats={0: Beat(number=4)}, deep=[0])[0]

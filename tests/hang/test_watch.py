@@ -140,6 +140,15 @@ def test_a_launcher_that_did_not_run_has_not_waited():
     assert all(back.look(passed=-1.0) == Finding() for _ in range(100))
 
 
+def test_a_few_looks_are_no_proof():
+    """On a busy machine there are long pauses between them."""
+    watch, now, sights = HangWatch(), 1000.0, {0: Sight(100, "a", timeout=TIMEOUT)}
+    watch.look(now, sights, 0, 5 * PAUSE)
+    found = [watch.look(now + n * 5 * PAUSE, sights, 0, 5 * PAUSE).still for n in range(1, 14)]
+    assert not any(found[:11])
+    assert found[12]
+
+
 def test_what_could_not_be_seen_is_no_proof():
     node = Node(1)
     for _ in range(10):

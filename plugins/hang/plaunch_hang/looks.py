@@ -48,6 +48,7 @@ class Looks:
         self._read_locals = read_locals
         self._targets: dict[int, int] = {}  # the process with the stack, by that of the worker
         self._failed: dict[int, int] = {}  # looks in vain, by process
+        self._unread: dict[int, int] = {}  # the same for variables, in a row
         self.reasons: dict[int, str] = {}  # why the stack of a rank is never seen
 
     def look(
@@ -73,12 +74,16 @@ class Looks:
             place: Hashable = places.get(rank)
             if place is not None and state is not None:
                 place = place, state.written
-            target = self._targets.get(pid)
-            is_deep = rank in deep and target is not None and place is not None
+            target, found = self._targets.get(pid), None
+            if rank in deep and target is not None and place is not None:
+                found = self._read_locals(target)
+                unread = self._unread[pid] = self._unread.get(pid, 0) + 1 if found is None else 0
+                if 0 < unread <= _TRIES:
+                    place = None  # it moves while it is looked at, maybe
             sights[rank] = Sight(
                 pid,
                 place,
-                self._read_locals(target) if is_deep and target is not None else None,
+                found,
                 beats[rank].number,
                 state is not None and state.is_held,
                 timeouts[rank],
@@ -87,7 +92,7 @@ class Looks:
 
     def _forget(self, pids: Mapping[int, int]) -> None:
         there = set(pids.values())
-        for known in (self._targets, self._failed):
+        for known in (self._targets, self._failed, self._unread):
             for pid in [pid for pid in known if pid not in there]:
                 del known[pid]
         for rank in [rank for rank in self.reasons if rank not in pids]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 LOOKS = 20  # within a time-out
 LONGEST_PAUSE = 10.0  # seconds between two looks
 _LATE = 1.25  # times the pause between two looks; of a longer time, no more counts
+_FEWEST = 12  # looks within a time-out, however long the pauses between them are
 ALONE = 4  # a straggler is told while another has moved within this part of the time-out
 
 
@@ -65,8 +66,8 @@ class HangWatch:
 
     Time counts while it is seen that nothing moves: looks come at regular times, and when one comes
     late, because the launcher or the whole machine did not run, the rest of that time is left out.
-    So a hang is never found in fewer than sixteen looks in a row. While a worker is held, no time
-    counts for anybody: the others may wait for it.
+    So a hang is never found in fewer than twelve looks in a row: a few may see the same by chance.
+    While a worker is held, no time counts for anybody: the others may wait for it.
     """
 
     _workers: dict[int, _Worker] = field(default_factory=dict)
@@ -104,7 +105,7 @@ class HangWatch:
                     worker.is_told = False
                     recovered.append(rank)
             elif is_known(worker.sight, seen):
-                worker.idle += passed
+                worker.idle += min(passed, seen.timeout / _FEWEST)
             worker.sight = merged(worker.sight, seen)
         return self._find(tuple(recovered))
 
