@@ -34,6 +34,7 @@ MODULES: dict[str, tuple[str, ...]] = {
         "Extension",
         "GroupInfo",
         "OpenStore",
+        "Progress",
         "RequestKind",
         "RunResult",
         "Snapshot",

@@ -8,6 +8,7 @@ import pathlib
 import re
 
 import pytest
+from plaunch.agent import Progress
 from plaunch_events import LauncherStatus, LaunchPhase, TimeAccount
 
 from helpers.event_streams import Stream
@@ -55,6 +56,20 @@ def test_before_the_first_event(picture):
         last_event=None,
         failure=None,
     )
+
+
+def test_how_far_workers_are(picture, stream):
+    stream.begin()
+    stream.form(10)
+    rank = picture.describe(None, 0.0)["workers"][0]["global_rank"]
+    progress = {rank: Progress(30, 100, 0.5)}
+    first, *others = picture.describe(None, 0.0, progress)["workers"]
+    keys = ("step", "total_steps", "steps_per_second", "seconds_left")
+    assert [first[key] for key in keys] == [30, 100, 0.5, 140.0]
+    assert others
+    assert not any(key in other for other in others for key in keys)
+    first, *_ = picture.describe(None, 0.0, {rank: Progress(30)})["workers"]
+    assert [first[key] for key in keys] == [30, None, None, None]
 
 
 def test_waiting_in_rendezvous(picture, stream):

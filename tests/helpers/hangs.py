@@ -32,6 +32,7 @@ class Control:
     def __init__(self, pids, texts=None, node=0):
         self.said, self.reported, self.published_here = [], [], []
         self.state, self.round, self.pids = WorkerState.HEALTHY, 0, pids
+        self.progress = {}
         self.is_job_wide = texts is not None
         self.can_reach_store = True
         self._texts, self._node = texts, f"id-{node}"
@@ -40,6 +41,9 @@ class Control:
         ranks = tuple(self.pids)
         pids = self.pids if self.state is WorkerState.HEALTHY else {}
         return Snapshot(self.state, self.round, 0, ranks, pids, is_job_wide=self.is_job_wide)
+
+    def note_progress(self, progress):
+        self.progress = progress
 
     def say(self, text):
         self.said.append(text)

@@ -8,7 +8,7 @@ import threading
 import time
 
 import pytest
-from plaunch.agent import RequestKind, Snapshot
+from plaunch.agent import Progress, RequestKind, Snapshot
 from plaunch.errors import PluginError, UsageError
 from plaunch.plugin import extensions
 from plaunch.plugin.context import PluginContext
@@ -170,6 +170,9 @@ def test_what_an_extension_can_do(caplog):
     control.request("restart", "a file is there")
     control.signal_workers(10, [4], "it is late")
     control.say("one\nline")
+    progress = {4: Progress(3, 20, 0.5)}
+    control.note_progress(progress)
+    assert agent.progress == progress
     assert agent.asked == [
         (RequestKind.RESTART, "a file is there", "plugin 'acme'"),
         (10, [4], "it is late"),

@@ -7,7 +7,7 @@ import pathlib
 import re
 
 import pytest
-from plaunch.agent import Snapshot
+from plaunch.agent import Progress, Snapshot
 from plaunch.process import OutputCounts
 from plaunch_events import LauncherStatus
 from plaunch_status.counters import BOUNDS, Counters
@@ -28,6 +28,7 @@ class Scraped:
         self.output = OutputCounts()
         self.stream = Stream(self.take)
         self.dropped = {}
+        self.progress = {}
 
     def take(self, event):
         self.status.note(event)
@@ -37,7 +38,16 @@ class Scraped:
         families = exposition.find_families(
             self.status,
             self.counters,
-            Snapshot("HEALTHY", 0, 0, (), {}, output=self.output, dropped=self.dropped),
+            Snapshot(
+                "HEALTHY",
+                0,
+                0,
+                (),
+                {},
+                output=self.output,
+                dropped=self.dropped,
+                progress=self.progress,
+            ),
             started=1000.0,
         )
         page = exposition.metrics_page(families)
@@ -155,6 +165,21 @@ def test_what_passes_through_and_what_is_dropped(scraped):
             ("plaunch_tee_lag_bytes",): 14,
             ("plaunch_tee_dropped_lines_total",): 6,
             ("plaunch_events_dropped_total", "handler=jsonl"): 4,
+        }
+    )
+
+
+def test_how_far_workers_are(scraped):
+    scraped.progress = {4: Progress(30, 100, 0.5), 5: Progress(7)}
+    scraped.check(
+        {
+            ("plaunch_worker_step", "global_rank=4"): 30,
+            ("plaunch_worker_total_steps", "global_rank=4"): 100,
+            ("plaunch_worker_steps_per_second", "global_rank=4"): 0.5,
+            ("plaunch_worker_seconds_left", "global_rank=4"): 140,
+            ("plaunch_worker_step", "global_rank=5"): 7,
+            ("plaunch_worker_total_steps", "global_rank=5"): None,
+            ("plaunch_worker_seconds_left", "global_rank=5"): None,
         }
     )
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from plaunch.agent.notifications import WorkerExited as WorkerExited
     from plaunch.agent.notifications import WorkersFailed as WorkersFailed
     from plaunch.agent.notifications import WorkersStarted as WorkersStarted
+    from plaunch.agent.requests import Progress as Progress
     from plaunch.agent.requests import Snapshot as Snapshot
     from plaunch.agent.states import Requested as Requested
     from plaunch.agent.states import RequestKind as RequestKind
@@ -58,7 +59,7 @@ __getattr__, __dir__, __all__ = attach(
             "RestartDelayed SignalReceived StateChanged Stopping WorkerEnded WorkerExited "
             "WorkersFailed WorkersStarted"
         ),
-        ".requests": "Snapshot",
+        ".requests": "Progress Snapshot",
         ".states": "RequestKind Requested",
         ".local": "LocalElasticAgent",
         ".extensions": "Control Extension",

@@ -31,8 +31,9 @@ from plaunch.rendezvous.api import ObservableRendezvous, RendezvousHandler
 from plaunch.rendezvous.job import JobRendezvous
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
+    from plaunch.agent.requests import Progress
     from plaunch.health import HealthChecks
     from plaunch.process.stopping.signals import SignalPolicy
     from plaunch.restarts import RestartPolicy
@@ -109,6 +110,7 @@ class SimpleElasticAgent(ElasticAgent):
         self._workers = self._create_workers(group, self._notifier)
         self._poller = Poller(alive or Alive(shutdown_timeout + TURN_BOUND))
         self._requests = Requests(self._poller.wake_up)
+        self.progress: Mapping[int, Progress] = {}  # of the workers, as an extension knows it
         # Looked up when it is called: somebody may replace the method of one agent.
         notices = Notices(lambda signum: self._workers.signal(signum))  # noqa: PLW0108
         self._peers = _find_peers(spec.rdzv_handler, self._notifier, self._poller, notices)

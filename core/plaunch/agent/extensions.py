@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     import signal
     from collections.abc import Callable, Collection, Mapping
 
-    from plaunch.agent.requests import Snapshot
+    from plaunch.agent.requests import Progress, Snapshot
     from plaunch.agent.states import RequestKind
     from plaunch.agent.worker import RunResult
     from plaunch.events import Event
@@ -52,6 +52,9 @@ class Control(Protocol):
             text: where it is, and the others, for the report; it may have several lines.
             is_final: whether no restart is to follow.
         """
+
+    def note_progress(self, progress: Mapping[int, Progress]) -> None:
+        """Have the next snapshots say how far workers are, by global rank, and no others."""
 
     def take_events(self) -> list[Event]:
         """The events since the last call, or since the launch has begun, made on this thread.

@@ -18,6 +18,27 @@ if TYPE_CHECKING:
     from plaunch.agent.worker import WorkerState
 
 
+class Progress(NamedTuple):
+    """How far a worker says that it is.
+
+    Args:
+        step: the step that it is at.
+        total: how many there are; None if it has not said.
+        rate: steps in a second, of late; 0 if that is not known.
+    """
+
+    step: int
+    total: int | None = None
+    rate: float = 0.0
+
+    @property
+    def seconds_left(self) -> float | None:
+        """How long the others take at that rate; None if that is not known."""
+        if self.total is None or self.rate <= 0:
+            return None
+        return max(self.total - self.step, 0) / self.rate
+
+
 @dataclass(eq=False, repr=False)
 class Snapshot(Value):
     """What an agent does at one moment; `overdue` to `dropped` are of a launch, not of the agent.
@@ -39,6 +60,7 @@ class Snapshot(Value):
         stdouts: the files that have the workers' standard output in this round, by local rank;
             those of whom there is none are missing, or have an empty text.
         stderrs: the same for standard error.
+        progress: how far workers are, by global rank, as far as an extension knows it.
     """
 
     state: WorkerState
@@ -54,6 +76,7 @@ class Snapshot(Value):
     is_job_wide: bool = False
     stdouts: Mapping[int, str] = field(default_factory=dict)
     stderrs: Mapping[int, str] = field(default_factory=dict)
+    progress: Mapping[int, Progress] = field(default_factory=dict)
 
 
 class SignalWorkers(NamedTuple):

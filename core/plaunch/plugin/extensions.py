@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from plaunch.agent.extensions import Control, Extension
     from plaunch.agent.local import LocalElasticAgent
     from plaunch.agent.notifications import LaunchEvents, Notification
-    from plaunch.agent.requests import Snapshot
+    from plaunch.agent.requests import Progress, Snapshot
     from plaunch.agent.worker import RunResult
     from plaunch.events import Event
     from plaunch.plugin.calls import Implementation
@@ -145,6 +145,7 @@ def snapshot_of_launch(
         patience=alive.patience(),
         output=traffic.counts(),
         dropped={} if events is None else events.dropped,
+        progress=agent.progress,
     )
 
 
@@ -209,6 +210,10 @@ class AgentControl:
         with self._taking:
             self._take = self._take or self._late_events()
             return self._take()
+
+    def note_progress(self, progress: Mapping[int, Progress]) -> None:
+        """Have the next snapshots say how far workers are."""
+        self._agent.progress = dict(progress)
 
     def say(self, text: str) -> None:
         """Say one line to the user."""

@@ -13,6 +13,7 @@ from plaunch_events.time_accounting import LaunchPhase, TimeAccount
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from plaunch.agent import Progress
     from plaunch.events import Event
 
 SCHEMA_VERSION = 1
@@ -95,14 +96,17 @@ class LauncherStatus:
         """Where the time went until `now`, on the monotonic clock; see `TimeAccount`."""
         return self.account.seconds_until(now)
 
-    def describe(self, waiting_for: str | None, silent: float) -> dict[str, Any]:
+    def describe(
+        self, waiting_for: str | None, silent: float, progress: Mapping[int, Progress] | None = None
+    ) -> dict[str, Any]:
         """All of it, as plain values for JSON.
 
         Args:
             waiting_for: what the launcher waits for before its workers are started, if it does.
             silent: seconds for which nothing was heard of the agent's loop that should have been.
+            progress: how far workers are, by global rank.
         """
-        told = self.told
+        told, progress = self.told, progress or {}
         last = self._last
         return {
             "schema": SCHEMA_VERSION,
@@ -130,7 +134,10 @@ class LauncherStatus:
             "local_world_size": told.get("local_world_size"),
             "master_addr": told.get("master_addr") or None,
             "master_port": told.get("master_port") or None,
-            "workers": [dict(worker) for _, worker in sorted(self.workers.items())],
+            "workers": [
+                {**worker, **_describe_progress(progress.get(worker["global_rank"]))}
+                for _, worker in sorted(self.workers.items())
+            ],
             "stop": self._stop,
             "failure": self._failure,
             "end": self._end,
@@ -141,6 +148,18 @@ class LauncherStatus:
             if last is None
             else {"name": last.name, "timestamp": last.timestamp},
         }
+
+
+def _describe_progress(progress: Progress | None) -> dict[str, Any]:
+    if progress is None:
+        return {}
+    left = progress.seconds_left
+    return {
+        "step": progress.step,
+        "total_steps": progress.total,
+        "steps_per_second": round(progress.rate, 6) or None,
+        "seconds_left": None if left is None else round(left, 1),
+    }
 
 
 # Of the first failure of the last round that had one.

@@ -44,6 +44,7 @@ class Look(NamedTuple):
         shortest: the least of them, outside of sections.
         is_held: whether one of them cannot.
         finding: what was found.
+        steps: what the workers have said of their steps, in words; empty for nothing.
     """
 
     now: float
@@ -53,6 +54,7 @@ class Look(NamedTuple):
     shortest: float
     is_held: bool
     finding: Finding
+    steps: str = ""
 
 
 class Conclusions:
@@ -106,24 +108,25 @@ class Conclusions:
             self._scene = self._scenes.see(look.pids)
         round_ = self._round
         if round_.nodes == 1:
-            self._conclude_here(control, finding)
+            self._conclude_here(control, look)
         elif look.snapshot.round == round_.number:
             self._conclude_there(control, look, round_)
 
     # --- one node ---------------------------------------------------------------------------------
 
-    def _conclude_here(self, control: Control, finding: Finding) -> None:
+    def _conclude_here(self, control: Control, look: Look) -> None:
         if self._scene is None or self._watch.is_told:
             return
         self._watch.note_told(is_hang=True)
-        title = f"no worker of the job has moved for {describe_time(finding.still)}"
+        title = f"no worker of the job has moved for {describe_time(look.finding.still)}"
         folder = self._scenes.keep(self._scene, title)
+        lines = [*self._scene.lines, look.steps]
         if self._action == _WARN:
-            _show(control, title, self._scene.lines, folder)
+            _show(control, title, lines, folder)
         else:
             rank = self._scene.first
             kept = f"whole stacks: {folder}" if folder else ""
-            _report(control, rank, title, [*self._scene.lines, kept], self._action)
+            _report(control, rank, title, [*lines, kept], self._action)
 
     # --- several nodes ----------------------------------------------------------------------------
 
@@ -174,7 +177,7 @@ class Conclusions:
         if scene is None:
             return
         if outlook.kind is Kind.HANG:
-            self._tell_job(control, scene, outlook)
+            self._tell_job(control, look, scene, outlook)
         elif outlook.kind is Kind.ALONE and not self._is_told:
             self._is_told = True
             self._watch.note_told(is_hang=False)
@@ -183,9 +186,9 @@ class Conclusions:
             self._say_silent(control, outlook.silent)
             self._tell_this_node(control, look)
 
-    def _tell_job(self, control: Control, scene: Scene, outlook: Outlook) -> None:
+    def _tell_job(self, control: Control, look: Look, scene: Scene, outlook: Outlook) -> None:
         title = f"no worker of the job has moved for {describe_time(outlook.seconds)}"
-        lines = format_groups(outlook.groups)
+        lines = [*format_groups(outlook.groups), look.steps]
         is_new = not self._watch.is_told
         self._watch.note_told(is_hang=True)
         folder = self._scenes.keep(scene, title, outlook.groups) if is_new else ""
@@ -203,7 +206,8 @@ class Conclusions:
         self._is_told = True
         self._watch.note_told(is_hang=False)
         title = f"no worker of this node has moved for {describe_time(look.finding.still)}"
-        _show(control, title, self._scene.lines, self._scenes.keep(self._scene, title))
+        lines = [*self._scene.lines, look.steps]
+        _show(control, title, lines, self._scenes.keep(self._scene, title))
 
     def _say_stragglers(self, control: Control, look: Look, scene: Scene) -> None:
         ranks = tuple(sorted(scene.stacks))
@@ -230,7 +234,7 @@ class Conclusions:
 
 def _show(control: Control, title: str, lines: Sequence[str], folder: str) -> None:
     control.say(f"{title}:" if lines else title)
-    for line in lines:
+    for line in filter(None, lines):
         control.say(line)
     if folder:
         control.say(f"whole stacks: {folder}")

@@ -16,6 +16,7 @@ from plaunch_hang.beating import VARIABLE
 from plaunch_hang.beats import Beat, Beats
 from plaunch_hang.conclusions import Conclusions, Look, Round
 from plaunch_hang.looks import Looks
+from plaunch_hang.steps import Steps, format_steps
 from plaunch_hang.telling import Scenes
 from plaunch_hang.timeouts import UNLEARNED, Timeouts
 from plaunch_hang.watch import HangWatch, pause_for
@@ -65,6 +66,7 @@ class HangExtension:
         self._beats: Beats | None = None
         self._ranks: dict[int, int] = {}  # local ranks by global rank, of the round
         self._watch = HangWatch()
+        self._steps = Steps()
         self._conclusions = Conclusions(
             context.host, timeout, action, self._watch, scenes or Scenes(context)
         )
@@ -169,14 +171,17 @@ class HangExtension:
         pids = dict(snapshot.pids) if snapshot.state is WorkerState.HEALTHY else {}
         beats = {rank: self._read_beat(rank) for rank in pids}
         timeouts = {rank: self._timeouts.of(beat) for rank, beat in beats.items()}
+        progress = self._steps.look(now, pids, beats)
+        self._control.note_progress(progress)
         sights = self._looks.look(pids, beats, timeouts, self._watch.suspects())
         for reason in self._looks.reasons.values():
             self._say_coarse(reason)
         finding = self._watch.look(now, sights, snapshot.output.read_bytes, pause)
         shortest = min(map(self._timeouts.outside, beats.values()), default=self._longest)
         is_held = any(sight.is_held for sight in sights.values())
+        steps = format_steps(progress) if finding.still else ""
         self._conclusions.draw(
-            self._control, Look(now, snapshot, pids, timeouts, shortest, is_held, finding)
+            self._control, Look(now, snapshot, pids, timeouts, shortest, is_held, finding, steps)
         )
         # What is learned may be shorter than what counted before.
         return pause_for(min(timeouts.values(), default=self._longest))

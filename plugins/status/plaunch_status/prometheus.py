@@ -21,9 +21,9 @@ from plaunch_status.counters import BOUNDS
 from plaunch_status.page import Page
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
-    from plaunch.agent import Snapshot
+    from plaunch.agent import Progress, Snapshot
     from plaunch_events import LauncherStatus
     from prometheus_client.metrics_core import Metric
 
@@ -39,6 +39,12 @@ _GAUGES = (
     ("group_world_size", "plaunch_nodes", "Nodes of the job in this round."),
     ("group_rank", "plaunch_group_rank", "Rank of this node."),
     ("local_world_size", "plaunch_local_world_size", "Workers of this node."),
+)
+_PROGRESS: tuple[tuple[str, str, Callable[[Progress], float | None]], ...] = (
+    ("plaunch_worker_step", "Step that the worker says it is at.", lambda one: one.step),
+    ("plaunch_worker_total_steps", "Steps that there are.", lambda one: one.total),
+    ("plaunch_worker_steps_per_second", "Its steps in a second, of late.", lambda one: one.rate),
+    ("plaunch_worker_seconds_left", "Until the last step.", lambda one: one.seconds_left),
 )
 _KIND = "text/plain; version=0.0.4; charset=utf-8"  # what every version of the client writes
 _WORKER_STATES = ("running", "succeeded", "failed", "stopped")
@@ -63,6 +69,7 @@ def find_families(
         *_agent(status, not snapshot.overdue, started),
         *_rounds(status, counters),
         *_workers(status, counters),
+        *_progress(snapshot),
         *_streams(snapshot, counters),
     ]
 
@@ -168,6 +175,16 @@ def _workers(status: LauncherStatus, counters: Counters) -> Iterator[Metric]:
         ("signal", "action"),
         counters.signals.items(),
     )
+
+
+def _progress(snapshot: Snapshot) -> Iterator[Metric]:
+    for name, text, read in _PROGRESS:
+        family = GaugeMetricFamily(name, text, labels=("global_rank",))
+        for rank, progress in sorted(snapshot.progress.items()):
+            value = read(progress)
+            if value is not None:
+                family.add_metric((str(rank),), value)
+        yield family
 
 
 def _streams(snapshot: Snapshot, counters: Counters) -> Iterator[Metric]:

@@ -27,9 +27,9 @@ from plaunch_testing.conformance.surroundings import within
 
 if TYPE_CHECKING:
     import signal
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from plaunch.agent import Extension
+    from plaunch.agent import Extension, Progress
     from plaunch.events import Event
     from plaunch.plugin import Implementation
 
@@ -163,6 +163,9 @@ class _Control:
 
     def report_hang(self, rank: int, text: str, *, is_final: bool = False) -> None:
         """End nothing."""
+
+    def note_progress(self, progress: Mapping[int, Progress]) -> None:
+        """Keep nothing."""
 
     def take_events(self) -> list[Event]:
         """Have none."""
