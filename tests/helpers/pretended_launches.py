@@ -25,11 +25,9 @@ class Control:
     def __init__(self) -> None:
         self.asked = []
         self.events = []
-        self.listeners = {}
-        self.called = []  # broadcasts
-        self.published_texts = {}
-        self.looks = 0  # for events
         self.listeners = {}  # of broadcasts, by name
+        self.called = []  # broadcasts
+        self.looks = 0  # for events
         self.shown = []  # to other nodes
         self.now = Snapshot(
             WorkerState.HEALTHY, 0, 0, (4, 5), {4: 70, 5: 71}, stdouts={0: "out", 1: ""}
@@ -61,7 +59,7 @@ class Control:
         self.called.append((name, text))
 
     def publish(self, name, text):
-        self.published_texts[name] = text
+        self.shown.append((name, text))
 
     def published(self, name, timeout=1.0, *, all_nodes=False):
         return None
@@ -70,18 +68,6 @@ class Control:
         self.looks += 1
         taken, self.events = self.events, []
         return taken
-
-    def listen(self, name, listener):
-        self.listeners[name] = listener
-
-    def broadcast(self, name, text):
-        """There are no other nodes, or none that are known."""
-
-    def publish(self, name, text):
-        self.shown.append((name, text))
-
-    def published(self, name, timeout, *, all_nodes):
-        return None
 
 
 class PretendedLaunch:

@@ -65,6 +65,7 @@ def test_all_threads_of_a_worker():
 @pytest.mark.usefixtures("readable_stacks")
 def test_a_look_at_main_threads_is_the_same_while_nothing_moves():
     with waiting(WAITS) as pid:
+        wait_until(lambda: "wait" in str(main_stacks({0: pid})[0].main), lambda: take({0: pid}))
         first, second = (main_stacks({0: pid})[0] for _ in range(2))
     assert len(first.threads) == 1
     assert first.main.frames == second.main.frames

@@ -325,9 +325,8 @@ class Loop:
             return events
         if phase is states.Phase.JOINING:
             events = self._rounds.watch(self.state)
-            for event in events:
-                if isinstance(event, states.RoundFormed):
-                    self.results.begin_round(event.counted(self.state)[0], self._rounds.reason)
+            for formed in (one for one in events if isinstance(one, states.RoundFormed)):
+                self.results.begin_round(formed.counted(self.state)[0], self._rounds.reason)
             self.results.error = self._rounds.error or self.results.error
             return events
         if phase is states.Phase.RUNNING:
@@ -359,10 +358,9 @@ class Loop:
             return [states.WorkSucceeded()]
         if result.state in (WorkerState.FAILED, WorkerState.UNHEALTHY):
             self.results.fail(result)
-            if not self._workers.are_of_use() or self._workers.is_final:
-                return [states.WorkFailed(is_final=True)]
-            if self.state.is_job_wide:
-                return [states.WorkFailed()]
+            is_final = not self._workers.are_of_use() or self._workers.is_final
+            if is_final or self.state.is_job_wide:
+                return [states.WorkFailed(is_final=is_final)]
             decision = self._restarts.decide(result, self.state.attempt)
             if decision is not None and not decision.is_restart:
                 self.results.no_restart = decision.reason
