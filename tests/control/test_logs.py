@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 
 import pytest
-from plaunch_control.logs import Log
+from plaunch_control.client import ClientError
+from plaunch_control.logs import Log, show_logs
 from plaunch_logs_default.rotating_file import RotatingFile
 
 
@@ -58,6 +60,17 @@ def test_another_file_may_be_just_begun(path):
     assert [*log.lines(is_last=False)] == [b"er"]
     append(path, b"new\n")
     assert [*log.lines(is_last=True)] == [b"new"]
+
+
+def test_files_that_are_gone_are_named(path, capfd):
+    told = {"files": [{"global_rank": 0, "stdout": path, "stderr": None}]}
+    options = SimpleNamespace(rank=None, grep=None, follow=False)
+    with pytest.raises(ClientError, match=r"stdout\.log: there is no such file"):
+        show_logs(None, told, options)
+    append(f"{path}.1", b"\xff old\n")
+    append(path, b"new")
+    assert show_logs(None, told, options) == 0
+    assert capfd.readouterr().out.endswith(" old\nnew\n")
 
 
 def test_nobody_waits_at_a_pipe(path):

@@ -116,7 +116,7 @@ class _Screen:
         """Go over to the logs that `/v1/logs` tells of; those that go are shown to their end.
 
         Raises:
-            RefusedError: there are none.
+            ClientError: there are none.
         """
         files = [
             one for one in told["files"] if self._ranks is None or one["global_rank"] in self._ranks
@@ -132,6 +132,9 @@ class _Screen:
                 409,
                 told,
             )
+        if not self._logs and not any(os.path.exists(path) for _, path in found):
+            # A logs spec may have moved them, or the user.
+            raise ClientError(f"{next(iter(found))[1]}: there is no such file")
         self._show([log for key, log in self._logs.items() if key not in found], is_last=True)
         self._logs = {key: self._logs.get(key) or Log(*key) for key in found}
 
