@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import sys
 
 import pytest
 from plaunch_network import HeldPort
@@ -31,6 +32,12 @@ def test_it_says_what_is_started(plaunch):
         begin,
     )
     assert re.match(r"plaunch: this launch took \d+(\.\d+)? s", end)
+
+
+def test_it_says_on_request_with_what(plaunch):
+    done = plaunch.run("--no-python", "true", LOGLEVEL="DEBUG")
+    python = re.escape(f"{sys.version.split()[0]} ({sys.executable})")
+    assert re.search(rf"^plaunch: version \S+, Python {python}$", done.stderr, re.M)
 
 
 def test_it_says_nothing_of_a_launch_that_succeeds_at_once(plaunch):

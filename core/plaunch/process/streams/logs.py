@@ -152,12 +152,14 @@ class LogsSpecs(abc.ABC):
         Args:
             dest: what `reify` has returned, with all paths as text; the maps may lack ranks.
             nprocs: number of local ranks.
-            options: `prefixes`, the texts before a teed line on the console, by local rank;
-                `stdout_filters` and `stderr_filters`, substrings: teed lines that contain one are
-                also added to the file that `dest` names for that; `capture_stderr`, whether the
-                last lines of stderr are to be known; `keeps_daemons`, whether something may be left
-                that writes when the launcher is gone; `open_sink`, if this logs spec has sinks, in
-                the place of the method. There may be more in later versions.
+            options: `prefixes`, the texts before a teed line on the console, by local rank; if one
+                has `${line}` in it, it is all of the line, in JSON, in which `${line}`, `${stream}`
+                and `${utc}` become values (`--log-format=json`); `stdout_filters` and
+                `stderr_filters`, substrings: teed lines that contain one are also added to the file
+                that `dest` names for that; `capture_stderr`, whether the last lines of stderr are
+                to be known; `keeps_daemons`, whether something may be left that writes when the
+                launcher is gone; `open_sink`, if this logs spec has sinks, in the place of the
+                method. There may be more in later versions.
 
         Raises:
             OSError: something cannot be opened.
@@ -173,7 +175,7 @@ class LogsSpecs(abc.ABC):
         """Drop what is not worth keeping after the job, and finish the rest; called once.
 
         The logs of a job that has failed may be finished as well, say compressed. Its failure
-        bundle is made at the same time, and has of them what it still finds in their files.
+        bundle may be made after that, and has of them what it still finds in their files.
         A third party's is called on a thread, which is waited for a minute, or ten seconds after a
         signal has ended the job. What it raises changes nothing of how the job has ended. torchrun
         has no such step. The default keeps everything.
