@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("plaunch")
 
 _WAIT = 1.0  # seconds for the thread to end
-_SHARE = 4  # times what a look takes is the pause after it, at least
-_SLOWEST = 5  # times the usual pause, at most
+_SHARE = 2  # times what a look takes is the pause after it, at least
+_SLOWEST = 3  # times the usual pause, at most
 
 
 class HangExtension:
