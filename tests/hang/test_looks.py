@@ -9,7 +9,7 @@ import sys
 
 import pytest
 from plaunch_hang.beats import Beat
-from plaunch_hang.locals import read_locals
+from plaunch_hang.locals import read_all_locals, read_locals
 from plaunch_hang.looks import Looks
 from plaunch_hang.process import read_state, read_uses
 from plaunch_stacks import Frame, ProcessStacks, ThreadStack
@@ -38,7 +38,7 @@ class Stacks:
 
 
 def make_looks(stacks, **options):
-    given = {"read_locals": lambda pid: f"locals of {pid}", **options}
+    given = {"read_locals": lambda pids: {pid: f"locals of {pid}" for pid in pids}, **options}
     return Looks(stacks.main_stacks, stacks.take, **given)
 
 
@@ -61,8 +61,8 @@ def test_a_stack_is_the_place():
 def test_variables_that_cannot_be_read_may_change():
     """A look without them tells nothing, unless they can never be read."""
     stacks = Stacks(**{f"p{ME}": ProcessStacks(ME, threads=PYTHON)})
-    values = [None] * 3 + ["a"] + [None] * 7
-    looks = make_looks(stacks, read_locals=lambda pid: values.pop(0))
+    values = [{}] * 3 + [{ME: "a"}] + [{}] * 7
+    looks = make_looks(stacks, read_locals=lambda pids: values.pop(0))
     sights = [look(looks, {3: ME}, deep=[3])[3] for _ in range(11)]
     assert [sight.locals for sight in sights] == [None] * 3 + ["a"] + [None] * 7
     known = [sight.place is not None for sight in sights]
@@ -198,8 +198,13 @@ def test_variables_of_a_loop_change_and_those_of_a_hang_do_not():
     assert not changes("import time\ndef f():\n n = 0; time.sleep(1000)\nf()")
 
 
+@pytest.mark.usefixtures("readable_stacks")
 def test_variables_of_what_is_no_python_are_unknown():
-    with subprocess.Popen(["sleep", "1000"]) as process:
-        assert read_locals(process.pid) is None
-        process.kill()
+    with running_python("-c", "print(flush=True); input()") as python:
+        python.stdout.readline()
+        with subprocess.Popen(["sleep", "1000"]) as process:
+            wait_until(lambda: read_locals(python.pid), "its variables")
+            assert [*read_all_locals([process.pid, python.pid])] == [python.pid]
+            assert read_locals(process.pid) is None
+            process.kill()
     assert read_locals(process.pid) is None

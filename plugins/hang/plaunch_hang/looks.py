@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from plaunch_stacks import main_stacks, take
 
-from plaunch_hang.locals import read_locals
+from plaunch_hang.locals import read_all_locals
 from plaunch_hang.process import read_state, read_uses
 from plaunch_hang.watch import Sight
 
@@ -34,14 +34,14 @@ class Looks:
     Args:
         main_stacks: the main threads of processes.
         take: all of processes, and of those that they have started.
-        read_locals: the variables of a process in short, or None.
+        read_locals: the variables of processes in short, as far as they can be read.
     """
 
     def __init__(
         self,
         main_stacks: ReadStacks = main_stacks,
         take: ReadStacks = take,
-        read_locals: Callable[[int], Hashable] = read_locals,
+        read_locals: Callable[[Collection[int]], Mapping[int, Hashable]] = read_all_locals,
     ) -> None:
         self._main_stacks = main_stacks
         self._take = take
@@ -68,15 +68,21 @@ class Looks:
         """
         self._forget(pids)
         places = self._places({r: p for r, p in pids.items() if not beats[r].number})
+        targets = {
+            r: self._targets[pids[r]]
+            for r in deep
+            if r in places and places[r] is not None and pids[r] in self._targets
+        }
+        values = self._read_locals(targets.values()) if targets else {}
         sights = {}
         for rank, pid in pids.items():
             state = read_state(pid)
             place: Hashable = places.get(rank)
             if place is not None and state is not None:
                 place = place, state.written
-            target, found = self._targets.get(pid), None
-            if rank in deep and target is not None and place is not None:
-                found = self._read_locals(target)
+            found = None
+            if rank in targets:
+                found = values.get(targets[rank])
                 unread = self._unread[pid] = self._unread.get(pid, 0) + 1 if found is None else 0
                 if 0 < unread <= _TRIES:
                     place = None  # it moves while it is looked at, maybe
