@@ -136,7 +136,7 @@ def test_a_node_that_does_not_watch_is_named(agents, plaunch, endpoint_of):
     )
     where = r"no worker of this node has moved for \d.*:\n.*2 ranks: 0-1"
     agents.until(lambda: re.search(where, watching.stderr), "what one node knows")
-    text = "--on-hang=stop has no effect: node 1 does not tell whether workers move"
+    text = "--on-hang=stop has no effect: node 1 does not tell whether its workers move"
     assert watching.stderr.count(text) == 1
     assert "moved" not in other.stderr
 

@@ -223,17 +223,17 @@ def test_a_look_at_the_round_before_counts_for_nothing(make):
 
 
 BLIND = (
-    "it is only told that all workers of one node hang, and --on-hang=stop has no effect: {}; "
+    "a hang of the whole job cannot be found, and --on-hang=stop has no effect: {}; "
     "give --hang-timeout to all nodes"
 )
 
 
 def test_a_node_that_does_not_watch(make):
     job = make(watch("stop"), watch("stop"), None)
-    job.look(19, moving=(0, 1))
+    job.look(39, moving=(0, 1))
     assert job.said == [[], []]
     job.look(moving=(0, 1))
-    text = BLIND.format("node 2 does not tell whether workers move")
+    text = BLIND.format("node 2 does not tell whether its workers move")
     assert job.said == [[text], []]
     job.look(60)
     title = "no worker of this node has moved for"
@@ -246,8 +246,8 @@ def test_without_the_right_action_it_has_no_effect_that_is_not_said(make):
     job = make(None, watch(), None)
     job.look(60)
     assert job.said[0][0] == (
-        "it is only told that all workers of one node hang: nodes 0,2 do not tell whether workers "
-        "move; give --hang-timeout to all nodes"
+        "a hang of the whole job cannot be found: nodes 0,2 do not tell whether their "
+        "workers move; give --hang-timeout to all nodes"
     )
 
 
@@ -260,7 +260,7 @@ def test_a_rendezvous_that_knows_no_job(make):
     for _ in range(40):
         job.nodes[0].look()
     assert job.said[0] == [
-        "it is only told that all workers of one node hang, and --on-hang=stop has no effect: "
+        "a hang of the whole job cannot be found, and --on-hang=stop has no effect: "
         "the nodes of this rendezvous cannot tell each other anything",
         "no worker of this node has moved for 1m40s:",
         "1 rank: 3 step (train.py:10)",
@@ -275,7 +275,7 @@ def test_a_rendezvous_without_texts(make):
     control.published = lambda name: None
     for _ in range(60):
         job.nodes[0].look()
-    assert control.said[0].startswith(BLIND.format("node 1 does not tell whether workers move"))
+    assert control.said[0].startswith(BLIND.format("node 1 does not tell whether its workers move"))
     assert control.reported == []
 
 
@@ -301,7 +301,7 @@ def test_what_a_node_has_told_may_be_old(make):
     for _ in range(30):
         job.nodes[0].look()
     assert job.reported == [[], []]
-    assert job.said[0][0] == BLIND.format("node 1 does not tell whether workers move")
+    assert job.said[0][0] == BLIND.format("node 1 does not tell whether its workers move")
 
 
 def test_a_node_may_be_lost_once_it_was_still(make):
@@ -320,7 +320,7 @@ def test_garbage_counts_as_nothing(make, garbage):
     job = make(watch("stop"), None)
     job.texts["id-1"] = garbage
     job.look(60)
-    assert job.said[0][0].startswith(BLIND.format("node 1 does not tell whether workers move"))
+    assert job.said[0][0].startswith(BLIND.format("node 1 does not tell whether its workers move"))
     assert job.reported == [[]]
 
 
@@ -348,7 +348,7 @@ def test_looks_at_very_many_nodes_are_seldom(make):
     job.look(21)
     before = len(reads)
     job.look(100)
-    assert len(reads) - before == 10  # every 50 s
+    assert len(reads) - before == 10 + 1  # every 50 s, and once to see who watches
 
 
 # --- what is told ---------------------------------------------------------------------------------

@@ -148,7 +148,7 @@ class Conclusions:
         if job.tell(look.now, state, look.finding.still, groups):
             self._follow(control, look, job.judge(look.pids))
         self._looks += 1
-        if self._looks == LOOKS and round_.node == 0:
+        if self._looks == 2 * LOOKS and round_.node == 0:
             # Rather than once the job hangs.
             self._say_silent(control, job.find_silent())
         if len(job.settings) > 1:
@@ -218,18 +218,15 @@ class Conclusions:
 
     def _say_silent(self, control: Control, nodes: Sequence[int]) -> None:
         if nodes:
-            word = "does" if len(nodes) == 1 else "do"
+            verb = "does not tell whether its" if len(nodes) == 1 else "do not tell whether their"
             self._say_blind(
                 control,
-                f"{name_nodes(nodes)} {word} not tell whether workers move; give --hang-timeout to "
-                "all nodes",
+                f"{name_nodes(nodes)} {verb} workers move; give --hang-timeout to all nodes",
             )
 
     def _say_blind(self, control: Control, reason: str) -> None:
         without = "" if self._action == _WARN else f", and --on-hang={self._action} has no effect"
-        self.say_once(
-            control, f"it is only told that all workers of one node hang{without}: {reason}"
-        )
+        self.say_once(control, f"a hang of the whole job cannot be found{without}: {reason}")
 
 
 def _show(control: Control, title: str, lines: Sequence[str], folder: str) -> None:
