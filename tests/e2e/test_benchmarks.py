@@ -204,3 +204,20 @@ def test_soak_finds_what_a_run_leaves(plaunch, benchmark, body, problem):
     else:
         assert done.returncode == 0, done.stdout
         assert "2 runs without a failure" in done.stdout
+
+
+@pytest.mark.slow
+def test_hangs_measures_looks_and_counts_alarms(benchmark):
+    done = benchmark("hangs.py", "--workers=1", "--seconds=1")
+    assert done.returncode == 0, done.stderr
+    assert "with --hang-timeout=10m " in done.stdout
+    done = benchmark("hangs.py", "--false-alarms", "--runs=1")
+    assert done.returncode == 0, done.stderr
+    assert "of 1 runs with a false alarm\n" in done.stdout
+
+
+@pytest.mark.slow
+def test_heartbeats_measures_one_call(benchmark):
+    done = benchmark("heartbeats.py", "--count=1000")
+    assert done.returncode == 0, done.stderr
+    assert "| `heartbeat(step, total)` | " in done.stdout
