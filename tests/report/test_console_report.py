@@ -132,19 +132,6 @@ def test_a_launcher_that_failed_itself(text, block):
     assert lines[len(block)].startswith("  process: t.py, launcher, pid 4242, ")
 
 
-def test_a_job_that_hangs_says_once_where_its_workers_were():
-    failure = make(116, hung=True, lifetime=None)
-    failure.message = "none has moved: 1 rank: 2 load (train.py:6)\n3 ranks: 0-1, 3 step"
-    failure.error_file_data = {"message": failure.message}
-    headline, lines = message({5: failure})
-    assert headline == "rank 5 on node-b failed: stopped, because the job hung"
-    assert lines[:3] == [
-        "  where the workers were:",
-        "    none has moved: 1 rank: 2 load (train.py:6)",
-        "    3 ranks: 0-1, 3 step",
-    ]
-
-
 def test_of_many_attempts_the_last_ones_are_told():
     earlier = [EarlierAttempt(n, "rank 0, exit code 1", 0.5) for n in range(60)]
     lines = message({5: make()}, earlier=earlier)[1]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from plaunch_hang.telling import Scene, Scenes
     from plaunch_hang.watch import Finding, HangWatch
 
-_WARN = ACTIONS[0]
+_WARN, _RESTART, _STOP = ACTIONS
 
 
 class Round(NamedTuple):
@@ -238,5 +238,10 @@ def _show(control: Control, title: str, lines: Sequence[str], folder: str) -> No
 
 
 def _report(control: Control, rank: int, title: str, lines: Sequence[str], action: str) -> None:
-    text = "\n".join(filter(None, [f"{title} (--hang-timeout): {lines[0]}", *lines[1:]]))
-    control.report_hang(rank, text, is_final=action == ACTIONS[-1])
+    others = list(filter(None, lines[1:]))
+    text = "\n".join([f"{title} (--hang-timeout): {lines[0]}", *others])
+    if action == _RESTART:
+        # The report, which has all of them, only comes if no restart follows.
+        for line in others:
+            control.say(line)
+    control.report_hang(rank, text, is_final=action == _STOP)

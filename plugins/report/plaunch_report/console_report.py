@@ -45,11 +45,8 @@ def _headline(error: ChildFailedError) -> str:
     rank, root = error.get_first_failure()
     who = f"rank {rank}" if rank >= 0 else "the launcher"
     after = "" if root.lifetime is None else f" after {describe_seconds(root.lifetime)}"
-    if root.hung:
-        what = root.describe_exit()  # where it was is told below
-    else:
-        # In the words of restart policies, which have read the exception from the last lines, too.
-        what = failure_of(error.failures, rank, started=0.0, attempt=0).message
+    # In the words of restart policies, which have read the exception from the last lines as well.
+    what = failure_of(error.failures, rank, started=0.0, attempt=0).message
     return f"{who} on {clean(root.host)} failed{after}: {clean(what)}"
 
 
