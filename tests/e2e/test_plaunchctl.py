@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from helpers.nodes import options
+from helpers.ports import free_port
 from helpers.programs import BOUND, run_python
 from helpers.runtime import runtime_dir  # noqa: F401 - a fixture
 from helpers.waiting import wait_for_files, wait_until
@@ -235,8 +236,8 @@ def test_a_node_leaves_and_all_nodes_are_stopped(agents, ctl, endpoint_of):
 
 
 def test_nodes_that_do_not_know_each_other_are_not_stopped_together(agents, ctl):
-    port = 20000 + os.getpid() % 10000
-    argv = ["--nnodes=2", f"--master-port={port}", "--rdzv-id=narrow", "--master-addr=127.0.0.1"]
+    words = ["--nnodes=2", "--rdzv-id=narrow", "--master-addr=127.0.0.1"]
+    argv = [*words, f"--master-port={free_port()}"]
     both = [agents.start(*argv, f"--node-rank={rank}") for rank in range(2)]
     agents.until_round(0, *both)
     first = str(both[0].process.pid)
