@@ -117,11 +117,13 @@ def describe_failures(result: RunResult, *, in_job: bool = False) -> str:
     rank, failure = first_failure(result.failures)
     if rank < 0:
         return failure.text  # the launcher's own
-    if failure.hung:
-        return failure.text.partition("\n")[0]
+    where = failure.text.partition("\n")[0]
     who, end = f"rank {rank}", failure.describe_exit().partition(" (signal")[0]
     if in_job:
-        who, how = f"{who} on {failure.host}", f"failed: {failure.describe_exit()}"
+        who = f"{who} on {failure.host}"
+        how = f"failed: {where if failure.hung else failure.describe_exit()}"
+    elif failure.hung:
+        return where
     elif failure.exitcode > 0:
         how = f"failed with {end}"
     elif failure.has_reply:
