@@ -94,6 +94,16 @@ DESCRIBE_SHORTAGE = "plaunch_doctor.capacity:describe_shortage"
 UNKNOWN_DEVICES = "plaunch_devices.torch_child:count_private_use"
 
 
+def advise(path: str, *about: object) -> str:
+    """What one of these names that gives advice says; nothing if it is not installed."""
+    from plaunch.errors import PluginLoadError  # noqa: PLC0415 - workers come here for less
+
+    try:
+        return str(load_default(path)(*about) or "")
+    except PluginLoadError:
+        return ""
+
+
 def load_default(path: str) -> Any:
     """Import what one of these names.
 

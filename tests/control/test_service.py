@@ -11,11 +11,14 @@ import sys
 
 import pytest
 from plaunch.agent import RequestKind
+from plaunch.errors import ThreadStartError
 from plaunch_control import answers
 from plaunch_control.client import ClientError, ForeignError, Question, RefusedError, ask
 from plaunch_control.folder import sockets
 from plaunch_control.requests import MOST_BODY
+from plaunch_network import ConnectionServer
 
+from helpers.faults import raising
 from helpers.pretended_launches import LONG, PretendedLaunch
 from helpers.waiting import wait_until
 
@@ -308,6 +311,17 @@ def test_without_a_folder_the_launch_goes_on(runtime_dir, monkeypatch, caplog):
     launch.extension.stop(None)
     assert "plaunchctl does not find this launch" in caplog.text
     assert "mode 0755" in caplog.text
+
+
+def test_without_a_thread_the_launch_goes_on(runtime_dir, monkeypatch, caplog):
+    caplog.set_level("DEBUG", "plaunch")
+    launch = PretendedLaunch(runtime_dir, monkeypatch)
+    refuse = raising(ThreadStartError("no more threads"))
+    monkeypatch.setattr(ConnectionServer, "start", refuse)
+    launch.extension.start(launch.control)
+    assert "plaunchctl cannot ask this launch: no more threads" in caplog.text
+    assert list(runtime_dir.iterdir()) == []
+    launch.extension.stop(None)
 
 
 def test_a_fork_neither_answers_nor_keeps_the_socket(launch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 
@@ -245,7 +246,7 @@ def terminal(plaunch):
 def test_ctrl_c_stops_the_job_and_says_so_in_one_line(terminal, streams):
     launch = terminal(WAIT, "--log-dir=logs", streams)
     launch.type(b"\x03")
-    lines = launch.read_to_end()
+    lines = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in launch.read_to_end()]
     assert launch.process.wait(BOUND) == 128 + signal.SIGINT
     ours = [line for line in lines if "plaunch: " in line]
     assert len(ours) == 1, lines

@@ -79,7 +79,7 @@ def test_two_launchers_end_with_one_cause(installed, argv):
     results = run_two(installed, *argv, "--nnodes=2", installed.write("fail.py", FAIL))
     for done in results:
         assert done.returncode == 17
-        assert "rank:       1 (local rank 0)" in done.stderr
+        assert "plaunch: rank 1 on " in done.stderr
 
 
 def test_a_late_launcher_is_admitted(installed, argv):

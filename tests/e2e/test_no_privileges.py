@@ -16,8 +16,8 @@ KEPT = {
     "plaunch.options": "dry_run = plaunch_dry_run.options",
     "plaunch.schedulers": "none = plaunch_schedulers.none:find_no_allocation",
 }
-# What has no entry point here cannot be imported either, but for a library of theirs and what
-# carries the workers' output.
+# What has no entry point here cannot be imported either, but for a library of theirs, what carries
+# the workers' output, and what prints the help.
 SITECUSTOMIZE = """\
 import sys
 
@@ -52,7 +52,7 @@ def bare(plaunch, tmp_path):
     lines = "".join(f"[{group}]\n{entry}\n" for group, entry in KEPT.items())
     (info / "entry_points.txt").write_text(lines)
     kept = {entry.partition("= ")[2].partition(":")[0].partition(".")[0] for entry in KEPT.values()}
-    kept |= {"plaunch_network", "plaunch_streams"}
+    kept |= {"plaunch_network", "plaunch_streams", "plaunch_completion"}
     (site / "sitecustomize.py").write_text(SITECUSTOMIZE.format(kept=kept))
     plaunch.environ["PYTHONPATH"] = str(site)
     return plaunch

@@ -14,7 +14,7 @@ from helpers.mutations import SEEDS, Fuzzer, mutate
 def test_no_mutation_is_a_finding(seed):
     """A million of them are run by hand: see the module."""
     fuzzer = Fuzzer(seed)
-    for _ in range(500):
+    for _ in range(800):
         fuzzer.step()
     assert not fuzzer.findings, "\n".join(fuzzer.findings)
     read = {kind for kind, what in fuzzer.outcomes if what == "read"}

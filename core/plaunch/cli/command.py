@@ -6,7 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from plaunch.defaults import ADVICE_ON_NO_SCRIPT, ADVICE_ON_SCRIPT, load_default
+from plaunch.defaults import ADVICE_ON_NO_SCRIPT, ADVICE_ON_SCRIPT, advise
 from plaunch.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def worker_command(args: Arguments) -> tuple[Callable[..., Any] | str, list[str]
     script: str | None = args.training_script
     rest: list[str] = args.training_script_args
     if script is None:
-        hint = _advise(ADVICE_ON_NO_SCRIPT, args)
+        hint = advise(ADVICE_ON_NO_SCRIPT, args)
         raise UsageError(
             f"there is no script to run{hint}; write plaunch [options] script [arguments]"
         )
@@ -69,7 +69,7 @@ def run_script_path(training_script: str, *training_script_args: str) -> None:
 
 def _check_file(script: str) -> None:
     if not os.path.exists(script):
-        raise UsageError(f"the script {script!r} does not exist{_advise(ADVICE_ON_SCRIPT, script)}")
+        raise UsageError(f"the script {script!r} does not exist{advise(ADVICE_ON_SCRIPT, script)}")
     # A folder or a zip file with a __main__.py is a script to python, too.
     if os.path.isdir(script) and not os.path.isfile(os.path.join(script, "__main__.py")):
         raise UsageError(
@@ -91,8 +91,3 @@ def _check_program(program: str, who: str = "--no-python runs") -> None:
                 f"which is not found on PATH; for the file in the current folder write ./{program}"
             )
     raise UsageError(f"{who} {program!r}, {why}")
-
-
-def _advise(name: str, about: object) -> str:
-    advise: Callable[[object], str] = load_default(name)
-    return advise(about)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch.agent.worker import check_workers
 from plaunch.config import LaunchConfig, check_nodes, make_run_id
-from plaunch.defaults import ADVICE_ON_OPTIONS, load_default
+from plaunch.defaults import ADVICE_ON_OPTIONS, advise
 from plaunch.errors import NodeRangeError, UnknownNameError, UsageError
 from plaunch.numbers import MOST_WORKERS, digits, quote, whole
 from plaunch.plugin.answers import checked_count
@@ -57,7 +57,7 @@ def config_from_args(args: Arguments, manager: PluginManager) -> LaunchConfig:
     if traits.fill is not None:
         with manager.calling(RENDEZVOUS, args.rdzv_backend):
             traits.fill(args)
-    load_default(ADVICE_ON_OPTIONS)(args, traits)
+    advise(ADVICE_ON_OPTIONS, args, traits)
     nproc = determine_local_world_size(args.nproc_per_node, manager)
     rdzv_configs: dict[str, object] = dict(parse_rdzv_conf(args.rdzv_conf))
     if traits.has_given_ranks:

@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from plaunch import hookimpl
+from plaunch.errors import ThreadStartError
 from plaunch_network import ConnectionServer
 
 from plaunch_control.door import open_door
@@ -82,7 +83,12 @@ class ControlExtension:
         self._server = ConnectionServer(
             self._door.listener, answer, name="plaunch-control", most=_MOST_CONNECTIONS
         )
-        self._server.start()
+        try:
+            self._server.start()
+        except ThreadStartError as error:
+            logger.debug("plaunchctl cannot ask this launch: %s", error)
+            self._server.stop()
+            self._door.remove()
 
     def handle(self, event: Event) -> None:
         """Take no event."""
