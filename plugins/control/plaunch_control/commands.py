@@ -89,6 +89,17 @@ def status(launch: Launch, options: argparse.Namespace) -> int:
     return 0
 
 
+def _progress(worker: Mapping[str, Any]) -> Iterator[str]:
+    """How far a worker is, if it says so with its heartbeats."""
+    if worker.get("step") is not None:
+        total = worker["total_steps"]
+        yield f", step {worker['step']}" + ("" if total is None else f" of {total}")
+        if rate := worker["steps_per_second"]:
+            yield f", {rate:.3g} a second"
+        if (left := worker["seconds_left"]) is not None:
+            yield f", {left:.0f} s left"
+
+
 def describe_status(told: Mapping[str, Any]) -> Iterator[str]:
     """What a launch does, in lines."""
     yield f"run id     {told['run_id']} on {told['host']}, launcher pid {told['agent_pid']}"
@@ -116,7 +127,8 @@ def describe_status(told: Mapping[str, Any]) -> Iterator[str]:
             yield "           of the other nodes only their number is known here; ask there"
     for worker in told["workers"]:
         code = "" if worker["exit_code"] is None else f", exit code {worker['exit_code']}"
-        yield f"  rank {worker['global_rank']:<4} pid {worker['pid']:<8} {worker['state']}{code}"
+        state = f"{worker['state']}{code}{''.join(_progress(worker))}"
+        yield f"  rank {worker['global_rank']:<4} pid {worker['pid']:<8} {state}"
     failure = told["failure"]
     if failure:
         how = failure["signal_name"] or f"exit code {failure['exit_code']}"
