@@ -40,7 +40,10 @@ FUNCTION_COMMAND = "plaunch_functions.spawned:spawn_command"
 # time; and the plugin with options of event handlers.
 EVENTS = "plaunch_events:find_events"
 EVENT_OPTIONS = "events"
-# Makes events of what an agent has told, for who asks for them now and then.
+# The extension that looks at a launch once it has failed, and the plugin with options that it
+# belongs to, none of which is given. And what makes events of what an agent has told, later on.
+AFTER_FAILURE = "plaunch_failure_bundle.plugin:AfterFailure"
+FAILURE_BUNDLE = "failure_bundle"
 LATE_EVENTS = "plaunch_events:LateEvents"
 # The plugin with options that looks at workers which take long to end, shortly before SIGKILL,
 # unless it is blocked; and what does that.

@@ -24,12 +24,13 @@ from plaunch.agent.worker import name_entrypoint
 from plaunch.config import make_run_id
 from plaunch.errors import (
     NodeExcludedError,
+    PluginLoadError,
     SignalException,
     UnkillableWorkerError,
     UsageError,
 )
 from plaunch.plugin.answers import checked_policy
-from plaunch.plugin.extensions import AgentControl, Told, ending, snapshot_of_launch
+from plaunch.plugin.extensions import AgentControl, Extending, Told, ending, snapshot_of_launch
 from plaunch.plugin.manager import PluginManager
 from plaunch.plugin.registry import LOGS_SPECS, SIGNAL_POLICIES
 from plaunch.plugin.restarting import LaunchRestartPolicy
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from plaunch.config import LaunchConfig
     from plaunch.events import Event
     from plaunch.health import HealthChecks
-    from plaunch.plugin.extensions import Extending
+    from plaunch.plugin.context import PluginContext
     from plaunch.process.binding import Binder
     from plaunch.process.starting import Starter
     from plaunch.process.stopping.signals import SignalPolicy
@@ -200,17 +201,39 @@ class _Launch:
         self._starter = manager.worker_starter(context, self._has_stop)
         if create_events is None and any(item.takes_events for item in self._extending):
             create_events = components.find_events(config, manager, is_wanted=True)
-        with ending(self._extending, self._told):
-            if create_events is None:
-                return self._run_agent(bounded_specs, policy)
-            self._events = create_events(
-                self._name,
-                context,
-                lambda: bounded_specs.create_run_dir(config.run_id),
-                [item for item in self._extending if item.takes_events],
-            )
-            with self._events.of_launch():
-                return self._run_agent(bounded_specs, policy)
+        try:
+            with ending(self._extending, self._told):
+                if create_events is None:
+                    return self._run_agent(bounded_specs, policy)
+                self._events = create_events(
+                    self._name,
+                    context,
+                    lambda: bounded_specs.create_run_dir(config.run_id),
+                    [item for item in self._extending if item.takes_events],
+                )
+                with self._events.of_launch():
+                    return self._run_agent(bounded_specs, policy)
+        except SignalException:
+            raise
+        except Exception:
+            if defaults.FAILURE_BUNDLE not in asked:
+                self._look_back(context)
+            raise
+
+    def _look_back(self, context: PluginContext) -> None:
+        """Have a failure looked at, unless that is blocked; a launch that succeeds has no part."""
+        declared = [one.name for one in self._manager.plugin_options()]
+        if self._agent is None or defaults.FAILURE_BUNDLE not in declared:
+            return
+        try:
+            extension = defaults.load_default(defaults.AFTER_FAILURE)(context)
+        except PluginLoadError as error:
+            logger.warning("%s", error)
+            return
+        item = Extending(defaults.FAILURE_BUNDLE, extension, is_ours=True)
+        item.result, snapshot = self._result, self._agent.snapshot
+        item.start(AgentControl(self._agent, item.who, snapshot, late_events=self._late_events()))
+        item.end()
 
     def _late_events(self) -> Callable[[], Callable[[], list[Event]]]:
         return components.late_events(self._config, self._name, self._told)

@@ -28,7 +28,7 @@ def test_first_party_plugins_are_ready(site) -> None:
     options = "chaos completion devices doctor dry_run events failure_bundle hang logs_default"
     more = "preload restarts schedulers settings_file signals stacks status testing timer"
     assert kinds == [
-        ("plugin", ["control", "failure_bundle"]),
+        ("plugin", ["control"]),
         ("options", [*options.split(), *more.split(), "worker_store"]),
         ("rendezvous", ["c10d", "etcd", "etcd-v2", "static"]),
         ("logs_specs", ["default"]),

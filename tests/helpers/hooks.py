@@ -5,7 +5,7 @@ from __future__ import annotations
 from plaunch.plugin import PluginContext, hookimpl
 
 # Without plaunch's own plugins that are in every launch.
-NO_OTHERS = ("no:control", "no:failure_bundle")
+NO_OTHERS = ("no:control",)
 
 
 def plugin_of(name="Plugin", **hooks):

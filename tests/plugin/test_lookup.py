@@ -425,7 +425,7 @@ def test_plugins_of_hooks_are_loaded_in_the_order_of_their_names(site) -> None:
     site.install("z", {LIFECYCLE_GROUP: {"beta": "mod_b", "delta": "mod_d"}}, mod_b=source)
     site.install("a", {LIFECYCLE_GROUP: {"gamma": "mod_c"}}, mod_c=source, mod_d=source)
     names = [plugin.name for plugin in site.manager().selected()]
-    assert names == ["beta", "control", "delta", "failure_bundle", "gamma"]
+    assert names == ["beta", "control", "delta", "gamma"]
 
 
 def test_two_plugins_of_hooks_with_one_name_stop_the_launch(site) -> None:

@@ -31,7 +31,7 @@ manager.get(SIGNAL_POLICIES, "torchrun")
 from plaunch.plugin.context import PluginContext
 manager.create_extensions(PluginContext("job", "role", "host"))
 names = {p.name for p in manager.selected()}
-assert names == {"control", "default", "failure_bundle", "null", "static", "torchrun"}
+assert names == {"control", "default", "null", "static", "torchrun"}
 """
 CASES = {
     "the kinds": ("import plaunch.plugin.registry", HEAVY | {"pluggy", "plaunch.agent"}),

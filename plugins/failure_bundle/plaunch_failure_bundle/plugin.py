@@ -1,4 +1,4 @@
-"""The plugin behind `--failure-bundle` and `--failure-bundles`; it is in every launch."""
+"""The plugin behind `--failure-bundle` and `--failure-bundles`."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ def plaunch_extensions(context: PluginContext) -> list[Extension]:
     Raises:
         UsageError: no file could be written to the folder that is named.
     """
-    if not context.options:
-        return [AfterFailure(context)]
-    which = context.options["failure_bundles"]
+    # It may be loaded by its name, with no option given.
+    which = context.options.get("failure_bundles", "none")
     if which == "none":
         return []
     from plaunch_failure_bundle.extension import FailureBundles  # noqa: PLC0415 - if asked for
@@ -41,6 +40,8 @@ def keeps_files(logs_specs: object) -> bool:
 
 class AfterFailure:
     """Looks at a launch only once it has failed, from what it has kept of its events.
+
+    Made then if none of the options is given: a launch that succeeds imports nothing of it.
 
     Args:
         context: the launch.
