@@ -284,6 +284,8 @@ def test_nothing_that_answers_is_imported_before_somebody_asks(runtime_dir):
         "from plaunch_control.plugin import ControlExtension\n"
         "extension = ControlExtension(PluginContext('job', 'role', 'host'))\n"
         "extension.start(types.SimpleNamespace(listen=lambda *given: None))\n"
+        "while not os.path.isdir(os.environ['PLAUNCH_RUNTIME_DIR']): pass\n"
+        "while not os.listdir(os.environ['PLAUNCH_RUNTIME_DIR']): pass\n"
         "print(len(os.listdir(os.environ['PLAUNCH_RUNTIME_DIR'])))\n"
         "extension.stop(None)\n"
         "print(len(os.listdir(os.environ['PLAUNCH_RUNTIME_DIR'])))\n"
@@ -306,10 +308,10 @@ def test_without_a_folder_the_launch_goes_on(runtime_dir, monkeypatch, caplog):
     os.chmod(runtime_dir, 0o755)
     launch = PretendedLaunch(runtime_dir, monkeypatch)
     launch.extension.start(launch.control)
+    wait_until(lambda: "plaunchctl does not find this launch" in caplog.text, "a word")
     launch.extension.rest()
     launch.extension.release()
     launch.extension.stop(None)
-    assert "plaunchctl does not find this launch" in caplog.text
     assert "mode 0755" in caplog.text
 
 
@@ -319,8 +321,8 @@ def test_without_a_thread_the_launch_goes_on(runtime_dir, monkeypatch, caplog):
     refuse = raising(ThreadStartError("no more threads"))
     monkeypatch.setattr(ConnectionServer, "start", refuse)
     launch.extension.start(launch.control)
-    assert "plaunchctl cannot ask this launch: no more threads" in caplog.text
-    assert list(runtime_dir.iterdir()) == []
+    wait_until(lambda: "plaunchctl cannot ask this launch: no more" in caplog.text, "a word")
+    wait_until(lambda: list(runtime_dir.iterdir()) == [], "no socket")
     launch.extension.stop(None)
 
 

@@ -10,6 +10,7 @@ import signal
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -58,8 +59,15 @@ class Control:
         return ["-c", CONTROL, *words]
 
     def run(self, *words, code=DONE):
-        """What it prints, if it exits with this code."""
-        done = run_python(*self.words(*words), env=self.environ)
+        """What it prints, if it exits with this code.
+
+        A launch begins to listen after a moment: one that is not found yet is waited for.
+        """
+        until = time.monotonic() + BOUND
+        while True:
+            done = run_python(*self.words(*words), env=self.environ)
+            if done.returncode != NO_JOB or code == NO_JOB or time.monotonic() > until:
+                break
         assert done.returncode == code, done.stdout + done.stderr
         return done.stderr if code else done.stdout
 
@@ -283,6 +291,7 @@ def test_while_a_plugins_hook_stands(agents, ctl, plaunch):
     plugins = ["-p", "control", "-p", "stands-in-worker-env"]
     node = agents.start("--rdzv-id=held", *plugins, **environ)
     wait_for_files(plaunch.folder / "stands")
+    until_seen(ctl, node)
     assert ctl.json("status")["run_id"] == "held"
     ctl.run("stop", "--reason", "it stands")
     assert node.exit_code() == 143

@@ -13,6 +13,8 @@ from plaunch.events import Event, EventSource
 from plaunch.plugin import PluginContext
 from plaunch_control.plugin import ControlExtension
 
+from helpers.waiting import wait_until
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -82,6 +84,7 @@ class PretendedLaunch:
     def __enter__(self):
         before = set(self._names())
         self.extension.start(self.control)
+        wait_until(lambda: len(set(self._names()) - before) == 1, "a socket")
         (name,) = set(self._names()) - before
         self.path = str(self.folder / name)
         return self
@@ -90,7 +93,8 @@ class PretendedLaunch:
         self.extension.stop(None)
 
     def _names(self):
-        return os.listdir(self.folder) if self.folder.exists() else []
+        names = os.listdir(self.folder) if self.folder.exists() else []
+        return [name for name in names if not name.startswith(".")]  # that one is not ready yet
 
     def connect(self) -> socket.socket:
         """A connection of somebody who writes bytes as they like."""
