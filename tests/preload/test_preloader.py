@@ -6,13 +6,13 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from plaunch_preload.preloader import Preloader, read_timeout
 
+from helpers.fork_servers import Fleet, fresh_output
 from helpers.processes import is_gone
 from helpers.programs import running_python
 from helpers.waiting import wait_for_files, wait_until
@@ -54,64 +54,6 @@ os.write(1, json.dumps(seen).encode() + b"\\n")
 def soon(condition):
     """Wait until it holds."""
     return wait_until(condition, "what the test waits for")
-
-
-class Fleet:
-    """Starts workers by a preloader, or afresh."""
-
-    def __init__(self, modules, command, timeout=30.0):
-        self.command = command
-        self.preloader = Preloader(modules, timeout)
-        self.preloader.begin(command, dict(os.environ))
-
-    def run(self, count=1, envs=None, **options):
-        """Start workers; the processes."""
-        self.preloader.wait()
-        envs = envs or {rank: {**os.environ, "RANK": str(rank)} for rank in range(count)}
-        self.preloader.prepare(envs)
-        streams = {"stdout": None, "stderr": None, **options}
-        return [
-            self.preloader.start(rank, self.command, env=env, **streams)
-            for rank, env in envs.items()
-        ]
-
-    def output(self, **options):
-        """What one worker writes to stdout."""
-        read, write = os.pipe()
-        with open(read, "rb") as reader:
-            try:
-                (worker,) = self.run(stdout=write, **options)
-            finally:
-                os.close(write)
-            assert worker is not None
-            text = reader.read().decode()
-        assert worker.wait(30) == 0
-        return text
-
-
-@pytest.fixture
-def fleet():
-    fleets = []
-
-    def fleet(modules, *command, python=sys.executable, **options):
-        fleets.append(Fleet(modules.split(","), [python, *map(str, command)], **options))
-        return fleets[-1]
-
-    yield fleet
-    for one in fleets:
-        one.preloader.close()
-
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def fresh_output(command, env, **options):
-    return subprocess.run(
-        command, env=env, stdout=subprocess.PIPE, check=True, start_new_session=True, **options
-    ).stdout.decode()
 
 
 @pytest.mark.parametrize(
@@ -198,9 +140,15 @@ def test_workers_share_no_random_state(fleet, folder):
         ("import secrets; T = secrets.token_hex()", "bad:1 takes random bytes for itself"),
         ("import secrets; N = secrets.randbelow(9)", "bad:1 takes random bytes for itself"),
         ("import random; X = random.SystemRandom().random()", "bad:1 takes random bytes"),
-        ("import random; X = random.random()", "drawn from Python's random"),
-        ("import random; R = random.Random(); R.random()", "drawn from Python's random"),
-        ("import numpy; X = numpy.random.rand()", "drawn from numpy"),
+        ("import random; X = random.random()", "bad:1 draws from Python's random"),
+        ("from random import getrandbits; X = getrandbits(8)", "bad:1 draws from Python's random"),
+        ("import random\nR = random.Random()\nR.choice('ab')", "bad:3 draws from Python's random"),
+        ("import numpy\nX = numpy.random.rand()", "bad:2 draws from numpy's global generator"),
+        (
+            "import numpy\nG = numpy.random.default_rng()\nG.random()",
+            "bad:2 creates a generator of numpy's that is used",
+        ),
+        ("import tempfile; T = tempfile.mkdtemp()", "bad:1 makes a temporary file or folder"),
         ("import time; time.sleep(60)", "did not import its modules within 1 s"),
         ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "was killed while it imported"),
     ],
@@ -214,6 +162,76 @@ def test_modules_that_spoil_it(fleet, folder, caplog, source, said):
     (record,) = caplog.records[:1]
     assert record.getMessage().startswith("--preload=bad: ")
     assert re.search(said, record.getMessage()), record.getMessage()
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import tempfile; F = tempfile.gettempdir()",
+        "import multiprocessing.process",
+        "import random; random.seed(5); X = random.random()",
+        "import numpy; numpy.random.seed(5); X = numpy.random.rand()",
+        "import fsspec.config",
+        "import rich.style",
+    ],
+)
+def test_modules_that_do_not_prevent_a_fork(fleet, folder, caplog, source):
+    (folder / "fine.py").write_text(source)
+    (folder / "train.py").write_text("import sys; print('fine' in sys.modules)")
+    assert fleet("fine", "train.py").output() == "True\n", caplog.text
+
+
+# What tqdm does, whose other variables do not matter.
+FILTERING = """
+import os
+def envwrap(prefix):
+    return dict(
+        (k, v) for k, v in os.environ.items() if k.startswith(prefix))
+X = envwrap(PREFIX)
+"""
+
+
+@pytest.mark.parametrize(
+    ("prefix", "differing", "said"),
+    [
+        ("TQDM_", "RANK", ""),
+        ("TQDM_", "TQDM_DISABLE", "TQDM_DISABLE differs between workers, and tqdm.utils:"),
+        ("RA", "RANK", "reads all variables"),
+    ],
+)
+def test_a_known_reader_of_variables_with_a_prefix(fleet, folder, caplog, prefix, differing, said):
+    (folder / "tqdm").mkdir()
+    (folder / "tqdm" / "__init__.py").touch()
+    (folder / "tqdm" / "utils.py").write_text(FILTERING.replace("PREFIX", repr(prefix)))
+    (folder / "train.py").touch()
+    one = fleet("tqdm.utils", "train.py")
+    envs = {rank: {**os.environ, differing: str(rank)} for rank in range(2)}
+    workers = one.run(envs=envs)
+    assert [worker is None for worker in workers] == [bool(said)] * 2
+    assert [worker.wait(30) for worker in workers if worker] == [0, 0][: 0 if said else 2]
+    assert said in caplog.text
+
+
+COPIES = """
+import random, os
+from os import urandom
+from random import getrandbits, random as draw, seed
+class Held:
+    draw = draw
+"""
+
+
+def test_functions_that_were_replaced_are_restored(fleet, folder):
+    (folder / "copies.py").write_text(COPIES)
+    (folder / "train.py").write_text(
+        "import copies, os, random\n"
+        "print(copies.urandom, copies.draw, copies.getrandbits, os.urandom, random.random)\n"
+        "print(random.Random.random, copies.seed.__func__, random.Random.seed is copies.seed)\n"
+    )
+    one = fleet("copies", "train.py")
+    fresh = fresh_output(one.command, dict(os.environ))
+    without_addresses = [re.sub(" at 0x[0-9a-f]+", "", text) for text in (one.output(), fresh)]
+    assert without_addresses[0] == without_addresses[1]
 
 
 @pytest.mark.parametrize(

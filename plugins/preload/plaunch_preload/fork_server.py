@@ -40,6 +40,7 @@ class Imports:
         seconds: how long each module took, by name; those after a failed one are missing.
         problems: why workers cannot be forked; empty if they can.
         variables: who has read a variable meanwhile (module and line), by the variable's name.
+        prefixes: who has read all variables with a prefix, by the prefix.
         readers_of_all: who has read all variables at once.
         output: what was written meanwhile.
     """
@@ -47,6 +48,7 @@ class Imports:
     seconds: Mapping[str, float]
     problems: Sequence[str]
     variables: Mapping[str, str]
+    prefixes: Mapping[str, str]
     readers_of_all: Sequence[str]
     output: str
 
@@ -81,6 +83,7 @@ class ForkServer:
         self._fds = [self._output, self._alive]
         config = {
             "alive": watched,
+            "is_function": command.kind == "-c",
             "is_probe": is_probe,
             "modules": list(modules),
             "path": command.path(),
@@ -125,6 +128,7 @@ class ForkServer:
             seconds=answer["seconds"],
             problems=answer["problems"],
             variables=answer["variables"],
+            prefixes=answer["prefixes"],
             readers_of_all=answer["readers_of_all"],
             output=self._read_output(),
         )

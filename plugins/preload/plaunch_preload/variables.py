@@ -80,6 +80,9 @@ def find_unlike(
         if values == {env.get(name)}:
             continue
         reader = imports.variables.get(name, "")
+        for prefix, prefix_reader in imports.prefixes.items():
+            if not reader and name.startswith(prefix):
+                reader = prefix_reader
         if not reader and name.startswith(_NATIVE):
             reader = "native code"
         if reader:

@@ -7,6 +7,8 @@ import os
 import sys
 from typing import Any
 
+from .known import HARMLESS_THREADS
+
 _HARMLESS = frozenset(("/dev/null", "/dev/random", "/dev/urandom", "/dev/zero"))
 # Modules of torch for devices, whose `is_initialized` says whether one is in use.
 _DEVICES = ("torch.cuda", "torch.xpu", "torch.mps", "torch.mtia", "torch_npu", "habana_frameworks")
@@ -81,7 +83,7 @@ def _find_threads() -> list[str]:
         with contextlib.suppress(OSError), open(f"/proc/self/task/{task}/comm") as file:
             name = file.read().strip()  # unless it has ended
             names.append(known.get(task, name))
-    return sorted(names)
+    return sorted(name for name in names if name not in HARMLESS_THREADS)
 
 
 def _has_children() -> bool:

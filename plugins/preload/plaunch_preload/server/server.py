@@ -21,8 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 from . import title, worker
 from .belongings import Belongings
+from .known import HarmlessLines
 from .messages import VARIABLE, receive, send
-from .reads import RandomReads, VariableReads
+from .process_reads import ProcessReads
+from .process_state import ProcessState
+from .random_reads import RandomReads
+from .reads import VariableReads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -105,7 +109,9 @@ class _Server:
         self._channel = channel
         self._config = config
         self._changes: dict[str, str | None] = {}  # of variables, by the modules
-        self._random = RandomReads()
+        self._umask: int | None = None  # that modules have set
+        self._harmless = HarmlessLines()
+        self._random = RandomReads(self._harmless)
         self._files: dict[str, tuple[str, int, int]] = {}
         self._between = 0  # processes that have forked a worker each, and have to be reaped
 
@@ -119,11 +125,14 @@ class _Server:
         seconds: dict[str, float] = {}
         problems: list[str] = []
         as_program = _as_program(self._config["path"], self._config["script"])
-        with as_program, variables, self._random:
+        reads = ProcessReads(self._harmless)
+        with as_program, ProcessState(self._path_length()) as state, variables, self._random, reads:
             for name in self._config["modules"]:
                 began = time.monotonic()
                 problem = self._import(name)
                 seconds[name] = time.monotonic() - began
+                self._random.note_import(name)
+                state.note_import(name)
                 if problem:
                     problems.append(problem)
                     break
@@ -131,7 +140,9 @@ class _Server:
             if before.get(name) != os.environ.get(name):
                 self._changes[name] = os.environ.get(name)
         problems += belongings.problems()
-        problems += self._random.problems()
+        problems += [*state.problems(), *reads.problems(), *self._random.problems()]
+        self._umask = state.read_umask()
+        self._harmless.clean_up()
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         gc.collect()
@@ -143,6 +154,7 @@ class _Server:
                 "seconds": seconds,
                 "problems": problems,
                 "variables": variables.names,
+                "prefixes": variables.prefixes,
                 "readers_of_all": sorted(variables.readers_of_all),
             },
         )
@@ -184,8 +196,9 @@ class _Server:
             message, fds = worker.introduce(own, between)
             os.close(self._config["alive"])
             try:
-                worker.become(message, fds, self._changes)
+                worker.become(message, fds, self._changes, self._umask)
                 self._random.seed_anew()
+                self._harmless.renew()
             except BaseException as error:  # noqa: BLE001 - the launcher is told
                 send(own, {"error": f"{type(error).__name__}: {error}"})
                 os._exit(1)
@@ -200,6 +213,14 @@ class _Server:
                     self._between -= 1
             except ChildProcessError:  # a module has SIGCHLD ignored, by which the system does it
                 self._between = 0
+
+    def _path_length(self) -> int | None:
+        """How many entries of `sys.path`, at its front, a worker sets again; None for all."""
+        if self._config["is_function"]:  # multiprocessing sets the path of the launcher
+            return None
+        if self._config["script"] and getattr(sys.flags, "safe_path", False):
+            return 0
+        return len(self._config["path"])
 
     def _find_changed(self) -> list[str]:
         """The modules whose files are others than they were when they were imported."""

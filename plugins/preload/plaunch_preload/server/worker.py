@@ -40,7 +40,10 @@ def introduce(channel: socket.socket, parent: int) -> tuple[dict[str, Any], list
 
 
 def become(
-    message: Mapping[str, Any], fds: Sequence[int], changes: Mapping[str, str | None]
+    message: Mapping[str, Any],
+    fds: Sequence[int],
+    changes: Mapping[str, str | None],
+    umask: int | None,
 ) -> None:
     """Become what the launcher wants.
 
@@ -52,12 +55,13 @@ def become(
         fds: the descriptors.
         changes: variables that modules have set while they were imported, None if they took one
             away.
+        umask: that modules have set, instead of that in the message.
 
     Raises:
         OSError: the system refuses.
     """
     _take_fds(dict(zip(message["targets"], fds, strict=True)))
-    os.umask(message["umask"])
+    os.umask(message["umask"] if umask is None else umask)
     os.chdir(message["folder"])
     variables: dict[str, str] = dict(message["variables"])
     for name, value in changes.items():

@@ -1,0 +1,57 @@
+"""Calls a function as soon as a certain module is imported."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class AfterImport:
+    """A finder that finds nothing itself, and calls functions when modules are imported.
+
+    Args:
+        functions: called with the module, by the module's name; at once if it is imported already.
+    """
+
+    def __init__(self, functions: dict[str, Callable[[Any], None]]) -> None:
+        self._functions = dict(functions)
+
+    def begin(self) -> None:
+        """Start to watch imports."""
+        for name in [name for name in self._functions if name in sys.modules]:
+            self._functions.pop(name)(sys.modules[name])
+        sys.meta_path.insert(0, self)
+
+    def end(self) -> None:
+        """Stop to watch imports."""
+        sys.meta_path.remove(self)
+
+    def find_spec(self, name: str, path: object, target: object = None) -> Any:
+        """Find one of the modules as the other finders do, and let its loader call the function."""
+        function = self._functions.pop(name, None)
+        if function is None:
+            return None
+        spec: Any = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader, function)
+        return spec
+
+
+class _Loader:
+    """Loads a module as its own loader does, which the module sees."""
+
+    def __init__(self, loader: Any, function: Callable[[Any], None]) -> None:
+        self._loader = loader
+        self._function = function
+
+    def create_module(self, spec: Any) -> Any:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: Any) -> None:
+        module.__spec__.loader = module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        self._function(module)

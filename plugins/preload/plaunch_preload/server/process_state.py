@@ -1,0 +1,117 @@
+"""What modules change about their process while they are imported, and a fork does not keep."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, Any
+
+from .callers import find_caller
+from .replacements import Replacements
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
+_PR_GET_PDEATHSIG = 2
+_FOLDER = "changes the working folder, in which Python would look for the program"
+_TIMER = "sets a timer, which a fork does not inherit"
+# Functions whose callers are noted, by what they may change.
+_CHANGING: dict[str, tuple[tuple[Any, str], ...]] = {
+    _FOLDER: ((os, "chdir"), (os, "fchdir")),
+    _TIMER: ((signal, "setitimer"), (signal, "alarm")),
+}
+
+
+class ProcessState:
+    """Compares the process with what it was before the imports.
+
+    Args:
+        path_length: how many entries of `sys.path`, at its front, are set again in a worker; None
+            for all of them.
+    """
+
+    def __init__(self, path_length: int | None) -> None:
+        self._path_length = path_length
+        self._replacements = Replacements()
+        self._callers: dict[str, str] = {}  # the last ones, by what they may have changed
+        self._before: dict[str, object] = {}
+        self._found: dict[str, str] = {}  # what has changed, and the module or line
+        self._umask = _read_status("Umask")
+
+    def __enter__(self) -> ProcessState:
+        self._before = self._read()
+        for what, functions in _CHANGING.items():
+            for owner, name in functions:
+                self._watch(what, owner, name)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._replacements.restore()
+
+    def note_import(self, name: str) -> None:
+        """Compare after the import of one of the modules to preload."""
+        for what, value in self._read().items():
+            if value != self._before[what]:
+                self._found.setdefault(what, self._callers.get(what, name))
+
+    def problems(self) -> list[str]:
+        """What has changed, and workers would not have like that, in words."""
+        return [f"{who} {what}" for what, who in self._found.items()]
+
+    def read_umask(self) -> int | None:
+        """The umask that a module has set, which workers keep; None if none has."""
+        umask = _read_status("Umask")
+        return None if umask == self._umask else int(umask, 8)
+
+    def _read(self) -> dict[str, object]:
+        streams = [_describe_stream(name) for name in ("stdin", "stdout", "stderr")]
+        return {
+            _FOLDER: os.readlink("/proc/self/cwd"),
+            _TIMER: [signal.getitimer(timer) != (0.0, 0.0) for timer in _TIMERS] + [_has_timers()],
+            "changes sys.argv, which is set again in a worker": list(sys.argv),
+            "changes what is set again in sys.path in a worker": sys.path[: self._path_length],
+            "changes sys.stdin, sys.stdout or sys.stderr, which are made anew in a worker": streams,
+            "locks memory, which a fork does not inherit": _read_status("VmLck"),
+            "sets the signal for the end of its parent, which a fork does not inherit": (
+                _read_parent_death_signal()
+            ),
+        }
+
+    def _watch(self, what: str, owner: Any, name: str) -> None:
+        change: Callable[..., Any] = getattr(owner, name)
+
+        def note(*args: Any, **options: Any) -> Any:
+            self._callers[what] = find_caller()
+            return change(*args, **options)
+
+        self._replacements.replace(owner, name, note)
+
+
+def _has_timers() -> bool:
+    """Whether there are timers of `timer_create`, if the kernel says so."""
+    try:
+        with open("/proc/self/timers") as file:
+            return bool(file.read())
+    except OSError:
+        return False
+
+
+def _read_status(name: str) -> str:
+    with open("/proc/self/status") as file:
+        lines = [line.split(":", 1)[1] for line in file if line.startswith(f"{name}:")]
+    return lines[0].strip() if lines else ""
+
+
+def _read_parent_death_signal() -> int:
+    number = ctypes.c_int(0)
+    ctypes.CDLL(None).prctl(_PR_GET_PDEATHSIG, ctypes.byref(number), 0, 0, 0)
+    return number.value
+
+
+def _describe_stream(name: str) -> tuple[object, ...]:
+    stream = getattr(sys, name)
+    settings = ("line_buffering", "write_through")
+    return (id(stream), *(getattr(stream, setting, None) for setting in settings))
