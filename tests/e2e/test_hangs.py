@@ -166,6 +166,34 @@ def test_what_is_no_hang(plaunch, what):
     assert "moved" not in done.stderr
 
 
+# On one line of the main module, for longer than the time-out.
+COMPUTING = """\
+import os, subprocess, sys, time
+n, rank, end = 0, os.environ["RANK"], time.monotonic() + 5
+if rank == "0":
+    while time.monotonic() < end: n = n * 3 % 1000003
+elif rank == "1":
+    while time.monotonic() < end: n += 1; time.sleep(0.01)
+else:
+    subprocess.run([sys.executable, "-c", f"import time\\nwhile time.monotonic() < {end}: pass"])
+"""
+
+
+@pytest.mark.slow
+def test_workers_that_compute_on_one_line_do_not_hang(plaunch):
+    script = plaunch.write("train.py", COMPUTING)
+    done = plaunch.run("--nproc-per-node=3", TIMEOUT, "--on-hang=stop", script)
+    assert done.returncode == 0, done.stderr
+    assert "moved" not in done.stderr
+
+
+def test_a_worker_that_polls_hangs(plaunch):
+    """It uses a whole processor, for system calls."""
+    script = plaunch.write("train.py", "import os\nwhile True: os.sched_yield()")
+    done = plaunch.run(TIMEOUT, "--on-hang=stop", script)
+    assert done.returncode == 116, done.stderr
+
+
 STEPS = """\
 import time
 from plaunch.worker import heartbeat

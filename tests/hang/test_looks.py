@@ -9,9 +9,10 @@ import sys
 
 import pytest
 from plaunch_hang.beats import Beat
-from plaunch_hang.locals import read_all_locals, read_locals
+from plaunch_hang.computing import ComputeWatch
 from plaunch_hang.looks import Looks
-from plaunch_hang.process import read_state, read_uses
+from plaunch_hang.process import read_processor_times, read_state, read_uses, uses_gpu
+from plaunch_hang.variables import read_all_variables, read_variables
 from plaunch_stacks import Frame, ProcessStacks, ThreadStack
 
 from helpers.programs import running_python
@@ -38,7 +39,11 @@ class Stacks:
 
 
 def make_looks(stacks, **options):
-    given = {"read_locals": lambda pids: {pid: f"locals of {pid}" for pid in pids}, **options}
+    given = {
+        "read_variables": lambda pids: {pid: f"variables of {pid}" for pid in pids},
+        "computing": ComputeWatch(read=lambda pids: {}),
+        **options,
+    }
     return Looks(stacks.main_stacks, stacks.take, **given)
 
 
@@ -53,8 +58,8 @@ def test_a_stack_is_the_place():
     sight = look(looks, {3: ME})[3]
     assert (sight.pid, sight.beats, sight.is_held, sight.timeout) == (ME, 0, False, 60.0)
     assert sight.place[0] == PYTHON[0].frames
-    assert sight.locals is None
-    assert look(looks, {3: ME}, deep=[3])[3].locals == f"locals of {ME}"
+    assert sight.variables is None
+    assert look(looks, {3: ME}, deep=[3])[3].variables == f"variables of {ME}"
     assert not stacks.takes
 
 
@@ -62,17 +67,35 @@ def test_variables_that_cannot_be_read_may_change():
     """A look without them tells nothing, unless they can never be read."""
     stacks = Stacks(**{f"p{ME}": ProcessStacks(ME, threads=PYTHON)})
     values = [{}] * 3 + [{ME: "a"}] + [{}] * 7
-    looks = make_looks(stacks, read_locals=lambda pids: values.pop(0))
+    looks = make_looks(stacks, read_variables=lambda pids: values.pop(0))
     sights = [look(looks, {3: ME}, deep=[3])[3] for _ in range(11)]
-    assert [sight.locals for sight in sights] == [None] * 3 + ["a"] + [None] * 7
+    assert [sight.variables for sight in sights] == [None] * 3 + ["a"] + [None] * 7
     known = [sight.place is not None for sight in sights]
     assert known == [False] * 3 + [True] + [False] * 5 + [True] * 2
+
+
+def test_a_suspect_may_compute():
+    below = ProcessStacks(70, threads=PYTHON)
+    shell = ProcessStacks(ME, reason="it is not Python", children=(below,))
+    stacks = Stacks(**{f"p{ME}": shell, "p70": below})
+    spans = []
+
+    class Computing:
+        def look(self, given):
+            spans.append(dict(given))
+            return set(given)
+
+    looks = make_looks(stacks, computing=Computing())
+    look(looks, {0: ME})
+    assert not look(looks, {0: ME})[0].computes
+    assert look(looks, {0: ME}, deep=[0])[0].computes
+    assert spans == [{}, {}, {70: 15.0}]
 
 
 def test_nobody_looks_at_the_stack_of_one_that_beats():
     stacks = Stacks(**{f"p{ME}": ProcessStacks(ME, threads=PYTHON)})
     sight = look(make_looks(stacks), {0: ME}, beats={0: Beat(number=4)}, deep=[0])[0]
-    assert (sight.beats, sight.place, sight.locals) == (4, None, None)
+    assert (sight.beats, sight.place, sight.variables) == (4, None, None)
     assert stacks.mains == [{}]
 
 
@@ -82,7 +105,7 @@ def test_a_shell_stands_for_the_python_that_it_has_started():
     stacks = Stacks(**{f"p{ME}": shell, "p70": below})
     looks = make_looks(stacks)
     assert look(looks, {0: ME})[0].place is None  # from the next look on
-    assert look(looks, {0: ME}, deep=[0])[0].locals == "locals of 70"
+    assert look(looks, {0: ME}, deep=[0])[0].variables == "variables of 70"
     assert stacks.mains == [{0: ME}, {0: 70}]
     assert not looks.reasons
     stacks.seen[70] = ProcessStacks(70, reason="it has ended")
@@ -177,6 +200,33 @@ def test_what_it_has_started_counts_for_its_use():
     assert read_uses([process.pid]) == {}
 
 
+def test_processor_time_of_the_main_thread_and_of_children(tmp_path):
+    def write(path, ticks, ppid=1):
+        path.mkdir(parents=True, exist_ok=True)
+        fields = ["R", str(ppid), *["0"] * 9, *map(str, ticks), *["0"] * 20]
+        (path / "stat").write_text(f"1 (a (b) c) {' '.join(fields)}\n")
+
+    write(tmp_path / "7" / "task" / "7", (300, 20, 0, 0))
+    write(tmp_path / "7", (900, 90, 1000, 100))  # with its other threads; children that ended
+    write(tmp_path / "8", (40, 4, 500, 50), ppid=7)
+    write(tmp_path / "9", (2, 1, 0, 0), ppid=8)
+    (times,) = read_processor_times([7, 99], str(tmp_path)).values()
+    tick = 1 / os.sysconf("SC_CLK_TCK")
+    assert times == pytest.approx((300 * tick, 20 * tick, 0.0, 1697 * tick))
+    (tmp_path / "7" / "task" / "7" / "schedstat").write_text("3200000000 1500000000 12\n")
+    assert read_processor_times([7], str(tmp_path))[7].waited == 1.5
+
+
+def test_who_uses_a_gpu(tmp_path):
+    folder = tmp_path / "7" / "fd"
+    folder.mkdir(parents=True)
+    (folder / "0").symlink_to("/dev/null")
+    assert not uses_gpu(7, str(tmp_path))
+    (folder / "9").symlink_to("/dev/nvidia0")
+    assert uses_gpu(7, str(tmp_path))
+    assert not uses_gpu(8, str(tmp_path))
+
+
 @pytest.mark.usefixtures("readable_stacks")
 def test_variables_of_a_loop_change_and_those_of_a_hang_do_not():
     def changes(text):
@@ -185,7 +235,7 @@ def test_variables_of_a_loop_change_and_those_of_a_hang_do_not():
             seen = set()
 
             def look():
-                seen.add(read_locals(process.pid))
+                seen.add(read_variables(process.pid))
                 return len(seen - {None}) > 1
 
             if "while" in text:
@@ -195,6 +245,7 @@ def test_variables_of_a_loop_change_and_those_of_a_hang_do_not():
             return any(look() for _ in range(3))
 
     assert changes("import time\ndef f():\n n = 0\n while True: n += 1; time.sleep(0.01)\nf()")
+    assert changes("import time\nn = 0\nwhile True: n += 1; time.sleep(0.01)")
     assert not changes("import time\ndef f():\n n = 0; time.sleep(1000)\nf()")
 
 
@@ -203,8 +254,8 @@ def test_variables_of_what_is_no_python_are_unknown():
     with running_python("-c", "print(flush=True); input()") as python:
         python.stdout.readline()
         with subprocess.Popen(["sleep", "1000"]) as process:
-            wait_until(lambda: read_locals(python.pid), "its variables")
-            assert [*read_all_locals([process.pid, python.pid])] == [python.pid]
-            assert read_locals(process.pid) is None
+            wait_until(lambda: read_variables(python.pid), "its variables")
+            assert [*read_all_variables([process.pid, python.pid])] == [python.pid]
+            assert read_variables(process.pid) is None
             process.kill()
-    assert read_locals(process.pid) is None
+    assert read_variables(process.pid) is None

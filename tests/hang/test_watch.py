@@ -169,7 +169,7 @@ def test_a_loop_that_is_always_on_one_line_is_no_hang():
         deep += bool(suspects)
         for rank in (0, 1):
             node.sights[rank] = node.sights[rank]._replace(
-                locals=number if rank in suspects else None
+                variables=number if rank in suspects else None
             )
         found.append(node.look())
     assert set(found) == {Finding()}
@@ -178,7 +178,23 @@ def test_a_loop_that_is_always_on_one_line_is_no_hang():
 
 def test_the_same_variables_are_a_hang():
     node = Node(1)
-    node.sights[0] = node.sights[0]._replace(locals="same")
+    node.sights[0] = node.sights[0]._replace(variables="same")
+    assert node.until() == (20, Finding(still=TIMEOUT))
+
+
+def test_computing_on_one_line_is_no_hang():
+    node = Node(2)
+    for _ in range(10):
+        node.look()
+    assert node.look(r0={"computes": True}) == Finding()
+    assert node.watch.suspects() == {1}
+    node.look(r0={"computes": False})
+    assert node.until() == (19, Finding(still=TIMEOUT))
+
+
+def test_computing_does_not_replace_heartbeats():
+    node = Node(1)
+    node.look(r0={"beats": 1, "computes": True})
     assert node.until() == (20, Finding(still=TIMEOUT))
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from plaunch.agent import WorkerState
+from plaunch.numbers import name_ranks
 from plaunch_stacks import format_groups
 
 from plaunch_hang.job import JobWatch, Kind
 from plaunch_hang.options import ACTIONS
 from plaunch_hang.records import NodeState, Told
-from plaunch_hang.telling import describe_time, name_nodes, name_ranks
+from plaunch_hang.telling import describe_time
 from plaunch_hang.watch import ALONE, LOOKS
 
 if TYPE_CHECKING:
@@ -219,10 +220,8 @@ class Conclusions:
     def _say_silent(self, control: Control, nodes: Sequence[int]) -> None:
         if nodes:
             verb = "does not tell whether its" if len(nodes) == 1 else "do not tell whether their"
-            self._say_blind(
-                control,
-                f"{name_nodes(nodes)} {verb} workers move; give --hang-timeout to all nodes",
-            )
+            who = name_ranks(nodes, "node")
+            self._say_blind(control, f"{who} {verb} workers move; give --hang-timeout to all nodes")
 
     def _say_blind(self, control: Control, reason: str) -> None:
         without = "" if self._action == _WARN else f", and --on-hang={self._action} has no effect"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import signal
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -116,12 +115,7 @@ class HangExtension:
         thread = threading.Thread(
             target=self._run, args=(self._over,), name="plaunch-hang", daemon=True
         )
-        # Signals are for the main thread; a thread inherits the mask of the one that starts it.
-        previous = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        try:
-            start_thread(thread)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, previous)
+        start_thread(thread, blocks_signals=True)
         self._thread = thread
 
     # --- the rounds -------------------------------------------------------------------------------

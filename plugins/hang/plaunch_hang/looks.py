@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from plaunch_stacks import main_stacks, take
 
-from plaunch_hang.locals import read_all_locals
+from plaunch_hang.computing import ComputeWatch
 from plaunch_hang.process import read_state, read_uses
+from plaunch_hang.variables import read_all_variables
 from plaunch_hang.watch import Sight
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 _TRIES = 5  # looks in vain, after which a stack is looked for more rarely
 _RARELY = 20  # looks
+_SPANS = 4  # in a time-out: of at least so long a span, processor time counts
 
 
 class ReadStacks(Protocol):
@@ -34,18 +36,21 @@ class Looks:
     Args:
         main_stacks: the main threads of processes.
         take: all of processes, and of those that they have started.
-        read_locals: the variables of processes in short, as far as they can be read.
+        read_variables: the variables of processes in short, as far as they can be read.
+        computing: finds which processes compute.
     """
 
     def __init__(
         self,
         main_stacks: ReadStacks = main_stacks,
         take: ReadStacks = take,
-        read_locals: Callable[[Collection[int]], Mapping[int, Hashable]] = read_all_locals,
+        read_variables: Callable[[Collection[int]], Mapping[int, Hashable]] = read_all_variables,
+        computing: ComputeWatch | None = None,
     ) -> None:
         self._main_stacks = main_stacks
         self._take = take
-        self._read_locals = read_locals
+        self._read_variables = read_variables
+        self._computing = computing or ComputeWatch()
         self._targets: dict[int, int] = {}  # the process with the stack, by that of the worker
         self._failed: dict[int, int] = {}  # looks in vain, by process
         self._unread: dict[int, int] = {}  # the same for variables, in a row
@@ -64,7 +69,7 @@ class Looks:
             pids: the processes.
             beats: their heartbeats.
             timeouts: seconds within which each should move.
-            deep: the ranks whose variables are read as well.
+            deep: the ranks whose variables and processor time are read as well.
         """
         self._forget(pids)
         places = self._places({r: p for r, p in pids.items() if not beats[r].number})
@@ -73,7 +78,9 @@ class Looks:
             for r in deep
             if r in places and places[r] is not None and pids[r] in self._targets
         }
-        values = self._read_locals(targets.values()) if targets else {}
+        values = self._read_variables(targets.values()) if targets else {}
+        spans = {targets[rank]: timeouts[rank] / _SPANS for rank in targets}
+        computing = self._computing.look(spans)
         sights = {}
         for rank, pid in pids.items():
             state = read_state(pid)
@@ -93,6 +100,7 @@ class Looks:
                 beats[rank].number,
                 state is not None and state.is_held,
                 timeouts[rank],
+                targets.get(rank) in computing,
             )
         return sights
 

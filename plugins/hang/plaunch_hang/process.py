@@ -9,12 +9,31 @@ from typing import TYPE_CHECKING, NamedTuple
 from plaunch.process import read_table
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable, Mapping
+    from collections.abc import Collection, Hashable, Mapping, Sequence
 
 PROC = "/proc"
 _MOST = 1 << 13  # bytes of a file
 _PARTS = 10  # of a second that a processor is used for: what is less is no movement
 _TICKS = os.sysconf("SC_CLK_TCK")
+
+
+_GPUS = ("/dev/nvidia", "/dev/kfd")  # what a process has open that uses one
+
+
+class ProcessorTime(NamedTuple):
+    """Seconds of processors that a process has used, and its children.
+
+    Args:
+        user: of the main thread outside of system calls.
+        system: of the main thread in system calls.
+        waited: for which the main thread could have run, but other threads had the processor.
+        children: of all processes below it, also of those that have ended.
+    """
+
+    user: float = 0.0
+    system: float = 0.0
+    waited: float = 0.0
+    children: float = 0.0
 
 
 class ProcessState(NamedTuple):
@@ -47,11 +66,64 @@ def read_uses(pids: Collection[int], proc: str = PROC) -> dict[int, Hashable]:
     That changes when one of them calls something else in the system, or has used a tenth of a
     second of a processor. Those that are gone are left out.
     """
+    below = _read_children(proc)
+    uses = {pid: _read_use(_tree(pid, below), proc) for pid in pids}
+    return {pid: use for pid, use in uses.items() if use is not None}
+
+
+def read_processor_times(pids: Collection[int], proc: str = PROC) -> dict[int, ProcessorTime]:
+    """The processor time of each process; those that are gone are left out."""
+    below = _read_children(proc)
+    times = {pid: _read_processor_time(_tree(pid, below), proc) for pid in pids}
+    return {pid: time for pid, time in times.items() if time is not None}
+
+
+def uses_gpu(pid: int, proc: str = PROC) -> bool:
+    """Whether a process has a GPU open; False if that may not be read."""
+    folder = f"{proc}/{pid}/fd"
+    try:
+        return any(_read_link(f"{folder}/{fd}").startswith(_GPUS) for fd in os.listdir(folder))
+    except OSError:
+        return False
+
+
+def _read_children(proc: str) -> dict[int, list[int]]:
     below: dict[int, list[int]] = {}
     for process in read_table(proc).values():
         below.setdefault(process.ppid, []).append(process.pid)
-    uses = {pid: _read_use(_tree(pid, below), proc) for pid in pids}
-    return {pid: use for pid, use in uses.items() if use is not None}
+    return below
+
+
+def _read_processor_time(pids: Sequence[int], proc: str) -> ProcessorTime | None:
+    main, *children = pids
+    thread = f"{proc}/{main}/task/{main}"
+    own = _read_ticks(f"{thread}/stat")
+    if own is None:
+        return None
+    # Not every kernel has it. A thread on a busy machine, or of a container with a limit, waits.
+    waited = _read(f"{thread}/schedstat").split()[1:2]
+    found = [_read_ticks(f"{proc}/{pid}/stat") for pid in children]
+    ended = (_read_ticks(f"{proc}/{main}/stat") or own)[2:]
+    ticks = sum(ended) + sum(sum(each) for each in found if each is not None)
+    return ProcessorTime(
+        own[0] / _TICKS, own[1] / _TICKS, int(waited[0]) / 1e9 if waited else 0.0, ticks / _TICKS
+    )
+
+
+def _read_ticks(path: str) -> tuple[int, int, int, int] | None:
+    """User and system time, and both of children that have ended."""
+    fields = _read(path).rpartition(b")")[2].split()
+    if len(fields) < 15:
+        return None
+    user, system, children_user, children_system = map(int, fields[11:15])
+    return user, system, children_user, children_system
+
+
+def _read_link(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
 
 
 def _tree(pid: int, below: Mapping[int, list[int]]) -> list[int]:

@@ -6,7 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from plaunch.agent import Progress
-from plaunch.numbers import format_ranks
+from plaunch.numbers import name_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,8 +57,7 @@ def format_steps(progress: Mapping[int, Progress]) -> str:
         of = "" if one.total is None else f" of {one.total}"
         ranks.setdefault((one.step, of), []).append(rank)
     places = [
-        f"{step}{of} (rank{'' if len(of_place) == 1 else 's'} {format_ranks(of_place)})"
-        for (step, of), of_place in sorted(ranks.items())
+        f"{step}{of} ({name_ranks(of_place)})" for (step, of), of_place in sorted(ranks.items())
     ]
     if len(places) > _MOST:
         places = [*places[: _MOST - 1], "...", places[-1]]

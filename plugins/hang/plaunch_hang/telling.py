@@ -92,19 +92,3 @@ class Scenes:
 def describe_time(seconds: float) -> str:
     """A time that has passed, without parts of seconds beyond the first minute."""
     return format_duration(round(seconds) if seconds >= 10 else round(seconds, 1))
-
-
-def name_ranks(ranks: Sequence[int]) -> str:
-    """`rank 3`, or `ranks 1-3,7`."""
-    return _name("rank", ranks)
-
-
-def name_nodes(nodes: Sequence[int]) -> str:
-    """`node 3`, or `nodes 1-3,7`."""
-    return _name("node", nodes)
-
-
-def _name(what: str, numbers: Sequence[int]) -> str:
-    from plaunch.numbers import format_ranks  # noqa: PLC0415 - hangs only
-
-    return f"{what}{'' if len(numbers) == 1 else 's'} {format_ranks(numbers)}"

@@ -25,18 +25,20 @@ class Sight(NamedTuple):
     Args:
         pid: its process, which is another one after a restart.
         place: where its main thread is, and what it wrote; None if that could not be seen.
-        locals: the local variables there, in short; None if nobody looked.
+        variables: those of its functions and its main module, in short; None if they were not read.
         beats: how many heartbeats there were; 0 if it has none.
         is_held: whether it cannot move: it is suspended, or a debugger has it.
         timeout: seconds within which it should move.
+        computes: whether it computes on one line, or processes that it started do.
     """
 
     pid: int
     place: Hashable = None
-    locals: Hashable = None
+    variables: Hashable = None
     beats: int = 0
     is_held: bool = False
     timeout: float = math.inf
+    computes: bool = False
 
 
 class Finding(NamedTuple):
@@ -171,10 +173,14 @@ def has_moved(before: Sight, now: Sight) -> bool:
     """Whether a worker has moved between two looks, as far as that was seen."""
     if before.beats or now.beats:
         return before.beats != now.beats
+    if now.computes:
+        return True
     if before.place is None or now.place is None:
         return False
-    has_locals = before.locals is not None and now.locals is not None
-    return before.place != now.place or (has_locals and before.locals != now.locals)
+    if before.place != now.place:
+        return True
+    has_variables = before.variables is not None and now.variables is not None
+    return has_variables and before.variables != now.variables
 
 
 def is_known(before: Sight, now: Sight) -> bool:
@@ -185,7 +191,7 @@ def is_known(before: Sight, now: Sight) -> bool:
 def merged(before: Sight, now: Sight) -> Sight:
     """What the next look is compared with: what was not seen now may have been seen before."""
     if now.place is None:
-        return now._replace(place=before.place, locals=before.locals)
-    if now.locals is None and now.place == before.place:
-        return now._replace(locals=before.locals)
+        return now._replace(place=before.place, variables=before.variables)
+    if now.variables is None and now.place == before.place:
+        return now._replace(variables=before.variables)
     return now

@@ -1,4 +1,7 @@
-"""The local variables of a process in short: they change in a loop that is always on one line."""
+"""The variables of a process in short: they change in a loop that stays on one line.
+
+Those of functions come from py-spy, those of the main module from `main_globals`.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,8 @@ from plaunch.errors import ThreadStartError
 from plaunch.threads import BoundedCall
 from plaunch_stacks import find_py_spy
 
+from plaunch_hang.main_globals import read_main_globals
+
 if TYPE_CHECKING:
     from collections.abc import Collection
 
@@ -23,10 +28,10 @@ _LOOKS = 10.0  # seconds for all of them
 _AT_A_TIME = 4  # if there are as many processors
 
 
-def read_all_locals(pids: Collection[int]) -> dict[int, bytes]:
-    """What `read_locals` tells of these processes, without those of which it tells nothing in time.
+def read_all_variables(pids: Collection[int]) -> dict[int, bytes]:
+    """Read the variables of these processes side by side.
 
-    They are read side by side.
+    Processes that `read_variables` cannot read, or not in time, are left out.
     """
     waiting, found = deque(pids), {}
     until = time.monotonic() + _LOOKS
@@ -35,23 +40,23 @@ def read_all_locals(pids: Collection[int]) -> dict[int, bytes]:
         while waiting and time.monotonic() < until:
             with contextlib.suppress(IndexError):  # another one was faster
                 pid = waiting.popleft()
-                found[pid] = read_locals(pid)
+                found[pid] = read_variables(pid)
 
     calls = []
     with contextlib.suppress(ThreadStartError):
         for number in range(min(_AT_A_TIME, os.cpu_count() or 1, len(waiting))):
-            calls.append(BoundedCall(f"locals-{number}", read))
+            calls.append(BoundedCall(f"variables-{number}", read))
     for call in calls:
         call.wait(until - time.monotonic())
     return {pid: value for pid, value in dict(found).items() if value is not None}
 
 
-def read_locals(pid: int) -> bytes | None:
-    """What the local variables of its main thread are, as a number without their values.
+def read_variables(pid: int) -> bytes | None:
+    """The local variables of the main thread and the globals of the main module, as a hash.
 
-    While a thread stands still, so does this; numbers that count and objects that are made anew
-    change it. It has the variables of functions, and not those of modules. None if they cannot be
-    read. The process is not stopped.
+    The hash stays the same while the thread waits. Numbers that count and objects that are made
+    anew change it. None if the local variables cannot be read; globals that cannot be read are left
+    out. The process is not stopped.
     """
     try:
         done = subprocess.run(
@@ -67,4 +72,5 @@ def read_locals(pid: int) -> bytes | None:
         text = json.dumps([frame["locals"] for frame in main["frames"]])
     except (OSError, subprocess.SubprocessError, ValueError, TypeError, KeyError):
         return None
-    return hashlib.blake2b(text.encode(), digest_size=16).digest()
+    main_globals = read_main_globals(pid) or b""
+    return hashlib.blake2b(text.encode() + main_globals, digest_size=16).digest()

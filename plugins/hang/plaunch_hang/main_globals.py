@@ -1,0 +1,202 @@
+"""The globals of the main module of a Python process, read from its memory.
+
+py-spy shows the local variables of functions only. A loop at module level changes globals.
+
+The process must run the same build of Python as the launcher: the same file, mapped at another
+address. The launcher finds in its own memory where that build keeps `sys.modules`, reads its own
+main module the same way as a check, and then follows the same pointers in the other process.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import sys
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_WORD = struct.calcsize("P")
+_HEADER = object.__basicsize__  # bytes: the number of references and the type
+_TEXT = sys.getsizeof("") - 1  # bytes in front of the characters of an ASCII string
+_RUNTIME = 1 << 13  # bytes of _PyRuntime in which the main interpreter is searched for
+_INTERPRETER = 1 << 19  # bytes of an interpreter in which sys.modules is searched for
+_MOST_MODULES = 1000  # in front of the main module, which is one of the first
+_MOST_GLOBALS = 10_000
+_MAIN = b"__main__"
+
+# The bytes of these objects are their value, or have the size of it. Others count by identity, as
+# py-spy shows them: background threads may use a lock or an event while the main thread hangs.
+_VALUES: dict[type, int] = {
+    int: int.__basicsize__ + int.__itemsize__,
+    float: float.__basicsize__,
+    list: list.__basicsize__,
+    dict: dict.__basicsize__,
+}
+
+
+class _Memory:
+    """The memory of a process.
+
+    Raises:
+        OSError: it may not be read.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._fd = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+
+    def __enter__(self) -> _Memory:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
+
+    def read(self, address: int, size: int) -> bytes:
+        """All of these bytes; raises OSError, OverflowError or ValueError."""
+        data = os.pread(self._fd, size, address)
+        if len(data) != size:
+            raise ValueError(address)
+        return data
+
+    def words(self, address: int, count: int) -> tuple[int, ...]:
+        """Pointers, or numbers of the same size."""
+        return struct.unpack(f"{count}P", self.read(address, count * _WORD))
+
+    def find(self, address: int, size: int, word: int) -> int:
+        """Bytes from an address to the first word with that value; raises ValueError."""
+        data = os.pread(self._fd, size, address)
+        return struct.unpack(f"{len(data) // _WORD}P", data).index(word) * _WORD
+
+
+class _Build(NamedTuple):
+    """Where this build of Python keeps what is read.
+
+    Args:
+        file: device and inode of the file that has the interpreter.
+        base: address of that file in this process.
+        runtime: address of `_PyRuntime` in this process.
+        interpreter: bytes from there to the pointer to the main interpreter.
+        modules: bytes from the interpreter to the pointer to `sys.modules`.
+    """
+
+    file: tuple[str, str]
+    base: int
+    runtime: int
+    interpreter: int
+    modules: int
+
+
+def read_main_globals(pid: int) -> bytes | None:
+    """The globals of the main module of a process, as bytes that change if one of them changes.
+
+    None if the process runs another build of Python, or may not be read. It is not stopped.
+    """
+    try:
+        build = _find_build()
+        base = _find_base(pid, build.file)
+        with _Memory(pid) as memory:
+            shift = base - build.base
+            return _dump(memory, _find_main_dict(memory, build, shift), shift)
+    except (ImportError, OSError, OverflowError, ValueError, AttributeError, struct.error):
+        return None
+
+
+def _find_build() -> _Build:
+    """Where things are in this process.
+
+    Raises:
+        ValueError: this build keeps them elsewhere.
+    """
+    import ctypes  # noqa: PLC0415 - for suspects only
+
+    api = ctypes.pythonapi
+    api.PyInterpreterState_Main.restype = ctypes.c_void_p
+    runtime = ctypes.addressof(ctypes.c_char.in_dll(api, "_PyRuntime"))
+    interpreter = api.PyInterpreterState_Main()
+    file, base = _find_file(runtime)
+    with _Memory(os.getpid()) as memory:
+        build = _Build(
+            file,
+            base,
+            runtime,
+            memory.find(runtime, _RUNTIME, interpreter),
+            memory.find(interpreter, _INTERPRETER, id(sys.modules)),
+        )
+        found = _find_main_dict(memory, build, 0)
+        if found != id(vars(sys.modules["__main__"])):
+            raise ValueError(found)
+        values = {value for _, value in _entries(memory, found, _MOST_GLOBALS)}
+        if id(sys.modules["__main__"].__name__) not in values:
+            raise ValueError(found)
+    return build
+
+
+def _find_main_dict(memory: _Memory, build: _Build, shift: int) -> int:
+    """The address of the dict of the main module."""
+    (interpreter,) = memory.words(build.runtime + shift + build.interpreter, 1)
+    (modules,) = memory.words(interpreter + build.modules, 1)
+    for key, value in _entries(memory, modules, _MOST_MODULES):
+        (length,) = memory.words(key + _HEADER, 1)
+        if length == len(_MAIN) and memory.read(key + _TEXT, length) == _MAIN:
+            (found,) = memory.words(value + _HEADER, 1)
+            return found
+    raise ValueError(modules)
+
+
+def _entries(memory: _Memory, address: int, most: int) -> Iterator[tuple[int, int]]:
+    """Addresses of the first keys and values of a dict."""
+    _used, _version, keys = memory.words(address + _HEADER, 3)
+    if sys.version_info >= (3, 11):
+        log_index, kind = memory.read(keys + _WORD + 1, 2)
+        start, width = keys + 4 * _WORD + (1 << log_index), 2 if kind else 3
+        (count,) = memory.words(keys + 3 * _WORD, 1)
+    else:
+        size, _lookup, _usable, count = memory.words(keys + _WORD, 4)
+        index = next((n for n in (1, 2, 4) if size < 1 << (8 * n)), 8)
+        start, width = keys + 5 * _WORD + size * index, 3
+    words = iter(memory.words(start, min(count, most) * width))
+    while entry := tuple(islice(words, width)):
+        if entry[-1]:  # not deleted
+            yield entry[-2], entry[-1]
+
+
+def _dump(memory: _Memory, address: int, shift: int) -> bytes:
+    sizes = {id(kind) + shift: size for kind, size in _VALUES.items()}
+    parts = []
+    for _, value in _entries(memory, address, _MOST_GLOBALS):
+        (kind,) = memory.words(value + _HEADER - _WORD, 1)
+        parts.append(value.to_bytes(_WORD, "little"))
+        if kind in sizes:
+            # Without the number of references, which other threads change.
+            parts.append(memory.read(value + _HEADER, sizes[kind] - _HEADER))
+    return b"".join(parts)
+
+
+def _find_file(address: int) -> tuple[tuple[str, str], int]:
+    """Device and inode of the file that has an address of this process, and the file's base."""
+    file = None
+    for start, end, _, mapped in _maps(os.getpid()):
+        file = mapped or file  # what a file leaves empty is mapped right behind it, without a file
+        if start <= address < end and file:
+            return file, _find_base(os.getpid(), file)
+    raise ValueError(address)
+
+
+def _find_base(pid: int, file: tuple[str, str]) -> int:
+    """The address at which the beginning of a file is mapped in a process; raises ValueError."""
+    for start, _, offset, mapped in _maps(pid):
+        if mapped == file and offset == 0:
+            return start
+    raise ValueError(file)
+
+
+def _maps(pid: int) -> Iterator[tuple[int, int, int, tuple[str, str] | None]]:
+    """Start, end, offset and file of each mapping of a process, in the order of addresses."""
+    with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            addresses, _, offset, device, inode = line.split(None, 5)[:5]
+            start, _, end = addresses.partition("-")
+            file = None if inode == "0" else (device, inode)
+            yield int(start, 16), int(end, 16), int(offset, 16), file

@@ -1,0 +1,68 @@
+"""Whether workers compute, from made-up processor times."""
+
+from __future__ import annotations
+
+import pytest
+from plaunch_hang.computing import ComputeWatch
+from plaunch_hang.process import ProcessorTime
+
+SPAN = 5.0  # seconds
+
+
+class Machine:
+    """Two processes, 7 and 8, of which 7 uses what a test says, per second."""
+
+    def __init__(self, *, uses_gpu=False):
+        self.now, self.times = 100.0, {7: ProcessorTime(), 8: ProcessorTime()}
+        self.watch = ComputeWatch(self.read, lambda pid: uses_gpu, lambda: self.now)
+        self.look(0.0)
+
+    def read(self, pids):
+        return {pid: self.times[pid] for pid in pids}
+
+    def look(self, seconds=SPAN, **uses):
+        self.now += seconds
+        before = self.times[7]
+        used = ProcessorTime(**{name: share * seconds for name, share in uses.items()})
+        self.times[7] = ProcessorTime(*map(sum, zip(before, used, strict=True)))
+        return self.watch.look(dict.fromkeys(self.times, SPAN))
+
+
+@pytest.mark.parametrize(
+    ("uses", "computes"),
+    [
+        ({"user": 1.0}, True),
+        ({"user": 0.95, "system": 0.05}, True),
+        ({"user": 0.1}, True),  # other threads of Python have the lock
+        ({"user": 0.04, "waited": 0.9}, True),  # a busy machine, or a limit of a container
+        ({}, False),
+        ({"user": 0.03}, False),  # sleeps for a millisecond at a time
+        ({"user": 0.06, "system": 0.05}, False),  # sleeps for less
+        ({"user": 0.75, "system": 0.23}, False),  # epoll_wait without a time-out
+        ({"user": 0.38, "system": 0.58}, False),  # sched_yield
+        ({"children": 1.0}, True),
+        ({"children": 0.02}, False),
+    ],
+)
+def test_what_computes(uses, computes):
+    assert Machine().look(**uses) == ({7} if computes else set())
+
+
+def test_a_loop_that_waits_for_a_gpu_does_not_compute():
+    machine = Machine(uses_gpu=True)
+    assert machine.look(user=1.0) == set()
+    assert machine.look(children=1.0) == {7}
+
+
+def test_a_short_time_is_no_proof():
+    machine = Machine()
+    assert machine.look(SPAN / 2, user=1.0) == set()
+    assert machine.look(SPAN / 2, user=1.0) == {7}
+    assert machine.look(SPAN / 2, user=1.0) == set()  # the next span
+
+
+def test_the_span_of_one_that_was_not_looked_at_begins_anew():
+    machine = Machine()
+    machine.watch.look({8: SPAN})
+    assert machine.look(user=1.0) == set()
+    assert machine.look(user=1.0) == {7}
