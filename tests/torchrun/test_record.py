@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import contextlib
 import faulthandler
+import functools
 import json
 import os
 import stat
@@ -9,6 +11,7 @@ import time
 
 import pytest
 from plaunch.process import ChildFailedError, ProcessFailure
+from plaunch_torchrun import error_handler
 from plaunch_torchrun.error_files import MAX_TEXT_CHARS, write_error_file
 from plaunch_torchrun.error_handler import (
     ErrorHandler,
@@ -125,6 +128,72 @@ def test_a_handler_of_the_users_own_is_used(error_file):
         record(lambda: (_ for _ in ()).throw(ValueError("bad")), collector)()
     assert collector.calls == ["initialize", "ValueError('bad')"]
     assert not error_file.exists()
+
+
+class Chronicle(ErrorHandler):
+    """Keeps the names of the calls, with what the handler knew then."""
+
+    def __init__(self):
+        self.calls = []
+
+    def initialize(self):
+        self.calls.append(("initialize", self._fn_name))
+
+    def record_exception(self, e):
+        self.calls.append(("record_exception", self._fn_name))
+
+    def record_success(self):
+        self.calls.append(("record_success", self._fn_name))
+
+
+def train():
+    return 5
+
+
+def fail():
+    raise ValueError("bad")
+
+
+def leave():
+    sys.exit(0)
+
+
+@pytest.mark.parametrize(
+    ("function", "calls"),
+    [
+        (train, [("initialize", "train"), ("record_success", "train")]),
+        (fail, [("initialize", "fail"), ("record_exception", "fail")]),
+        (leave, [("initialize", "leave")]),  # as in torch 2.15
+        (functools.partial(train), [("initialize", None), ("record_success", None)]),
+    ],
+)
+def test_a_handler_knows_the_function_and_its_success(function, calls):
+    chronicle = Chronicle()
+    with contextlib.suppress(ValueError):
+        record(function, chronicle)()
+    assert chronicle.calls == calls
+
+
+def test_an_error_of_record_success_is_not_a_failure_of_the_function():
+    class Broken(Chronicle):
+        def record_success(self):
+            raise OSError("no telemetry")
+
+    broken = Broken()
+    with pytest.raises(OSError, match="no telemetry"):
+        record(train, broken)()
+    assert broken.calls == [("initialize", "train")]
+
+
+def test_a_handler_from_before_torch_2_15():
+    class Old:
+        def initialize(self):
+            pass
+
+        def record_exception(self, e):
+            raise AssertionError
+
+    assert record(train, Old())() == 5
 
 
 def test_faulthandler_is_turned_on(enabled, error_file):
@@ -356,6 +425,59 @@ def test_a_root_cause_without_a_message_keeps_its_form(caplog):
     ErrorHandler().override_error_code_in_rootcause_data("child.json", data, 5)
     assert data == {"error": 1}
     assert "'child.json' has no 'message' field" in caplog.text
+
+
+# --- what a site adds to failures by signals ------------------------------------------------------
+
+
+@pytest.fixture
+def device_faults(monkeypatch):
+    """A site's handler, which the launcher asks; returns what it was asked."""
+    asked = []
+
+    class DeviceFaults(ErrorHandler):
+        def maybe_enrich_signal_failure_message(self, message, error_file):
+            asked.append((message, error_file))
+            return f"{message}\nGPU 3: memory fault at 0x7f00"
+
+    monkeypatch.setattr(error_handler, "get_error_handler", DeviceFaults)
+    return asked
+
+
+def test_a_site_adds_to_the_report_of_a_signal(device_faults):
+    failure = ProcessFailure(0, 42, -6, "")
+    error = ChildFailedError("train.py", {3: failure})
+    sentence = "Signal 6 (SIGABRT) received by PID 42"
+    for report in (str(error), error.for_console()):
+        assert f"  message:    {sentence}\n              GPU 3: memory fault at 0x7f00\n" in report
+    assert set(device_faults) == {(sentence, "<N/A>")}
+    assert failure.message == sentence
+
+
+def test_a_site_adds_to_the_traceback_of_a_signal(device_faults, child_file):
+    error = child_failed(child_file(nested()), exitcode=-6)
+    assert str(error).endswith("    Traceback ...\n    GPU 3: memory fault at 0x7f00")
+
+
+def test_the_console_shows_the_addition_below_lines_that_it_has_shown(device_faults):
+    shown = ProcessFailure(0, 42, -6, "", last_lines=["Aborted"], is_shown=True)
+    assert "GPU 3" in ChildFailedError("train.py", {0: shown}).for_console()
+
+
+@pytest.mark.parametrize("failure", [{"exitcode": 1}, {"exitcode": -6, "host": "another"}])
+def test_a_site_is_asked_about_signals_on_its_host_only(device_faults, failure):
+    str(child_failed(**failure))
+    assert device_faults == []
+
+
+def test_a_site_that_fails_does_not_hide_the_failure(monkeypatch, caplog):
+    class Broken(ErrorHandler):
+        def maybe_enrich_signal_failure_message(self, message, error_file):
+            raise OSError("no logs")
+
+    monkeypatch.setattr(error_handler, "get_error_handler", Broken)
+    assert "killed by SIGABRT" in str(child_failed(exitcode=-6))
+    assert "maybe_enrich_signal_failure_message failed (OSError: no logs)" in caplog.text
 
 
 # --- in a real process ----------------------------------------------------------------------------

@@ -1,39 +1,31 @@
-"""Generates docs/compatibility.md by comparing plaunch with the installed torch.
+"""Generates docs/compatibility.md by comparing plaunch with torch's sources.
 
-`python tools/docs/compatibility.py docs/compatibility.md` writes it; without an argument it prints
-it. Errors in the tables of `torchrun_names` are printed on stderr, and the exit code is then 1.
+They are those of the installed torch, and what `torch_surface.py` has recorded of the newest one.
+`python tools/docs/compatibility.py docs/compatibility.md` writes the page; without an argument it
+prints it. Errors in the tables of `torchrun_names` are printed on stderr, and the exit code is
+then 1.
 """
 
 from __future__ import annotations
 
-import argparse
 import enum
 import importlib
 import inspect
-import pkgutil
-import re
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch_surface
 import torchrun_names as names
 from plaunch.cli import installed_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from types import ModuleType
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from plaunch.options import Option
+    from torch_surface import TorchOption, TorchSurface
 
 COMMAND = "python tools/docs/compatibility.py docs/compatibility.md"
-# Rooms of torch's that are a launcher's; those below `elastic` are found.
-_MODULES = (
-    "torch.distributed.run",
-    "torch.distributed.launch",
-    "torch.distributed.argparse_util",
-    "torch.distributed.launcher.api",
-    names.NUMA,
-)
+NEWEST = "2.15.0"  # the version that is recorded
 # Where plaunch itself has names that torchrun has, too.
 _OWN = (
     "plaunch.agent",
@@ -47,13 +39,24 @@ _OWN = (
     "plaunch_timer",
     "plaunch",
 )
+_ABSENT = "—"  # where a version of torch does not have it
 _SHOWN = 3  # differences of one name; the link leads to the reason
 _INTRODUCTION = f"""\
 # Compatibility with torchrun
 
 Every option, variable and public name of torchrun, and whether plaunch has the same. If the status
-is *different*, the link explains why and how. `{COMMAND}`
-generates this page from the source of plaunch and torch {{version}}; a test compares it with both.
+is *different*, the link explains why and how; — means that this version of torch does not have it.
+`{COMMAND}` generates this page from the sources of plaunch
+and torch {{versions}}; a test compares it with all of them.
+"""
+_NCCL = """\
+## "nccl" in torch 2.15
+
+From torch 2.15 on, `init_process_group("nccl")` makes a group of another implementation, which
+torch also calls `nccl2`. `TORCH_DIST_USE_NCCL2=0` in the environment selects the earlier one, and
+`"nccl-legacy"` selects it for one group. The launcher has no part in it, and every option of
+plaunch means the same as before. What follows for jobs was read in torch's sources;
+[Checks on a GPU](gpu.md) says whether it has been run:
 """
 _NAMES = """\
 ## Public names
@@ -65,55 +68,73 @@ shows. A name that one module of torch imports from another is listed where it i
 
 
 class Page:
-    """The page, and what is wrong with the tables that it is made of."""
+    """The page, and what is wrong with the tables that it is made of.
 
-    def __init__(self) -> None:
+    Args:
+        surfaces: what versions of torch offer, from the oldest to the newest.
+    """
+
+    def __init__(self, surfaces: Sequence[TorchSurface] = ()) -> None:
         self.problems: list[str] = []
+        self._surfaces = surfaces or (torch_surface.installed(), torch_surface.recorded(NEWEST))
+        self._versions = tuple(surface.version for surface in self._surfaces)
 
     def text(self) -> str:
         """The whole page."""
-        import torch
-
-        version = str(torch.__version__).partition("+")[0]
         parts = [
-            _INTRODUCTION.format(version=version),
+            _INTRODUCTION.format(versions=" and ".join(self._versions)),
             "## Options\n\nWrite each option with dashes or underscores. If its variable is set, "
             "that is its default.\n",
             _table(
-                ("option", "variable", "default", "type", "status"),
+                ("option", "variable", "default", "type", *self._versions),
                 self._options(),
             ),
             "Options that torchrun does not have: "
             + ", ".join(f"`{name}`" for name in sorted(self._own_options()))
             + ".\n",
             "## Environment variables\n",
-            _table(("variable", "torchrun", "status"), self._variables()),
+            _table(("variable", "torchrun", *self._versions, "remark"), self._variables()),
+            _NCCL,
+            _table(("", "up to 2.14", "2.15"), names.NCCL),
             _NAMES,
             *self._names(),
         ]
         return "\n".join(parts)
 
+    def _statuses(self, status: Callable[[TorchSurface], str]) -> list[str]:
+        """A cell for each version; a problem that several have in common is noted once."""
+        before = len(self.problems)
+        cells = [status(surface) for surface in self._surfaces]
+        self.problems[before:] = dict.fromkeys(self.problems[before:])
+        return cells
+
     # --- options ----------------------------------------------------------------------------------
 
     def _options(self) -> Iterator[tuple[str, ...]]:
-        from torch.distributed.run import get_args_parser
-
         ours = {option.dest: option for option in installed_table((), {})}
-        for action in get_args_parser()._actions:
-            if not action.option_strings or isinstance(action, argparse._HelpAction):
-                continue
-            spelt = [name for name in action.option_strings if "_" not in name]
-            long = max(spelt, key=len)
-            shown = ", ".join(f"`{name}`" for name in spelt)
-            option = ours.get(action.dest)
-            kind = "flag" if action.nargs == 0 else _type_name(action)
-            variable = f"`PET_{action.dest.upper()}`"
-            if type(action).__name__ not in ("env", "check_env"):
+        theirs: dict[str, TorchOption] = {}
+        for surface in self._surfaces:
+            theirs.update(surface.options)
+        for dest, option in theirs.items():
+            variable = f"`PET_{dest.upper()}`"
+            if not option.has_variable:
                 variable += " (not in torchrun)"
-            row = (shown, variable, _value(action.default), kind)
-            yield (*row, self._option_status(long, action, option))
+            yield (
+                ", ".join(f"`{name}`" for name in option.names),
+                variable,
+                _value(option.default),
+                _type_name(option),
+                *self._statuses(
+                    lambda surface, dest=dest: self._option_status(  # type: ignore[misc]
+                        surface.options.get(dest), ours.get(dest)
+                    )
+                ),
+            )
 
-    def _option_status(self, name: str, action: argparse.Action, option: Option | None) -> str:
+    def _option_status(self, theirs: TorchOption | None, option: Option | None) -> str:
+        if theirs is None:
+            return _ABSENT
+        name = theirs.long
         if option is None:
             reason = names.OPTIONS_MISSING.get(name)
             if reason is None:
@@ -122,7 +143,7 @@ class Page:
                     "OPTIONS_MISSING why it is not"
                 )
             return f"missing: {reason}"
-        differs = _option_difference(action, option)
+        differs = _option_difference(theirs, option)
         if name in names.OPTIONS_DIFFERENT:
             return _link(names.OPTIONS_DIFFERENT[name])
         if differs:
@@ -133,113 +154,79 @@ class Page:
         return "same"
 
     def _own_options(self) -> set[str]:
-        from torch.distributed.run import get_args_parser
-
-        theirs = {action.dest for action in get_args_parser()._actions}
+        theirs = {"help", *(dest for surface in self._surfaces for dest in surface.options)}
         return {option.names[-1] for option in installed_table((), {}) if option.dest not in theirs}
 
     # --- variables --------------------------------------------------------------------------------
 
     def _variables(self) -> Iterator[tuple[str, ...]]:
-        for name in sorted(_variables_of_torch() - set(names.VARIABLES)):
+        known = frozenset[str]().union(*(surface.variables for surface in self._surfaces))
+        for name in sorted(known - set(names.VARIABLES)):
             self.problems.append(
                 f"torch's launcher knows the variable {name}; add a row to VARIABLES"
             )
+        for name in sorted(set(names.VARIABLES) - known):
+            self.problems.append(f"{name} has a row in VARIABLES, but torch has no such variable")
         for name, (use, status, more) in sorted(names.VARIABLES.items()):
-            shown = {"same": "same", "different": _link(more)}.get(status, f"missing: {more}")
-            yield f"`{name}`", use, shown
+            shown = _link(more) if status == "different" else status
+            cells = (shown if name in surface.variables else _ABSENT for surface in self._surfaces)
+            yield f"`{name}`", use, *cells, more if status == "missing" else ""
 
     # --- names ------------------------------------------------------------------------------------
 
     def _names(self) -> Iterator[str]:
         listed = {*names.DIFFERENT, *names.MISSING}
-        for module_name, public in sorted(public_names().items()):
-            whole = f"{module_name}.*"
+        for module in sorted({name for surface in self._surfaces for name in surface.modules}):
+            whole = f"{module}.*"
             if whole in names.MISSING:
                 listed.discard(whole)
-                yield f"### {module_name}\n\nMissing: {names.MISSING[whole]}.\n"
+                yield f"### {module}\n\nMissing: {names.MISSING[whole]}.\n"
                 continue
-            if public is None:
-                self.problems.append(f"{module_name} cannot be imported; no name of it is compared")
-            rows = []
-            for name, thing in sorted((public or {}).items()):
-                dotted = f"{module_name}.{name}"
-                rows.append((f"`{name}`", *self._name(dotted, thing)))
-                listed.discard(dotted)
-            if rows:
-                yield f"### {module_name}\n\nIn `{names.home(module_name)}`:\n"
-                yield _table(("name", "the same as", "status"), rows)
+            public = [surface.modules.get(module, {}) for surface in self._surfaces]
+            found = sorted({name for things in public for name in things})
+            rows = [(f"`{name}`", *self._name(f"{module}.{name}")) for name in found]
+            listed -= {f"{module}.{name}" for name in found}
+            yield f"### {module}\n\nIn `{names.home(module)}`:\n"
+            yield _table(("name", "the same as", *self._versions, "remark"), rows)
         self.problems += [f"{dotted} has a row, but torch has no such name" for dotted in listed]
 
-    def _name(self, dotted: str, thing: object) -> tuple[str, str]:
+    def _name(self, dotted: str) -> tuple[str, ...]:
         module, _, name = dotted.rpartition(".")
         home = names.home(module)
         ours = getattr(importlib.import_module(home), name, None)
         reason = names.MISSING.get(dotted)
-        if ours is None:
-            if reason is None:
-                self.problems.append(
-                    f"{dotted} is a public name of torch's launcher, which {home} does not have; "
-                    "add it there, or say in MISSING of torchrun_names.py why it is not"
-                )
-            return "", f"missing: {reason}"
-        if reason is not None:
+        if ours is None and reason is None:
+            self.problems.append(
+                f"{dotted} is a public name of torch's launcher, which {home} does not have; "
+                "add it there, or say in MISSING of torchrun_names.py why it is not"
+            )
+        if ours is not None and reason is not None:
             self.problems.append(f"{dotted} is in MISSING, and {home} has it")
-        found = differences(thing, ours)
-        if dotted in names.DIFFERENT:
-            more = f", and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-            details = f": {'; '.join(found[:_SHOWN])}{more}" if found else ""
-            return _own_name(name, ours), f"{_link(names.DIFFERENT[dotted])}{details}"
-        self.problems += [f"{dotted}: {text}" for text in found]
-        return _own_name(name, ours), "same"
+        remark = reason or ""
+
+        def status(surface: TorchSurface) -> str:
+            nonlocal remark
+            theirs = surface.modules.get(module, {}).get(name, _ABSENT)
+            if theirs is _ABSENT:
+                return _ABSENT
+            if ours is None:
+                return "missing"
+            found = differences(theirs, ours)
+            if dotted in names.DIFFERENT:
+                more = f", and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+                remark = f"{'; '.join(found[:_SHOWN])}{more}"
+                return _link(names.DIFFERENT[dotted])
+            self.problems += [f"{dotted} of torch {surface.version}: {text}" for text in found]
+            return "same"
+
+        cells = self._statuses(status)
+        return "" if ours is None else _own_name(name, ours), *cells, remark
 
 
 def _own_name(name: str, thing: object) -> str:
     """What else plaunch calls it, in the reference of its names."""
     homes = (home for home in _OWN if getattr(importlib.import_module(home), name, None) is thing)
     return next((f"`{home}.{name}`" for home in homes), "")
-
-
-def public_names() -> dict[str, dict[str, object] | None]:
-    """The public names of torch's launcher by module; None for a module that does not import."""
-    elastic = importlib.import_module("torch.distributed.elastic")
-    found = [m.name for m in pkgutil.walk_packages(elastic.__path__, f"{elastic.__name__}.")]
-    return {
-        name: _public(name)
-        for name in [*found, *_MODULES]
-        if not name.rpartition(".")[2].startswith("_")
-    }
-
-
-def _public(name: str) -> dict[str, object] | None:
-    try:
-        module: ModuleType = importlib.import_module(name)
-    except ImportError:
-        return None
-    listed: Iterable[str] | None = getattr(module, "__all__", None)
-    if listed is None:
-        listed = [
-            key
-            for key, value in vars(module).items()
-            if not key.startswith("_")
-            and (inspect.isclass(value) or inspect.isfunction(value))
-            and value.__module__ == name
-        ]
-    things = {key: getattr(module, key) for key in listed}
-    # A package repeats what its modules define, and has a row for what is its own.
-    return {key: thing for key, thing in things.items() if _home_of(thing, name) == name}
-
-
-def _home_of(thing: object, module: str) -> str:
-    home = getattr(thing, "__module__", None)
-    if inspect.isclass(thing) or inspect.isfunction(thing):
-        return str(home)
-    # A constant, or an object: it is at home in the deepest module that lists it.
-    return module if not _is_package(module) else ""
-
-
-def _is_package(module: str) -> bool:
-    return hasattr(sys.modules[module], "__path__")
 
 
 def differences(theirs: Any, ours: Any) -> list[str]:
@@ -249,11 +236,11 @@ def differences(theirs: Any, ours: Any) -> list[str]:
     if isinstance(theirs, type) and not isinstance(ours, type):
         return ["it is no class"]
     if isinstance(theirs, type) and issubclass(theirs, enum.Enum):
-        mine = {member.name: member.value for member in ours}
+        mine = {name: member.value for name, member in ours.__members__.items()}
         return [
-            f"there is no member {member.name}={member.value!r}"
-            for member in theirs
-            if mine.get(member.name) != member.value
+            f"there is no member {name}={member.value!r}"
+            for name, member in theirs.__members__.items()
+            if mine.get(name) != member.value
         ]
     if not isinstance(theirs, type):
         return _signature_differences("", theirs, ours) if callable(theirs) else []
@@ -306,24 +293,15 @@ def _signature_differences(where: str, theirs: Any, ours: Any) -> list[str]:
     return found + [f"{where or 'it'} also needs {name!r}" for name in required]
 
 
-def _option_difference(action: argparse.Action, option: Option) -> str:
-    if (action.nargs == 0) != (option.read is None):
+def _option_difference(theirs: TorchOption, option: Option) -> str:
+    if theirs.is_flag != (option.read is None):
         return "one is a flag and the other is not"
-    mine, theirs = option.default, action.default
-    if mine not in (theirs, ()) or (mine == () and theirs):
-        return f"its default is {theirs!r} there and {mine!r} here"
-    missing = {name for name in action.option_strings if "_" not in name} - set(option.names)
+    mine = option.default
+    default = None if mine is None and theirs.default == "" else theirs.default  # no value
+    if mine not in (default, ()) or (mine == () and default):
+        return f"its default is {default!r} there and {mine!r} here"
+    missing = set(theirs.names) - set(option.names)
     return f"there is no {', '.join(sorted(missing))}" if missing else ""
-
-
-def _variables_of_torch() -> set[str]:
-    """The variables of its own that torch's launcher mentions in its source."""
-    import torch
-
-    root = Path(torch.__file__).parent / "distributed"
-    files = [*(root / "elastic").rglob("*.py"), root / "run.py", *(root / "launcher").glob("*.py")]
-    pattern = re.compile(r"""["'](TORCH(?:_?ELASTIC|_NCCL|_DISABLE|_WORKER)_[A-Z_]+)["']""")
-    return {name for file in files for name in pattern.findall(file.read_text("utf-8"))}
 
 
 def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
@@ -341,11 +319,12 @@ def _value(value: object) -> str:
     return "off" if value is False else f"`{value}`"
 
 
-def _type_name(action: argparse.Action) -> str:
-    if action.choices:
-        return ", ".join(f"`{choice}`" for choice in action.choices)
-    known: dict[Any, str] = {int: "integer", float: "number", str: "text", None: "text"}
-    return known.get(action.type, "texts")
+def _type_name(option: TorchOption) -> str:
+    if option.is_flag:
+        return "flag"
+    if option.choices:
+        return ", ".join(f"`{choice}`" for choice in option.choices)
+    return {"int": "integer", "float": "number", "str": "text"}.get(option.kind, "texts")
 
 
 def main(argv: list[str]) -> int:

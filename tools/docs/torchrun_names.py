@@ -1,7 +1,7 @@
 """Where the public names of torch's launcher are, what is different, and what is missing.
 
-`compatibility.py` compares this with the installed torch, and generates docs/compatibility.md. When
-torch adds a name, add a row here.
+`compatibility.py` compares this with the installed and the newest torch, and generates
+docs/compatibility.md. When torch adds a name, add a row here.
 """
 
 from __future__ import annotations
@@ -108,6 +108,7 @@ VARIABLES: dict[str, tuple[str, str, str]] = {  # name: what torchrun does, stat
     "TORCH_WORKER_SERVER_SOCKET": ("is read in workers", "same", ""),
     "USE_LIBUV": ("is read by `create_c10d_store`", "missing", "there is no such function"),
     "CUDA_VISIBLE_DEVICES": ("is read, and is given to workers", "same", ""),
+    "HIP_VISIBLE_DEVICES": ("is read, and is given to workers", "same", ""),
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": ("is read, and is given to workers", "same", ""),
     "RANK": (_GIVEN, "same", ""),
     "LOCAL_RANK": (_GIVEN, "same", ""),
@@ -125,3 +126,34 @@ VARIABLES: dict[str, tuple[str, str, str]] = {  # name: what torchrun does, stat
     "TORCHELASTIC_RUN_ID": (_GIVEN, "same", ""),
     "TORCHELASTIC_USE_AGENT_STORE": (_GIVEN, "same", ""),
 }
+
+# What is different for jobs with the NCCL of torch 2.15: the subject, before, and now.
+NCCL: tuple[tuple[str, str, str], ...] = (
+    (
+        "the device of a rank",
+        "the one that its first collective uses, unless `device_id` names it",
+        "is bound when the group is made: `device_id`, or else `LOCAL_RANK` modulo the number of "
+        "visible devices. plaunch sets `LOCAL_RANK`; with `--virtual-local-rank` it is 0, and each "
+        "worker sees one device",
+    ),
+    (
+        "an operation that times out, or a communicator that fails",
+        "the watchdog acts as `TORCH_NCCL_ASYNC_ERROR_HANDLING` says; plaunch gives workers 1, "
+        "unless it is set: the process ends",
+        "the same variable, with the same result. The worker writes `Aborting process on rank N "
+        "due to` and the reason to stderr, which plaunch's report shows",
+    ),
+    (
+        "a hang",
+        "ends with that time-out, ten minutes by default; "
+        "[`--hang-timeout`](hangs.md) notices it earlier",
+        "the same",
+    ),
+    (
+        "the [flight recorder](stacks.md#what-torch-knows)",
+        "is a part of the implementation",
+        "is attached to the group. It reads `TORCH_FR_DUMP_ON_TIMEOUT`; the older name "
+        "`TORCH_NCCL_DUMP_ON_TIMEOUT`, which `--flight-recorder` sets, still works, but torch logs "
+        "a warning",
+    ),
+)

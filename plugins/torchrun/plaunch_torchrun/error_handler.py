@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 import time
 from typing import TYPE_CHECKING, Any, overload
 
@@ -37,9 +38,22 @@ class ErrorHandler:
     """Writes an exception into the error file that `TORCHELASTIC_ERROR_FILE` names.
 
     Without that variable, or when it is empty, nothing is written. Subclasses override
-    `initialize` and `record_exception`, and may override `_get_error_file_path`. No method raises
-    because a file cannot be written: that would hide the failure that is being reported.
+    `initialize`, `record_exception` and `record_success`, and may override `_get_error_file_path`.
+    No method raises because a file cannot be written: that would hide the failure that is being
+    reported.
+
+    The launcher calls `maybe_enrich_signal_failure_message` when it writes a failure report; it
+    asks `get_error_handler`, which a site may replace. The names are torch's, as of 2.15.
     """
+
+    _fn_name: str | None = None  # of the decorated function; subclasses read it
+
+    def set_entrypoint_fn_name(self, fn_name: str | None) -> None:
+        """Keep the qualified name of the function that `record` decorates.
+
+        Called before `initialize`; None if the function has no name, as a `functools.partial`.
+        """
+        self._fn_name = fn_name
 
     def initialize(self) -> None:
         """Prepare this process; called once, before the user's code.
@@ -59,6 +73,27 @@ class ErrorHandler:
         path = self._get_error_file_path()
         if path:
             self._write(path, describe_exception(e, time.time_ns()))
+
+    def record_success(self) -> None:
+        """Called when the decorated function has returned; this class only logs it.
+
+        What a subclass raises here passes through `record` and ends the worker, unrecorded.
+        """
+        # A worker that has not imported logging has configured no level that would show it.
+        if self._fn_name and "logging" in sys.modules:
+            _logger().debug("%s returned", self._fn_name)
+
+    def maybe_enrich_signal_failure_message(self, message: str, error_file: str) -> str:
+        """Return the text that a failure report shows of a worker which a signal ended.
+
+        A subclass may add what it knows, such as a fault of the device. Called in the launcher of
+        the worker's node, perhaps several times for one failure; this class adds nothing.
+
+        Args:
+            message: the worker's traceback or message, or a sentence about the signal.
+            error_file: the path of the worker's error file, or `"<N/A>"`.
+        """
+        return message
 
     def override_error_code_in_rootcause_data(
         self, rootcause_error_file: str, rootcause_error: dict[str, Any], error_code: int = 0
@@ -119,8 +154,17 @@ class ErrorHandler:
 
 
 def get_error_handler() -> ErrorHandler:
-    """The handler that `record` uses when it is given none."""
+    """The handler that `record` uses when it is given none, and that the launcher uses.
+
+    A site may replace this function of this module.
+    """
     return ErrorHandler()
+
+
+def enrich_signal_failure(message: str, error_file: str) -> str:
+    """What a failure report shows instead of `message`: the answer of `get_error_handler`'s."""
+    handler = get_error_handler()
+    return str(handler.maybe_enrich_signal_failure_message(message, error_file))
 
 
 @overload
@@ -189,12 +233,17 @@ def _classes(given: object) -> tuple[type[Exception], ...]:
 def _recorded(
     fn: Callable[_P, _R], handler: ErrorHandler, not_retryable: tuple[type[Exception], ...]
 ) -> Callable[_P, _R | None]:
+    # Handlers of torch before 2.15 have neither method.
+    is_recent = hasattr(handler, "set_entrypoint_fn_name") and hasattr(handler, "record_success")
+
     @functools.wraps(fn)
     def wrapper(*args: _P.args, **kwargs: _P.kwargs) -> _R | None:
+        if is_recent:
+            handler.set_entrypoint_fn_name(getattr(fn, "__qualname__", None))
         handler.initialize()
         began = time.time_ns()
         try:
-            return fn(*args, **kwargs)
+            result = fn(*args, **kwargs)
         except SystemExit as exit_:
             if exit_.code == 0:
                 return None
@@ -211,6 +260,10 @@ def _recorded(
             if path and isinstance(error, not_retryable):
                 _mark(path, error)
             raise
+        # Outside of `try`: what it raises is not a failure of `fn`, and must not be recorded so.
+        if is_recent:
+            handler.record_success()
+        return result
 
     return wrapper
 

@@ -8,10 +8,12 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from plaunch.defaults import ENRICH_SIGNAL_FAILURE, load_default
 from plaunch.process.failures.error_file import (
     ErrorFileError,
     read_error_file,
     text_of,
+    text_of_error,
     timestamp_of,
     traceback_of,
 )
@@ -127,6 +129,27 @@ class ProcessFailure(Record):
         if self.has_reply or self.exitcode not in _SUDDEN_ENDS:
             return self.timestamp
         return self.timestamp - _SEEN_LATE
+
+    def enrich(self, text: str) -> str:
+        """`text`, which is about this failure, as a report shows it.
+
+        If a signal ended the worker, the site's error handler may add what it knows, such as a
+        fault of the device. It is asked on the worker's own host, where the logs are.
+        """
+        if self.exitcode >= 0 or self.host != _host():
+            return text
+        try:
+            return str(load_default(ENRICH_SIGNAL_FAILURE)(text, self.error_file))
+        except Exception as error:  # noqa: BLE001 - it must not hide the failure
+            import logging  # noqa: PLC0415 - rare
+
+            logging.getLogger("plaunch").warning(
+                "the error handler's maybe_enrich_signal_failure_message failed (%s: %s); the "
+                "report has the message without its additions",
+                type(error).__name__,
+                text_of_error(error),
+            )
+            return text
 
     def signal_name(self) -> str:
         """The signal that ended the worker, as `"SIGSEGV"`; `"<N/A>"` if none did."""
