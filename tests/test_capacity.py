@@ -97,6 +97,21 @@ def test_a_thread_that_is_started_twice_is_a_fault_of_ours():
     assert not isinstance(caught.value, ThreadStartError)
 
 
+def test_a_thread_may_leave_signals_to_the_others():
+    masks = []
+    here = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    for blocks in (False, True):
+        thread = threading.Thread(
+            target=lambda: masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+        )
+        start_thread(thread, blocks_signals=blocks)
+        thread.join()
+    assert masks[0] == here
+    # The kernel does not block these two.
+    assert masks[1] >= {*signal.Signals} - {signal.SIGKILL, signal.SIGSTOP}
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == here
+
+
 @pytest.mark.parametrize("after", range(4))
 def test_a_launch_ends_with_what_is_missing_and_leaves_nothing(monkeypatch, tmp_path, capfd, after):
     """Whichever of its threads is the first that the system does not give."""

@@ -377,6 +377,7 @@ def test_stores_of_torch_get_a_time_that_they_know():
         "join_timeout",
         "last_call_timeout",
         "arrival_delay",
+        "cas_backoff_max_seconds",
         "close_timeout",
         "keep_alive_interval",
         "unreachable_timeout",

@@ -15,6 +15,7 @@ from plaunch.plugin.answers import checked_handler
 from plaunch.plugin.registry import RENDEZVOUS
 from plaunch.rendezvous.parameters import JobSettings, RendezvousParameters
 from plaunch.rendezvous.token import check_token_is_used
+from plaunch.rendezvous.traits import traits_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,6 +29,22 @@ if TYPE_CHECKING:
     from plaunch.rendezvous.api import RendezvousHandler
 
 logger = logging.getLogger("plaunch")
+
+# How long a third party's backend may take to create its handler, in seconds. Those written for
+# torchrun may connect then, to a store that another node has yet to open; their time-outs are
+# within torchrun's default of `join_timeout`.
+CONNECT_BOUND = 600.0
+
+
+def check_endpoint(config: LaunchConfig, manager: PluginManager) -> None:
+    """Check that several nodes have an endpoint if the backend needs one.
+
+    Raises:
+        UsageError: it is missing.
+        PluginError: the backend cannot be loaded.
+    """
+    traits = traits_of(manager.get(RENDEZVOUS, config.rdzv_backend))
+    traits.check_endpoint(config.rdzv_backend, config.rdzv_endpoint, config.max_nodes)
 
 
 def create_rendezvous(
@@ -65,14 +82,27 @@ def create_rendezvous(
         ),
         **config.rdzv_configs,
     )
-    with manager.calling(RENDEZVOUS, config.rdzv_backend):
-        handler = checked_handler(factory(params))
+    handler = manager.call(
+        RENDEZVOUS,
+        config.rdzv_backend,
+        lambda: checked_handler(factory(params)),
+        _connect_bound(params),
+    )
     try:
         check_token_is_used(params, os.environ)
     except UsageError:
         release_rendezvous(handler.leave)
         raise
     return handler
+
+
+def _connect_bound(params: RendezvousParameters) -> float:
+    """How long the factory of a third party's backend is waited for, in seconds."""
+    try:
+        join_timeout = params.get_as_float("join_timeout")
+    except UsageError:  # a backend of its own may write it in another way
+        join_timeout = None
+    return max(CONNECT_BOUND, join_timeout or 0.0)
 
 
 def find_events(

@@ -71,6 +71,8 @@ FIND_HEALTH_CHECK = "plaunch_torchrun.health:find_server"
 # Lets a worker write an error file, and the launcher one of its own about the first failure.
 RECORD = "plaunch_torchrun.error_handler:record"
 HAND_UP = "plaunch_torchrun.error_handler:dump_root_cause"
+# What a failure report shows of a worker that a signal ended; a site may add to it.
+ENRICH_SIGNAL_FAILURE = "plaunch_torchrun.error_handler:enrich_signal_failure"
 # Writes what a worker says of another start of it.
 WRITE_WORD = "plaunch_torchrun.error_files:write_word"
 # Has the functions with which a worker says that it goes on.

@@ -78,7 +78,7 @@ class Event(Record):
 class EventHandler(Protocol):
     """Takes the events of one agent. Plugins implement it.
 
-    Its factory is called with a `PluginContext` on the main thread, before anything has started.
+    Its factory is called with a `PluginContext`, before anything has started.
     An attribute `options` of the factory names the keys that `--event-conf NAME.KEY=VALUE` takes,
     which the context then has in its own `options`; without the attribute there are none.
 

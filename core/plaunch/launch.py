@@ -172,11 +172,11 @@ class _Launch:
 
     def run(self) -> dict[int, Any]:
         config, manager = self._config, self._manager
+        components.check_endpoint(config, manager)
         logs_specs = config.logs_specs
         if logs_specs is None:
             create_logs_specs = manager.get(LOGS_SPECS, defaults.LOGS_SPECS)
-            with manager.calling(LOGS_SPECS, defaults.LOGS_SPECS):
-                logs_specs = create_logs_specs()
+            logs_specs = manager.call(LOGS_SPECS, defaults.LOGS_SPECS, create_logs_specs)
         context = config.context(logs_specs)
         environ = dict(os.environ)
         if HEALTH_VARIABLE in environ and (
@@ -189,8 +189,9 @@ class _Launch:
         create_events = components.find_events(
             config, manager, is_wanted=defaults.EVENT_OPTIONS in asked
         )
-        with manager.calling(SIGNAL_POLICIES, config.signal_policy):
-            policy = checked_policy(create_policy(context))
+        policy = manager.call(
+            SIGNAL_POLICIES, config.signal_policy, lambda: checked_policy(create_policy(context))
+        )
         self._restart_policy = LaunchRestartPolicy(manager, context)
         if config.health_checks:
             self._health_checks = defaults.load_default(defaults.HEALTH_CHECKS)(manager, context)

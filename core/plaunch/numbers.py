@@ -6,7 +6,7 @@ TYPE_CHECKING = False  # type checkers take it for true; importing `typing` take
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["digits", "format_bytes", "format_ranks", "quote"]
+__all__ = ["digits", "format_bytes", "format_ranks", "name_ranks", "quote"]
 
 MOST = 2**63 - 1  # what other programs and the records of a job can hold
 MOST_WORKERS = 1 << 16  # of one node; the largest machines have some thousand processors
@@ -57,6 +57,17 @@ def format_ranks(ranks: Iterable[int]) -> str:
         else:
             spans.append([rank, rank])
     return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in spans)
+
+
+def name_ranks(ranks: Iterable[int] | str, noun: str = "rank") -> str:
+    """Ranks after their noun, in the singular for one: `"rank 3"`, or `"ranks 1-3,7"`.
+
+    Args:
+        ranks: the ranks, or what `format_ranks` has made of them.
+        noun: what they are ranks of, in the singular, such as `"local rank"` or `"node"`.
+    """
+    text = ranks if isinstance(ranks, str) else format_ranks(ranks)
+    return f"{noun}{'' if text.isdecimal() else 's'} {text}"
 
 
 def format_bytes(size: int) -> str:

@@ -13,10 +13,11 @@ from plaunch_advice.contradictions import advise_on_options
 MANAGER = PluginManager.create(environ={}, first_party_only=True)
 
 
-def check(*argv, **environ):
+def check(*argv, missing_ranks=(), **environ):
     """Check a whole command line."""
     args = parse(argv, environ)
-    advise_on_options(args, traits_of(MANAGER.get(RENDEZVOUS, args.rdzv_backend)))
+    traits = traits_of(MANAGER.get(RENDEZVOUS, args.rdzv_backend))
+    advise_on_options(args, traits, missing_ranks)
 
 
 @pytest.mark.parametrize(
@@ -38,6 +39,15 @@ def test_what_torchrun_ignores_is_named(argv, message, caplog):
 def test_a_variable_is_as_good_as_an_option(caplog):
     check("x.py", PET_START_METHOD="fork")
     assert "variable PET_START_METHOD has no effect" in caplog.text
+
+
+@pytest.mark.parametrize(("missing", "named"), [({5}, "local rank 5"), ({5, 7}, "local ranks 5,7")])
+def test_ranks_that_a_node_does_not_have_are_named(missing, named, caplog):
+    check("--nproc-per-node=2", "x.py", missing_ranks=missing, PET_LOCAL_RANKS_FILTER="0,5,7")
+    assert caplog.messages == [
+        f"variable PET_LOCAL_RANKS_FILTER names {named}, which this node does not have "
+        "(--nproc-per-node=2)"
+    ]
 
 
 def told(caplog, *argv, **environ):

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 
 import pytest
-from plaunch.agent import LocalElasticAgent, WorkerSpec
-from plaunch.errors import PluginError, UsageError
+from plaunch.agent import LocalElasticAgent, WorkerSpec, WorkerState
+from plaunch.errors import PluginError, RendezvousClosedError, UsageError
 from plaunch.rendezvous import RendezvousParameters
-from plaunch.testing import FakeJobRendezvous
+from plaunch.testing import FakeJobRendezvous, FakeRendezvous
 from plaunch_membership import DynamicRendezvousHandler
 from plaunch_membership.testing import MemoryBoard
 from plaunch_rendezvous_etcd.testing.fixtures import etcd_server  # noqa: F401 - a fixture
 
-from helpers.agents import run_nodes
+from helpers.agents import UP, Node, run_nodes
 from helpers.ports import free_port
 
 WORKER = """\
@@ -161,3 +161,34 @@ def test_ranks_of_a_handler_that_takes_no_notice_are_refused():
         handler.prepare = lambda node: None
         with pytest.raises(PluginError, match=r"'fake' gives the 2 workers .*prepare"):
             agent_for(handler).run()
+
+
+def test_an_agent_may_run_again(create):
+    handler = create()
+    agent = agent_for(handler)
+    results = [agent.run(), agent.run(), agent_for(handler, local_world_size=3).run()]
+    assert [result.state for result in results] == [WorkerState.SUCCEEDED] * 3
+    assert [len(result.return_values) for result in results] == [2, 2, 3], "workers ran"
+
+
+def test_an_agent_whose_workers_have_failed_may_run_again(create):
+    agent = agent_for(create(), entrypoint="/bin/false")
+    assert agent.run().is_failed()
+    assert agent.run().is_failed()
+
+
+def test_an_agent_does_not_run_again_in_a_rendezvous_that_is_closed(create):
+    handler = create()
+    agent = agent_for(handler)
+    agent.run()
+    handler.set_closed()
+    with pytest.raises(RendezvousClosedError):
+        agent.run()
+
+
+def test_restarts_that_an_earlier_run_has_used_remain_used(tmp_path):
+    node = Node(tmp_path, FakeRendezvous())
+    agent = node.agent(f"{UP}up(); sys.exit(1)", 1, max_restarts=1)
+    assert agent.run().is_failed()
+    assert agent.run().is_failed()
+    assert node.starts() == ["0.0.0", "1.1.0", "2.1.0"]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import signal
+import socket
 import threading
 
 import pytest
-from plaunch.agent import RunResult, WorkerState, notifications
+from plaunch.agent import RequestKind, RunResult, WorkerState, notifications
 from plaunch.config import LaunchConfig
 from plaunch.errors import (
     PluginError,
@@ -283,6 +284,69 @@ def test_a_job_that_was_closed_names_who_and_why(job):
     agent = PretendAgent(job, [lambda: job.conclude("closed", node="c", reason="enough")])
     error = agent.fails(RendezvousClosedError, r"closed.*node c at \d{4}-.*: enough")
     assert error.exit_code == 112
+
+
+STOPPED_ELSEWHERE = "node b asks for the end of the job (plaunchctl: budget); "
+
+
+def stopped(agent, job):
+    with pytest.raises(SignalException) as caught:
+        agent.run()
+    assert str(caught.value) == f"{STOPPED_ELSEWHERE}the workers were stopped"
+    assert caught.value.sigval == signal.SIGTERM
+    assert agent.has_ended_job
+    stream = stream_of(agent, job, caught.value)
+    assert of(stream, "launcher.finished", "outcome", "exit_code") == [("signalled", 143)]
+
+
+def stop_elsewhere(job, **more):
+    job.conclude("stopped", node="b", reason="plaunchctl: budget", **more)
+
+
+@restarts(3, world_size=2)
+def test_a_stop_that_another_node_received_is_one_for_this_node(job, caplog):
+    agent = PretendAgent(job, [lambda: stop_elsewhere(job)])
+    stopped(agent, job)
+    assert said(caplog) == [f"{STOPPED_ELSEWHERE}the workers are stopped"]
+    assert (job.ended, job.farewells) == ([], [])  # the job knows it
+
+
+@restarts(3, world_size=2)
+def test_a_stop_that_another_node_received_while_workers_stop_for_a_restart(job):
+    agent = PretendAgent(job, [lambda: job.fail_elsewhere(elsewhere())])
+    agent.on_stop = lambda: stop_elsewhere(job)
+    stopped(agent, job)
+    assert job.rounds == 1
+
+
+def test_a_stop_that_another_node_received_while_this_one_waits_for_a_round(job, caplog):
+    stop_elsewhere(job)
+    stopped(PretendAgent(job), job)
+    assert said(caplog) == [f"{STOPPED_ELSEWHERE}no worker is running"]
+
+
+def test_who_comes_after_a_stop_is_refused(job):
+    stop_elsewhere(job, is_past=True)
+    with pytest.raises(RendezvousClosedError, match="has ended"):
+        PretendAgent(job).run()
+
+
+@restarts(0, ends=False)
+def test_a_stop_that_another_node_received_takes_no_success_away(job, caplog):
+    agent = PretendAgent(job, [SUCCEEDED])
+    job.report_success = lambda: stop_elsewhere(job)
+    assert agent.run() is SUCCEEDED
+    assert said(caplog)[-1].startswith(f"{STOPPED_ELSEWHERE}the workers of this node have succeed")
+
+
+def test_a_stop_that_this_node_received_is_described_as_elsewhere(job, caplog):
+    agent = PretendAgent(job, [lambda: agent.request(RequestKind.STOP, "budget", "plaunchctl")])
+    with pytest.raises(SignalException) as caught:
+        agent.run()
+    what = f"node {socket.gethostname()} asks for the end of the job (plaunchctl: budget); "
+    assert str(caught.value) == f"{what}the workers were stopped"
+    assert said(caplog) == [f"{what}the workers are stopped"]
+    assert job.ended == ["plaunchctl: budget"]
 
 
 def test_a_failed_job_that_names_no_failure_is_closed(job):

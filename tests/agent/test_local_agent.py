@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import socket
+import time
 from functools import partial
 
 import pytest
@@ -21,6 +22,7 @@ from plaunch.testing.rendezvous import FakeElasticRendezvous, FakeRendezvous
 from plaunch_logs_default import DefaultLogsSpecs
 
 from helpers.agents import SAVING, UP, WAIT, WAIT_IN_ROUND_0, Node
+from helpers.calls import meanwhile
 from helpers.processes import is_reaped
 from helpers.signals import Policy, send
 from helpers.waiting import wait_until
@@ -74,6 +76,32 @@ def test_failures_of_the_last_attempt_are_returned_by_global_rank(tmp_path):
     assert result.stopped == {2: -15}
 
 
+def test_workers_that_are_shut_down_during_the_run_have_failed(plain):
+    agent = plain.agent(WAIT_IN_ROUND_0, max_restarts=1)
+
+    def shut_down():
+        plain.wait_for(*BOTH)
+        agent._shutdown()
+
+    with meanwhile(shut_down):
+        assert agent.run().state is WorkerState.SUCCEEDED
+    assert plain.starts() == [*BOTH, "1.1.0", "1.1.1"], "it used a restart"
+
+
+def test_workers_that_are_shut_down_during_the_last_attempt_fail_the_job(plain):
+    agent = plain.agent(WAIT)
+
+    def shut_down():
+        plain.wait_for(*BOTH)
+        agent._shutdown()
+
+    with meanwhile(shut_down):
+        result = agent.run()
+    assert result.state is WorkerState.FAILED
+    assert {rank: failure.exitcode for rank, failure in result.failures.items()} == {0: -15, 1: -15}
+    assert result.stopped == {}
+
+
 # Rank 1 fails in the first round, once the other one is there, which takes no SIGTERM.
 IGNORE_TERM = (
     "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -107,6 +135,7 @@ def test_a_second_stop_signal_skips_the_grace(plain):
     def ask_twice():
         send(signal.SIGTERM)
         plain.wait_for("asked.0")
+        time.sleep(0.3)  # a SIGINT within 0.2 s would belong to the same request
         send(signal.SIGINT)
 
     with pytest.raises(SignalException) as caught:

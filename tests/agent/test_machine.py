@@ -13,7 +13,7 @@ from plaunch.agent.machine import step
 from plaunch.agent.worker import WorkerState
 
 TERM = m.StopRequested(signal.SIGTERM)
-INTERRUPT = m.StopRequested(signal.SIGINT)
+INTERRUPT = m.StopRequested(signal.SIGINT, at=1.0)  # a second after the other one
 STARTED, STOPPED = m.StartSucceeded(), m.StopSucceeded()
 UP = [m.Begin(), m.RoundFormed(), STARTED]
 DONE = [m.WorkSucceeded(), STOPPED]  # with all that they left behind
@@ -406,8 +406,13 @@ SEQUENCES = {
     "Ctrl-C twice": (["INT 0", "INT 0.4"], [0.4]),
     "Ctrl-C three times": (["INT 0", "INT 0.4", "INT 0.6"], [0.4, 0.6]),
     "Ctrl-\\": (["QUIT 0"], []),
-    "Ctrl-\\ twice": (["QUIT 0", "QUIT 0.01"], [0.01]),
-    "Ctrl-C, then Ctrl-\\": (["INT 0", "QUIT 0.01"], [0.01]),
+    "Ctrl-\\ twice": (["QUIT 0", "QUIT 0.4"], [0.4]),
+    "Ctrl-C, then Ctrl-\\": (["INT 0", "QUIT 0.4"], [0.4]),
+    "Ctrl-C that a wrapper forwards": (["INT 0", "INT 0.003", "INT 0.01", "INT 0.19"], []),
+    "Ctrl-C that a wrapper forwards, twice": (["INT 0", "INT 0.01", "INT 0.4"], [0.4]),
+    "Ctrl-\\ that a wrapper forwards": (["QUIT 0", "QUIT 0.003", "QUIT 0.19"], []),
+    "Ctrl-\\ that a wrapper forwards as SIGINT": (["QUIT 0", "INT 0.01"], []),
+    "a supervisor: SIGTERM, SIGINT": (["TERM 0", "INT 0.01"], []),
     "kill, then Ctrl-C": (["TERM 0", "INT 0.5"], [0.5]),
     "kill, and again for want of patience": (["TERM 0", "TERM 2.1"], [2.1]),
     "kill, again and again": (["TERM 0", "TERM 1", "TERM 1.9", "TERM 3"], [3]),

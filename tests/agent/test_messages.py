@@ -22,9 +22,9 @@ def failed(*exitcodes, reply_of=None):
     return RunResult(WorkerState.FAILED, failures=failures)
 
 
-def say(then, result=None, reason=""):
-    state = State(max_restarts=3, attempt=1)
-    return describe_turn(then, state, result or failed(), reason)
+def say(then, result=None, reason="", *, decision="", pause=0.0):
+    state = State(max_restarts=3, attempt=1, pause=pause)
+    return describe_turn(then, state, result or failed(), reason, decision)
 
 
 def test_a_success_that_a_signal_ends_says_so_and_one_that_the_job_ends_does_not():
@@ -35,6 +35,19 @@ def test_a_success_that_a_signal_ends_says_so_and_one_that_the_job_ends_does_not
     text = describe_turn(Outcome.SUCCEEDED, joining, failed(), "all are done")
     assert "SIGTERM" not in text
     assert "all are done" in text
+
+
+@pytest.mark.parametrize(
+    ("decision", "text"),
+    [
+        ("", "restart 2 of 3, after 1.22 s"),
+        ("restart 2 of 3, after 1.22 s", "restart 2 of 3, after 1.22 s"),
+        ("a device is broken", "restart (a device is broken)"),
+    ],
+)
+def test_a_delay_is_named_once(decision, text):
+    said = say(Again.RESTART, failed(17), decision=decision, pause=1.2214)
+    assert said == f"rank 0 (pid 100) failed with exit code 17; {text}"
 
 
 @pytest.mark.parametrize(

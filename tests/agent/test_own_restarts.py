@@ -167,7 +167,7 @@ def test_a_stop_signal_ends_the_pause(node, caplog):
         node.run(
             FAILS_TWICE,
             lambda: (
-                wait_until(lambda: "600 s after" in caplog.text, "the pause"),
+                wait_until(lambda: "after 600 s" in caplog.text, "the pause"),
                 send(signal.SIGTERM),
             ),
             nproc=1,

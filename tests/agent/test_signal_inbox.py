@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import faulthandler
+import itertools
 import os
+import select
 import signal
 import time
 
@@ -14,9 +16,11 @@ from plaunch.errors import PlaunchError, UsageError
 from plaunch.process.stopping.signals import SignalAction
 from plaunch_signals.torchrun import StopOn
 
-from helpers.signals import Policy, send
+from helpers.calls import meanwhile
+from helpers.signals import Policy, send, send_before_handlers_run
 
 # SIGALRM is what bounds each test.
+MUCH = 20_000  # milliseconds
 CAUGHT = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGALRM})
 
 
@@ -41,15 +45,81 @@ def taken(policy, wake_up, *signums):
         return inbox.take()
 
 
-def test_signals_come_in_order_with_what_they_mean_and_when(wake_up):
+def test_signals_come_in_order_with_what_they_mean_and_when(wake_up, tmp_path):
     policy = Policy(SIGUSR1=SignalAction.NOTIFY, SIGTERM=SignalAction.STOP)
     began = time.monotonic()
-    first, second = taken(policy, wake_up, signal.SIGUSR1, signal.SIGTERM)
+    with SignalInbox(policy, wake_up, proc=str(tmp_path)) as inbox:
+        send(signal.SIGUSR1, signal.SIGTERM)
+        first, second = inbox.take()
     assert (first.signum, first.action) == (signal.SIGUSR1, SignalAction.NOTIFY)
     assert (second.signum, second.action) == (signal.SIGTERM, SignalAction.STOP)
     assert began <= first.at <= second.at <= time.monotonic()
     assert first.is_listed
     assert second.is_listed
+
+
+def test_the_time_for_which_the_launcher_had_no_processor_does_not_count(wake_up, tmp_path):
+    """A signal that was forwarded at once, to a launcher that ran seconds later, came at once."""
+    (tmp_path / "thread-self").mkdir()
+    schedstat = tmp_path / "thread-self" / "schedstat"
+    now = 100.0
+    times = []
+    policy = StopOn([signal.SIGINT])
+    with SignalInbox(policy, wake_up, proc=str(tmp_path), clock=lambda: now) as inbox:
+        for seconds, wait in ((0, "1500000000"), (2.25, "3500000000"), (1, ""), (2, "5000000000")):
+            now += seconds
+            schedstat.write_text(wait and f"60000000 {wait} 12\n")  # nanoseconds, but for the last
+            send(signal.SIGINT)
+            times += [each.at for each in inbox.take()]
+    assert times == [98.5, 98.75, 99.75, 100.25]
+
+
+STOPS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
+
+
+@pytest.mark.parametrize("sequence", [*itertools.permutations(STOPS, 3)])
+def test_signals_come_in_the_order_of_arrival_also_if_handlers_run_late(wake_up, sequence):
+    """Python calls the handlers of several signals in the order of their numbers."""
+    with SignalInbox(StopOn(STOPS), wake_up) as inbox:
+        for _ in range(2):
+            send_before_handlers_run(*sequence)
+            received = inbox.take()
+            assert [each.signum for each in received] == [*sequence]
+            assert len({each.at for each in received}) == 1
+            assert inbox.take() == []
+
+
+def test_a_signal_that_repeats_before_its_handler_runs_is_received_as_often(wake_up):
+    sequence = [signal.SIGINT, signal.SIGTERM, signal.SIGINT]
+    with SignalInbox(StopOn(STOPS), wake_up) as inbox:
+        send_before_handlers_run(*sequence)
+        assert [each.signum for each in inbox.take()] == sequence
+
+
+def test_signals_are_received_if_other_code_replaces_the_wake_up_descriptor(wake_up):
+    with SignalInbox(StopOn(STOPS), wake_up) as inbox:
+        signal.set_wakeup_fd(-1)
+        send_before_handlers_run(signal.SIGTERM, signal.SIGHUP)
+        assert {each.signum for each in inbox.take()} == {signal.SIGTERM, signal.SIGHUP}
+        send(signal.SIGTERM)
+        assert [each.signum for each in inbox.take()] == [signal.SIGTERM]
+
+
+def send_soon(signum):
+    time.sleep(0.05)  # most likely, the wait has begun
+    send(signum)
+
+
+def test_a_signal_that_interrupts_a_wait_ends_it(wake_up):
+    """Its handler reads the descriptor, and then Python continues the wait that it interrupted."""
+    poller = select.poll()
+    poller.register(wake_up.fileno(), select.POLLIN)
+    with SignalInbox(StopOn(STOPS), wake_up) as inbox:
+        with meanwhile(send_soon, signal.SIGTERM):
+            assert poller.poll(MUCH)
+        wake_up.clear()
+        assert poller.poll(0) == []
+        assert [each.signum for each in inbox.take()] == [signal.SIGTERM]
 
 
 @pytest.mark.parametrize("bad", [signal.SIGKILL, signal.SIGSTOP, 0, 4711, "SIGTERM"])

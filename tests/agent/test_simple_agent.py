@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 from functools import partial
 
 import pytest
-from plaunch.agent import RunResult, WorkerState, notifications
+from plaunch.agent import RequestKind, RunResult, WorkerState, notifications
 from plaunch.agent.alive import Alive
 from plaunch.errors import (
     RendezvousClosedError,
@@ -16,6 +17,7 @@ from plaunch.errors import (
     SignalException,
     UnkillableWorkerError,
 )
+from plaunch.process import OutputCounts
 from plaunch.process.failures.failure import ProcessFailure
 from plaunch.process.stopping.signals import SignalAction
 from plaunch.testing import FakeJobRendezvous
@@ -361,3 +363,61 @@ def test_what_holds_the_loop_can_ask_whether_to_stop():
         agent.run()
     assert found == [False, False, True]
     assert policy.asked == [signal.SIGUSR1, signal.SIGTERM]  # once for each
+
+
+class Stalled:
+    """Streams whose console takes nothing until `escalate`, or until they have waited."""
+
+    def __init__(self):
+        self.waits = []  # timeouts
+        self.is_waiting = threading.Event()
+        self._is_over = threading.Event()
+
+    def counts(self):
+        return OutputCounts(9, 4, 0)
+
+    def show_rest(self, timeout):
+        self.waits.append(timeout)
+        self.is_waiting.set()
+        assert timeout < math.inf or self._is_over.wait(60)
+
+    def escalate(self):
+        self._is_over.set()
+
+
+def with_console(agent):
+    streams = Stalled()
+    agent._workers.streams = lambda: streams
+    return streams
+
+
+@pytest.mark.parametrize("result", [SUCCEEDED, FAILED])
+@pytest.mark.parametrize("end", ["SIGINT", "SIGTERM", "a request"])
+def test_a_slow_console_is_waited_for_until_something_ends_that(result, end):
+    agent = PretendAgent(FakeRendezvous(), [result], max_restarts=0)
+    streams = with_console(agent)
+
+    def end_it():
+        streams.is_waiting.wait(30)
+        if end == "a request":
+            agent.request(RequestKind.STOP, "enough", "a test")
+        else:
+            send(signal.Signals[end])
+
+    with meanwhile(end_it):
+        assert agent.run() is result
+    assert streams.waits == [math.inf]
+    (told,) = agent.told.of(notifications.ConsoleAwaited)
+    assert told.waiting_bytes == 4
+
+
+@pytest.mark.parametrize(
+    "script", [[lambda: send(signal.SIGTERM)], [RendezvousTimeoutError("no store")]]
+)
+def test_after_a_signal_or_an_error_a_slow_console_has_some_seconds(script):
+    agent = PretendAgent(FakeRendezvous(), script)
+    streams = with_console(agent)
+    with pytest.raises((SignalException, RendezvousTimeoutError)):
+        agent.run()
+    (timeout,) = streams.waits
+    assert timeout < 10

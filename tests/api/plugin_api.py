@@ -60,6 +60,7 @@ MODULES: dict[str, tuple[str, ...]] = {
         "LogsDest",
         "LogsSpecs",
         "OutputCounts",
+        "PatientStreams",
         "Process",
         "ProcessFailure",
         "SignalAction",

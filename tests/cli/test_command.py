@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 
 import pytest
@@ -76,6 +78,7 @@ def test_mistakes_are_named(argv, message):
         (["./sub/trian.py"], "does not exist; did you mean './sub/train.py'?"),
         (["train"], "'train' does not exist; did you mean 'train.py'?"),
         (["evaluate"], "'evaluate' does not exist (current folder: "),
+        (["evaluate"], "; give its path, or -m for a module, or --no-python for a program"),
         (["python3", "train.py"], "plaunch starts python itself: leave out this word"),
         (["train.py --lr 3"], "leave out the quotes around 'train.py --lr 3'"),
         (["sub"], "'sub' is a folder without a __main__.py"),
@@ -97,6 +100,30 @@ def test_a_slip_is_answered_with_what_was_meant(tmp_path, monkeypatch, argv, mes
     with pytest.raises(UsageError) as caught:
         command(*argv)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("options", [["--run-path"], ["--run-path", "--no-python"]])
+def test_no_program_and_no_module_are_suggested_with_run_path(options):
+    with pytest.raises(UsageError) as caught:
+        command(*options, "nowhere.py")
+    assert str(caught.value).endswith("; give its path")
+
+
+def test_a_script_that_cannot_be_reached_is_not_called_missing(tmp_path):
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(UsageError, match=r"loop/x\.py' cannot be read: Too many levels"):
+        command(str(tmp_path / "loop" / "x.py"))
+
+
+def test_a_folder_that_may_not_be_searched_is_named(tmp_path, monkeypatch):
+    def refuse(path):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+    monkeypatch.setattr(os, "stat", refuse)  # root may search all folders
+    with pytest.raises(
+        UsageError, match=r"cannot be read: Permission denied; check the permissions of its folders"
+    ):
+        command(str(tmp_path / "x.py"))
 
 
 def test_a_folder_that_python_runs_is_a_script(tmp_path):

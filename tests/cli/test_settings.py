@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from types import ModuleType
 
@@ -12,7 +11,7 @@ from plaunch.agent.worker import WORKER_STORES
 from plaunch.cli import settings
 from plaunch.cli.options import OPTIONS
 from plaunch.cli.parser import parse
-from plaunch.cli.settings import fill_in
+from plaunch.cli.settings import fill_in, parse_rdzv_conf
 from plaunch.cli.table import OptionTable
 from plaunch.config import START_METHODS
 from plaunch.errors import UsageError
@@ -40,8 +39,8 @@ class Manager:
             raise UsageError(f"no device counter {name!r}")
         return self.counters[name]
 
-    def calling(self, kind, name):
-        return contextlib.nullcontext()
+    def call(self, kind, name, function):
+        return function()
 
 
 @pytest.fixture(autouse=True)
@@ -87,6 +86,25 @@ def test_options_arrive():
     assert (result.event_log_handler, result.signal_policy) == ("console", "notify")
     assert (result.signals_to_handle, result.local_addr) == ("SIGTERM", "10.0.0.1")
     assert result.monitor_interval == 2
+
+
+@pytest.mark.parametrize("text", ["'a=1,b=2'", '"a=1,b=2"', " 'a=1, b=2' ", "a=1,b=2"])
+def test_quotes_that_no_shell_has_removed_are_dropped(text):
+    assert parse_rdzv_conf(text) == {"a": "1", "b": "2"}
+
+
+@pytest.mark.parametrize("text", ["'a=1,b=2", "'a=1,b=2\"", "'"])
+def test_a_single_quote_is_not(text):
+    try:
+        options = parse_rdzv_conf(text)
+    except UsageError:
+        return
+    assert options != {"a": "1", "b": "2"}
+
+
+def test_a_filter_of_ranks_that_this_node_does_not_have_is_named(caplog):
+    config("--nproc-per-node=2", "--local-ranks-filter=0-2,5")
+    assert "--local-ranks-filter names local ranks 2,5, which this node" in caplog.text
 
 
 def test_logs(tmp_path):

@@ -2,26 +2,43 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 
 import pytest
 from plaunch_control import client
 from plaunch_control.cli import main
-from plaunch_control.client import ClientError, GoneError, RefusedError, SilentError, ask
+from plaunch_control.client import (
+    ClientError,
+    GoneError,
+    Question,
+    RefusedError,
+    SilentError,
+    WithdrawnError,
+    ask,
+)
 from plaunch_control.launches import Launch, NoSuchJobError, choose
 
 from helpers.pretended_launches import LONG, PretendedLaunch
 
 
 @pytest.fixture
-def answering(runtime_dir):
-    """Starts somebody who listens, and answers a request with these bytes, or with none."""
+def listening(runtime_dir):
+    """The path of a socket, and the socket."""
     runtime_dir.mkdir(0o700)
     path = str(runtime_dir / "job.1.abcdef")
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(path)
-    listener.listen()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.settimeout(LONG)
+        listener.bind(path)
+        listener.listen()
+        yield path, listener
+
+
+@pytest.fixture
+def answering(listening):
+    """Starts somebody who listens, and answers a request with these bytes, or with none."""
+    path, listener = listening
     threads = []
 
     def answering(data):
@@ -39,12 +56,38 @@ def answering(runtime_dir):
     yield answering
     for thread in threads:
         thread.join(LONG)
-    listener.close()
 
 
 def test_who_does_not_answer_is_not_waited_for(answering):
     with pytest.raises(SilentError):
         ask(answering(None), "/v1/status", patience=0.05)
+
+
+def test_an_order_that_is_not_answered_is_withdrawn(answering):
+    with pytest.raises(WithdrawnError):
+        ask(answering(None), "/v1/stop", {}, patience=0.05)
+
+
+def test_an_answer_that_came_in_the_last_moment_counts(listening):
+    """The launch carries out what it has answered, whatever the client has time to read."""
+    path, listener = listening
+    question = Question(path, "/v1/stop", {}, patience=0.2)
+    with listener.accept()[0] as connection:
+        connection.sendall(b'HTTP/1.0 200 OK\r\n\r\n{"asked": "stop"}')  # and it has no end
+        assert question.answer() == {"asked": "stop"}
+        with pytest.raises(BrokenPipeError):
+            connection.sendall(b"more")
+
+
+def test_half_an_answer_is_none(listening):
+    path, listener = listening
+    question = Question(path, "/v1/stop", {}, patience=0.05)
+    with listener.accept()[0] as connection:
+        connection.sendall(b'HTTP/1.0 200 OK\r\n\r\n{"asked": ')
+        with pytest.raises(WithdrawnError):
+            question.answer()
+        with pytest.raises(BrokenPipeError):
+            connection.sendall(b'"stop"}')
 
 
 @pytest.mark.parametrize(
@@ -99,11 +142,26 @@ def test_a_word_means_an_id_or_its_beginning_or_a_pid(three):
     with pytest.raises(NoSuchJobError, match="there are several launches: a "):
         choose(three, None)
     with pytest.raises(
-        NoSuchJobError, match=r"no launch that 'x' means .*; there are a \(pid 70\)"
+        NoSuchJobError, match=r"no running launch .* matches 'x'; running: a \(pid 70\), ab"
     ):
         choose(three, "x")
-    with pytest.raises(NoSuchJobError, match="there is no launch of this user on this host"):
+    with pytest.raises(NoSuchJobError, match="no launch of this user runs on this host"):
         choose([], None)
+
+
+def test_a_launch_that_was_killed_is_not_listed_as_running(three, runtime_dir):
+    dead = Launch(str(runtime_dir / "dead.71.sock"), "dead", True, 71)
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(dead.path)
+    found = "no running launch of this user on this host matches 'dead'; dead (pid 71) has ended"
+    with pytest.raises(NoSuchJobError) as caught:
+        choose([dead], "dead")
+    assert str(caught.value) == found
+    assert not os.path.exists(dead.path)
+    with pytest.raises(NoSuchJobError) as caught:
+        choose([dead, *three], "dead")
+    running = "running: a (pid 70), ab (pid 71), abc (pid 72)"
+    assert str(caught.value) == f"{found}; {running}"
 
 
 def test_an_id_that_was_cut_is_found_by_the_whole(three):
@@ -124,7 +182,7 @@ def test_without_launches(runtime_dir, monkeypatch, capsys):
     assert main(["status"]) == 3
     out, err = capsys.readouterr()
     assert out == "no launch of this user is known on this host\n[]\n"
-    assert err == "plaunchctl: there is no launch of this user on this host\n"
+    assert err == "plaunchctl: no launch of this user runs on this host\n"
 
 
 def test_a_folder_that_others_may_use_is_not_trusted(runtime_dir, monkeypatch, capsys):
@@ -147,12 +205,14 @@ def test_who_does_not_answer_is_told_in_one_line(answering, monkeypatch, capsys)
     monkeypatch.setenv("PLAUNCH_RUNTIME_DIR", path.rpartition("/")[0])
     monkeypatch.setattr(client, "_left", lambda until: 0.05)
     assert main(["status", "job"]) == 4
+    assert main(["stop", "job"]) == 4
     assert main(["ps"]) == 0
     out, err = capsys.readouterr()
-    assert err == (
+    silent = (
         "plaunchctl: job (pid 1) does not answer within 2 s: it is suspended, or starved of "
-        "processors\n"
+        "processors"
     )
+    assert err == f"{silent}\n{silent}; the request is withdrawn and will not be carried out\n"
     assert "no answer" in out
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+from threading import Event
 
 import pytest
 from plaunch.agent import RequestKind
@@ -46,6 +48,20 @@ def test_the_index_tells_versions_and_pages(launch):
     assert told["versions"] == [1]
     assert told["pages"]["/v1/status"] == ["GET"]
     assert told["pages"]["/v1/stop"] == ["POST"]
+
+
+def test_a_status_shows_the_command_without_secrets(launch, monkeypatch):
+    words = [
+        "plaunch",
+        "train.py",
+        "--accessToken",
+        "sword fish",
+        "--url=https://h?token=swordfish",
+    ]
+    line = b"".join(word.encode() + b"\0" for word in words)
+    monkeypatch.setattr(answers, "open", lambda *_: io.BytesIO(line), raising=False)
+    told = asked(launch, "/v1/status")["command"]
+    assert told == [*words[:3], "<withheld>", "--url=https://h?token=<withheld>"]
 
 
 def test_another_version_is_told_which_ones_there_are(launch):
@@ -88,6 +104,45 @@ def test_a_body_that_is_no_object_is_refused(launch, body):
     assert not launch.control.asked
 
 
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        (["Content-Length: -1"], 400),
+        (["Content-Length: +2"], 400),
+        (["Content-Length: 1_0"], 400),
+        (["Content-Length: 0x2"], 400),
+        (["Content-Length: 2.0"], 400),
+        (["Content-Length:"], 400),
+        (["Content-Length: \u00a02"], 400),
+        (["Content-Length: \u00b2"], 400),
+        (["Content-Length: 2, 2"], 400),
+        (["Content-Length: 2", "Content-Length: 2"], 400),
+        (["Content-Length: 2", "Content-Length: 99"], 400),
+        (["Content-Length: 3"], 400),  # more than comes
+        (["Transfer-Encoding: chunked"], 411),
+        ([f"Content-Length: {MOST_BODY + 1}"], 413),
+        (["Content-Length: 0000000009999999999"], 413),
+        (["Content-Length: 000000000" + "9" * 4000], 413),
+        (["Content-Length: " + "9" * 60000], 413),
+    ],
+    ids=lambda value: "; ".join(value)[:40] if isinstance(value, list) else None,
+)
+def test_a_length_that_cannot_be_used_is_refused(launch, headers, status):
+    head = "\r\n".join(["POST /v1/stop HTTP/1.0", *headers, "", ""]).encode("latin-1", "replace")
+    answer = launch.send(head + b"{}")
+    assert f" {status} ".encode() in answer.partition(b"\r\n")[0]
+    assert not launch.control.asked
+
+
+@pytest.mark.parametrize(
+    "headers", ["Content-Length: 0000000002 \r\n", "content-length: 2\r\n", ""]
+)
+def test_a_length_that_can_be_used(launch, headers):
+    answer = launch.send(f"POST /v1/stop HTTP/1.0\r\n{headers}\r\n{{}}".encode())
+    assert b" 200 " in answer.partition(b"\r\n")[0]
+    assert len(launch.control.asked) == 1
+
+
 GARBAGE = {
     "binary": os.urandom(500).replace(b"\n", b"") + b"\n",
     "half a line": b"GET /v1/sta",
@@ -98,7 +153,6 @@ GARBAGE = {
     "a body too large": b"POST /v1/stop HTTP/1.0\r\nContent-Length: %d\r\n\r\n" % (MOST_BODY + 1),
     "a body of a length without end": b"POST /v1/stop HTTP/1.0\r\nContent-Length: 9%s\r\n\r\n"
     % (b"9" * 5000),
-    "a length that is none": b"POST /v1/stop HTTP/1.0\r\nContent-Length: -1\r\n\r\n",
     "half a body": b'POST /v1/stop HTTP/1.0\r\nContent-Length: 20\r\n\r\n{"reason"',
     "another method": b"DELETE /v1/stop HTTP/1.0\r\n\r\n",
 }
@@ -230,6 +284,44 @@ def test_a_signal_goes_to_the_ranks_of_this_node(launch, name):
 def test_without_workers_there_is_nobody_to_signal(launch):
     launch.control.set(pids={})
     assert "no worker runs now" in refused(launch, "/v1/signal", {"signal": "SIGUSR1"})[1]
+
+
+@pytest.mark.parametrize(
+    ("page", "given"), [("stop", {}), ("restart", {}), ("leave", {}), ("signal", {"signal": 10})]
+)
+def test_an_order_whose_client_has_gone_is_not_carried_out(launch, caplog, page, given):
+    """The client has said that nothing will be done."""
+    caplog.set_level("INFO", "plaunch")
+    is_asked, may_answer, snapshot = Event(), Event(), launch.control.snapshot
+
+    def hold():
+        is_asked.set()
+        assert may_answer.wait(LONG)
+        return snapshot()
+
+    launch.control.snapshot = hold
+    question = Question(launch.path, f"/v1/{page}", given)
+    assert is_asked.wait(LONG)
+    question.close()
+    may_answer.set()
+    said = f"a request for '/v1/{page}' is not carried out: its connection was closed"
+    wait_until(lambda: said in caplog.text, "the message")
+    assert not launch.control.asked
+
+
+def test_an_order_whose_client_has_said_all_and_waits_is_carried_out(launch):
+    """As of `nc -N`, which closes its half of the connection."""
+    assert b" 200 " in launch.send(b"POST /v1/stop HTTP/1.0\r\n\r\n")
+    assert launch.control.asked
+
+
+@pytest.mark.parametrize("kind", RequestKind)
+def test_a_reason_disturbs_no_terminal_and_no_log(launch, kind):
+    evil = "\x1b]0;title\x07\x1b[31mred\x9b2J\u202eback\r\nnext\0"
+    told = asked(launch, f"/v1/{kind.value}", {"reason": evil})["reason"]
+    assert told == r"\x1b]0;title\x07\x1b[31mred\x9b2J\u202eback next\x00"
+    assert launch.control.asked == [(kind, told)]
+    assert len(asked(launch, f"/v1/{kind.value}", {"reason": "\x1b" * 500})["reason"]) == 200
 
 
 # --- who may ask ----------------------------------------------------------------------------------

@@ -43,8 +43,9 @@ def page():
 
 
 def test_groups_and_folders(page):
-    told, status = page(JobView([LOADS, STEPS], FOLDERS))
-    assert status == 200
+    answer = page(JobView([LOADS, STEPS], FOLDERS))
+    told = answer.told
+    assert answer.status == 200
     assert told["lines"] == [
         "1 rank: 2 (b) load_batch (train.py:6)",
         "3 ranks: 0-1, 3 step (train.py:9)",
@@ -64,7 +65,7 @@ def test_groups_and_folders(page):
 
 
 def test_what_torch_has_recorded(page):
-    told, _ = page(JobView([LOADS, STEPS], operations={"send": (2,), "recv": (0, 1, 3)}))
+    told = page(JobView([LOADS, STEPS], operations={"send": (2,), "recv": (0, 1, 3)})).told
     assert told["lines"][2:] == [
         "what torch's flight recorder has last:",
         "1 rank: 2 send",
@@ -74,7 +75,7 @@ def test_what_torch_has_recorded(page):
 
 
 def test_some_ranks(page):
-    told, _ = page(JobView([LOADS, STEPS]), ranks="1-2")
+    told = page(JobView([LOADS, STEPS]), ranks="1-2").told
     assert [group["ranks"] for group in told["groups"]] == ["1", "2"]
 
 
@@ -105,8 +106,8 @@ def test_some_ranks(page):
     ],
 )
 def test_what_is_not_known_is_said(page, view, note):
-    told, status = page(view)
-    assert (told["notes"], status) == ([note], 200)
+    answer = page(view)
+    assert (answer.told["notes"], answer.status) == ([note], 200)
 
 
 def test_a_node_that_nobody_asks_answers_another_one(runtime_dir, monkeypatch):

@@ -33,10 +33,15 @@ cuda, xpu = Devices(4), Devices(0)
 def python(tmp_path, monkeypatch):
     """Install a torch of the test's own into the child's interpreter."""
 
-    def install(source):
+    def install(source, entry_point=""):
         folder = tmp_path / "lib"
         folder.mkdir()
         (folder / "torch.py").write_text(source)
+        if entry_point:
+            (folder / "npu-1.dist-info").mkdir()
+            (folder / "npu-1.dist-info" / "entry_points.txt").write_text(
+                f"[torch.backends]\n{entry_point}\n"
+            )
         monkeypatch.setenv("PYTHONPATH", str(folder))
 
     return install
@@ -64,7 +69,6 @@ def test_the_real_torch_answers():
     for module in (torch.cuda, torch.xpu):
         assert callable(module.is_available)
         assert callable(module.device_count)
-    assert count_private_use("privateuseone") == 0
     assert count_private_use("npu") is None
 
 
@@ -150,6 +154,7 @@ def test_a_script_called_torch_in_this_directory_is_not_torch(python, tmp_path, 
 
 # --- private-use backends -------------------------------------------------------------------------
 
+BACKEND = "npu = torch_npu:register"  # which torch loads when it is imported
 PRIVATE = """
 class C:
     def _get_privateuse1_backend_name(self): return NAME
@@ -169,8 +174,15 @@ _C = C()
     ],
 )
 def test_a_private_use_backend_has_the_name_that_torch_knows(python, source, word, expected):
-    python(source)
+    python(source, BACKEND)
     assert count_private_use(word, timeout=60) == expected
+
+
+def test_torch_is_not_imported_where_no_distribution_has_a_backend(python, tmp_path):
+    trace = tmp_path / "trace"
+    python(f"open({str(trace)!r}, 'w')" + TORCH + PRIVATE + "NAME = 'npu'; npu = Devices(8)")
+    assert count_private_use("gpus", timeout=60) is None
+    assert not trace.exists()
 
 
 def test_a_word_that_is_no_name_is_not_asked_about(monkeypatch):
@@ -179,7 +191,7 @@ def test_a_word_that_is_no_name_is_not_asked_about(monkeypatch):
 
 
 def test_a_torch_that_fails_to_tell_its_backend_is_quoted(python):
-    python("raise RuntimeError('no driver')")
+    python("raise RuntimeError('no driver')", BACKEND)
     with pytest.raises(UsageError, match=r"private-use backend 'npu'.*RuntimeError: no driver"):
         count_private_use("npu", timeout=60)
 

@@ -112,7 +112,6 @@ def endpoint_of(node, given, traits=None):
     [
         ({}, OK, "not known"),
         (settings("static", max_nodes=1), OK, "not needed"),
-        (settings("c10d"), PROBLEM, "localhost"),
         (settings("acme"), OK, "is not known"),
         (settings("c10d", "host:port"), PROBLEM, "'port'"),
         (settings("c10d", "elsewhere:29400"), PROBLEM, "no address"),

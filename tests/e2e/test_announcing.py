@@ -67,7 +67,7 @@ def test_a_traceback_is_shown_once(plaunch, options):
 def test_who_waits_for_slow_workers_hears_why_they_are_stopped(plaunch):
     script = plaunch.write("train.py", SLOW)
     waits, why, report, *_ = said(plaunch.run("--nproc-per-node=2", script))
-    assert "waiting for local ranks 0 to end after SIGTERM" in waits
+    assert "waiting for local rank 0 to end after SIGTERM" in waits
     assert re.search(r"stopped because rank 1 \(pid \d+\) failed: exit code 7$", why)
     assert "plaunch: rank 1 on " in report
 

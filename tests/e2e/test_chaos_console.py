@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import json
 import os
 import re
 import signal
 import subprocess
+import time
 
 import pytest
 
+from helpers.processes import is_gone
 from helpers.programs import end_launch
 from helpers.terminals import Terminal
-from helpers.waiting import BOUND, wait_for_files
+from helpers.waiting import BOUND, wait_for_files, wait_until
 
-FINISH = 20.0  # seconds: the launcher waits 5 for a console that takes nothing, once or twice
+FINISH = 20.0  # seconds: after a signal the launcher waits some for what takes nothing
 
 # Writes numbered lines of 64 bytes and says through a file that it is done. With an exit code, rank
 # 1 ends with that as soon as both are done.
@@ -31,6 +35,12 @@ if sys.argv[2:]:
     sys.exit(int(sys.argv[2]))
 """
 LINE = 64
+# In its first attempt, both workers fail once all is written.
+FAILS_ONCE = """\
+while not os.path.exists("done-0") or not os.path.exists("done-1"):
+    time.sleep(0.005)
+sys.exit(os.environ["TORCHELASTIC_RESTART_COUNT"] == "0")
+"""
 
 # Waits for a file, or for a signal.
 WAIT = """\
@@ -106,11 +116,8 @@ class Blocked:
         return (self.folder / "err").read_text()
 
 
-def test_a_console_that_blocks_for_ever_blocks_nobody(plaunch):
-    """Neither the workers, nor the end of the launcher, nor a signal, nor a report of a failure.
-
-    The launches are made together, because each waits some seconds for its console.
-    """
+def test_a_console_that_stands_still_is_waited_for_until_a_signal(plaunch):
+    """It blocks neither the workers, nor the report of a failure, nor the end after a signal."""
     count = 150_000  # lines, 9.6 MB of each worker: more than the pipe and the memory take
     with contextlib.ExitStack() as stack:
         success, failure, both_succeed, both_fail = (
@@ -125,13 +132,79 @@ def test_a_console_that_blocks_for_ever_blocks_nobody(plaunch):
         stopped = Blocked(plaunch, stack, "stopped", WRITE + WAIT, "20000", together=True)
         wait_for_files(stopped.folder / "up-0", stopped.folder / "up-1")
         stopped.process.terminate()
-        assert stopped.process.wait(FINISH) == 128 + signal.SIGTERM
-        for job, exitcode in ((success, 0), (failure, 7), (both_succeed, 0), (both_fail, 7)):
+        for job in (success, failure, both_succeed, both_fail):
             wait_for_files(job.folder / "done-0", job.folder / "done-1")
+        for job in (success, failure):
+            wait_until(lambda job=job: "waiting for stdout" in job.said, lambda job=job: job.said)
+        for job in (success, failure, both_succeed, both_fail):
+            assert job.process.poll() is None
+            job.process.send_signal(signal.SIGINT)
+        # Ctrl-C may come before the workers of these two have been seen to end.
+        assert both_succeed.process.wait(FINISH) in (0, 128 + signal.SIGINT)
+        assert both_fail.process.wait(FINISH) in (7, 128 + signal.SIGINT)
+        for job, exitcode in ((success, 0), (failure, 7), (stopped, 128 + signal.SIGTERM)):
             assert job.process.wait(FINISH) == exitcode
+        for job in (success, failure, both_succeed, both_fail):
             check_logs(job.folder, count)
-    assert "stdout takes no more output" in success.said
+    for job in (success, failure):
+        (line,) = (line for line in job.said.splitlines() if "has not taken all of" in line)
+        size, lines = map(int, re.findall(r"(\d+) bytes, (\d+) lines", line)[0])
+        assert size > 2 * LINE * count - (1 << 20)
+        assert 0.95 * 2 * count < lines < 2 * count
+        assert re.search(r"the log files in '.*attempt_0' have all of it", line)
     assert "exit code 7" in failure.said
+
+
+class Pausing:
+    """Reads a pipe for a moment, pauses, and reads on."""
+
+    def __init__(self, fd):
+        self._fd = fd
+        self._pieces = [os.read(fd, 1000)]
+
+    def resume(self):
+        while piece := os.read(self._fd, 1 << 20):
+            self._pieces.append(piece)
+        return b"".join(self._pieces).splitlines()
+
+
+@pytest.mark.parametrize(
+    ("count", "pause"),
+    [
+        (50_000, 0.0),
+        pytest.param(500_000, 30.0, marks=[pytest.mark.exhaustive, pytest.mark.timeout(300)]),
+    ],
+)
+def test_a_reader_that_pauses_gets_everything(plaunch, count, pause):
+    """As `plaunch ... | less` does: it reads a screen, and the rest when the user goes there.
+
+    Two workers write `count` lines each, in two attempts.
+    """
+    script, err = plaunch.write("write.py", WRITE + FAILS_ONCE), plaunch.folder / "err"
+    argv = [*TEE, "--max-restarts=1", "--event-log-handler=jsonl", script, str(count)]
+    with (
+        err.open("wb") as stderr,
+        started(plaunch, *argv, stdout=subprocess.PIPE, stderr=stderr) as process,
+    ):
+        reader = Pausing(process.stdout.fileno())
+        wait_until(lambda: "waiting for stdout" in err.read_text(), err.read_text)
+        time.sleep(pause)
+        lines = reader.resume()
+        process.stdout.close()
+        assert process.wait(BOUND) == 0
+    for attempt, rank in itertools.product(range(2), range(2)):
+        prefix = b"[default%d]:" % rank
+        own = [line for line in lines if line.startswith(prefix)]
+        begin = attempt * count
+        assert own[begin : begin + count] == [
+            b"%s%d %012d %48d" % (prefix, rank, number, 0) for number in range(count)
+        ]
+    assert len(lines) == 4 * count
+    assert err.read_text().count("waiting for stdout") == 1
+    (events,) = (plaunch.folder / "logs").glob("*/events/*.jsonl")
+    *_, awaited, finished = map(json.loads, events.read_text().splitlines())
+    assert awaited["name"] == "plaunch.console.awaited"
+    assert finished["metadata"]["seconds_showing"] > max(pause, 0.5)  # of one, until it is said
 
 
 @pytest.mark.parametrize("redirect", ["", "2>&1"])
@@ -253,11 +326,13 @@ def test_ctrl_c_stops_the_job_and_says_so_in_one_line(terminal, streams):
     assert ours[0].endswith("plaunch: SIGINT received; the workers are stopped")
 
 
-def test_a_second_ctrl_c_ends_workers_that_refuse_the_first(terminal):
+def test_a_later_ctrl_c_ends_workers_that_refuse_the_first(plaunch, terminal):
     launch = terminal(STUBBORN, "--shutdown-timeout=600")
     launch.type(b"\x03")
     launch.read_until(b"SIGINT received")
-    launch.type(b"\x03")
+    worker = int((plaunch.folder / "up-0").read_text().split()[0])
+    # Keys within 0.2 s of the first one belong to the same request.
+    wait_until(lambda: is_gone(worker) or launch.type(b"\x03"), "the worker is gone")
     lines = launch.read_to_end()
     assert launch.process.wait(BOUND) == 128 + signal.SIGINT
     assert not any("Traceback" in line for line in lines), lines

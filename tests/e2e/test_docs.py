@@ -1,10 +1,13 @@
 """The documentation is true: its commands run, and its lists are complete.
 
-A code block below `<!-- file: NAME -->` is written to a file, and one below `<!-- run -->` or
-`<!-- run: exit code N -->` is a shell script, run in a folder that holds those files and the
-examples. The lines of a block below `<!-- prints -->` are among those that the script before it has
-printed; HOST stands for the name of this host, and decimal numbers and seconds may be others. Ports
-of loopback are replaced by free ones. What a script leaves running ends with the page.
+A page is followed as a reader types it, in a folder that has the repository's `pyproject.toml` and
+examples, which must stay as they are. A code block below `<!-- file: NAME -->` is written to a file
+in the current folder. One below `<!-- run -->` or `<!-- run: exit code N -->` is a shell script;
+the folder that it changes to is the current one from then on. The lines of a block below
+`<!-- prints -->` are among those that the script before it has printed; HOST stands for the name of
+this host, and decimal numbers and seconds may be others. Ports of loopback are replaced by free
+ones. `pip install` installs into a folder of the test. What a script leaves running ends with the
+page.
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ import inspect
 import os
 import pkgutil
 import re
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -52,37 +57,48 @@ def test_there_are_pages_with_commands_to_try():
     assert ROOT / "docs/tutorial.md" in PAGES
 
 
-@contextlib.contextmanager
-def shell(folder, environ):
-    """Runs scripts, each in a session of its own; whatever is left of them is ended."""
-    sessions = []
+class Shell:
+    """Runs scripts, each in a session of its own and in the folder where the last one has ended."""
 
-    def run(script):
+    def __init__(self, folder, environ):
+        self.folder = folder
+        self._environ = environ
+        self._sessions = []
+
+    def run(self, script, ended_in):
+        """The exit code, and what was printed; the folder is read through the file `ended_in`."""
+        trap = f"trap 'pwd > {shlex.quote(str(ended_in))}' EXIT"
         process = subprocess.Popen(
-            ["bash", "-euo", "pipefail", "-c", script],
-            cwd=folder,
-            env=environ,
+            ["bash", "-euo", "pipefail", "-c", f"{trap}\n{script}"],
+            cwd=self.folder,
+            env=self._environ,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
         )
-        sessions.append(process.pid)
+        self._sessions.append(process.pid)
         with process:
             try:
                 printed, _ = process.communicate(timeout=TIMEOUT)
             except BaseException:
                 os.killpg(process.pid, signal.SIGKILL)
                 raise
+        self.folder = Path(ended_in.read_text().rstrip("\n"))
         return process.returncode, printed
 
-    try:
-        yield run
-    finally:
-        for session in sessions:
+    def close(self):
+        """End what the scripts have left running."""
+        for session in self._sessions:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(session, signal.SIGKILL)
+
+
+def contents(folder):
+    """The repository's files in a folder, by path."""
+    kept = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc")
+    return {path.relative_to(folder): path.read_bytes() for path in kept}
 
 
 def with_free_ports(text):
@@ -101,22 +117,33 @@ def test_the_commands_of_a_page_run(page, plaunch):
             folders.append(str(Path(find_etcd()).parent))
         except EtcdUnavailableError as error:
             pytest.skip(str(error))
-    (plaunch.folder / "examples").symlink_to(ROOT / "examples")
+    repository, installed = plaunch.folder / "repository", plaunch.folder / "installed"
+    ignored = shutil.ignore_patterns("__pycache__", "checkpoint*", ".*")
+    shutil.copytree(ROOT / "examples", repository / "examples", ignore=ignored)
+    shutil.copy(ROOT / "pyproject.toml", repository)
+    before = contents(repository)
     environ = {
         **plaunch.environ,
         "PATH": os.pathsep.join(folders),
+        "PYTHONPATH": str(installed),
         "PYTHONUNBUFFERED": "",  # what a plugin prints comes in whole lines
         "PYTEST_DEBUG_TEMPROOT": str(plaunch.folder),  # pytest removes what other runs have left
+        # `pip install` needs no network, and leaves this environment as it is.
+        "PIP_TARGET": str(installed),
+        "PIP_NO_DEPS": "1",
+        "PIP_NO_INDEX": "1",
+        "PIP_NO_BUILD_ISOLATION": "0",  # pip reads this as the value of build_isolation
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
     }
     printed = ""
-    with shell(plaunch.folder, environ) as run:
+    with contextlib.closing(Shell(repository, environ)) as shell:
         for block in BLOCK.finditer(with_free_ports(page.read_text())):
             kind, _, value = block["mark"].partition(": ")
             if kind == "file":
-                plaunch.write(value, block["text"])
+                (shell.folder / value).write_text(block["text"])
             elif kind == "run":
                 expected = int(value.removeprefix("exit code ")) if value else 0
-                code, printed = run(block["text"])
+                code, printed = shell.run(block["text"], plaunch.folder / "ended-in")
                 assert code == expected, f"{block['text']}\n{printed}"
             elif kind == "prints":
                 lines = comparable(printed)
@@ -124,6 +151,8 @@ def test_the_commands_of_a_page_run(page, plaunch):
                     assert line in lines, printed
             else:
                 pytest.fail(f"{page.name} has an unknown mark {block['mark']!r}")
+    after = contents(repository)
+    assert {path: after.get(path) for path in before} == before
 
 
 def test_every_exit_code_is_listed():

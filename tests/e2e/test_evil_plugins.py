@@ -137,10 +137,6 @@ def test_a_pool_of_threads_ends_in_good_order(evil):
 CHANGED = {
     "at import": (["-p", "ignores-children"], "SIGCHLD does (while it was loaded)"),
     "in a hook": (["-p", "ignores-children-in-a-hook"], "SIGCHLD does (plaunch_workers_started)"),
-    "in a factory": (
-        ["-p", "device_counts:ignores-children", "--nproc-per-node=ignores-children"],
-        "SIGCHLD does (--nproc-per-node ignores-children)",
-    ),
     "and blocked": (["-p", "takes-sigterm"], "SIGTERM, SIGUSR1 do (while it was loaded)"),
 }
 
@@ -151,6 +147,17 @@ def test_what_signals_do_is_put_back(evil, argv, what):
     assert done.returncode == 0, done.stderr
     assert f"{RELEASE}" in done.stderr
     assert f"has changed what {what}; plaunch has undone this" in done.stderr
+
+
+def test_a_factory_cannot_change_signals(evil):
+    """It runs on a thread that is not the main one, where Python refuses that."""
+    name = "ignores-children"
+    done = evil.run(
+        "-p", f"device_counts:{name}", f"--nproc-per-node={name}", "--no-python", "true"
+    )
+    assert done.returncode == 110
+    assert f"device counter {name!r} (--nproc-per-node) of distribution evil" in done.stderr
+    assert "failed: ValueError: signal only works in main thread" in done.stderr
 
 
 QUESTIONS = {
@@ -199,9 +206,9 @@ def test_what_a_plugin_prints_to_a_stderr_that_takes_nothing_does_not_hold_the_l
 @pytest.mark.parametrize(
     ("plugin", "option", "code", "said"),
     [
-        ("exits-at-import", "", 9, f"plaunch: plugin {{}} {RELEASE}exits) {EXITED}"),
-        ("exits-in-a-hook", "", 9, f"plaunch: plugin {{}} {RELEASE}hooks) {EXITED}"),
-        ("exits", NPROC, 9, f"plaunch: device counter {{}} {RELEASE}components) {EXITED}"),
+        ("exits-at-import", "", 110, f"plaunch: plugin {{}} {RELEASE}exits) {EXITED}"),
+        ("exits-in-a-hook", "", 110, f"plaunch: plugin {{}} {RELEASE}hooks) {EXITED}"),
+        ("exits", NPROC, 110, f"plaunch: device counter {{}} {RELEASE}components) {EXITED}"),
         ("slow-import", "", 0, f"plugin {{}} {RELEASE}slow_import) took 1."),
         ("fails-when-started", "", 0, f"plugin {{}} {RELEASE}hooks) failed in plaunch_w"),
         ("fails-in-worker-env", "", 110, f"plugin {{}} {RELEASE}hooks) failed in pla"),

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -153,7 +154,7 @@ def test_two_launches(agents, ctl):
     several = ctl.run("status", "al", code=NO_JOB)
     assert f"'al' means several launches: alpha (pid {alpha.process.pid}), alto" in several
     assert "there are several launches" in ctl.run("status", code=NO_JOB)
-    assert "there are alpha (pid" in ctl.run("status", "beta", code=NO_JOB)
+    assert "running: alpha (pid" in ctl.run("status", "beta", code=NO_JOB)
 
     with ctl.start("wait", "alpha", "--json") as waits:
         assert ctl.json("stop", "alpha", "--reason", "it is enough")["reason"] == "it is enough"
@@ -226,7 +227,7 @@ def test_a_node_leaves_and_all_nodes_are_stopped(agents, ctl, endpoint_of):
             (1, "1", "training"),
         ]
         assert {one["agent_pid"] for one in told} == {one.process.pid for one in both}
-    assert ": training, ranks 1" in ctl.run("status", str(both[0].process.pid))
+    assert ": training, rank 1" in ctl.run("status", str(both[0].process.pid))
     # The store goes with its host.
     host, guest = sorted(both, key=lambda agent: "hosts the rendezvous store" not in agent.stderr)
     assert "asked wide" in ctl.run("leave", str(guest.process.pid), "--reason", "maintenance")
@@ -236,11 +237,35 @@ def test_a_node_leaves_and_all_nodes_are_stopped(agents, ctl, endpoint_of):
 
     third = agents.start(*argv, LOGLEVEL="INFO")
     agents.until_round(2, host, third)
-    told = ctl.json("stop", str(third.process.pid), "--all-nodes", "--reason", "budget")
-    assert told["nodes"] == "all"
-    assert third.exit_code() == 143
-    assert host.exit_code() == 112
-    assert "plaunchctl: budget" in host.stderr  # the other node says who has asked for it, too
+    spare = agents.start(*argv, LOGLEVEL="INFO")
+    check_stopped_alike(agents, ctl, third, host, spare)
+
+
+def test_a_requested_stop_is_one_outcome_and_refuses_later_nodes(agents, ctl, endpoint_of):
+    argv = options(endpoint_of("etcd-v2"), 2, backend="etcd-v2", run_id="stop")
+    members = [agents.start(*argv, LOGLEVEL="INFO") for _ in range(2)]
+    agents.until_round(0, *members)
+    spare = agents.start(*argv, LOGLEVEL="INFO")
+    check_stopped_alike(agents, ctl, *members, spare)
+    late = agents.start(*argv)
+    assert late.exit_code() == 112
+    assert "is over: it was stopped at " in late.stderr
+    assert "plaunchctl: budget; start a new job under another run id" in late.stderr
+
+
+def check_stopped_alike(agents, ctl, asked, other, spare):
+    """Request a stop on one of two members; assert that all nodes end with one outcome."""
+    agents.until(lambda: "waits for a place" in spare.stderr, "the spare")
+    until_seen(ctl, asked, other, spare)
+    with ctl.start("wait", str(other.process.pid)) as waits:
+        told = ctl.json("stop", str(asked.process.pid), "--all-nodes", "--reason", "budget")
+        assert told["nodes"] == "all"
+        assert [agent.exit_code() for agent in (asked, other, spare)] == [143, 143, 143]
+        assert "ended: signalled, exit code 143" in waits.communicate(timeout=BOUND)[0]
+    what = f"node {socket.gethostname()} asks for the end of the job (plaunchctl: budget)"
+    for agent in (asked, other):
+        assert f"plaunch: {what}; the workers are stopped\n" in agent.stderr
+    assert f"plaunch: {what}; no worker is running\n" in spare.stderr
 
 
 def test_nodes_that_do_not_know_each_other_are_not_stopped_together(agents, ctl):
@@ -299,18 +324,23 @@ def test_while_a_plugins_hook_stands(agents, ctl, plaunch):
 
 
 def test_a_suspended_launcher_is_told_in_bounded_time(agents, ctl):
-    node = agents.start(*local("still"))
+    node = agents.start(*local("still"), LOGLEVEL="INFO")
     agents.until_round(0, node, workers=2)
+    ctl.json("status")  # it has imported what answers
     with ctl.start("wait") as waits:
         node.process.send_signal(signal.SIGSTOP)
         try:
             told = ctl.run("status", code=NO_ANSWER)
             assert "does not answer within 2 s: it is suspended" in told
+            told = ctl.run("stop", code=NO_ANSWER)
+            assert "the request is withdrawn and will not be carried out" in told
             (row,) = ctl.json("ps")
             assert (row["run_id"], row["state"]) == ("still", "no answer")
         finally:
             node.process.send_signal(signal.SIGCONT)
         assert ctl.json("status")["run_id"] == "still"
+        dropped = "a request for '/v1/stop' is not carried out"
+        agents.until(lambda: dropped in node.stderr, "the end of the withdrawn request")
         agents.finish(node)
         waits.communicate(timeout=BOUND)
         assert waits.returncode == 0
@@ -329,7 +359,7 @@ def test_a_killed_launcher_leaves_nothing(agents, ctl, folder):
         assert "its last events were not seen" in follows.stderr.read()
     assert [row["run_id"] for row in ctl.json("ps")] == ["other"]
     assert [name.partition(".")[0] for name in os.listdir(folder)] == ["other"]
-    assert "there is no launch that 'dead' means" in ctl.run("status", "dead", code=NO_JOB)
+    assert "matches 'dead'; running: other (pid" in ctl.run("status", "dead", code=NO_JOB)
     agents.until_gone(*(worker["pid"] for worker in workers))
     agents.finish(other)
     assert not os.listdir(folder)
@@ -403,6 +433,7 @@ def test_another_user_is_refused(agents, ctl, folder):
 def test_curl_is_enough(agents, ctl, folder):
     node = agents.start(*local("job"), LOGLEVEL="INFO")
     agents.until_round(0, node, workers=2)
+    until_seen(ctl, node)
     (name,) = os.listdir(folder)
     curl = ["curl", "-sS", "--max-time", "60", "--unix-socket", str(folder / name)]
 

@@ -77,7 +77,7 @@ def test_they_are_not_if_the_plugin_is_blocked(plaunch):
     words = ("--nproc-per-node=4", "--shutdown-timeout=1", "-p", "no:stacks")
     done = plaunch.run(*words, script, "deaf")
     assert done.returncode == 7, done.stderr
-    assert "they get SIGKILL" in done.stderr
+    assert "sending SIGKILL" in done.stderr
     assert "were here" not in done.stderr
 
 

@@ -7,6 +7,7 @@ import signal
 import sys
 
 import pytest
+from plaunch.process.kernel.processes import read_state
 
 from helpers.processes import is_gone
 from helpers.terminals import Terminal
@@ -80,6 +81,22 @@ def test_keys_of_a_terminal(plaunch, tmp_path, key, times):
         assert terminal.process.wait(TIMEOUT) == 128 + signum
     assert (tmp_path / "saved").exists() == (times == 1)
     assert is_gone(int((tmp_path / "ready").read_text()))
+
+
+def test_signals_to_a_suspended_launcher_are_one_request(plaunch, tmp_path):
+    """The kernel delivers them together, and Python would handle SIGHUP (1) first."""
+    script = plaunch.write("saving.py", SAVING)
+    with plaunch.start(script, "SIGINT", "SIGHUP") as launcher:
+        wait_for_files(tmp_path / "ready")
+        launcher.send_signal(signal.SIGSTOP)
+        wait_until(lambda: read_state(launcher.pid) == "T", "the launcher is suspended")
+        launcher.send_signal(signal.SIGINT)
+        launcher.send_signal(signal.SIGHUP)
+        launcher.send_signal(signal.SIGCONT)
+        wait_for_files(tmp_path / "asked")
+        (tmp_path / "slow").touch()
+        _, err = launcher.communicate(timeout=TIMEOUT)
+    assert (launcher.returncode, (tmp_path / "saved").exists()) == (130, True), err
 
 
 def test_a_signal_that_nobody_handles_ends_the_launch_with_a_word(plaunch, tmp_path):

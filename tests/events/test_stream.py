@@ -171,6 +171,12 @@ HISTORIES = {
         ],
         ("succeeded", 0),
     ),
+    "a slow console": (
+        [*START, notifications.ConsoleAwaited(GROUP, 4711), SUCCEEDS],
+        None,
+        [*STARTED, "console.awaited", "launcher.finished"],
+        ("succeeded", 0),
+    ),
     "preloaded modules": (
         [
             *START[:2],

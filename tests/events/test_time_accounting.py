@@ -55,6 +55,21 @@ HISTORIES = {
         {"starting": 2, "waiting": 4, "training": 5},
         0,
     ),
+    "a console that is slow to the end": (
+        [
+            *TRAINS,
+            (9, "state.changed", SUCCEEDED),
+            (10, "console.awaited", {"waiting_bytes": 9}),
+            (40, "launcher.finished"),
+        ],
+        {"starting": 2, "waiting": 3, "training": 5, "showing": 30},
+        0,
+    ),
+    "a console that is slow after a failure": (
+        [*FAILS, (13, "console.awaited", {"waiting_bytes": 9}), (20, "launcher.finished")],
+        {"starting": 2, "waiting": 2, "training": 6, "stopping": 3, "showing": 7},
+        0,
+    ),
     "a failure, a restart, success": (
         [*FAILS, *AGAIN, (20, "state.changed", SUCCEEDED), (20, "launcher.finished")],
         {"starting": 2, "waiting": 2, "training": 10, "lost": 6},

@@ -61,6 +61,27 @@ def said(caplog):
     return caplog
 
 
+@pytest.mark.parametrize("umask", [0, 0o022, 0o077])
+def test_a_bundle_is_for_its_owner_alone(tmp_path, monkeypatch, umask):
+    """From its first byte on; it may be in a folder that others read."""
+    modes = []
+
+    def note(archive, name, data, add=bundle._add):
+        modes.extend(path.stat().st_mode & 0o777 for path in tmp_path.iterdir())
+        add(archive, name, data)
+
+    monkeypatch.setattr(bundle, "_add", note)
+    previous = os.umask(umask)
+    try:
+        write(tmp_path)
+    finally:
+        os.umask(previous)
+    (path,) = tmp_path.iterdir()
+    assert {*modes, path.stat().st_mode & 0o777} == {0o600}
+    with zipfile.ZipFile(path) as archive:
+        assert {info.external_attr >> 16 for info in archive.infolist()} == {0o600}
+
+
 def test_no_name_is_used_twice(tmp_path, said):
     for _ in range(3):
         write(tmp_path)

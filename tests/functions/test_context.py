@@ -152,6 +152,13 @@ def test_who_ignores_the_signal_is_killed_after_the_timeout(run, functions, tmp_
     assert is_gone(context.pids()[0])
 
 
+def test_workers_that_are_closed_have_failed(run, functions, tmp_path):
+    context = run(functions.ready_and_sleep, (tmp_path / "ready",))
+    wait_for_files(tmp_path / "ready")
+    context.close()
+    assert only_failure(context).exitcode == -signal.SIGTERM
+
+
 def test_a_worker_may_use_its_grace(run, functions, tmp_path):
     context = run(functions.wait_for_sigterm, (tmp_path / "ready",))
     wait_for_files(tmp_path / "ready")

@@ -20,6 +20,7 @@ from plaunch.testing import FakeRendezvous
 
 from helpers.faults import raising
 from helpers.hooks import plugin_of
+from helpers.programs import run_python
 
 # A spawned worker imports what it runs by name.
 _FILE = pathlib.Path(__file__).with_name("functions_to_launch.py")
@@ -220,3 +221,32 @@ def test_the_loop_is_alive_while_plugins_take_their_time(monkeypatch):
     plugin = plugin_of(plaunch_worker_env=slow)
     launch = elastic_launch(config(nproc_per_node=1), functions.environment, plugins=[plugin])
     assert launch("SAID") == {0: "True"}
+
+
+# --- several nodes without an endpoint ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", ["static", "c10d", "etcd", "etcd-v2"])
+def test_several_nodes_without_an_endpoint_are_refused_before_anything_starts(backend):
+    created = []
+
+    def plaunch_extensions(context):
+        created.append(context)
+        return []
+
+    config = LaunchConfig(1, 4, 1, rdzv_backend=backend)
+    plugins = [plugin_of(plaunch_extensions=plaunch_extensions)]
+    launch = elastic_launch(config, "/bin/true", plugins=plugins)
+    with pytest.raises(UsageError, match=rf"4 nodes .* backend '{backend}' need an address"):
+        launch()
+    assert not created
+
+
+def test_they_are_refused_without_torch():
+    code = (
+        "import sys\nfrom plaunch.cli import main\n"
+        "code = main(['--nnodes=1:4', '--rdzv-backend=c10d', '--no-python', 'true'])\n"
+        "print(code, 'torch' in sys.modules)"
+    )
+    done = run_python("-c", code)
+    assert (done.stdout, done.stderr.count("4 nodes (--nnodes)")) == ("2 False\n", 1), done.stderr

@@ -17,7 +17,13 @@ from plaunch.errors import (
     UsageError,
 )
 from plaunch.process import ProcessFailure
-from plaunch.rendezvous import ChangeKind, JobRendezvous, JobSettings, RendezvousParameters
+from plaunch.rendezvous import (
+    ChangeKind,
+    JobRendezvous,
+    JobSettings,
+    NodeSettings,
+    RendezvousParameters,
+)
 from plaunch.restarts import Decision, RestartAction
 from plaunch_membership import DynamicRendezvousHandler, arrivals, store_threads, timing
 from plaunch_membership import handler as handler_module
@@ -453,6 +459,8 @@ def test_the_default_run_id_on_a_store_that_stays_is_warned_of(create, caplog):
         ({"join_timeout": "soon"}, "not a number"),
         ({"join_timeout": "0"}, "above 0"),
         ({"last_call_timeout": "-1"}, "from 0 up to"),
+        ({"cas_backoff_max_seconds": "-1"}, "from 0 up to"),
+        ({"cas_backoff_max_seconds": "inf"}, "from 0 up to"),
         ({"keep_alive_max_attempt": "2.5"}, "not an integer"),
         ({"token_file": "/no/such/file"}, "/no/such/file"),
     ],
@@ -465,6 +473,11 @@ def test_options_that_cannot_be_used(create, options, says):
 def test_options_of_torchrun_that_mean_nothing_here_are_warned_of(create, caplog):
     create(heartbeat_timeout="5")
     assert "heartbeat_timeout" in caplog.text
+
+
+def test_torchruns_backoff_is_no_surprise(create, caplog):
+    create(cas_backoff_max_seconds="0.25")
+    assert caplog.text == ""
 
 
 def test_garbage_that_comes_later_ends_the_job_by_name(create, board):
@@ -497,11 +510,21 @@ def test_who_waits_says_for_whom(create, monkeypatch):
     monkeypatch.setattr(arrivals, "_REST_PER_NODE", 0.0)
     first = create(3, 4, job=JobSettings(node_rank=1))
     host = re.escape(os.uname().nodename)
-    waits(first, rf"3 to 4 nodes; 1 came: {host} \(index 1\); missing: index 0, 2")
+    came = rf"3 to 4 nodes; 1 came: {host} \(index 1\); missing: index 0, 2"
+    waits(first, rf"{came}; the store is at board")
     second = create(3, 4)
     Call(second.next_rendezvous)
     for handler in (first, second):
         wait_until(lambda: "; 2 came: " in handler.describe_wait(), "both know of two")  # noqa: B023
+
+
+def test_who_waits_says_which_node_hosts_the_store(create, monkeypatch):
+    monkeypatch.setattr(arrivals, "_LEAST_REST", 0.05)
+    monkeypatch.setattr(arrivals, "_REST_PER_NODE", 0.0)
+    host, other = create(3, 3, _is_host=True), create(3, 3)
+    name = re.escape(os.uname().nodename)
+    waits(host, r"3 nodes; .*; the store is at board, hosted by this node")
+    waits(other, rf"3 nodes; .*; the store is at board, hosted by {name}")
 
 
 def test_waiting_costs_the_store_little(create, monkeypatch):
@@ -635,3 +658,117 @@ def test_the_ports_of_rounds_are_from_the_range(create):
     port = free_port()
     handler = create(job=JobSettings(port_range=(port, port)))
     assert handler.next_rendezvous().bootstrap_store_info.master_port == port
+
+
+# --- closing, and another job ---------------------------------------------------------------------
+
+
+def test_a_handler_that_is_closed_is_so_at_once(create):
+    handler = create()
+    handler.next_rendezvous()
+    handler.set_closed()
+    assert handler.is_closed()
+    with pytest.raises(RendezvousClosedError):
+        handler.next_rendezvous()
+
+
+def test_a_handler_that_has_not_joined_closes_the_job_of_all(create):
+    handler = create()
+    handler.set_closed()
+    assert handler.is_closed()
+    with pytest.raises(RendezvousClosedError, match="closed by this node"):
+        handler.next_rendezvous()
+    wait_until(lambda: handler.verdict is not None, "the store knows")
+    with pytest.raises(RendezvousClosedError, match="was closed"):
+        create().next_rendezvous()
+
+
+def test_closing_after_the_shutdown_does_nothing(create):
+    handler = create()
+    handler.shutdown()
+    handler.set_closed()
+    assert not handler.is_closed()
+
+
+def finished(nodes, end=lambda node: node.report_success()):
+    """Handlers whose job is over."""
+    at_once(*(node.next_rendezvous for node in nodes))
+    for node in nodes:
+        end(node)
+    for node in nodes:
+        wait_until(lambda node=node: node.verdict is not None, "the job is over")
+    return nodes
+
+
+def test_an_agent_that_runs_again_has_another_job(create):
+    nodes = finished([create(2, 2), create(2, 2)])
+    for node in nodes:
+        node.prepare(NodeSettings("trainer", 3, 5, stop_timeout=1.0))
+    assert not any(node.is_closed() for node in nodes)
+    rounds = at_once(*(node.next_rendezvous for node in nodes))
+    assert {found.ranks.world_size for found in rounds} == {6}
+    assert {(found.attempt, found.round) for found in rounds} == {(0, 0)}
+    nodes[0].report_success()
+    nodes[1].report_success()
+    for node in nodes:
+        wait_until(lambda node=node: node.verdict is not None, "this one is over, too")
+
+
+def test_another_node_still_learns_how_the_first_job_ended(create):
+    first, second = finished([create(2, 2), create(2, 2)])
+    first.prepare(NodeSettings("default", 1, 0, stop_timeout=1.0))
+    again = Call(first.next_rendezvous)
+    assert second.verdict.outcome == "succeeded"
+    second.prepare(NodeSettings("default", 1, 0, stop_timeout=1.0))
+    assert second.next_rendezvous().world_size == again.get().world_size == 2
+
+
+def test_a_job_that_was_closed_has_no_other_one(create):
+    [node] = finished([create()], lambda node: node.set_closed())
+    node.prepare(NodeSettings("default", 1, 0, stop_timeout=1.0))
+    with pytest.raises(RendezvousClosedError):
+        node.next_rendezvous()
+
+
+def test_a_handler_of_the_first_job_only_is_told_that_it_is_over(create):
+    finished([create()])
+    with pytest.raises(RendezvousClosedError, match="start a new job under another run id"):
+        create().next_rendezvous()
+
+
+def test_a_handler_that_closes_and_ends_at_once_has_closed_the_job(create):
+    handler = create()
+    handler.set_closed()
+    assert handler.shutdown()
+    with pytest.raises(RendezvousClosedError, match="was closed"):
+        create().next_rendezvous()
+
+
+def test_a_handler_that_closes_a_job_it_cannot_reach_ends(create, board):
+    board.down = True
+    handler = create()
+    handler.set_closed()
+    assert handler.shutdown()
+    assert handler.is_closed()
+
+
+def test_the_end_of_the_process_ends_the_threads(create, monkeypatch):
+    registered = []
+    monkeypatch.setattr(handler_module.atexit, "register", lambda *call: registered.append(call))
+    handler = create()
+    handler.next_rendezvous()
+    [(function, pid)] = registered
+    function(pid + 1)  # in a forked process
+    assert any(runner.join(0) is False for runner in handler._threads._runners())
+    function(pid)
+    assert all(runner.join(0) for runner in handler._threads._runners())
+
+
+def test_a_handler_that_was_shut_down_has_nothing_to_end(create, monkeypatch):
+    unregistered = []
+    monkeypatch.setattr(handler_module.atexit, "unregister", unregistered.append)
+    handler = create()
+    handler.next_rendezvous()
+    unregistered.clear()
+    handler.shutdown()
+    assert unregistered == [handler._leave_at_exit]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from plaunch.errors import RendezvousClosedError, RendezvousGracefulExitError
 from plaunch.rendezvous.api import ChangeKind
+from plaunch_membership.arrivals import Arrivals
 from plaunch_membership.failures import JobFailure
 from plaunch_membership.state import JobPhase
 
@@ -327,6 +328,24 @@ def test_other_settings_are_refused_by_name(simulate):
     job.settle(job.add(host="first"))
     parts = ("second", "first", "1:4 here, 1:3 there", "--max-restarts=1 here, 3 there")
     job.refuse(*parts, host="second", max_nodes=4, max_restarts=1)
+
+
+def test_a_node_that_waits_shows_which_one_was_refused_until_that_has_joined(simulate):
+    job = simulate(min_nodes=2, max_nodes=2, max_restarts=3)
+    first = job.add(host="first")
+
+    def shown():
+        arrivals = Arrivals(first.membership)
+        arrivals.describe()
+        job.run(3.0)
+        return arrivals.describe()
+
+    assert shown() == "2 nodes; 1 came: first"
+    job.refuse(host="second", max_restarts=1)
+    refused = "2 nodes; 1 came: first; refused: second (--max-restarts=1 there, 3 here)"
+    assert shown() == refused
+    job.add(host="second")
+    assert "refused" not in shown()
 
 
 def test_other_settings_of_a_dead_job_are_no_matter(settled, caplog):

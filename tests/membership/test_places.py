@@ -5,10 +5,13 @@ In simulated time, as in `test_membership.py`.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from plaunch_membership import transitions
 from plaunch_membership.failures import JobFailure
 from plaunch_membership.keys import Keys
+from plaunch_membership.operations import CompareSet, Sleep
 from plaunch_membership.state import JobPhase
 from plaunch_membership.watcher import Watcher
 
@@ -161,6 +164,31 @@ def test_nothing_is_changed_in_another_incarnation_than_was_meant(settled):
         ours.job.incarnation - 1,
     )
     assert next(changing, "nothing") == "nothing"
+
+
+def lose_once(ours):
+    """A change of the state that loses against another node's: what the routine does next."""
+    changing = ours.change(
+        lambda state: transitions.replace_job(state, "all are gone", by=ours.me),
+    )
+    first = changing.send(None)
+    other = transitions.call(ours.state, "arrived", "h9~9", "", by="h9~9", from_round=0)
+    return changing.send(ours.codec.encode(first.key, other.to_record()))
+
+
+@pytest.mark.parametrize(("interval", "longest"), [(60.0, 7.0), (0.5, 0.5)])
+def test_a_change_that_lost_waits_a_random_time(settled, interval, longest):
+    _, (node,) = settled(1, max_nodes=2)
+    ours = node.membership
+    ours.timing = replace(ours.timing, cas_backoff_max_seconds=7.0, keep_alive_interval=interval)
+    pauses = [lose_once(ours) for _ in range(20)]
+    assert all(isinstance(pause, Sleep) and 0 <= pause.seconds <= longest for pause in pauses)
+    assert len({pause.seconds for pause in pauses}) > 1
+
+
+def test_a_change_that_lost_is_made_again_at_once_by_default(settled):
+    _, (node,) = settled(1, max_nodes=2)
+    assert isinstance(lose_once(node.membership), CompareSet)
 
 
 def test_a_leader_that_gathers_notices_that_the_store_has_forgotten_who_came(simulate):

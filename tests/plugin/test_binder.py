@@ -9,7 +9,7 @@ import sys
 import pytest
 from plaunch import LaunchConfig, defaults, elastic_launch
 from plaunch.errors import PluginError, PluginLoadError, UsageError
-from plaunch.plugin import components, contributions
+from plaunch.plugin import calls, components
 from plaunch.process.binding import default_binder
 from plaunch.testing import plugin_manager
 
@@ -110,7 +110,7 @@ def test_a_plugin_that_gives_none_is_named(answer, said):
 
 
 def test_a_plugin_or_its_binder_that_does_not_return_is_named(monkeypatch, gate):
-    monkeypatch.setattr(contributions, "TIME_BOUND", 0.01)
+    monkeypatch.setattr(calls, "HOOK_BOUND", 0.01)
     monkeypatch.setattr(components, "START_BOUND", 0.01)
 
     def stand(*given):

@@ -11,7 +11,7 @@ import pytest
 from plaunch import threads
 from plaunch.agent.worker import WorkerInfo
 from plaunch.errors import ExitCode, PluginError
-from plaunch.plugin import contributions
+from plaunch.plugin import calls
 from plaunch.testing import plugin_manager
 
 from helpers.faults import raising
@@ -119,7 +119,7 @@ def test_ctrl_c_is_heard_while_a_plugin_is_waited_for(gate) -> None:
 
 
 def test_a_plugin_that_does_not_return_is_named(monkeypatch, gate) -> None:
-    monkeypatch.setattr(contributions, "TIME_BOUND", 0.01)
+    monkeypatch.setattr(calls, "HOOK_BOUND", 0.01)
     with pytest.raises(PluginError) as caught:
         contributed(contributor("A", lambda env: gate.wait(BOUND)))
     assert str(caught.value) == (

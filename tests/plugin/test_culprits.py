@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import signal
 import sys
 import types
@@ -111,19 +112,28 @@ exec("import os\\ndef end(code): os._exit(code)", acme.__dict__)
 @pytest.mark.parametrize(
     ("owned", "end", "code", "is_said"),
     [
-        (True, "acme.end(7)", 7, True),
+        (True, "acme.end(7)", 110, True),
+        (True, "acme.end(0)", 110, True),
+        (True, "os.environ['PLAUNCH_EXIT_CODE'] = 'torchrun'; acme.end(0)", 1, True),
         (True, "os._exit(7)", 7, False),
         (False, "acme.end(7)", 7, False),
         (True, "pid = os.fork() or acme.end(7)\nos._exit(os.waitpid(pid, 0)[1] >> 8)", 7, False),
     ],
-    ids=["a plugin's", "our own", "in a program", "in a child"],
+    ids=[
+        "a plugin's",
+        "a plugin's success",
+        "as torchrun's",
+        "our own",
+        "in a program",
+        "in a child",
+    ],
 )
 def test_os_exit(owned, end, code, is_said) -> None:
     environ = {name: value for name, value in os.environ.items() if name != "PLAUNCH_LAUNCHER"}
     done = run_python("-c", EXITS.format(owned=owned, end=end), env=environ)
     assert done.returncode == code
-    said = "plugin 'acme' has ended the launcher with os._exit(7), in end (<string>:2)"
-    assert done.stderr.startswith(said) == is_said
+    said = r"plugin 'acme' has ended the launcher with os\._exit\([07]\), in end \(<string>:2\)"
+    assert bool(re.match(said, done.stderr)) == is_said
     assert is_said or done.stderr == ""
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+from plaunch.errors import UsageError
 from plaunch.plugin import RENDEZVOUS, PluginManager
 from plaunch.rendezvous import BackendTraits, backend_traits, traits_of
 
@@ -35,4 +37,21 @@ def test_those_of_the_backends_that_come_with_plaunch():
     assert {name for name, one in traits.items() if one.has_given_ranks} == {"static"}
     assert {name for name, one in traits.items() if not one.coordinates_restarts} == {"static"}
     assert {name for name, one in traits.items() if one.is_hosted_by_node} == {"static", "c10d"}
-    assert {name for name, one in traits.items() if not one.needs_endpoint} == {"c10d"}
+    assert all(one.needs_endpoint for one in traits.values())
+
+
+@pytest.mark.parametrize(
+    ("more", "advice"),
+    [
+        ({}, "give --rdzv-endpoint with the address of the backend's store"),
+        ({"is_hosted_by_node": True}, "give --rdzv-endpoint with the name of one node"),
+        ({"is_hosted_by_node": True, "has_given_ranks": True}, "give --master-addr with that of"),
+    ],
+)
+def test_several_nodes_need_an_endpoint(more, advice):
+    traits = BackendTraits(needs_endpoint=True, **more)
+    with pytest.raises(UsageError, match=rf"4 nodes .* backend 'acme' need an address.*{advice}"):
+        traits.check_endpoint("acme", "", 4)
+    traits.check_endpoint("acme", "", 1)
+    traits.check_endpoint("acme", "node0", 4)
+    BackendTraits(**more).check_endpoint("acme", "", 4)

@@ -291,7 +291,6 @@ def test_connections_ask_no_name_server(prepare, monkeypatch):
         ("", {"read_timeout": "0"}, r"'read_timeout'.*above 0"),
         ("", {"read_timeout": "inf"}, r"'read_timeout'.*above 0"),
         ("", {"is_host": "maybe"}, "not a boolean"),
-        ("", {"store_type": "file"}, "2 nodes with store_type=file needs the path"),
         ("/", {"store_type": "file"}, "it is a folder"),
         ("/no/such/folder/x", {"store_type": "file"}, "'/no/such/folder' cannot be written to"),
         ("node0:http", {}, "port 'http'"),

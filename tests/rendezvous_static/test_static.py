@@ -95,7 +95,6 @@ def test_only_node_0_needs_the_port():
         ("node0:29500", 2, {"rank": 2}, r"node rank 2 .* outside the job of 2 nodes"),
         ("node0:29500", 2, {"rank": -1}, r"node rank -1 .* outside"),
         ("node0:29500", 2, {"rank": "two"}, "not an integer"),
-        ("", 2, {}, "needs to know where rank 0 of 2 nodes is"),
         ("node0", 2, {}, "has no port that all nodes know"),
         ("node0:0", 2, {}, "has no port that all nodes know"),
         ("", 1, {"ranks": 0}, "no option 'ranks'.*did you mean 'rank'"),

@@ -18,7 +18,9 @@ from plaunch_streams import StreamsError, WorkerStreams
 from plaunch_streams.reader import Reader
 from plaunch_streams.sinks import FileSink
 
+from helpers.calls import meanwhile
 from helpers.programs import run_python
+from helpers.waiting import wait_until
 
 NULL = os.devnull
 FOREVER = 60.0  # seconds
@@ -440,6 +442,41 @@ def wait_until_threads_end():
         assert not ours[0].is_alive()
 
 
+class Unread:
+    """A console that is a pipe, which nothing reads until `read`."""
+
+    def __init__(self):
+        self.read_end, self.write_end = os.pipe()
+
+    def streams(self, stdout="", tee="out", stderr_fd=2, before=None):
+        """Streams that are teed to it."""
+        return WorkerStreams(
+            dest(stdout, NULL, tee),
+            1,
+            prefixes={0: "[0]:"},
+            stdout_fd=self.write_end,
+            stderr_fd=stderr_fd,
+            before=before,
+        )
+
+    def read(self, count):
+        """What it shows until that has `count` lines."""
+        shown = b""
+        while shown.count(b"\n") < count:
+            shown += os.read(self.read_end, 1 << 20)
+        return shown
+
+    def stop_reading(self):
+        os.close(self.read_end)
+        self.read_end = -1
+
+    def close(self):
+        if self.read_end >= 0:
+            self.stop_reading()
+        wait_until_threads_end()  # they find the pipe broken
+        os.close(self.write_end)
+
+
 class TestFinish:
     def test_does_not_wait_for_a_process_that_was_left_behind(self, files):
         program = """
@@ -528,7 +565,7 @@ print('last words', file=sys.stderr)
         for process in start(streams, {0: program}):
             assert process.wait(FOREVER) == 0  # nobody reads the console, and it ends all the same
         streams.finish(timeout=0.05)
-        assert "stdout takes no more output" in caplog.text
+        assert "stdout has not taken all" in caplog.text
         shown = b""
         while shown.count(b"\n") < 10000:
             shown += os.read(read_end, 1 << 20)
@@ -545,7 +582,89 @@ print('last words', file=sys.stderr)
             streams.finish(timeout=FOREVER * 2)
         finally:
             signal.signal(signal.SIGALRM, previous)
-        assert "stdout takes no more output" in caplog.text
+        assert "stdout has not taken all" in caplog.text
+
+
+class TestShowRest:
+    """After `leave_rest`, which lets `finish` return before a slow console has shown everything."""
+
+    COUNT = 10_000
+    PROGRAM = f"import os\nfor n in range({COUNT}): os.write(1, b'%0100d\\n' % n)"
+    LINES = b"".join(b"[0]:%0100d\n" % n for n in range(COUNT))
+
+    @pytest.fixture
+    def console(self):
+        console = Unread()
+        yield console
+        console.close()
+
+    def left(self, streams):
+        """Run the program to the end of `finish`, which leaves most of its output."""
+        streams.leave_rest()
+        assert run(streams, {0: self.PROGRAM}) == [0]
+        assert streams.counts().lag_bytes > 900_000
+        return streams
+
+    def test_waits_for_a_reader_that_pauses_and_says_so_once(self, console, files, caplog):
+        streams = self.left(console.streams(stderr_fd=files.stderr_fd))
+        with meanwhile(lambda: streams.show_rest(notice_after=0.0)):
+            wait_until(lambda: caplog.text, "the wait is reported")
+            assert console.read(self.COUNT) == self.LINES
+        (message,) = [record.getMessage() for record in caplog.records]
+        assert re.fullmatch(
+            r"waiting for stdout, which has not taken \d+ bytes of the workers' output; "
+            r"the workers have ended \(Ctrl-C or SIGTERM ends the wait\)",
+            message,
+        )
+        assert streams.counts() == (101 * self.COUNT, 0, 0)
+
+    def test_is_not_reported_on_the_console_that_is_waited_for(self, console, caplog):
+        streams = self.left(console.streams(stderr_fd=console.write_end))
+        streams.show_rest(timeout=0.05, notice_after=0.0)
+        (message,) = [record.getMessage() for record in caplog.records]
+        assert message.startswith("stdout has not taken all of the workers' output; not shown: ")
+
+    def test_ends_when_the_reader_goes_away(self, console, caplog):
+        streams = self.left(console.streams())
+        console.stop_reading()
+        streams.show_rest()
+        (message,) = [record.getMessage() for record in caplog.records]
+        assert message.startswith("stdout cannot be written to any more (Broken pipe)")
+
+    @pytest.mark.parametrize("has_files", [True, False])
+    def test_what_an_escalation_leaves_is_counted(self, console, files, caplog, has_files):
+        stdout = files.path("a/o") if has_files else ""
+        os.mkdir(files.path("a"))
+        streams = self.left(console.streams(stdout))
+        streams.escalate()
+        streams.show_rest()
+        (message,) = [record.getMessage() for record in caplog.records]
+        size, lines = map(int, re.findall(r"(\d+) bytes, (\d+) lines", message)[0])
+        # A pipe takes 64 KiB, perhaps by a write that is still in progress.
+        assert 0 <= len(self.LINES) - size <= 64 << 10
+        assert 0 < lines < self.COUNT
+        assert message.endswith(f"; {stdout!r} has all of it" if has_files else "lines")
+
+    def test_the_next_start_continues_where_the_last_one_was(self, console, files, caplog):
+        os.mkdir(files.path("0")), os.mkdir(files.path("1"))
+        first = self.left(console.streams(files.path("0/o")))
+        between = console.streams(stdout=NULL, tee="", before=first)  # shows nothing itself
+        run(between)
+        second = self.left(console.streams(files.path("1/o"), before=between))
+        assert second.counts().lag_bytes > 1_900_000
+        with meanwhile(second.show_rest):
+            assert console.read(2 * self.COUNT) == 2 * self.LINES
+        assert caplog.text == ""
+
+    def test_the_report_covers_earlier_starts(self, console, files, caplog):
+        os.mkdir(files.path("0")), os.mkdir(files.path("1"))
+        first = self.left(console.streams(files.path("0/o")))
+        second = self.left(console.streams(files.path("1/o"), before=first))
+        second.escalate()
+        second.show_rest()
+        (message,) = [record.getMessage() for record in caplog.records]
+        assert int(re.findall(r"(\d+) bytes", message)[0]) > 1_900_000
+        assert message.endswith(f"; the log files in {str(files.folder)!r} have all of it")
 
 
 class TestCounts:

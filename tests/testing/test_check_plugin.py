@@ -30,6 +30,19 @@ class Handler:
         self._file.flush()                                                  # fault 3, if closed
         self._file.close()
 """
+OFFER_AND_END = """
+@plaunch.hookimpl
+def plaunch_event_handlers(): {end}
+"""
+HANDLE_AND_END = """
+class Handler:
+    def __init__(self, context): pass
+    def handle(self, event): {end}
+    def close(self): pass
+
+@plaunch.hookimpl
+def plaunch_event_handlers(): return {{"faulty": Handler}}
+"""
 LOGS_SPEC = """
 import os, plaunch
 from plaunch.process import LogsDest, LogsSpecs, to_map, Std
@@ -552,6 +565,50 @@ def test_a_starter_of_workers_is_tried(check, source, faults, is_exact):
         assert others == set(faults), done.stdout
     for text in faults.values():
         assert text in done.stdout
+
+
+# A launch without --local-addr gives None.
+NEEDS_AN_ADDRESS = "\n".join(
+    [
+        RENDEZVOUS.replace('"one\\nother"', '"others"').replace("return None  ", "return 0  "),
+        "class Found(Handler):",
+        "    def __init__(self, params):",
+        "        super().__init__(params)",
+        "        params.local_addr.encode()",
+        "    def shutdown(self):",
+        "        self._socket.close()",
+        "        return True",
+        OFFER.format(hook="plaunch_rendezvous_backends", factory="Found"),
+    ]
+)
+
+
+@pytest.mark.parametrize(("options", "passes"), [([], False), (["--local-addr=127.0.0.1"], True)])
+def test_a_backend_gets_the_address_that_a_launch_gives(check, options, passes):
+    done = check("--check-plugin=rendezvous:faulty", "-pfaulty", *options, source=NEEDS_AN_ADDRESS)
+    assert (done.returncode == 0) is passes, done.stdout + done.stderr
+    found = "'NoneType' object has no attribute 'encode'"
+    assert (found in done.stdout + done.stderr) is not passes
+
+
+ENDS = {
+    "when it is imported": ("{end}", "", "before the first one"),
+    "when it offers names": (OFFER_AND_END, "", "before the first one"),
+    "in a check": (HANDLE_AND_END, "", "during the check 'using it does not"),
+    "in C": (HANDLE_AND_END, "ctypes.CDLL(None)._exit(0)", "during the check 'using it does not"),
+}
+
+
+@pytest.mark.parametrize("where", ENDS)
+def test_a_plugin_that_ends_the_process_does_not_pass(check, where):
+    source, end, step = ENDS[where]
+    source = "import ctypes, os, plaunch\n" + source.format(end=end or "os._exit(0)")
+    done = check("--check-plugin=event_handlers:faulty", "-pfaulty", source=source)
+    assert done.returncode == 110, done.stdout + done.stderr
+    said = "plaunch: --check-plugin=event_handlers:faulty: the process of the checks ended early, "
+    assert done.stderr.startswith(said + step)
+    assert "with exit code 0. The plugin, or a library that it uses, has ended it" in done.stderr
+    assert " passed, " not in done.stdout
 
 
 EXAMPLE = (

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import ClassVar
 
 import pytest
+from plaunch import LaunchConfig
+from plaunch.components import create_rendezvous
 from plaunch.plugin import (
     DEVICE_COUNTS,
     EVENT_HANDLERS,
@@ -15,7 +18,8 @@ from plaunch.plugin import (
     SCHEDULERS,
     SIGNAL_POLICIES,
 )
-from plaunch.testing import plugin_manager
+from plaunch.plugin.restarting import LaunchRestartPolicy
+from plaunch.testing import FakeRendezvous, plugin_manager
 from plaunch_preload.plugin import plaunch_worker_starter
 from plaunch_testing.conformance import (
     DeviceCounterConformance,
@@ -104,6 +108,43 @@ TestKubernetes = scheduler(
 )
 TestKubernetes.files = ("/etc/hosts",)  # the kubelet's, with the pod's own name
 TestNone = scheduler("none", {"SLURM_JOB_ID": "1"})
+
+
+class Launch:
+    """Stands for the plugin manager of a launch; keeps what that gives the backend."""
+
+    def get(self, kind, name):
+        return self.create
+
+    def create(self, params):
+        self.params = params
+        return FakeRendezvous()
+
+    def call(self, kind, name, function, seconds):
+        return function()
+
+
+class LookingSuite(RendezvousHandlerConformance):
+    """A suite of which only the parameters are looked at."""
+
+    __test__ = False
+    _run_id = "conformance"
+
+
+def test_a_backend_is_given_what_a_launch_gives():
+    config = LaunchConfig(1, 1, 2, run_id="job", rdzv_backend="static")
+    launch = Launch()
+    policy = LaunchRestartPolicy(plugin_manager(), config.context())
+    create_rendezvous(config, launch, policy)
+    params = LookingSuite().parameters()
+    for given, expected in ((params, launch.params), (params.job, launch.params.job)):
+        for field in dataclasses.fields(expected):
+            value = getattr(expected, field.name)
+            if field.name == "restart_policy":
+                assert callable(given.restart_policy.decide)
+            else:
+                assert type(getattr(given, field.name)) is type(value), field.name
+    assert params.job.shared == launch.params.job.shared
 
 
 class TestStaticOfSeveral(TestStatic):

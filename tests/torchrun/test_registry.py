@@ -43,6 +43,11 @@ def test_a_registered_backend(known):
     assert known.create_handler(params).params is params
 
 
+def test_several_nodes_need_an_endpoint():
+    with pytest.raises(UsageError, match=r"2 nodes .* give --rdzv-endpoint"):
+        get_rendezvous_handler(RendezvousParameters("c10d", "", "job", 1, 2))
+
+
 def test_an_installed_backend_comes_first(known):
     known.register("static", Handler)
     handler = get_rendezvous_handler(parameters("static"))

@@ -26,25 +26,42 @@ def test_a_variable_that_must_be_there(monkeypatch):
         utils.get_env_variable_or_raise("SOME")
 
 
-def test_ports():
-    with utils.get_socket_with_port() as listener:
-        address = listener.getsockname()
-        with socket.create_connection(address[:2], timeout=10):
-            pass
+def bind(address):
+    with socket.socket() as other:
+        other.bind(address)
+
+
+def test_a_port_is_reserved_on_all_addresses():
+    with utils.get_socket_with_port() as reserved:
+        port = reserved.getsockname()[1]
+        for address in ("127.0.0.1", "127.0.0.2"):
+            with pytest.raises(OSError, match="in use"):
+                bind((address, port))
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port), timeout=10)
+    bind(("127.0.0.1", port))
     assert 0 < utils.get_free_port() < 65536
 
 
-def test_no_address_to_listen_on(monkeypatch):
-    monkeypatch.setattr(
-        socket, "getaddrinfo", lambda *_, **__: [(socket.AF_INET, socket.SOCK_STREAM, 0, "", ())]
-    )
+def test_a_host_without_ipv6(monkeypatch):
+    class OnlyFour(socket.socket):
+        def __init__(self, family, kind):
+            if family == socket.AF_INET6:
+                raise OSError("no IPv6")
+            super().__init__(family, kind)
 
+    monkeypatch.setattr(socket, "socket", OnlyFour)
+    with utils.get_socket_with_port() as reserved:
+        assert reserved.family == socket.AF_INET
+
+
+def test_no_port_to_reserve(monkeypatch):
     class Refusing(socket.socket):
         def bind(self, address):
             raise OSError("no")
 
     monkeypatch.setattr(socket, "socket", Refusing)
-    with pytest.raises(OSError, match="no") as raised:
+    with pytest.raises(OSError, match="no port can be reserved on this host: no") as raised:
         utils.get_socket_with_port()
     assert isinstance(raised.value, RuntimeError), "as torchrun's"
 

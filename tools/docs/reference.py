@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from plaunch.cli.options import GROUPS
 from plaunch.cli.table import installed_table
-from plaunch.plugin import KINDS, hookspecs
+from plaunch.plugin import KINDS, hookspecs, notifier
 from plaunch.plugin.selection import AUTOLOAD_VARIABLE
 
 if TYPE_CHECKING:
@@ -78,14 +78,8 @@ results are in the [Python API](api.md).
 
 `{COMMAND}` generates this page from `plaunch.plugin.hookspecs`.
 """
-_SORTS = (
-    ("Offer hooks", "_backends _specs _handlers _counts _policies _schedulers"),
-    (
-        "Contribution hooks",
-        "_worker_env _worker_binder _worker_store _worker_starter _doctor_checks _extensions",
-    ),
-    ("Notification hooks", ""),
-)
+_OFFERING = frozenset(kind.hook for kind in KINDS)
+_NOTIFYING = frozenset(notifier.HOOKS.values())
 # In the help of options: options, variables, and what is replaced in a template.
 _WORDS_OF_CODE = re.compile(
     r"(?<!\S)--[a-z-]+(?:=\w+)?|\b[A-Z]+_[A-Z_]+\b|\[?(?:\$\{\w+\})+(?:\]:)?"
@@ -152,13 +146,17 @@ def _code(text: str) -> str:
 def hooks() -> str:
     """The page of all hooks."""
     parts = [_HOOKS]
-    sorts: dict[str, list[str]] = {title: [] for title, _ in _SORTS}
+    sorts: dict[str, list[str]] = {
+        "Offer hooks": [],
+        "Contribution hooks": [],
+        "Notification hooks": [],
+    }
     for name, function in specifications():
-        title = next(
-            title
-            for title, ends in _SORTS
-            if not ends or any(name.endswith(end) for end in ends.split())
-        )
+        title = "Contribution hooks"
+        if name in _OFFERING:
+            title = "Offer hooks"
+        elif name in _NOTIFYING:
+            title = "Notification hooks"
         sorts[title].append(_hook(name, function))
     for title, found in sorts.items():
         parts += [f"## {title}\n", *found]

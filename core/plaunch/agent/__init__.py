@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from plaunch.agent.notifications import BeforeRendezvous as BeforeRendezvous
     from plaunch.agent.notifications import BeforeStop as BeforeStop
     from plaunch.agent.notifications import BeforeWorkers as BeforeWorkers
+    from plaunch.agent.notifications import ConsoleAwaited as ConsoleAwaited
     from plaunch.agent.notifications import MembershipChanged as MembershipChanged
     from plaunch.agent.notifications import Notification as Notification
     from plaunch.agent.notifications import Preloaded as Preloaded
@@ -55,9 +56,9 @@ __getattr__, __dir__, __all__ = attach(
         ".env": "macros worker_environment",
         ".notifications": (
             "AfterRendezvous AgentFinished BeforeRendezvous BeforeStop BeforeWorkers "
-            "MembershipChanged Notification Preloaded RendezvousFailed RequestReceived "
-            "RestartDelayed SignalReceived StateChanged Stopping WorkerEnded WorkerExited "
-            "WorkersFailed WorkersStarted"
+            "ConsoleAwaited MembershipChanged Notification Preloaded RendezvousFailed "
+            "RequestReceived RestartDelayed SignalReceived StateChanged Stopping WorkerEnded "
+            "WorkerExited WorkersFailed WorkersStarted"
         ),
         ".requests": "Progress Snapshot",
         ".states": "RequestKind Requested",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import logging
 import signal
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from plaunch import defaults
@@ -21,7 +22,7 @@ from plaunch.agent.poller import Poller
 from plaunch.agent.requests import Hang, Requests, SignalWorkers, Snapshot
 from plaunch.agent.rounds import longest_stop, prepare_rendezvous
 from plaunch.agent.signals import SignalInbox
-from plaunch.agent.states import Outcome, Requested, RequestKind
+from plaunch.agent.states import Outcome, Requested, RequestKind, State
 from plaunch.agent.wait_reporter import WaitReporter
 from plaunch.agent.worker import RunResult, WorkerGroup, WorkerSpec, WorkerState
 from plaunch.agent.workers import Workers
@@ -105,27 +106,17 @@ class SimpleElasticAgent(ElasticAgent):
         self._signal_policy = signal_policy or defaults.load_default(defaults.DEFAULT_POLICY)()
         self._worker_group = group = WorkerGroup(spec)
         checks_timeout = 0.0 if health_checks is None else health_checks.timeout
-        prepare_rendezvous(spec, longest_stop(shutdown_timeout, checks_timeout))
+        self._longest_stop = longest_stop(shutdown_timeout, checks_timeout)
+        prepare_rendezvous(spec, self._longest_stop)
         self._notifier = Notifier(group, lambda: self._loop.state, notify)
         self._workers = self._create_workers(group, self._notifier)
-        self._poller = Poller(alive or Alive(shutdown_timeout + TURN_BOUND))
-        self._requests = Requests(self._poller.wake_up)
+        self._exit_barrier_timeout = exit_barrier_timeout
+        self._alive = alive or Alive(shutdown_timeout + TURN_BOUND)
+        self._reporter = waiting or WaitReporter()
+        self._restarts = OwnRestarts(restart_policy)
+        self._health_checks = health_checks
         self.progress: Mapping[int, Progress] = {}  # of the workers, as an extension knows it
-        # Looked up when it is called: somebody may replace the method of one agent.
-        notices = Notices(lambda signum: self._workers.signal(signum))  # noqa: PLW0108
-        self._peers = _find_peers(spec.rdzv_handler, self._notifier, self._poller, notices)
-        self._loop = Loop(
-            self._workers,
-            self._peers,
-            self._notifier,
-            notices,
-            self._poller,
-            waiting or WaitReporter(),
-            self._requests,
-            OwnRestarts(restart_policy),
-            BeforeRound(health_checks, self._peers, self._poller, self._notifier),
-            exit_barrier_timeout=exit_barrier_timeout,
-        )
+        self._create_loop()
 
     # --- what subclasses define -------------------------------------------------------------------
 
@@ -154,6 +145,36 @@ class SimpleElasticAgent(ElasticAgent):
         """
         del notifier
         return Workers(self, group)
+
+    def _create_loop(self, before: State | None = None) -> None:
+        """Create what serves one run; `before` is the state at the end of an earlier one."""
+        self._poller = Poller(self._alive)
+        self._requests = Requests(self._poller.wake_up)
+        # Looked up when it is called: somebody may replace the method of one agent.
+        notices = Notices(lambda signum: self._workers.signal(signum))  # noqa: PLW0108
+        spec = self._worker_group.spec
+        self._peers = peers = _find_peers(spec.rdzv_handler, self._notifier, self._poller, notices)
+        before_round = BeforeRound(self._health_checks, peers, self._poller, self._notifier)
+        state = State(
+            max_restarts=spec.max_restarts,
+            is_job_wide=peers.is_job_wide,
+            has_checks=before_round.has_checks,
+        )
+        if before is not None:
+            state = replace(state, attempt=before.attempt, round=before.round)
+        self._loop = Loop(
+            self._workers,
+            peers,
+            self._notifier,
+            notices,
+            self._poller,
+            self._reporter,
+            self._requests,
+            self._restarts,
+            before_round,
+            exit_barrier_timeout=self._exit_barrier_timeout,
+            state=state,
+        )
 
     # --- for everybody ----------------------------------------------------------------------------
 
@@ -208,7 +229,7 @@ class SimpleElasticAgent(ElasticAgent):
 
     @property
     def has_ended_job(self) -> bool:
-        """Whether the end of this run, which was asked for, is the end of the job on all nodes.
+        """Whether this run ends because the end of the job on all nodes was requested.
 
         Otherwise the job may go on without this node.
         """
@@ -225,8 +246,15 @@ class SimpleElasticAgent(ElasticAgent):
         return self._loop.state.restarts_left
 
     def run(self, role: str = DEFAULT_ROLE) -> RunResult:
-        """Run the workers to the end; see `ElasticAgent.run`."""
+        """Run the workers to the end; see `ElasticAgent.run`.
+
+        An agent may run again when it has ended. As in torchrun, the restarts that it has used
+        remain used.
+        """
         del role
+        if self._poller.is_closed:
+            prepare_rendezvous(self._worker_group.spec, self._longest_stop)
+            self._create_loop(self._loop.state)
         loop = self._loop
         result: RunResult | None = None
         outcome: Outcome | None = None
@@ -241,6 +269,7 @@ class SimpleElasticAgent(ElasticAgent):
                     self._shutdown(loop.soft_signal, timeout=self._shutdown_timeout)
                     loop.look_around()
                     loop.await_verdict()
+                    loop.await_console(outcome)
             result = self._conclude(outcome)
             return result
         finally:

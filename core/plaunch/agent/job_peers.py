@@ -81,6 +81,7 @@ class JobPeers(ObservedPeers):
         self._timeout = 0.0
         self._wait_until = 0.0  # on the monotonic clock
         self._awaits_verdict = False
+        self._has_ended_job = False  # this node has requested it for all
 
     # --- what happens to them ---------------------------------------------------------------------
 
@@ -100,7 +101,7 @@ class JobPeers(ObservedPeers):
         """
         reason = self.reason
         events = self._events(self.take_changes(), None)
-        ends = (states.JobEnded, states.PeersUnreachable)
+        ends = (states.JobEnded, states.Requested, states.PeersUnreachable)
         if is_clearing or isinstance(events[0] if events else None, ends):
             return events
         self.reason = reason
@@ -109,7 +110,7 @@ class JobPeers(ObservedPeers):
     def event_of_failed_round(self, error: BaseException) -> states.Event:
         """What it means that a round did not form."""
         if isinstance(error, RendezvousClosedError) and self.has_verdict():
-            return states.JobEnded(self._end())
+            return self._end()
         return super().event_of_failed_round(error)
 
     def _events(
@@ -129,7 +130,9 @@ class JobPeers(ObservedPeers):
             else:
                 by_kind.setdefault(change.kind, []).append(change)
         if ChangeKind.CLOSED in by_kind:
-            return [states.JobEnded(self._end(by_kind[ChangeKind.CLOSED][0].reason))]
+            end = self._end(by_kind[ChangeKind.CLOSED][0].reason)
+            is_own = isinstance(end, states.Requested) and self._has_ended_job
+            return [] if is_own else [end]
         if not by_kind:
             return []
         self.reason = "; ".join(_describe(change) for same in by_kind.values() for change in same)
@@ -141,16 +144,22 @@ class JobPeers(ObservedPeers):
             return [states.PeersFailed()]
         return [states.NodesChanged(ChangeKind.LOST in by_kind)]
 
-    def _end(self, reason: str = "") -> states.Outcome:
-        """How the job ended, now that it has; CLOSED if nobody says more than `reason`."""
+    def _end(self, reason: str = "") -> states.Event:
+        """The end of the job, now that it is over; CLOSED if only `reason` is known.
+
+        If it was requested on another node, the request is for this one, too: all nodes that were
+        there end alike.
+        """
         verdict = self._job.verdict
         if verdict is None:
             self.reason = reason
-            return states.Outcome.CLOSED
+            return states.JobEnded(states.Outcome.CLOSED)
         self.reason = verdict.reason
         if verdict.outcome == "failed" and not verdict.failures:
-            return states.Outcome.CLOSED
-        return _OUTCOMES.get(verdict.outcome, states.Outcome.CLOSED)
+            return states.JobEnded(states.Outcome.CLOSED)
+        if verdict.outcome == "stopped" and not verdict.is_past:
+            return states.Requested(states.RequestKind.STOP, verdict.reason, "", verdict.node)
+        return states.JobEnded(_OUTCOMES.get(verdict.outcome, states.Outcome.CLOSED))
 
     # --- the wait for them, when own workers have succeeded ---------------------------------------
 
@@ -209,12 +218,13 @@ class JobPeers(ObservedPeers):
         self._job.report_failure({**before, rank: failure}, is_final=True)
 
     def announce(self, then: states.Again | states.Outcome, state: states.State) -> None:
-        """Tell that this node goes, or what it has been asked for all nodes of the job."""
+        """Report that this node leaves, or a request to this node for all nodes of the job."""
         request = state.request
-        wish = "" if request is None else f"{request.who}: {request.reason}"
+        wish = "" if request is None else request.origin
         if request is not None and request.kind is states.RequestKind.STOP:
-            self._awaits_verdict = True
-            self._job.end_job(wish)
+            if not request.node:  # else the job is over
+                self._awaits_verdict = self._has_ended_job = True
+                self._job.end_job(wish)
         elif then is states.Again.REQUEST:
             self._job.request_round(wish)
         elif then is states.Outcome.SIGNALLED:

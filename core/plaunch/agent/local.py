@@ -20,6 +20,7 @@ from plaunch.errors import UsageError
 from plaunch.process.binding import default_binder
 from plaunch.process.contexts.start import start_processes
 from plaunch.process.kernel.uninterruptible import uninterruptible_timeout_of
+from plaunch.process.streams.api import Traffic
 from plaunch.process.streams.logs import default_logs_specs
 from plaunch.process.streams.std import Std
 
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from plaunch.process.binding import Binder
     from plaunch.process.starting import Starter
     from plaunch.process.stopping.signals import SignalPolicy
-    from plaunch.process.streams.api import Traffic
     from plaunch.process.streams.logs import LogsSpecs
     from plaunch.restarts import RestartPolicy
 
@@ -128,6 +128,7 @@ class LocalElasticAgent(SimpleElasticAgent):
         self._sleep_timeout = _sleep_timeout(uninterruptible_state_timeout)
         self._open_store = open_store or open_default_store
         self._starter = starter
+        self._traffic = traffic or Traffic()
         super().__init__(
             spec,
             exit_barrier_timeout,
@@ -149,7 +150,6 @@ class LocalElasticAgent(SimpleElasticAgent):
         self._start_method = start_method
         self._log_line_prefix_template = log_line_prefix_template or DEFAULT_PREFIX
         self._worker_env = worker_env
-        self._traffic = traffic
         self._binder = binder or default_binder(
             spec.numa_options, spec.devices, spec.virtual_local_rank
         )
@@ -169,6 +169,7 @@ class LocalElasticAgent(SimpleElasticAgent):
             has_own_stop=type(self)._stop_workers is LocalElasticAgent._stop_workers,
             open_store=self._open_store,
             starter=self._starter,
+            traffic=self._traffic,
         )
         return self._local
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from plaunch.process.contexts.supervised import SupervisedContext
     from plaunch.process.starting import Starter
     from plaunch.process.stopping.stop import Stop
+    from plaunch.process.streams.api import Streams, Traffic
 
 logger = logging.getLogger("plaunch")
 
@@ -47,6 +49,8 @@ class LocalWorkers(Workers):
         has_own_monitor: whether nobody has put another `_monitor_workers` in the place of ours.
         has_own_stop: the same for `_stop_workers`.
         open_store: hosts the store of a round, if that is up to this node.
+        starter: starts their processes; None if they are executed.
+        traffic: follows their output.
     """
 
     def __init__(
@@ -62,6 +66,7 @@ class LocalWorkers(Workers):
         has_own_stop: bool,
         open_store: OpenStore,
         starter: Starter | None,
+        traffic: Traffic,
     ) -> None:
         super().__init__(agent, group)
         self.context: SupervisedContext | None = None
@@ -76,11 +81,14 @@ class LocalWorkers(Workers):
         self._stop_closes_store = False  # whether the stop in progress does
         self._exits = Exits(group, notifier)
         self._starter = starter
+        self._traffic = traffic
         self._store = HostedStore(open_store, self.reaper)
         # Failures of this round that are no ends of workers: of their store, and that they hang.
         self._others: dict[int, ProcessFailure] = {}
         self._started_at = 0.0  # the workers of this round, in seconds since the epoch
         self._unkillable: UnkillableWorkerError | None = None
+        # A caller may shut them down on another thread than the loop's.
+        self._lock = threading.RLock()
 
     # --- what the agent's template methods are made of --------------------------------------------
 
@@ -95,17 +103,18 @@ class LocalWorkers(Workers):
             envs: their environments, by local rank.
             start: makes their context, given descriptors that they must not inherit.
         """
-        self._exits = Exits(self.group, self._notifier)
-        self._reasons.clear()
-        self._others = {}
-        self.is_final = False
-        own_fds = self._store.open(self.group, envs.get(0, {}))
-        self._started_at = time.time()
-        self.context = start(own_fds)
-        self._store.watch(self.context.pids().values())
-        self.context.on_exit = self._exits.note
-        self.context.on_stop_step = self._exits.note_step
-        return dict(self.context.pids())
+        with self._lock:
+            self._exits = Exits(self.group, self._notifier)
+            self._reasons.clear()
+            self._others = {}
+            self.is_final = False
+            own_fds = self._store.open(self.group, envs.get(0, {}))
+            self._started_at = time.time()
+            self.context = start(own_fds)
+            self._store.watch(self.context.pids().values())
+            self.context.on_exit = self._exits.note
+            self.context.on_stop_step = self._exits.note_step
+            return dict(self.context.pids())
 
     def preparation(self) -> Callable[[], Mapping[str, float]] | None:
         """What gets ready to start them, if something does."""
@@ -116,11 +125,19 @@ class LocalWorkers(Workers):
         return () if self.context is None else self.context.started_by_starter
 
     def monitor(self) -> RunResult:
-        """How they are, without waiting."""
+        """How they are; waits only while another thread shuts them down."""
+        with self._lock:
+            return self._monitor()
+
+    def _monitor(self) -> RunResult:
         if self.context is None:
             return RunResult(WorkerState.UNKNOWN)
         lost = self._store.tend()
         result = self.context.look()
+        if result is not None and result.stopped and not result.failures:
+            # The loop has not stopped them: it monitors workers that run only.
+            self.context.fail_stopped()
+            result = self.context.look()
         if result is None:
             # The others are told of when more is known of them.
             self._exits.collect(self.context, None)
@@ -141,22 +158,24 @@ class LocalWorkers(Workers):
 
     def stop(self) -> None:
         """Stop them all; returns when they are gone."""
-        try:
-            self._close(self._signum, self._shutdown_timeout)
-        except UnkillableWorkerError:
-            if self._unkillable is None:
-                raise
-        finally:
-            self._store.close()  # none of them needs it any more
-        self._raise_unkillable()
+        with self._lock:
+            try:
+                self._close(self._signum, self._shutdown_timeout)
+            except UnkillableWorkerError:
+                if self._unkillable is None:
+                    raise
+            finally:
+                self._store.close()  # none of them needs it any more
+            self._raise_unkillable()
 
     def shut_down(self, signum: signal.Signals, timeout: float | None) -> None:
         """The same, and release everything."""
-        try:
-            self._close(signum, self._shutdown_timeout if timeout is None else timeout)
-        finally:
-            self._store.close()
-            self.reaper.close()
+        with self._lock:
+            try:
+                self._close(signum, self._shutdown_timeout if timeout is None else timeout)
+            finally:
+                self._store.close()
+                self.reaper.close()
 
     def _close(self, signum: signal.Signals, timeout: float) -> None:
         if self.context is None:
@@ -225,6 +244,10 @@ class LocalWorkers(Workers):
         """How they failed, as far as it is known."""
         result = None if self.context is None else self.context.look()
         return None if result is None else self._result(result)
+
+    def streams(self) -> Streams | None:
+        """What carries the output of those that started last."""
+        return self._traffic.streams
 
     def pids(self) -> dict[int, int]:
         """The process ids of those that run, by global rank."""

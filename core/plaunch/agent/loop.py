@@ -10,6 +10,7 @@ torchrun, hold the loop.
 from __future__ import annotations
 
 import logging
+import math
 import signal
 import time
 from collections import deque
@@ -18,12 +19,14 @@ from typing import TYPE_CHECKING
 from plaunch.agent import machine, notifications, states
 from plaunch.agent.messages import describe_turn
 from plaunch.agent.peers import QUIET_INTERVAL
+from plaunch.agent.poller import BackgroundCall
 from plaunch.agent.requests import Hang, Snapshot
 from plaunch.agent.results import Results
 from plaunch.agent.rounds import Rounds
 from plaunch.agent.worker import WorkerState
 from plaunch.agent.workers import Stopping
 from plaunch.process.stopping.signals import SignalAction
+from plaunch.process.streams.api import show_rest
 
 if TYPE_CHECKING:
     from plaunch.agent.before_round import BeforeRound
@@ -44,6 +47,10 @@ logger = logging.getLogger("plaunch")
 _LAST_LOOK = 0.1
 # Seconds that a node which failed itself stays for the other nodes to hear of it.
 _VERDICT_WAIT = 5.0
+# After these no other node waits for this one.
+_ENDS_OF_JOB = (states.Outcome.SUCCEEDED, states.Outcome.FAILED, states.Outcome.CLOSED)
+_LAST_CONSOLE_WAIT = 5.0  # seconds for the console after a stop signal, or an error of the agent
+_REPORT_WAIT = 2.0  # seconds until what is not shown is reported, once the wait has ended
 
 
 class Loop:
@@ -60,6 +67,7 @@ class Loop:
         restarts: decides what follows a failure, where the job does not.
         before_round: waits, and looks at this node, before it joins.
         exit_barrier_timeout: how long to wait for the other nodes after success, in seconds.
+        state: where it begins.
     """
 
     def __init__(
@@ -75,14 +83,11 @@ class Loop:
         before_round: BeforeRound,
         *,
         exit_barrier_timeout: float,
+        state: states.State,
     ) -> None:
         self._restarts = restarts
         spec = workers.group.spec
-        self.state = states.State(
-            max_restarts=spec.max_restarts,
-            is_job_wide=peers.is_job_wide,
-            has_checks=before_round.has_checks,
-        )
+        self.state = state
         self._before_round = before_round
         self.results = Results(workers, peers, notifier)
         self.soft_signal = signal.SIGTERM  # that the workers are stopped with
@@ -174,6 +179,36 @@ class Loop:
                 return
             self._poller.poll(self._peers.fds(), min(remaining, self._peers.interval))
             self._peers.take_changes()
+
+    def await_console(self, outcome: states.Outcome | None) -> None:
+        """Stay while something reads the console and has not been shown all of the output.
+
+        A stop signal or a request for the end ends that. If one came before, or other nodes may
+        wait for this one to leave, the console has some seconds, unless Ctrl-C ends them.
+        """
+        streams = self._workers.streams()
+        if streams is None or self._inbox is None or not streams.counts().lag_bytes:
+            return
+        is_endless = outcome in _ENDS_OF_JOB and not self.is_asked_to_end()
+        timeout = math.inf if is_endless else _LAST_CONSOLE_WAIT
+        wait = BackgroundCall("console", lambda: show_rest(streams, timeout), self._poller.wake_up)
+        self._notifier.notify(notifications.ConsoleAwaited, streams.counts().lag_bytes)
+        until = time.monotonic() + timeout + _REPORT_WAIT
+        while not wait.is_done() and (remaining := until - time.monotonic()) > 0:
+            self._poller.poll((), min(remaining, QUIET_INTERVAL))
+            if self._takes_end(self._inbox, is_endless=is_endless):
+                streams.escalate()
+                until = min(until, time.monotonic() + _REPORT_WAIT)
+
+    def _takes_end(self, inbox: SignalInbox, *, is_endless: bool) -> bool:
+        """Whether something ends the wait for the console that has come since the last call."""
+        stops = [one for one in inbox.take() if one.action is SignalAction.STOP]
+        for one in stops:
+            self._notifier.notify(notifications.SignalReceived, one.signum, one.action)
+        if is_endless:
+            return bool(stops) or self._requests.has_end()
+        # Programs send SIGTERM more than once for one request.
+        return any(one.signum in (signal.SIGINT, signal.SIGQUIT) for one in stops)
 
     # --- signals ----------------------------------------------------------------------------------
 

@@ -30,9 +30,9 @@ Decision = Callable[[State, Any], Transition]
 # Seconds within which SIGTERM, SIGHUP and the like are one request, however many come: Slurm sends
 # SIGTERM twice within milliseconds, systemd SIGTERM and SIGHUP.
 _SAME_REQUEST = 2.0
-# The same for SIGINT: nobody presses Ctrl-C twice within it, but `timeout` sends every signal to
-# the launcher and to its group.
-_SAME_INTERRUPT = 0.0005
+# The same for SIGINT and SIGQUIT, which a terminal sends: no hand presses two keys within it, but a
+# wrapper in the launcher's process group may forward what the launcher gets as well.
+_SAME_KEY = 0.2
 
 
 def _begin(state: State, event: Event) -> Transition:
@@ -293,18 +293,18 @@ def _asked(state: State, event: Event) -> State:
 
 
 def _is_impatient(state: State, event: Event) -> bool:
-    r"""Whether a signal that arrives during a stop means that the grace is not to be waited for.
+    r"""Whether a signal that arrives during a stop skips the grace.
 
-    Whoever types Ctrl-C or Ctrl-\ at a launcher that stops wants it at once. What programs send
-    (SIGTERM, SIGHUP and the like) comes more than once for one request.
+    A second Ctrl-C or Ctrl-\ does, and also the first one after a failure. Programs send SIGTERM,
+    SIGHUP and the like more than once for one request. A signal that comes soon after the first
+    one, whichever that was, belongs to the same request.
     """
     if not isinstance(event, states.StopRequested):
         return False
-    if event.signum is signal.SIGQUIT:
-        return True
-    if event.signum is signal.SIGINT:
-        return state.asked_by is not signal.SIGINT or event.at - state.asked_at > _SAME_INTERRUPT
-    return state.asked_by is not None and event.at - state.asked_at > _SAME_REQUEST
+    is_key = event.signum in (signal.SIGINT, signal.SIGQUIT)
+    if state.asked_by is None:
+        return is_key
+    return event.at - state.asked_at > (_SAME_KEY if is_key else _SAME_REQUEST)
 
 
 # --- what several of them have in common ---------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import time
 from typing import TYPE_CHECKING
 
@@ -55,10 +56,11 @@ def describe_turn(
 
 
 def _describe_restart(state: State, decision: str) -> str:
-    why = decision or f"restart {state.attempt + 1} of {state.max_restarts}"
-    if not why.startswith("restart"):
-        why = f"restart ({why})"
-    return f"{why}, {state.pause:g} s after all workers have stopped" if state.pause else why
+    if not decision:
+        delay = f", after {state.pause:.3g} s" if state.pause else ""
+        return f"restart {state.attempt + 1} of {state.max_restarts}{delay}"
+    # The policy's reason names its delay, as it does in the reports of a job on several nodes.
+    return decision if decision.startswith("restart") else f"restart ({decision})"
 
 
 def format_delay(seconds: float, now: float) -> str:
@@ -68,11 +70,17 @@ def format_delay(seconds: float, now: float) -> str:
 
 
 def describe_asker(state: State) -> str:
-    """Who asked for what, and why, in a few words: a signal did, or somebody's request."""
+    """Who asked for what, and why, in a few words: a signal did, or a request.
+
+    A request for the end of a job is described in the same words on all of its nodes.
+    """
     request = state.request
     if request is None:
         return f"{(state.asked_by or signal.SIGTERM).name} received"
-    return f"{request.who} asks for {_WISHES[request.kind]} ({request.reason})"
+    who, reason = request.who, request.reason
+    if state.is_job_wide and request.kind is RequestKind.STOP:
+        who, reason = f"node {request.node or socket.gethostname()}", request.origin
+    return f"{who} asks for {_WISHES[request.kind]} ({reason})"
 
 
 _WISHES = {

@@ -181,6 +181,16 @@ class StateChanged(Notification):
 
 
 @dataclass(eq=False, repr=False)
+class ConsoleAwaited(Notification):
+    """The workers are gone, and the agent waits for a slow console before it ends.
+
+    `waiting_bytes` of their output are not shown yet.
+    """
+
+    waiting_bytes: int
+
+
+@dataclass(eq=False, repr=False)
 class AgentFinished(Notification):
     """The agent is done; nothing follows.
 

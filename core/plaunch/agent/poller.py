@@ -22,12 +22,17 @@ T = TypeVar("T")
 
 
 class WakeUp:
-    """A descriptor that becomes readable when any thread calls `wake`."""
+    """A descriptor that becomes readable when any thread calls `wake`, and at every signal.
+
+    Only the thread that waits for it, and signal handlers on that thread, call `clear`.
+    """
 
     def __init__(self) -> None:
         self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may interrupt a `wake` of its own thread
         self._closed = False
+        self._is_clearing = False
+        self._on_signals: Callable[[bytes], None] | None = None
 
     def fileno(self) -> int:
         """The descriptor to wait for."""
@@ -40,19 +45,40 @@ class WakeUp:
             if not self._closed:
                 os.write(self._write, b"\0")
 
-    def wake_at_signals(self) -> int:
+    def wake_at_signals(self, on_signals: Callable[[bytes], None]) -> int:
         """Let every signal wake, and return what `signal.set_wakeup_fd` had before.
 
-        A Python handler alone would not do: the kernel may deliver a signal to another thread, and
-        then nothing interrupts the main thread's wait.
+        The C handler of a signal writes its number here at once, on the thread that got the signal.
+        Python's handler runs later, on the main thread, and the handlers of several signals run in
+        the order of their numbers. So only the descriptor has the order in which signals arrived,
+        and it wakes a main thread that did not get the signal itself.
+
+        Args:
+            on_signals: called by `clear` with the numbers of signals, in the order of arrival.
         """
+        self._on_signals = on_signals
         return signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
 
-    def clear(self) -> None:
-        """Make the descriptor unreadable again."""
-        with contextlib.suppress(BlockingIOError):
-            while os.read(self._read, 4096):
-                pass
+    def clear(self) -> bool:
+        """Make the descriptor unreadable again, and report the signals that made it readable.
+
+        Returns:
+            False if this call is by a signal handler that interrupts another one, which reports
+            the signal. If the other one is just over, the descriptor stays readable instead.
+        """
+        if self._is_clearing:
+            return False
+        self._is_clearing = True
+        try:
+            while data := os.read(self._read, 4096):
+                numbers = data.replace(b"\0", b"")
+                if numbers and self._on_signals is not None:
+                    self._on_signals(numbers)
+        except BlockingIOError:
+            pass
+        finally:
+            self._is_clearing = False
+        return True
 
     def close(self) -> None:
         """Release the descriptors."""
@@ -71,6 +97,7 @@ class Poller:
     """
 
     def __init__(self, alive: Alive) -> None:
+        self.is_closed = False
         self.alive = alive
         self.wake_up = WakeUp()
 
@@ -87,6 +114,7 @@ class Poller:
 
     def close(self) -> None:
         """There is no loop any more."""
+        self.is_closed = True
         self.wake_up.close()
         self.alive.ends()
 

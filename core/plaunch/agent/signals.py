@@ -10,7 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from plaunch.errors import PlaunchError, UsageError
-from plaunch.process.kernel.details import read_masks
+from plaunch.process.kernel.details import find_processor_wait, read_masks
 from plaunch.process.kernel.processes import PROC
 from plaunch.process.launcher_variables import owns_process
 from plaunch.process.stopping.signals import (
@@ -52,7 +52,8 @@ class Received(NamedTuple):
     Args:
         signum: which.
         action: what the policy makes of it; STOP also for one that would end any program.
-        at: when it arrived, in seconds that never go back.
+        at: when it arrived, in seconds that never go back. Those for which the main thread waited
+            for a processor do not count, because nobody knows when in them a signal was sent.
         is_listed: whether the policy has asked for it.
     """
 
@@ -70,6 +71,10 @@ class SignalInbox:
     under nohup, stays ignored. Signals that nobody handles, such as SIGUSR1, would end the launcher
     without a word: they are taken as a wish to stop. Leaving the context puts the previous handlers
     back.
+
+    Signals that are sent while this process is suspended, or waits for a processor, arrive together
+    when it runs again. The kernel does not keep their order, and delivers the one with the highest
+    number first.
 
     Args:
         policy: which signals to handle.
@@ -97,6 +102,8 @@ class SignalInbox:
         self._wake_up = wake_up
         self._proc = proc
         self._received: deque[tuple[signal.Signals, float]] = deque()
+        self._ahead: set[int] = set()  # noted before their handler was called
+        self._processor_wait = 0.0  # as last known
         self._judged: list[Received] = []
         self._previous: dict[signal.Signals, Callable[[int, FrameType | None], object] | int] = {}
         self._previous_wake_up = -1
@@ -128,7 +135,7 @@ class SignalInbox:
 
     def _install(self) -> None:
         listed = list(self._policy.signals())
-        self._previous_wake_up = self._wake_up.wake_at_signals()
+        self._previous_wake_up = self._wake_up.wake_at_signals(self._note)
         self._is_installed = True
         for signum in listed:
             self._handle(signum)
@@ -172,7 +179,7 @@ class SignalInbox:
             signal.set_wakeup_fd(self._previous_wake_up)
 
     def take(self) -> list[Received]:
-        """All signals since the last call, in order, with what the policy makes of them."""
+        """All signals since the last call, in the order of arrival, and what each one means."""
         self._judge()
         taken, self._judged = self._judged, []
         return taken
@@ -212,9 +219,32 @@ class SignalInbox:
         )
         return default
 
+    def _note(self, numbers: bytes) -> None:
+        """Note signals in the order in which they arrived."""
+        at = self._now()
+        for number in numbers:
+            if number in self._previous:
+                self._received.append((signal.Signals(number), at))
+                self._ahead.add(number)
+
     def _on_signal(self, signum: int, frame: FrameType | None) -> None:
+        """Note what has arrived by now, and when.
+
+        The descriptor names it in the order of arrival. It does not name `signum` only if other
+        code of this process has replaced the descriptor.
+        """
         del frame
-        self._received.append((signal.Signals(signum), self._clock()))
+        if self._wake_up.clear():
+            if signum not in self._ahead:
+                self._received.append((signal.Signals(signum), self._now()))
+            self._ahead.discard(signum)
+        self._wake_up.wake()  # the interrupted wait continues unless this wakes it
+
+    def _now(self) -> float:
+        wait = find_processor_wait(self._proc)
+        if wait is not None:
+            self._processor_wait = wait
+        return self._clock() - self._processor_wait
 
 
 class _Late:

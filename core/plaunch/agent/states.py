@@ -200,11 +200,24 @@ class StopRequested(Event):
 
 @dataclass(eq=False, repr=False)
 class Requested(Event):
-    """Somebody asks for something from outside: `who`, in a few words, and why."""
+    """A request from outside.
+
+    Args:
+        kind: what is requested.
+        reason: why.
+        who: who requests it, in a few words; empty if `reason` says it.
+        node: the node that received the request; empty for this one.
+    """
 
     kind: RequestKind
     reason: str
     who: str
+    node: str = ""
+
+    @property
+    def origin(self) -> str:
+        """Who requests it and why, as the other nodes receive it."""
+        return f"{self.who}: {self.reason}" if self.who else self.reason
 
 
 class StopSucceeded(Event):

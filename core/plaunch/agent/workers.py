@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from plaunch.agent.requests import Hang
     from plaunch.agent.worker import RunResult, WorkerGroup
     from plaunch.process.stopping.stop import Stop
+    from plaunch.process.streams.api import Streams
 
 logger = logging.getLogger("plaunch")
 
@@ -171,6 +172,10 @@ class Workers:
 
     def stopped_result(self) -> RunResult | None:
         """How they failed, as far as it is known; None if no more than before."""
+        return None
+
+    def streams(self) -> Streams | None:
+        """What carries their output, for those whose output may have to wait for a console."""
         return None
 
     def pids(self) -> dict[int, int]:

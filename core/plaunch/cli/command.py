@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from typing import TYPE_CHECKING, Any
@@ -44,7 +45,7 @@ def worker_command(args: Arguments) -> tuple[Callable[..., Any] | str, list[str]
             f"--run-path and --module contradict each other for {script!r}: leave one out"
         )
     if args.run_path:
-        _check_file(script)
+        _check_file(script, run_path=True)
         return run_script_path, [script, *rest]
     if args.no_python:
         _check_program(script)
@@ -67,9 +68,17 @@ def run_script_path(training_script: str, *training_script_args: str) -> None:
     runpy.run_path(training_script, run_name="__main__")
 
 
-def _check_file(script: str) -> None:
-    if not os.path.exists(script):
-        raise UsageError(f"the script {script!r} does not exist{advise(ADVICE_ON_SCRIPT, script)}")
+def _check_file(script: str, *, run_path: bool = False) -> None:
+    try:
+        os.stat(script)
+    except (FileNotFoundError, NotADirectoryError):
+        advice = advise(ADVICE_ON_SCRIPT, script, run_path)
+        raise UsageError(f"the script {script!r} does not exist{advice}") from None
+    except OSError as error:
+        advice = "; check the permissions of its folders" if error.errno == errno.EACCES else ""
+        raise UsageError(
+            f"the script {script!r} cannot be read: {error.strerror}{advice}"
+        ) from error
     # A folder or a zip file with a __main__.py is a script to python, too.
     if os.path.isdir(script) and not os.path.isfile(os.path.join(script, "__main__.py")):
         raise UsageError(

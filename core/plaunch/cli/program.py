@@ -25,6 +25,7 @@ from plaunch.errors import (
     SignalException,
     UsageError,
 )
+from plaunch.process.launcher_variables import reported_exit_code
 
 if TYPE_CHECKING:
     import logging
@@ -58,13 +59,13 @@ def concluded(launch: Callable[[], object]) -> int:
         launch()
     except SystemExit as exit_request:
         # What has been done instead of a launch.
-        return _exit_code(exit_request.code if isinstance(exit_request.code, int) else 1)
+        return reported_exit_code(exit_request.code if isinstance(exit_request.code, int) else 1)
     except KeyboardInterrupt:
         _say("interrupted while no worker was running")
-        return _exit_code(128 + signal.SIGINT)
+        return reported_exit_code(128 + signal.SIGINT)
     except SignalException as error:
         # The agent has said what it did; a traceback would add nothing.
-        return _exit_code(128 + error.sigval)
+        return reported_exit_code(128 + error.sigval)
     except PlaunchError as error:
         mended = error.__cause__ if isinstance(error, NodeExcludedError) else None
         if isinstance(mended, PlaunchError):  # the failure of workers that came before
@@ -72,10 +73,10 @@ def concluded(launch: Callable[[], object]) -> int:
             _hand_up(mended)
         _print_error(error)
         _hand_up(error)
-        return _exit_code(error.exit_code)
+        return reported_exit_code(error.exit_code)
     except Exception as error:  # noqa: BLE001 - the process boundary
         _print_bug(error)
-        return _exit_code(ExitCode.INTERNAL)
+        return reported_exit_code(ExitCode.INTERNAL)
     finally:
         STDERR.finish()
     return ExitCode.OK
@@ -223,12 +224,6 @@ def set_up_logging() -> None:
         )
     logger.setLevel(level)
     logger.propagate = False
-
-
-def _exit_code(code: int) -> int:
-    if os.environ.get("PLAUNCH_EXIT_CODE") == "torchrun" and code not in (0, 2):
-        return 1
-    return code
 
 
 def _print_error(error: PlaunchError) -> None:

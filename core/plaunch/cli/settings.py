@@ -7,6 +7,7 @@ import logging
 import math
 import os
 from dataclasses import fields
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from plaunch.agent.worker import check_workers
@@ -55,10 +56,11 @@ def config_from_args(args: Arguments, manager: PluginManager) -> LaunchConfig:
     min_nodes, max_nodes = parse_min_max_nnodes(args.nnodes)
     traits = traits_of(manager.get(RENDEZVOUS, args.rdzv_backend))
     if traits.fill is not None:
-        with manager.calling(RENDEZVOUS, args.rdzv_backend):
-            traits.fill(args)
-    advise(ADVICE_ON_OPTIONS, args, traits)
+        manager.call(RENDEZVOUS, args.rdzv_backend, partial(traits.fill, args))
+    traits.check_endpoint(args.rdzv_backend, args.rdzv_endpoint, max_nodes)
     nproc = determine_local_world_size(args.nproc_per_node, manager)
+    shown = parse_ranks(args.local_ranks_filter)
+    advise(ADVICE_ON_OPTIONS, args, traits, [] if shown is None else shown.difference(range(nproc)))
     rdzv_configs: dict[str, object] = dict(parse_rdzv_conf(args.rdzv_conf))
     if traits.has_given_ranks:
         rdzv_configs["rank"] = 0 if args.node_rank is None else args.node_rank
@@ -78,7 +80,7 @@ def config_from_args(args: Arguments, manager: PluginManager) -> LaunchConfig:
             "min_nodes": min_nodes,
             "max_nodes": max_nodes,
             "nproc_per_node": nproc,
-            "logs_specs": _logs_specs(args, manager),
+            "logs_specs": _logs_specs(args, manager, shown),
             "run_id": _run_id(args, traits.is_single_node and max_nodes == 1),
             "rdzv_configs": rdzv_configs,
             "max_restarts": max_restarts,
@@ -174,8 +176,8 @@ def _count_devices(name: str, manager: PluginManager) -> int:
         if count is None:
             raise
     else:
-        with _said_of(option), manager.calling(DEVICE_COUNTS, name):
-            count = checked_count(counter())
+        with _said_of(option):
+            count = manager.call(DEVICE_COUNTS, name, lambda: checked_count(counter()))
     if count < 1:
         raise UsageError(
             f"{option} found no device on this node; give a number, or another device counter"
@@ -186,9 +188,15 @@ def _count_devices(name: str, manager: PluginManager) -> int:
 def parse_rdzv_conf(text: str) -> dict[str, str]:
     """Parse `"key=value,key=value"`; spaces around either are dropped.
 
+    Quotes around the whole text are dropped, too: programs that run torchrun without a shell often
+    leave them there.
+
     Raises:
         UsageError: a part has no `=`, or no key, or no value, or a key is given twice.
     """
+    text = text.strip()
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
+        text = text[1:-1]
     options: dict[str, str] = {}
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         key, equals, value = (piece.strip() for piece in part.partition("="))
@@ -235,13 +243,17 @@ def _streams(option: str, text: str) -> Std | dict[int, Std]:
         return Std.from_str(text)
 
 
-def _logs_specs(args: Arguments, manager: PluginManager) -> LogsSpecs:
+def _logs_specs(args: Arguments, manager: PluginManager, shown: set[int] | None) -> LogsSpecs:
     redirects = _streams("--redirects", args.redirects)
     tee = _streams("--tee", args.tee)
-    shown = parse_ranks(args.local_ranks_filter)
-    create = manager.get(LOGS_SPECS, args.logs_specs)
-    with manager.calling(LOGS_SPECS, args.logs_specs):
-        return create(log_dir=args.log_dir, redirects=redirects, tee=tee, local_ranks_filter=shown)
+    create = partial(
+        manager.get(LOGS_SPECS, args.logs_specs),
+        log_dir=args.log_dir,
+        redirects=redirects,
+        tee=tee,
+        local_ranks_filter=shown,
+    )
+    return manager.call(LOGS_SPECS, args.logs_specs, create)
 
 
 def _override_for_standalone(args: Arguments) -> None:

@@ -16,6 +16,8 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, TextIO
 
+from plaunch.threads import start_thread
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -85,7 +87,7 @@ class Stderr:
         def keep_time() -> None:
             try:
                 if self._held and thread.ident is None:
-                    thread.start()
+                    start_thread(thread, blocks_signals=True)
             except RuntimeError:  # no more threads
                 self.write("")
 
@@ -124,7 +126,7 @@ class Stderr:
             if self._thread is None or not self._thread.is_alive():
                 thread = threading.Thread(target=self._run, name="plaunch-stderr", daemon=True)
                 try:
-                    thread.start()
+                    start_thread(thread, blocks_signals=True)
                 except RuntimeError:  # no more threads, or the interpreter is ending
                     self._write_here()
                     return

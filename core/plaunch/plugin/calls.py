@@ -1,8 +1,8 @@
 """Plugins' code, called so that it cannot hold the launch, and is named for what it does to it.
 
-Code that is quick, such as what offers names, runs where it is called, within `blaming`. What may
-take its time runs on a thread of its own that is waited for: `bounded_call`. Streams' `finish`,
-which may take as long as it shows something, is the one exception.
+Each call runs on a thread of its own, with a limit on the wait: `bounded_call`, and `call_hook` for
+hooks with a result. Streams' `finish` is the one exception: it may take as long as it shows
+something. What plaunch's own plugins offer runs where it is called, within `blaming`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from plaunch.plugin.loaded import Registration
 
 logger = logging.getLogger("plaunch")
+
+HOOK_BOUND = 10.0  # seconds that one implementation of a hook with a result is waited for
+FACTORY_BOUND = 60.0  # seconds that what the name of a component gives is waited for
+NOTICE = 10.0  # seconds after which a call that is waited for longer is named
 
 
 class Implementation(NamedTuple):
@@ -123,7 +127,16 @@ def bounded_call(
     """
     with keeping_signals(who, doing):
         call = BoundedCall(f"plugin-{doing}", function)
-        has_returned = call.wait(seconds, is_unwanted)
+        has_returned = call.wait(min(seconds, NOTICE), is_unwanted)
+        if not has_returned and seconds > NOTICE and not is_unwanted():
+            logger.warning(
+                "%s has not returned from %s within %g s; the launcher waits up to %g s for it",
+                who,
+                doing,
+                NOTICE,
+                seconds,
+            )
+            has_returned = call.wait(seconds - NOTICE, is_unwanted)
     if has_returned:
         if call.error is None:
             return call.result
@@ -138,4 +151,35 @@ def bounded_call(
         raise NotReturnedError(text, call)
     raise NotReturnedError(
         f"{who} has not returned from {doing} within {seconds:g} s{advice}", call
+    )
+
+
+def call_hook(
+    item: Implementation,
+    arguments: Mapping[str, object],
+    is_unwanted: Callable[[], bool] = lambda: False,
+    *,
+    passing: tuple[type[Exception], ...] = (),
+    take: Callable[[Any], Any] = lambda answer: answer,
+) -> Any:
+    """Call an implementation of a hook that offers or contributes something; return its result.
+
+    Args:
+        item: the implementation.
+        arguments: those of the hook.
+        is_unwanted: asked meanwhile: whether the launch is to stop.
+        passing: what is raised as it is if the plugin raises it.
+        take: makes of the result what is returned, where that runs code of the plugin as well.
+
+    Raises:
+        PluginError: it has failed, or has not returned within `HOOK_BOUND`.
+    """
+    return bounded_call(
+        item.who,
+        item.hook,
+        lambda: take(item.call(arguments)),
+        HOOK_BOUND,
+        is_unwanted,
+        passing=passing,
+        advice="; fix what it waits for, or block it with -p no:NAME",
     )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from plaunch.errors import PluginError
 from plaunch.plugin.calls import NotReturnedError, bounded_call, one_line
 from plaunch.process.stopping.signals import SignalAction
-from plaunch.process.streams.api import is_shown
+from plaunch.process.streams.api import OutputCounts, is_shown, leave_rest, show_rest
 from plaunch.process.streams.logs import LogsSpecs, has_sinks, open_streams
 from plaunch.threads import BoundedCall
 
@@ -229,6 +229,24 @@ class BoundedStreams(Bounded):
             )
         elif call.error is not None:
             logger.warning("%s failed in finish: %s", self._who, one_line(call.error))
+
+    def leave_rest(self) -> None:
+        """Let `finish` leave what a slow console does not take, if they can."""
+        with contextlib.suppress(Exception):
+            leave_rest(self._component)
+
+    def show_rest(self, timeout: float) -> None:
+        """Let them wait for a slow console; the agent does not wait for that after a signal."""
+        try:
+            show_rest(self._component, timeout)
+        except Exception as error:  # noqa: BLE001 - their defect must not change the job's result
+            logger.warning("%s failed in show_rest: %s", self._who, one_line(error))
+
+    def counts(self) -> OutputCounts:
+        """What they count; nothing if they fail."""
+        with contextlib.suppress(Exception):
+            return OutputCounts(*self._component.counts())
+        return OutputCounts()
 
     def last_lines(self, local_rank: int) -> Sequence[str]:
         """What they say, or nothing."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from plaunch.errors import PluginError, UsageError
-from plaunch.plugin.calls import bounded_call
+from plaunch.plugin.calls import call_hook
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -19,9 +18,6 @@ if TYPE_CHECKING:
     from plaunch.plugin.loaded import Registration
 
 ENVIRONMENT = "plaunch_worker_env"
-
-TIME_BOUND = 10.0  # seconds that one implementation is waited for
-_ADVICE = "; fix what it waits for, or block it with -p no:NAME"
 
 
 class SoleHook(NamedTuple):
@@ -79,7 +75,7 @@ def added_variables(
     owners: dict[str, str] = {}
     arguments = {"worker": worker, "env": MappingProxyType(dict(env))}
     for item in implementations:
-        for name, value in _variables(item, _answer(item, arguments, is_unwanted)):
+        for name, value in _variables(item, call_hook(item, arguments, is_unwanted)):
             if env.get(name) == value:
                 continue
             if name in env:
@@ -120,7 +116,7 @@ def find_sole_answer(
     by: Registration | None = None
     for item in implementations(hook.name):
         arguments = {"context": item.plugin.context(context)}
-        answer = _answer(item, arguments, is_unwanted, passing=(UsageError,))
+        answer = call_hook(item, arguments, is_unwanted, passing=(UsageError,))
         if answer is None:
             continue
         if not all(callable(getattr(answer, name, None)) for name in hook.methods):
@@ -140,18 +136,6 @@ def find_sole_answer(
     if hook is STORE:
         return bounded_method(by.who, "opening a store", found, is_unwanted)
     return Bounded(found, by.who, is_unwanted, hook.methods)
-
-
-def _answer(
-    item: Implementation,
-    arguments: Mapping[str, object],
-    is_unwanted: Callable[[], bool],
-    passing: tuple[type[Exception], ...] = (),
-) -> Any:
-    call = partial(item.call, arguments)
-    return bounded_call(
-        item.who, item.hook, call, TIME_BOUND, is_unwanted, passing=passing, advice=_ADVICE
-    )
 
 
 def _variables(item: Implementation, answer: object) -> Iterable[tuple[str, str]]:

@@ -8,9 +8,9 @@ import os
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
-from plaunch.errors import PluginError
+from plaunch.errors import ExitCode, PluginError
 from plaunch.plugin.calls import one_line
-from plaunch.process.launcher_variables import owns_process
+from plaunch.process.launcher_variables import owns_process, reported_exit_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -115,19 +115,24 @@ class ExplainedExit:
         self._launcher = os.getpid()
 
     def __call__(self, status: int) -> NoReturn:
-        """End the process; say first whose idea it is, if that is a plugin's."""
+        """End the process; if a plugin does this, log which one, and end it as a plugin error.
+
+        The plugin's own code might be 0, which would be the success of a job that has none.
+        """
+        found = None
         if os.getpid() == self._launcher:
             with contextlib.suppress(Exception):
-                self._explain(status)
+                found = find_culprit(sys._getframe(1))
+        if found is not None:
+            with contextlib.suppress(Exception):
+                self._explain(found, status)
+            status = reported_exit_code(ExitCode.PLUGIN)
         self._end(status)
 
-    def _explain(self, status: int) -> None:
-        found = find_culprit(sys._getframe(2))
-        if found is None:
-            return
+    def _explain(self, found: tuple[str, CodeType, int], status: int) -> None:
         who, code, line = found
         logger.error(
-            "%s has ended the launcher with os._exit(%d), in %s (%s:%d), which ended the job. A "
+            "%s has ended the launcher with os._exit(%r), in %s (%s:%d), which ended the job. A "
             "plugin must report an error by raising an exception",
             who,
             status,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from plaunch.agent.states import RequestKind
 from plaunch.agent.wait_reporter import describe_wait
 from plaunch.errors import PlaunchError, PluginError, ThreadStartError
-from plaunch.plugin.calls import blaming, bounded_call, keeping_signals
+from plaunch.plugin.calls import blaming, bounded_call, call_hook
 from plaunch.threads import BoundedCall
 
 if TYPE_CHECKING:
@@ -296,6 +296,10 @@ def ending(extending: Iterable[Extending], told: Told) -> Iterator[None]:
             item.end()
 
 
+def _listed(answer: Iterable[Extension] | None) -> list[Extension]:
+    return list(answer or ())
+
+
 def create(item: Implementation, context: PluginContext) -> Iterator[Extending]:
     """The extensions that an implementation of the hook gives.
 
@@ -305,11 +309,12 @@ def create(item: Implementation, context: PluginContext) -> Iterator[Extending]:
     """
     who = item.who
     is_ours = item.plugin.is_ours
-    with (
-        blaming(f"{who} failed in {HOOK}", passing=(PlaunchError,)),
-        contextlib.nullcontext() if is_ours else keeping_signals(who, HOOK),
-    ):
-        given = list(item.call({"context": context}) or ())
+    given: list[Extension]
+    if is_ours:
+        with blaming(f"{who} failed in {HOOK}", passing=(PlaunchError,)):
+            given = _listed(item.call({"context": context}))
+    else:
+        given = call_hook(item, {"context": context}, passing=(PlaunchError,), take=_listed)
     for extension in given:
         if not all(callable(getattr(extension, method, None)) for method in _METHODS):
             raise PluginError(

@@ -2,10 +2,10 @@
 
 Three sorts: hooks that *offer* named components, those that *contribute* to what workers get and
 to what the doctor finds, and hooks that are *told* what happens. All run in the launcher's process;
-none runs in a worker. Those that offer run on the thread that has called plaunch, the others one
-after the other on another thread, which need not be the same each time. An implementation may leave
-out arguments that it does not need. Each implementation is called on its own, so that there is
-nothing for pluggy's hook wrappers to wrap: they are refused.
+none runs in a worker. They run one after the other on a thread that is not the main one, and which
+need not be the same each time. An implementation may leave out arguments that it does not need.
+Each implementation is called on its own, so that there is nothing for pluggy's hook wrappers to
+wrap: they are refused.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ def plaunch_rendezvous_backends() -> Mapping[str, RendezvousFactory]:  # type: i
     Parameters: none.
     Result: factories by name; the chosen one is called once with `RendezvousParameters` and returns
     a `RendezvousHandler`. Import heavy packages inside the factory, not before.
-    Process: the launcher.
+    Process: the launcher, on a thread that is not the main one. An implementation that raises, or
+    has not returned within ten seconds, ends the launch.
     """
 
 
@@ -70,7 +71,8 @@ def plaunch_logs_specs() -> Mapping[str, LogsSpecsFactory]:  # type: ignore[empt
     Parameters: none.
     Result: `LogsSpecs` classes by name; the chosen one is constructed once with torchrun's four
     keyword arguments `log_dir`, `redirects`, `tee` and `local_ranks_filter`.
-    Process: the launcher.
+    Process: the launcher, on a thread that is not the main one. An implementation that raises, or
+    has not returned within ten seconds, ends the launch.
     """
 
 
@@ -82,7 +84,8 @@ def plaunch_event_handlers() -> Mapping[str, EventHandlerFactory]:  # type: igno
     Parameters: none.
     Result: factories by name; the chosen one is called once with a `PluginContext` and returns an
     `EventHandler`.
-    Process: the launcher.
+    Process: the launcher, on a thread that is not the main one. An implementation that raises, or
+    has not returned within ten seconds, ends the launch.
     """
 
 
@@ -95,7 +98,8 @@ def plaunch_device_counts() -> Mapping[str, DeviceCounter]:  # type: ignore[empt
     Result: functions by name; the chosen one is called once, without arguments, and returns the
     number of workers to start on this node. 0 is a valid answer and becomes a usage error that
     names the counter. It must not import torch in the launcher.
-    Process: the launcher.
+    Process: the launcher, on a thread that is not the main one. An implementation that raises, or
+    has not returned within ten seconds, ends the launch.
     """
 
 
@@ -107,7 +111,8 @@ def plaunch_signal_policies() -> Mapping[str, SignalPolicyFactory]:  # type: ign
     Parameters: none.
     Result: factories by name; the chosen one is called once with a `PluginContext` and returns a
     `SignalPolicy`.
-    Process: the launcher.
+    Process: the launcher, on a thread that is not the main one. An implementation that raises, or
+    has not returned within ten seconds, ends the launch.
     """
 
 
@@ -121,7 +126,8 @@ def plaunch_restart_policies() -> Mapping[str, RestartPolicyFactory]:  # type: i
     Result: factories by name; the chosen one is called once with a `PluginContext`, whose `options`
     are those that its package declares, and returns a `RestartPolicy`. It raises `UsageError` for
     options that cannot be meant.
-    Process: the launcher.
+    Process: the launcher, on a thread that is not the main one. An implementation that raises, or
+    has not returned within ten seconds, ends the launch.
     """
 
 
@@ -135,7 +141,8 @@ def plaunch_node_health() -> Mapping[str, HealthCheckFactory]:  # type: ignore[e
     `HealthCheck`. What the user writes behind the name, as `8G` in `memory:8G`, is
     `context.options["argument"]`; it is refused unless the factory has an attribute
     `takes_argument` that is true. The factory raises `UsageError` for what cannot be meant.
-    Process: the launcher.
+    Process: the launcher, on a thread that is not the main one. An implementation that raises, or
+    has not returned within ten seconds, ends the launch.
     """
 
 
@@ -149,7 +156,8 @@ def plaunch_schedulers() -> Mapping[str, Scheduler]:  # type: ignore[empty-body]
     launcher and returns an `Allocation`, which fills in options that the user has not given. It
     raises `UsageError` where a launch cannot be meant, and asks no service: all nodes must get the
     same answers.
-    Process: the launcher.
+    Process: the launcher, on a thread that is not the main one. An implementation that raises, or
+    has not returned within ten seconds, ends the launch.
     """
 
 
@@ -239,8 +247,9 @@ def plaunch_extensions(context: PluginContext) -> Iterable[Extension] | None:
     one of these is given.
     Parameters: `context`, the launch; its `options` are the values of the plugin's own options.
     Result: objects with `start(control)`, `handle(event)` and `stop(result)`, or None; see
-    `plaunch.agent.Extension`. An implementation that raises ends the launch before workers start.
-    Process: the launcher.
+    `plaunch.agent.Extension`. An implementation that raises, or has not returned within ten
+    seconds, ends the launch before workers start.
+    Process: the launcher, on a thread that is not the main one.
     """
 
 

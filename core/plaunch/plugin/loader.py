@@ -13,7 +13,7 @@ import pluggy
 
 from plaunch.errors import PluginError, PluginLoadError, UsageError
 from plaunch.plugin import hookspecs
-from plaunch.plugin.calls import Implementation, blaming, keeping_signals, one_line
+from plaunch.plugin.calls import Implementation, blaming, call_hook, keeping_signals, one_line
 from plaunch.plugin.loaded import LoadedPlugin, Registration
 from plaunch.plugin.loading import Hooks, has_hooks, load_entry, load_module
 from plaunch.plugin.options import load_options
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("plaunch")
 
-SLOW_IMPORT = 1.0  # seconds after which a plugin is named for what it adds to the start
+SLOW_IMPORT = 1.0  # seconds after which a warning names the plugin
 
 
 class PluginLoader:
@@ -93,7 +93,8 @@ class PluginLoader:
             kind.name, entry.name, distribution.name, distribution.version, module
         )
         try:
-            with self._watching(source, distribution):
+            delayed = "every launch" if kind is LIFECYCLE else f"launches that use {entry.name!r}"
+            with self._watching(source, distribution, delayed):
                 plugin = self._instance_of(load_entry(kind, entry, source.who), source.who)
             name = f"{kind.name}:{entry.name}"
             if name in self.registrations:
@@ -167,7 +168,7 @@ class PluginLoader:
         module, source = None, LoadedPlugin(LIFECYCLE.name, word.text, "", "", word.text)
         # No module is named like a path, or a kind and a name.
         if not (word.text.startswith(".") or ":" in word.text or "/" in word.text):
-            with self._watching(source, None):
+            with self._watching(source, None, f"launches with {word.source}"):
                 module = load_module(word.text, source.who)
         if module is None:
             raise self._installed.refusal_of_word(word)
@@ -204,10 +205,15 @@ class PluginLoader:
         return self._instances[value]
 
     @contextlib.contextmanager
-    def _watching(self, source: LoadedPlugin, distribution: Distribution | None) -> Iterator[None]:
-        """Import a plugin; if it is not plaunch's own, see what that does to this process.
+    def _watching(
+        self, source: LoadedPlugin, distribution: Distribution | None, delayed: str
+    ) -> Iterator[None]:
+        """Import a plugin; if it is third-party, restore signal handlers and report a slow import.
 
-        What it changes about signals is put back, and a slow one is named.
+        Args:
+            source: the plugin.
+            distribution: where it is from; None if it was passed in code.
+            delayed: which launches import it.
         """
         if distribution is not None and distribution.is_ours:
             yield
@@ -222,9 +228,7 @@ class PluginLoader:
             yield
         duration = time.monotonic() - began
         if duration > SLOW_IMPORT:
-            logger.warning(
-                "%s took %.1f s to load, which delays every launch", source.who, duration
-            )
+            logger.warning("%s took %.1f s to load, which delays %s", source.who, duration, delayed)
 
     def _register(
         self, name: str, plugin: object, source: LoadedPlugin, distribution: Distribution | None
@@ -251,12 +255,11 @@ class PluginLoader:
 
 
 def _offers_of(item: Implementation) -> Mapping[str, object]:
-    is_ours = item.plugin.is_ours
-    with (
-        blaming(f"{item.who} failed in {item.hook}"),
-        contextlib.nullcontext() if is_ours else keeping_signals(item.who, item.hook),
-    ):
-        offers = item.call({})
+    if item.plugin.is_ours:
+        with blaming(f"{item.who} failed in {item.hook}"):
+            offers = item.call({})
+    else:
+        offers = call_hook(item, {})
     if not (isinstance(offers, Mapping) and all(isinstance(name, str) for name in offers)):
         raise PluginError(
             f"{item.who} returned {offers!r} from {item.hook}, which is not a mapping of names"

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-from typing import TYPE_CHECKING, Any, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from plaunch.agent.worker_store import open_default_store
 from plaunch.defaults import DEVICES, WORKER_STORE
 from plaunch.errors import DuplicateNameError, PlaunchError, PluginLoadError, UsageError
 from plaunch.plugin import contributions, extensions
-from plaunch.plugin.calls import blaming, keeping_signals
+from plaunch.plugin.calls import FACTORY_BOUND, blaming, bounded_call
 from plaunch.plugin.entry_points import EntryPoint, scan
 from plaunch.plugin.installed import Installed
 from plaunch.plugin.loader import PluginLoader
@@ -35,8 +35,8 @@ from plaunch.plugin.selection import Selection
 from plaunch.process.binding import is_asked_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import TypeVar
 
     from plaunch.agent.notifications import Notification
     from plaunch.agent.worker import WorkerInfo
@@ -52,6 +52,15 @@ if TYPE_CHECKING:
     from plaunch.process.stopping.signals import SignalPolicy
     from plaunch.process.streams.logs import LogsSpecs
 
+    R = TypeVar("R")
+
+
+class _Chosen(NamedTuple):
+    """What a name gives, and by whom; `plugin` is None for plaunch's own."""
+
+    plugin: Registration | None
+    thing: object
+
 
 class PluginManager:
     """Finds plugins by kind and name, loads those that are selected, and calls their hooks.
@@ -62,8 +71,7 @@ class PluginManager:
     def __init__(self, installed: Installed, *, with_traceback: bool = False) -> None:
         self._installed = installed
         self._loader = PluginLoader(installed)
-        # Who has given what was chosen, by kind and name; None for plaunch's own.
-        self._chosen: dict[tuple[str, str], Registration | None] = {}
+        self._chosen: dict[tuple[str, str], _Chosen] = {}  # by kind and name
         self._notifier = Notifier(self._loader.implementations, with_traceback=with_traceback)
 
     @classmethod
@@ -124,33 +132,38 @@ class PluginManager:
                 f"{plugin.who} does not offer a {kind.label} {bare!r}, as its entry point says; "
                 f"it offers {offered}"
             )
-        self._chosen[kind.name, name] = None if plugin.is_ours else plugin
-        return checked(kind, plugin.who, offers[bare])
+        thing = offers[bare]
+        self._chosen[kind.name, name] = _Chosen(None if plugin.is_ours else plugin, thing)
+        return checked(kind, plugin.who, thing)
 
-    @contextlib.contextmanager
-    def calling(self, kind: Kind[Any], name: str) -> Iterator[None]:
-        """Run code of what `get` has given for a name.
+    def call(
+        self, kind: Kind[Any], name: str, function: Callable[[], R], seconds: float = FACTORY_BOUND
+    ) -> R:
+        """Call `function`, which uses what `get` has given for a name; return its result.
 
-        What it raises names the plugin; what it changes about signals is put back. plaunch's own
-        exceptions pass: their message says what is wrong. So does Ctrl-C.
+        plaunch's own plugins are called on this thread, others on a thread that is waited for up to
+        `seconds`. What they change about signals is put back. plaunch's own exceptions pass, since
+        their message says what is wrong, and so does Ctrl-C.
 
         Raises:
             PluginError: it raised anything else, such as SystemExit, which must not end the launch
-                as if all were well.
+                as if all were well; or it has not returned in time.
         """
-        given = self._chosen.get((kind.name, name))
-        failure = f"{kind.label} {name!r} ({kind.flag}) failed"
-        keeping: AbstractContextManager[None] = contextlib.nullcontext()
-        if given is not None:
-            failure = f"{kind.label} {name!r} ({kind.flag}) of {given.source.origin} failed"
-            keeping = keeping_signals(given.who, f"{kind.flag} {name}")
-        with blaming(failure, passing=(PlaunchError,)), keeping:
-            yield
+        who, origin = f"{kind.label} {name!r} ({kind.flag})", self.origin(kind, name)
+        if origin:
+            who += f" of {origin}"
+            thing = self._chosen[kind.name, name].thing
+            called = getattr(thing, "__name__", type(thing).__name__)
+            advice = f"; fix what it waits for, or select another {kind.label}"
+            bounded = partial(bounded_call, passing=(Exception,), advice=advice)
+            function = partial(bounded, who, called, function, seconds)
+        with blaming(f"{who} failed", passing=(PlaunchError,)):
+            return function()
 
     def origin(self, kind: Kind[Any], name: str) -> str:
         """The distribution, version and module of what `get` has given; empty for plaunch's own."""
-        given = self._chosen.get((kind.name, name))
-        return "" if given is None else given.source.origin
+        chosen = self._chosen.get((kind.name, name))
+        return "" if chosen is None or chosen.plugin is None else chosen.plugin.source.origin
 
     def own_options(
         self, kind: Kind[Any], name: str, values: Mapping[str, object]
@@ -380,5 +393,5 @@ class PluginManager:
 
     def _last_chosen(self, kind: Kind[Any]) -> Registration | None:
         """Who has given the last one of a kind that was chosen; None for plaunch's own."""
-        given = [plugin for (of, _), plugin in self._chosen.items() if of == kind.name]
+        given = [chosen.plugin for (of, _), chosen in self._chosen.items() if of == kind.name]
         return given[-1] if given else None

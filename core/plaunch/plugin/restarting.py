@@ -110,8 +110,9 @@ class LaunchRestartPolicy:
             create = self._manager.get(RESTART_POLICIES, name)
             options = {option.dest: value for option, value in self._own_options(name)}
             context = replace(self._context, options=options)
-            with self._manager.calling(RESTART_POLICIES, name):
-                self._made[name] = checked_restart_policy(create(context))
+            self._made[name] = self._manager.call(
+                RESTART_POLICIES, name, lambda: checked_restart_policy(create(context))
+            )
         return self._made[name]
 
     def _own_options(self, name: str) -> list[tuple[Option, object]]:

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from plaunch.process.stopping.signals import SignalPolicy as SignalPolicy
     from plaunch.process.stopping.signals import parse_signals as parse_signals
     from plaunch.process.streams.api import OutputCounts as OutputCounts
+    from plaunch.process.streams.api import PatientStreams as PatientStreams
     from plaunch.process.streams.api import Sink as Sink
     from plaunch.process.streams.api import Streams as Streams
     from plaunch.process.streams.logs import LogsDest as LogsDest
@@ -79,7 +80,7 @@ __getattr__, __dir__, __all__ = attach(
         ".failures.child_failed": "ChildFailedError",
         ".failures.failure": "EarlierAttempt ProcessFailure describe_exit",
         ".contexts.forked": "become_worker",
-        ".streams.api": "OutputCounts Sink Streams",
+        ".streams.api": "OutputCounts PatientStreams Sink Streams",
         ".streams.logs": "LogsDest LogsSpecs",
         ".stopping.signals": (
             "DEFAULT_SIGNALS SignalAction SignalException SignalPolicy parse_signals"

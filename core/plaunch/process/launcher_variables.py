@@ -21,6 +21,13 @@ def owns_process() -> bool:
     return os.environ.get(LAUNCHER_VARIABLE) == str(os.getpid())
 
 
+def reported_exit_code(code: int) -> int:
+    """The exit code of a command line that ends with `code`, as `PLAUNCH_EXIT_CODE` asks for it."""
+    if os.environ.get("PLAUNCH_EXIT_CODE") == "torchrun" and code not in (0, 2):
+        return 1
+    return code
+
+
 def is_started_by_launcher(environ: bytes, launcher: int) -> bool:
     """Whether a process with this environment was started by the command line `launcher` itself."""
     return f"{LAUNCHER_VARIABLE}={launcher}".encode() in environ.split(b"\0")

@@ -143,7 +143,7 @@ class RendezvousHandler(abc.ABC):
         return False
 
     def prepare(self, node: NodeSettings) -> None:  # noqa: B027 - most have no use for it
-        """Take what this node brings from its agent, before the first round.
+        """Take what this node brings from its agent, before the first round of each of its runs.
 
         A handler that gives out ranks or restarts uses `node`, not its creation
         parameters: an agent that is built by hand, as torchrun's may be, says nowhere else how many

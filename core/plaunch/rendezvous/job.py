@@ -20,8 +20,9 @@ class Verdict(Value):
     """How a job ended, the same for all of its nodes.
 
     Args:
-        outcome: `"succeeded"`, `"failed"` or `"closed"` (`set_closed` was called).
-        node: the node that found it.
+        outcome: `"succeeded"`, `"failed"`, `"stopped"` (`end_job` was called) or `"closed"`
+            (`set_closed` was called).
+        node: the node that found it; of a stopped job, the one that was asked to stop it.
         reason: why, in one sentence.
         time: when, in seconds since the epoch on that node's clock.
         failures: the failures of the last round, of all nodes, by global rank, the first one
@@ -30,6 +31,7 @@ class Verdict(Value):
         counted: how many there are beside `failures`, by words for them such as
             "ranks 40-99 (exit code 1)": those that are too many to be told one by one.
         no_restart: why a restart policy wanted no other attempt; empty if none said so.
+        is_past: whether the job was over before this node came.
     """
 
     outcome: str
@@ -40,6 +42,7 @@ class Verdict(Value):
     first: int | None = None
     counted: Mapping[str, int] = field(default_factory=dict)
     no_restart: str = ""
+    is_past: bool = False
 
 
 def world_ranks(nodes: Iterable[tuple[str, int]]) -> list[WorldRanks]:
@@ -182,7 +185,10 @@ class JobRendezvous(ObservableRendezvous, Protocol):
         """
 
     def end_job(self, reason: str) -> None:
-        """End the job for all nodes, as `set_closed` does, and say why."""
+        """End the job for all nodes, because that was requested on this one, and say why.
+
+        The verdict is `"stopped"`. Nodes that run workers or wait for a round end alike.
+        """
 
     def announce_leave(self, reason: str, *, is_excluded: bool = False) -> None:
         """Tell that this node goes, before it stops its workers; `leave` follows when it has.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from plaunch.errors import UsageError
 from plaunch.values import Value
 
 if TYPE_CHECKING:
@@ -40,6 +41,39 @@ class BackendTraits(Value):
     has_given_ranks: bool = False
     coordinates_restarts: bool = False
     fill: Callable[[Any], None] | None = None
+
+    def check_endpoint(self, backend: str, endpoint: str, max_nodes: int) -> None:
+        """Check that several nodes have an endpoint if they need one.
+
+        Args:
+            backend: the name of the backend.
+            endpoint: the endpoint; empty if none was given.
+            max_nodes: how many nodes the job has at most.
+
+        Raises:
+            UsageError: it is missing; each node would wait for the others by itself.
+        """
+        if endpoint or max_nodes == 1 or not self.needs_endpoint:
+            return
+        if self.has_given_ranks:
+            advice = (
+                "--master-addr with that of node 0, the same on all nodes (127.0.0.1 if all are on "
+                "this machine), or choose an elastic backend with --rdzv-backend and "
+                "--rdzv-endpoint"
+            )
+        elif self.is_hosted_by_node:
+            advice = (
+                "--rdzv-endpoint with the name of one node, the same on all nodes (localhost if "
+                "all are on this machine)"
+            )
+        else:
+            advice = (
+                "--rdzv-endpoint with the address of the backend's store, the same on all nodes"
+            )
+        raise UsageError(
+            f"{max_nodes} nodes (--nnodes) with the backend {backend!r} need an address that all "
+            f"of them know, and none was given; give {advice}"
+        )
 
 
 def backend_traits(traits: BackendTraits) -> Callable[[F], F]:

@@ -110,8 +110,8 @@ class Decision(Value):
 
     Args:
         action: another round, or the end of the job.
-        reason: why, in one sentence; shown to the user.
-        delay: seconds to wait before the next round.
+        reason: why, in one sentence; shown to the user as it is, so it should name a delay.
+        delay: seconds to wait before the next round, from the end of the last worker on.
         without: hosts that the next rounds do without.
         costs: whether a restart counts as one of `--max-restarts`.
     """

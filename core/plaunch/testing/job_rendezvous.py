@@ -108,7 +108,7 @@ class FakeJobRendezvous(FakeElasticRendezvous):
     def end_job(self, reason: str) -> None:
         """Note it, and end the job."""
         self.ended.append(reason)
-        self.conclude("closed", node="here", reason=reason)
+        self.conclude("stopped", node="here", reason=reason)
 
     def request_elsewhere(self, node: str = "neighbour", reason: str = "somebody: why not") -> None:
         """Another node asks for another round."""
@@ -136,12 +136,18 @@ class FakeJobRendezvous(FakeElasticRendezvous):
         *,
         node: str = "neighbour",
         reason: str = "",
+        is_past: bool = False,
     ) -> None:
-        """End the job for all nodes: `succeeded`, `failed` or `closed`."""
+        """End the job for all nodes: `succeeded`, `failed`, `stopped` or `closed`.
+
+        With `is_past`, that was before this node came.
+        """
         failures = failures or {}
         first = first_failure(failures)[0] if failures else None
         reason = reason or (_describe_first(failures) if failures else outcome)
-        self._verdict = Verdict(outcome, node, reason, time.time(), failures, first)
+        self._verdict = Verdict(
+            outcome, node, reason, time.time(), failures, first, is_past=is_past
+        )
         self._change(ChangeKind.CLOSED, node, reason)
 
     def next_rendezvous(self) -> JobRound:

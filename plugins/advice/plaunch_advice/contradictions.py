@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from plaunch.numbers import name_ranks
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from plaunch.cli import Arguments
     from plaunch.rendezvous import BackendTraits
@@ -16,17 +18,28 @@ logger = logging.getLogger("plaunch")
 _PREFIX = "PET_"  # of the variables of options, as in torchrun
 
 
-def advise_on_options(args: Arguments, traits: BackendTraits) -> None:
+def advise_on_options(
+    args: Arguments, traits: BackendTraits, missing_ranks: Collection[int] = ()
+) -> None:
     """Warn of options that probably are a mistake.
 
     Args:
         args: the options, with what else `parse` has found out.
         traits: how the nodes of the backend find each other.
+        missing_ranks: the local ranks of `--local-ranks-filter` that this node does not have.
     """
     for text in _astray(args):
         logger.warning("%s", text)
     for text in _pointless(args, traits):
         logger.warning("%s", args.as_given(text))
+    if missing_ranks:
+        logger.warning(
+            "%s",
+            args.as_given(
+                f"--local-ranks-filter names {name_ranks(missing_ranks, 'local rank')}, which this "
+                f"node does not have (--nproc-per-node={args.nproc_per_node})"
+            ),
+        )
 
 
 def _astray(args: Arguments) -> Iterator[str]:

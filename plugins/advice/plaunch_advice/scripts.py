@@ -12,8 +12,13 @@ if TYPE_CHECKING:
     from plaunch.cli import Arguments
 
 
-def advise_on_script(script: str) -> str:
-    """The end of the message about a script that does not exist."""
+def advise_on_script(script: str, run_path: bool = False) -> str:
+    """The end of the message about a script that does not exist.
+
+    Args:
+        script: as it was given.
+        run_path: whether `--run-path` is given, which runs nothing but scripts.
+    """
     try:
         here = os.getcwd()
     except OSError:
@@ -30,10 +35,8 @@ def advise_on_script(script: str) -> str:
         names = []
     # Only a slip of letters: a module or a program has another option.
     hint = did_you_mean(script, [os.path.join(folder, n) for n in names if n.endswith(".py")])
-    return hint or (
-        f" (current folder: {here}); give its path, or -m for a module, or --no-python for a "
-        "program"
-    )
+    others = "" if run_path else ", or -m for a module, or --no-python for a program"
+    return hint or f" (current folder: {here}); give its path{others}"
 
 
 def advise_on_no_script(args: Arguments) -> str:

@@ -117,12 +117,7 @@ class Injector:
         if self._thread is not None:
             return
         self._thread = threading.Thread(target=self._run, name="plaunch-chaos", daemon=True)
-        # Signals are for the main thread; a thread inherits the mask of the one that starts it.
-        previous = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        try:
-            start_thread(self._thread)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, previous)
+        start_thread(self._thread, blocks_signals=True)
 
     # --- the rounds -------------------------------------------------------------------------------
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch import __version__
 from plaunch.agent import RequestKind
-from plaunch.numbers import format_ranks, quote
-from plaunch_events import LauncherStatus
+from plaunch.numbers import format_ranks, name_ranks, quote
+from plaunch_events import LauncherStatus, redact_command
+from plaunch_membership import printable
 from plaunch_stacks import JobStacks, format_groups, format_operations
 
 from plaunch_control.history import History
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 VERSION = 1
 _LONGEST_WAIT = 2.0  # seconds that a question may wait for an event, or for the end
 _MOST_REASON = 200  # characters
-_NO_TEXT = ValueError("the reason is no text")
+_NO_TEXT = ValueError("the reason is not a text")
 _MOST_GROUPS = 1000  # as lines
 _ROOT = 0
 
@@ -231,8 +232,8 @@ class Service:
     def _request(self, kind: RequestKind, given: Mapping[str, Any]) -> Answer:
         reason = _reason(given)
         now = self._control.snapshot()
-        self._control.request(kind, reason)
-        return Answer({"asked": kind.value, "reason": reason, **_loop(now), "nodes": _nodes(now)})
+        told = {"asked": kind.value, "reason": reason, **_loop(now), "nodes": _nodes(now)}
+        return Answer(told, carry_out=lambda: self._control.request(kind, reason))
 
     def _signal(self, given: Mapping[str, Any]) -> Answer:
         name = given.get("signal")
@@ -241,14 +242,16 @@ class Service:
         wanted = parse_ranks(given["ranks"]) if given.get("ranks") is not None else None
         here = [rank for rank in now.pids if wanted is None or rank in wanted]
         if not here:
-            there = format_ranks(now.pids)
             return refusal(
                 409,
                 "none of these ranks runs on this node"
-                + (f", which has ranks {there}" if there else ": no worker runs now"),
+                + (f", which has {name_ranks(now.pids)}" if now.pids else ": no worker runs now"),
             )
-        self._control.signal_workers(signum, here, f"{signum.name} sent with plaunchctl")
-        return Answer({"signal": signum.name, "ranks": format_ranks(here), **_loop(now)})
+        reason = f"{signum.name} sent with plaunchctl"
+        return Answer(
+            {"signal": signum.name, "ranks": format_ranks(here), **_loop(now)},
+            carry_out=lambda: self._control.signal_workers(signum, here, reason),
+        )
 
     def _status_of_nodes(self) -> int | None:
         """How many nodes the job has, or is to have; None if that is not known."""
@@ -259,15 +262,16 @@ class Service:
 
 
 def _reason(given: Mapping[str, Any]) -> str:
-    """Why something is asked for, in one line.
+    """Why something is asked for, in one line that a terminal and a log can show.
 
     Raises:
-        ValueError: the reason is no text.
+        ValueError: the reason is not a text.
     """
     reason = given.get("reason") or ""
     if not isinstance(reason, str):
         raise _NO_TEXT
-    return " ".join(reason.split())[:_MOST_REASON] or "no reason is given"
+    text = printable(" ".join(reason.split())[:_MOST_REASON])
+    return text[:_MOST_REASON] or "no reason is given"
 
 
 def _describe(group: Group) -> dict[str, Any]:
@@ -333,8 +337,10 @@ def _absolute(path: str | None) -> str | None:
 
 
 def _command_of_this_process() -> list[str]:
+    """The words of the command line, without secrets: they are copied from `ps` into tickets."""
     try:
         with open("/proc/self/cmdline", "rb") as file:
-            return [os.fsdecode(word) for word in file.read().split(b"\0")[:-1]]
+            words = [os.fsdecode(word) for word in file.read().split(b"\0")[:-1]]
     except OSError:
         return []
+    return redact_command(words)

@@ -12,6 +12,7 @@ from plaunch_control.client import (
     GoneError,
     RefusedError,
     SilentError,
+    WithdrawnError,
 )
 from plaunch_control.launches import NoSuchJobError, choose, find_foreign, find_launches
 
@@ -75,7 +76,10 @@ def _report(launch: Launch, error: ClientError) -> int:
         _complain(f"{launch}: {error}")
         return FOREIGN
     if isinstance(error, SilentError):
-        _complain(f"{launch} does not answer within 2 s: it is suspended, or starved of processors")
+        text = f"{launch} does not answer within 2 s: it is suspended, or starved of processors"
+        if isinstance(error, WithdrawnError):
+            text += "; the request is withdrawn and will not be carried out"
+        _complain(text)
     elif isinstance(error, GoneError):
         _complain(f"{launch} has ended meanwhile")
     else:

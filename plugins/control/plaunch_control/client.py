@@ -27,7 +27,11 @@ class GoneError(ClientError):
 
 
 class SilentError(ClientError):
-    """Somebody listens, but has not answered in time."""
+    """The launch listens, but has not answered in time."""
+
+
+class WithdrawnError(SilentError):
+    """An order was not answered in time, and the launch will not carry it out."""
 
 
 class ForeignError(ClientError):
@@ -80,6 +84,7 @@ class Question:
         patience: float = PATIENCE,
     ) -> None:
         self._until = time.monotonic() + patience
+        self._is_order = given is not None
         method = "GET" if given is None else "POST"
         body = b"" if given is None else json.dumps(given).encode()
         head = (
@@ -88,7 +93,7 @@ class Question:
         )
         self._socket = socket.socket(socket.AF_UNIX)
         try:
-            with _errors_told():
+            with _errors_told(is_order=self._is_order):
                 self._socket.settimeout(_left(self._until))
                 self._socket.connect(path)
                 self._socket.sendall(head.encode() + body)
@@ -106,23 +111,43 @@ class Question:
         Raises:
             ClientError: there is none, or it is a refusal.
         """
-        with self._socket, _errors_told():
-            raw = self._receive()
-        if not raw:
-            raise GoneError("it has ended")
-        return _check(*_read(raw))
+        received = bytearray()
+        with self._socket, _errors_told(is_order=self._is_order):
+            try:
+                self._receive(received)
+            except TimeoutError:
+                told = self._withdraw(received)
+            else:
+                if not received:
+                    raise GoneError("it has ended")
+                told = _read(received)
+        return _check(*told)
 
-    def _receive(self) -> bytes:
-        pieces: list[bytes] = []
-        size = 0
-        while size <= _MOST_BYTES:
+    def _receive(self, received: bytearray) -> None:
+        while len(received) <= _MOST_BYTES:
             self._socket.settimeout(_left(self._until))
             piece = self._socket.recv(1 << 16)
             if not piece:
-                return b"".join(pieces)
-            pieces.append(piece)
-            size += len(piece)
+                return
+            received += piece
         raise ClientError("its answer has no end")
+
+    def _withdraw(self, received: bytearray) -> tuple[int, dict[str, Any]]:
+        """Refuse an answer from now on; return one that has come before.
+
+        The launch carries an order out once it has sent the answer. So either the whole answer is
+        here, or the launch cannot send it any more and drops the order.
+
+        Raises:
+            TimeoutError: there is no whole answer.
+        """
+        with contextlib.suppress(OSError):  # ENOTCONN: the launch has closed the connection
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._receive(received)
+        try:
+            return _read(received)
+        except ClientError:
+            raise TimeoutError from None
 
 
 def _check(status: int, told: dict[str, Any]) -> dict[str, Any]:
@@ -141,8 +166,8 @@ def _check(status: int, told: dict[str, Any]) -> dict[str, Any]:
     raise RefusedError(text_of_error, status, told)
 
 
-def _read(answer: bytes) -> tuple[int, dict[str, Any]]:
-    head, _, text = answer.partition(b"\r\n\r\n")
+def _read(answer: bytes | bytearray) -> tuple[int, dict[str, Any]]:
+    head, _, text = bytes(answer).partition(b"\r\n\r\n")
     words = head.split(None, 2)
     told = None
     if len(words) > 2 and words[0].startswith(b"HTTP/") and words[1].isdigit():
@@ -157,11 +182,12 @@ def _read(answer: bytes) -> tuple[int, dict[str, Any]]:
 
 
 @contextlib.contextmanager
-def _errors_told() -> Iterator[None]:
+def _errors_told(*, is_order: bool) -> Iterator[None]:
     try:
         yield
     except (TimeoutError, BlockingIOError):
-        raise SilentError("it does not answer") from None
+        error = WithdrawnError if is_order else SilentError
+        raise error("it does not answer") from None
     except OSError as error:
         if error.errno in (errno.ECONNREFUSED, errno.ENOENT, errno.ECONNRESET, errno.EPIPE):
             raise GoneError("it has ended") from None

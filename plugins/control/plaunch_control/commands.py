@@ -7,6 +7,8 @@ import os
 import sys
 import time
 
+from plaunch.numbers import name_ranks
+
 from plaunch_control.client import ClientError, GoneError, Question, SilentError, ask
 
 TYPE_CHECKING = False  # importing `typing` takes milliseconds
@@ -143,7 +145,9 @@ def describe_status(told: Mapping[str, Any]) -> Iterator[str]:
 def _describe_node(node: Mapping[str, Any]) -> str:
     if node["phase"] is None:
         return f"  {node['host']}: no answer"
-    text = f"  node {node['group_rank']} {node['host']}: {node['phase']}, ranks {node['ranks']}"
+    text = (
+        f"  node {node['group_rank']} {node['host']}: {node['phase']}, {name_ranks(node['ranks'])}"
+    )
     return text if node["alive"] else f"{text}; its loop has not reported"
 
 
@@ -158,11 +162,11 @@ def stacks(launch: Launch, options: argparse.Namespace) -> int:
         _print_json(told)
         return 0
     for line in told["lines"]:
-        print(line)
+        print(plain(line))
     for one in told["folders"]:
-        print(f"whole stacks of {one['host']}: {one['folder']}")
+        print(plain(f"whole stacks of {one['host']}: {one['folder']}"))
     for note in told["notes"]:
-        sys.stderr.write(f"plaunchctl: {note}\n")
+        sys.stderr.write(f"plaunchctl: {plain(note)}\n")
     return 0
 
 
@@ -184,7 +188,9 @@ def order(launch: Launch, options: argparse.Namespace) -> int:
 def send_signal(launch: Launch, options: argparse.Namespace) -> int:
     """Send a signal to workers."""
     told = ask(launch.path, "/v1/signal", {"signal": options.signal, "ranks": options.ranks})
-    return _said(told, options, f"{told['signal']} is sent to ranks {told['ranks']} of {launch}")
+    return _said(
+        told, options, f"{told['signal']} is sent to {name_ranks(told['ranks'])} of {launch}"
+    )
 
 
 def _said(told: dict[str, Any], options: argparse.Namespace, text: str) -> int:
@@ -352,9 +358,9 @@ def plain(text: str) -> str:
     r"""A text for a terminal: what that does not show becomes an escape, such as `\x1b`."""
     if text.isprintable():
         return text
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
-    )
+    from plaunch_membership import printable  # noqa: PLC0415 - seldom; it imports `typing`
+
+    return printable(text)
 
 
 def _known(value: object) -> str:

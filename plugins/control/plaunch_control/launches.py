@@ -59,25 +59,20 @@ def find_launches(environ: Mapping[str, str], user: int) -> tuple[list[Launch], 
 def choose(launches: list[Launch], word: str | None) -> Launch:
     """The launch that a run id, the beginning of one, or a pid means; without any, the only one.
 
-    Dead launches are removed on the way.
+    The sockets of killed launchers are removed.
 
     Raises:
         NoSuchJobError: it means none, or several.
     """
     if word is None:
-        meant, what = launches, ""
+        meant = launches
     else:
         meant = [launch for launch in launches if _is_exactly(launch, word)]
         meant = meant or [launch for launch in launches if _begins_with(launch, word)]
         meant = meant or [launch for launch in launches if str(launch.pid) == word]
-        what = f" that {word!r} means"
     alive = [launch for launch in meant if not remove_stale(launch.path)]
     if not alive:
-        others = "" if word is None else _name(launches)
-        raise NoSuchJobError(
-            f"there is no launch{what} of this user on this host"
-            + (f"; there are {others}" if others else "")
-        )
+        raise NoSuchJobError(_describe_absence(word, meant, launches))
     if len(alive) > 1:
         why = "there are several launches" if word is None else f"{word!r} means several launches"
         raise NoSuchJobError(
@@ -104,6 +99,17 @@ def find_foreign(word: str, user: int, proc: str = "/proc") -> str:
         ):
             return f"pid {name}, a launch of user {owner}"
     return ""
+
+
+def _describe_absence(word: str | None, dead: list[Launch], launches: list[Launch]) -> str:
+    """Why a word means no running launch; `dead` are those that it would mean."""
+    found = "no launch of this user runs on this host"
+    if word is not None:
+        found = f"no running launch of this user on this host matches {word!r}"
+    if dead:
+        found += f"; {_name(dead)} {'has' if len(dead) == 1 else 'have'} ended"
+    running = [one for one in launches if one not in dead and not remove_stale(one.path)]
+    return f"{found}; running: {_name(running)}" if running else found
 
 
 def _is_exactly(launch: Launch, word: str) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import socket
 import threading
 import time
@@ -115,15 +114,11 @@ class ControlExtension:
         thread = threading.Thread(
             target=self._open, args=(self._over,), name="plaunch-control", daemon=True
         )
-        # Signals are for the main thread; a thread inherits the mask of the one that starts it.
-        previous = signal.pthread_sigmask(signal.SIG_BLOCK, signal.Signals)
         try:
-            start_thread(thread)
+            start_thread(thread, blocks_signals=True)
         except ThreadStartError as error:
             logger.debug("plaunchctl cannot ask this launch: %s", error)
             return
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, previous)
         self._opening = thread
 
     def _end_opening(self) -> None:
@@ -145,9 +140,14 @@ class ControlExtension:
         except FolderError as error:
             logger.debug("plaunchctl does not find this launch: %s", error)
             return
-        server = ConnectionServer(
-            door.listener, self._answer, name="plaunch-control", most=_MOST_CONNECTIONS
-        )
+        try:
+            server = ConnectionServer(
+                door.listener, self._answer, name="plaunch-control", most=_MOST_CONNECTIONS
+            )
+        except OSError as error:  # too many open files
+            logger.debug("plaunchctl cannot ask this launch: %s", error)
+            door.remove()
+            return
         try:
             if not over.is_set():
                 server.start()

@@ -11,6 +11,8 @@ import struct
 import urllib.parse
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from plaunch.numbers import digits
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -35,10 +37,18 @@ class Request(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """An answer: a JSON object and the HTTP status."""
+    """An answer.
+
+    Args:
+        told: a JSON object.
+        status: the HTTP status.
+        carry_out: called once the answer is sent; not called if the client has closed the
+            connection, because then it has reported that nothing is done.
+    """
 
     told: Mapping[str, Any]
     status: int = 200
+    carry_out: Callable[[], None] | None = None
 
 
 def refusal(status: int, text: str, **more: Any) -> Answer:
@@ -77,11 +87,21 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         """Answer an order."""
-        length = self.headers.get("Content-Length") or "0"
-        if not (length.isascii() and length.isdecimal()) or int(length[:9]) > MOST_BODY:
-            self._send(refusal(413, f"a request has {MOST_BODY} bytes at most"))
+        lengths = [text.strip(" \t") for text in self.headers.get_all("Content-Length", ["0"])]
+        if len(lengths) != 1 or not (lengths[0].isascii() and lengths[0].isdecimal()):
+            self._send(refusal(400, "Content-Length is not one number of decimal digits"))
             return
-        body = self.rfile.read(int(length))
+        if "Transfer-Encoding" in self.headers:
+            self._send(refusal(411, "Transfer-Encoding is not supported; send a Content-Length"))
+            return
+        length = digits(lengths[0], MOST_BODY)
+        if length is None:
+            self._send(refusal(413, f"the body of a request has at most {MOST_BODY} bytes"))
+            return
+        body = self.rfile.read(length)
+        if len(body) < length:
+            self._send(refusal(400, f"the body has {len(body)} bytes, not {length}"))
+            return
         try:
             given = json.loads(body) if body.strip() else {}
         except (ValueError, RecursionError):
@@ -108,7 +128,18 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         except Exception:
             logger.exception("plaunchctl asked for %r, which failed", path)
             answer = refusal(500, "the launcher could not answer this; see its log")
-        self._send(answer)
+        try:
+            self._send(answer)
+        except OSError:
+            if answer.carry_out is not None:
+                logger.info(
+                    "a request for %r is not carried out: its connection was closed before the "
+                    "answer",
+                    path,
+                )
+            raise
+        if answer.carry_out is not None:
+            answer.carry_out()
 
     def _send(self, answer: Answer) -> None:
         body = json.dumps(answer.told).encode() + b"\n"

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from plaunch.errors import UsageError, WorkerStartError
+from plaunch.numbers import name_ranks
 
 from plaunch_devices.choice import check_devices, own_visibility, visibility_of
 from plaunch_devices.numa import AffinityMode, NumaOptions
@@ -267,7 +268,7 @@ class DeviceBinder:
             ranks = [rank for rank, error in failures.items() if str(error) == said]
             self._tell(
                 _log.warning,
-                f"numa-binding {mode}: {_name_ranks(ranks)} started without it: {said}",
+                f"numa-binding {mode}: {name_ranks(ranks)} started without it: {said}",
             )
 
     def _tell(self, log: Callable[[str, str], None], line: str) -> None:
@@ -304,13 +305,9 @@ def describe_bindings(mode: AffinityMode, bindings: Iterable[RankBinding]) -> st
         )
         word = "device" if len(devices) == 1 else "devices"
         shown = f"{word} {' '.join(devices)}, " if devices else ""
-        ranks = _name_ranks([member.local_rank for member in members])
+        ranks = name_ranks(member.local_rank for member in members)
         parts.append(f"{ranks} -> CPUs {format_cpus(cpus)} ({shown}node {node})")
     return f"numa-binding {mode.value}: {'; '.join(parts)}"
-
-
-def _name_ranks(ranks: list[int]) -> str:
-    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {format_cpus(ranks)}"
 
 
 def _own_affinity() -> set[int]:

@@ -39,7 +39,15 @@ if module is None and sys.argv[1] == "accelerator":
 print(module.device_count() if module is not None and module.is_available() else 0)
 """
 
-# The package of a private-use backend gives it its name when torch is imported.
+# Importing torch takes seconds, so it is not imported for a misspelt word: torch registers a
+# private-use backend when it loads the entry points `torch.backends`.
+_FIND_BACKENDS = """
+import sys
+from importlib.metadata import entry_points
+if not entry_points(group="torch.backends"):
+    sys.exit(print("unknown"))
+"""
+
 _COUNT_PRIVATE_USE = """
 name = torch._C._get_privateuse1_backend_name()
 module = getattr(torch, name, None)
@@ -80,14 +88,14 @@ def ask_torch(module: str, *, timeout: float = ASK_TIMEOUT) -> int:
         UsageError: it did not answer; the message has the last thing that it wrote.
     """
     question = f"torch.{module}", "for the number of devices"
-    return int(_ask(_COUNT, module, question, "give a number", r"\d+", timeout))
+    return int(_ask(_BEGIN + _COUNT, module, question, "give a number", r"\d+", timeout))
 
 
 def count_private_use(name: str, *, timeout: float = ASK_TIMEOUT) -> int | None:
     """How many devices the private-use backend of torch sees that is registered as `name`.
 
-    None if the backend has another name, or there is no torch. Runs the workers' interpreter as
-    `ask_torch` does.
+    None if no distribution registers one, if it has another name, or if there is no torch. Runs
+    the workers' interpreter as `ask_torch` does, and imports torch only if there may be one.
 
     Raises:
         UsageError: torch did not answer.
@@ -96,7 +104,14 @@ def count_private_use(name: str, *, timeout: float = ASK_TIMEOUT) -> int | None:
         return None
     question = "torch", f"for the private-use backend {name!r}"
     try:
-        answer = _ask(_COUNT_PRIVATE_USE, name, question, "give a number", r"\d+|unknown", timeout)
+        answer = _ask(
+            _FIND_BACKENDS + _BEGIN + _COUNT_PRIVATE_USE,
+            name,
+            question,
+            "give a number",
+            r"\d+|unknown",
+            timeout,
+        )
     except TorchMissingError:
         return None
     return None if answer == "unknown" else int(answer)
@@ -116,7 +131,9 @@ def locate_with_torch(
     """
     question = "torch", "where the devices are"
     pattern = r"none|(unknown|[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.0)(,(unknown|[0-9a-f:.]+))*"
-    answer = _ask(_LOCATE, "", question, "leave out --numa-binding", pattern, timeout, environ)
+    answer = _ask(
+        _BEGIN + _LOCATE, "", question, "leave out --numa-binding", pattern, timeout, environ
+    )
     addresses = [] if answer == "none" else answer.split(",")
     return [
         Device("", index, "" if address == "unknown" else address)
@@ -133,12 +150,12 @@ def _ask(
     timeout: float,
     environ: Mapping[str, str] | None = None,
 ) -> str:
-    """The last word that a program prints which has torch; it must match `pattern`."""
+    """The last word that a program prints; it must match `pattern`."""
     python = os.environ.get("PYTHON_EXEC") or sys.executable
     asked = f"asked {question[0]} of {python!r} {question[1]}"
     try:
         child = subprocess.Popen(
-            [python, "-c", _BEGIN + program, word],
+            [python, "-c", program, word],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -43,13 +43,6 @@ def check_endpoint(context: NodeContext) -> Iterator[Finding]:
         yield from _check_folder(os.path.dirname(os.path.abspath(endpoint or "/tmp/x")))  # noqa: S108
     elif not endpoint and context.max_nodes == 1:
         yield Finding(Status.OK, _WHAT, f"not needed: one node, backend {backend}")
-    elif not endpoint and backend == "c10d":
-        yield Finding(
-            Status.PROBLEM,
-            _WHAT,
-            "not given for several nodes: each node would only find itself, on localhost",
-            "give --rdzv-endpoint=HOST:PORT, one node's, the same on all nodes",
-        )
     elif not endpoint:
         yield Finding(Status.OK, _WHAT, f"not given; whether {backend} needs one is not known")
     else:

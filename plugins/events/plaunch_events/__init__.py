@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from plaunch_events.launch_events import find_events as find_events
     from plaunch_events.launcher_status import LauncherStatus as LauncherStatus
     from plaunch_events.launcher_status import worker_state as worker_state
+    from plaunch_events.redaction import WITHHELD as WITHHELD
+    from plaunch_events.redaction import Redaction as Redaction
+    from plaunch_events.redaction import is_secret as is_secret
+    from plaunch_events.redaction import redact_command as redact_command
     from plaunch_events.replay import Replay as Replay
     from plaunch_events.schema import COMMON_KEYS as COMMON_KEYS
     from plaunch_events.schema import SCHEMA as SCHEMA
@@ -36,6 +40,7 @@ __getattr__, __dir__, __all__ = attach(
         ".launch_events": "find_events",
         ".launcher_status": "LauncherStatus worker_state",
         ".schema": "COMMON_KEYS EventType SCHEMA",
+        ".redaction": "Redaction WITHHELD is_secret redact_command",
         ".replay": "Replay",
         ".time_accounting": "LaunchPhase TimeAccount describe_seconds describe_times",
     },

@@ -7,6 +7,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Final, TextIO
 
+from plaunch.numbers import name_ranks
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -116,7 +118,7 @@ def _rendezvous_completed(told: Metadata) -> list[str]:
         *_round(told),
         _count(told.get("group_world_size"), "node"),
         _count(told.get("world_size"), "worker"),
-        f"here ranks {told.get('ranks')}",
+        f"here {name_ranks(str(told.get('ranks')))}",
         _after(told.get("duration")),
     ]
 
@@ -134,7 +136,7 @@ def _worker_started(told: Metadata) -> list[str]:
 
 
 def _workers_started(told: Metadata) -> list[str]:
-    return [f"ranks {told.get('ranks')}", _after(told.get("duration"))]
+    return [name_ranks(str(told.get("ranks"))), _after(told.get("duration"))]
 
 
 def _worker_exited(told: Metadata) -> list[str]:
@@ -180,7 +182,7 @@ def _signal_received(told: Metadata) -> list[str]:
 def _stop_step(told: Metadata) -> list[str]:
     step, signal = told.get("step"), told.get("signal_name")
     what = f"{step} with {signal}" if step in ("signalled", "killed") else str(step)
-    return [f"ranks {told.get('stop_ranks')}", what, _after(told.get("seconds"))]
+    return [name_ranks(str(told.get("stop_ranks"))), what, _after(told.get("seconds"))]
 
 
 def _state_changed(told: Metadata) -> list[str]:
@@ -210,6 +212,7 @@ _SENTENCES: Final[Mapping[str, Callable[[Metadata], list[str]]]] = {
     "signal.received": _signal_received,
     "request.received": lambda told: [str(told.get(key)) for key in ("kind", "who", "reason")],
     "stop.step": _stop_step,
+    "console.awaited": lambda told: [f"{told.get('waiting_bytes')} bytes are not shown"],
     "state.changed": _state_changed,
     "launcher.finished": _launcher_finished,
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from plaunch.errors import PluginLoadError, UsageError
@@ -128,23 +129,26 @@ def create_event_queues(
     queues: list[EventQueue] = []
     try:
         for name, (factory, options) in found.items():
-            with manager.calling(EVENT_HANDLERS, name):
-                handler = factory(replace(context, options=options))
-                if not getattr(handler, "wants_events", True):
-                    continue
-                _check(handler)
-            origin = manager.origin(EVENT_HANDLERS, name)
-            queues.append(EventQueue(name, handler, origin=origin))
+            create = partial(_create, factory, replace(context, options=options))
+            handler = manager.call(EVENT_HANDLERS, name, create)
+            if handler is not None:
+                origin = manager.origin(EVENT_HANDLERS, name)
+                queues.append(EventQueue(name, handler, origin=origin))
     except BaseException:
         close_queues(queues)
         raise
     return queues
 
 
-def _check(handler: EventHandler) -> None:
+def _create(factory: EventHandlerFactory, context: PluginContext) -> EventHandler | None:
+    """A handler; None for one that wants no events."""
+    handler = factory(context)
+    if not getattr(handler, "wants_events", True):
+        return None
     for method in ("handle", "close"):
         if not callable(getattr(handler, method, None)):
             raise TypeError(f"it returned {handler!r}, which has no method {method!r}")
+    return handler
 
 
 def _options_of(name: str, factory: EventHandlerFactory) -> frozenset[str]:

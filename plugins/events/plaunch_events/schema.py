@@ -116,6 +116,7 @@ SCHEMA: Final[Mapping[str, EventType]] = MappingProxyType(
         "plaunch.stop.step": EventType(
             EventSource.AGENT, ("step", "signal_name", "stop_ranks", "seconds")
         ),
+        "plaunch.console.awaited": EventType(EventSource.AGENT, ("waiting_bytes",)),
         "plaunch.state.changed": EventType(EventSource.AGENT, ("old", "new")),
         "plaunch.launcher.finished": EventType(
             EventSource.AGENT,
@@ -128,6 +129,7 @@ SCHEMA: Final[Mapping[str, EventType]] = MappingProxyType(
                 "seconds_starting",
                 "seconds_training",
                 "seconds_stopping",
+                "seconds_showing",
                 "seconds_lost",
                 "seconds_preloading",
                 *_TORCHRUN_KEYS,

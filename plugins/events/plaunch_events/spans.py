@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
     from plaunch.events import Event
 
-_PHASES = {"lingering": "waiting for nodes"}
+_PHASES = {"lingering": "waiting for nodes", "showing": "waiting for the console"}
 _LAUNCH_KEYS = ("run_id", "host", "role", "agent_pid")
 # What is a moment of the round that it falls into.
 _MOMENTS = frozenset(
@@ -34,9 +34,9 @@ class Spans:
     """Makes spans of the events of one agent, in order.
 
     `launch` is the whole, `round N` each of its rounds from joining on, within it its phases
-    (`rendezvous`, `starting`, `training`, `stopping`, `waiting for nodes`) and a span `rank N` for
-    the life of each worker. A failure is an event `exception` of its worker's span, or of the
-    launch's if the worker was another node's.
+    (`rendezvous`, `starting`, `training`, `stopping`, `waiting for nodes`, `waiting for the
+    console`) and a span `rank N` for the life of each worker. A failure is an event `exception` of
+    its worker's span, or of the launch's if the worker was another node's.
 
     Args:
         tracer: makes the spans.

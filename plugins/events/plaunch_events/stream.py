@@ -136,6 +136,9 @@ class EventStream:
     def _restart_delayed(self, notification: agent.RestartDelayed) -> None:
         self._record("plaunch.restart.delayed", seconds=notification.seconds)
 
+    def _console_awaited(self, notification: agent.ConsoleAwaited) -> None:
+        self._record("plaunch.console.awaited", waiting_bytes=notification.waiting_bytes)
+
     def _after_rendezvous(self, notification: agent.AfterRendezvous) -> None:
         group = notification.group
         self._ranks = {worker.local_rank: worker.global_rank for worker in group.workers}
@@ -346,6 +349,7 @@ _RECORDS: dict[type, Callable[..., None]] = {
     agent.RequestReceived: EventStream._request_received,
     agent.Stopping: EventStream._stopping,
     agent.StateChanged: EventStream._state_changed,
+    agent.ConsoleAwaited: EventStream._console_awaited,
     agent.AgentFinished: EventStream._agent_finished,
 }
 _ACTIONS: Mapping[SignalAction, str] = {

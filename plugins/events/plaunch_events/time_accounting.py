@@ -35,10 +35,11 @@ class LaunchPhase(str, enum.Enum):
     TRAINING = "training"
     LINGERING = "lingering"
     STOPPING = "stopping"
+    SHOWING = "showing"
 
 
 class TimeAccount:
-    """Counts the seconds between events under five names, which sum to the total.
+    """Counts the seconds between events under six names, which sum to the total.
 
     - waiting: for the other nodes, to form a round, before a restart that is delayed, and at the
       end, once all workers of this node have succeeded;
@@ -46,6 +47,7 @@ class TimeAccount:
       it workers waited for preloaded modules;
     - training: from all workers started to the first failure, stop or change of the nodes;
     - stopping: from there on, until all workers are gone;
+    - showing: at the end, while a slow console takes the rest of their output;
     - lost: from there until the next round trains. Only when it does is it known to be lost; until
       then, and if the run ends before, the time is counted as what it was spent on.
 
@@ -75,7 +77,7 @@ class TimeAccount:
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Seconds by name (waiting, starting, training, stopping, lost), and their sum, `total`."""
+        """Seconds by name (waiting, starting, ..., lost), and their sum, `total`."""
         seconds = {name: self._settled[name] + self._pending[name] for name in _NAMES}
         seconds["total"] = sum(seconds.values())
         return seconds
@@ -213,7 +215,7 @@ def _parts(seconds: Mapping[str, float], words: Mapping[str, str]) -> list[str]:
     return [
         f"{describe_seconds(seconds[name])} {text}"
         for name, text in words.items()
-        if seconds[name] >= _TOO_LITTLE
+        if seconds.get(name, 0.0) >= _TOO_LITTLE
     ]
 
 
@@ -237,7 +239,7 @@ def _in_two_units(count: int, unit: str, size: int, smaller: str) -> str:
     return f"{more} {unit} {rest} {smaller}" if rest else f"{more} {unit}"
 
 
-_NAMES = ("waiting", "starting", "training", "stopping", "lost")
+_NAMES = ("waiting", "starting", "training", "stopping", "showing", "lost")
 _NAME_OF = dict.fromkeys(
     (LaunchPhase.RENDEZVOUS, LaunchPhase.PAUSING, LaunchPhase.LINGERING), "waiting"
 )
@@ -248,6 +250,7 @@ _WORDS = {
     "starting": "starting",
     "training": "training",
     "stopping": "stopping",
+    "showing": "waiting for the console",
 }
 _RESTART_WORDS = {
     "noticing": "noticing",
@@ -261,6 +264,7 @@ _BEGINS = {
     "plaunch.rendezvous.completed": LaunchPhase.STARTING,
     "plaunch.rendezvous.failed": LaunchPhase.STOPPING,
     "plaunch.workers.started": LaunchPhase.TRAINING,
+    "plaunch.console.awaited": LaunchPhase.SHOWING,
 }
 
 

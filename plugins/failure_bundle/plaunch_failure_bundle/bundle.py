@@ -16,11 +16,11 @@ from plaunch import __version__
 from plaunch.errors import PlaunchError, ThreadStartError
 from plaunch.plugin import one_line
 from plaunch.threads import BoundedCall
+from plaunch_events import Redaction
 
 from plaunch_failure_bundle import commands, kernel, report, versions
 from plaunch_failure_bundle.gathering import File, MissingError, gather
 from plaunch_failure_bundle.logs import AttemptFiles, find_folders
-from plaunch_failure_bundle.redaction import Redaction
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -85,8 +85,8 @@ def _write(failed: FailedAttempt, context: PluginContext, folder: str, began: fl
         f"run {context.run_id!r}, attempt {failed.attempt}, on {context.host}: "
         f"{failed.name or 'the launch'} failed\n"
         f"by plaunch {__version__}, {time.strftime('%Y-%m-%d %H:%M:%S %z')}\n"
-        f"Values of variables and options that are called token, password, secret, key and the "
-        f"like are written as <withheld>.\n"
+        f"Values with a name such as token, password, secret or key, and what looks like a token, "
+        f"are written as <withheld>.\n"
     )
     os.makedirs(target, exist_ok=True)
     partial = os.path.join(target, f".failure-{failed.attempt}-{secrets.token_hex(8)}.partial")
@@ -112,7 +112,7 @@ def _write(failed: FailedAttempt, context: PluginContext, folder: str, began: fl
 def _open(path: str) -> BinaryIO:
     # Whoever else may write to the folder cannot know the name, and so cannot lead it elsewhere.
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    return open(os.open(path, flags, 0o666), "wb")
+    return open(os.open(path, flags, 0o600), "wb")
 
 
 def _describe(error: BaseException) -> str:
@@ -183,7 +183,7 @@ def _add(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
     date = time.localtime()[:6]
     info = zipfile.ZipInfo(name, date if date[0] >= 1980 else (1980, 1, 1, 0, 0, 0))
     info.compress_type = archive.compression
-    info.external_attr = 0o644 << 16
+    info.external_attr = 0o600 << 16
     archive.writestr(info, data)
 
 

@@ -16,9 +16,9 @@ import time
 from typing import TYPE_CHECKING
 
 from plaunch.process import LAUNCHER_VARIABLE, inheritable
+from plaunch_events import WITHHELD, is_secret
 
 from plaunch_failure_bundle.gathering import File, MissingError
-from plaunch_failure_bundle.redaction import WITHHELD, is_secret
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -190,6 +190,12 @@ class _Check:
         return Finding(Status.BROKEN, self.given, f"{self._who} {text}")
 
 
+def _checked(check: object) -> HealthCheck:
+    if not isinstance(check, HealthCheck):
+        raise TypeError(f"it returned {check!r}, which has no method 'check'")
+    return check
+
+
 def _create(manager: PluginManager, context: PluginContext, given: str) -> _Check:
     """Make the check that a user has written as `NAME`, `NAME:ARGUMENT`, or with a distribution."""
     parts = given.split(":")
@@ -205,10 +211,7 @@ def _create(manager: PluginManager, context: PluginContext, given: str) -> _Chec
             f"the health check {name!r} takes no argument, but {given!r} gives it {argument!r} "
             f"({HEALTH_CHECKS.flag})"
         )
-    options = {"argument": argument} if has_argument else {}
-    with manager.calling(HEALTH_CHECKS, name):
-        check = create(replace(context, options=options))
-        if not isinstance(check, HealthCheck):
-            raise TypeError(f"it returned {check!r}, which has no method 'check'")
+    context = replace(context, options={"argument": argument} if has_argument else {})
+    check = manager.call(HEALTH_CHECKS, name, lambda: _checked(create(context)))
     origin = manager.origin(HEALTH_CHECKS, name)
     return _Check(given, f"the health check {name!r}" + (f" ({origin})" if origin else ""), check)

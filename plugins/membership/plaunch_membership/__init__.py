@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from plaunch_membership.records import RecordError as RecordError
     from plaunch_membership.store import Connect as Connect
     from plaunch_membership.store import RendezvousStore as RendezvousStore
+    from plaunch_membership.timing import Timing as Timing
     from plaunch_membership.token import read_token as read_token
 
 __getattr__, __dir__, __all__ = attach(
@@ -26,6 +27,7 @@ __getattr__, __dir__, __all__ = attach(
         ".handler": "DynamicRendezvousHandler",
         ".records": "RecordError",
         ".store": "Connect RendezvousStore",
+        ".timing": "Timing",
         ".token": "read_token",
     },
 )

@@ -105,10 +105,10 @@ class AgentRequests:
 
         self._request_of(place, lambda: ours.change(make))
 
-    def close(self, reason: str) -> None:
-        """Find the verdict that the job is over, because that is requested."""
+    def close(self, reason: str, outcome: str = "closed") -> None:
+        """Find the verdict that the job is `closed` or `stopped`, because that is requested."""
         ours = self._ours
-        verdict = RecordedVerdict("closed", ours.identity.host, reason, ours.wall_clock())
+        verdict = RecordedVerdict(outcome, ours.identity.host, reason, ours.wall_clock())
         ours.request(lambda: ours.change(lambda state: transitions.end(state, verdict, by=ours.me)))
 
     def announce_leave(self, reason: str, *, is_excluded: bool = False) -> None:

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 from plaunch.errors import RendezvousStateError, RendezvousTimeoutError
 
-from plaunch_membership.bounds import printable
+from plaunch_membership.bounds import MAX_NAME, MAX_REFUSAL, printable
+from plaunch_membership.operations import MultiGet
 from plaunch_membership.pauses import Pause
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from plaunch_membership.membership import Membership
     from plaunch_membership.node import NodeRecord
@@ -32,15 +33,18 @@ class Arrivals:
 
     Args:
         membership: this node's part in the job.
+        endpoint: what messages call the store; empty if it has no name.
 
     Attributes:
         pause: how long the round may not begin yet.
     """
 
-    def __init__(self, membership: Membership) -> None:
+    def __init__(self, membership: Membership, endpoint: str = "") -> None:
         self.pause = Pause(membership.clock)
         self._membership = membership
+        self._endpoint = endpoint
         self._present: list[NodeRecord] | None = None
+        self._refusal = ""  # the host of the last refused node, and why
         self._look_at = 0.0
 
     def wanted(self) -> str:
@@ -49,8 +53,9 @@ class Arrivals:
         return str(least) if least == most else f"{least} to {most}"
 
     def describe(self) -> str:
-        """The nodes that came, as far as this node knows; looks again from time to time.
+        """The nodes that came and where the store is, as far as this node knows.
 
+        Looks again from time to time.
         During a pause before the round, when that begins, and why.
         """
         state = self._membership.state
@@ -70,16 +75,26 @@ class Arrivals:
             if self._present is None:
                 looked.wait(_GLANCE)
         if self._present is None:
-            return f"{self.wanted()} nodes{self._excluded()}"
+            return f"{self.wanted()} nodes{self._absent()}{self._where()}"
         who = self.describe_nodes(self._present)
         came = f"{len(self._present)} came{': ' if who else ''}{who}"
-        return f"{self.wanted()} nodes; {came}{self._excluded()}"
+        return f"{self.wanted()} nodes; {came}{self._absent()}{self._where()}"
 
-    def _excluded(self) -> str:
-        """The hosts that the job goes on without, if there are any."""
+    def _where(self) -> str:
+        """Where the store is, and which node hosts it, if one does."""
+        if not self._endpoint:
+            return ""
+        hosts = (node.host for node in self._present or () if node.is_host)
+        host = "this node" if self._membership.identity.is_host else next(hosts, "")
+        hosted = f", hosted by {host}" if host else ""
+        return f"; the store is at {printable(self._endpoint + hosted)}"
+
+    def _absent(self) -> str:
+        """The hosts that cannot come: those that are excluded, and the last one refused."""
         state = self._membership.state
         hosts = sorted(state.excluded)[:_MOST_NAMED] if state is not None else []
-        return f"; excluded: {printable(', '.join(hosts))}" if hosts else ""
+        text = f"; excluded: {printable(', '.join(hosts))}" if hosts else ""
+        return f"{text}; refused: {printable(self._refusal)}" if self._refusal else text
 
     def look(self) -> list[NodeRecord]:
         """The nodes that came, by index and in order; waits two seconds at most."""
@@ -103,18 +118,14 @@ class Arrivals:
             missing += f" and {count - _MOST_NAMED} more"
         return f"{here}; missing: index {missing}"
 
-    def explain_timeout(self, endpoint: str) -> RendezvousTimeoutError:
-        """Why no round came about in time, as far as this node can find out.
-
-        Args:
-            endpoint: what messages call the store; empty if it has no name.
-        """
+    def explain_timeout(self) -> RendezvousTimeoutError:
+        """Why no round came about in time, as far as this node can find out."""
         identity, timing = self._membership.identity, self._membership.timing
         present = self.look()
         here = self.describe_nodes(present)
         job = f"job {identity.run_id!r} needs {self.wanted()} nodes"
         within = f"within {timing.join_timeout:g} s (--rdzv-conf join_timeout)"
-        within += (f": {here}" if here else "") + self._excluded()
+        within += (f": {here}" if here else "") + self._absent()
         if len(present) >= identity.min_nodes:
             return RendezvousTimeoutError(
                 f"{job}, and {len(present)} have come, but no round was formed {within}. Check "
@@ -123,7 +134,7 @@ class Arrivals:
             )
         # This node came itself, so nobody at all means that the store, and its host, have gone.
         who = f"{len(present)} came" if present else "it is not known any more how many came"
-        where = f" and --rdzv-endpoint ({endpoint})" if endpoint else ""
+        where = f" and --rdzv-endpoint ({self._endpoint})" if self._endpoint else ""
         return RendezvousTimeoutError(
             f"{job}, and {who} {within}. Check whether the others were started, with the same "
             f"--rdzv-id{where}"
@@ -135,8 +146,10 @@ class Arrivals:
         def look() -> Routine[None]:
             state = membership.state
             if state is not None:
+                refusal = ""
                 try:
                     nodes = yield from membership.joined_nodes(state.next_round)
+                    refusal = yield from self._find_refusal(state.next_round, nodes.values())
                 except RendezvousStateError as error:
                     # It is only said who has come; whoever must know will fail by it.
                     membership.doubts.note("who has come", error)
@@ -149,7 +162,21 @@ class Arrivals:
                     and node.host not in state.excluded
                 ]
                 present.sort(key=lambda n: (n.index is None, n.index, n.ticket))
-                self._present = present
+                self._present, self._refusal = present, refusal
             looked.set()
 
         membership.request(look)
+
+    def _find_refusal(self, round_: int, nodes: Iterable[NodeRecord]) -> Routine[str]:
+        """The host of the node that was refused last, and why; empty if it has joined since."""
+        membership = self._membership
+        key = membership.keys.refusal
+        (value,) = yield MultiGet([key])
+        if value is None:
+            return ""
+        record = membership.codec.decode(key, value)
+        host, before = record.text("host", max_len=MAX_NAME), record.integer("joined", low=0)
+        has_joined = any(node.host == host and node.ticket > before for node in nodes)
+        if has_joined or record.integer("round", low=0) != round_:
+            return ""
+        return f"{host} ({record.text('reason', max_len=MAX_REFUSAL)})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 MAX_NAME = 400  # characters of a host's, a node's or a role's name
+MAX_REFUSAL = 1000  # characters of what a refused node leaves for those that wait
 MAX_EXCLUDED = 64  # hosts that a job goes on without
 MOST_SECONDS = 253_402_128_000.0  # since the epoch: no date is later, wherever one is (9999-12-30)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import time
@@ -21,6 +22,7 @@ from plaunch_network import HeldPort
 from plaunch_membership.agent_requests import AgentRequests
 from plaunch_membership.arrivals import Arrivals
 from plaunch_membership.awake import AwakeClock
+from plaunch_membership.hosted_stay import FAREWELL, HostedStay
 from plaunch_membership.liveness import late_after
 from plaunch_membership.membership import Membership
 from plaunch_membership.node import Identity
@@ -44,7 +46,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("plaunch")
 
 _GLANCE = 1.0  # seconds between two looks at what may be wrong
-_FAREWELL = 5.0  # seconds for the last operations, however long the options allow
 # A pause must still look like one to those who count heartbeats, or they count it as silence.
 _PAUSE = 1.5  # times what makes an observation late
 
@@ -69,6 +70,8 @@ class DynamicRendezvousHandler(RendezvousHandler):
             otherwise for five seconds.
         outlives_job: whether the store was there before the job, and will be there after it.
         options: the names of the backend's own `--rdzv-conf` options.
+        timing: the options that every backend has, if the backend has read them already, before
+            something expensive; `options` is ignored then.
         clock: a monotonic clock, in seconds.
 
     Raises:
@@ -87,45 +90,51 @@ class DynamicRendezvousHandler(RendezvousHandler):
         has_guests: Callable[[], bool] = lambda: False,
         outlives_job: bool = False,
         options: Collection[str] = (),
+        timing: Timing | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._backend = params.backend
         self._local_addr = params.local_addr
         self._run_id = params.run_id
         self._endpoint = endpoint or params.endpoint
-        self._timing = Timing.from_parameters(params, options)
+        self._timing = timing or Timing.from_parameters(params, options)
         self._release = release
         self._has_guests = has_guests
         self._identity = Identity.of_this_process(params, address, is_host=is_host)
         self._held: HeldPort | None = None
         # Time in which this process was suspended is no time for which others were silent.
         self._clock = AwakeClock(_PAUSE * late_after(self._timing.keep_alive_interval), clock)
-        self._has_joined = False
-        self._membership = Membership(
-            self._identity,
-            self._timing,
-            RecordCodec(params.run_id, read_token(params, os.environ)),
-            clock=self._clock,
-        )
-        self._arrivals = Arrivals(self._membership)
-        self._news = self._membership.news
-        self._news.wake_agent = self._wake
-        self._threads = StoreThreads(
-            self._membership, connect, self._endpoint, hold_port=self._hold_port
-        )
-        self._agent = AgentRequests(self._membership, self._threads.writer.statements)
-        self.texts = Texts(self._membership)  # see `SharedTexts`
-        self._lock = self._membership.lock
-        self._is_over = False
-        self._is_unreachable = False
-        self._reported: Mapping[int, ProcessFailure] = {}  # by this node, in the present round
+        self._connect = connect
+        self._codec = RecordCodec(params.run_id, read_token(params, os.environ))
         self._pipe = WakePipe()
+        self._is_over = False
+        self._has_closed = False  # this handler's user has
+        self._create_membership()
         if outlives_job and params.run_id == "none":
             _log.warning(
                 "the run id is 'none', the default, and the store at %s outlives the job: another "
                 "job without a run id would join this one; set one with --rdzv-id",
                 self._endpoint,
             )
+
+    def _create_membership(self, follows: str = "") -> None:
+        """Create what serves one job; `follows` is the incarnation of an earlier one, if any."""
+        self._membership = Membership(
+            self._identity, self._timing, self._codec, clock=self._clock, follows=follows
+        )
+        self._arrivals = Arrivals(self._membership, self._endpoint)
+        self._news = self._membership.news
+        self._news.wake_agent = self._wake
+        self._threads = StoreThreads(
+            self._membership, self._connect, self._endpoint, hold_port=self._hold_port
+        )
+        self._stay = HostedStay(self._membership, self._threads, self._has_guests)
+        self._agent = AgentRequests(self._membership, self._threads.writer.statements)
+        self.texts = Texts(self._membership)  # see `SharedTexts`
+        self._lock = self._membership.lock
+        self._has_joined = False
+        self._is_unreachable = False
+        self._reported: Mapping[int, ProcessFailure] = {}  # by this node, in the present round
 
     # --- torchrun's methods -----------------------------------------------------------------------
 
@@ -138,12 +147,20 @@ class DynamicRendezvousHandler(RendezvousHandler):
         return self._run_id
 
     def is_closed(self) -> bool:
-        """Whether the job is over."""
-        return self._news.verdict is not None
+        """Whether the job is over, as far as this node knows, or this handler has closed it."""
+        return self._has_closed or self._news.verdict is not None
 
     def set_closed(self) -> None:
-        """End the job on all nodes."""
+        """End the job on all nodes.
+
+        This handler is closed at once. The other nodes are notified through the store, to which a
+        handler that has not joined connects for that.
+        """
+        if self._is_over:
+            return
+        self._has_closed = True
         self._agent.close("the rendezvous was closed")
+        self._start()
 
     def num_nodes_waiting(self) -> int:
         """1 while an arrival was not acted on; only the leader knows how many there are."""
@@ -154,6 +171,8 @@ class DynamicRendezvousHandler(RendezvousHandler):
     def prepare(self, node: NodeSettings) -> None:
         """Join with what the agent is going to run, which overrides the parameters.
 
+        If the job has succeeded or failed, the next round is the first one of another job.
+
         Raises:
             UsageError: the two have different addresses for this node; or it has joined already,
                 and not with `node`.
@@ -163,12 +182,19 @@ class DynamicRendezvousHandler(RendezvousHandler):
                 f"the rendezvous has local_addr={self._local_addr!r} for this node, but its agent "
                 f"(WorkerSpec) has {node.local_addr!r}; give one of them, or the same value twice"
             )
+        verdict = self._news.verdict
+        is_closed = self._has_closed or self._is_over
+        if verdict is not None and verdict.outcome != "closed" and not is_closed:
+            # Other nodes find the verdict in the store.
+            self._agent.finish()
+            self._threads.dismiss(min(self._timing.close_timeout, FAREWELL))
+            self._create_membership(follows=self._membership.keys.incarnation)
         with self._lock:
             job, address = self._identity.job, node.local_addr or self._identity.address
             names = ("role", "local_world_size", "max_restarts", "stop_timeout")
             brought = replace(job, **{name: getattr(node, name) for name in names})
             prepared = replace(self._identity, job=brought, address=address)
-            if self._has_joined and prepared != self._identity:
+            if self._has_joined and not self.is_closed() and prepared != self._identity:
                 raise UsageError(
                     f"this node has joined job {self._run_id!r} with {job}, and cannot go on with "
                     f"{node}; an agent with another WorkerSpec needs a rendezvous handler of its "
@@ -179,12 +205,16 @@ class DynamicRendezvousHandler(RendezvousHandler):
     def next_rendezvous(self) -> JobRound:
         """Join the next round and return when it is complete; see `RendezvousHandler`."""
         membership, part = self._membership, self._membership.part
+        if self._has_closed:
+            raise RendezvousClosedError(
+                f"job {self._run_id!r} was closed by this node (set_closed)"
+            )
         if self._news.verdict is not None:
             raise verdict_error(self._run_id, self._news.verdict)
         patience = self._timing.join_patience(self._identity.job, is_first=not self._has_joined)
         self._has_joined = True
         self._agent.want_round()
-        self._threads.start()
+        self._start()
         began = self._clock()
         while True:
             self._threads.supervise()
@@ -203,7 +233,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         if not is_formed or place is None:
             if membership.state is None:
                 raise self._threads.explain_unreached()
-            raise self._arrivals.explain_timeout(self._endpoint)
+            raise self._arrivals.explain_timeout()
         if place.rank != 0 and self._held is not None:
             self._held.close()
             self._held = None
@@ -240,15 +270,15 @@ class DynamicRendezvousHandler(RendezvousHandler):
         if self._is_over:
             return True
         is_host = self._identity.is_host
-        if self._is_host_only():
-            self._stay()
+        if self._stay.is_all():
+            self._stay.wait(lambda: self._is_over)
         if self._news.verdict is None:
             return self.leave()
         if is_host:
-            self._agent.linger(self._stays)
-            return self._end(self._timing.close_timeout + _FAREWELL)
+            self._agent.linger(self._stay.goes_on)
+            return self._end(self._timing.close_timeout + FAREWELL)
         self._agent.finish()
-        return self._end(min(self._timing.close_timeout, _FAREWELL))
+        return self._end(min(self._timing.close_timeout, FAREWELL))
 
     def leave(self) -> bool:
         """Leave the job, which may go on without this node, and release everything.
@@ -257,7 +287,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         """
         if self._is_over:
             return True
-        if self._is_host_only():
+        if self._stay.is_all():
             _log.warning(
                 "the store of job %r ends with this launcher, which hosts it; nodes that have not "
                 "finished lose it",
@@ -265,7 +295,9 @@ class DynamicRendezvousHandler(RendezvousHandler):
             )
         if self._membership.state is not None:
             self._agent.leave("the launcher was told to stop, or failed")
-        return self._end(min(self._timing.close_timeout, _FAREWELL))
+        elif self._has_closed:
+            self._agent.finish()
+        return self._end(min(self._timing.close_timeout, FAREWELL))
 
     # --- what ObservableRendezvous and JobRendezvous add ------------------------------------------
 
@@ -291,7 +323,9 @@ class DynamicRendezvousHandler(RendezvousHandler):
     def verdict(self) -> Verdict | None:
         """How the job ended, once this node knows."""
         recorded = self._news.verdict
-        return None if recorded is None else to_verdict(recorded, self._reported)
+        if recorded is None:
+            return None
+        return to_verdict(recorded, self._reported, is_past=self._news.is_past)
 
     def report_failure(
         self, failures: Mapping[int, ProcessFailure], *, is_final: bool = False
@@ -313,59 +347,28 @@ class DynamicRendezvousHandler(RendezvousHandler):
         self._agent.request_round(reason)
 
     def end_job(self, reason: str) -> None:
-        """End the job on all nodes, and say why."""
-        self._agent.close(reason)
+        """End the job on all nodes, and say why; see `JobRendezvous`."""
+        self._agent.close(reason, "stopped")
 
     def announce_leave(self, reason: str, *, is_excluded: bool = False) -> None:
         """Tell that this node goes; see `JobRendezvous`."""
         self._membership.excludes_itself |= is_excluded
         self._agent.announce_leave(reason, is_excluded=is_excluded)
 
-    # --- ends -------------------------------------------------------------------------------------
+    # --- threads and ends -------------------------------------------------------------------------
 
-    def _is_host_only(self) -> bool:
-        """Whether all that this node still does for the job is to host its store."""
-        is_done = self._membership.part.has_succeeded or self._membership.is_excluded
-        return is_done and self._identity.is_host and self._news.verdict is None
+    def _start(self) -> None:
+        """Start the threads, unless that has happened; the end of the process ends them."""
+        atexit.unregister(self._leave_at_exit)
+        atexit.register(self._leave_at_exit, os.getpid())
+        self._threads.start()
 
-    def _stay(self) -> None:
-        """Keep the store for those whose workers are not done, although this node's part is over.
-
-        Without it they would have to stop. It ends with the job, when the store fails, or when the
-        others have not been able to go on for as long as nodes may take to arrive.
-        """
-        _log.warning(
-            "this node %s and hosts the store of job %r; it stays until the others have finished",
-            "is excluded" if self._membership.is_excluded else "has finished",
-            self._run_id,
-        )
-        is_running_until = self._clock() + self._timing.join_timeout
-        while True:
-            self._threads.supervise()
-            with self._lock:
-                if (
-                    self._is_over
-                    or self._news.verdict is not None
-                    or self._news.error is not None
-                    or self._threads.problem() is not None
-                    or self._clock() >= is_running_until
-                ):
-                    return
-                state = self._membership.state
-                if state is not None and state.phase is JobPhase.RUNNING:
-                    is_running_until = self._clock() + self._timing.join_timeout
-                self._lock.wait(_GLANCE)
-
-    def _stays(self, seconds: float, waiting: Collection[str]) -> bool:
-        """Whether to keep the store for nodes that do not know the verdict yet.
-
-        One that does not come for some seconds has died, or is paused, which only its connection
-        tells.
-        """
-        if seconds >= self._timing.close_timeout:
-            return False
-        is_soon = seconds < _FAREWELL and not self._membership.peers.lost.keys() >= set(waiting)
-        return is_soon or self._has_guests()
+    def _leave_at_exit(self, pid: int) -> None:
+        # A daemon thread that is in C++ code when the interpreter ends is unwound through that
+        # code, which aborts the process. A forked process has none of the threads.
+        if pid == os.getpid():
+            self.leave()
+            self._threads.join(FAREWELL)
 
     def _end(self, patience: float) -> bool:
         """Stop all threads, the writer when it is through, and release what is held."""
@@ -373,6 +376,8 @@ class DynamicRendezvousHandler(RendezvousHandler):
             self._is_over = True
             self._lock.notify_all()  # a call that waits for a round is told so
         is_clean = self._threads.dismiss(patience)
+        if self._threads.join(0):
+            atexit.unregister(self._leave_at_exit)
         with self._lock:
             self._pipe.close()
         if self._held is not None:

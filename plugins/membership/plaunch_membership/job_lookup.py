@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import logging
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from plaunch.errors import RendezvousClosedError
 
 from plaunch_membership import transitions
-from plaunch_membership.keys import Keys, job_key
-from plaunch_membership.operations import Add, CompareSet, MultiGet, Routine, Sleep, Wait
+from plaunch_membership.bounds import MAX_REFUSAL
+from plaunch_membership.keys import Keys, job_key, tickets
+from plaunch_membership.operations import Add, CompareSet, MultiGet, Routine, Set, Sleep, Wait
 from plaunch_membership.records import RecordError
-from plaunch_membership.state import JobPhase, JobState, describe_verdict
+from plaunch_membership.state import JobPhase, JobState, describe_outcome, describe_verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from plaunch_membership.membership import Membership
     from plaunch_membership.records import Record
@@ -26,6 +27,18 @@ _log = logging.getLogger("plaunch")
 _PATIENCE = 0.5  # seconds to wait for a record that should be there
 _LEASE_MARGIN = 1.0  # seconds that a store may need to notice that a lease is over
 _LONGEST_LEASE = 600.0  # seconds; no node waits longer than that to be refused
+
+
+class Difference(NamedTuple):
+    """A setting that must be the same on all nodes, and is not.
+
+    Args:
+        ours: its name and its value on this node: `"--max-restarts=3"`.
+        theirs: its value on the node that started the job: `"1"`.
+    """
+
+    ours: str
+    theirs: str
 
 
 class JobLookup:
@@ -61,13 +74,15 @@ class JobLookup:
                 if now != held:
                     continue
             if state.phase is JobPhase.OVER and state.verdict is not None:
-                self._ask_how_it_ended(state.verdict)
+                if keys.incarnation != self._ours.follows:
+                    self._ask_how_it_ended(state.verdict)
             elif state.phase is not JobPhase.REPLACED and keys.incarnation not in self._ours.past:
-                refusal = self._compare(record)
-                if not refusal:
+                differences = self._compare(record)
+                if not differences:
                     break
                 if (yield from self._is_alive(keys, state)):
-                    raise RendezvousClosedError(refusal)
+                    yield from self._report_refusal(keys, state, differences)
+                    raise RendezvousClosedError(self._describe_refusal(record, differences))
                 _log.warning(
                     "run id %r was used before by a job that has no live nodes left; the job "
                     "starts again",
@@ -82,7 +97,7 @@ class JobLookup:
         # A verdict from the future comes from another clock, and may be as young as any. To run a
         # finished job again is worse than to ask for another run id.
         if max(age, 0.0) < self._ours.timing.verdict_ttl:
-            self._ours.news.verdict = verdict
+            self._ours.news.verdict, self._ours.news.is_past = verdict, True
             ahead = f" (by a clock that is {-age:.0f} s ahead of this node's)" if age <= -1 else ""
             raise RendezvousClosedError(
                 f"job {run_id!r} is over: {describe_verdict(verdict)}{ahead}; start a new job "
@@ -91,7 +106,7 @@ class JobLookup:
         _log.warning(
             "run id %r was used before by a job that %s; the job starts again",
             run_id,
-            verdict.outcome,
+            describe_outcome(verdict),
         )
 
     def _is_alive(self, keys: Keys, state: JobState) -> Routine[bool]:
@@ -144,36 +159,50 @@ class JobLookup:
                 f"this node cannot take part in job {self._ours.identity.run_id!r}: {error}"
             ) from error
 
-    def _compare(self, record: Record) -> str:
-        """Why this node cannot take part; empty if it can."""
+    def _report_refusal(
+        self, keys: Keys, state: JobState, differences: Sequence[Difference]
+    ) -> Routine[None]:
+        """Let nodes that wait for this one show why it does not come."""
+        joined = yield Add(tickets(keys.joined(state.next_round)), 0)
+        texts = (f"{ours} there, {theirs} here" for ours, theirs in differences)
+        refusal = {
+            "host": self._ours.identity.host,
+            "reason": "; ".join(texts)[:MAX_REFUSAL],
+            "round": state.next_round,
+            "joined": joined,
+        }
+        yield Set(keys.refusal, self._ours.codec.encode(keys.refusal, refusal))
+
+    def _describe_refusal(self, record: Record, differences: Sequence[Difference]) -> str:
+        identity = self._ours.identity
+        texts = (f"{ours} here, {theirs} there" for ours, theirs in differences)
+        return (
+            f"node {identity.host} is refused by job {identity.run_id!r}, which "
+            f"{record.text('by', max_len=300)} has started with other settings: "
+            f"{'; '.join(texts)}. Start all nodes with the same ones"
+        )
+
+    def _compare(self, record: Record) -> list[Difference]:
+        """The settings that must be the same on all nodes, and are not."""
         identity = self._ours.identity
         theirs_min = record.integer("min_nodes", low=1)
         theirs_max = record.integer("max_nodes", low=theirs_min)
         theirs_restarts = record.integer("max_restarts", low=0)
-        differences = []
+        differences: list[Difference] = []
         if (theirs_min, theirs_max) != (identity.min_nodes, identity.max_nodes):
-            differences.append(
-                f"--nnodes={identity.min_nodes}:{identity.max_nodes} here, "
-                f"{theirs_min}:{theirs_max} there"
-            )
+            ours_nodes = f"--nnodes={identity.min_nodes}:{identity.max_nodes}"
+            differences.append(Difference(ours_nodes, f"{theirs_min}:{theirs_max}"))
         if theirs_restarts != identity.job.max_restarts:
-            differences.append(
-                f"--max-restarts={identity.job.max_restarts} here, {theirs_restarts} there"
-            )
+            ours_restarts = f"--max-restarts={identity.job.max_restarts}"
+            differences.append(Difference(ours_restarts, str(theirs_restarts)))
         theirs = record.record("shared") if "shared" in record else {}
         ours = identity.job.shared
         differences += [
-            f"{name} {_value(ours, name)} here, {_value(theirs, name)} there"
+            Difference(f"{name} {_value(ours, name)}", _value(theirs, name))
             for name in sorted(ours.keys() | theirs.keys())
             if ours.get(name) != theirs.get(name)
         ]
-        if not differences:
-            return ""
-        return (
-            f"node {identity.host} is refused by job {identity.run_id!r}, which "
-            f"{record.text('by', max_len=300)} has started with other settings: "
-            f"{'; '.join(differences)}. Start all nodes with the same ones"
-        )
+        return differences
 
     def _find_state(self, keys: Keys) -> Routine[tuple[JobState, bytes]]:
         """The newest state that can be found at once, and its record."""

@@ -28,6 +28,11 @@ class Keys:
         """One version of the state."""
         return f"{self._prefix}/state/{version}"
 
+    @property
+    def refusal(self) -> str:
+        """The last node that was refused because of its settings, and why."""
+        return f"{self._prefix}/refusal"
+
     def joined(self, round_: int) -> str:
         """The log of the nodes that want to be in a round."""
         return f"{self._prefix}/round/{round_}/joined"

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import random
 import threading
 import time
 from dataclasses import replace
@@ -25,7 +26,7 @@ from plaunch_membership import transitions
 from plaunch_membership.bounds import MAX_NAME
 from plaunch_membership.keys import NODES_OF_A_PART, Keys
 from plaunch_membership.node import Member, NodeRecord
-from plaunch_membership.operations import Add, CompareSet, Routine, Wait
+from plaunch_membership.operations import Add, CompareSet, Routine, Sleep, Wait
 from plaunch_membership.records import Doubts, RecordError
 from plaunch_membership.shared import KnownJob, News, Part, Peers, RequestQueue
 from plaunch_membership.shared_log import SharedLogReader
@@ -53,6 +54,7 @@ class Membership:
         codec: reads and writes records.
         clock: seconds that never go back.
         wall_clock: seconds since the epoch, for what people read.
+        follows: the incarnation of a job of this run id that is over, and that this one replaces.
     """
 
     def __init__(
@@ -63,7 +65,9 @@ class Membership:
         *,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
+        follows: str = "",
     ) -> None:
+        self.follows = follows
         self.identity = identity
         self.timing = timing
         self.codec = codec
@@ -280,6 +284,8 @@ class Membership:
                 yield Add(keys.versions)
                 return new
             state = JobState.from_record(self.codec.decode(key, held), new.version)
+            if longest := self.timing.longest_backoff:
+                yield Sleep(random.uniform(0, longest))  # noqa: S311 - no secret
         return None
 
     def _encode(self, key: str, state: JobState) -> bytes:

@@ -51,11 +51,15 @@ def to_job_failures(failures: Mapping[int, ProcessFailure]) -> list[JobFailure]:
     return [_worker(rank, failures[rank], place) for place, rank in enumerate(ranks)]
 
 
-def to_verdict(recorded: RecordedVerdict, own: Mapping[int, ProcessFailure]) -> Verdict:
-    """What the agent is told of how the job ended.
+def to_verdict(
+    recorded: RecordedVerdict, own: Mapping[int, ProcessFailure], *, is_past: bool
+) -> Verdict:
+    """The verdict for the agent.
 
-    `own` are the failures that this node has told of itself in the last round; they are known in
-    full.
+    Args:
+        recorded: the verdict of the job.
+        own: the failures that this node has reported in the last round; they are known in full.
+        is_past: whether the job was over before this node came.
     """
     failures, first = from_job_failures(recorded.failures, own)
     return Verdict(
@@ -67,6 +71,7 @@ def to_verdict(recorded: RecordedVerdict, own: Mapping[int, ProcessFailure]) -> 
         first,
         describe_groups(recorded.others, failures),
         recorded.no_restart,
+        is_past,
     )
 
 

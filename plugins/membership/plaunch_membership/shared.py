@@ -125,6 +125,7 @@ class News:
 
     def __init__(self, lock: threading.Condition) -> None:
         self.verdict: RecordedVerdict | None = None
+        self.is_past = False  # the job was over before this node came
         self.error: BaseException | None = None
         self.wake_agent: Callable[[], None] = _do_nothing  # set by whoever runs the routines
         self._lock = lock

@@ -88,8 +88,8 @@ class RecordedVerdict:
     """A verdict as records have it; `process_failures.to_verdict` makes the agent's of it.
 
     Args:
-        outcome: `"succeeded"`, `"failed"` or `"closed"`.
-        node: the node that found it.
+        outcome: `"succeeded"`, `"failed"`, `"stopped"` or `"closed"`.
+        node: the node that found it; of a stopped job, the one that was asked to stop it.
         reason: why, in one sentence.
         time: when, in seconds since the epoch on that node's clock.
         failures: the failures of the last round, the first one first.
@@ -298,8 +298,13 @@ def describe_departure(kind: str, node: str, reason: str) -> str:
 def describe_verdict(verdict: RecordedVerdict) -> str:
     """How a job ended: what, when, where, and why."""
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(verdict.time))
-    what = "was closed" if verdict.outcome == "closed" else verdict.outcome
-    return f"it {what} at {when}, says {verdict.node}: {verdict.reason}"
+    return f"it {describe_outcome(verdict)} at {when}, says {verdict.node}: {verdict.reason}"
+
+
+def describe_outcome(verdict: RecordedVerdict) -> str:
+    """What a job did in the end, or what was done to it: `failed`, `was stopped`."""
+    is_passive = verdict.outcome in ("stopped", "closed")
+    return f"was {verdict.outcome}" if is_passive else verdict.outcome
 
 
 def verdict_error(run_id: str, verdict: RecordedVerdict) -> RendezvousError:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("plaunch")
 
 _GLANCE = 1.0  # seconds between two looks at threads that may be stuck
+_END_WAIT = 0.5  # seconds for threads whose connections were closed
 _STUCK = 6.0  # seconds after which an operation of the store is not waited for any longer
 
 
@@ -139,7 +140,7 @@ class StoreThreads:
         is_through, problem = True, None
         if writer is not None:
             is_in = self._membership.state is not None
-            if not is_in:
+            if not is_in and not self._membership.requests:
                 writer.stop()  # it still tries to connect
             clock = self._membership.clock
             deadline = clock() + patience
@@ -156,9 +157,13 @@ class StoreThreads:
             is_through = is_through or problem is not None or not is_in
         for runner in self._runners():
             runner.stop()
-        for runner in self._runners():
-            runner.join(0.2)
+        self.join(_END_WAIT)
         return is_through
+
+    def join(self, timeout: float) -> bool:
+        """Wait for all threads to end, which were dismissed; False if one has not."""
+        until = time.monotonic() + timeout
+        return all(runner.join(max(until - time.monotonic(), 0)) for runner in self._runners())
 
     def _opened(self) -> None:
         """There is a job to watch: called by the writer, maybe again."""

@@ -23,6 +23,7 @@ _MAY_BE = {
     "close_timeout": PATIENCE,
     "unreachable_timeout": LIMIT,
     "verdict_ttl": Duration(may_be_zero=True),  # other programs keep it, which know no endless one
+    "cas_backoff_max_seconds": Duration(may_be_zero=True),  # finite in torchrun, too
 }
 
 
@@ -34,6 +35,9 @@ class Timing:
         join_timeout: for enough nodes to arrive; the start time-out of the launch, if there is one
             and nothing else was said.
         last_call_timeout: for further nodes, once there are enough.
+        cas_backoff_max_seconds: at most, after this node's change of the job's state lost against
+            another node's; the pause is random, so that many nodes do not try again in step. Never
+            longer than `keep_alive_interval`, because a pause delays heartbeats.
         arrival_delay: for further nodes, once one has come while a round runs that has room for it;
             None: as long as `last_call_timeout`.
         close_timeout: for saying that the node departs.
@@ -53,12 +57,18 @@ class Timing:
     keep_alive_max_attempt: int = 5
     unreachable_timeout: float = 60.0
     verdict_ttl: float = 600.0
+    cas_backoff_max_seconds: float = 0.0
     arrival_delay: float | None = None
 
     @property
     def arrival_patience(self) -> float:
         """How long a round with room goes on after a node has come, so that others may come too."""
         return self.last_call_timeout if self.arrival_delay is None else self.arrival_delay
+
+    @property
+    def longest_backoff(self) -> float:
+        """The longest pause after a change that lost against another node's, in seconds."""
+        return min(self.cas_backoff_max_seconds, self.keep_alive_interval)
 
     def join_patience(self, job: JobSettings, *, is_first: bool) -> float:
         """How long this node waits for a round.

@@ -6,7 +6,6 @@ import contextlib
 import logging
 import os
 import select
-import signal
 import socket
 import threading
 import time
@@ -72,13 +71,7 @@ class ConnectionServer:
         if self._thread is not None or self._is_over:
             return
         thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-        # Signals must reach the main thread; a thread inherits the mask of the one that starts it.
-        # Real-time signals without a name, which nobody handles, would take Python a millisecond.
-        previous = signal.pthread_sigmask(signal.SIG_BLOCK, signal.Signals)
-        try:
-            start_thread(thread)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, previous)
+        start_thread(thread, blocks_signals=True)
         self._thread = thread
 
     def rest(self) -> None:

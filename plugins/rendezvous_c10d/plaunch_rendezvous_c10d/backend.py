@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from plaunch.durations import Duration
 from plaunch.errors import RendezvousConnectionError, UsageError
 from plaunch.rendezvous import BackendTraits, backend_traits
-from plaunch_membership import DynamicRendezvousHandler
+from plaunch_membership import DynamicRendezvousHandler, Timing
 from plaunch_network import (
     HeldPort,
     find_node_address,
@@ -76,7 +76,12 @@ class C10dBackend:
 
 
 @backend_traits(
-    BackendTraits(default_port=DEFAULT_PORT, is_hosted_by_node=True, coordinates_restarts=True)
+    BackendTraits(
+        needs_endpoint=True,
+        default_port=DEFAULT_PORT,
+        is_hosted_by_node=True,
+        coordinates_restarts=True,
+    )
 )
 def create_c10d_handler(params: RendezvousParameters) -> RendezvousHandler:
     """Create the handler; hosts the store if that is up to this node, but connects to nothing.
@@ -85,6 +90,7 @@ def create_c10d_handler(params: RendezvousParameters) -> RendezvousHandler:
         UsageError: an option is unknown or has a bad value, or the port is taken.
         PluginLoadError: torch is missing.
     """
+    timing = Timing.from_parameters(params, _OPTIONS)  # refuses options before torch is imported
     backend = prepare_backend(params)
     try:
         return DynamicRendezvousHandler(
@@ -96,7 +102,7 @@ def create_c10d_handler(params: RendezvousParameters) -> RendezvousHandler:
             release=backend.release,
             has_guests=backend.has_guests,
             outlives_job=backend.outlives_job,
-            options=_OPTIONS,
+            timing=timing,
         )
     except BaseException:
         backend.release()
@@ -222,11 +228,6 @@ def _on_file(
 ) -> C10dBackend:
     path, temporary = params.endpoint, ""
     if not path:
-        if params.max_nodes > 1:
-            raise UsageError(
-                f"a job of {params.max_nodes} nodes with store_type=file needs the path of a file "
-                "that all nodes see; give it with --rdzv-endpoint"
-            )
         import tempfile  # noqa: PLC0415 - rare
 
         temporary = tempfile.mkdtemp(prefix="plaunch-rendezvous-")

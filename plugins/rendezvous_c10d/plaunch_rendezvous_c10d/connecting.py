@@ -8,11 +8,12 @@ import os
 import socket
 import threading
 import time
+import weakref
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from plaunch.errors import RendezvousConnectionError
+from plaunch.errors import RendezvousConnectionError, ThreadStartError
 from plaunch.threads import BoundedCall
 from plaunch_network import interface_addresses, is_loop_back, join_host_port, resolve_host
 
@@ -32,17 +33,40 @@ CONNECT_TIMEOUT = 5.0  # seconds for all of one attempt
 JOB_OF_HOST = "plaunch/host/job"  # the key of the run id of the host's job
 _LEAST_PATIENCE = 1.0  # seconds for an answer, however long the connection has taken
 _MOST_NAME = 200  # characters of a run id in a message
+_EXIT_WAIT, _EXIT_PAUSE = CONNECT_TIMEOUT / 2 + 0.5, 0.02  # seconds, when the process ends
 _MOST_HANGING = 16  # attempts that are stuck in torch at a time
 _SAID_AFTER, _SAID_EVERY = 10.0, 60.0  # seconds
 
 
-@dataclass
+@dataclass(eq=False)
 class _Attempt:
-    """One call of torch's constructor: whom it asks, on which thread, and whether it has ended."""
+    """One call of torch's constructor: whom it asks, and on which thread, once it has begun."""
 
     port: int
     thread_id: int = 0
+    is_abandoned: bool = False
     is_over: bool = False
+
+    def hang_up(self) -> None:
+        """End its connection, if it has one; torch tries again until its time-out."""
+        if self.thread_id and not self.is_over:  # else the number may be another thread's
+            hang_up(self.thread_id, self.port)
+
+
+def _end_at_exit(attempts: list[_Attempt], pid: int) -> None:
+    """Wait for the end of attempts, a few seconds at most, when the process ends.
+
+    A thread that is in torch's code when the interpreter ends is unwound through that code, which
+    aborts the process. A forked process has none of the threads.
+    """
+    until = time.monotonic() + _EXIT_WAIT
+    while os.getpid() == pid and time.monotonic() < until:
+        left = [attempt for attempt in attempts if not attempt.is_over]
+        if not left:
+            return
+        for attempt in left:
+            attempt.hang_up()
+        time.sleep(_EXIT_PAUSE)
 
 
 class Connector:
@@ -79,8 +103,9 @@ class Connector:
         self._run_id = run_id
         self._knows_host = not run_id
         self._lock = threading.Lock()
-        self._hanging = 0
-        self._abandoned: list[_Attempt] = []  # those of them that nobody waits for any more
+        self._attempts: list[_Attempt] = []  # that have not ended
+        # The handler's threads, which begin more of them, end before: they are registered later.
+        weakref.finalize(self, _end_at_exit, self._attempts, os.getpid())
         self._has_connected = False
         self._failing_since: float | None = None
         self._say_at = 0.0
@@ -172,13 +197,13 @@ class Connector:
         patience = max(deadline - time.monotonic(), _LEAST_PATIENCE)
         # Within this time the constructor tries again by itself when a connection is ended.
         again = min(CONNECT_TIMEOUT / 2, patience)
+        attempt = _Attempt(address.port)
         with self._lock:
-            is_full = self._hanging >= _MOST_HANGING
-            self._hanging += not is_full
+            is_full = len(self._attempts) >= _MOST_HANGING
+            if not is_full:
+                self._attempts.append(attempt)
         if is_full:
             raise self._unreachable(self._silent(address))
-
-        attempt = _Attempt(address.port)
 
         def create() -> Any:
             attempt.thread_id = threading.get_native_id()
@@ -192,27 +217,31 @@ class Connector:
                         timeout=timedelta(seconds=again),
                     )
             finally:
-                with self._lock:
-                    self._hanging -= 1
-                    attempt.is_over = True
+                self._end(attempt)
 
         try:
             return run_bounded(create, patience, "connect")
         except TimeoutError as error:
-            with self._lock:
-                self._abandoned.append(attempt)
+            attempt.is_abandoned = True
             self._hang_up()
             raise self._unreachable(self._silent(address)) from error
+        except ThreadStartError:
+            self._end(attempt)
+            raise
         except (RuntimeError, OSError, ValueError) as error:
             raise self._unreachable(f"{address}: {first_line(error)}") from error
 
     def _hang_up(self) -> None:
         """End the connections of attempts that nobody waits for, so that their threads end."""
         with self._lock:
-            # A thread that has not said that it is over is there, and its number nobody else's.
-            self._abandoned = [attempt for attempt in self._abandoned if not attempt.is_over]
-            for attempt in self._abandoned:
-                hang_up(attempt.thread_id, attempt.port)
+            for attempt in self._attempts:
+                if attempt.is_abandoned:
+                    attempt.hang_up()
+
+    def _end(self, attempt: _Attempt) -> None:
+        with self._lock:
+            attempt.is_over = True
+            self._attempts.remove(attempt)
 
     def _silent(self, address: SocketAddress) -> str:
         return (

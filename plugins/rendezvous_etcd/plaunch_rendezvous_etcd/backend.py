@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from plaunch.durations import Duration, bounded
 from plaunch.rendezvous import BackendTraits, backend_traits
-from plaunch_membership import DynamicRendezvousHandler
+from plaunch_membership import DynamicRendezvousHandler, Timing
 from plaunch_network import find_node_address
 
 from plaunch_rendezvous_etcd.client import EtcdClient
@@ -55,6 +55,7 @@ def create_etcd_handler(params: RendezvousParameters) -> RendezvousHandler:
         PluginLoadError: grpc, protobuf or etcd3 is missing.
     """
     params = _in_todays_words(params)
+    timing = Timing.from_parameters(params, OPTIONS)  # refuses options before grpc is imported
     backend = prepare_backend(params)
     try:
         return DynamicRendezvousHandler(
@@ -64,7 +65,7 @@ def create_etcd_handler(params: RendezvousParameters) -> RendezvousHandler:
             endpoint=backend.endpoint,
             release=backend.release,
             outlives_job=True,
-            options=OPTIONS,
+            timing=timing,
         )
     except BaseException:
         backend.release()

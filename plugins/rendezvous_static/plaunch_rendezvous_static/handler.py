@@ -63,11 +63,6 @@ def create_static_handler(params: RendezvousParameters) -> RendezvousHandler:
         return SingleNodeRendezvous(
             params.run_id, params.local_addr or LOOP_BACK, params.job.port_range
         )
-    if not params.endpoint:
-        raise UsageError(
-            f"backend 'static' needs to know where rank 0 of {params.max_nodes} nodes is; give "
-            "--master-addr and --master-port, the same on all nodes"
-        )
     host, port = parse_rendezvous_endpoint(params.endpoint, default_port=-1)
     if params.max_nodes == 1 and port == 0:  # as accelerate's notebook_launcher asks for any
         return SingleNodeRendezvous(params.run_id, host, params.job.port_range)

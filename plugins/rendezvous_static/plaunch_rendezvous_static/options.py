@@ -25,11 +25,18 @@ def fill_in(args: Arguments) -> None:
     Warns of what probably is a mistake.
 
     Raises:
-        UsageError: several nodes would not find each other; the message says what to change.
+        UsageError: the port of several nodes is 0.
     """
     min_nodes, max_nodes = parse_min_max_nnodes(args.nnodes)
     if max_nodes > 1 and not args.rdzv_endpoint:
-        _check_is_known(args, max_nodes)
+        if not args.master_addr:
+            return  # the launcher refuses several nodes without an endpoint
+        if args.master_port == 0:
+            raise UsageError(
+                f"--master-port=0 leaves {max_nodes} nodes without a port that all of them know; "
+                "give one, the same on all nodes, or --rdzv-backend=c10d and --rdzv-endpoint with "
+                "the name of one node"
+            )
     for text in _pointless(args, max_nodes, is_range=min_nodes != max_nodes):
         logger.warning("%s", args.as_given(text))
     is_told = args.master_port is not None or args.master_addr is not None
@@ -39,21 +46,6 @@ def fill_in(args: Arguments) -> None:
         if ":" in address:
             address = f"[{address}]"
         args.rdzv_endpoint = f"{address}:{port}"
-
-
-def _check_is_known(args: Arguments, max_nodes: int) -> None:
-    elastic = "or --rdzv-backend=c10d and --rdzv-endpoint with the name of one node"
-    if not args.master_addr:
-        raise UsageError(
-            f"{max_nodes} nodes (--nnodes) with the backend {args.rdzv_backend!r} need an address "
-            "that all of them know; give --master-addr with that of node 0, the same on all nodes "
-            f"(127.0.0.1 if all are on this machine), {elastic}"
-        )
-    if args.master_port == 0:
-        raise UsageError(
-            f"--master-port=0 leaves {max_nodes} nodes without a port that all of them know; give "
-            f"one, the same on all nodes, {elastic}"
-        )
 
 
 def _pointless(args: Arguments, max_nodes: int, *, is_range: bool) -> Iterator[str]:

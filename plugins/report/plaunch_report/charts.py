@@ -21,6 +21,7 @@ PHASES = {
     "training": ("training", "#2f8f6b"),
     "lingering": ("done, waiting for others", "#dfe6b0"),
     "stopping": ("stopping", "#a680b8"),
+    "showing": ("waiting for the console", "#8d99ae"),
 }
 FATES = {
     "succeeded": ("ended well", "#a5d6c0"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from plaunch.numbers import name_ranks
 from plaunch.restarts import failure_of
 from plaunch_events import describe_seconds
 
@@ -17,7 +18,6 @@ from plaunch_report.failure_report import (
     NO_FILE,
     block,
     clean,
-    describe_ranks,
     describe_stopped,
     describe_time,
     explain,
@@ -98,10 +98,13 @@ def _is_shown(root: ProcessFailure) -> bool:
     """Whether the console has shown all that `explain` would say."""
     if not (root.is_shown and root.last_lines):
         return False
+    said = root.traceback or root.text
+    if (enriched := root.enrich(said)) != said:
+        return False
     if not root.has_reply:
         return root.message == root.exit_sentence()
     # A worker that reports its exception usually has it end its program, too, with a traceback.
-    text = (root.traceback or root.text).rstrip().splitlines()
+    text = enriched.rstrip().splitlines()
     return bool(text) and any(clean(line).endswith(clean(text[-1])) for line in root.last_lines)
 
 
@@ -115,9 +118,9 @@ def _tell_others(error: ChildFailedError) -> Iterator[str]:
             alike.setdefault((who, failure.host, _how(rank, failure)), []).append(rank)
     for (who, host, how), ranks in [*alike.items()][:MAX_OTHERS]:
         what = "the same" if how == _how(first, root) else how
-        yield f"  also failed: {who or describe_ranks(ranks)} on {clean(host)}: {what}"
+        yield f"  also failed: {who or name_ranks(ranks)} on {clean(host)}: {what}"
     if rest := [rank for ranks in [*alike.values()][MAX_OTHERS:] for rank in ranks]:
-        yield f"  also failed: {len(rest)} more: {describe_ranks(rest)}"
+        yield f"  also failed: {len(rest)} more: {name_ranks(rest)}"
     for words, count in error.counted.items():
         yield f"  also failed: {count} more: {clean(words)}"
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Span:
-    """What one node did for a while: starting, meeting, training, lingering or stopping."""
+    """What one node did for a while: such as starting, training or stopping."""
 
     node: int
     phase: str

@@ -10,7 +10,7 @@ import re
 import signal
 from typing import TYPE_CHECKING
 
-from plaunch.numbers import format_ranks
+from plaunch.numbers import name_ranks
 from plaunch.process import describe_exit
 
 if TYPE_CHECKING:
@@ -106,14 +106,17 @@ def explain(failure: ProcessFailure) -> list[str]:
     if failure.has_reply:
         callstack = failure.traceback
         if callstack:
-            return lines + block("Python traceback:", callstack.splitlines(), MAX_TRACEBACK_LINES)
-        text = failure.text
+            shown = failure.enrich(callstack).splitlines()
+            return lines + block("Python traceback:", shown, MAX_TRACEBACK_LINES)
+        text = failure.enrich(failure.text)
         if text:
             what = "where the workers were:" if failure.hung else "what it reported:"
             lines += block(what, text.splitlines(), MAX_TRACEBACK_LINES)
-    elif failure.message != failure.exit_sentence():
-        # The error file was of no use, or the context knows more than the exit code.
-        lines.append(f"  message:    {clean(failure.text)}")
+    elif (text := failure.enrich(failure.text)) != failure.exit_sentence():
+        # The error file was of no use, or the context or the site knows more than the exit code.
+        first, *more = text.splitlines() or [""]
+        lines.append(f"  message:    {clean(first)}")
+        lines += [f"              {clean(line)}" for line in more[:MAX_TRACEBACK_LINES]]
     if failure.last_lines:
         kept = failure.last_lines[-MAX_STDERR_LINES:]
         return lines + block("last lines of its stderr:", kept, MAX_STDERR_LINES)
@@ -166,7 +169,7 @@ def _other_failures(
         )
     rest = by_time[MAX_OTHER_FAILURES:]
     if rest:
-        lines.append(f"  and {len(rest)} more: {describe_ranks(rest)}")
+        lines.append(f"  and {len(rest)} more: {name_ranks(rest)}")
     lines += [f"  and {count} more: {clean(words)}" for words, count in counted.items()]
     return lines
 
@@ -177,18 +180,13 @@ def describe_stopped(stopped: Mapping[int, int]) -> str:
     for rank, exitcode in sorted(stopped.items()):
         groups.setdefault(exitcode, []).append(rank)
     return ", ".join(
-        f"{describe_ranks(ranks)} ({_short_exit(exitcode)})" for exitcode, ranks in groups.items()
+        f"{name_ranks(ranks)} ({_short_exit(exitcode)})" for exitcode, ranks in groups.items()
     )
 
 
 def _short_exit(exitcode: int) -> str:
     words = describe_exit(exitcode)
     return words.removeprefix("killed by ").partition(" (signal")[0] if exitcode < 0 else words
-
-
-def describe_ranks(ranks: Sequence[int]) -> str:
-    """`rank 3`, or `ranks 0-2,5`."""
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {format_ranks(ranks)}"
 
 
 def summarize(failure: ProcessFailure) -> str:

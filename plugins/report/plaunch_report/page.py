@@ -77,6 +77,7 @@ _PARTS = {
     "starting": ("starting", "#7fb2e5"),
     "training": ("training", "#2f8f6b"),
     "stopping": ("stopping", "#a680b8"),
+    "showing": ("waiting for the console", "#8d99ae"),
     "lost": ("lost to restarts", "#d1495b"),
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from plaunch.numbers import name_ranks
 from plaunch_events import describe_times
 
 from plaunch_report.clocks import NOTABLE_SKEW, align
@@ -20,7 +21,7 @@ NO_END = "no end"  # outcome of an agent that was killed, or still runs
 # Of agents that ended differently, the first of these is how the job ended.
 _OUTCOMES = ("failed", "error", "signalled", "closed", "succeeded", "not_needed", NO_END)
 _RESTART = ("noticing", "stopping", "waiting", "starting", "total")
-_ACCOUNT = ("waiting", "starting", "training", "stopping", "lost", "total")
+_ACCOUNT = ("waiting", "starting", "training", "stopping", "showing", "lost", "total")
 
 
 class Storyteller:
@@ -152,7 +153,7 @@ class Storyteller:
                 marks.append(Mark(index, "request", now, text))
             elif record.name == "plaunch.stop.step" and record.text("step") == "killed":
                 after = f"{record.seconds('seconds'):.1f} s"
-                text = f"ranks {record.text('stop_ranks')} killed after {after}"
+                text = f"{name_ranks(record.text('stop_ranks'))} killed after {after}"
                 marks.append(Mark(index, "killed", now, text))
         return marks
 

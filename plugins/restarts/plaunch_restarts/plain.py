@@ -29,10 +29,12 @@ class AlwaysRestartPolicy:
     def decide(self, failure: Failure, history: Sequence[Decided]) -> Decision:
         """Restart."""
         del history
+        delay = max(self._settings.delay_after(failure.attempt), failure.retry_after or 0.0)
+        after = f", after {delay:.3g} s" if delay else ""
         return Decision(
             RestartAction.RESTART,
-            f"restart {failure.attempt + 1} (--restart-policy=always)",
-            delay=max(self._settings.delay_after(failure.attempt), failure.retry_after or 0.0),
+            f"restart {failure.attempt + 1}{after} (--restart-policy=always)",
+            delay=delay,
             costs=not failure.cause.is_outside,
         )
 

@@ -55,13 +55,14 @@ def fill_in(
     if args.standalone:
         logger.warning("--standalone overrides --scheduler=%s", name)
         return ""
-    with manager.calling(SCHEDULERS, name):
-        allocation = find(environ)
-        if not isinstance(allocation, Allocation):
-            raise TypeError(
-                f"it returned {allocation!r}, which is not a plaunch.scheduling.Allocation"
-            )
+    allocation = manager.call(SCHEDULERS, name, lambda: _checked(find(environ)))
     return apply_allocation(args, allocation, name, manager)
+
+
+def _checked(allocation: object) -> Allocation:
+    if not isinstance(allocation, Allocation):
+        raise TypeError(f"it returned {allocation!r}, which is not a plaunch.scheduling.Allocation")
+    return allocation
 
 
 def apply_allocation(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from plaunch.numbers import format_ranks
+from plaunch.numbers import format_ranks, name_ranks
 
 from plaunch_stacks.stack import Frame, Origin
 
@@ -129,8 +129,7 @@ def format_groups(groups: Sequence[Group], *, most: int = 20) -> list[str]:
         if item.reason:
             unknown.setdefault(item.reason, []).extend(item.all_ranks)
     for reason, ranks in unknown.items():
-        of_whom = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {_spaced(ranks)}"
-        lines.append(f"the stack of {of_whom} is unknown: {reason}")
+        lines.append(f"the stack of {name_ranks(ranks)} is unknown: {reason}")
     return lines
 
 

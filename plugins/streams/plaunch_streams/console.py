@@ -33,6 +33,7 @@ class Console(Writer):
         fd: the descriptor; it stays open and its flags stay as they are, since others share it.
         label: what messages call it, as in "stdout".
         notices: where trouble is reported.
+        after: an earlier console on the same descriptor, which writes what it has first.
         backlog: where what is not shown yet waits.
         write: writes to the descriptor, as `os.write` does.
         clock: monotonic seconds.
@@ -49,6 +50,7 @@ class Console(Writer):
         label: str,
         notices: Notices,
         *,
+        after: Console | None = None,
         backlog: Backlog | None = None,
         write: Callable[[int, bytes], int] = os.write,
         clock: Callable[[], float] = time.monotonic,
@@ -56,6 +58,7 @@ class Console(Writer):
         super().__init__(label, notices, backlog=backlog, clock=clock)
         self._fd = fd
         self._write_to = write
+        self._after = after
         self.is_terminal = os.isatty(fd)
         self._owner: object = None  # whose line is unfinished, in what waits
         self._owner_is_raw = False
@@ -64,6 +67,18 @@ class Console(Writer):
     def is_complete(self) -> bool:
         """Whether all that was put has been shown, or will be."""
         return not self._is_broken and not self.missing_lines
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes that are not written yet, also of the one before it; thread-safe, may be stale."""
+        after = self._after
+        return super().waiting_bytes + (0 if after is None else after.waiting_bytes)
+
+    def _run(self) -> None:
+        if self._after is not None:
+            self._after.wait(lambda: False)
+            self._after = None
+        super()._run()
 
     def put(self, data: bytes, owner: object, *, is_raw: bool = False, shown: int = 0) -> None:
         r"""Add `data` of `owner` to what is shown; never blocks.
@@ -100,18 +115,28 @@ class Console(Writer):
             poll.poll()
             return 0
 
-    def _report_rest(self) -> None:
+    def unshown_lines(self) -> int:
+        """How many lines it has not shown yet, also of the one before it."""
+        after = self._after
         with self._changed:
-            size = self.waiting_bytes
             lines = self._in_hand.count(b"\n", self._taken) + self._backlog.count_lines()
-        if size:  # else all was shown, and the thread has not ended yet
-            # The thread keeps it and goes on trying for as long as this process lives.
+        return lines + (0 if after is None else after.unshown_lines())
+
+    def report_rest(self, files: str = "") -> None:
+        """Report what it has not shown.
+
+        Args:
+            files: says where the log files are that have it, if there are any.
+        """
+        if size := self.waiting_bytes:  # else all was shown, and the thread has not ended yet
+            # The thread keeps it and continues to write for as long as this process lives.
             self._warn(
-                f"takes no more output; workers' output that is not shown: {size} bytes, {lines} "
-                "lines"
+                f"has not taken all of the workers' output; not shown: {size} bytes, "
+                f"{self.unshown_lines()} lines" + (f"; {files}" if files else "")
             )
 
-    def _report_missing(self) -> None:
+    def report_missing(self) -> None:
+        """Report how many lines are missing in it, if any are."""
         if self._backlog.dropped_lines:
             self._warn(
                 "was too slow and the disk was full; total lines of the workers' output dropped: "

@@ -36,6 +36,7 @@ class LogSinkWriter(Writer):
     too_slow = "the log sink was too slow"
     no_room = f"{LIMIT >> 20} MiB of it wait"
     full = "cannot grow"
+    runs_plugin = True
 
     def __init__(
         self,
@@ -86,7 +87,8 @@ class LogSinkWriter(Writer):
                 return
         super().close(timeout, is_escalated)
 
-    def _report_rest(self) -> None:
+    def report_rest(self) -> None:
+        """Report what it has not taken, which it does not get any more."""
         with self._changed:
             size = self.waiting_bytes
             lines = self._in_hand.count(b"\n", self._taken)
@@ -96,9 +98,10 @@ class LogSinkWriter(Writer):
             self._warn(f"does not take what is left for it: {size} bytes")
         elif not self._is_closed:
             self._warn("has not returned from close; its end may be missing")
-        self._report_missing()
+        self.report_missing()
 
-    def _report_missing(self) -> None:
+    def report_missing(self) -> None:
+        """Report how many lines are missing in it, if any are."""
         if self.missing_lines:
             self._warn(f"lacks lines of the workers' output: {self.missing_lines}")
 

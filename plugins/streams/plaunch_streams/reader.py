@@ -15,7 +15,7 @@ from plaunch.threads import start_thread
 from plaunch_streams.descriptors import close_quietly
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Mapping
 
     from plaunch_streams.notices import Notices
     from plaunch_streams.sinks import Sink
@@ -35,7 +35,7 @@ class Source:
 
     def __init__(self, fd: int, label: str, notices: Notices) -> None:
         self.fd = fd
-        self._label = label
+        self.label = label
         self._sinks: list[Sink] = []
         self._notices = notices
         self._passing = threading.Lock()  # held while bytes are between the pipe and the sinks
@@ -56,7 +56,7 @@ class Source:
                 return 0
             except OSError as error:
                 if error.errno != errno.EIO:
-                    self._notices.warn("%s cannot be read any more: %s", self._label, error)
+                    self._notices.warn("%s cannot be read any more: %s", self.label, error)
                 # EIO is how a pseudo-terminal says that nobody has its other side open.
                 return None
             if not data:
@@ -115,9 +115,7 @@ class Source:
                 act(sink)
             except Exception as error:  # noqa: BLE001 - a defect here must not stop the training
                 self._sinks.remove(sink)
-                self._notices.warn(
-                    "%s: %s is given up: %r", self._label, type(sink).__name__, error
-                )
+                self._notices.warn("%s: %s is given up: %r", self.label, type(sink).__name__, error)
 
 
 class FollowedFile(Source):
@@ -143,7 +141,7 @@ class FollowedFile(Source):
             except FileNotFoundError:
                 return 0
             except OSError as error:
-                self._notices.warn("%s cannot be shown: %s", self._label, error.strerror)
+                self._notices.warn("%s cannot be shown: %s", self.label, error.strerror)
                 return None
         size = super().read() if self.unread() > 0 else 0
         if size:
@@ -172,6 +170,8 @@ class Reader:
     Args:
         sources: what is read; those that cannot be waited for are looked at when they are due.
         shared: sinks of several sources, closed after them.
+        report_held: called with the sources that something can still write to after the workers'
+            end, just before they are closed: what messages call them, by descriptor.
         clock: monotonic seconds.
     """
 
@@ -181,7 +181,9 @@ class Reader:
         clock: Callable[[], float] = time.monotonic,
         *,
         shared: Collection[Sink] = (),
+        report_held: Callable[[Mapping[int, str]], None] = lambda held: None,
     ) -> None:
+        self._report_held = report_held
         self._sources = set(sources)
         self._shared = shared
         self.read_bytes = 0  # so far; any thread may look
@@ -204,17 +206,19 @@ class Reader:
             self._wake_read, self._wake_write = os.pipe()
             undo.callback(os.close, self._wake_read)
             undo.callback(os.close, self._wake_write)
-            start_thread(self._thread)
+            start_thread(self._thread, blocks_signals=True)
             undo.pop_all()
 
     def finish(self, timeout: float) -> bool:
         """Read what is left after the end of all workers, and end the thread.
 
         Somebody else who still holds a pipe (a process that a worker left behind) is listened to
-        until nothing has come for `QUIET` seconds. False if the thread has not got ahead for
-        `timeout` seconds, which takes a file system that hangs.
+        until nothing has come for `QUIET` seconds, and is reported. False if the thread has not got
+        ahead for `timeout` seconds, which takes a file system that hangs.
         """
         if self._wake_write >= 0:
+            # Closing it would not do: a process that a plugin has forked may have a copy.
+            os.write(self._wake_write, b"\0")
             os.close(self._wake_write)
             self._wake_write = -1
         seen = -1
@@ -236,6 +240,7 @@ class Reader:
             self._read_until_told()
             self._selector.unregister(self._wake_read)
             self._read_rest()
+            self._report_holders()
         finally:
             for source in self._sources:
                 source.close()
@@ -270,6 +275,11 @@ class Reader:
                 return
             for key, _ in ready:
                 self._read(key.data)
+
+    def _report_holders(self) -> None:
+        held = {one.fd: one.label for one in self._sources if one.can_be_waited_for}
+        if held:
+            self._report_held(held)
 
     def _read(self, source: Source) -> int:
         self._reads += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -35,10 +36,10 @@ from plaunch_streams.routes import Route, Way, choose_route, outliving, through_
 from plaunch_streams.sinks import FileSink, RawToConsole, SizeKeeper
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from typing import TextIO
 
-    from plaunch.process import LogsDest
+    from plaunch.process import LogsDest, Streams
     from plaunch.process import Sink as LogSink
 
     from plaunch_streams.log_sinks import LogSinkWriter
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
     from plaunch_streams.writer import Writer
 
 FINISH_TIMEOUT = 5.0  # seconds without progress
+_MESSAGE_ORDER_WAIT = 0.1  # seconds; a console that is read shows what it has before messages come
+NOTICE_AFTER = 1.0  # seconds of waiting for a console after which the log says so
 _CATCH_UP_TIMEOUT = 0.2  # seconds; as a rule less than a millisecond, unless a file system hangs
 
 
@@ -76,6 +79,16 @@ def _file_behind(fd: int) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
+def _describe_files(files: Collection[str]) -> str:
+    """Where all is that a console shows; empty if some of it is in no file."""
+    if not all(files):
+        return ""
+    if len(files) == 1:
+        return f"{next(iter(files))!r} has all of it"
+    folder = os.path.commonpath([os.path.dirname(os.path.abspath(file)) for file in files])
+    return f"the log files in {folder!r} have all of it"
+
+
 class WorkerStreams:
     """Connects the output streams of one start of a worker group, and reads those that it must.
 
@@ -100,6 +113,8 @@ class WorkerStreams:
             and no sinks are opened.
         open_sink: opens the sink of a stream, given the local rank and "stdout" or "stderr"; None
             stands for no sink.
+        before: the streams of the start before this one; what their consoles have not shown yet
+            comes first.
     """
 
     def __init__(
@@ -115,6 +130,7 @@ class WorkerStreams:
         stderr_fd: int = 2,
         keeps_daemons: bool = False,
         open_sink: Callable[[int, str], LogSink | None] | None = None,
+        before: Streams | None = None,
     ) -> None:
         self._prefixes = prefixes
         self._open_its_sink = None if keeps_daemons else open_sink
@@ -138,12 +154,19 @@ class WorkerStreams:
         self._child_ends: list[int] = []
         self._sources: list[Source] = []
         self._consoles: dict[object, Console] = {}  # those that something is shown on
+        self._unshown: dict[object, Console] = {}  # with output that `finish` has left to them
+        self._earlier: dict[object, Console] = {}  # those of earlier starts
+        self._shown_files: dict[object, set[str]] = {}  # that have what a console shows; "": none
+        if isinstance(before, WorkerStreams):
+            self._earlier = before._unshown_consoles()
+            self._shown_files = {key: {*before._shown_files[key]} for key in self._earlier}
         self._log_sinks: list[LogSinkWriter] = []
         self._matches: dict[str, FileSink] = {}  # for the filtered lines, by the stream's name
         self._last_lines: dict[int, Callable[[], list[str]]] = {}  # of stderr, by local rank
         self._reader: Reader | None = None
         self._is_finished = False
         self._is_escalated = False
+        self._leaves_rest = False  # to `show_rest`
         self._is_late = False  # whether the reader was once waited for in vain
 
     def child_fds(self, local_rank: int) -> tuple[int | None, int | None]:
@@ -185,8 +208,8 @@ class WorkerStreams:
         if route.file:
             source.add(FileSink(open_log(route.file, label), route.file, self._notices))
         if route.way is Way.TEE:
-            self._tee(stream, source, self._prefixes[rank])
-        elif route.is_shown and (console := self._console(stream)):
+            self._tee(stream, source, self._prefixes[rank], route.file)
+        elif route.is_shown and (console := self._console(stream, route.file)):
             source.add(RawToConsole(console))
         return child_end
 
@@ -208,41 +231,50 @@ class WorkerStreams:
         route = through_sink(route, keeps_file=bool(getattr(sink, "keeps_file", False)))
         return route, ToLogSink(writer)
 
-    def _tee(self, stream: _Stream, source: Source, text: str, *, is_late: bool = False) -> None:
-        """Show a stream, whose lines may be read long after they were written."""
+    def _tee(
+        self, stream: _Stream, source: Source, text: str, file: str, *, is_late: bool = False
+    ) -> None:
+        """Show a stream that `file` gets as well; its lines may be read long after they came."""
         to_console: Callable[[Console], Sink]
-        to_file: Callable[[Sequence[bytes], Sink], Sink]
+        to_matches: Callable[[Sequence[bytes], Sink], Sink]
         if LINE_MACRO in text:
             from plaunch_streams import json_lines  # noqa: PLC0415 - if asked for
 
             form = json_lines.LineFormat(text, stream.name, is_late=is_late)
             to_console = partial(json_lines.JsonLinesToConsole, form)
-            to_file = partial(json_lines.JsonMatchesToFile, form)
+            to_matches = partial(json_lines.JsonMatchesToFile, form)
         else:
             prefix = Prefix(text.replace(TIME_MACRO, "") if is_late else text)
             to_console = partial(LinesToConsole, prefix)
-            to_file = partial(MatchesToFile, prefix)
-        if console := self._console(stream, teed=True):
+            to_matches = partial(MatchesToFile, prefix)
+        if console := self._console(stream, file, teed=True):
             source.add(to_console(console))
         if stream.filters and stream.filtered_path:
             if stream.name not in self._matches:
                 fd = open_log(stream.filtered_path, f"the filtered lines of {stream.name}")
-                file = FileSink(fd, stream.filtered_path, self._notices)
-                self._matches[stream.name] = file
-            source.add(to_file(stream.filters, self._matches[stream.name]))
+                matches = FileSink(fd, stream.filtered_path, self._notices)
+                self._matches[stream.name] = matches
+            source.add(to_matches(stream.filters, self._matches[stream.name]))
 
-    def _console(self, stream: _Stream, *, teed: bool = False) -> Console | None:
-        """The console of a stream, for teed lines or others; None if nothing can be shown."""
+    def _console(self, stream: _Stream, file: str, *, teed: bool = False) -> Console | None:
+        """The console of a stream, for teed lines or others; None if nothing can be shown.
+
+        `file` has what is shown as well, unless it is empty.
+        """
         replaced = stream.replaced if teed else None
         # One console for `2>&1`: the order is kept, and lines of the two do not mix.
         key = stream.file if replaced is None else id(replaced)
-        if key is None or key in self._consoles:
-            return self._consoles.get(key)
+        if key is None:
+            return None
+        self._shown_files.setdefault(key, set()).add(file)
+        if key in self._consoles:
+            return self._consoles[key]
+        after = self._earlier.pop(key, None)
         if replaced is None:
-            console = Console(stream.fd, stream.name, self._notices)
+            console = Console(stream.fd, stream.name, self._notices, after=after)
         else:
             name, write = f"sys.{stream.name}", text_writer(replaced)
-            console = Console(stream.fd, name, self._notices, write=write)
+            console = Console(stream.fd, name, self._notices, after=after, write=write)
         self._consoles[key] = console
         return console
 
@@ -278,12 +310,12 @@ class WorkerStreams:
                 if route.tail:
                     file = FollowedFile(route.tail, self._notices)
                     self._sources.append(file)
-                    self._tee(stream, file, self._prefixes[rank], is_late=True)
+                    self._tee(stream, file, self._prefixes[rank], route.tail, is_late=True)
         if not self._sources:
             return
         for writer in self._writers():
             writer.start()
-        reader = Reader(self._sources, shared=self._matches.values())
+        reader = Reader(self._sources, shared=self._matches.values(), report_held=self._report_held)
         reader.start()
         self._reader = reader
 
@@ -292,11 +324,15 @@ class WorkerStreams:
         return self._reader is not None
 
     def escalate(self) -> None:
-        """Let `finish`, also one in progress, not wait for a slow console or sink.
+        """Let `finish` and `show_rest`, also in progress, not wait for a slow console or sink.
 
         May be called in a signal handler.
         """
         self._is_escalated = True
+
+    def leave_rest(self) -> None:
+        """Let `finish` leave to `show_rest` what a console does not take at once."""
+        self._leaves_rest = True
 
     def finish(self, timeout: float = FINISH_TIMEOUT) -> None:
         """Pass on all that the workers have written, then close everything; once all have ended.
@@ -304,31 +340,96 @@ class WorkerStreams:
         Somebody else who still holds a pipe is listened to for a moment only. A slow console or
         sink is waited for as long as it takes something at least every `timeout` seconds; what it
         does not take is reported. Lines that did not fit on a full disk are reported. May be called
-        again, which does nothing, and without `start`.
+        again, which does nothing, and without `start`. After `leave_rest`, consoles keep what they
+        have not shown, and nothing waits for them.
         """
         if self._is_finished:
             return
         self._is_finished = True
         with ExitStack() as stack:  # last in, first out; and all of them, whatever interrupts one
             stack.callback(self._notices.flush, timeout=1.0)
-            for writer in self._writers():
-                stack.callback(writer.close, timeout, lambda: self._is_escalated)
+            for key, console in self._consoles.items():
+                stack.callback(self._finish_console, key, console, timeout)
+            for sink_writer in self._log_sinks:
+                stack.callback(sink_writer.close, timeout, lambda: self._is_escalated)
             for writer in self._writers():  # all before any is waited for: they share the time
                 stack.callback(writer.ask_to_end)
             if self._reader is not None:
                 stack.callback(self._finish_reader, self._reader, timeout)
             else:  # never read: there was no start
-                for sink in self._matches.values():
-                    stack.callback(sink.close)
+                for file in self._matches.values():
+                    stack.callback(file.close)
                 for source in self._sources:
                     stack.callback(source.close)
             stack.callback(self._close_child_ends)
+
+    def _finish_console(self, key: object, console: Console, timeout: float) -> None:
+        if not self._leaves_rest:
+            console.close(timeout, lambda: self._is_escalated)
+            return
+        until = time.monotonic() + _MESSAGE_ORDER_WAIT
+        if console.wait(lambda: self._is_escalated or time.monotonic() >= until):
+            console.report_missing()
+        else:
+            self._unshown[key] = console
+
+    def show_rest(self, timeout: float = math.inf, *, notice_after: float = NOTICE_AFTER) -> None:
+        """Wait, after `finish`, until the consoles have shown everything; also of earlier starts.
+
+        A console whose reader is gone is not waited for: writing to it fails. After `notice_after`
+        seconds the log says that the launcher waits, unless that would go to a console that is
+        waited for. What is not shown after `timeout` seconds, or after `escalate`, is reported.
+        """
+        began = time.monotonic()
+
+        def is_over() -> bool:
+            return self._is_escalated or time.monotonic() - began >= timeout
+
+        def is_notice_due() -> bool:
+            return is_over() or time.monotonic() - began >= notice_after
+
+        try:
+            consoles = self._unshown_consoles()
+            for console in consoles.values():
+                if not console.wait(is_notice_due):
+                    self._report_wait(consoles, timeout)
+                    break
+            for key, console in consoles.items():
+                if console.wait(is_over):
+                    console.report_missing()
+                else:
+                    console.report_rest(_describe_files(self._shown_files[key]))
+        finally:
+            self._unshown, self._earlier = {}, {}
+            self._notices.flush(timeout=1.0)
+
+    def _unshown_consoles(self) -> dict[object, Console]:
+        """The consoles, by what is behind them, that may have something to show after `finish`."""
+        consoles = {**self._earlier, **self._unshown}
+        return {key: console for key, console in consoles.items() if console.is_writing()}
+
+    def _report_wait(self, consoles: Mapping[object, Console], timeout: float) -> None:
+        behind = {key: console for key, console in consoles.items() if console.is_writing()}
+        if self._is_escalated or self._stderr.file in behind:
+            return
+        self._notices.warn(
+            "waiting for %s, which has not taken %d bytes of the workers' output; the workers have "
+            "ended (%s)",
+            " and ".join(console.label for console in behind.values()),
+            sum(console.waiting_bytes for console in behind.values()),
+            "Ctrl-C or SIGTERM ends the wait" if timeout == math.inf else f"at most {timeout:g} s",
+        )
 
     def _finish_reader(self, reader: Reader, timeout: float) -> None:
         if not reader.finish(timeout):
             self._notices.warn(
                 "a log file system does not answer; the end of the workers' output may be missing"
             )
+
+    def _report_held(self, streams: Mapping[int, str]) -> None:
+        from plaunch_streams.holders import report_holders  # noqa: PLC0415 - rare
+
+        report_holders(streams, self._notices)
 
     def _close_child_ends(self) -> None:
         while self._child_ends:
@@ -368,7 +469,7 @@ class WorkerStreams:
         writers = self._writers()
         return OutputCounts(
             0 if self._reader is None else self._reader.read_bytes,
-            sum(writer.waiting_bytes for writer in writers),
+            sum(writer.waiting_bytes for writer in (*writers, *self._earlier.values())),
             sum(writer.missing_lines for writer in writers),
         )
 

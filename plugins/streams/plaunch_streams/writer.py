@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 SLICE = 64 << 10  # bytes of one write
 SLOW_SLICE = 4 << 10  # bytes of one write to what makes us wait
 SLOW_WRITE = 0.05  # seconds
+_WAIT_TURN = 0.1  # seconds between two calls of `is_over`: an escalation does not wake the waiter
 
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
@@ -43,6 +44,7 @@ class Writer(abc.ABC):
     too_slow: str  # why lines are missing, in a line of the output
     no_room: str  # the same in a warning
     full: str  # what it is when the disk is full
+    runs_plugin = False  # whether the code of a plugin writes, which may start processes
 
     def __init__(
         self,
@@ -52,7 +54,7 @@ class Writer(abc.ABC):
         backlog: Backlog | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._label = label
+        self.label = label
         self._notices = notices
         self._clock = clock
         # When it took something last, or was first given it, on the clock; 0 before.
@@ -108,9 +110,9 @@ class Writer(abc.ABC):
         Raises:
             ThreadStartError: the system gives no more threads.
         """
-        name = f"plaunch-{self.kind}-{self._label}"
+        name = f"plaunch-{self.kind}-{self.label}"
         thread = threading.Thread(target=self._run, name=name, daemon=True)
-        start_thread(thread)
+        start_thread(thread, blocks_signals=not self.runs_plugin)
         self._thread = thread
 
     def _run(self) -> None:
@@ -198,21 +200,40 @@ class Writer(abc.ABC):
         """
         self.ask_to_end()
         asked = self._asked or 0.0
-        while self._thread is not None and self._thread.is_alive():
-            waited = self._clock() - max(asked, self.last_progress)
-            if waited >= timeout or is_escalated():
-                self._report_rest()
-                return
-            self._thread.join(min(timeout - waited, 0.1))  # short turns: an escalation wakes nobody
-        self._report_missing()
+
+        def is_over() -> bool:
+            stalled = self._clock() - max(asked, self.last_progress)
+            return stalled >= timeout or is_escalated()
+
+        if self.wait(is_over):
+            self.report_missing()
+        else:
+            self.report_rest()
+
+    def wait(self, is_over: Callable[[], bool]) -> bool:
+        """Wait, after `ask_to_end`, until everything is written.
+
+        Returns:
+            False if `is_over`, which is called again and again, returned true before that.
+        """
+        while self.is_writing():
+            if is_over():
+                return False
+            assert self._thread is not None  # noqa: S101 - it writes
+            self._thread.join(_WAIT_TURN)
+        return True
+
+    def is_writing(self) -> bool:
+        """Whether its thread runs: something is left, or may still come."""
+        return self._thread is not None and self._thread.is_alive()
 
     @abc.abstractmethod
-    def _report_rest(self) -> None:
-        """Say what it has not taken, and will not."""
+    def report_rest(self) -> None:
+        """Report what it has not taken."""
 
     @abc.abstractmethod
-    def _report_missing(self) -> None:
-        """Say at the end what is missing in it, if anything is."""
+    def report_missing(self) -> None:
+        """Report at the end what is missing in it, if anything is."""
 
     def _warn(self, what: str) -> None:
-        self._notices.warn("%s %s", self._label, what)
+        self._notices.warn("%s %s", self.label, what)

@@ -16,12 +16,12 @@ import shlex
 import shutil
 import sys
 import tempfile
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import PlaunchError, UsageError
 
 from plaunch_torchrun.import_hook import install
+from plaunch_torchrun.programs import find_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,7 +56,8 @@ def _prepare(argv: list[str]) -> Callable[[], Any]:
     """What runs the program, for whom `sys.argv` is as if it had been started by itself.
 
     Raises:
-        UsageError: there is no such program, or it is none of this interpreter's.
+        UsageError: there is no such program, it is not one of this interpreter's packages, or it is
+            one of several.
     """
     if not argv or (argv[0] == "-m" and len(argv) == 1):
         raise UsageError(_USAGE)
@@ -71,13 +72,13 @@ def _prepare(argv: list[str]) -> Callable[[], Any]:
         sys.argv = argv
         sys.path.insert(0, os.path.dirname(os.path.abspath(name)))
         return lambda: runpy.run_path(name, run_name="__main__")
-    installed = list(entry_points(group="console_scripts", name=name))
-    if not installed:
+    program = find_program(name)
+    if program is None:
         raise UsageError(
             f"{name!r} is not a program of a package installed with {sys.executable}; {_USAGE}"
         )
-    function = installed[0].load  # after `install`: it imports what it needs
-    sys.argv = [shutil.which(name) or name, *argv[1:]]
+    function = program.entry_point.load  # after `install`: it imports what it needs
+    sys.argv = [program.path or name, *argv[1:]]
     return lambda: sys.exit(function()())
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import UsageError
 from plaunch.plugin import RENDEZVOUS, PluginManager, hookimpl, suggest
+from plaunch.rendezvous import traits_of
 
 from plaunch_torchrun import measures
 from plaunch_torchrun.bridges import bridge_creator
@@ -88,7 +89,9 @@ def get_rendezvous_handler(params: RendezvousParameters) -> RendezvousHandler:
         UsageError: there is no such backend, or a parameter cannot be used.
         PluginError: the backend cannot be loaded.
     """
-    return create_manager(params.backend).get(RENDEZVOUS, params.backend)(params)
+    factory = create_manager(params.backend).get(RENDEZVOUS, params.backend)
+    traits_of(factory).check_endpoint(params.backend, params.endpoint, params.max_nodes)
+    return factory(params)
 
 
 def create_manager(

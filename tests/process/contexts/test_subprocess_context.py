@@ -264,10 +264,37 @@ def test_close_stops_everybody_with_the_signal_asked_for(run, tmp_path, death_si
     context.close(death_sig)
     code = -(death_sig or signal.SIGTERM)
     assert [(seen.exitcode, seen.stopped) for seen in context.take_exits()] == [(code, True)] * 2
+
+
+@pytest.mark.usefixtures("kernel")
+def test_workers_that_are_closed_have_failed(run, tmp_path):
+    context = run(sleep_once_ready(tmp_path / "0"), sleep_once_ready(tmp_path / "1"))
+    wait_for_files(tmp_path / "0", tmp_path / "1")
+    context.close()
+    result = context.wait(0)
+    assert result.is_failed()
+    assert {rank: failure.exitcode for rank, failure in result.failures.items()} == {0: -15, 1: -15}
+    assert (result.stopped, result.return_values) == ({}, {})
+
+
+def test_a_closed_worker_that_ends_with_exit_code_0_has_not_failed(run, tmp_path):
+    saves = f"import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); {SLEEP}"
+    context = run(saves.replace(SLEEP, sleep_once_ready(tmp_path / "0")))
+    wait_for_files(tmp_path / "0")
+    context.close()
     result = context.wait(0)
     assert not result.is_failed()
-    assert result.stopped == {0: code, 1: code}
-    assert result.return_values == {}
+    assert result.stopped == {0: 0}
+
+
+@pytest.mark.usefixtures("kernel")
+def test_another_thread_may_close_what_is_waited_for(run, tmp_path):
+    names = [tmp_path / str(rank) for rank in range(4)]
+    context = run(*map(sleep_once_ready, names))
+    wait_for_files(*names)
+    waiting = Call(context.wait)
+    context.close()
+    assert sorted(waiting.get().failures) == [0, 1, 2, 3]
 
 
 @pytest.mark.usefixtures("kernel")
@@ -343,7 +370,7 @@ def test_escalating_skips_the_grace_in_progress(run_deaf, caplog):
 
     def escalate():
         # From here on there is nothing to do for the rest of the grace.
-        wait_until(lambda: "waiting for local ranks 0" in caplog.text, "the grace has begun")
+        wait_until(lambda: "waiting for local rank 0" in caplog.text, "the grace has begun")
         context.escalate()
 
     waker = threading.Thread(target=escalate)

@@ -231,7 +231,7 @@ def test_escalating_before_the_first_step_skips_the_soft_signal(world, caplog):
     sequence.escalate()
     world.climb(sequence)
     assert world.signals() == [("SIGKILL", "all")]
-    assert caplog.messages == ["trainer: local ranks 0 get SIGKILL at once"]
+    assert caplog.messages == ["trainer: sending SIGKILL to local rank 0 at once"]
 
 
 def test_sigkill_is_sent_once_however_often_it_is_stepped(world):
@@ -304,15 +304,15 @@ def test_nothing_happens_when_all_have_ended_cleanly(world, caplog):
             30,
             [
                 "waiting for local ranks 0,2-3 to end after SIGTERM; SIGKILL in 29 s",
-                "local ranks 0,2-3 did not end within 30 s of SIGTERM; they get SIGKILL",
+                "local ranks 0,2-3 did not end within 30 s of SIGTERM; sending SIGKILL",
             ],
         ),
         (
             [DEAF],
             0.5,
             [
-                "waiting for local ranks 0 to end after SIGTERM; SIGKILL in 0 s",
-                "local ranks 0 did not end within 0.5 s of SIGTERM; they get SIGKILL",
+                "waiting for local rank 0 to end after SIGTERM; SIGKILL in 0 s",
+                "local rank 0 did not end within 0.5 s of SIGTERM; sending SIGKILL",
             ],
         ),
     ],
@@ -377,7 +377,8 @@ def test_the_program_that_a_shell_ran_is_killed_after_the_grace(world, caplog):
     assert world.signals() == [("SIGTERM", "session"), ("SIGKILL", "all")]
     assert world.now == pytest.approx(30, abs=0.2)
     assert caplog.messages == [
-        "trainer: waiting for what local ranks 0 have started to end after SIGTERM; SIGKILL in 29 s"
+        "trainer: waiting for processes that local rank 0 started to end after SIGTERM; "
+        "SIGKILL in 29 s"
     ]
 
 

@@ -78,6 +78,7 @@ def test_a_logs_spec_may_bring_its_own_streams(tmp_path, capfd):
         "stderr_filters": (),
         "capture_stderr": True,
         "keeps_daemons": False,
+        "before": None,
     }
 
 

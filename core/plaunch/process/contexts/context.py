@@ -40,10 +40,11 @@ class RunProcsResult(Record):
     """How a set of workers ended, by local rank; the first four fields are torchrun's.
 
     `return_values` has every rank when all succeeded (None for programs) and is empty otherwise.
-    `failures` has the ranks that failed by themselves, in the order in which that was seen.
+    `failures` has the ranks that failed by themselves, in the order in which that was seen. If none
+    did and the workers were closed while they ran, it has those that did not end with exit code 0.
     `stdouts` and `stderrs` are the paths that streams were redirected to, or empty strings.
-    `stopped` is plaunch's: the exit code of every rank that the context ended because of another
-    one, or because it was closed (-15 for SIGTERM); these are not failures.
+    `stopped` is plaunch's: the exit code of every other rank that the context ended (-15 for
+    SIGTERM); these are not failures.
     """
 
     return_values: dict[int, Any] = field(default_factory=dict)
@@ -53,7 +54,7 @@ class RunProcsResult(Record):
     stopped: dict[int, int] = field(default_factory=dict)
 
     def is_failed(self) -> bool:
-        """Whether at least one worker failed by itself."""
+        """Whether there are failures."""
         return bool(self.failures)
 
 
@@ -314,7 +315,9 @@ class PContext(abc.ABC):
                 filtered_stdout=dest.filtered_stdout,
                 filtered_stderr=dest.filtered_stderr,
             )
-            self._tails = self._open_streams(shown, capture_stderr=False, keeps_daemons=False)
+            self._tails = self._open_streams(
+                shown, capture_stderr=False, keeps_daemons=False, before=None
+            )
             self._tails.start()
 
     def _open_streams(self, dest: LogsDest, **options: Any) -> Streams:

@@ -8,15 +8,17 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
-from plaunch.process.contexts.context import ProcessExit
+from plaunch.process.contexts.context import ProcessExit, RunProcsResult
 from plaunch.process.failures.failure import ProcessFailure
 from plaunch.process.failures.oom import OutOfMemoryWatch
+from plaunch.process.streams.api import is_shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from plaunch.process.contexts.returns import Returns
     from plaunch.process.kernel.handle import ProcessHandle
+    from plaunch.process.streams.api import Streams
 
 _log = logging.getLogger("plaunch")
 
@@ -109,6 +111,19 @@ class Exits:
         )
         return seen, failure
 
+    def fail_stopped(self) -> None:
+        """Count workers that were stopped as failed, unless one has failed by itself.
+
+        Torchrun does so for workers that were closed before they succeeded. A worker that answered
+        the stop with exit code 0 has not failed.
+        """
+        if self.failures:
+            return
+        for rank, seen in self.seen.items():
+            if seen.stopped and seen.exitcode:
+                self.failures[rank] = failure = self._failure(rank, seen.exitcode)
+                failure.timestamp = seen.timestamp
+
     def all_failures(self) -> dict[int, ProcessFailure]:
         """The failures so far; if there are any, also of workers that have only still to end.
 
@@ -121,13 +136,31 @@ class Exits:
         return failures
 
     def stopped(self) -> dict[int, int]:
-        """The exit codes of those that were stopped, by local rank."""
-        return {rank: seen.exitcode for rank, seen in self.seen.items() if seen.stopped}
+        """The exit codes of those that were stopped and have not failed, by local rank."""
+        return {
+            rank: seen.exitcode
+            for rank, seen in self.seen.items()
+            if seen.stopped and rank not in self.failures
+        }
 
     def are_successes(self) -> bool:
         """Whether all workers have ended, with exit code 0, and none has failed."""
         is_zero = all(seen.exitcode == 0 for seen in self.seen.values())
         return is_zero and len(self.seen) == self._nprocs and not self.failures
+
+    def result(
+        self, streams: Streams | None, stdouts: Mapping[int, str], stderrs: Mapping[int, str]
+    ) -> RunProcsResult:
+        """What is known by now; `streams` carry the output, which goes to the files given."""
+        failures = self.all_failures()
+        if streams is not None:
+            for rank, failure in failures.items():
+                failure.last_lines = list(streams.last_lines(rank))
+                failure.is_shown = is_shown(streams, rank)
+        stopped = self.stopped()
+        are_successes = self.are_successes() and not stopped
+        values = self._returns.values(self._nprocs) if are_successes else {}
+        return RunProcsResult(values, failures, dict(stdouts), dict(stderrs), stopped)
 
     def _failure(self, local_rank: int, exitcode: int) -> ProcessFailure:
         return ProcessFailure(

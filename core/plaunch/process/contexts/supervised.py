@@ -10,10 +10,11 @@ import abc
 import contextlib
 import logging
 import os
+import threading
 from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import PlaunchError, UnkillableWorkerError, UsageError, WorkerStartError
-from plaunch.process.contexts.context import SHUTDOWN_TIMEOUT, PContext, RunProcsResult
+from plaunch.process.contexts.context import SHUTDOWN_TIMEOUT, PContext
 from plaunch.process.contexts.exits import Exits
 from plaunch.process.contexts.returns import Returns
 from plaunch.process.kernel.descriptor_limit import descriptor_limit
@@ -26,14 +27,13 @@ from plaunch.process.stopping.reaping.job_tag import JOBS_VARIABLE
 from plaunch.process.stopping.session import WorkerSession
 from plaunch.process.stopping.stop import Stop
 from plaunch.process.stopping.stop_sequence import StopSequence
-from plaunch.process.streams.api import is_shown
 
 if TYPE_CHECKING:
     import signal
     from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from plaunch.process.contexts.context import ProcessExit
+    from plaunch.process.contexts.context import ProcessExit, RunProcsResult
     from plaunch.process.failures.failure import ProcessFailure
     from plaunch.process.kernel.handle import Popen, ProcessHandle
     from plaunch.process.starting import Starter
@@ -44,14 +44,17 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("plaunch")
 
+_LONGEST_WAIT = 1.0  # seconds; another thread may have closed what a thread waits for
+
 
 class SupervisedContext(PContext):
-    """A context whose workers plaunch starts and watches itself.
+    """A context whose workers plaunch starts and watches itself; any thread may close it.
 
     Args:
         reaper: ends the orphans of the workers. An agent, which starts workers again and again,
             gives its own, and closes it; else the context has one for itself.
-        traffic: counts the output that passes through this process.
+        traffic: counts the output that passes through this process, over several starts. Its owner
+            waits at the end until the console has shown everything; else `close` does.
         private_fds: descriptors of this process that a forked worker must not keep.
         returns: what the workers send back.
         starter: starts the processes of workers that are not forked from this one.
@@ -98,6 +101,7 @@ class SupervisedContext(PContext):
         self._streams: Streams | None = None
         self._stop: Stop | None = None
         self._is_escalated = False
+        self._lock = threading.RLock()  # held while the state of the workers is read or changed
         self._is_closed = False
         self._result: RunProcsResult | None = None
         # Called with each step of a stop, and with each end of a worker as it is seen and, if that
@@ -213,6 +217,7 @@ class SupervisedContext(PContext):
             self._logs_dest,
             capture_stderr=os.environ.get("PLAUNCH_CAPTURE_STDERR", "1") != "0",
             keeps_daemons=self._reaper.keep_daemons,
+            before=None if self._traffic is None else self._traffic.streams,
         )
         if self._starter is not None:
             self._starter.prepare({rank: self._environment(rank) for rank in range(self.nprocs)})
@@ -232,7 +237,7 @@ class SupervisedContext(PContext):
     def _idle(self, remaining: float | None, period: float) -> None:
         del period  # there is no need to look in between
         if self._watch is not None:
-            self._watch.wait(remaining)
+            self._watch.wait(_LONGEST_WAIT if remaining is None else min(remaining, _LONGEST_WAIT))
 
     def look(self) -> RunProcsResult | None:
         """The state of the workers, as known now; neither waits nor stops anything.
@@ -246,13 +251,18 @@ class SupervisedContext(PContext):
             UsageError: the workers were not started.
         """
         watch, _ = self._begun()
-        if not self._is_closed:
-            with self._held_signals():
-                self._note_exits(watch)
-                if self._exits.live() and not self._exits.failures:
-                    self._reaper.tend()
-                    return None
-        return self._conclude()
+        with self._lock:
+            if not self._is_closed:
+                with self._held_signals():
+                    self._note_exits(watch)
+                    if self._exits.live() and not self._exits.failures:
+                        self._reaper.tend()
+                        return None
+            return self._conclude()
+
+    def fail_stopped(self) -> None:
+        """Count workers that were stopped as failed; see `RunProcsResult`. `wait` does it."""
+        self._exits.fail_stopped()
 
     def begin_stop(self, death_sig: signal.Signals, timeout: float) -> Stop:
         """Begin to stop what runs, and to end the orphans; the caller drives the stop.
@@ -262,16 +272,18 @@ class SupervisedContext(PContext):
             timeout: seconds until SIGKILL.
 
         Returns:
-            The stop, or the one that was begun; it is over at once if there is nothing to
-            do.
+            The stop, or the one that was begun; it is over at once if there is nothing to do.
 
         Raises:
             UsageError: the workers were not started.
         """
-        if self._stop is not None:
+        with self._lock:
+            if self._stop is None:
+                self._stop = self._create_stop(death_sig, timeout)
             return self._stop
-        watch, job = self._begun()
-        exits = self._exits
+
+    def _create_stop(self, death_sig: signal.Signals, timeout: float) -> Stop:
+        (watch, job), exits = self._begun(), self._exits
         self._note_exits(watch)
         exits.begin_stop()
         if exits.live():
@@ -287,30 +299,34 @@ class SupervisedContext(PContext):
                 abandoned=self._abandoned,
                 on_step=self.on_stop_step,
             )
-        self._stop = Stop(
+        stop = Stop(
             sequence=sequence,
             job=job,
             watch=watch,
             streams=self._streams,
+            shows_rest=self._traffic is None,
             look=self._look_at_ended,
             release=self._end_stop,
+            lock=self._lock,
         )
         if self._is_escalated:
-            self._stop.escalate()
-        return self._stop
+            stop.escalate()
+        return stop
 
     def _poll(self) -> RunProcsResult | None:
-        if self._result is None and self.look() is not None:
-            try:
-                self.close()
-            finally:
-                self._result = self._conclude()
-        return self._result
+        with self._lock:
+            if self._result is None and self.look() is not None:
+                try:
+                    self.close()
+                finally:
+                    self.fail_stopped()
+                    self._result = self._conclude()
+            return self._result
 
     def _close(self, death_sig: signal.Signals, timeout: float = SHUTDOWN_TIMEOUT) -> None:
-        if self._is_closed or self._watch is None:
-            return
-        with self._held_signals():
+        with self._lock, self._held_signals():
+            if self._is_closed or self._watch is None:
+                return
             if self._job is None:
                 self._release_all()
                 return
@@ -373,20 +389,7 @@ class SupervisedContext(PContext):
                 self._streams.finish()  # which nobody may have done yet, after an error
 
     def _conclude(self) -> RunProcsResult:
-        failures = self._exits.all_failures()
-        if self._streams is not None:
-            for rank, failure in failures.items():
-                failure.last_lines = list(self._streams.last_lines(rank))
-                failure.is_shown = is_shown(self._streams, rank)
-        result = RunProcsResult(
-            failures=failures,
-            stdouts=dict(self.stdouts),
-            stderrs=dict(self.stderrs),
-            stopped=self._exits.stopped(),
-        )
-        if self._exits.are_successes() and not result.stopped:
-            result.return_values = self._returns.values(self.nprocs)
-        return result
+        return self._exits.result(self._streams, self.stdouts, self.stderrs)
 
     def _held_signals(self) -> AbstractContextManager[None]:
         if self._stop_signals is None:

@@ -56,6 +56,12 @@ def read_masks(path: str = STATUS) -> tuple[int, int] | None:
         return None
 
 
+def find_processor_wait(proc: str = PROC) -> float | None:
+    """For how many seconds this thread could run and had no processor; None if that is unknown."""
+    fields = _read(f"{proc}/thread-self/schedstat").split()
+    return int(fields[1]) / 1e9 if len(fields) > 1 and fields[1].isdigit() else None
+
+
 def _find_field(status: bytes, name: bytes) -> bytes:
     return status.partition(b"\n" + name)[2].partition(b"\n")[0].strip()
 

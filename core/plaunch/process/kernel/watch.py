@@ -24,7 +24,8 @@ class ExitWatch:
 
     Where the kernel has pidfds, the end of a process wakes `wait` at once, and `fileno` becomes
     readable. Elsewhere `wait` looks again and again, less often while nothing happens. It is for
-    one thread; only `wake` may also be called from signal handlers and other threads.
+    one thread; only `wake` may also be called from signal handlers and other threads, and a thread
+    may `wait` while another one uses the watch, if its timeout is short.
 
     Args:
         clock: seconds that never go back.
@@ -108,7 +109,7 @@ class ExitWatch:
             self._select(timeout)
             return
         deadline = None if timeout is None else self._clock() + timeout
-        while not any(has_ended() for has_ended in self._has_ended.values()):
+        while not any(has_ended() for has_ended in list(self._has_ended.values())):
             pause = self._look_after
             if deadline is not None:
                 pause = min(pause, deadline - self._clock())
@@ -140,7 +141,12 @@ class ExitWatch:
 
     def _select(self, timeout: float | None) -> tuple[bool, list[int]]:
         """Whether anything is ready, and the keys of the processes that are."""
-        events = self._selector.select(waitable(timeout))
+        try:
+            events = self._selector.select(waitable(timeout))
+        except (OSError, ValueError):
+            if self._is_closed:  # by another thread
+                return True, []
+            raise
         if any(entry.fd == self._wake_r for entry, _ in events):
             with contextlib.suppress(BlockingIOError):  # empty again, as it should be
                 while os.read(self._wake_r, 4096):

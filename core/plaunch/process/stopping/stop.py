@@ -6,13 +6,16 @@ The caller waits between two steps, and may handle other events meanwhile.
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 from typing import TYPE_CHECKING
 
 from plaunch.process.stopping.stop_sequence import KILL_WAIT
+from plaunch.process.streams.api import leave_rest, show_rest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
+    from contextlib import AbstractContextManager
 
     from plaunch.process.kernel.watch import ExitWatch
     from plaunch.process.stopping.job import Job
@@ -38,9 +41,12 @@ class Stop:
         job: finds and sweeps these.
         watch: what the driver waits with; it is woken when the output is through.
         streams: the output, if there is any.
+        shows_rest: whether it waits for a slow console, however long that takes; otherwise its
+            driver does so later, if the streams can.
         look: notes the ends of workers, and says which local ranks are alive.
         release: releases everything, given the processes that outlive SIGKILL, by local rank, and
             the orphans that do; it may raise.
+        lock: is held during a step, so that two threads may drive the stop.
     """
 
     def __init__(
@@ -50,15 +56,19 @@ class Stop:
         job: Job,
         watch: ExitWatch,
         streams: Streams | None,
+        shows_rest: bool,
         look: Callable[[], Collection[int]],
         release: Callable[[dict[int, list[int]], list[int]], None],
+        lock: AbstractContextManager[object],
     ) -> None:
+        self._shows_rest = shows_rest
         self._sequence = sequence
         self._job = job
         self._watch = watch
         self._streams = streams
         self._look = look
         self._release = release
+        self._lock = lock
         self._is_begun = False
         self._is_clear = False  # the sequence has seen by itself that there is nothing to sweep
         self._stuck: dict[int, list[int]] = {}
@@ -84,13 +94,14 @@ class Stop:
         Raises:
             UnkillableWorkerError: all is over, but something outlives even SIGKILL.
         """
-        while self._stages:
-            delay = self._stages[-1]()
-            if delay is not None:
-                return delay
-            if self._stages:
-                self._stages.pop()
-        return None
+        with self._lock:
+            while self._stages:
+                delay = self._stages[-1]()
+                if delay is not None:
+                    return delay
+                if self._stages:
+                    self._stages.pop()
+            return None
 
     def escalate(self) -> None:
         """Skip the grace, and do not wait for a slow console; may be called by a signal handler."""
@@ -134,7 +145,7 @@ class Stop:
         if self._streams is None:
             return None
         if self._output is None:
-            self._output = _Output(self._streams, self._watch)
+            self._output = _Output(self._streams, self._watch, shows_rest=self._shows_rest)
         if not self._output.is_over:
             self._look()  # what else has woken us is not to do so again
             return _WOKEN
@@ -149,8 +160,9 @@ class Stop:
 class _Output:
     """Passes all output on; on a thread of its own, if it may take long."""
 
-    def __init__(self, streams: Streams, watch: ExitWatch) -> None:
+    def __init__(self, streams: Streams, watch: ExitWatch, *, shows_rest: bool) -> None:
         self.is_over = False
+        self._shows_rest = shows_rest
         self._streams = streams
         self._watch = watch
         self._error: BaseException | None = None
@@ -172,7 +184,10 @@ class _Output:
 
     def _run(self) -> None:
         try:
+            leave_rest(self._streams)
             self._streams.finish()
+            if self._shows_rest:
+                show_rest(self._streams, math.inf)
         except BaseException as error:  # noqa: BLE001 - raised by `end`, on the stop's own thread
             self._error = error
         self.is_over = True

@@ -159,14 +159,14 @@ class StopSequence:
         elif self._give_up_at == math.inf and (self._is_escalated or now >= self._kill_at):
             if not self._was_escalated:
                 _log.warning(
-                    "%s: local ranks %s did not end within %.3g s of %s; they get SIGKILL",
+                    "%s: %s did not end within %.3g s of %s; sending SIGKILL",
                     self._name,
-                    _format(live),
+                    _name(live),
                     elapsed,
                     self._death_sig.name,
                 )
             elif self._death_sig is not signal.SIGKILL:
-                _log.warning("%s: local ranks %s get SIGKILL at once", self._name, _format(live))
+                _log.warning("%s: sending SIGKILL to %s at once", self._name, _name(live))
             for rank in live:
                 if self._sessions[rank].pid in self._kill(rank):
                     self._give_up(rank)  # only its end by itself could come, and it has had time
@@ -180,9 +180,9 @@ class StopSequence:
         left = sorted(self._wrappers & {*self._orphans})
         if not awaited and not left:
             return
-        who = f"local ranks {_format(awaited)}" if awaited else ""
+        who = _name(awaited) if awaited else ""
         if left:
-            who += f"{' and ' if who else ''}what local ranks {_format(left)} have started"
+            who += f"{' and ' if who else ''}processes that {_name(left)} started"
         _log.warning(
             "%s: waiting for %s to end after %s; SIGKILL %s",
             self._name,
@@ -206,7 +206,7 @@ class StopSequence:
                 left.kill_at = min(left.kill_at, now + _ORPHAN_GRACE)
         if left is None:
             left = self._orphans[rank] = _Orphans(self._kill_orphans_at(rank, now))
-            _log.info("%s %d: ending its orphans: pids %s", self._name, rank, _format(pids))
+            _log.info("%s %d: ending its orphans: %s", self._name, rank, _name(pids, "pid"))
         if now >= left.give_up_at or left.refused.issuperset(pids):
             self.stuck[rank] = pids
             self._orphans.pop(rank)
@@ -260,7 +260,7 @@ class _Orphans:
         self.due_at = -math.inf
 
 
-def _format(numbers: Iterable[int]) -> str:
-    from plaunch.numbers import format_ranks  # noqa: PLC0415 - only when there is trouble
+def _name(numbers: Iterable[int], noun: str = "local rank") -> str:
+    from plaunch.numbers import name_ranks  # noqa: PLC0415 - only when there is trouble
 
-    return format_ranks(numbers)
+    return name_ranks(numbers, noun)

@@ -120,10 +120,46 @@ class Streams(Protocol):
         """
 
 
+class PatientStreams(Streams, Protocol):
+    """Streams that can wait for a slow console after `finish`, at the end of the run.
+
+    So a console that stands still holds up neither a restart nor other nodes.
+    """
+
+    def leave_rest(self) -> None:
+        """Let `finish` leave to `show_rest` what the console does not take at once.
+
+        Called before `finish`, if at all.
+        """
+
+    def show_rest(self, timeout: float) -> None:
+        """Wait, after `finish`, until the console has shown everything.
+
+        That includes what earlier starts of the workers have left, if `open_streams` got them as
+        `before`. Called once, at the end of the run, on its own thread. Ends after `timeout`
+        seconds, which may be infinite, after `escalate`, and when the console's reader is gone.
+        What is not shown is reported.
+        """
+
+
 def is_shown(streams: Streams, local_rank: int) -> bool:
     """What `streams` say of that, if they say something."""
     ask = getattr(streams, "is_shown", None)
     return bool(ask(local_rank)) if callable(ask) else False
+
+
+def leave_rest(streams: Streams) -> None:
+    """Let `finish` leave what a slow console does not take, if the streams can."""
+    leave = getattr(streams, "leave_rest", None)
+    if callable(leave):
+        leave()
+
+
+def show_rest(streams: Streams, timeout: float) -> None:
+    """Wait for a slow console, as `PatientStreams` do; others have done so in `finish`."""
+    show = getattr(streams, "show_rest", None)
+    if callable(show):
+        show(timeout)
 
 
 class Traffic:
@@ -132,6 +168,11 @@ class Traffic:
     def __init__(self) -> None:
         # In one attribute, so that no reader finds the one without the other.
         self._before_and_now: tuple[OutputCounts, Streams | None] = (OutputCounts(), None)
+
+    @property
+    def streams(self) -> Streams | None:
+        """The streams of the workers that started last."""
+        return self._before_and_now[1]
 
     def follow(self, streams: Streams) -> None:
         """New workers have started, with these streams; what passed before stays counted."""
@@ -151,5 +192,4 @@ class Traffic:
 
     def last_shown(self) -> float:
         """When a console took something last, on the monotonic clock."""
-        streams = self._before_and_now[1]
-        return -math.inf if streams is None else streams.last_shown()
+        return -math.inf if self.streams is None else self.streams.last_shown()

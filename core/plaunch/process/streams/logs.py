@@ -158,8 +158,9 @@ class LogsSpecs(abc.ABC):
                 `stderr_filters`, substrings: teed lines that contain one are also added to the file
                 that `dest` names for that; `capture_stderr`, whether the last lines of stderr are
                 to be known; `keeps_daemons`, whether something may be left that writes when the
-                launcher is gone; `open_sink`, if this logs spec has sinks, in the place of the
-                method. There may be more in later versions.
+                launcher is gone; `before`, the streams of the start before this one, or None: the
+                console shows first what they have not shown yet; `open_sink`, if this logs spec has
+                sinks, in the place of the method. There may be more in later versions.
 
         Raises:
             OSError: something cannot be opened.

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
+from functools import partial
 from typing import TYPE_CHECKING, TextIO
 
 from plaunch.cli import parse_min_max_nnodes, parse_rdzv_conf
 from plaunch.errors import PluginLoadError, UsageError
 from plaunch_events import parse_event_conf
 
+from plaunch_testing.check.child import call_in_child
 from plaunch_testing.check.subjects import Given, find_subjects, silence
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from plaunch.cli import Invocation
 
@@ -26,11 +29,12 @@ _INDENT = 4
 def run_check(invocation: Invocation) -> int:
     """Check the plugin of a name, under all kinds in which the name is offered.
 
-    Prints a line for each check, then what is wrong. Returns 0 if all is well, else 1.
+    Prints a line for each check, then what is wrong. Returns 0 if all is well, else 1. The plugin
+    is loaded and checked in a child process, so that it cannot end this one as if all were well.
 
     Raises:
         UsageError: no plugin offers the name, several do, or the plugin lacks something.
-        PluginError: the plugin cannot be loaded.
+        PluginError: the plugin cannot be loaded, or ends its process.
         PluginLoadError: pytest is missing.
     """
     if importlib.util.find_spec("pytest") is None:
@@ -38,11 +42,24 @@ def run_check(invocation: Invocation) -> int:
             "--check-plugin needs pytest, which is not installed; "
             "python -m pip install 'plaunch[testing]'"
         )
+    name = invocation.options["check_plugin"]
+    with _copy(invocation.stream) as out:
+        return call_in_child(f"--check-plugin={name}", partial(_check, invocation, out))
+
+
+def _check(invocation: Invocation, out: TextIO, note: Callable[[str], None]) -> int:
+    """Load the plugin and check it; `note` is called with what is done next.
+
+    What the plugin prints goes to stderr, which is where this child process has its stdout.
+    """
+    with contextlib.suppress(OSError):
+        os.dup2(2, 1)
     options = invocation.options
     given = Given(
         options["rdzv_endpoint"],
         parse_rdzv_conf(options["rdzv_conf"]),
         parse_min_max_nnodes(options["nnodes"])[1],
+        options["local_addr"],
         parse_event_conf(options.get("event_conf", ())),
         options,
     )
@@ -50,7 +67,7 @@ def run_check(invocation: Invocation) -> int:
 
     from plaunch_testing.check.running import check_plugin  # noqa: PLC0415 - it imports pytest
 
-    with _copy(invocation.stream) as out, silence():
+    with silence():
         told = set[str]()
 
         def show(result: CheckResult) -> None:
@@ -61,13 +78,14 @@ def run_check(invocation: Invocation) -> int:
             out.write(f"  {_MARKS[result.outcome]:8}  {result.check}{why}\n")
             out.flush()
 
-        report = check_plugin(subjects, show)
+        report = check_plugin(subjects, show, lambda words: note(f"during the check {words!r}"))
         failed = [result for result in report.results if result.outcome == "failed"]
         for alike in _alike(failed):
             out.write(_details(alike))
         out.write(f"\n{_summary(report.results)}\n")
         if report.is_given_up:
             out.write("the other checks were skipped, because it does not answer in time\n")
+        out.flush()
     return 1 if failed else 0
 
 

@@ -65,13 +65,16 @@ class Report:
 
 
 def check_plugin(
-    subjects: Sequence[Subject], show: Callable[[CheckResult], None] = lambda result: None
+    subjects: Sequence[Subject],
+    show: Callable[[CheckResult], None] = lambda result: None,
+    begin: Callable[[str], None] = lambda check: None,
 ) -> Report:
     """Run the suites for all `subjects`, of which there is at most one for each suite.
 
     Args:
         subjects: what to check.
         show: is called with each result as soon as it is there.
+        begin: is called with each check, in words, before it begins.
 
     Raises:
         PluginError: the suites cannot be run.
@@ -80,7 +83,7 @@ def check_plugin(
         "Test_job_rendezvous" if subject.knows_job else f"Test_{subject.topic}"
         for subject in subjects
     ]
-    listener = _Listener(subjects, show)
+    listener = _Listener(subjects, show, begin)
     arguments = [*_ARGUMENTS, *(f"{_MODULE}::{name}" for name in classes)]
     with (
         # Not where other runs of pytest clean up.
@@ -99,9 +102,15 @@ def check_plugin(
 class _Listener:
     """A plugin of pytest's, which hands over the subjects and notes the results."""
 
-    def __init__(self, subjects: Sequence[Subject], show: Callable[[CheckResult], None]) -> None:
+    def __init__(
+        self,
+        subjects: Sequence[Subject],
+        show: Callable[[CheckResult], None],
+        begin: Callable[[str], None],
+    ) -> None:
         self._subjects = {subject.topic: subject for subject in subjects}
         self._show = show
+        self._begin = begin
         self._items: dict[str, tuple[str, str, str]] = {}
         self._session: pytest.Session | None = None
         self._hangs = 0
@@ -132,6 +141,10 @@ class _Listener:
         """Note why the suites cannot be loaded."""
         if report.failed:
             self.trouble = report.longreprtext
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """Tell which check begins."""
+        self._begin(self._items[nodeid][1])
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note a result; what goes wrong before or after a check counts as well."""

@@ -42,6 +42,7 @@ class Given:
         endpoint: for a rendezvous backend, as `--rdzv-endpoint`.
         config: for a rendezvous backend, as `--rdzv-conf`.
         nodes: for a rendezvous backend that takes it for granted, how many nodes the job has.
+        local_addr: for a rendezvous backend, as `--local-addr`.
         event_conf: for event handlers, values by `handler.key`, as `--event-conf`.
         options: for plugins with options, the values by attribute; for a health check, its name
             with an argument in `health_check`.
@@ -50,6 +51,7 @@ class Given:
     endpoint: str = ""
     config: Mapping[str, object] = field(default_factory=dict)
     nodes: int = 1
+    local_addr: str | None = None
     event_conf: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, object] = field(default_factory=dict)
 
@@ -287,12 +289,12 @@ def _knows_job(manager: PluginManager, name: str, create: RendezvousFactory, giv
         "conformance-look",
         given.nodes,
         given.nodes,
-        "127.0.0.1",
+        given.local_addr,
         **dict[str, Any](given.config),
     )
     try:
-        with silence(), manager.calling(RENDEZVOUS, name):
-            handler = create(params)
+        with silence():
+            handler = manager.call(RENDEZVOUS, name, lambda: create(params))
     except UsageError as error:
         raise UsageError(
             f"{error}; add the --rdzv-endpoint, --rdzv-conf and --nnodes that the backend needs"

@@ -136,6 +136,7 @@ class Test_rendezvous(_Chosen, RendezvousHandlerConformance):  # noqa: N801
         suite.backend = self.subject.name
         suite.endpoint = self.subject.given.endpoint
         suite.config = self.subject.given.config
+        suite.local_addr = self.subject.given.local_addr
         suite.nodes = self.subject.given.nodes
 
 
@@ -155,7 +156,7 @@ class Test_job_rendezvous(RendezvousConformance):  # noqa: N801
             run_id,
             1,
             2,
-            "127.0.0.1",
+            subject.given.local_addr,
             **dict[str, Any](subject.given.config),
         )
         host = subject.thing(params)
@@ -169,6 +170,7 @@ class Test_job_rendezvous(RendezvousConformance):  # noqa: N801
         suite.backend = self.subject.name
         suite.endpoint = self.subject.given.endpoint
         suite.config = self.subject.given.config
+        suite.local_addr = self.subject.given.local_addr
 
     def create(self, params: RendezvousParameters) -> RendezvousHandler:
         """Create the handler of a node."""

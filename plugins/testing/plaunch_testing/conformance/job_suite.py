@@ -34,6 +34,7 @@ class Suite:
     backend: ClassVar[str] = "conformance"
     endpoint: ClassVar[str] = ""
     config: ClassVar[Mapping[str, object]] = {}  # more options (`--rdzv-conf`) for every handler
+    local_addr: ClassVar[str | None] = None  # as `--local-addr`, which most launches do not have
 
     # What tests of loss wait for; a slow store needs more.
     keep_alive_interval: ClassVar[float] = 0.2
@@ -79,7 +80,7 @@ class Suite:
             run_id or self._run_id,
             min_nodes,
             max_nodes,
-            "127.0.0.1",
+            self.local_addr,
             job=JobSettings(role, nproc, max_restarts, index),
             **{"last_call_timeout": 0.5, **keep_alive, **self.config, **config},
         )

@@ -13,28 +13,42 @@ from plaunch.rendezvous import (
     RendezvousInfo,
     RendezvousParameters,
 )
+from plaunch.restarts import Decision, RestartAction
 
 from plaunch_testing.conformance.plugin_suite import PluginSuite
 from plaunch_testing.conformance.surroundings import opened, usage_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from plaunch.plugin import RendezvousFactory
+    from plaunch.restarts import Decided, Failure
+
+_STOP_TIMEOUT = 60.0  # seconds that the node may need to stop its workers
+_LOOPBACK = "127.0.0.1"
+
+
+class _StopPolicy:
+    """A restart policy; a handler that does not know the whole job does not ask it."""
+
+    def decide(self, failure: Failure, history: Sequence[Decided]) -> Decision:
+        """Stop the job."""
+        return Decision(RestartAction.STOP, "no restart in a conformance test")
 
 
 class RendezvousHandlerConformance(PluginSuite):
     """Derive from it, say what the `plugin` is, and let pytest collect the class.
 
-    It plays one node, which waits for no others. `RendezvousConformance` is the suite for
-    handlers that know the whole job. `seconds` is how long a round may take; other calls come from
-    the agent's loop, and have a second.
+    It plays one node, which waits for no others, with the parameters that a launch gives.
+    `RendezvousConformance` is the suite for handlers that know the whole job. `seconds` is how long
+    a round may take; other calls come from the agent's loop, and have a second.
     """
 
     backend: ClassVar[str] = "conformance"
     endpoint: ClassVar[str] = ""
     config: ClassVar[Mapping[str, object]] = {}  # options (`--rdzv-conf`)
     nodes: ClassVar[int] = 1  # of the job; more, for a handler that takes it for granted
+    local_addr: ClassVar[str | None] = None  # as `--local-addr`, which most launches do not have
 
     def plugin(self) -> RendezvousFactory:
         """What the backend's name gives; to be overridden."""
@@ -48,18 +62,30 @@ class RendezvousHandlerConformance(PluginSuite):
         for handler in self._created:
             handler.shutdown()
 
-    def create(self, **config: object) -> RendezvousHandler:
-        """Create the handler of a node; it is shut down after the test."""
-        params = RendezvousParameters(
+    def parameters(self, **config: object) -> RendezvousParameters:
+        """What a launch without `--local-addr` gives the backend, with more of its options."""
+        return RendezvousParameters(
             self.backend,
             self.endpoint,
             self._run_id,
             self.nodes,
             self.nodes,
-            "127.0.0.1",
-            job=JobSettings(local_world_size=2),
+            self.local_addr,
+            job=JobSettings(
+                local_world_size=2,
+                stop_timeout=_STOP_TIMEOUT,
+                restart_policy=_StopPolicy(),
+                shared={"--restart-policy": "standard"},
+            ),
             **{**self.config, **config},
         )
+
+    def create(self, **config: object) -> RendezvousHandler:
+        """Create the handler of a node; it is shut down after the test."""
+        return self.create_with(self.parameters(**config))
+
+    def create_with(self, params: RendezvousParameters) -> RendezvousHandler:
+        """Create a handler with these parameters; it is shut down after the test."""
         handler: RendezvousHandler = self.call("creating it", self.thing, params)
         self._created.append(handler)
         return handler
@@ -94,6 +120,13 @@ class RendezvousHandlerConformance(PluginSuite):
         assert where.master_addr, "the round has no address"
         assert isinstance(where.master_port, int)
         assert 0 < where.master_port < 1 << 16, f"the port is {where.master_port}"
+
+    def test_it_takes_the_address_of_its_node(self) -> None:
+        """As `--local-addr` gives it; a launch without that option gives None."""
+        params = self.parameters()
+        params.local_addr = _LOOPBACK
+        info = self.meet(self.create_with(params))
+        assert info.bootstrap_store_info.master_addr, "the round has no address"
 
     def test_there_is_a_next_round(self) -> None:
         """After a restart, for the same nodes."""

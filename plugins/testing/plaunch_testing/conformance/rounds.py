@@ -99,6 +99,7 @@ class Rounds(Suite):
             late.round()
         assert late.verdict is not None
         assert late.verdict.outcome == "succeeded"
+        assert late.verdict.is_past
 
     # --- requests ---------------------------------------------------------------------------------
 
@@ -120,8 +121,9 @@ class Rounds(Suite):
         for node in nodes:
             node.wait_for(ChangeKind.CLOSED)
             assert node.verdict is not None
-            assert node.verdict.outcome == "closed"
+            assert node.verdict.outcome == "stopped"
             assert "enough" in node.verdict.reason
+            assert not node.verdict.is_past
 
     # --- leave and loss ---------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ _LOG_LEVEL = "WARNING"
 
 
 class LoopBackError(PlaunchError, OSError, RuntimeError):
-    """No loopback address can be listened on; torchrun raises `RuntimeError`."""
+    """No port can be reserved on any address; torchrun raises `RuntimeError`."""
 
 
 def get_env_variable_or_raise(env_name: str) -> str:
@@ -36,30 +36,37 @@ def get_env_variable_or_raise(env_name: str) -> str:
 
 
 def get_socket_with_port() -> socket.socket:
-    """A socket that listens on a free port of loopback; the caller closes it.
+    """A socket bound to a port that is free on all addresses of this host; the caller closes it.
+
+    It does not listen, so nobody can connect to it. As in torchrun from torch 2.15 on: earlier
+    versions listened on loopback, and another address might have the port already.
 
     Raises:
-        LoopBackError: there is no loopback address to listen on.
+        LoopBackError: no port can be reserved.
     """
     last: OSError | None = None
-    for family, kind, protocol, _, _ in socket.getaddrinfo(
-        "localhost", None, type=socket.SOCK_STREAM
-    ):
-        listener = socket.socket(family, kind, protocol)
+    # One socket of IPv6 covers both families, as that of a TCPStore, unless the host has no IPv6.
+    for family, any_address in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):  # noqa: S104
         try:
-            listener.bind(("localhost", 0))
-            listener.listen(0)
-            return listener
+            reserved = socket.socket(family, socket.SOCK_STREAM)
         except OSError as error:
-            listener.close()
             last = error
-    raise LoopBackError(f"cannot listen on localhost: {last or 'it has no address'}") from last
+            continue
+        try:
+            if family == socket.AF_INET6:
+                reserved.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            reserved.bind((any_address, 0))
+            return reserved
+        except OSError as error:
+            reserved.close()
+            last = error
+    raise LoopBackError(f"no port can be reserved on this host: {last}") from last
 
 
 def get_free_port() -> int:
-    """A loopback port that is free now; another program may take it before the caller does."""
-    with get_socket_with_port() as listener:
-        port: int = listener.getsockname()[1]
+    """A port that is free on all addresses now; another program may take it before the caller."""
+    with get_socket_with_port() as reserved:
+        port: int = reserved.getsockname()[1]
     return port
 
 

@@ -1,0 +1,31 @@
+"""What a launch makes of its settings."""
+
+from __future__ import annotations
+
+import pytest
+from plaunch import LaunchConfig, components
+from plaunch.testing import FakeRendezvous
+
+
+class Manager:
+    """Notes how long the factory of a backend may take."""
+
+    def get(self, kind, name):
+        return lambda params: FakeRendezvous()
+
+    def call(self, kind, name, function, seconds):
+        self.seconds = seconds
+        return function()
+
+
+@pytest.mark.parametrize(
+    ("join_timeout", "seconds"),
+    [(None, 600), ("30", 600), ("900.5", 900.5), ("15 minutes", 600)],
+)
+def test_a_backend_has_time_to_connect(join_timeout, seconds) -> None:
+    """One that is written for torchrun may wait for its store while its handler is created."""
+    manager = Manager()
+    configs = {} if join_timeout is None else {"join_timeout": join_timeout}
+    config = LaunchConfig(1, 1, 1, run_id="job", rdzv_configs=configs)
+    components.create_rendezvous(config, manager, None)
+    assert manager.seconds == seconds
