@@ -19,7 +19,6 @@ class Node:
     def __init__(self, count=3):
         self.watch = HangWatch()
         self.now = 1000.0
-        self.output = 0
         self.sights = {rank: Sight(100 + rank, "a", timeout=TIMEOUT) for rank in range(count)}
         self.look()
 
@@ -29,7 +28,7 @@ class Node:
             rank = int(name[1:])
             self.sights[rank] = self.sights[rank]._replace(**change)
         self.now += passed
-        return self.watch.look(self.now, self.sights, self.output, PAUSE)
+        return self.watch.look(self.now, self.sights, PAUSE)
 
     def until(self, most=100):
         """Look until something is found that was not told: the number of looks, and that."""
@@ -78,11 +77,13 @@ def test_they_stop_moving_one_after_the_other():
     assert node.until() == (20, Finding(still=TIMEOUT))
 
 
-def test_output_of_anybody_is_a_movement():
+def test_output_is_a_movement_of_the_worker_that_writes_it():
     node = Node()
-    for _ in range(100):
-        node.output += 1
-        assert node.look().still == 0.0
+    for number in range(1, 20):
+        assert node.look(r0={"output": number}) == Finding()
+    assert node.look(r0={"output": 20}) == Finding(stragglers=(1, 2))
+    for number in range(21, 100):
+        assert node.look(r0={"output": number}) == Finding()
     assert node.until() == (20, Finding(still=TIMEOUT))
 
 
@@ -91,8 +92,8 @@ def test_heartbeats_count_alone():
     for number in range(1, 30):
         assert node.look(**{f"r{rank}": {"beats": number} for rank in range(3)}) == Finding()
     for number in range(19):
-        node.output += 1
-        assert node.look(**{f"r{rank}": {"place": number} for rank in range(3)}) == Finding()
+        moved = {"place": number, "output": number}
+        assert node.look(**{f"r{rank}": moved for rank in range(3)}) == Finding()
     assert node.look() == Finding(still=TIMEOUT)
 
 
@@ -143,8 +144,8 @@ def test_a_launcher_that_did_not_run_has_not_waited():
 def test_a_few_looks_are_no_proof():
     """On a busy machine there are long pauses between them."""
     watch, now, sights = HangWatch(), 1000.0, {0: Sight(100, "a", timeout=TIMEOUT)}
-    watch.look(now, sights, 0, 5 * PAUSE)
-    found = [watch.look(now + n * 5 * PAUSE, sights, 0, 5 * PAUSE).still for n in range(1, 14)]
+    watch.look(now, sights, 5 * PAUSE)
+    found = [watch.look(now + n * 5 * PAUSE, sights, 5 * PAUSE).still for n in range(1, 14)]
     assert not any(found[:11])
     assert found[12]
 
@@ -212,11 +213,10 @@ steps = st.lists(
     st.tuples(
         st.sampled_from([PAUSE, PAUSE, PAUSE, 0.0, 3 * PAUSE, 1000.0]),
         st.lists(
-            st.sampled_from(["stay", "stay", "stay", "move", "blind", "held", "beat"]),
+            st.sampled_from(["stay", "stay", "stay", "move", "blind", "held", "beat", "write"]),
             min_size=2,
             max_size=2,
         ),
-        st.sampled_from([0, 0, 0, 0, 1]),
         st.integers(1, 25),
     ),
     max_size=30,
@@ -226,45 +226,48 @@ steps = st.lists(
 @given(steps)
 def test_any_history(history):
     """A hang is told if and only if each worker was seen not to move for long enough."""
-    watch, now, output = HangWatch(), 0.0, 0
-    places, beats = [0, 0], [0, 0]
+    watch, now = HangWatch(), 0.0
+    places, beats, written = [0, 0], [0, 0], [0, 0]
     still = [0.0, 0.0]  # by the model
     known = [0, 0]  # the places seen last
-    quiet, is_told, is_first = 0.0, False, True
-    for passed, moves, written, times in history:
+    is_told, is_first = False, True
+    for passed, moves, times in history:
         for _ in range(times):
             now += passed
-            output += written
             sights = {}
             for rank, move in enumerate(moves):
                 places[rank] += move == "move"
                 beats[rank] += move == "beat"
+                written[rank] += move == "write"
                 place = None if move == "blind" else places[rank]
                 sights[rank] = Sight(
-                    rank, place, None, beats[rank], is_held=move == "held", timeout=TIMEOUT
+                    rank,
+                    place,
+                    beats=beats[rank],
+                    is_held=move == "held",
+                    timeout=TIMEOUT,
+                    output=written[rank],
                 )
-            found = watch.look(now, sights, output, PAUSE)
+            found = watch.look(now, sights, PAUSE)
             if is_first:
                 is_first = False
                 known = [sights[0].place, sights[1].place]
                 assert found == Finding()
                 continue
             counted = 0.0 if "held" in moves else min(passed, 1.25 * PAUSE)
-            quiet = 0.0 if written else quiet + counted
             has_moved = False
             for rank, seen in sights.items():
                 beating = beats[rank] > 0
+                is_seen = None not in (seen.place, known[rank])
+                moves_place = is_seen and seen.place != known[rank]
                 if moves[rank] == "beat" or (
-                    not beating
-                    and None not in (seen.place, known[rank])
-                    and seen.place != known[rank]
+                    not beating and (moves_place or moves[rank] == "write")
                 ):
                     still[rank], has_moved = 0.0, True
-                elif beating or None not in (seen.place, known[rank]):
+                elif beating or is_seen:
                     still[rank] += counted
                 known[rank] = known[rank] if seen.place is None else seen.place
-            is_quiet = all(beats) or quiet >= TIMEOUT
-            hangs = min(still) >= TIMEOUT and is_quiet
+            hangs = min(still) >= TIMEOUT
             assert bool(found.still) == hangs
             assert not (found.still and has_moved)
             if hangs:

@@ -287,7 +287,7 @@ def test_a_host_that_is_not_known_is_not_left_out() -> None:
 def test_always_and_never() -> None:
     always = AlwaysRestartPolicy(context(0, restart_delay="5s"))
     assert always.decide(exit_17(attempt=99, is_retryable=False), []) == Decision(
-        RESTART, "restart 100 (--restart-policy=always)", delay=5.0
+        RESTART, "restart 100, after 5 s (--restart-policy=always)", delay=5.0
     )
     assert always.decide(exit_17(retry_after=9.0), []).delay == 9.0
     found = always.decide(lost(), [])

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from plaunch.agent import Control, RunResult, WorkerInfo
     from plaunch.events import Event
     from plaunch.plugin import PluginContext
+    from plaunch.process import OutputCounts
 
 logger = logging.getLogger("plaunch")
 
@@ -122,6 +123,7 @@ class HangExtension:
 
     def environment(self, worker: WorkerInfo) -> dict[str, str]:
         """The variable through which a worker finds the place of its heartbeats."""
+        self._ranks[worker.global_rank] = worker.local_rank
         if self._beats is None:
             return {}
         try:
@@ -129,7 +131,6 @@ class HangExtension:
         except OSError as error:
             logger.warning("heartbeats of rank %d are not seen: %s", worker.global_rank, error)
             return {}
-        self._ranks[worker.global_rank] = worker.local_rank
         return {VARIABLE: value}
 
     def begin(self, round_: int, node: int, nodes: int) -> None:
@@ -170,7 +171,11 @@ class HangExtension:
         sights = self._looks.look(pids, beats, timeouts, self._watch.suspects())
         for reason in self._looks.reasons.values():
             self._say_coarse(reason)
-        finding = self._watch.look(now, sights, snapshot.output.read_bytes, pause)
+        sights = {
+            rank: sight._replace(output=self._output(snapshot.output, rank))
+            for rank, sight in sights.items()
+        }
+        finding = self._watch.look(now, sights, pause)
         shortest = min(map(self._timeouts.outside, beats.values()), default=self._longest)
         is_held = any(sight.is_held for sight in sights.values())
         steps = format_steps(progress) if finding.still else ""
@@ -185,6 +190,11 @@ class HangExtension:
         if local_rank is None or self._beats is None:
             return Beat()
         return self._beats.read(local_rank)
+
+    def _output(self, counts: OutputCounts, rank: int) -> int:
+        if not counts.by_worker:
+            return counts.read_bytes
+        return counts.by_worker.get(self._ranks.get(rank, -1), 0)
 
     def _say_coarse(self, reason: str) -> None:
         self._conclusions.say_once(

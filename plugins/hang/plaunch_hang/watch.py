@@ -30,6 +30,8 @@ class Sight(NamedTuple):
         is_held: whether it cannot move: it is suspended, or a debugger has it.
         timeout: seconds within which it should move.
         computes: whether it computes on one line, or processes that it started do.
+        output: bytes that it has written through the launcher; those of all workers of the node if
+            they are not counted for each.
     """
 
     pid: int
@@ -39,6 +41,7 @@ class Sight(NamedTuple):
     is_held: bool = False
     timeout: float = math.inf
     computes: bool = False
+    output: int = 0
 
 
 class Finding(NamedTuple):
@@ -74,30 +77,23 @@ class HangWatch:
 
     _workers: dict[int, _Worker] = field(default_factory=dict)
     _at: float | None = None
-    _output: int = 0
-    _quiet: float = 0.0  # seconds without output
     is_told: bool = False  # whether a hang was told, out of which no worker has moved
 
-    def look(self, now: float, sights: Mapping[int, Sight], output: int, pause: float) -> Finding:
+    def look(self, now: float, sights: Mapping[int, Sight], pause: float) -> Finding:
         """Take the next look.
 
         Args:
             now: seconds that never go back.
             sights: the workers that run, by global rank.
-            output: bytes that the workers have written through the launcher, all together.
             pause: seconds since the last look, if it has come in time.
         """
         passed = 0.0 if self._at is None else min(max(now - self._at, 0.0), pause * _LATE)
         self._at = now
         if {rank: seen.pid for rank, seen in sights.items()} != self._pids():
-            self._begin(sights, output)
+            self._begin(sights)
             return Finding()
         if any(seen.is_held for seen in sights.values()):
             passed = 0.0
-        if output != self._output:
-            self._output, self._quiet = output, 0.0
-        else:
-            self._quiet += passed
         recovered = []
         for rank, seen in sights.items():
             worker = self._workers[rank]
@@ -121,10 +117,7 @@ class HangWatch:
 
     def idle(self) -> float:
         """Seconds for which none of the workers has moved; 0 if there are none."""
-        workers = self._workers.values()
-        # What was written tells nothing of workers that say themselves that they go on.
-        quiet = math.inf if all(worker.sight.beats for worker in workers) else self._quiet
-        return min((min(worker.idle, quiet) for worker in workers), default=0.0)
+        return min((worker.idle for worker in self._workers.values()), default=0.0)
 
     def note_told(self, *, is_hang: bool) -> None:
         """Have it known that all workers were told as a hang, or as stragglers of a job."""
@@ -135,17 +128,14 @@ class HangWatch:
     def _pids(self) -> dict[int, int]:
         return {rank: worker.sight.pid for rank, worker in self._workers.items()}
 
-    def _begin(self, sights: Mapping[int, Sight], output: int) -> None:
+    def _begin(self, sights: Mapping[int, Sight]) -> None:
         """Others run than before; that is a movement of the whole job."""
         self._workers = {rank: _Worker(seen) for rank, seen in sights.items()}
-        self._output, self._quiet, self.is_told = output, 0.0, False
+        self.is_told = False
 
     def _find(self, recovered: tuple[int, ...]) -> Finding:
-        workers = self._workers.values()
         late = {rank for rank, worker in self._workers.items() if _is_late(worker)}
-        silent = [worker.sight.timeout for worker in workers if not worker.sight.beats]
-        is_quiet = self._quiet >= max(silent, default=0.0)
-        if workers and len(late) == len(self._workers) and is_quiet:
+        if late and len(late) == len(self._workers):
             return Finding(still=self.idle())
         self.is_told = self.is_told and not recovered
         stragglers = tuple(sorted(rank for rank in late if self._is_straggler(rank)))
@@ -173,7 +163,7 @@ def has_moved(before: Sight, now: Sight) -> bool:
     """Whether a worker has moved between two looks, as far as that was seen."""
     if before.beats or now.beats:
         return before.beats != now.beats
-    if now.computes:
+    if now.computes or before.output != now.output:
         return True
     if before.place is None or now.place is None:
         return False

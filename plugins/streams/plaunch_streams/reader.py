@@ -39,7 +39,7 @@ class Source:
         self._sinks: list[Sink] = []
         self._notices = notices
         self._passing = threading.Lock()  # held while bytes are between the pipe and the sinks
-        self._passed = 0  # bytes
+        self.read_bytes = 0  # so far; any thread may read it
         if fd >= 0:
             os.set_blocking(fd, False)
 
@@ -62,7 +62,7 @@ class Source:
             if not data:
                 return self._at_end
             self._each(lambda sink: sink.write(data))
-            self._passed += len(data)
+            self.read_bytes += len(data)
             return len(data)
 
     def catch_up(self, timeout: float) -> bool:
@@ -74,8 +74,8 @@ class Source:
         while (left := until - time.monotonic()) > 0 and self._passing.acquire(timeout=left):
             try:
                 if target < 0:
-                    target = self._passed + (self.unread() if self.fd >= 0 else 0)
-                if self.fd < 0 or self._passed >= target:
+                    target = self.read_bytes + (self.unread() if self.fd >= 0 else 0)
+                if self.fd < 0 or self.read_bytes >= target:
                     return True
             finally:
                 self._passing.release()
@@ -186,7 +186,7 @@ class Reader:
         self._report_held = report_held
         self._sources = set(sources)
         self._shared = shared
-        self.read_bytes = 0  # so far; any thread may look
+        self.read_bytes = 0  # so far; any thread may read it
         self._clock = clock
         self._due: dict[Source, float] = {}  # those to come back to, uncalled
         self._reads = 0

@@ -8,6 +8,7 @@ import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from plaunch.process import OutputCounts
@@ -152,7 +153,7 @@ class WorkerStreams:
         self._stdout = describe("stdout", stdout_fd, stdout_filters, capture=False)
         self._stderr = describe("stderr", stderr_fd, stderr_filters, capture=captures)
         self._child_ends: list[int] = []
-        self._sources: list[Source] = []
+        self._sources: dict[int, list[Source]] = {}  # by local rank
         self._consoles: dict[object, Console] = {}  # those that something is shown on
         self._unshown: dict[object, Console] = {}  # with output that `finish` has left to them
         self._earlier: dict[object, Console] = {}  # those of earlier starts
@@ -197,7 +198,7 @@ class WorkerStreams:
                 self._last_lines[rank] = partial(read_last_lines, route.file, start)
             return fd
         source, child_end = self._open_source(stream, route, label, is_large=writer is not None)
-        self._sources.append(source)
+        self._sources.setdefault(rank, []).append(source)
         self._child_ends.append(child_end)
         if writer is not None:
             source.add(writer)
@@ -309,13 +310,14 @@ class WorkerStreams:
             for rank, route in stream.routes.items():
                 if route.tail:
                     file = FollowedFile(route.tail, self._notices)
-                    self._sources.append(file)
+                    self._sources.setdefault(rank, []).append(file)
                     self._tee(stream, file, self._prefixes[rank], route.tail, is_late=True)
         if not self._sources:
             return
         for writer in self._writers():
             writer.start()
-        reader = Reader(self._sources, shared=self._matches.values(), report_held=self._report_held)
+        sources = [*chain.from_iterable(self._sources.values())]
+        reader = Reader(sources, shared=self._matches.values(), report_held=self._report_held)
         reader.start()
         self._reader = reader
 
@@ -359,7 +361,7 @@ class WorkerStreams:
             else:  # never read: there was no start
                 for file in self._matches.values():
                     stack.callback(file.close)
-                for source in self._sources:
+                for source in chain.from_iterable(self._sources.values()):
                     stack.callback(source.close)
             stack.callback(self._close_child_ends)
 
@@ -471,6 +473,7 @@ class WorkerStreams:
             0 if self._reader is None else self._reader.read_bytes,
             sum(writer.waiting_bytes for writer in (*writers, *self._earlier.values())),
             sum(writer.missing_lines for writer in writers),
+            {rank: sum(one.read_bytes for one in found) for rank, found in self._sources.items()},
         )
 
     def last_shown(self) -> float:

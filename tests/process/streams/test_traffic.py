@@ -18,15 +18,22 @@ class Counted:
 
 def test_before_any_start():
     traffic = Traffic()
-    assert traffic.counts() == (0, 0, 0)
+    assert traffic.counts() == OutputCounts()
     assert traffic.last_shown() == -math.inf
 
 
 def test_what_was_read_and_dropped_stays_counted_over_starts():
     traffic = Traffic()
     traffic.follow(Counted(10, 5, 2, shown=7.0))
-    assert (*traffic.counts(), traffic.last_shown()) == (10, 5, 2, 7.0)
+    assert (traffic.counts(), traffic.last_shown()) == (OutputCounts(10, 5, 2), 7.0)
     traffic.follow(Counted(1, 0, 1, shown=8.0))
-    assert (*traffic.counts(), traffic.last_shown()) == (11, 0, 3, 8.0)
+    assert (traffic.counts(), traffic.last_shown()) == (OutputCounts(11, 0, 3), 8.0)
     traffic.follow(Counted(1, 4))
-    assert (*traffic.counts(), traffic.last_shown()) == (12, 4, 3, 0.0)
+    assert (traffic.counts(), traffic.last_shown()) == (OutputCounts(12, 4, 3), 0.0)
+
+
+def test_what_each_worker_wrote_counts_from_its_start():
+    traffic = Traffic()
+    traffic.follow(Counted(10, 0, 0, {0: 4, 1: 6}))
+    traffic.follow(Counted(1, 0, 0, {0: 1, 1: 0}))
+    assert traffic.counts() == OutputCounts(11, 0, 0, {0: 1, 1: 0})

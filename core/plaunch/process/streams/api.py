@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 
 class OutputCounts(NamedTuple):
@@ -16,11 +17,14 @@ class OutputCounts(NamedTuple):
         read_bytes: bytes that were read from the workers.
         lag_bytes: bytes that wait for the console, or for a sink of the logs spec.
         dropped_lines: lines that neither one of these nor the disk could take.
+        by_worker: bytes that were read from each worker since it started, by local rank; empty if
+            the streams do not count them.
     """
 
     read_bytes: int = 0
     lag_bytes: int = 0
     dropped_lines: int = 0
+    by_worker: Mapping[int, int] = MappingProxyType({})
 
 
 class Sink(Protocol):
@@ -188,6 +192,7 @@ class Traffic:
             before.read_bytes + now.read_bytes,
             now.lag_bytes,
             before.dropped_lines + now.dropped_lines,
+            now.by_worker,
         )
 
     def last_shown(self) -> float:
