@@ -219,6 +219,7 @@ def test_under_a_real_limit(open_folder, limit):
             limit,
             [
                 *(sys.executable, "-m", "plaunch", "--nproc-per-node=2", "--tee=3"),
+                "-pno:control",  # it has a thread for a moment only
                 *(f"--log-dir={open_folder}/logs", "--no-python", "sleep", "60"),
             ],
         ),

@@ -87,6 +87,23 @@ class Control:
             finally:
                 process.kill()
 
+    @contextlib.contextmanager
+    def waiting(self, *words):
+        """Start `plaunchctl wait`, which has two connections open once it waits."""
+        with self.start("wait", *words) as process:
+            wait_until(
+                lambda: process.poll() is not None or count_sockets(process) >= 2, "it waits"
+            )
+            yield process
+
+
+def count_sockets(process):
+    count, folder = 0, f"/proc/{process.pid}/fd"
+    with contextlib.suppress(OSError):  # it closes one meanwhile, or ends
+        for fd in os.listdir(folder):
+            count += os.readlink(os.path.join(folder, fd)).startswith("socket:")
+    return count
+
 
 @pytest.fixture
 def ctl(plaunch, runtime_dir):  # noqa: F811
@@ -156,7 +173,7 @@ def test_two_launches(agents, ctl):
     assert "there are several launches" in ctl.run("status", code=NO_JOB)
     assert "running: alpha (pid" in ctl.run("status", "beta", code=NO_JOB)
 
-    with ctl.start("wait", "alpha", "--json") as waits:
+    with ctl.waiting("alpha", "--json") as waits:
         assert ctl.json("stop", "alpha", "--reason", "it is enough")["reason"] == "it is enough"
         out, _ = waits.communicate(timeout=BOUND)
     assert alpha.exit_code() == waits.returncode == 143
@@ -202,7 +219,7 @@ def test_a_restart_costs_none_and_signals_reach_ranks(agents, ctl):
     assert "which has ranks 0-1" in ctl.run("signal", "USR1", "--ranks=7", code=REFUSED)
     assert "there is no signal" in ctl.run("signal", "SIGNO", "job", code=REFUSED)
 
-    with ctl.start("events", "-f", "--json") as follows, ctl.start("wait") as waits:
+    with ctl.start("events", "-f", "--json") as follows, ctl.waiting() as waits:
         line = json.loads(follows.stdout.readline())
         assert line["name"] == "plaunch.launcher.started"
         agents.finish(node)
@@ -257,7 +274,7 @@ def check_stopped_alike(agents, ctl, asked, other, spare):
     """Request a stop on one of two members; assert that all nodes end with one outcome."""
     agents.until(lambda: "waits for a place" in spare.stderr, "the spare")
     until_seen(ctl, asked, other, spare)
-    with ctl.start("wait", str(other.process.pid)) as waits:
+    with ctl.waiting(str(other.process.pid)) as waits:
         told = ctl.json("stop", str(asked.process.pid), "--all-nodes", "--reason", "budget")
         assert told["nodes"] == "all"
         assert [agent.exit_code() for agent in (asked, other, spare)] == [143, 143, 143]
@@ -327,7 +344,7 @@ def test_a_suspended_launcher_is_told_in_bounded_time(agents, ctl):
     node = agents.start(*local("still"), LOGLEVEL="INFO")
     agents.until_round(0, node, workers=2)
     ctl.json("status")  # it has imported what answers
-    with ctl.start("wait") as waits:
+    with ctl.waiting() as waits:
         node.process.send_signal(signal.SIGSTOP)
         try:
             told = ctl.run("status", code=NO_ANSWER)
@@ -350,7 +367,7 @@ def test_a_killed_launcher_leaves_nothing(agents, ctl, folder):
     dead, other = agents.start(*local("dead")), agents.start(*local("other"))
     workers = agents.until_round(0, dead, workers=2)
     agents.until_round(0, other, workers=2)
-    with ctl.start("wait", "dead") as waits, ctl.start("events", "-f", "dead") as follows:
+    with ctl.waiting("dead") as waits, ctl.start("events", "-f", "dead") as follows:
         assert follows.stdout.readline()
         dead.kill()
         _, err = waits.communicate(timeout=BOUND)

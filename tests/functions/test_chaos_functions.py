@@ -224,7 +224,8 @@ def test_much_output_before_the_value_arrives_whole(tmp_path, start_method, mega
         except BaseException:
             launcher.kill()
             raise
-    assert said == b'[{"0": 0, "1": 1}, []]'
+    notice = rb"(waiting for stdout, .*\n)?"  # after some seconds, on a busy machine
+    assert re.sub(notice, b"", said, count=1) == b'[{"0": 0, "1": 1}, []]'
     assert counts == [megabytes // 2 * 16384] * 2
     files = sorted((tmp_path / "logs").glob("*/attempt_0/*/stdout.log"))
     assert [path.stat().st_size for path in files] == [megabytes // 2 << 20] * 2
