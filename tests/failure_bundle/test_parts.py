@@ -91,6 +91,7 @@ def test_no_part_spoils_the_others(gate):
 
 KERNEL = """\
 6,1,1000000,-;usb 1-1: new device
+3,7,500000,-;Out of memory: Killed process 4242 (python)
 4,2,2000000,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=77, GPU has fallen off the bus
  SUBSYSTEM=pci
 6,3,3500000,-;python[4242]: segfault at 0 ip 00 sp 00 error 4
@@ -124,6 +125,15 @@ def test_lines_of_the_kernel(tmp_path):
     assert found[0].data.startswith(b"the launch began at about 3 s of the kernel's clock")
 
 
+def test_lines_from_before_the_launch_are_about_other_jobs():
+    """The kernel's clock may be behind, by more the longer the machine has been up."""
+    lines = [f"[{at:>12.6f}] Out of memory: Killed process 4242" for at in (97.0, 99.0, 5e6)]
+    assert select_lines(lines, {4242}, 100.0) == lines[1:]
+    assert select_lines(lines, {4242}, 5e6 + 99.0) == lines[2:]
+    assert select_lines(lines, {4242}, 5e6 + 101.0) == []
+    assert select_lines(["Out of memory"], {4242}, 5e6) == ["Out of memory"], "no times at all"
+
+
 def test_a_kernel_log_without_such_lines(tmp_path):
     (tmp_path / "kmsg").touch()
     with pytest.raises(MissingError, match="has no line about these processes"):
@@ -131,7 +141,7 @@ def test_a_kernel_log_without_such_lines(tmp_path):
 
 
 def test_only_whole_numbers_are_processes():
-    assert select_lines(["pid 12", "pid 1", "process 1 x", "a[1]: b", "took 1 s"], {1}) == [
+    assert select_lines(["pid 12", "pid 1", "process 1 x", "a[1]: b", "took 1 s"], {1}, 0) == [
         "pid 1", "process 1 x", "a[1]: b",
     ]  # fmt: skip
 

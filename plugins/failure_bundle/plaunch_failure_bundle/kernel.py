@@ -22,32 +22,50 @@ _TOLD = re.compile(
     r"|blocked for more than|I/O error",
     re.IGNORECASE,
 )
+_TIME = re.compile(r"\[ *(\d+\.\d+)\]")  # seconds, at the beginning of a line
+# The kernel stamps its log with a clock that nobody corrects: seconds by which it may be behind the
+# monotonic clock, and which part of the time since the machine started.
+_DRIFT, _DRIFT_RATE = 2.0, 2e-5
 _PROCESS = re.compile(r"\[(\d+)\]|\bpid[ =:]+(\d+)|\bprocess (\d+)", re.IGNORECASE)
 
 
 def find_kernel_lines(pids: Collection[int], began: float, log: str = LOG) -> Iterator[File]:
-    """The lines of the kernel's log that concern a job, in a file.
+    """The lines of the kernel's log since a launch began that concern its job, in a file.
 
     Args:
-        pids: its processes.
-        began: when it began, in seconds of the monotonic clock, which is about the kernel's.
+        pids: the job's processes.
+        began: when the launch began, in seconds of the monotonic clock, which is about the
+            kernel's.
         log: where the kernel's log is.
 
     Raises:
         MissingError: it cannot be read, or has no such line.
     """
-    found = select_lines(_lines(log), pids)
+    found = select_lines(_lines(log), pids, began)
     if not found:
-        raise MissingError("the kernel's log has no line about these processes, memory or devices")
+        raise MissingError(
+            "the kernel's log has no line about these processes, memory or devices since the "
+            "launch began"
+        )
     now = time.monotonic()
     head = f"the launch began at about {began:.0f} s of the kernel's clock; now it is {now:.0f} s\n"
     note = f"the last {MOST} lines" if len(found) > MOST else ""
     yield File("kernel.txt", (head + "".join(found[-MOST:])).encode(errors="replace"), note)
 
 
-def select_lines(lines: Iterable[str], pids: Collection[int]) -> list[str]:
-    """Those about the processes, or about memory and devices, with which jobs fail."""
-    return [line for line in lines if _TOLD.search(line) or _names_one(line, pids)]
+def select_lines(lines: Iterable[str], pids: Collection[int], began: float) -> list[str]:
+    """Those about the processes, or about memory and devices, with which jobs fail.
+
+    Earlier lines are about other jobs, also if a process id is the same. A line without a time is
+    kept: the kernel writes none with `printk.time=0`.
+    """
+    since = began - max(_DRIFT, began * _DRIFT_RATE)
+    return [
+        line
+        for line in lines
+        if ((time_ := _TIME.match(line)) is None or float(time_[1]) >= since)
+        and (_TOLD.search(line) or _names_one(line, pids))
+    ]
 
 
 def _names_one(line: str, pids: Collection[int]) -> bool:
