@@ -1,11 +1,11 @@
-"""What `plaunchctl status` says of a worker."""
+"""What `plaunchctl status` says of workers and extensions."""
 
 from __future__ import annotations
 
 import pytest
 from plaunch.agent import Progress
 from plaunch_control.client import ask
-from plaunch_control.commands import describe_status
+from plaunch_control.commands import describe_status, plain
 
 from helpers.pretended_launches import PretendedLaunch
 
@@ -29,3 +29,13 @@ def test_how_far_it_is(runtime_dir, monkeypatch, progress, said):
             line for line in describe_status(ask(launch.path, "/v1/status")) if "rank 4" in line
         ]
     assert line == f"  rank 4    pid 70       running{said}"
+
+
+def test_states_that_extensions_show(runtime_dir, monkeypatch):
+    with PretendedLaunch(runtime_dir, monkeypatch) as launch:
+        launch.control.set(notes={"checkpoints": "2 wait for their upload", "cache": "\x1b[2J"})
+        told = ask(launch.path, "/v1/status")
+    assert told["notes"]["checkpoints"] == "2 wait for their upload"
+    lines = [plain(line) for line in describe_status(told)]
+    assert "checkpoints 2 wait for their upload" in lines
+    assert r"cache      \x1b[2J" in lines

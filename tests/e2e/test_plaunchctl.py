@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 import pytest
+from plaunch_control import completion
 
 from helpers.nodes import options
 from helpers.ports import free_port
@@ -160,6 +161,7 @@ def test_two_launches(agents, ctl):
     table = ctl.run("ps").splitlines()
     assert table[0].split()[:4] == ["run", "id", "pid", "state"]
     assert [line.split()[0] for line in table[1:]] == ["alpha", "alto"]
+    assert run_python(completion.__file__, env=ctl.environ).stdout.split() == ["alpha", "alto"]
 
     for word in ("alpha", "alp", str(alpha.process.pid)):
         told = ctl.json("status", word)

@@ -151,6 +151,7 @@ class Agent:
 
     def __init__(self):
         self.asked = []
+        self.notes = {}
 
     def snapshot(self):
         return Snapshot("HEALTHY", 2, 1, {0: 4}, {0: 77})
@@ -173,6 +174,13 @@ def test_what_an_extension_can_do(caplog):
     progress = {4: Progress(3, 20, 0.5)}
     control.note_progress(progress)
     assert agent.progress == progress
+    control.note_state("uploads", "2 wait\nfor the network")
+    control.note_state("cache", "x" * 300)
+    assert agent.notes == {"uploads": "2 wait for the network", "cache": "x" * 200}
+    control.note_state("uploads", "")
+    assert [*agent.notes] == ["cache"]
+    with pytest.raises(TypeError, match="a state is a text, not 7"):
+        control.note_state("cache", 7)
     assert agent.asked == [
         (RequestKind.RESTART, "a file is there", "plugin 'acme'"),
         (10, [4], "it is late"),

@@ -116,6 +116,7 @@ class SimpleElasticAgent(ElasticAgent):
         self._restarts = OwnRestarts(restart_policy)
         self._health_checks = health_checks
         self.progress: Mapping[int, Progress] = {}  # of the workers, as an extension knows it
+        self.notes: Mapping[str, str] = {}  # the states that extensions show, by name
         self._create_loop()
 
     # --- what subclasses define -------------------------------------------------------------------

@@ -56,6 +56,18 @@ class Control(Protocol):
     def note_progress(self, progress: Mapping[int, Progress]) -> None:
         """Have the next snapshots say how far workers are, by global rank, and no others."""
 
+    def note_state(self, name: str, text: str) -> None:
+        """Have the next snapshots, and so `/status` and `plaunchctl status`, show a state.
+
+        Args:
+            name: what it is the state of, in a word or two, as `checkpoints`; it takes the place of
+                an earlier state with that name.
+            text: the state, in one line of at most 200 characters; empty removes it.
+
+        Raises:
+            TypeError: they are not texts.
+        """
+
     def take_events(self) -> list[Event]:
         """The events since the last call, or since the launch has begun, made on this thread.
 

@@ -61,6 +61,7 @@ class Snapshot(Value):
             those of whom there is none are missing, or have an empty text.
         stderrs: the same for standard error.
         progress: how far workers are, by global rank, as far as an extension knows it.
+        notes: the states that extensions show, by name.
     """
 
     state: WorkerState
@@ -77,6 +78,7 @@ class Snapshot(Value):
     stdouts: Mapping[int, str] = field(default_factory=dict)
     stderrs: Mapping[int, str] = field(default_factory=dict)
     progress: Mapping[int, Progress] = field(default_factory=dict)
+    notes: Mapping[str, str] = field(default_factory=dict)
 
 
 class SignalWorkers(NamedTuple):

@@ -42,6 +42,7 @@ START_BOUND = 10.0  # seconds
 STOP_BOUND = 2.0  # seconds
 REST_BOUND = 1.0  # seconds for its threads to end before workers are forked, or to begin again
 MOST_TOLD = 5000
+MOST_STATE = 200  # characters of a state that an extension shows
 _METHODS = ("start", "handle", "stop")
 
 
@@ -146,6 +147,7 @@ def snapshot_of_launch(
         output=traffic.counts(),
         dropped={} if events is None else events.dropped,
         progress=agent.progress,
+        notes=agent.notes,
     )
 
 
@@ -215,6 +217,12 @@ class AgentControl:
         """Have the next snapshots say how far workers are."""
         self._agent.progress = dict(progress)
 
+    def note_state(self, name: str, text: str) -> None:
+        """Have the next snapshots show a state of the extension."""
+        name, line = (" ".join(_text(one, "a state").split())[:MOST_STATE] for one in (name, text))
+        others = {key: value for key, value in self._agent.notes.items() if key != name}
+        self._agent.notes = {**others, name: line} if line else others
+
     def say(self, text: str) -> None:
         """Say one line to the user."""
         logger.info("%s: %s", self._who, " ".join(text.split()))
@@ -274,11 +282,11 @@ class Told:
         self.all.append((next(self._numbers), time.time(), time.monotonic(), what))
 
 
-def _text(reason: object) -> str:
-    # What is wrong is said where it comes from, and not where the agent uses it.
-    if not isinstance(reason, str):
-        raise TypeError(f"a reason is a text, not {reason!r}")
-    return reason
+def _text(given: object, what: str = "a reason") -> str:
+    # Raised in the plugin's call, not later where the agent uses it.
+    if not isinstance(given, str):
+        raise TypeError(f"{what} is a text, not {given!r}")
+    return given
 
 
 @contextlib.contextmanager

@@ -121,7 +121,7 @@ class Service:
     def _describe_node(self) -> dict[str, Any]:
         now = self._control.snapshot()
         self._history.update()
-        return self._status.describe(now.waits_for or None, now.overdue, now.progress)
+        return self._status.describe(now.waits_for or None, now.overdue, now.progress, now.notes)
 
     def _show_events(self, given: Mapping[str, Any]) -> Answer:
         chapter = self._history.read(_integer(given, "after", 0), _wait(given))

@@ -19,6 +19,7 @@ from plaunch_control.launches import NoSuchJobError, choose, find_foreign, find_
 TYPE_CHECKING = False  # importing `typing` takes milliseconds
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import NoReturn
 
     from plaunch_control.launches import Launch
 
@@ -93,12 +94,39 @@ def _complain(text: str) -> None:
     sys.stderr.write(f"plaunchctl: {plain(text)}\n")
 
 
+class _PrintCompletion(argparse.Action):
+    """Print the completion script for a shell, and exit."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> NoReturn:
+        del namespace, option_string
+        from plaunch_control.completion import UnavailableError, completion_script  # noqa: PLC0415
+
+        try:
+            sys.stdout.write(completion_script(parser, str(values)))
+        except UnavailableError as error:
+            _complain(str(error))
+            sys.exit(REFUSED)
+        sys.exit(DONE)
+
+
 def create_parser() -> argparse.ArgumentParser:
     """The commands and their options."""
     parser = argparse.ArgumentParser(
         prog="plaunchctl",
         description="See the launches of this host and user, and take hold of them.",
         epilog=_EPILOG,
+    )
+    parser.add_argument(
+        "--print-completion",
+        action=_PrintCompletion,
+        choices=("bash", "zsh", "tcsh", "fish"),
+        help="print the completion script for a shell, and exit",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 

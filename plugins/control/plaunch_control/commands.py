@@ -131,6 +131,8 @@ def describe_status(told: Mapping[str, Any]) -> Iterator[str]:
         code = "" if worker["exit_code"] is None else f", exit code {worker['exit_code']}"
         state = f"{worker['state']}{code}{''.join(_progress(worker))}"
         yield f"  rank {worker['global_rank']:<4} pid {worker['pid']:<8} {state}"
+    for name, text in told.get("notes", {}).items():
+        yield f"{name:<10} {text}"
     failure = told["failure"]
     if failure:
         how = failure["signal_name"] or f"exit code {failure['exit_code']}"

@@ -97,7 +97,11 @@ class LauncherStatus:
         return self.account.seconds_until(now)
 
     def describe(
-        self, waiting_for: str | None, silent: float, progress: Mapping[int, Progress] | None = None
+        self,
+        waiting_for: str | None,
+        silent: float,
+        progress: Mapping[int, Progress] | None = None,
+        notes: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
         """All of it, as plain values for JSON.
 
@@ -105,6 +109,7 @@ class LauncherStatus:
             waiting_for: what the launcher waits for before its workers are started, if it does.
             silent: seconds for which nothing was heard of the agent's loop that should have been.
             progress: how far workers are, by global rank.
+            notes: the states that extensions show, by name.
         """
         told, progress = self.told, progress or {}
         last = self._last
@@ -138,6 +143,7 @@ class LauncherStatus:
                 {**worker, **_describe_progress(progress.get(worker["global_rank"]))}
                 for _, worker in sorted(self.workers.items())
             ],
+            "notes": {**(notes or {})},
             "stop": self._stop,
             "failure": self._failure,
             "end": self._end,

@@ -126,7 +126,9 @@ class StatusExtension:
     def _show_status(self, control: Control) -> Page:
         now = control.snapshot()
         with self._lock:
-            told = self._status.describe(now.waits_for or None, now.overdue, now.progress)
+            told = self._status.describe(
+                now.waits_for or None, now.overdue, now.progress, now.notes
+            )
         return Page(json.dumps(told, indent=1) + "\n", kind="application/json")
 
     def _show_metrics(self, control: Control) -> Page:

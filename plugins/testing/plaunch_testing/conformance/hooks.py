@@ -167,6 +167,9 @@ class _Control:
     def note_progress(self, progress: Mapping[int, Progress]) -> None:
         """Keep nothing."""
 
+    def note_state(self, name: str, text: str) -> None:
+        """Keep nothing."""
+
     def take_events(self) -> list[Event]:
         """Have none."""
         return []
