@@ -7,7 +7,7 @@ import os
 import shutil
 
 import pytest
-from plaunch_report.reading import read_folder
+from plaunch_report.reading import read_folders
 from plaunch_report.story import Storyteller
 
 from helpers.error_files import child_file
@@ -133,7 +133,7 @@ class Runs:
         return Agent(self.folder, host, pid, **arguments)
 
     def read(self):
-        return read_folder(str(self.folder))
+        return read_folders([str(self.folder)])
 
     def teller(self):
         """What tells the story of all that is there, and what was read for it."""

@@ -49,6 +49,24 @@ def test_the_facts_are_those_of_the_events(pack, events, capsys):
     assert json.loads(out)["run_id"] == "job"
 
 
+def test_a_bundle_and_a_folder_are_one_report(runs, pack, capsys):
+    runs.elastic()
+    first, *_ = sorted(runs.folder.rglob("*.jsonl"))
+    bundle = pack([("events.jsonl", first.read_text())])
+    first.unlink()
+    code, out, err = run([bundle, str(runs.folder), "--json"], capsys)
+    assert (code, err) == (0, "")
+    assert len(json.loads(out)["nodes"]) == 3
+
+
+def test_a_bundle_without_events_is_not_read_with_others(runs, pack, capsys):
+    runs.elastic()
+    path = pack([("report.txt", "it failed\n")])
+    code, out, err = run([path, str(runs.folder)], capsys)
+    assert (code, out) == (2, "")
+    assert err == f"plaunch-report: error: {path!r} has no events, from which the report is made\n"
+
+
 def test_the_page_of_a_bundle(pack, events, capsys, tmp_path):
     pytest.importorskip("bokeh")
     page = tmp_path / "page.html"
@@ -63,7 +81,7 @@ def test_without_events_the_text_is_shown(pack, files, capsys):
     assert run([path], capsys) == (0, "rank 0 f\u00e4iled\\x1b[2J\n\tand why\n", "")
     code, out, err = run([path, "--json"], capsys)
     assert (code, out) == (2, "")
-    assert err == f"plaunch-report: error: {path!r} has no events, of which the facts are made\n"
+    assert err == f"plaunch-report: error: {path!r} has no events, from which the report is made\n"
 
 
 def test_events_that_are_none_are_said_of_the_bundle(pack, capsys):

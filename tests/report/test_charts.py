@@ -69,5 +69,5 @@ def test_the_page_begins_with_the_first_failure_of_the_run(runs, tmp_path):
     assert "<b>Rank 0</b> on" in first
     assert "last lines: the loss is nan" in first
     assert "port taken" not in first
-    assert "The last one, attempt 1, failed with <b>rank 1</b>" in final
+    assert "The last one, round 1, failed with <b>rank 1</b>" in final
     assert "port taken" in final

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plaunch.errors import UsageError
 from plaunch.events import Event, EventSource
-from plaunch_report.reading import read_folder
+from plaunch_report.reading import read_folders
 from plaunch_report.table import create_table
 
 
@@ -35,7 +35,7 @@ def test_what_an_event_writes_is_read(tmp_path):
     metadata = {"run_id": "job", "host": "a", "agent_pid": 7, "round": 2, "reason": None}
     event = Event("plaunch.restart", EventSource.AGENT, 12.5, metadata, 3.25)
     (tmp_path / "a.jsonl").write_text(event.serialize() + "\n")
-    agent, record = only(read_folder(str(tmp_path)))
+    agent, record = only(read_folders([str(tmp_path)]))
     assert (agent.run_id, agent.host, agent.pid) == ("job", "a", 7)
     assert (record.name, record.timestamp, record.monotonic) == ("plaunch.restart", 12.5, 3.25)
     assert (record.number("round"), record.text("reason"), record.text("host")) == (2, "", "a")
@@ -146,17 +146,40 @@ def test_no_events(tmp_path, content, words):
     if content is not None:
         (tmp_path / "a.jsonl").write_bytes(content)
     with pytest.raises(UsageError) as caught:
-        read_folder(str(tmp_path))
+        read_folders([str(tmp_path)])
     assert str(caught.value).startswith(f"no events found in {str(tmp_path)!r}: ")
     assert words in str(caught.value)
 
 
+def test_folders_are_read_together_and_each_launcher_counts_once(runs, tmp_path):
+    """A bundle of an earlier attempt has the first events of its launcher again."""
+    node_a = runs.agent("a").start(0).join(1, 2, 3, round=0, world=4, nodes=2, rank=0)
+    earlier = tmp_path / "bundle"
+    earlier.mkdir()
+    (earlier / "events.jsonl").write_text(node_a.write().read_text())
+    whole = node_a.succeed(9, 10).write()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    node_b = runs.agent("b", rank=1).start(0).join(1, 2, 3, round=0, world=4, nodes=2, rank=1)
+    node_b.succeed(9, 10).write().rename(elsewhere / "b.jsonl")
+
+    folders = [str(earlier), str(whole.parent), str(elsewhere)]
+    for order in (folders, folders[::-1], [*folders, folders[1]]):
+        reading = read_folders(order)
+        found = {agent.host: agent.last("launcher.finished") for agent in reading.agents}
+        assert sorted(found) == ["a", "b"]
+        assert None not in found.values()
+        assert len(reading.agents) == 2
+        assert {agent.host for agent, _ in reading.records()} == {"a", "b"}
+        assert sum(1 for _ in reading.records()) == sum(agent.count for agent in reading.agents)
+
+
 def test_what_is_no_folder(tmp_path):
     with pytest.raises(UsageError, match=r"absent' does not exist; give the folder that --log-dir"):
-        read_folder(str(tmp_path / "absent"))
+        read_folders([str(tmp_path / "absent")])
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="file' is not a folder"):
-        read_folder(str(tmp_path / "file"))
+        read_folders([str(tmp_path / "file")])
 
 
 @given(st.binary())
@@ -164,7 +187,7 @@ def test_no_bytes_break_the_reader(tmp_path_factory, content):
     folder = tmp_path_factory.mktemp("any")
     (folder / "a.jsonl").write_bytes(content)
     with pytest.raises(UsageError, match="no events found"):
-        read_folder(str(folder))
+        read_folders([str(folder)])
 
 
 def test_what_is_written_meanwhile_is_not_read_the_second_time(runs):

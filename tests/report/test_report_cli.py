@@ -221,4 +221,4 @@ def test_the_program_is_installed():
     [script] = entry_points(group="console_scripts", name="plaunch-report")
     assert script.load() is cli.entry_point
     done = run_python("-m", "plaunch_report", "--help", check=True)
-    assert "RUN_DIR" in done.stdout
+    assert "PATH" in done.stdout

@@ -27,7 +27,8 @@ def test_the_end(elastic):
     assert (elastic.run_id, elastic.outcome, elastic.exit_code) == ("job", "succeeded", 0)
     assert elastic.duration == pytest.approx(61)
     assert elastic.began == pytest.approx(1_800_000_000)
-    assert elastic.first_cause is None  # what failed was not the end
+    assert elastic.first_cause.message == "ValueError: bad batch"
+    assert elastic.final_cause is None, "the job went on"
 
 
 def test_rounds_and_why_they_ended(elastic):
@@ -242,6 +243,32 @@ def test_the_first_cause_is_the_first_of_all_and_the_final_one_that_of_the_last_
     assert story.final_cause.how == "killed by SIGKILL"
     told = [(failure.attempt, failure.global_rank) for failure in story.failures]
     assert told == [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
+def test_a_restart_that_is_not_counted_is_another_round_of_the_same_attempt(runs):
+    agent = runs.agent("a").start(0)
+    for round_, cause in enumerate(("a hang", "a typing error")):
+        at = 10 * round_
+        agent.join(at, at + 1, at + 2, round=round_, attempt=0, world=2, nodes=1, rank=0)
+        agent.fail(at + 5, 0, round_, message=cause, round=round_)
+    agent.finish(20, "failed", 1).write()
+    story = story_of(runs)
+    assert (story.first_cause.message, story.final_cause.message) == ("a hang", "a typing error")
+
+
+def test_a_round_in_which_a_launcher_was_killed_has_what_the_others_trained(runs):
+    a, b = two_nodes(runs)
+    a.stop_all(40).finish(41, "failed", 1).write()
+    b.tell(5, "signal.received", signal_name="SIGUSR1", action="notify").write()  # its last event
+    (round_,) = story_of(runs).rounds
+    assert round_.trains_until == pytest.approx(41)
+
+
+def test_a_round_of_which_no_end_is_recorded(runs):
+    for at, agent in zip((5, 9), two_nodes(runs), strict=True):
+        agent.tell(at, "signal.received", signal_name="SIGUSR1", action="notify").write()
+    (round_,) = story_of(runs).rounds
+    assert round_.trains_until == pytest.approx(5)
 
 
 def test_what_was_taken_for_the_first_cause_is_not_if_the_nodes_agree_on_another(runs):

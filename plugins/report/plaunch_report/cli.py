@@ -16,7 +16,7 @@ from plaunch.errors import PlaunchError, UsageError
 
 from plaunch_report import bundles
 from plaunch_report.launches import choose_launch, choose_run
-from plaunch_report.reading import read_folder
+from plaunch_report.reading import read_folders
 from plaunch_report.story import Storyteller
 from plaunch_report.table import create_table
 
@@ -54,10 +54,11 @@ def _create_parser() -> argparse.ArgumentParser:
         "(--event-log-handler=jsonl --log-dir=DIR), or from a failure bundle.",
     )
     parser.add_argument(
-        "run_dir",
-        metavar="RUN_DIR",
+        "paths",
+        metavar="PATH",
+        nargs="+",
         help="a log directory, or the folder of one run; all *.jsonl files below it are read; or a "
-        "failure bundle (*.zip)",
+        "failure bundle (*.zip). Several are read as one: those of the hosts of a job",
     )
     parser.add_argument(
         "-o",
@@ -81,25 +82,33 @@ def _create_parser() -> argparse.ArgumentParser:
 
 
 def _make(options: argparse.Namespace) -> None:
-    path: str = options.run_dir
-    if not (path.endswith(bundles.SUFFIX) and os.path.isfile(path)):
-        _make_of_folder(path, options)
-        return
-    with bundles.opened(path) as bundle:
-        if bundle.folder:
-            try:
-                _make_of_folder(bundle.folder, options)
-            except UsageError as error:
-                error.args = (str(error).replace(repr(bundle.folder), repr(path)),)
-                raise
-        elif options.json:
-            raise UsageError(f"{path!r} has no events, of which the facts are made")
-        else:
-            _write(options.output or "-", [bundle.report])
+    folders: dict[str, str] = {}  # what is read, and which path that is from
+    reports = []  # of bundles without events
+    with contextlib.ExitStack() as stack:
+        for path in options.paths:
+            if not (path.endswith(bundles.SUFFIX) and os.path.isfile(path)):
+                folders[path] = path
+                continue
+            bundle = stack.enter_context(bundles.opened(path))
+            if bundle.folder:
+                folders[bundle.folder] = path
+            elif options.json or len(options.paths) > 1:
+                raise UsageError(f"{path!r} has no events, from which the report is made")
+            else:
+                reports.append(bundle.report)
+        if reports:
+            _write(options.output or "-", reports)
+            return
+        try:
+            _make_of_folders([*folders], options)
+        except UsageError as error:
+            for folder, path in folders.items():
+                error.args = (str(error).replace(repr(folder), repr(path)),)
+            raise
 
 
-def _make_of_folder(folder: str, options: argparse.Namespace) -> None:
-    reading = read_folder(folder)
+def _make_of_folders(folders: Sequence[str], options: argparse.Namespace) -> None:
+    reading = read_folders(folders)
     run = choose_run(reading.agents, options.run_id)
     agents, launch, launches = choose_launch(run, options.launch)
     teller = Storyteller(agents, reading, launch, launches)

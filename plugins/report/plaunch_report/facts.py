@@ -91,7 +91,7 @@ class Mark:
 
 @dataclass
 class Round:
-    """One world. The end of its training is when its first node no longer trains."""
+    """One world. Its training ends when its first node no longer trains, as far as is known."""
 
     number: int
     attempt: int
@@ -154,8 +154,8 @@ class Story:
     backend: str
     versions: list[str]
     notes: list[str]
-    first_cause: Failure | None  # the first failure of a job that failed
-    final_cause: Failure | None  # the first one of its last attempt, after which none was left
+    first_cause: Failure | None  # the first failure of all, also of a job that did not fail
+    final_cause: Failure | None  # if the job failed: the first one of its last round that failed
     nodes: list[Node]
     rounds: list[Round]
     restarts: list[Restart]

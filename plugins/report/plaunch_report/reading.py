@@ -8,6 +8,7 @@ import os
 import re
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from plaunch.errors import UsageError
@@ -16,7 +17,7 @@ from plaunch_report.agents import Agent
 from plaunch_report.record import ENDLESS, MOST, Plain, Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 _Key = tuple[str, str, int]
 
@@ -29,7 +30,7 @@ _FILE = re.compile(r"(?P<base>.*\.jsonl)(\.(?P<number>\d+))?")
 
 @dataclass
 class Reading:
-    """What was found below a folder: what its events come to, and where they are."""
+    """What was found below folders: what the events come to, and where they are."""
 
     agents: list[Agent] = field(default_factory=list)
     paths: list[list[str]] = field(default_factory=list)  # of those rotated, the oldest file first
@@ -61,25 +62,45 @@ class Reading:
                     yield agent_now, record
 
 
-def read_folder(folder: str) -> Reading:
-    """Read all `*.jsonl` files below `folder`, with those that they were rotated to.
+def read_folders(folders: Sequence[str]) -> Reading:
+    """Read all `*.jsonl` files below some folders, with those that they were rotated to.
+
+    If the events of one launcher are there several times, as in bundles of several attempts, those
+    with the most events count.
 
     Raises:
-        UsageError: it is no folder, it cannot be read, or there is no event in it.
+        UsageError: one is not a folder, cannot be read, or has no event.
     """
-    if not os.path.isdir(folder):
-        fault = "is not a folder" if os.path.exists(folder) else "does not exist"
-        raise UsageError(
-            f"{folder!r} {fault}; give the folder that --log-dir named, or a run's folder in it"
-        )
-    reading = Reading(paths=_find_files(folder))
-    for paths in reading.paths:
-        there = _read_agents(paths, reading)
-        reading.agents_of.append(there)
-        reading.agents.extend(there)
-    if not reading.agents:
-        raise UsageError(f"no events found in {folder!r}: {_explain_nothing(reading)}")
+    reading = Reading()
+    for folder in folders:
+        if not os.path.isdir(folder):
+            fault = "is not a folder" if os.path.exists(folder) else "does not exist"
+            raise UsageError(
+                f"{folder!r} {fault}; give the folder that --log-dir named, or a run's folder in it"
+            )
+        of_folder = Reading(paths=_find_files(folder))
+        of_folder.agents_of = [_read_agents(paths, of_folder) for paths in of_folder.paths]
+        if not any(of_folder.agents_of):
+            raise UsageError(f"no events found in {folder!r}: {_explain_nothing(of_folder)}")
+        reading.paths += of_folder.paths
+        reading.agents_of += of_folder.agents_of
+        reading.torn += of_folder.torn
+        reading.unreadable += of_folder.unreadable
+    _keep_fullest(reading)
     return reading
+
+
+def _keep_fullest(reading: Reading) -> None:
+    """Keep of each launcher the agent with the most events."""
+    fullest: dict[tuple[str, str, int, float], Agent] = {}
+    for agent in chain.from_iterable(reading.agents_of):
+        launcher = agent.run_id, agent.host, agent.pid, agent.began
+        known = fullest.get(launcher)
+        if known is None or agent.count > known.count:
+            fullest[launcher] = agent
+    kept = {*map(id, fullest.values())}
+    reading.agents_of = [[one for one in there if id(one) in kept] for there in reading.agents_of]
+    reading.agents = [*chain.from_iterable(reading.agents_of)]
 
 
 def _explain_nothing(reading: Reading) -> str:

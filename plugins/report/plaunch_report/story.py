@@ -84,7 +84,7 @@ class Storyteller:
             backend=known[0].text("backend") if known else "",
             versions=sorted({_versions(record) for record in known}),
             notes=self._notes(nodes, rounds),
-            first_cause=next(iter(failures), None) if outcome == "failed" else None,
+            first_cause=next(iter(failures), None),
             final_cause=_final_cause(failures) if outcome == "failed" else None,
             nodes=nodes,
             rounds=rounds,
@@ -205,7 +205,8 @@ class Storyteller:
                 failure.told_by.append(node)
         for who, failure in found.items():
             failure.is_first = any(firsts[who].values())
-        return sorted(found.values(), key=lambda item: (item.attempt, not item.is_first, item.time))
+        # By rounds: a restart that is not counted has the attempt of the one before.
+        return sorted(found.values(), key=lambda item: (item.round, not item.is_first, item.time))
 
     def _rounds(self, nodes: list[Node], spans: list[Span]) -> list[Round]:
         members: dict[int, list[tuple[int, Record]]] = {}
@@ -216,7 +217,9 @@ class Storyteller:
         for number in sorted(members):
             there = members[number]
             trains = [span for span in spans if span.round == number and span.phase == "training"]
-            until = min((span.end for span in trains), default=None)
+            # A launcher that was killed did not record when its workers ended.
+            known = [one for one in trains if nodes[one.node].outcome != NO_END] or trains
+            until = min((span.end for span in known), default=None)
             rounds.append(
                 Round(
                     number=number,
@@ -323,9 +326,9 @@ def _local_world_size(agent: Agent, started: Record | None) -> int:
 
 
 def _final_cause(failures: list[Failure]) -> Failure | None:
-    """The first failure of the attempt that was the last to fail."""
-    last = max((failure.attempt for failure in failures), default=0)
-    return next((failure for failure in failures if failure.attempt == last), None)
+    """The first failure of the last round that failed."""
+    last = max((failure.round for failure in failures), default=0)
+    return next((failure for failure in failures if failure.round == last), None)
 
 
 def _rounds_text(rounds: list[Round]) -> str:
