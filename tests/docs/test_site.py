@@ -22,6 +22,18 @@ pytest.importorskip("sphinx")
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT = 110.0  # seconds for a build
+# What an engineer on call types, and the page that must come first.
+SEARCHES = {
+    "NCCL timeout": "docs/collective-failures",
+    "NCCL": "docs/collective-failures",
+    "connection closed by peer": "docs/collective-failures",
+    "out of memory": "docs/debugging",
+    "killed": "docs/debugging",
+    "stuck": "docs/hangs",
+    "slow": "docs/debugging",
+    "port in use": "docs/errors",
+    "113": "docs/errors",
+}
 
 # The modules of the tools import each other by name, as Sphinx does.
 sys.path.insert(0, str(ROOT / "tools/docs"))
@@ -55,10 +67,27 @@ class Site:
     def anchors(self, page):
         return set(re.findall(r'\bid="([^"]+)"', self.source(page)))
 
+    def best(self, words):
+        """The pages that the search shows first: those with the entry of the index most like it.
+
+        No other kind of result has a score as high as an entry that has more than half of it.
+        """
+        index = self.index()
+        scores = {}
+        for entry, places in index["indexentries"].items():
+            if words.lower() in entry and len(words) >= len(entry) / 2:
+                for number, *_ in places:
+                    page = index["docnames"][number]
+                    scores[page] = max(scores.get(page, 0.0), len(words) / len(entry))
+        return [page for page, score in scores.items() if score == max(scores.values())]
+
+    def index(self):
+        text = self.source("searchindex.js").removeprefix("Search.setIndex(").removesuffix(")")
+        return json.loads(text)
+
     def found(self, table, word):
         """The pages that the search has for one word, in one of its tables."""
-        text = self.source("searchindex.js").removeprefix("Search.setIndex(").removesuffix(")")
-        index = json.loads(text)
+        index = self.index()
         places = index[table].get(word, [])
         places = [places] if isinstance(places, int) else places
         numbers = [place if isinstance(place, int) else place[0] for place in places]
@@ -135,6 +164,10 @@ class TestSite:
     def test_search_finds_an_exit_code(self, site, code):
         # A number is not a word to the search; it is found if it is an entry of the index.
         assert site.found("indexentries", str(code.value)) == ["docs/errors"]
+
+    @pytest.mark.parametrize(("words", "page"), SEARCHES.items())
+    def test_search_finds_first(self, site, words, page):
+        assert site.best(words) == [page]
 
     def test_search_finds_multi_node(self, site):
         assert "docs/multi-node" in site.found("titleterms", "multi")

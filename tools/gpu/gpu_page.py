@@ -44,7 +44,7 @@ CHECKS = {
 HEAD = """\
 # Checks on a GPU
 
-<!-- search: NVIDIA, CUDA, NCCL, GPU -->
+<!-- search: NVIDIA, CUDA, GPU -->
 
 The test suite of plaunch runs without GPUs. One command checks on a machine with one NVIDIA GPU
 what only a GPU can show, and writes this page. It takes at most ten minutes.
