@@ -22,7 +22,7 @@ def test_one_node_has_a_fresh_port_on_loop_back_in_every_round():
     handler = create()
     first, second = handler.next_rendezvous(), handler.next_rendezvous()
     for info in (first, second):
-        assert (info.rank, info.world_size, info.store) == (0, 1, None)
+        assert (info.rank, info.world_size, info.agent_store) == (0, 1, None)
         assert info.bootstrap_store_info.master_addr == "127.0.0.1"
     assert first.bootstrap_store_info.master_port != second.bootstrap_store_info.master_port
     assert handler.shutdown()
@@ -57,7 +57,7 @@ def test_several_nodes_are_what_the_command_line_says(rank):
     handler = create(f"node0:{port}", max_nodes=3, rank=str(rank))
     for _ in range(2):
         info = handler.next_rendezvous()
-        assert (info.rank, info.world_size, info.store) == (rank, 3, None)
+        assert (info.rank, info.world_size, info.agent_store) == (rank, 3, None)
         assert info.bootstrap_store_info.master_addr == "node0"
         assert info.bootstrap_store_info.master_port == port
     handler.shutdown()

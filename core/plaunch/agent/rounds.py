@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from plaunch.agent.wait_reporter import WaitReporter
     from plaunch.agent.worker import WorkerGroup, WorkerSpec
     from plaunch.agent.workers import Workers
-    from plaunch.rendezvous.api import RendezvousInfo
+    from plaunch.rendezvous.api import RendezvousInfo, Store
 
 logger = logging.getLogger("plaunch")
 
@@ -117,11 +117,12 @@ def join_round(spec: WorkerSpec) -> Round:
         _check(spec, ranks)
     else:
         alike = os.environ.get("TORCH_ELASTIC_WORKER_IDENTICAL", "0") == "1"
-        if info.store is None or info.world_size == 1 or alike:
+        store = _agent_store(info)
+        if store is None or info.world_size == 1 or alike:
             ranks = assign_alike(size, info.rank, info.world_size)
         else:
             assign_ranks = defaults.load_default(defaults.RANKS_THROUGH_STORE)
-            ranks = assign_ranks(info.store, spec.role, size, info.rank, info.world_size)
+            ranks = assign_ranks(store, spec.role, size, info.rank, info.world_size)
     return Round(info, create_workers(ranks, size))
 
 
@@ -141,15 +142,15 @@ def _check(spec: WorkerSpec, ranks: WorldRanks) -> None:
     )
 
 
+def _agent_store(info: RendezvousInfo) -> Store | None:
+    # torch's own class has one store, and reading that costs nothing.
+    return info.agent_store if hasattr(info, "agent_store") else info.store
+
+
 def enter_round(group: WorkerGroup, formed: Round) -> None:
     """Give a group the place, the store and the ranks that a round has for it."""
-    spec, store_info = group.spec, formed.info.bootstrap_store_info
     group.workers = formed.workers
-    group.store = formed.info.store
-    group.group_rank = formed.info.rank
-    group.group_world_size = formed.info.world_size
-    group.master_addr = spec.master_addr or store_info.master_addr
-    group.master_port = spec.master_port or store_info.master_port
+    group.enter_round(formed.info, _agent_store(formed.info))
 
 
 class Rounds:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from plaunch.process.failures.child_failed import ChildFailedError
     from plaunch.process.failures.failure import EarlierAttempt, ProcessFailure
     from plaunch.process.streams.std import Std
-    from plaunch.rendezvous.api import RendezvousHandler, Store
+    from plaunch.rendezvous.api import RendezvousHandler, RendezvousInfo, Store
 
 
 # Who hosts the workers' store: the launcher of the node of rank 0, or the worker of rank 0.
@@ -195,12 +195,38 @@ class WorkerGroup:
     def __init__(self, spec: WorkerSpec) -> None:
         self.spec = spec
         self.workers = [Worker(local_rank=rank) for rank in range(spec.local_world_size)]
-        self.store: Store | None = None
+        self._info: RendezvousInfo | None = None
+        self._store: Store | None = None
         self.group_rank: int | None = None
         self.group_world_size: int | None = None
         self.master_addr: str | None = None
         self.master_port: int | None = None
         self.state = WorkerState.INIT
+
+    @property
+    def store(self) -> Store | None:
+        """The store of the round; see `RendezvousInfo.store`. An agent may set another one."""
+        if self._store is None and self._info is not None:
+            return self._info.store
+        return self._store
+
+    @store.setter
+    def store(self, store: Store | None) -> None:
+        self._store, self._info = store, None
+
+    @property
+    def agent_store(self) -> Store | None:
+        """The store through which agents wait for each other; None if they share none."""
+        return self._store
+
+    def enter_round(self, info: RendezvousInfo, agent_store: Store | None) -> None:
+        """Take the place and the stores that a round has for this group."""
+        store_info = info.bootstrap_store_info
+        self._store, self._info = agent_store, info
+        self.group_rank = info.rank
+        self.group_world_size = info.world_size
+        self.master_addr = self.spec.master_addr or store_info.master_addr
+        self.master_port = self.spec.master_port or store_info.master_port
 
 
 @dataclass(eq=False, repr=False)

@@ -208,5 +208,6 @@ class Workers:
         Only where the round has a store, which a node that leaves might take with it.
         """
         nodes = self.group.group_world_size or 1
-        if self.group.store is not None and nodes > 1:
-            defaults.load_default(defaults.WAIT_THROUGH_STORE)(self.group.store, nodes, timeout)
+        store = self.group.agent_store
+        if store is not None and nodes > 1:
+            defaults.load_default(defaults.WAIT_THROUGH_STORE)(store, nodes, timeout)

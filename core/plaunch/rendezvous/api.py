@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import enum
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -63,12 +64,16 @@ class RendezvousInfo:
     """The outcome of one round for one node. Names and order are torchrun's.
 
     Args:
-        store: shared by the nodes of the round, or None where the backend has none.
+        store: shared by the nodes of the round, or None where the backend has none. Agents exchange
+            ranks and wait for each other through it.
         rank: this node's index in the round (`GROUP_RANK`).
         world_size: the number of nodes in the round (`GROUP_WORLD_SIZE`).
         bootstrap_store_info: where the workers' store is.
         ranks: the ranks of this node's workers, where the backend knows what all nodes run; None
             lets the agents work them out. torchrun has no such argument.
+        open_store: opens a store for programs that read `store`, where `store` is None; called on
+            the first read, on any thread, and never by plaunch's agents. torchrun has no such
+            argument.
     """
 
     def __init__(
@@ -79,16 +84,28 @@ class RendezvousInfo:
         bootstrap_store_info: RendezvousStoreInfo,
         *,
         ranks: WorldRanks | None = None,
+        open_store: Callable[[], Store | None] | None = None,
     ) -> None:
         self.ranks = ranks
+        self.agent_store = store
         self._store = store
+        self._open_store = open_store
+        self._opening = threading.Lock()
         self._rank = rank
         self._world_size = world_size
         self._bootstrap_store_info = bootstrap_store_info
 
     @property
     def store(self) -> Store | None:
-        """The store that the nodes of the round share; None where there is none."""
+        """The store that the nodes of the round share; None where there is none.
+
+        The first read may open a connection, and raises what that raises; the next read then tries
+        again. `agent_store` is None if agents share no store by themselves.
+        """
+        if self._store is None and self._open_store is not None:
+            with self._opening:
+                if self._store is None:
+                    self._store = self._open_store()
         return self._store
 
     @property

@@ -71,7 +71,7 @@ class JobRound(RendezvousInfo):
         reason: why there is a new round, in one sentence; empty for the first one.
         round: how many worlds the job has formed before this one, the same on all nodes; None lets
             each agent count those that it was in.
-        store, rank, world_size, bootstrap_store_info, ranks: as in `RendezvousInfo`.
+        store, rank, world_size, bootstrap_store_info, ranks, open_store: as in `RendezvousInfo`.
     """
 
     ranks: WorldRanks
@@ -87,8 +87,11 @@ class JobRound(RendezvousInfo):
         ranks: WorldRanks,
         reason: str = "",
         round: int | None = None,
+        open_store: Callable[[], Store | None] | None = None,
     ) -> None:
-        super().__init__(store, rank, world_size, bootstrap_store_info, ranks=ranks)
+        super().__init__(
+            store, rank, world_size, bootstrap_store_info, ranks=ranks, open_store=open_store
+        )
         self.round = round
         self.attempt = attempt
         self.reason = reason

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from plaunch.process import ProcessFailure
-    from plaunch.rendezvous import NodeSettings, RendezvousParameters, Verdict
+    from plaunch.rendezvous import NodeSettings, RendezvousParameters, Store, Verdict
 
     from plaunch_membership.store import Connect
 
@@ -68,6 +68,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         has_guests: whether other processes are connected to the store that this one hosts; if so,
             it stays up to `close_timeout` for nodes that do not know yet how the job ended, and
             otherwise for five seconds.
+        open_store: opens torch's store under a prefix, for programs that read the store of a round.
         outlives_job: whether the store was there before the job, and will be there after it.
         options: the names of the backend's own `--rdzv-conf` options.
         timing: the options that every backend has, if the backend has read them already, before
@@ -88,6 +89,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         endpoint: str = "",
         release: Callable[[], None] | None = None,
         has_guests: Callable[[], bool] = lambda: False,
+        open_store: Callable[[str], Store] | None = None,
         outlives_job: bool = False,
         options: Collection[str] = (),
         timing: Timing | None = None,
@@ -100,6 +102,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         self._timing = timing or Timing.from_parameters(params, options)
         self._release = release
         self._has_guests = has_guests
+        self._open_store = open_store
         self._identity = Identity.of_this_process(params, address, is_host=is_host)
         self._held: HeldPort | None = None
         # Time in which this process was suspended is no time for which others were silent.
@@ -247,6 +250,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
             ranks=place.ranks,
             reason=place.reason,
             round=place.round,
+            open_store=self._opener(self._membership.keys.store(place.round)),
         )
 
     def describe_wait(self) -> str:
@@ -387,6 +391,11 @@ class DynamicRendezvousHandler(RendezvousHandler):
         if release is not None:
             release()
         return is_clean or self._is_unreachable  # which was said
+
+    def _opener(self, prefix: str) -> Callable[[], Store] | None:
+        """Opens the store of a round; None if the backend has none for programs."""
+        open_store = self._open_store
+        return None if open_store is None else lambda: open_store(prefix)
 
     def _wake(self) -> None:
         with self._lock:

@@ -54,6 +54,10 @@ class Keys:
         """The log of the nodes whose workers have all succeeded."""
         return f"{self._prefix}/round/{round_}/done"
 
+    def store(self, round_: int) -> str:
+        """The prefix of what programs keep in the store of a round."""
+        return f"{self._prefix}/round/{round_}/store"
+
     def restart(self, round_: int) -> str:
         """What was decided after the failure that led to a round, if one did."""
         return f"{self._prefix}/restart/{round_}"

@@ -7,6 +7,7 @@ import logging
 import os
 import threading
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from plaunch.durations import Duration
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from plaunch.rendezvous import RendezvousHandler, RendezvousParameters
+    from plaunch.rendezvous import RendezvousHandler, RendezvousParameters, Store
     from plaunch_membership import Connect, RendezvousStore
 
 _log = logging.getLogger("plaunch")
@@ -63,6 +64,7 @@ class C10dBackend:
         release: ends what this node holds: the hosted store, or a temporary file; may be called
             twice.
         outlives_job: whether the store is there after the job.
+        open_client: opens torch's own store object, for programs; raises what `connect` raises.
         has_guests: whether other processes are connected to a store in this one.
     """
 
@@ -72,7 +74,13 @@ class C10dBackend:
     is_host: bool
     release: Callable[[], None]
     outlives_job: bool
+    open_client: Callable[[], Any]
     has_guests: Callable[[], bool] = lambda: False
+
+    def open_store(self, prefix: str) -> Store:
+        """Return a `PrefixStore` over a connection of its own."""
+        store: Store = load_distributed().PrefixStore(prefix, self.open_client())
+        return store
 
 
 @backend_traits(
@@ -102,6 +110,7 @@ def create_c10d_handler(params: RendezvousParameters) -> RendezvousHandler:
             release=backend.release,
             has_guests=backend.has_guests,
             outlives_job=backend.outlives_job,
+            open_store=backend.open_store,
             timing=timing,
         )
     except BaseException:
@@ -189,7 +198,15 @@ def _on_tcp(
         connector = Connector(
             distributed, host, port, read_timeout, here=here, advice=advice, run_id=params.run_id
         )
-        return C10dBackend(connector.connect, address, connector.endpoint, False, held.close, False)
+        return C10dBackend(
+            connector.connect,
+            address,
+            connector.endpoint,
+            False,
+            held.close,
+            False,
+            connector.connect_client,
+        )
     endpoint = join_host_port(host, hosted.port)
     if port == 0 and not is_local:
         _log.warning("the others find the rendezvous store at --rdzv-endpoint=%s", endpoint)
@@ -202,7 +219,14 @@ def _on_tcp(
         connect = _Checked(own.connect, lambda: check_sole_host(hosted, public)).connect
     number = hosted.port
     return C10dBackend(
-        connect, address, endpoint, True, held.close, False, lambda: has_guests(number)
+        connect,
+        address,
+        endpoint,
+        True,
+        held.close,
+        False,
+        own.connect_client,
+        lambda: has_guests(number),
     )
 
 
@@ -250,17 +274,21 @@ def _on_file(
     distributed = load_distributed()
     held.callback(torch_log().keep_quiet())
 
-    def connect() -> FileStore:
+    def open_client() -> Any:
         try:
-            store: Any = distributed.FileStore(path, -1)
+            store = distributed.FileStore(path, -1)
         except (RuntimeError, OSError) as error:
             raise RendezvousConnectionError(
                 f"rendezvous store {path!r} cannot be opened: {error}"
             ) from error
-        return FileStore(store, path, read_timeout)
+        store.set_timeout(timedelta(seconds=read_timeout))
+        return store
+
+    def connect() -> FileStore:
+        return FileStore(open_client(), path, read_timeout)
 
     address = find_node_address(max_nodes=params.max_nodes, local_addr=params.local_addr)
-    return C10dBackend(connect, address, path, False, held.close, not temporary)
+    return C10dBackend(connect, address, path, False, held.close, not temporary, open_client)
 
 
 def _remove(path: str) -> None:

@@ -119,6 +119,21 @@ class Connector:
         Raises:
             RendezvousConnectionError: with all addresses that were tried, and what each said.
         """
+        store = TcpStore(self._try_once(), self.endpoint, self._read_timeout)
+        self._look_at_host(store)
+        return store
+
+    def connect_client(self) -> Any:
+        """Return a TCPStore of torch's for programs, whose waits have no other bound than torch's.
+
+        Raises:
+            RendezvousConnectionError: as `connect` does.
+        """
+        client = self._try_once()
+        client.set_timeout(timedelta(seconds=self._read_timeout))
+        return client
+
+    def _try_once(self) -> Any:
         deadline = time.monotonic() + CONNECT_TIMEOUT
         try:
             opened = self._open(self._reach(deadline), deadline)
@@ -128,9 +143,7 @@ class Connector:
         with self._lock:
             self._failing_since = None
             self._has_connected = True
-        store = TcpStore(opened, self.endpoint, self._read_timeout)
-        self._look_at_host(store)
-        return store
+        return opened
 
     def _look_at_host(self, store: TcpStore) -> None:
         """Warn, once, if the store will end with another job than ours."""

@@ -23,9 +23,10 @@ from plaunch_rendezvous_static.options import DEFAULT_PORT, fill_in
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from plaunch.rendezvous import MembershipChange, NodeSettings, WorldRanks
+    from plaunch.rendezvous import MembershipChange, NodeSettings, Store, WorldRanks
 
     from plaunch_rendezvous_static.meeting import Meeting
+    from plaunch_rendezvous_static.round_store import RoundStore
 
 LOOP_BACK = "127.0.0.1"
 JOIN_TIMEOUT = 600.0  # seconds until all nodes must have come; torchrun's
@@ -89,6 +90,8 @@ class _NoMembership(RendezvousHandler):
     def __init__(self, run_id: str) -> None:
         self._run_id = run_id
         self._held: HeldPort | None = None
+        self._where: RendezvousStoreInfo | None = None  # of the workers' store of the present round
+        self._store: RoundStore | None = None  # there, once a program has read it
 
     def get_backend(self) -> str:
         """`static`, under which both kinds are selected."""
@@ -117,8 +120,56 @@ class _NoMembership(RendezvousHandler):
         """The id of the job."""
         return self._run_id
 
+    @property
+    def hosts_worker_store(self) -> bool:
+        """Whether a program has read the store before the workers started.
+
+        This process then serves it at the workers' address, as torchrun's does, and they share it.
+        """
+        return self._store is not None and self._store.is_shared
+
+    def _describe_round(
+        self,
+        where: RendezvousStoreInfo,
+        rank: int,
+        world_size: int,
+        ranks: WorldRanks | None,
+        timeout: float,
+    ) -> RendezvousInfo:
+        """Return a round whose store is opened when a program reads it."""
+        if where is not self._where:
+            self._drop_store()
+        self._where = where
+
+        def open_store() -> Store:
+            from plaunch_rendezvous_static.round_store import RoundStore  # noqa: PLC0415 - rare
+
+            is_present = where is self._where
+            store = self._store if is_present else None
+            if store is None:
+                address, port = where.master_addr, where.master_port
+                store = RoundStore(
+                    self._run_id,
+                    address,
+                    port,
+                    is_host=rank == 0,
+                    is_alone=world_size == 1,
+                    timeout=timeout,
+                )
+            if is_present:
+                self._store = store
+            return store.open()
+
+        return RendezvousInfo(None, rank, world_size, where, ranks=ranks, open_store=open_store)
+
+    def _drop_store(self) -> None:
+        store, self._store, self._where = self._store, None, None
+        if store is not None:
+            store.close()
+
     def shutdown(self) -> bool:
         """Let the held port go."""
+        self._drop_store()
         if self._held is not None:
             self._held.close()
             self._held = None
@@ -147,7 +198,8 @@ class SingleNodeRendezvous(_NoMembership):
         previous, self._held = self._held, HeldPort.any(self._port_range)
         if previous is not None:
             previous.close()
-        return RendezvousInfo(None, 0, 1, RendezvousStoreInfo(self._address, self._held.port))
+        where = RendezvousStoreInfo(self._address, self._held.port)
+        return self._describe_round(where, 0, 1, None, JOIN_TIMEOUT)
 
 
 class StaticRendezvous(_NoMembership):
@@ -179,7 +231,10 @@ class StaticRendezvous(_NoMembership):
         timeout: float = JOIN_TIMEOUT,
     ) -> None:
         super().__init__(run_id)
-        self._info = RendezvousInfo(None, rank, world_size, RendezvousStoreInfo(host, port))
+        self._master = RendezvousStoreInfo(host, port)
+        self._rank = rank
+        self._world_size = world_size
+        self._ranks: WorldRanks | None = None
         self._timeout = timeout
         self._node: NodeSettings | None = None
         self._meeting: Meeting | None = None
@@ -200,9 +255,11 @@ class StaticRendezvous(_NoMembership):
             RendezvousConnectionError: node 0 cannot listen, or something else answers there.
         """
         if not self._has_met and self._node is not None:
-            self._info.ranks = self._meet(self._node)
+            self._ranks = self._meet(self._node)
             self._has_met = True
-        return self._info
+        return self._describe_round(
+            self._master, self._rank, self._world_size, self._ranks, self._timeout
+        )
 
     def describe_wait(self) -> str:
         """The nodes that are missing, on node 0; elsewhere node 0."""
@@ -219,14 +276,14 @@ class StaticRendezvous(_NoMembership):
         from plaunch_rendezvous_static.meeting import Meeting  # noqa: PLC0415 - several nodes only
         from plaunch_rendezvous_static.messages import Introduction  # noqa: PLC0415 - as above
 
-        info, store = self._info, self._info.bootstrap_store_info
         introduction = Introduction(
             self._run_id,
-            info.world_size,
-            info.rank,
+            self._world_size,
+            self._rank,
             node.role,
             node.local_world_size,
             socket.gethostname(),
         )
-        self._meeting = Meeting(introduction, store.master_addr, store.master_port, self._timeout)
+        master = self._master
+        self._meeting = Meeting(introduction, master.master_addr, master.master_port, self._timeout)
         return self._meeting.take_part()
