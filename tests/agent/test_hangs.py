@@ -71,7 +71,7 @@ def test_without_a_restart_the_report_says_where_they_were(node, run):
     error = ChildFailedError("train.py", result.failures)
     assert error.exit_code == 116
     assert "rank 1 on " in str(error)
-    assert ": stopped, because the job hung\n" in str(error)
+    assert "  ended:      stopped, because the job hung\n" in str(error)
     where = "".join(f"    {line}\n" for line in TEXT.splitlines())
     assert f"  where the workers were:\n{where}" in str(error)
 

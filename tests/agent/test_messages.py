@@ -18,7 +18,8 @@ def failed(*exitcodes, reply_of=None):
         failures[rank] = ProcessFailure(rank, 100 + rank, exitcode, "")
         failures[rank].timestamp = 10.0 + rank / 10
     if reply_of is not None:
-        failures[reply_of].error_file_data = {"message": "RuntimeError: closed by peer"}
+        failures[reply_of].message = "RuntimeError: closed by peer"
+        failures[reply_of].error_file_data = {"message": failures[reply_of].message}
     return RunResult(WorkerState.FAILED, failures=failures)
 
 
@@ -58,7 +59,7 @@ def test_a_delay_is_named_once(decision, text):
         (failed(-45), "rank 0 (pid 100) was killed by signal 45"),
         (failed(1, 1, 1), "rank 0 (pid 100) failed with exit code 1 (and 2 more)"),
         # It had reported its exception, and was then ended while it was still about to exit.
-        (failed(-15, reply_of=0), "rank 0 (pid 100) raised an exception"),
+        (failed(-15, reply_of=0), "rank 0 (pid 100) failed: RuntimeError: closed by peer"),
         # Rank 0 only said that its peer was gone.
         (failed(-15, -9, reply_of=0), "rank 1 (pid 101) was killed by SIGKILL (and 1 more)"),
         (failed(), "the workers failed"),

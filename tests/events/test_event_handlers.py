@@ -190,9 +190,9 @@ WORKER = {"global_rank": 3, "worker_pid": 47}
                 "is_first": True,
                 "exit_code": 1,
                 "signal_name": None,
-                "message": "Traceback\n  x\nValueError: no",
+                "headline": "ValueError: no (train.py:9)",
             },
-            "rank 3 (pid 47) on b, exit code 1, ValueError: no",
+            "rank 3 (pid 47) on b, exit code 1, ValueError: no (train.py:9)",
         ),
         (
             "failure",

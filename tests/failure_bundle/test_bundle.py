@@ -209,7 +209,7 @@ def test_a_restart_is_the_failure_of_the_attempt_before(tmp_path):
     write(tmp_path / "out", failed, logs_specs=Specs())
     files = read(tmp_path / "out" / "failure-0.zip")
     report = files["report.txt"]
-    assert report.startswith("train.py FAILED: rank 4 on node7: exit code 3\n")
+    assert report.startswith("train.py FAILED: rank 4 on node7: ValueError: odd\n")
     assert "    Trace\n" in report
     assert "rank 5 (local rank 1) on node7, pid 105" in report
     assert "Stopped by plaunch: rank 6 (SIGTERM)" in report

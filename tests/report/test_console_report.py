@@ -31,7 +31,7 @@ def message(failures, **more):
 @pytest.mark.parametrize(
     ("failure", "headline"),
     [
-        (make(last_lines=STDERR), f"rank 5 on node-b failed after 12 s: {ERROR}"),
+        (make(last_lines=STDERR), f"rank 5 on node-b failed after 12 s: {ERROR} (t.py:5)"),
         (make(7), "rank 5 on node-b failed after 12 s: exit code 7"),
         (make(7, lifetime=None), "rank 5 on node-b failed: exit code 7"),
         (make(-11), "rank 5 on node-b failed after 12 s: killed by SIGSEGV (signal 11)"),
@@ -173,7 +173,7 @@ def test_of_very_many_failures_the_last_are_only_counted():
 
 def test_the_text_of_the_exception_stays_whole():
     error = ChildFailedError("t.py", {5: make(last_lines=STDERR, is_shown=True)})
-    assert str(error).startswith("t.py FAILED: rank 5 on node-b: exit code 1\n")
+    assert str(error).startswith(f"t.py FAILED: rank 5 on node-b: {ERROR} (t.py:5)\n")
     assert f"    {ERROR}" in str(error)
 
 

@@ -138,13 +138,16 @@ def test_at_most_twenty_stderr_lines_are_shown():
     assert "    line 29" in text
 
 
-def test_a_long_traceback_keeps_its_ends(child_file):
-    stack = "\n".join(f"frame {n}" for n in range(1000))
-    text = report({0: make(error_file=child_file(nested("E", stack)))})
-    assert "    frame 0\n" in text
-    assert "    frame 999" in text
-    assert "    ... 800 lines left out ...\n" in text
-    assert "frame 500\n" not in text
+def test_a_long_traceback_keeps_its_head_the_users_lines_and_its_end(child_file):
+    header, own = "Traceback (most recent call last):", '  File "/home/me/train.py", line 39, in f'
+    frame = '  File "/venv/lib/python3.11/site-packages/torch/x.py", line {}, in g'
+    stack = "\n".join([header, own, *map(frame.format, range(1000)), "E: no"])
+    text = report({0: make(error_file=child_file(nested("E: no", stack)))})
+    assert text.startswith("train.py FAILED: rank 0 on gpu-07: E: no (train.py:39)\n")
+    assert f"    {header}\n    {own}\n" in text
+    assert "line 999, in g\n    E: no" in text
+    assert " lines left out ...\n" in text
+    assert "line 500, in g\n" not in text
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ RANK = int(os.environ["RANK"])
 
 def read_lr(config):
     if RANK == 1 and "lr" not in config:
-        raise ValueError("bad config: lr missing")
+        raise ValueError("lr missing")
     time.sleep(60)
 
 
@@ -61,7 +61,7 @@ RANK, ATTEMPT = int(os.environ["RANK"]), os.environ["TORCHELASTIC_RESTART_COUNT"
 time.sleep(1.5 if RANK == 1 else 60)
 if ATTEMPT == "0":
     raise SystemExit(7)
-raise OSError("shard 17 cannot be read")
+raise OSError("shard 17 lost")
 """
 
 

@@ -129,14 +129,14 @@ def describe_failures(result: RunResult, *, in_job: bool = False) -> str:
     who, end = f"rank {rank}", failure.describe_exit().partition(" (signal")[0]
     if in_job:
         who = f"{who} on {failure.host}"
-        how = f"failed: {where if failure.hung else failure.describe_exit()}"
+        how = f"failed: {where if failure.hung else failure.headline}"
     elif failure.hung:
         return where
+    elif failure.raised.text:
+        how = f"failed: {failure.headline}"
     elif failure.exitcode > 0:
         how = f"failed with {end}"
-    elif failure.has_reply:
-        how = "raised an exception"  # and was ended while it was still about to exit
     else:
-        how = f"was {end}"
+        how = f"was {end}" + (f" ({failure.place})" if failure.place else "")
     others = f" (and {len(result.failures) - 1} more)" if len(result.failures) > 1 else ""
     return f"{who} (pid {failure.pid}) {how}{others}"

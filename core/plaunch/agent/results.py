@@ -38,11 +38,8 @@ def describe_cause(result: RunResult) -> str:
     """What failed first, and how, in few words."""
     if not result.failures:
         return "the workers failed"
-    from plaunch.restarts import failure_of  # noqa: PLC0415 - failures only
-
-    rank, _ = first_failure(result.failures)
-    told = failure_of(result.failures, rank, started=0.0, attempt=0)
-    return f"rank {rank}, {told.message}" if rank >= 0 else told.message
+    rank, failure = first_failure(result.failures)
+    return f"rank {rank}, {failure.headline}" if rank >= 0 else failure.headline
 
 
 class Results:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from plaunch.process.failures.failure import ProcessFailure as ProcessFailure
     from plaunch.process.failures.failure import describe_exit as describe_exit
     from plaunch.process.failures.record import record as record
+    from plaunch.process.failures.tracebacks import Raised as Raised
+    from plaunch.process.failures.tracebacks import shorten as shorten
     from plaunch.process.kernel.descriptor_limit import (
         raise_descriptor_limit as raise_descriptor_limit,
     )
@@ -77,6 +79,7 @@ __getattr__, __dir__, __all__ = attach(
         ".stopping.reaping.job_tag": "JOBS_VARIABLE",
         ".failures.error_file": "ErrorFileError read_error_file text_of_error",
         ".failures.record": "record",
+        ".failures.tracebacks": "Raised shorten",
         ".failures.child_failed": "ChildFailedError",
         ".failures.failure": "EarlierAttempt ProcessFailure describe_exit",
         ".contexts.forked": "become_worker",

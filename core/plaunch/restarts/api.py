@@ -43,7 +43,8 @@ class Failure(Value):
             none.
         message: what it said, with the type of its exception, or how it ended; one line, as
             `ValueError: bad shape` or `exit code 17`.
-        place: file and line at which it raised, as `train.py:12`; empty if that is not known.
+        place: the last line of the user's own code in its traceback, as `train.py:12`; empty if
+            that is not known.
         last_lines: what it last wrote to stderr, oldest first.
         is_retryable: whether it said, in its error file, that another start may help (torch's
             `retryability` there); None if it said nothing about it.

@@ -135,10 +135,9 @@ def describe_status(told: Mapping[str, Any]) -> Iterator[str]:
         yield f"{name:<10} {text}"
     failure = told["failure"]
     if failure:
-        how = failure["signal_name"] or f"exit code {failure['exit_code']}"
         yield (
             f"failed     rank {failure['global_rank']} on {failure['failed_host']} in round "
-            f"{failure['round']}: {how}"
+            f"{failure['round']}: {failure['headline']}"
         )
     if told["command"]:
         yield f"command    {' '.join(told['command'])}"

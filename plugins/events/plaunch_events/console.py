@@ -146,9 +146,8 @@ def _worker_exited(told: Metadata) -> list[str]:
 
 def _failure(told: Metadata) -> list[str]:
     first = "" if told.get("is_first") else "not the first"
-    message = str(told.get("message") or "").strip()
-    *_, last = message.splitlines() or [""]
-    return [f"{_rank(told)} on {told.get('failed_host')}", first, _exit(told), last]
+    headline = str(told.get("headline") or "")
+    return [f"{_rank(told)} on {told.get('failed_host')}", first, _exit(told), headline]
 
 
 def _restart_delayed(told: Metadata) -> list[str]:

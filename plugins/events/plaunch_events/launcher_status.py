@@ -177,6 +177,7 @@ _OF_FAILURE = (
     "worker_pid",
     "exit_code",
     "signal_name",
+    "headline",
 )
 _KEPT = (
     *_FACTS,

@@ -91,6 +91,8 @@ SCHEMA: Final[Mapping[str, EventType]] = MappingProxyType(
                 "exit_code",
                 "signal_name",
                 "message",
+                "headline",
+                "place",
                 "error_file",
                 "last_lines",
                 "is_first",

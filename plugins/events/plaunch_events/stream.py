@@ -326,7 +326,7 @@ class EventStream:
         if isinstance(error, ChildFailedError):
             rank, failure = error.get_first_failure()
             who = f"rank {rank}" if rank >= 0 else "the launcher"
-            return "failed", f"{who} on {failure.host} failed: {failure.describe_exit()}"
+            return "failed", f"{who} on {failure.host} failed: {failure.headline}"
         if isinstance(error, (SignalException, KeyboardInterrupt)):
             return "signalled", _first_line(str(error) or "interrupted")
         if isinstance(error, RendezvousClosedError):

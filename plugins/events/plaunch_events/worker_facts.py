@@ -30,7 +30,9 @@ def tell_worker(worker: WorkerInfo) -> Metadata:
 
 def tell_failure(rank: int, failure: ProcessFailure) -> Metadata:
     """How the worker of a global rank has failed."""
-    lines = [line.rstrip("\r\n") for line in failure.last_lines[-_MAX_LINES:]]
+    from plaunch.process import shorten  # noqa: PLC0415 - failures only
+
+    lines = shorten([line.rstrip("\r\n") for line in failure.last_lines], _MAX_LINES, MAX_TEXT)
     return {
         "global_rank": rank,
         "failed_host": failure.host,
@@ -38,8 +40,10 @@ def tell_failure(rank: int, failure: ProcessFailure) -> Metadata:
         "exit_code": failure.exitcode,
         "signal_name": signal_name(failure.exitcode),
         "message": end_of(failure.text),
+        "headline": failure.headline,
+        "place": failure.place,
         "error_file": None if failure.error_file == _NO_FILE else failure.error_file,
-        "last_lines": end_of("\n".join(lines)),
+        "last_lines": "\n".join(lines),
     }
 
 

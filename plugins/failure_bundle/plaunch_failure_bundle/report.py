@@ -65,6 +65,8 @@ def _read(
         host=str(told["failed_host"]),
         log_files=_find_logs(local_rank, path_of),
     )
+    if place := told.get("place"):
+        failure.place = str(place)
     if not failure.has_reply:
         failure.timestamp = event.timestamp
         if told["message"]:

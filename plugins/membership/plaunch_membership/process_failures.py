@@ -10,7 +10,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from plaunch.durations import LONGEST
-from plaunch.process import ProcessFailure
+from plaunch.process import ProcessFailure, shorten
 from plaunch.rendezvous import Verdict
 
 from plaunch_membership.bounds import MAX_NAME, nearest_date, printable
@@ -156,7 +156,7 @@ def _without(spans: Sequence[tuple[int, int]], ranks: Collection[int]) -> list[t
 
 def _worker(rank: int, failure: ProcessFailure, place: int) -> JobFailure:
     """What is told of the failure that was its node's first, if `place` is 0, or a later one."""
-    how = failure.text if failure.hung else failure.describe_exit()
+    how = failure.text if failure.hung else failure.headline
     what = f"rank {rank} on {failure.host} (pid {failure.pid}) failed: {how}"
     if rank < 0:
         what = f"the launcher on {failure.host} failed: {failure.text}"
@@ -187,10 +187,12 @@ def _detail(failure: ProcessFailure, *, in_full: bool) -> dict[str, object]:
         "hung": failure.hung,
         "has_reply": failure.has_reply,
         "message": _end_of(failure.text, limit),
+        "place": failure.place,
         "traits": _traits(failure.error_file_data.get("errorTraits")) if failure.has_reply else {},
     }
     if in_full:
-        detail["traceback"] = _end_of(failure.traceback, limit)
+        frames = failure.traceback.splitlines()
+        detail["traceback"] = "\n".join(_last_lines(frames, len(frames), limit))
         detail["log_files"] = failure.log_files
     detail["last_lines"] = _last_lines(failure.last_lines, MAX_LINES if in_full else 1, limit)
     return detail
@@ -213,6 +215,8 @@ def _rebuild(rank: int, told: JobFailure) -> ProcessFailure:
     lifetime = _number(detail, "lifetime", -1.0)
     failure.lifetime = lifetime if 0 <= lifetime <= LONGEST else None
     failure.hung = detail.get("hung") is True
+    if place := _word(_text(detail, "place"), MAX_NAME):
+        failure.place = place
     failure.last_lines = _last_lines(_lines(detail, "last_lines"), MAX_LINES, MAX_TEXT_BYTES)
     failure.log_files = [
         f"{failure.host}:{_word(path, _MAX_PATH)}"
@@ -250,7 +254,8 @@ def _end_of(text: str, limit: int) -> str:
 
 
 def _last_lines(lines: Sequence[str], count: int, limit: int) -> list[str]:
-    text = _end_of("\n".join(line.rstrip("\r\n") for line in lines[-count:]), limit)
+    kept = shorten([line.rstrip("\r\n") for line in lines], count, limit)
+    text = _end_of("\n".join(kept), limit)
     return text.split("\n") if text else []
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from plaunch.numbers import name_ranks
-from plaunch.restarts import failure_of
 from plaunch_events import describe_seconds
 
 from plaunch_report.failure_report import (
@@ -45,9 +44,7 @@ def _headline(error: ChildFailedError) -> str:
     rank, root = error.get_first_failure()
     who = f"rank {rank}" if rank >= 0 else "the launcher"
     after = "" if root.lifetime is None else f" after {describe_seconds(root.lifetime)}"
-    # In the words of restart policies, which have read the exception from the last lines as well.
-    what = failure_of(error.failures, rank, started=0.0, attempt=0).message
-    return f"{who} on {clean(root.host)} failed{after}: {clean(what)}"
+    return f"{who} on {clean(root.host)} failed{after}: {clean(root.headline)}"
 
 
 def _details(error: ChildFailedError) -> Iterator[str]:
@@ -90,8 +87,7 @@ def _explain_hang(root: ProcessFailure) -> list[str]:
         return lines
     if root.is_shown:
         return [*lines, "  Its last lines on stderr are above."]
-    kept = root.last_lines[-MAX_STDERR_LINES:]
-    return lines + block("last lines of its stderr:", kept, MAX_STDERR_LINES)
+    return lines + block("last lines of its stderr:", root.last_lines, MAX_STDERR_LINES)
 
 
 def _is_shown(root: ProcessFailure) -> bool:

@@ -61,6 +61,8 @@ class Failure:
     error_file: str
     last_lines: str
     is_first: bool
+    headline: str = ""
+    place: str = ""
     told_by: list[int] = field(default_factory=list)
 
     @property
@@ -70,7 +72,9 @@ class Failure:
 
     @property
     def how(self) -> str:
-        """How it ended, in a few words."""
+        """What happened, in one line, or how it ended."""
+        if self.headline:
+            return self.headline
         if self.signal:
             return f"killed by {self.signal}"
         return "failed" if self.exit_code is None else f"exit code {self.exit_code}"

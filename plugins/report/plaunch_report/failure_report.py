@@ -11,7 +11,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from plaunch.numbers import name_ranks
-from plaunch.process import describe_exit
+from plaunch.process import describe_exit, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -50,7 +50,7 @@ def format_report(error: ChildFailedError, border: str = "", section: str = "") 
     host = clean(root.host)
     what = f"the launcher on {host} failed"
     if first >= 0:
-        what = f"rank {first} on {host}: {root.describe_exit()}"
+        what = f"rank {first} on {host}: {clean(root.headline)}"
     title = f"{error.name} FAILED: {what}"
     parts = [_first_failure(first, root)]
     if error.no_restart:
@@ -118,8 +118,7 @@ def explain(failure: ProcessFailure) -> list[str]:
         lines.append(f"  message:    {clean(first)}")
         lines += [f"              {clean(line)}" for line in more[:MAX_TRACEBACK_LINES]]
     if failure.last_lines:
-        kept = failure.last_lines[-MAX_STDERR_LINES:]
-        return lines + block("last lines of its stderr:", kept, MAX_STDERR_LINES)
+        return lines + block("last lines of its stderr:", failure.last_lines, MAX_STDERR_LINES)
     if os.environ.get("PLAUNCH_CAPTURE_STDERR") == "0" and not failure.log_files:
         return [*lines, "  What it wrote to stderr was not kept (PLAUNCH_CAPTURE_STDERR=0)."]
     return [*lines, "  It wrote nothing to stderr."]
@@ -191,21 +190,18 @@ def _short_exit(exitcode: int) -> str:
 
 def summarize(failure: ProcessFailure) -> str:
     """One line about the cause: the exception, else the last thing that was written to stderr."""
-    text = failure.text if failure.has_reply else ""
+    text = failure.text if failure.has_reply else failure.raised.text
     lines = [clean(line).strip() for line in text.splitlines() or reversed(failure.last_lines)]
     line = next(filter(None, lines), "")
-    return line if len(line) <= MAX_SUMMARY_CHARS else line[: MAX_SUMMARY_CHARS - 3] + "..."
+    if len(line) > MAX_SUMMARY_CHARS:
+        line = line[: MAX_SUMMARY_CHARS - 3] + "..."
+    return f"{line} ({clean(failure.place)})" if failure.place else line
 
 
 def block(header: str, lines: Sequence[str], limit: int) -> list[str]:
-    """`lines`, indented below a header; of too many, the first few and the last ones."""
-    shown = [f"    {clean(line)}".rstrip() for line in lines]
-    if len(shown) > limit:
-        head = limit // 4
-        tail = limit - head
-        left_out = f"    ... {len(shown) - limit} lines left out ..."
-        shown = [*shown[:head], left_out, *shown[-tail:]]
-    return [f"  {header}", *shown]
+    """`lines`, indented below a header; of too many, what `shorten` keeps."""
+    shown = shorten([clean(line) for line in lines], limit)
+    return [f"  {header}", *(f"    {line}".rstrip() for line in shown)]
 
 
 def clean(line: str) -> str:

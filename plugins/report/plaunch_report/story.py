@@ -198,6 +198,8 @@ class Storyteller:
                 )
             # Another node may know less, or more.
             failure.message = failure.message or record.text("message")
+            failure.headline = failure.headline or record.text("headline")
+            failure.place = failure.place or record.text("place")
             failure.error_file = failure.error_file or record.text("error_file")
             failure.last_lines = failure.last_lines or record.text("last_lines")
             firsts.setdefault(key, {})[node] = record.metadata.get("is_first") is True

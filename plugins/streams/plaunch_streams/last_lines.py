@@ -59,7 +59,7 @@ def read_last_lines(path: str, start: int = 0) -> list[str]:
 
 
 def split_last_lines(data: bytes, *, is_cut: bool = False) -> list[str]:
-    r"""The last lines of `data`, at most `KEPT_LINES`, as text.
+    r"""The last lines of `data`, at most `KEPT_LINES`, as text; see `plaunch.process.shorten`.
 
     A progress bar, which overwrites itself with `\r`, is reduced to its last state. Bytes that are
     not UTF-8 become replacement characters. Empty lines at the end are left out. With `is_cut` the
@@ -68,6 +68,10 @@ def split_last_lines(data: bytes, *, is_cut: bool = False) -> list[str]:
     lines = data.rstrip().split(b"\n")
     if is_cut and len(lines) > 1:
         del lines[0]
-    last = (line.rstrip().rpartition(b"\r")[2] for line in lines[-KEPT_LINES:])
+    last = (line.rstrip().rpartition(b"\r")[2] for line in lines)
     texts = [line.decode("utf-8", "replace") for line in last]
+    if len(texts) > KEPT_LINES:
+        from plaunch.process import shorten  # noqa: PLC0415 - failures only
+
+        texts = shorten(texts, KEPT_LINES)
     return texts if any(texts) else []

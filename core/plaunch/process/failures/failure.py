@@ -22,6 +22,8 @@ from plaunch.values import Record, Value
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from plaunch.process.failures.tracebacks import Raised
+
 NOT_AVAILABLE = "<N/A>"  # torch's word for a missing error file and for "no signal"
 _NO_MESSAGE = "<NONE>"
 
@@ -31,6 +33,7 @@ _SUDDEN_ENDS = frozenset(
     -signal.Signals[f"SIG{name}"] for name in ("KILL", "TERM", "SEGV", "BUS", "ILL", "FPE")
 )
 _SEEN_LATE = 1.0  # seconds that such an end may be seen after its peers have noticed it
+_LONGEST_LINE = 300  # characters of what an exception says, in a headline
 
 
 def _host() -> str:
@@ -82,6 +85,7 @@ class ProcessFailure(Record):
     is_shown: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
+        self._place: str | None = None
         self.timestamp = time.time()
         self.error_file_data = {"message": _NO_MESSAGE}
         self.message = ""
@@ -129,6 +133,40 @@ class ProcessFailure(Record):
         if self.has_reply or self.exitcode not in _SUDDEN_ENDS:
             return self.timestamp
         return self.timestamp - _SEEN_LATE
+
+    @property
+    def raised(self) -> Raised:
+        """The exception that ended the worker, read from its traceback; empty if none did."""
+        from plaunch.process.failures import tracebacks  # noqa: PLC0415 - failures only
+
+        if self.has_reply:
+            return tracebacks.raised_in_reply(self.text, self.traceback)
+        return tracebacks.raised_in_output(self.last_lines, self.exitcode)
+
+    @property
+    def place(self) -> str:
+        """The last line of the user's code that was running, as `train.py:39`; empty if unknown.
+
+        The user's code is all but Python's standard library, installed packages and torch. Whoever
+        has the failure of another node sets what that one has read.
+        """
+        return self.raised.place if self._place is None else self._place
+
+    @place.setter
+    def place(self, place: str) -> None:
+        self._place = place
+
+    @property
+    def brief(self) -> str:
+        """What happened, in one line: the exception with its text, or how the worker ended."""
+        how = self.text if (self.global_rank or 0) < 0 else self.describe_exit()
+        return _one_line(self.raised.text or how)
+
+    @property
+    def headline(self) -> str:
+        """The same with the user's line: `ValueError: bad shape (train.py:39)`."""
+        brief, place = self.brief, self.place
+        return f"{brief} ({place})" if place else brief
 
     def enrich(self, text: str) -> str:
         """`text`, which is about this failure, as a report shows it.
@@ -224,3 +262,8 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return ""
+
+
+def _one_line(text: str) -> str:
+    line = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    return line if len(line) <= _LONGEST_LINE else f"{line[: _LONGEST_LINE - 3]}..."
