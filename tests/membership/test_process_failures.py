@@ -9,7 +9,13 @@ import pickle
 import pytest
 from plaunch.process.failures.child_failed import ChildFailedError
 from plaunch.process.failures.failure import ProcessFailure
-from plaunch_membership.failures import FailureGroup, JobFailure
+from plaunch_membership.failures import (
+    FailureGroup,
+    FailureSummary,
+    JobFailure,
+    merge,
+    summarize,
+)
 from plaunch_membership.process_failures import (
     MAX_BRIEF_BYTES,
     MAX_DETAILED,
@@ -19,6 +25,7 @@ from plaunch_membership.process_failures import (
     from_job_failures,
     to_job_failures,
 )
+from plaunch_membership.records import Record
 
 STACK = 'Traceback (most recent call last):\n  File "a.py", line 1\nValueError: bad\n'
 
@@ -286,3 +293,29 @@ def test_what_a_launcher_says_is_told_in_full_whatever_came_before():
     failures = {rank: make(rank, at=1.0) for rank in range(MAX_DETAILED)}
     *_, last = to_job_failures({**failures, -1: launcher("x" * 1000)})
     assert (last.rank, last.detail["message"]) == (-1, "x" * 1000)
+
+
+GLOO = "RuntimeError: [/x/gloo/transport/tcp/pair.cc:553] Connection closed by peer [::1]:5"
+
+
+def test_what_only_misses_a_peer_comes_after_the_cause_on_any_node():
+    """Its clock does not matter: the leader sorts as the node does."""
+    victim = to_job_failures({0: make(0, at=100.0, text=GLOO)})
+    cause = to_job_failures({1: make(1, at=102.0, text="ValueError: bad", stack=STACK)})
+    merged = merge([summarize(victim), summarize(cause)])
+    assert [failure.rank for failure in merged.failures] == [1, 0]
+    failures, first = from_job_failures(merged.failures, {})
+    assert first == 1
+    assert failures[1].headline == "ValueError: bad (a.py:1)"
+    assert failures[0].headline == "RuntimeError: Connection closed by peer [::1]:5"
+    assert failures[0].is_consequence
+    assert merged.failures[1].summary == f"rank 0 on b (pid 40) lost a peer: {failures[0].headline}"
+    late = to_job_failures({1: make(1, at=200.0, text="ValueError: bad")})
+    assert merge([summarize(victim), summarize(late)]).failures[0].rank == 0
+
+
+def test_the_flag_survives_a_record():
+    told = summarize(to_job_failures({0: make(0, text=GLOO), 1: make(1, text="E: no")}))
+    record = Record("key", json.loads(json.dumps(told.to_record())))
+    assert FailureSummary.from_record(record) == told
+    assert [failure.is_consequence for failure in told.failures] == [False, True]

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from plaunch.agent.notices import Notices
     from plaunch.agent.notifications import Notifier
+    from plaunch.agent.peers import LookAtOwn
     from plaunch.agent.poller import Poller
     from plaunch.process.failures.failure import ProcessFailure
     from plaunch.rendezvous.api import MembershipChange, RendezvousHandler
@@ -85,12 +86,13 @@ class JobPeers(ObservedPeers):
 
     # --- what happens to them ---------------------------------------------------------------------
 
-    def look(self, look_at_own: Callable[[], list[states.Event]]) -> list[states.Event]:
+    def look(self, look_at_own: LookAtOwn) -> list[states.Event]:
         """What has happened to them while own workers run."""
         changes = self.take_changes()
         ends: list[states.Event] = []
-        if any(change.kind in (ChangeKind.FAILED, ChangeKind.LOST) for change in changes):
-            ends = look_at_own()
+        kinds = {change.kind for change in changes}
+        if kinds & {ChangeKind.FAILED, ChangeKind.LOST}:
+            ends = look_at_own(is_loss=ChangeKind.LOST in kinds)
         return ends or self._events(changes, self._notices.pass_on)
 
     def look_while_stopping(self, *, is_clearing: bool) -> list[states.Event]:

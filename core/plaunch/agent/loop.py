@@ -17,6 +17,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from plaunch.agent import machine, notifications, states
+from plaunch.agent.cause_wait import CauseWait
 from plaunch.agent.messages import describe_turn
 from plaunch.agent.peers import QUIET_INTERVAL
 from plaunch.agent.poller import BackgroundCall
@@ -100,6 +101,7 @@ class Loop:
         self._reporter = reporter
         self._rounds = Rounds(workers, peers, notifier, poller, reporter)
         self._stopping = Stopping(workers.end_stop)
+        self._cause_wait = CauseWait()
         self._exit_barrier_timeout = exit_barrier_timeout
         self._inbox: SignalInbox | None = None
         self._requests = requests
@@ -328,6 +330,7 @@ class Loop:
             return states.StartFailed()
         self.results.begin_work(self.state.attempt)
         self._restarts.begin_work()
+        self._cause_wait.begin_round()
         self._reporter.workers_started()
         self._notifier.notify(notifications.WorkersStarted, self._workers.forked())
         return states.StartSucceeded()
@@ -373,16 +376,13 @@ class Loop:
         return self._watch_stop()
 
     def _watch_workers(self) -> list[states.Event]:
-        exit_fds, interval, due = (
-            self._workers.exit_fds(),
-            self._monitor_interval,
-            self._workers.due(),
-        )
+        exit_fds, interval = self._workers.exit_fds(), self._monitor_interval
+        dues = (self._workers.due(), self._cause_wait.due())
         if exit_fds is not None and self._peers.wakes and self._workers.exits_suffice():
             interval = max(interval, self._peers.interval)
         self._poller.poll(
             [*(exit_fds or ()), *self._peers.fds()],
-            interval if due is None else min(interval, due),
+            min(interval, *(due for due in dues if due is not None), interval),
         )
         return self._look_at_workers() or self._peers.look(self._look_for_failures)
 
@@ -392,6 +392,9 @@ class Loop:
             self.results.of_workers = result
             return [states.WorkSucceeded()]
         if result.state in (WorkerState.FAILED, WorkerState.UNHEALTHY):
+            running = len(self._workers.group.workers) - len(result.failures)
+            if self._cause_wait.is_on(result, others=running > 0 or self.state.is_job_wide):
+                return []
             self.results.fail(result)
             is_final = not self._workers.are_of_use() or self._workers.is_final
             if is_final or self.state.is_job_wide:
@@ -407,8 +410,13 @@ class Loop:
             )
         return []
 
-    def _look_for_failures(self) -> list[states.Event]:
-        """Look once more, for a moment, whether own workers have failed by themselves."""
+    def _look_for_failures(self, *, is_loss: bool) -> list[states.Event]:
+        """Look once more, for a moment, whether own workers have failed by themselves.
+
+        If a node is lost (`is_loss`), workers that only miss a peer have not.
+        """
+        if not is_loss:
+            self._cause_wait.end()
         until = time.monotonic() + _LAST_LOOK
         while (remaining := until - time.monotonic()) > 0:
             self._poller.poll(self._workers.exit_fds() or (), remaining)

@@ -129,11 +129,11 @@ def describe_failures(result: RunResult, *, in_job: bool = False) -> str:
     who, end = f"rank {rank}", failure.describe_exit().partition(" (signal")[0]
     if in_job:
         who = f"{who} on {failure.host}"
-        how = f"failed: {where if failure.hung else failure.headline}"
+        how = f"{failure.verb}: {where if failure.hung else failure.headline}"
     elif failure.hung:
         return where
-    elif failure.raised.text:
-        how = f"failed: {failure.headline}"
+    elif failure.raised.text or failure.is_consequence:
+        how = f"{failure.verb}: {failure.headline}"
     elif failure.exitcode > 0:
         how = f"failed with {end}"
     else:

@@ -20,6 +20,7 @@ from plaunch.rendezvous.api import ChangeKind, MembershipChange, ObservableRende
 if TYPE_CHECKING:
     import signal
     from collections.abc import Callable, Mapping, Sequence
+    from typing import Protocol
 
     from plaunch.agent.notifications import Notifier
     from plaunch.agent.poller import Poller
@@ -27,6 +28,13 @@ if TYPE_CHECKING:
     from plaunch.agent.worker import RunResult
     from plaunch.process.failures.failure import ProcessFailure
     from plaunch.rendezvous.api import RendezvousHandler
+
+    class LookAtOwn(Protocol):
+        """Looks, for a moment, whether own workers have failed; after a loss, by themselves."""
+
+        def __call__(self, *, is_loss: bool) -> list[Event]:
+            """What has ended their work."""
+
 
 logger = logging.getLogger("plaunch")
 
@@ -63,7 +71,7 @@ class Peers:
         """Descriptors that are readable while there is news of them."""
         return []
 
-    def look(self, look_at_own: Callable[[], list[Event]]) -> list[Event]:
+    def look(self, look_at_own: LookAtOwn) -> list[Event]:
         """What has happened to them while own workers run.
 
         `look_at_own` looks, for a moment, whether own workers have failed as well.
@@ -178,7 +186,7 @@ class ObservedPeers(Peers):
         """All changes since the last call; the listener is notified of them."""
         return self._notifier.notify_changes(list(self._observable.changes()))
 
-    def look(self, look_at_own: Callable[[], list[Event]]) -> list[Event]:
+    def look(self, look_at_own: LookAtOwn) -> list[Event]:
         """What has happened to them while own workers run."""
         del look_at_own
         events: list[Event] = []
@@ -194,4 +202,4 @@ class ObservedPeers(Peers):
     def look_while_stopping(self, *, is_clearing: bool) -> list[Event]:
         """The same while own workers are stopped."""
         del is_clearing
-        return self.look(list)
+        return self.look(lambda *, is_loss: [])

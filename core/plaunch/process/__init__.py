@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from plaunch.process.failures.error_file import ErrorFileError as ErrorFileError
     from plaunch.process.failures.error_file import read_error_file as read_error_file
     from plaunch.process.failures.error_file import text_of_error as text_of_error
+    from plaunch.process.failures.failure import CONSEQUENCE_WINDOW as CONSEQUENCE_WINDOW
     from plaunch.process.failures.failure import EarlierAttempt as EarlierAttempt
     from plaunch.process.failures.failure import ProcessFailure as ProcessFailure
     from plaunch.process.failures.failure import describe_exit as describe_exit
@@ -81,7 +82,7 @@ __getattr__, __dir__, __all__ = attach(
         ".failures.record": "record",
         ".failures.tracebacks": "Raised shorten",
         ".failures.child_failed": "ChildFailedError",
-        ".failures.failure": "EarlierAttempt ProcessFailure describe_exit",
+        ".failures.failure": ("CONSEQUENCE_WINDOW EarlierAttempt ProcessFailure describe_exit"),
         ".contexts.forked": "become_worker",
         ".streams.api": "OutputCounts PatientStreams Sink Streams",
         ".streams.logs": "LogsDest LogsSpecs",

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from plaunch.process import CONSEQUENCE_WINDOW
+
 from plaunch_membership.bounds import nearest_date, printable
 from plaunch_membership.records import MAX_REASON
 
@@ -44,12 +46,14 @@ class JobFailure:
     Args:
         rank: the worker's global rank; -1 for a failure of the node itself.
         began: when it began, in seconds since the epoch on the node's clock. The earliest is the
-            job's first failure.
+            job's first failure, unless it is a consequence.
         summary: what happened, in one sentence.
         detail: more, for the report: values that JSON can hold. Of a job's first
             failure, up to 160 KiB of it reach the other nodes, of others 8 KiB; texts are cut.
         how: how it ended, in a few words that others may share: "exit code 1". By them, failures
             are counted that are too many to be told one by one.
+        is_consequence: whether it only says that a peer is gone, and so is not the first one if
+            another one began a little later.
     """
 
     rank: int
@@ -57,6 +61,7 @@ class JobFailure:
     summary: str
     detail: Mapping[str, object] = field(default_factory=dict)
     how: str = ""
+    is_consequence: bool = False
 
 
 @dataclass(frozen=True)
@@ -96,6 +101,7 @@ class FailureSummary:
                     "began": failure.began,
                     "summary": failure.summary,
                     "how": failure.how,
+                    "is_consequence": failure.is_consequence,
                     "detail": failure.detail,
                 }
                 for failure in self.failures
@@ -120,6 +126,7 @@ class FailureSummary:
                 summary=found.text("summary", max_len=MAX_REASON),
                 detail=found.record("detail").raw,
                 how=found.text("how", max_len=MAX_WORDS, default=""),
+                is_consequence=found.flag("is_consequence", default=False),
             )
             for found in record.records("failures")
         ]
@@ -141,7 +148,7 @@ def summarize(
     failures: Iterable[JobFailure], groups: Iterable[FailureGroup] = ()
 ) -> FailureSummary:
     """The report of `failures`, of any origin, and of others that were counted."""
-    in_order = sorted(map(_checked, failures), key=_began)
+    in_order = sorted(map(_checked, failures), key=_order)
     told = [
         _cut_failure(failure, is_first=not i) for i, failure in enumerate(in_order[:MAX_LISTED])
     ]
@@ -151,7 +158,7 @@ def summarize(
 def merge(told: Sequence[FailureSummary]) -> FailureSummary:
     """The report of all of them together; the earliest failures come first."""
     firsts = {id(one.failures[0]) for one in told if one.failures}
-    in_order = sorted((failure for one in told for failure in one.failures), key=_began)
+    in_order = sorted((failure for one in told for failure in one.failures), key=_order)
     failures = [
         _cut_failure(failure, is_first=False) if i and id(failure) in firsts else failure
         for i, failure in enumerate(in_order[:MAX_LISTED])
@@ -160,8 +167,8 @@ def merge(told: Sequence[FailureSummary]) -> FailureSummary:
     return FailureSummary(tuple(failures), _grouped(in_order[MAX_LISTED:], groups))
 
 
-def _began(failure: JobFailure) -> float:
-    return failure.began
+def _order(failure: JobFailure) -> float:
+    return failure.began + (CONSEQUENCE_WINDOW if failure.is_consequence else 0.0)
 
 
 def _checked(failure: JobFailure) -> JobFailure:
@@ -181,6 +188,7 @@ def _cut_failure(failure: JobFailure, *, is_first: bool) -> JobFailure:
         summary=cut(failure.summary, MAX_REASON if is_first else _MAX_SUMMARY),
         detail=_fitting(failure.detail, _MAX_FIRST_BYTES if is_first else _MAX_OTHER_BYTES),
         how=cut(failure.how, MAX_WORDS),
+        is_consequence=failure.is_consequence,
     )
 
 

@@ -47,7 +47,7 @@ def to_job_failures(failures: Mapping[int, ProcessFailure]) -> list[JobFailure]:
     Only the first one comes with its traceback and last lines: it alone can be the job's first.
     Of very many, the last ones come with one sentence each.
     """
-    ranks = sorted(failures, key=lambda rank: failures[rank].began)
+    ranks = sorted(failures, key=lambda rank: failures[rank].order)
     return [_worker(rank, failures[rank], place) for place, rank in enumerate(ranks)]
 
 
@@ -157,7 +157,7 @@ def _without(spans: Sequence[tuple[int, int]], ranks: Collection[int]) -> list[t
 def _worker(rank: int, failure: ProcessFailure, place: int) -> JobFailure:
     """What is told of the failure that was its node's first, if `place` is 0, or a later one."""
     how = failure.text if failure.hung else failure.headline
-    what = f"rank {rank} on {failure.host} (pid {failure.pid}) failed: {how}"
+    what = f"rank {rank} on {failure.host} (pid {failure.pid}) {failure.verb}: {how}"
     if rank < 0:
         what = f"the launcher on {failure.host} failed: {failure.text}"
     return JobFailure(
@@ -171,6 +171,7 @@ def _worker(rank: int, failure: ProcessFailure, place: int) -> JobFailure:
             else {}
         ),
         how=_NODES if rank < 0 else failure.describe_exit(),
+        is_consequence=failure.is_consequence,
     )
 
 
@@ -188,6 +189,7 @@ def _detail(failure: ProcessFailure, *, in_full: bool) -> dict[str, object]:
         "has_reply": failure.has_reply,
         "message": _end_of(failure.text, limit),
         "place": failure.place,
+        "consequence": failure.consequence[:MAX_NAME],
         "traits": _traits(failure.error_file_data.get("errorTraits")) if failure.has_reply else {},
     }
     if in_full:
@@ -217,6 +219,7 @@ def _rebuild(rank: int, told: JobFailure) -> ProcessFailure:
     failure.hung = detail.get("hung") is True
     if place := _word(_text(detail, "place"), MAX_NAME):
         failure.place = place
+    failure.consequence = _word(_text(detail, "consequence"), MAX_NAME)
     failure.last_lines = _last_lines(_lines(detail, "last_lines"), MAX_LINES, MAX_TEXT_BYTES)
     failure.log_files = [
         f"{failure.host}:{_word(path, _MAX_PATH)}"

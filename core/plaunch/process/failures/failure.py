@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from plaunch.defaults import ENRICH_SIGNAL_FAILURE, load_default
+from plaunch.numbers import name_ranks
 from plaunch.process.failures.error_file import (
     ErrorFileError,
     read_error_file,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 NOT_AVAILABLE = "<N/A>"  # torch's word for a missing error file and for "no signal"
 _NO_MESSAGE = "<NONE>"
+_UNCAUGHT = 1  # what Python exits with after an exception that nobody caught
 
 # Signals that end a worker without a word, from outside or by a fault of its own code. SIGABRT is
 # not among them: it is how C++ code gives up when something else has failed.
@@ -33,6 +35,9 @@ _SUDDEN_ENDS = frozenset(
     -signal.Signals[f"SIG{name}"] for name in ("KILL", "TERM", "SEGV", "BUS", "ILL", "FPE")
 )
 _SEEN_LATE = 1.0  # seconds that such an end may be seen after its peers have noticed it
+# Seconds by which another failure may begin after one that only says that a peer is gone, and still
+# be its cause: as long as an interpreter may take to end after its exception.
+CONSEQUENCE_WINDOW = 10.0
 _LONGEST_LINE = 300  # characters of what an exception says, in a headline
 
 
@@ -66,6 +71,7 @@ class ProcessFailure(Record):
         log_files: the files that its stdout and stderr went to, where there are any.
         lifetime: seconds between its start and the failure; None if they are not known.
         is_shown: whether the launcher's own stderr has shown the last lines, on this node.
+        early_ends: the global ranks of workers of its node that had ended with exit code 0.
     """
 
     local_rank: int
@@ -83,9 +89,11 @@ class ProcessFailure(Record):
     log_files: list[str] = field(default_factory=list, kw_only=True)
     lifetime: float | None = field(default=None, kw_only=True)
     is_shown: bool = field(default=False, kw_only=True)
+    early_ends: list[int] = field(default_factory=list, kw_only=True)
 
     def __post_init__(self) -> None:
         self._place: str | None = None
+        self._consequence: str | None = None
         self.timestamp = time.time()
         self.error_file_data = {"message": _NO_MESSAGE}
         self.message = ""
@@ -135,6 +143,11 @@ class ProcessFailure(Record):
         return self.timestamp - _SEEN_LATE
 
     @property
+    def order(self) -> float:
+        """`began`, or later if it only says that a peer is gone; the cause has the smallest."""
+        return self.began + (CONSEQUENCE_WINDOW if self.is_consequence else 0.0)
+
+    @property
     def raised(self) -> Raised:
         """The exception that ended the worker, read from its traceback; empty if none did."""
         from plaunch.process.failures import tracebacks  # noqa: PLC0415 - failures only
@@ -157,15 +170,53 @@ class ProcessFailure(Record):
         self._place = place
 
     @property
+    def consequence(self) -> str:
+        """What it says of a peer that is gone or silent; empty if it says something else.
+
+        Such a failure is a consequence of another one, of a lost node or of an early end.
+        """
+        if self._consequence is not None:
+            return self._consequence
+        if self.hung or self.oom_killed or (self.global_rank or 0) < 0:
+            return ""
+        if not self.has_reply and self.exitcode not in (_UNCAUGHT, -signal.SIGABRT):
+            return ""
+        from plaunch.process.failures import consequences, tracebacks  # noqa: PLC0415 - failures only
+
+        return consequences.find_consequence(
+            tracebacks.chain_in_reply(self.text, self.traceback)
+            if self.has_reply
+            else tracebacks.chain_in_output(self.last_lines, self.exitcode)
+        )
+
+    @consequence.setter
+    def consequence(self, words: str) -> None:
+        self._consequence = words
+
+    @property
+    def is_consequence(self) -> bool:
+        """Whether it only says that a peer is gone, and so follows from something else."""
+        return bool(self.consequence)
+
+    @property
     def brief(self) -> str:
         """What happened, in one line: the exception with its text, or how the worker ended."""
         how = self.text if (self.global_rank or 0) < 0 else self.describe_exit()
         return _one_line(self.raised.text or how)
 
     @property
+    def verb(self) -> str:
+        """What it did, for a sentence about it: `failed`, or `lost a peer`."""
+        return "lost a peer" if self.is_consequence else "failed"
+
+    @property
     def headline(self) -> str:
         """The same with the user's line: `ValueError: bad shape (train.py:39)`."""
-        brief, place = self.brief, self.place
+        brief, place, words = self.brief, self.place, self.consequence
+        if words:
+            brief = f"{self.raised.exception or self.describe_exit()}: {_one_line(words)}"
+            if self.early_ends:
+                brief += f"; {name_ranks(self.early_ends)} had ended with exit code 0"
         return f"{brief} ({place})" if place else brief
 
     def enrich(self, text: str) -> str:
@@ -243,8 +294,11 @@ class EarlierAttempt(Value):
 
 
 def first_failure(failures: Mapping[int, ProcessFailure]) -> tuple[int, ProcessFailure]:
-    """The failure that began first, and its rank; of equal times, the one seen first."""
-    rank = min(failures, key=lambda rank: failures[rank].began)
+    """The failure that is the cause, and its rank: the first, but consequences after all others.
+
+    Of equal times, it is the one seen first.
+    """
+    rank = min(failures, key=lambda rank: failures[rank].order)
     return rank, failures[rank]
 
 

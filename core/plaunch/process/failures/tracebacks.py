@@ -18,6 +18,10 @@ _FRAME = re.compile(r'  File "(.+)", line (\d+)(?:,? in .*)?')
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:<locals>\.[\w.]+)*")
 # torch.distributed puts it before each line of an exception that nobody caught.
 _RANK = re.compile(r"\[rank\d+\]: ")
+_LINKS = (
+    "The above exception was the direct cause of the following exception:",
+    "During handling of the above exception, another exception occurred:",
+)
 _FAULT = "Fatal Python error: "  # faulthandler's
 _CURRENT_THREAD = re.compile(r"(?:Current thread|Stack) .*\(most recent call first\):")
 _CPP = ("  what():", "terminate called")
@@ -73,6 +77,23 @@ def raised_in_output(last_lines: Sequence[str], exitcode: int) -> Raised:
         return Raised()  # whatever was caught and written before, it did not end the worker
     raised = _end_of_traceback(_from_last_frame(lines, _last_header(lines)))
     return raised if raised.exception else Raised()
+
+
+def chain_in_reply(text: str, traceback: str) -> str:
+    """What the exception in an error file says, and those that led to it."""
+    return "\n".join((text, *_said(traceback.splitlines())))
+
+
+def chain_in_output(last_lines: Sequence[str], exitcode: int) -> str:
+    """The same of a worker without an error file; of one that a signal ended, its last lines."""
+    lines = _unmarked(last_lines)
+    if exitcode < 0:
+        return "\n".join(lines)
+    begin = _last_header(lines)
+    first = begin
+    while first is not None and any(link in lines[max(first - 2, 0) : first] for link in _LINKS):
+        first = _last_header(lines[:first])
+    return "\n".join(_said(_from_last_frame(lines, begin if first is None else first)))
 
 
 def is_own(path: str) -> bool:
@@ -197,6 +218,11 @@ def _from_last_frame(lines: Sequence[str], header: int | None) -> Sequence[str]:
             break  # it belongs to an earlier traceback
         first = number
     return lines[first:]
+
+
+def _said(lines: Iterable[str]) -> list[str]:
+    """What exceptions say, of a text with tracebacks: all but frames and source."""
+    return [line for line in lines if not line.startswith("  ")]
 
 
 def _end_of_traceback(lines: Iterable[str]) -> Raised:

@@ -1,0 +1,60 @@
+"""The wait for the cause of failures that only say that a peer is gone."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from plaunch.agent.worker import WorkerState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from plaunch.agent.worker import RunResult
+
+# Seconds for a worker whose interpreter ends after its exception: its connections are closed before
+# its end is seen, and a stop would hide that it failed by itself.
+_CAUSE_WAIT = 2.0
+
+
+class CauseWait:
+    """Decides how long a node keeps the failures of its workers to itself.
+
+    Other failures are never delayed, and nor is one that another node has reported.
+
+    Args:
+        clock: seconds that never go back.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._until: float | None = None
+
+    def begin_round(self) -> None:
+        """Other workers are started."""
+        self._until = None
+
+    def is_on(self, result: RunResult, *, others: bool) -> bool:
+        """Whether to wait for the cause of these failures.
+
+        Args:
+            result: of the workers of this node.
+            others: whether there are workers, here or on other nodes, that may be the cause.
+        """
+        failures = result.failures
+        if result.state is not WorkerState.FAILED or not failures or not others:
+            return False
+        if any(failure.early_ends or not failure.is_consequence for failure in failures.values()):
+            return False
+        if self._until is None:
+            self._until = self._clock() + _CAUSE_WAIT
+        return self._clock() < self._until
+
+    def end(self) -> None:
+        """Something else is known now: from here on nothing of the round is waited for."""
+        self._until = self._clock()
+
+    def due(self) -> float | None:
+        """Seconds until the wait is over; None if there is none."""
+        left = 0.0 if self._until is None else self._until - self._clock()
+        return left if left > 0 else None

@@ -1,0 +1,150 @@
+"""What workers say when a peer has gone: the consequence of a failure, and not its cause.
+
+A text is in the table if the fault is not that of the worker that says it. Loaded after a failure.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+
+class Consequence(NamedTuple):
+    """One text by which a library says that a peer is gone or silent.
+
+    Args:
+        pattern: a regular expression; its group `words`, or all of it, is what a headline shows.
+        source: where the text comes from: a file of the library, or a public issue.
+        example: a text that it matches.
+    """
+
+    pattern: str
+    source: str
+    example: str
+
+
+# Gloo puts the file and the line of its source before what it says. Of the system's errors, those
+# that only a peer brings about.
+_GLOO = r"/gloo/\S+\.(?:cc|h):\d+\] (?P<words>"
+_GONE = r"(?:Connection reset by peer|Broken pipe|Connection refused|Connection timed out)"
+
+CONSEQUENCES = (
+    Consequence(
+        _GLOO + r"Connection closed by peer \[[^\]]*\](?::\d+)?)",
+        "gloo/transport/tcp/pair.cc, Pair::read; pytorch/pytorch#75512",
+        "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer "
+        "[127.0.0.1]:53469. This is typically caused by a remote worker crashing.",
+    ),
+    Consequence(
+        _GLOO
+        + r"(?:Read error|Write error|writev|connect|SO_ERROR)?,? ?\[[^\]]*\](?::\d+)?: "
+        + _GONE
+        + ")",
+        "gloo/transport/tcp/pair.cc, Pair::read and Pair::write; pytorch/pytorch#132644",
+        "[../third_party/gloo/gloo/transport/tcp/pair.cc:589] Read error [192.168.70.92]:25266: "
+        "Connection reset by peer",
+    ),
+    Consequence(
+        _GLOO + r"(?:Read timeout|Write timeout|Connect timeout|Socket closed) \[[^\]]*\](?::\d+)?"
+        r"|Application timeout caused pair closure)",
+        "gloo/transport/tcp/pair.cc",
+        "[../third_party/gloo/gloo/transport/tcp/pair.cc:145] Connect timeout [10.0.0.7]:2345",
+    ),
+    Consequence(
+        _GLOO + r"Timed out waiting \d+ms for (?:recv|send) operation to complete)",
+        "gloo/transport/tcp/unbound_buffer.cc, UnboundBuffer::waitRecv and waitSend",
+        "[/pytorch/third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting "
+        "2000ms for recv operation to complete",
+    ),
+    Consequence(
+        r"Gloo connectFullMesh failed with .*",
+        "gloo/rendezvous/context.cc; sgl-project/sglang#3226",
+        "Gloo connectFullMesh failed with [../third_party/gloo/gloo/transport/tcp/pair.cc:144] no "
+        "error",
+    ),
+    Consequence(
+        r"(?:Ranks? [\d, ]+ failed to pass monitoredBarrier in \d+ ms"
+        r"|Rank \d+ timed out in monitoredBarrier after \d+ ms)",
+        "torch/csrc/distributed/c10d/ProcessGroupGloo.cpp, monitoredBarrier",
+        "[Rank 0]: Ranks 1, 2 failed to pass monitoredBarrier in 10000 ms",
+    ),
+    Consequence(
+        r"[Ff]ailed to (?:recv, got|send, sent) 0 bytes",
+        "torch/csrc/distributed/c10d/Utils.hpp, recvBytes and sendBytes; pytorch/pytorch#153586",
+        "Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server shutdown "
+        "or crash?",
+    ),
+    Consequence(
+        r"DistNetworkError: (?P<words>" + _GONE + ")",
+        "torch/csrc/distributed/c10d/Utils.hpp: a system call for the TCPStore's socket failed",
+        "torch.distributed.DistNetworkError: Broken pipe",
+    ),
+    Consequence(
+        r"The client socket has timed out after \S+ while trying to connect to \([^)]*\)",
+        "torch/csrc/distributed/c10d/socket.cpp; pytorch/pytorch#105782",
+        "The client socket has timed out after 6000ms while trying to connect to (10.0.0.1, 295).",
+    ),
+    Consequence(
+        r"Timed out after \d+ seconds waiting for (?:clients|workers)\. "
+        r"\d+/\d+ (?:clients|workers) joined",
+        "torch/csrc/distributed/c10d/TCPStore.cpp, waitForWorkers; pytorch/pytorch#111805",
+        "Timed out after 301 seconds waiting for clients. 1/2 clients joined.",
+    ),
+    Consequence(
+        r"wait timeout after \d+ms, keys: \S+",
+        "torch/csrc/distributed/c10d/TCPStore.cpp, doWait; pytorch/pytorch#131808",
+        "torch.distributed.DistStoreError: wait timeout after 2000ms, keys: /never",
+    ),
+    Consequence(
+        r"(?:RuntimeError|DistStoreError): (?P<words>Socket Timeout)",
+        "torch/csrc/distributed/c10d/Utils.hpp, before torch 2.5; pytorch/pytorch#55571",
+        "RuntimeError: Socket Timeout",
+    ),
+    Consequence(
+        r"remote process exited or there was a network error",
+        "nccl/src/init.cc, ncclGetErrorString of ncclRemoteError; NVIDIA/nccl#2076",
+        "NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.hpp:268, remote process exited or "
+        "there was a network error, NCCL version 2.21.5",
+    ),
+    Consequence(
+        r"ncclRemoteError: A call failed possibly due to a network error or a remote process "
+        r"exiting prematurely",
+        "torch/csrc/distributed/c10d/NCCLUtils.cpp, getNcclErrorDetailStr; pytorch/pytorch#85887",
+        "ncclRemoteError: A call failed possibly due to a network error or a remote process "
+        "exiting prematurely.",
+    ),
+    Consequence(
+        r"Connection closed by remote peer",
+        "nccl/src/misc/socket.cc; NVIDIA/nccl#795",
+        "misc/socket.cc:538 NCCL WARN Net : Connection closed by remote peer node-b<47861>",
+    ),
+    Consequence(
+        r"NCCL communicator was aborted on rank \d+",
+        "torch/csrc/distributed/c10d/NCCLUtils.cpp, NCCLComm::getNcclComm",
+        "NCCL communicator was aborted on rank 2. Original reason for failure was: ...",
+    ),
+    Consequence(
+        r"Watchdog caught collective operation timeout",
+        "torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, WorkNCCL::checkTimeout",
+        "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, "
+        "OpType=BROADCAST) ran for 600081 milliseconds before timing out.",
+    ),
+    Consequence(
+        r"Some NCCL operations have failed or timed out",
+        "torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp; tatsu-lab/stanford_alpaca#207",
+        "[E ProcessGroupNCCL.cpp:455] Some NCCL operations have failed or timed out. Due to the "
+        "asynchronous nature of CUDA kernels, subsequent GPU operations might run on bad data.",
+    ),
+)
+
+
+def find_consequence(text: str) -> str:
+    """What `text` says of a peer that is gone, in the words for a headline; empty if nothing.
+
+    Args:
+        text: what a worker said of the exception that ended it; see `tracebacks.chain_of`.
+    """
+    for one in CONSEQUENCES:
+        if found := re.search(one.pattern, text):
+            return found.groupdict().get("words") or found.group()
+    return ""

@@ -1,0 +1,217 @@
+"""Failures that only say that a peer is gone: how they are known, and that they come last."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+
+import pytest
+from plaunch.process import CONSEQUENCE_WINDOW, ProcessFailure
+from plaunch.process.failures.consequences import CONSEQUENCES, find_consequence
+from plaunch.process.failures.failure import first_failure
+
+from helpers.ports import free_port
+
+HEADER, FRAME = "Traceback (most recent call last):", '  File "/me/train.py", line 39, in step'
+GLOO = (
+    "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by "
+    "peer [127.0.0.1]:53469. This is typically caused by a remote worker crashing."
+)
+DIRECT = "The above exception was the direct cause of the following exception:"
+WHILE = "During handling of the above exception, another exception occurred:"
+WATCHDOG = (
+    "terminate called after throwing an instance of 'c10::DistBackendError'",
+    "  what():  [PG ID 0 Rank 0] Process group watchdog thread terminated with exception: [Rank 0] "
+    "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1) ran for 600081 milliseconds",
+)
+
+
+def failure(*lines, exitcode=1, at=0.0, rank=0):
+    made = ProcessFailure(rank, 7 + rank, exitcode, "", global_rank=rank)
+    made.last_lines = list(lines)
+    made.timestamp = 1000.0 + at
+    return made
+
+
+def raised(text, **more):
+    return failure(HEADER, FRAME, text, **more)
+
+
+# --- the table ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("one", CONSEQUENCES, ids=lambda one: one.pattern[:40])
+def test_each_row_matches_its_example_and_names_its_source(one) -> None:
+    assert find_consequence(one.example)
+    assert one.source
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ValueError: bad shape",
+        "torch.cuda.OutOfMemoryError: CUDA out of memory.",
+        # Of the worker's own connections, not of those to its peers.
+        "ConnectionResetError: [Errno 104] Connection reset by peer",
+        "BrokenPipeError: [Errno 32] Broken pipe",
+        "torch.distributed.DistNetworkError: The server socket has failed to listen on any local "
+        "network address. port: 29500, useIpv6: false, code: -98, name: EADDRINUSE",
+        "Process group watchdog thread terminated with exception: CUDA error: an illegal memory "
+        "access was encountered",
+        "ncclUnhandledCudaError: Call to CUDA function failed.",
+        "ncclInvalidUsage: This usually reflects invalid usage of NCCL library.",
+    ],
+)
+def test_faults_of_the_worker_itself_are_none(text) -> None:
+    assert find_consequence(text) == ""
+
+
+# --- real ones ------------------------------------------------------------------------------------
+
+GLOO_JOB = """
+import datetime, os, sys, time
+import torch, torch.distributed as dist
+rank, port, how = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+wait = datetime.timedelta(seconds=2 if how == "silent" else 30)
+where = f"tcp://127.0.0.1:{port}"
+dist.init_process_group("gloo", rank=rank, world_size=2, init_method=where, timeout=wait)
+tensor = torch.ones(4)
+dist.all_reduce(tensor)
+if rank == 1:
+    if how == "silent":
+        sys.stdin.read()
+    os.kill(os.getpid(), 9)
+while True:
+    dist.all_reduce(tensor)
+"""
+STORE_JOB = """
+import datetime, os, sys, time
+import torch.distributed as dist
+rank, port, how = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+wait = datetime.timedelta(seconds=2)
+store = dist.TCPStore("127.0.0.1", port, 2, rank == 1, timeout=wait)
+if rank == 1:
+    store.get("ready")
+    if how == "silent":
+        sys.stdin.read()
+    os.kill(os.getpid(), 9)
+store.set("ready", "")
+if how == "write":
+    while True:
+        store.set("x", "y")
+store.get("never")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("script", "how", "words"),
+    [
+        (GLOO_JOB, "killed", "Connection closed by peer [127.0.0.1]|Connection reset by peer"),
+        (GLOO_JOB, "silent", "Timed out waiting 2000ms for recv operation to complete"),
+        (STORE_JOB, "killed", "Failed to recv, got 0 bytes|Connection reset by peer"),
+        (STORE_JOB, "write", "Failed to recv|Failed to send|Broken pipe|Connection reset by peer"),
+        (STORE_JOB, "silent", "wait timeout after 2000ms, keys: /never"),
+    ],
+)
+def test_what_torch_says_when_a_peer_has_gone(tmp_path, script, how, words) -> None:
+    """A real job of two, whose rank 1 is killed or falls silent."""
+    pytest.importorskip("torch.distributed")
+    (tmp_path / "train.py").write_text(script)
+    port = free_port()
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "train.py", str(rank), str(port), how],
+            cwd=tmp_path,
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        _, said = workers[0].communicate(timeout=60)
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.communicate()
+    found = failure(*said.splitlines(), exitcode=workers[0].returncode)
+    assert any(word in found.consequence for word in words.split("|")), said
+    assert found.place.startswith("train.py:")
+
+
+# --- where it is looked for -----------------------------------------------------------------------
+
+
+def test_the_headline_has_the_words_that_matter() -> None:
+    found = raised(GLOO)
+    closed = "Connection closed by peer [127.0.0.1]:53469"
+    assert found.headline == f"RuntimeError: {closed} (train.py:39)"
+    assert found.brief.startswith("RuntimeError: [/pytorch/third_party/gloo/")
+    found.early_ends = [1, 2]
+    assert f"{closed}; ranks 1-2 had ended with exit code 0" in found.headline
+
+
+@pytest.mark.parametrize("link", [DIRECT, WHILE])
+def test_what_a_script_makes_of_it_is_one_as_well(link) -> None:
+    lines = [HEADER, FRAME, GLOO, "", link, "", HEADER, FRAME, "OSError: no checkpoint"]
+    assert failure(*lines).is_consequence
+
+
+def test_what_was_only_shown_before_is_none() -> None:
+    assert not failure(GLOO, HEADER, FRAME, "ValueError: bad").is_consequence
+    assert not failure(HEADER, FRAME, GLOO, "caught it", HEADER, FRAME, "E: no").is_consequence
+    assert not failure(HEADER, FRAME, GLOO, exitcode=3).is_consequence
+
+
+def test_an_error_file_says_it_too(child_file) -> None:
+    message = {"message": GLOO, "extraInfo": {"py_callstack": f"{HEADER}\n{FRAME}\n{GLOO}"}}
+    found = ProcessFailure(0, 7, 1, child_file({"message": message}))
+    assert (found.is_consequence, found.place) == (True, "train.py:39")
+
+
+def test_the_abort_of_the_watchdog_is_one_and_other_signals_are_none() -> None:
+    found = failure(*WATCHDOG, exitcode=-6)
+    assert found.headline == (
+        "killed by SIGABRT (signal 6): Watchdog caught collective operation timeout"
+    )
+    assert not failure(*WATCHDOG, exitcode=-9).is_consequence
+    assert not failure("free(): double free detected", exitcode=-6).is_consequence
+
+
+def test_neither_a_hang_nor_a_launcher_is_one() -> None:
+    found = raised(GLOO)
+    found.hung = True
+    assert not found.is_consequence
+    assert not raised(GLOO, rank=-1).is_consequence
+
+
+def test_what_another_node_has_found_stays_also_through_a_pickle() -> None:
+    found = failure("nothing")
+    found.consequence = "Broken pipe"
+    assert pickle.loads(pickle.dumps(found)).is_consequence
+
+
+# --- what it means --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("others", "first"),
+    [
+        ({}, 0),
+        ({1: raised("ValueError: bad", at=0.1, rank=1)}, 1),
+        ({1: failure(exitcode=-9, at=2.0, rank=1)}, 1),
+        ({1: raised(GLOO, at=-1.0, rank=1)}, 1),
+        ({1: raised("ValueError: bad", at=CONSEQUENCE_WINDOW + 1, rank=1)}, 0),
+        ({1: raised(GLOO, at=0.1, rank=1), 2: failure(exitcode=3, at=0.2, rank=2)}, 2),
+    ],
+)
+def test_it_comes_after_every_other_failure_within_the_window(others, first) -> None:
+    assert first_failure({0: raised(GLOO), **others})[0] == first
+
+
+def test_a_hang_outweighs_it() -> None:
+    hang = failure(exitcode=116, at=5.0, rank=1)
+    hang.hung = True
+    assert first_failure({0: raised(GLOO), 1: hang})[0] == 1
