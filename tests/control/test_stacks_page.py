@@ -56,6 +56,8 @@ def test_groups_and_folders(page):
         "frames": [{"function": "step", "file": "/job/train.py", "line": 9}],
         "state": "",
         "reason": "",
+        "child": [],
+        "child_kind": None,
     }
     assert told["folders"] == [
         {"host": "a", "folder": "/logs/a"},

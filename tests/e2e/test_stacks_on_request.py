@@ -191,6 +191,7 @@ def test_data_loaders_and_threads_are_in_whole_stacks(plaunch, ctl):
                 lambda: "read_sample" in _whole(plaunch, ctl), lambda: str(ctl("stacks", "job"))
             )
             shown = _whole(plaunch, ctl)
+            lines = ctl("stacks", "job").stdout
         finally:
             launch.terminate()
         launch.communicate(timeout=60)
@@ -199,6 +200,7 @@ def test_data_loaders_and_threads_are_in_whole_stacks(plaunch, ctl):
     assert "upload (" in worker
     assert "train (" in worker
     assert "read_sample (" in loader
+    assert "1 rank: 0 read_sample (train.py:12), a loader process of rank 0; " in lines
 
 
 def _whole(plaunch, ctl):

@@ -57,7 +57,7 @@ def test_a_stack_is_the_place():
     looks = make_looks(stacks)
     sight = look(looks, {3: ME})[3]
     assert (sight.pid, sight.beats, sight.is_held, sight.timeout) == (ME, 0, False, 60.0)
-    assert sight.place[0] == PYTHON[0].frames
+    assert sight.place[0] == (False, PYTHON[0].frames)
     assert sight.variables is None
     assert look(looks, {3: ME}, deep=[3])[3].variables == f"variables of {ME}"
     assert not stacks.takes
@@ -127,7 +127,7 @@ def test_without_a_stack_there_is_what_the_kernel_tells():
         look(looks, {0: ME})
     assert len(stacks.takes) == 7  # which are dear
     stacks.seen[ME] = ProcessStacks(ME, threads=PYTHON)
-    assert look(looks, {0: ME})[0].place[0] == PYTHON[0].frames
+    assert look(looks, {0: ME})[0].place[0] == (False, PYTHON[0].frames)
     assert not looks.reasons
 
 

@@ -69,6 +69,27 @@ def test_one_that_moves_is_enough():
     assert node.look(r0={"place": "y"}, r2={"place": "b"}) == Finding(recovered=(2,))
 
 
+def test_a_process_that_a_worker_waits_for_moves():
+    node = Node(1)
+    for number in range(50):
+        assert node.look(r0={"children": {7: number, 8: "idle"}}) == Finding()
+    assert node.until()[1] == Finding(still=TIMEOUT)
+
+
+def test_a_new_process_that_a_worker_waits_for_is_a_movement():
+    node = Node(1)
+    for number in range(50):
+        assert node.look(r0={"children": {number: "begins"}}) == Finding()
+
+
+def test_a_process_that_is_not_seen_at_each_look_does_not_move():
+    node = Node(1)
+    for number in range(19):
+        seen = {7: "a"} if number % 2 else {}
+        assert node.look(r0={"children": seen if number % 3 else None}) == Finding()
+    assert node.look(r0={"children": {7: "a"}}).still
+
+
 def test_they_stop_moving_one_after_the_other():
     """The last ones are no others that move, if they have just stopped as well."""
     node = Node()

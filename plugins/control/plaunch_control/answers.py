@@ -281,6 +281,8 @@ def _describe(group: Group) -> dict[str, Any]:
         "frames": [frame._asdict() for frame in group.frames],
         "state": group.state,
         "reason": group.reason,
+        "child": [frame._asdict() for frame in group.child],
+        "child_kind": None if group.kind is None else group.kind.value,
     }
 
 

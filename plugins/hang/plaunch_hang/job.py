@@ -49,7 +49,7 @@ class Outlook(NamedTuple):
         silent: for UNKNOWN: the nodes that tell nothing; all but this one if the nodes of this job
             cannot tell each other anything.
         seconds: for HANG: for how long no worker of the job has moved.
-        groups: for HANG: where all of them are, the smallest group first.
+        groups: for HANG: where all of them are, the likely cause first.
         action: for HANG: what is to follow.
         teller: for HANG: the host of the node that tells it.
         rank: for HANG: the worker of this node that stands for it.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from plaunch_stacks import main_stacks, take
+from plaunch_stacks import main_stacks, take, waits_for_process
 
+from plaunch_hang.children import ReadStacks, place_of, read_children
 from plaunch_hang.computing import ComputeWatch
 from plaunch_hang.process import read_state, read_uses
 from plaunch_hang.variables import read_all_variables
@@ -14,20 +15,11 @@ from plaunch_hang.watch import Sight
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Mapping
 
-    from plaunch_stacks import ProcessStacks
-
     from plaunch_hang.beats import Beat
 
 _TRIES = 5  # looks in vain, after which a stack is looked for more rarely
 _RARELY = 20  # looks
 _SPANS = 4  # in a time-out: of at least so long a span, processor time counts
-
-
-class ReadStacks(Protocol):
-    """`plaunch_stacks.main_stacks` or `take`."""
-
-    def __call__(self, pids: Mapping[int, int], /) -> dict[int, ProcessStacks]:
-        """The stacks of processes, by rank."""
 
 
 class Looks:
@@ -54,6 +46,7 @@ class Looks:
         self._targets: dict[int, int] = {}  # the process with the stack, by that of the worker
         self._failed: dict[int, int] = {}  # looks in vain, by process
         self._unread: dict[int, int] = {}  # the same for variables, in a row
+        self._waiting: set[int] = set()  # the ranks that wait for a process, at this look
         self.reasons: dict[int, str] = {}  # why the stack of a rank is never seen
 
     def look(
@@ -81,6 +74,8 @@ class Looks:
         values = self._read_variables(targets.values()) if targets else {}
         spans = {targets[rank]: timeouts[rank] / _SPANS for rank in targets}
         computing = self._computing.look(spans)
+        waiting = {pid for rank, pid in targets.items() if rank in self._waiting}
+        children = read_children(waiting, self._main_stacks, self._read_variables)
         sights = {}
         for rank, pid in pids.items():
             state = read_state(pid)
@@ -101,6 +96,7 @@ class Looks:
                 state is not None and state.is_held,
                 timeouts[rank],
                 targets.get(rank) in computing,
+                children=children.get(targets.get(rank, -1)),
             )
         return sights
 
@@ -115,6 +111,7 @@ class Looks:
     def _places(self, pids: Mapping[int, int]) -> dict[int, Hashable]:
         """Where the main threads are, by rank; what the system tells if there is no stack."""
         places: dict[int, Hashable] = {}
+        self._waiting = set()
         seen = self._main_stacks({r: self._targets.get(p, p) for r, p in pids.items()})
         for rank, stacks in seen.items():
             pid = pids[rank]
@@ -122,7 +119,10 @@ class Looks:
                 self._targets.setdefault(pid, stacks.pid)
                 self._failed.pop(pid, None)
                 self.reasons.pop(rank, None)
-                places[rank] = stacks.threads[0].frames
+                frames = stacks.threads[0].frames
+                places[rank] = place_of(frames)
+                if waits_for_process(frames):
+                    self._waiting.add(rank)
             else:
                 self._note_failure(rank, pid, stacks.reason)
         lacking = {rank: pid for rank, pid in pids.items() if pid in self._failed}

@@ -78,6 +78,12 @@ def read_processor_times(pids: Collection[int], proc: str = PROC) -> dict[int, P
     return {pid: time for pid, time in times.items() if time is not None}
 
 
+def read_descendants(pids: Collection[int], proc: str = PROC) -> dict[int, list[int]]:
+    """All processes below each of these."""
+    below = _read_children(proc)
+    return {pid: _tree(pid, below)[1:] for pid in pids}
+
+
 def uses_gpu(pid: int, proc: str = PROC) -> bool:
     """Whether a process has a GPU open; False if that may not be read."""
     folder = f"{proc}/{pid}/fd"

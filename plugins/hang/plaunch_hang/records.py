@@ -48,7 +48,7 @@ class Told(NamedTuple):
         timeout: its `--hang-timeout` in seconds; 0 if it learns it.
         action: its `--on-hang`.
         seconds: for how long none of its workers has moved, if they are still.
-        groups: where they are then, the smallest group first.
+        groups: where they are then, the likely cause first.
     """
 
     round: int

@@ -24,7 +24,7 @@ class Scene(NamedTuple):
 
     Args:
         stacks: all of each, by global rank.
-        groups: the ranks by place, the smallest group first.
+        groups: the ranks by place, the likely cause first.
     """
 
     stacks: Mapping[int, ProcessStacks]
@@ -37,7 +37,7 @@ class Scene(NamedTuple):
 
     @property
     def first(self) -> int:
-        """The rank that stands for the hang: the lowest of the smallest group with a stack."""
+        """The rank that stands for the hang: the lowest of the first group with a stack."""
         known = [item for item in self.groups if item.frames] or self.groups
         return known[0].all_ranks[0]
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from plaunch.errors import ThreadStartError
 from plaunch.threads import BoundedCall
-from plaunch_stacks import find_py_spy
+from plaunch_stacks import Frame, count_waiting, find_py_spy
 
 from plaunch_hang.main_globals import read_main_globals
 
@@ -54,6 +54,7 @@ def read_all_variables(pids: Collection[int]) -> dict[int, bytes]:
 def read_variables(pid: int) -> bytes | None:
     """The local variables of the main thread and the globals of the main module, as a hash.
 
+    Those of functions do not count that wait in a library (`plaunch_stacks.count_waiting`).
     The hash stays the same while the thread waits. Numbers that count and objects that are made
     anew change it. None if the local variables cannot be read; globals that cannot be read are left
     out. The process is not stopped.
@@ -69,7 +70,9 @@ def read_variables(pid: int) -> bytes | None:
         )
         threads = json.loads(done.stdout)
         (main,) = (thread for thread in threads if thread["os_thread_id"] in (pid, None))
-        text = json.dumps([frame["locals"] for frame in main["frames"]])
+        frames = main["frames"]
+        waiting = count_waiting([Frame(frame["name"], frame["filename"]) for frame in frames])
+        text = json.dumps([frame["locals"] for frame in frames[waiting:]])
     except (OSError, subprocess.SubprocessError, ValueError, TypeError, KeyError):
         return None
     main_globals = read_main_globals(pid) or b""

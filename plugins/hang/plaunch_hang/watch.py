@@ -24,7 +24,8 @@ class Sight(NamedTuple):
 
     Args:
         pid: its process, which is another one after a restart.
-        place: where its main thread is, and what it wrote; None if that could not be seen.
+        place: where its main thread is outside of a wait in a library, and what it wrote; None if
+            that could not be seen.
         variables: those of its functions and its main module, in short; None if they were not read.
         beats: how many heartbeats there were; 0 if it has none.
         is_held: whether it cannot move: it is suspended, or a debugger has it.
@@ -32,6 +33,8 @@ class Sight(NamedTuple):
         computes: whether it computes on one line, or processes that it started do.
         output: bytes that it has written through the launcher; those of all workers of the node if
             they are not counted for each.
+        children: where the processes are that it has started and waits for, by process, as far as
+            that was seen; None if it was not looked for.
     """
 
     pid: int
@@ -42,6 +45,7 @@ class Sight(NamedTuple):
     timeout: float = math.inf
     computes: bool = False
     output: int = 0
+    children: Mapping[int, Hashable] | None = None
 
 
 class Finding(NamedTuple):
@@ -169,6 +173,10 @@ def has_moved(before: Sight, now: Sight) -> bool:
         return False
     if before.place != now.place:
         return True
+    if before.children is not None and now.children is not None:
+        was = before.children
+        if any(pid not in was or was[pid] != place for pid, place in now.children.items()):
+            return True
     has_variables = before.variables is not None and now.variables is not None
     return has_variables and before.variables != now.variables
 
@@ -181,7 +189,13 @@ def is_known(before: Sight, now: Sight) -> bool:
 def merged(before: Sight, now: Sight) -> Sight:
     """What the next look is compared with: what was not seen now may have been seen before."""
     if now.place is None:
-        return now._replace(place=before.place, variables=before.variables)
-    if now.variables is None and now.place == before.place:
-        return now._replace(variables=before.variables)
-    return now
+        return now._replace(
+            place=before.place, variables=before.variables, children=before.children
+        )
+    if now.place != before.place:
+        return now
+    children = now.children
+    if before.children is not None:
+        children = {**before.children, **(children or {})}
+    variables = before.variables if now.variables is None else now.variables
+    return now._replace(variables=variables, children=children)

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from plaunch_stacks.stack import ThreadStack as ThreadStack
     from plaunch_stacks.taking import main_stacks as main_stacks
     from plaunch_stacks.taking import take as take
+    from plaunch_stacks.waiting import count_waiting as count_waiting
+    from plaunch_stacks.waiting import waits_for_process as waits_for_process
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
@@ -42,5 +44,6 @@ __getattr__, __dir__, __all__ = attach(
         ".job_stacks": "JobStacks JobView",
         ".records": "dump_groups load_groups",
         ".files": "write",
+        ".waiting": "count_waiting waits_for_process",
     },
 )

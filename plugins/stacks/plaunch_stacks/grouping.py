@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from plaunch.numbers import format_ranks, name_ranks
 
+from plaunch_stacks.children import ChildKind, find_busy_child
 from plaunch_stacks.stack import Frame, Origin
+from plaunch_stacks.waiting import waits_for_peers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -29,12 +31,16 @@ class Group(NamedTuple):
             modules as one. None if there is no stack.
         state: what the kernel tells, if there is no stack.
         reason: why there is none.
+        child: where a process is that they have started and wait for; none if they wait for none.
+        kind: what that process is.
     """
 
     ranks: Mapping[str, tuple[int, ...]]
     frames: tuple[Frame, ...] = ()
     state: str = ""
     reason: str = ""
+    child: tuple[Frame, ...] = ()
+    kind: ChildKind | None = None
 
     @property
     def size(self) -> int:
@@ -46,6 +52,16 @@ class Group(NamedTuple):
         """The ranks of all hosts, sorted."""
         return tuple(sorted(rank for ranks in self.ranks.values() for rank in ranks))
 
+    @property
+    def order(self) -> tuple[int, int, tuple[int, ...]]:
+        """What groups are sorted by: the first one is most often the cause.
+
+        Who waits for a process of its own comes first, and who waits for other ranks comes last.
+        Of the others, the smallest group comes first.
+        """
+        likely = 0 if self.child else 2 if waits_for_peers(self.frames) else 1
+        return likely, self.size, self.all_ranks
+
 
 def group(stacks: Mapping[str, Mapping[int, ProcessStacks]]) -> list[Group]:
     """Put ranks together whose main threads are in the same lines of the user's code.
@@ -54,7 +70,7 @@ def group(stacks: Mapping[str, Mapping[int, ProcessStacks]]) -> list[Group]:
         stacks: by host and global rank.
 
     Returns:
-        The smallest group first, and those of one size by rank.
+        The one that is most often the cause first, in the order of `Group.order`.
     """
     return merge(
         _group_of(host, rank, process)
@@ -64,17 +80,17 @@ def group(stacks: Mapping[str, Mapping[int, ProcessStacks]]) -> list[Group]:
 
 
 def merge(groups: Iterable[Group]) -> list[Group]:
-    """Put groups together, which may be those of several nodes; the smallest one comes first."""
+    """Put groups together, which may be those of several nodes, in the order of `Group.order`."""
     found: dict[tuple[object, ...], dict[str, set[int]]] = {}
     for item in groups:
-        ranks = found.setdefault((item.frames, item.state, item.reason), {})
+        ranks = found.setdefault(item[1:], {})
         for host, own in item.ranks.items():
             ranks.setdefault(host, set()).update(own)
     merged = [
         Group({host: tuple(sorted(ranks[host])) for host in sorted(ranks)}, *what)  # type: ignore[arg-type]
         for what, ranks in found.items()
     ]
-    return sorted(merged, key=lambda item: (item.size, item.all_ranks))
+    return sorted(merged, key=lambda item: item.order)
 
 
 def fold(frames: Sequence[Frame]) -> tuple[Frame, ...]:
@@ -104,7 +120,9 @@ def _group_of(host: str, rank: int, process: ProcessStacks) -> Group:
     main = process.main
     if main is not None:
         frames = fold(main.frames)
-        return Group(ranks, frames, "" if frames else "has not begun to run Python code")
+        state = "" if frames else "has not begun to run Python code"
+        child, kind = find_busy_child(process) or ((), None)
+        return Group(ranks, frames, state, "", fold(child), kind)
     return Group(ranks, (), str(process.kernel or ""), process.reason or "it could not be read")
 
 
@@ -161,10 +179,23 @@ def _name_places(groups: Sequence[Group]) -> list[str]:
 def _name_place(item: Group, callers: int) -> str:
     if not item.frames:
         return item.state or "nothing is known"
+    place = _name_frames(item.frames, callers)
+    if item.kind is None:
+        return place
+    ranks = name_ranks(item.all_ranks)
+    who = f"{ranks} waits" if item.size == 1 else f"{ranks} wait"
+    child = _name_frames(item.child, callers)
+    # What waits is the same everywhere; that the caller waits for a child is said.
     users = [frame for frame in item.frames if not frame.is_library]
+    place = " <- ".join(map(str, users[: callers + 1])) or place
+    return f"{child}, {item.kind.describe(ranks, item.size)}; {who} in {place}"
+
+
+def _name_frames(frames: Sequence[Frame], callers: int) -> str:
+    users = [frame for frame in frames if not frame.is_library]
     if not users:
-        return " <- ".join(map(str, item.frames[: callers + 1]))
-    inner = item.frames[: item.frames.index(users[0])]
+        return " <- ".join(map(str, frames[: callers + 1]))
+    inner = frames[: frames.index(users[0])]
     library = next((frame for frame in inner if frame.origin is Origin.INSTALLED), None)
     if library is None and inner:
         library = inner[-1]

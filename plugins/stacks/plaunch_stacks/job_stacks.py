@@ -42,7 +42,7 @@ class JobView(NamedTuple):
     """Where the workers of a job are.
 
     Args:
-        groups: their ranks by place, the smallest group first.
+        groups: their ranks by place, the likely cause first.
         folders: where whole stacks are, as pairs of a host and a folder.
         problems: why whole stacks are not kept, as pairs of a host and a reason.
         silent: the hosts of nodes that have not answered in time.

@@ -6,6 +6,7 @@ import itertools
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from plaunch_stacks.children import ChildKind
 from plaunch_stacks.grouping import MOST_FRAMES, Group, merge
 from plaunch_stacks.stack import Frame
 
@@ -26,13 +27,13 @@ _ROOM = 40  # bytes of a text beside the groups
 
 
 def dump_groups(groups: Sequence[Group], *, most: int = MOST_BYTES) -> str:
-    """Write groups as JSON, in ASCII, the smallest ones as far as there is room.
+    """Write groups as JSON, in ASCII, the first ones as far as there is room.
 
     The others become one group that only says so, and if there is no room for that, they are left
     out.
 
     Args:
-        groups: those of one node, the smallest first.
+        groups: those of one node, the likely cause first.
         most: bytes of the text.
     """
     texts = [_dump(item) for item in groups]
@@ -62,6 +63,8 @@ def _dump(item: Group) -> str:
             "frames": [list(frame) for frame in item.frames],
             "state": item.state[:_MOST_TEXT],
             "reason": item.reason[:_MOST_TEXT],
+            **({} if item.kind is None else {"kind": item.kind.value}),
+            **({"child": [list(frame) for frame in item.child]} if item.child else {}),
         },
         separators=(",", ":"),
     )
@@ -98,12 +101,18 @@ def load_groups(text: str) -> list[Group]:
 def _load(item: dict[str, Any]) -> Group:
     return Group(
         ranks={_text(host): _load_ranks(spans) for host, spans in item["ranks"].items()},
-        frames=tuple(
-            Frame(_text(function), _text(file), _number(line))
-            for function, file, line in item["frames"][:MOST_FRAMES]
-        ),
+        frames=_load_frames(item["frames"]),
         state=_text(item["state"]),
         reason=_text(item["reason"]),
+        child=_load_frames(item.get("child", [])),
+        kind=ChildKind(item["kind"]) if "kind" in item else None,
+    )
+
+
+def _load_frames(frames: list[list[Any]]) -> tuple[Frame, ...]:
+    return tuple(
+        Frame(_text(function), _text(file), _number(line))
+        for function, file, line in frames[:MOST_FRAMES]
     )
 
 

@@ -1,0 +1,87 @@
+"""Which frames of a thread are a wait in a library, and whether it waits for a process.
+
+`DataLoader`, `multiprocessing` and `subprocess` wait in loops with time-outs: their innermost
+frames and variables change although nothing happens.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from plaunch_stacks.stack import Origin
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from plaunch_stacks.stack import Frame
+
+# Not asyncio: its loop waits in `selectors` as well, but goes on with every event.
+_PYTHON_WAITS = ("selectors", "socket", "threading", "queue", "subprocess")
+_PYTHON_FOLDERS = ("multiprocessing", "concurrent")
+_TORCH = ("torch", "torchdata")
+_LOADERS = ("torch/utils/data/dataloader.py", "torch/utils/data/_utils/worker.py", "torchdata/")
+_PROCESSES = ("multiprocessing/", "concurrent/futures/process.py", "subprocess.py")
+
+
+def count_waiting(frames: Sequence[Frame]) -> int:
+    """How many of the innermost frames are a wait; 0 if the thread does not wait in a library.
+
+    Such a wait begins in a module of Python that waits, or in that of `DataLoader`, and ends where
+    code has called it that belongs neither to these nor to torch.
+
+    Args:
+        frames: of a thread, the innermost first.
+    """
+    if not frames or not (_is_python_wait(frames[0]) or is_loader(frames[0])):
+        return 0
+    for number, frame in enumerate(frames):
+        if not (_is_python_wait(frame) or _package_path(frame).partition("/")[0] in _TORCH):
+            return number
+    return len(frames)
+
+
+def waits_for_process(frames: Sequence[Frame]) -> bool:
+    """Whether a thread waits for a process that it has started, or for what that sends."""
+    waiting = frames[: count_waiting(frames)]
+    return any(is_loader(one) or _python_path(one).startswith(_PROCESSES) for one in waiting)
+
+
+def waits_for_peers(frames: Sequence[Frame]) -> bool:
+    """Whether a thread is in an operation of torch that the other ranks must take part in.
+
+    That is so in `torch.distributed`, in DDP, and in a backward pass, at whose end DDP waits.
+    """
+    library = next((one for one in frames if one.origin is not Origin.PYTHON), None)
+    return library is not None and _package_path(library).startswith(
+        ("torch/distributed/", "torch/nn/parallel/", "torch/autograd/")
+    )
+
+
+def is_loader(frame: Frame) -> bool:
+    """Whether it is code of a `DataLoader` that waits, in the worker or in a loader process."""
+    return _package_path(frame).startswith(_LOADERS)
+
+
+def is_multiprocessing(frame: Frame, module: str) -> bool:
+    """Whether it is code of that module of `multiprocessing`."""
+    return _python_path(frame) == f"multiprocessing/{module}.py"
+
+
+def _is_python_wait(frame: Frame) -> bool:
+    first = _python_path(frame).partition("/")[0].removesuffix(".py")
+    return first in _PYTHON_WAITS or first in _PYTHON_FOLDERS
+
+
+def _python_path(frame: Frame) -> str:
+    """The path of a module of Python below its folder, such as `multiprocessing/queues.py`."""
+    if frame.origin is not Origin.PYTHON:
+        return ""
+    after = frame.file.rpartition("/lib/python3")[2]
+    return after.partition("/")[2]
+
+
+def _package_path(frame: Frame) -> str:
+    """The path of a module of an installed package, from that of the package on."""
+    if frame.origin is not Origin.INSTALLED:
+        return ""
+    return frame.file.rpartition("-packages/")[2]

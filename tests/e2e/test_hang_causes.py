@@ -1,0 +1,173 @@
+"""What a launch names as the cause when a job does not go on: with real torch, as on call."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import pytest
+
+from helpers.stacks import readable_stacks  # noqa: F401 - a fixture
+
+pytestmark = [pytest.mark.usefixtures("readable_stacks"), pytest.mark.slow]
+
+HOST = os.uname().nodename
+
+DATA = """\
+import time
+import torch
+
+def read_shard(index):
+    time.sleep(10_000)
+
+class Shards:
+    def __init__(self, stuck_at=-1):
+        self.stuck_at = stuck_at
+
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        if index == self.stuck_at:
+            read_shard(index)
+        return torch.ones(4)
+"""
+LOADS = """\
+from torch.utils.data import DataLoader
+from data import Shards
+
+def train():
+    for batch in DataLoader(Shards(stuck_at=5), num_workers=2):
+        batch.sum()
+
+train()
+"""
+DDP = """\
+import os
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader
+from data import Shards
+
+def train():
+    shards = Shards(stuck_at=9 if dist.get_rank() == 1 else -1)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+    for batch in DataLoader(shards, num_workers=2, batch_size=2):
+        model(batch).sum().backward()
+
+dist.init_process_group("gloo")
+train()
+"""
+POOL = """\
+import multiprocessing, time
+
+def resize(image):
+    time.sleep(10_000 if image == 3 else 0)
+
+def prepare():
+    with multiprocessing.Pool(2) as pool:
+        for _ in pool.imap(resize, range(8)):
+            pass
+
+if __name__ == "__main__":
+    prepare()
+"""
+PROGRAM = """\
+import subprocess, sys
+
+def prepare():
+    subprocess.run([sys.executable, "convert.py"], timeout=600)
+
+prepare()
+"""
+CONVERT = """\
+import time
+
+def convert():
+    time.sleep(10_000)
+
+convert()
+"""
+
+STOP = "--on-hang=stop"
+
+
+@pytest.fixture(autouse=True)
+def _loud(loud):
+    """Launches say what they do."""
+
+
+@pytest.fixture
+def hang(plaunch):
+    """Run a script that hangs: the failure as the console has it, from its headline on."""
+
+    def call(text, *words, timeout="8s"):
+        plaunch.write("data.py", DATA)
+        plaunch.write("convert.py", CONVERT)
+        script = plaunch.write("train.py", text)
+        done = plaunch.run(f"--hang-timeout={timeout}", STOP, *words, script)
+        assert done.returncode == 116, done.stderr
+        found = re.search(r"^plaunch: (rank \d+ on [\s\S]*)", done.stderr, re.MULTILINE)
+        assert found, done.stderr
+        return found[1].splitlines()
+
+    return call
+
+
+def test_a_data_loader_that_is_stuck(hang):
+    headline = hang(LOADS)[0]
+    assert headline.startswith(f"rank 0 on {HOST} failed after ")
+    assert headline.endswith(
+        "1 rank: 0 read_shard (data.py:5), a loader process of rank 0; "
+        "rank 0 waits in train (train.py:5)"
+    )
+
+
+@pytest.mark.heavy
+def test_a_data_loader_of_one_rank_that_is_stuck_is_named_and_not_its_victims(hang):
+    lines = hang(DDP, "--nproc-per-node=2")
+    assert lines[0].startswith(f"rank 1 on {HOST} failed after ")
+    assert "1 rank: 1 read_shard (data.py:5), a loader process of rank 1; " in lines[0]
+    assert lines[1] == "  where the others were:"
+    assert re.match(r"    1 rank: 0 \S+ <- train \(train\.py:11\)$", lines[2])
+
+
+def test_a_process_of_a_pool_that_is_stuck(hang):
+    headline = hang(POOL, timeout="4s")[0]
+    assert headline.endswith(
+        "1 rank: 0 resize (train.py:4), a pool process of rank 0; "
+        "rank 0 waits in prepare (train.py:8)"
+    )
+
+
+def test_a_program_that_is_stuck(hang):
+    headline = hang(PROGRAM, timeout="4s")[0]
+    assert headline.endswith(
+        "1 rank: 0 convert (convert.py:4), a process that rank 0 started; "
+        "rank 0 waits in prepare (train.py:4)"
+    )
+
+
+# A batch takes longer than the time-out, in one wait of the worker; its processes go on.
+SLOW_LOADS = """\
+import time
+import torch
+from torch.utils.data import DataLoader
+
+class Slow:
+    def __len__(self):
+        return 32
+
+    def __getitem__(self, index):
+        time.sleep(0.7)
+        return torch.ones(4)
+
+list(DataLoader(Slow(), num_workers=1, batch_size=16))
+"""
+
+
+def test_a_data_loader_that_is_slow_does_not_hang(plaunch):
+    script = plaunch.write("train.py", SLOW_LOADS)
+    done = plaunch.run("--hang-timeout=4s", STOP, script)
+    assert done.returncode == 0, done.stderr
+    assert "moved" not in done.stderr

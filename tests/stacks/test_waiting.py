@@ -1,0 +1,56 @@
+"""Which frames are a wait in a library."""
+
+from __future__ import annotations
+
+import pytest
+from plaunch_stacks import Frame, count_waiting, waits_for_process
+from plaunch_stacks.waiting import waits_for_peers
+
+PYTHON = "/usr/lib/python3.11"
+TORCH = "/venv/lib/python3.11/site-packages/torch"
+
+
+def stack(*files):
+    return [Frame("function", file, 1) for file in files]
+
+
+LOADER = f"{TORCH}/utils/data/dataloader.py"
+POLL = (f"{PYTHON}/selectors.py", f"{PYTHON}/multiprocessing/connection.py")
+USER = ("/job/data.py", "/job/train.py")
+
+
+@pytest.mark.parametrize(
+    ("files", "count"),
+    [
+        ((*POLL, f"{PYTHON}/multiprocessing/queues.py", LOADER, LOADER, *USER), 5),
+        ((LOADER, LOADER, *USER), 2),  # between two polls
+        ((f"{PYTHON}/threading.py", f"{PYTHON}/queue.py", LOADER, *USER), 3),  # pinned memory
+        ((f"{PYTHON}/threading.py", f"{PYTHON}/concurrent/futures/_base.py", *USER), 2),
+        ((f"{PYTHON}/subprocess.py", *USER), 1),
+        ((*POLL, f"{PYTHON}/multiprocessing/process.py"), 3),
+        ((f"{PYTHON}/selectors.py", f"{PYTHON}/asyncio/base_events.py", *USER), 1),
+        ((f"{TORCH}/serialization.py", *USER), 0),  # writes one record after the other
+        ((f"{PYTHON}/json/encoder.py", *USER), 0),
+        ((f"{TORCH}/distributed/distributed_c10d.py", *USER), 0),
+        (USER, 0),
+        ((), 0),
+    ],
+)
+def test_how_many_frames_wait(files, count):
+    assert count_waiting(stack(*files)) == count
+
+
+def test_what_waits_for_a_process():
+    assert waits_for_process(stack(*POLL, *USER))
+    assert waits_for_process(stack(f"{PYTHON}/threading.py", f"{PYTHON}/queue.py", LOADER, *USER))
+    assert waits_for_process(stack(f"{PYTHON}/subprocess.py", *USER))
+    assert not waits_for_process(stack(f"{PYTHON}/threading.py", *USER))
+    assert not waits_for_process(stack(*USER, *POLL))
+
+
+def test_what_waits_for_other_ranks():
+    assert waits_for_peers(stack(f"{TORCH}/distributed/distributed_c10d.py", *USER))
+    assert waits_for_peers(stack(f"{TORCH}/autograd/graph.py", f"{TORCH}/_tensor.py", *USER))
+    assert not waits_for_peers(stack(f"{TORCH}/nn/functional.py", *USER))
+    assert not waits_for_peers(stack("/job/data.py", f"{TORCH}/distributed/x.py"))
+    assert not waits_for_peers([])
