@@ -57,6 +57,7 @@ def test_groups_and_folders(page):
         "state": "",
         "reason": "",
         "child": [],
+        "held": "",
         "child_kind": None,
     }
     assert told["folders"] == [

@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -264,6 +265,26 @@ class Agents:
             except subprocess.TimeoutExpired:
                 agent.process.kill()
                 agent.process.wait()
+
+
+@pytest.fixture
+def ctl(plaunch: CommandLine) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
+    """Run `plaunchctl`, for launches of this test only; the result has what it has written."""
+    with tempfile.TemporaryDirectory(prefix="ctl") as folder:  # a path that a socket can have
+        plaunch.environ["PLAUNCH_RUNTIME_DIR"] = folder
+
+        def ctl(*words: str) -> subprocess.CompletedProcess[str]:
+            program = "from plaunch_control.cli import entry_point; entry_point()"
+            return subprocess.run(
+                [sys.executable, "-c", program, *words],
+                env=plaunch.environ,
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+
+        yield ctl
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 
 import pytest
 
@@ -171,3 +172,45 @@ def test_a_data_loader_that_is_slow_does_not_hang(plaunch):
     done = plaunch.run("--hang-timeout=4s", STOP, script)
     assert done.returncode == 0, done.stderr
     assert "moved" not in done.stderr
+
+
+# --- a worker that is held ------------------------------------------------------------------------
+
+REDUCES = """\
+import os, pathlib, signal, time
+import torch
+import torch.distributed as dist
+
+def train_step(step):
+    dist.all_reduce(torch.ones(4))
+    if os.environ["RANK"] == "1" and step == 3:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    time.sleep(0.05)
+
+pathlib.Path(f"up.{os.environ['RANK']}").write_text(str(os.getpid()))
+dist.init_process_group("gloo")
+for step in range(20):
+    train_step(step)
+"""
+
+
+@pytest.mark.heavy
+def test_a_worker_that_is_suspended_is_named_and_nothing_follows(plaunch, ctl):
+    script = plaunch.write("train.py", REDUCES)
+    since = r"suspended \(SIGSTOP\) since ([\d-]+ )?\d\d:\d\d:\d\d"
+    words = ("--nproc-per-node=2", "--hang-timeout=4s", STOP, "--rdzv-id=job", script)
+    with plaunch.start(*words) as process:
+        said = ""
+        while not re.search(r"1 rank: 0 ", said):
+            said += process.stderr.readline()
+        lines = said[said.index("rank 1 on") :].splitlines()
+        assert re.match(rf"rank 1 on {HOST} is {since}; no time counts ", lines[0])
+        assert lines[0].endswith("--on-hang=stop does not act:")
+        assert re.search(rf"1 rank: 1 train_step \(train\.py:8\), {since}$", lines[1])
+        assert "1 rank: 0 all_reduce <- train_step (train.py:6)" in lines[2]
+        assert re.search(rf"rank 1 .*running, {since}$", ctl("status", "job").stdout, re.MULTILINE)
+        stacks = ctl("stacks", "job").stdout.splitlines()
+        assert re.fullmatch(rf"1 rank: 1 train_step \(train\.py:8\), {since}", stacks[0])
+        os.kill(int((plaunch.folder / "up.1").read_text()), signal.SIGCONT)
+        process.communicate(timeout=60)
+    assert process.returncode == 0

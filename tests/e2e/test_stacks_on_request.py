@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-import tempfile
 
 import pytest
 
@@ -60,26 +57,6 @@ def main():
 
 main()
 """
-
-
-@pytest.fixture
-def ctl(plaunch):
-    """Run `plaunchctl`, for launches of this test only; the result has what it has written."""
-    with tempfile.TemporaryDirectory(prefix="ctl") as folder:  # a path that a socket can have
-        plaunch.environ["PLAUNCH_RUNTIME_DIR"] = folder
-
-        def ctl(*words):
-            program = "from plaunch_control.cli import entry_point; entry_point()"
-            return subprocess.run(
-                [sys.executable, "-c", program, *words],
-                env=plaunch.environ,
-                capture_output=True,
-                text=True,
-                timeout=60,
-                check=False,
-            )
-
-        yield ctl
 
 
 @pytest.mark.slow

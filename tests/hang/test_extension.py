@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 
 import pytest
 from plaunch.agent import WorkerInfo, WorkerState
@@ -53,6 +54,27 @@ def test_stacks_that_cannot_be_kept_are_said_all_the_same(make, tmp_path, caplog
     node.look(30)
     assert node.control.said[1:] == LINES
     assert "the stacks are kept in no file" in caplog.text
+
+
+def test_a_worker_that_is_held_is_told_and_nothing_else_follows(make):
+    node = make(action="stop")
+    node.looks.held[5] = "suspended (SIGSTOP)"
+    node.look(2)
+    assert str(node.control.held[5]).startswith("suspended (SIGSTOP) since ")
+    node.look(40)
+    title, *lines = node.control.said
+    assert re.fullmatch(
+        r"rank 5 on gpu-7 is suspended \(SIGSTOP\) since [\d:]{8}; no time counts for "
+        r"--hang-timeout meanwhile, and --on-hang=stop does not act:",
+        title,
+    )
+    since = title.partition(" is ")[2].partition(";")[0]
+    assert lines == [f"{LINES[0]}, {since}", LINES[1]]
+    assert not node.control.reported
+    node.looks.held.clear()
+    node.look(30)
+    assert node.control.held == {}
+    assert len(node.control.reported) == 1
 
 
 @pytest.mark.parametrize(("action", "is_final"), [("restart", False), ("stop", True)])

@@ -147,9 +147,9 @@ def test_another_round_begins_anew():
 def test_one_that_is_suspended_is_held():
     with running_python("-c", "print(flush=True); input()") as process:
         process.stdout.readline()
-        assert read_state(process.pid).is_held is False
+        assert read_state(process.pid).held == ""
         process.send_signal(signal.SIGSTOP)
-        wait_until(lambda: read_state(process.pid).is_held, "it to be held")
+        wait_until(lambda: read_state(process.pid).held == "suspended (SIGSTOP)", "it to be held")
     process.wait()
     assert read_state(process.pid) is None
 
@@ -157,9 +157,9 @@ def test_one_that_is_suspended_is_held():
 def test_one_that_is_traced_is_held(tmp_path):
     status = tmp_path / "7" / "status"
     status.parent.mkdir()
-    for tracer, is_held in [("0", False), ("99", True)]:
+    for tracer, held in [("0", ""), ("99", "traced by a debugger (pid 99)")]:
         status.write_text(f"Name:\tpython\nState:\tS (sleeping)\nTracerPid:\t{tracer}\nUid:\t0\n")
-        assert read_state(7, str(tmp_path)).is_held is is_held
+        assert read_state(7, str(tmp_path)).held == held
 
 
 def test_what_it_writes_into_files_counts(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from hypothesis import given
@@ -163,19 +164,27 @@ def test_a_node_takes_back_that_it_is_still(make):
     assert [len(found) for found in job.reported] == [0, 1]
 
 
-@pytest.mark.parametrize("what", ["held", "section"])
-def test_what_others_wait_for(make, what):
+def test_a_section_of_another_node_is_waited_for(make):
     job = make(watch("stop"), watch("stop"))
-    if what == "held":
-        job.nodes[0].looks.held.add(3)
-        job.look(100)
-        job.nodes[0].looks.held.clear()
-    else:
-        job.nodes[0].extension._timeouts.of = lambda beat: 1000.0
-        job.look(100)
+    job.nodes[0].extension._timeouts.of = lambda beat: 1000.0
+    job.look(100)
     assert job.said == [[], []]
     job.look(moving=(0, 1))
     assert job.said == [[], []]
+    assert job.reported == [[], []]
+
+
+def test_a_worker_of_another_node_that_is_held_is_named_on_all_nodes(make):
+    job = make(watch("stop"), watch("stop"))
+    rank, *_ = job.nodes[0].control.pids
+    job.nodes[0].looks.held[rank] = "suspended (SIGSTOP)"
+    job.look(100)
+    (told,) = job.said[1]
+    hold = rf"rank {rank} on \S+ is suspended \(SIGSTOP\) since [\d:]{{8}}"
+    assert re.fullmatch(f"no worker of this node has moved for long; {hold}", told)
+    assert re.match(hold, job.said[0][0])
+    job.nodes[0].looks.held.clear()
+    job.look(moving=(0, 1))
     assert job.reported == [[], []]
 
 

@@ -45,6 +45,9 @@ class Control:
     def note_progress(self, progress):
         self.progress = progress
 
+    def note_held(self, held):
+        self.held = held
+
     def say(self, text):
         self.said.append(text)
 
@@ -68,7 +71,7 @@ class Looks:
 
     def __init__(self, pids):
         self.places = dict.fromkeys(pids, 0)
-        self.held = set()
+        self.held = {}  # how, by rank
         self.reasons = {}
         self.seen = []
 

@@ -34,7 +34,7 @@ from plaunch.rendezvous.job import JobRendezvous
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from plaunch.agent.requests import Progress
+    from plaunch.agent.requests import Held, Progress
     from plaunch.health import HealthChecks
     from plaunch.process.stopping.signals import SignalPolicy
     from plaunch.restarts import RestartPolicy
@@ -115,7 +115,9 @@ class SimpleElasticAgent(ElasticAgent):
         self._reporter = waiting or WaitReporter()
         self._restarts = OwnRestarts(restart_policy)
         self._health_checks = health_checks
-        self.progress: Mapping[int, Progress] = {}  # of the workers, as an extension knows it
+        # Of the workers, as an extension knows it.
+        self.progress: Mapping[int, Progress] = {}
+        self.held: Mapping[int, Held] = {}
         self.notes: Mapping[str, str] = {}  # the states that extensions show, by name
         self._create_loop()
 

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     import signal
     from collections.abc import Callable, Collection, Mapping
 
-    from plaunch.agent.requests import Progress, Snapshot
+    from plaunch.agent.requests import Held, Progress, Snapshot
     from plaunch.agent.states import RequestKind
     from plaunch.agent.worker import RunResult
     from plaunch.events import Event
@@ -55,6 +55,9 @@ class Control(Protocol):
 
     def note_progress(self, progress: Mapping[int, Progress]) -> None:
         """Have the next snapshots say how far workers are, by global rank, and no others."""
+
+    def note_held(self, held: Mapping[int, Held]) -> None:
+        """Have the next snapshots say what holds workers, by global rank, and no others."""
 
     def note_state(self, name: str, text: str) -> None:
         """Have the next snapshots, and so `/status` and `plaunchctl status`, show a state.

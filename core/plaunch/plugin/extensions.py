@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from plaunch.agent.extensions import Control, Extension
     from plaunch.agent.local import LocalElasticAgent
     from plaunch.agent.notifications import LaunchEvents, Notification
-    from plaunch.agent.requests import Progress, Snapshot
+    from plaunch.agent.requests import Held, Progress, Snapshot
     from plaunch.agent.worker import RunResult
     from plaunch.events import Event
     from plaunch.plugin.calls import Implementation
@@ -147,6 +147,7 @@ def snapshot_of_launch(
         output=traffic.counts(),
         dropped={} if events is None else events.dropped,
         progress=agent.progress,
+        held=agent.held,
         notes=agent.notes,
     )
 
@@ -216,6 +217,10 @@ class AgentControl:
     def note_progress(self, progress: Mapping[int, Progress]) -> None:
         """Have the next snapshots say how far workers are."""
         self._agent.progress = dict(progress)
+
+    def note_held(self, held: Mapping[int, Held]) -> None:
+        """Have the next snapshots say what holds workers."""
+        self._agent.held = dict(held)
 
     def note_state(self, name: str, text: str) -> None:
         """Have the next snapshots show a state of the extension."""

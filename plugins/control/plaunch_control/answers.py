@@ -7,7 +7,7 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 from plaunch import __version__
-from plaunch.agent import RequestKind
+from plaunch.agent import RequestKind, find_held
 from plaunch.numbers import format_ranks, name_ranks, quote
 from plaunch_events import LauncherStatus, redact_command
 from plaunch_membership import printable
@@ -121,7 +121,9 @@ class Service:
     def _describe_node(self) -> dict[str, Any]:
         now = self._control.snapshot()
         self._history.update()
-        return self._status.describe(now.waits_for or None, now.overdue, now.progress, now.notes)
+        return self._status.describe(
+            now.waits_for or None, now.overdue, now.progress, find_held(now), now.notes
+        )
 
     def _show_events(self, given: Mapping[str, Any]) -> Answer:
         chapter = self._history.read(_integer(given, "after", 0), _wait(given))
@@ -282,6 +284,7 @@ def _describe(group: Group) -> dict[str, Any]:
         "state": group.state,
         "reason": group.reason,
         "child": [frame._asdict() for frame in group.child],
+        "held": group.held,
         "child_kind": None if group.kind is None else group.kind.value,
     }
 

@@ -102,6 +102,14 @@ def _progress(worker: Mapping[str, Any]) -> Iterator[str]:
             yield f", {left:.0f} s left"
 
 
+def _held(worker: Mapping[str, Any]) -> str:
+    """What holds a worker that cannot run, and since when as far as that is known."""
+    if not worker.get("held"):
+        return ""
+    since = worker["held_since"]
+    return f", {worker['held']}" + ("" if since is None else f" since {_clock(since)}")
+
+
 def describe_status(told: Mapping[str, Any]) -> Iterator[str]:
     """What a launch does, in lines."""
     yield f"run id     {told['run_id']} on {told['host']}, launcher pid {told['agent_pid']}"
@@ -129,7 +137,7 @@ def describe_status(told: Mapping[str, Any]) -> Iterator[str]:
             yield "           of the other nodes only their number is known here; ask there"
     for worker in told["workers"]:
         code = "" if worker["exit_code"] is None else f", exit code {worker['exit_code']}"
-        state = f"{worker['state']}{code}{''.join(_progress(worker))}"
+        state = f"{worker['state']}{code}{_held(worker)}{''.join(_progress(worker))}"
         yield f"  rank {worker['global_rank']:<4} pid {worker['pid']:<8} {state}"
     for name, text in told.get("notes", {}).items():
         yield f"{name:<10} {text}"

@@ -13,7 +13,7 @@ from plaunch_events.time_accounting import LaunchPhase, TimeAccount
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from plaunch.agent import Progress
+    from plaunch.agent import Held, Progress
     from plaunch.events import Event
 
 SCHEMA_VERSION = 1
@@ -101,6 +101,7 @@ class LauncherStatus:
         waiting_for: str | None,
         silent: float,
         progress: Mapping[int, Progress] | None = None,
+        held: Mapping[int, Held] | None = None,
         notes: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
         """All of it, as plain values for JSON.
@@ -109,9 +110,10 @@ class LauncherStatus:
             waiting_for: what the launcher waits for before its workers are started, if it does.
             silent: seconds for which nothing was heard of the agent's loop that should have been.
             progress: how far workers are, by global rank.
+            held: what holds workers that cannot run, by global rank.
             notes: the states that extensions show, by name.
         """
-        told, progress = self.told, progress or {}
+        told, progress, held = self.told, progress or {}, held or {}
         last = self._last
         return {
             "schema": SCHEMA_VERSION,
@@ -140,7 +142,11 @@ class LauncherStatus:
             "master_addr": told.get("master_addr") or None,
             "master_port": told.get("master_port") or None,
             "workers": [
-                {**worker, **_describe_progress(progress.get(worker["global_rank"]))}
+                {
+                    **worker,
+                    **_describe_progress(progress.get(worker["global_rank"])),
+                    **_describe_held(held.get(worker["global_rank"])),
+                }
                 for _, worker in sorted(self.workers.items())
             ],
             "notes": {**(notes or {})},
@@ -166,6 +172,10 @@ def _describe_progress(progress: Progress | None) -> dict[str, Any]:
         "steps_per_second": round(progress.rate, 6) or None,
         "seconds_left": None if left is None else round(left, 1),
     }
+
+
+def _describe_held(held: Held | None) -> dict[str, Any]:
+    return {} if held is None else {"held": held.how, "held_since": held.since}
 
 
 # Of the first failure of the last round that had one.

@@ -11,13 +11,13 @@ from plaunch_stacks import format_groups
 from plaunch_hang.job import JobWatch, Kind
 from plaunch_hang.options import ACTIONS
 from plaunch_hang.records import NodeState, Told
-from plaunch_hang.telling import describe_time
+from plaunch_hang.telling import describe_held, describe_time
 from plaunch_hang.watch import ALONE, LOOKS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from plaunch.agent import Control, Snapshot
+    from plaunch.agent import Control, Held, Snapshot
 
     from plaunch_hang.job import Outlook
     from plaunch_hang.telling import Scene, Scenes
@@ -43,8 +43,9 @@ class Look(NamedTuple):
         pids: the processes of the workers that run, by global rank.
         timeouts: seconds within which each should move.
         shortest: the least of them, outside of sections.
-        is_held: whether one of them cannot.
         finding: what was found.
+        held: what holds workers that cannot move, by global rank.
+        held_late: those that have just been held for their time-out.
         steps: what the workers have said of their steps, in words; empty for nothing.
     """
 
@@ -53,8 +54,9 @@ class Look(NamedTuple):
     pids: Mapping[int, int]
     timeouts: Mapping[int, float]
     shortest: float
-    is_held: bool
     finding: Finding
+    held: Mapping[int, Held]
+    held_late: Mapping[int, Held]
     steps: str = ""
 
 
@@ -103,6 +105,8 @@ class Conclusions:
         if finding.stragglers:
             scene = self._scenes.see({rank: look.pids[rank] for rank in finding.stragglers})
             self._say_stragglers(control, look, scene)
+        if look.held_late:
+            self._say_held(control, look)
         if not finding.still:
             self._scene, self._is_told = None, False
         elif self._scene is None:
@@ -146,7 +150,8 @@ class Conclusions:
         if state is None:
             return
         groups = [] if self._scene is None else self._scene.groups
-        if job.tell(look.now, state, look.finding.still, groups):
+        held = describe_held(look.held, self._host) if look.held else ""
+        if job.tell(look.now, state, look.finding.still, groups, held):
             self._follow(control, look, job.judge(look.pids))
         self._looks += 1
         if self._looks == 2 * LOOKS and round_.node == 0:
@@ -165,7 +170,7 @@ class Conclusions:
             return NodeState.OVER
         if not look.pids:
             return None
-        if look.is_held:
+        if look.held:
             return NodeState.HELD
         if look.finding.still:
             return NodeState.STILL
@@ -183,6 +188,9 @@ class Conclusions:
             self._is_told = True
             self._watch.note_told(is_hang=False)
             self._say_stragglers(control, look, scene)
+        elif outlook.kind is Kind.HELD:
+            for text in outlook.held:
+                self.say_once(control, f"no worker of this node has moved for long; {text}")
         elif outlook.kind is Kind.UNKNOWN:
             self._say_silent(control, outlook.silent)
             self._tell_this_node(control, look)
@@ -209,6 +217,15 @@ class Conclusions:
         title = f"no worker of this node has moved for {describe_time(look.finding.still)}"
         lines = [*self._scene.lines, look.steps]
         _show(control, title, lines, self._scenes.keep(self._scene, title))
+
+    def _say_held(self, control: Control, look: Look) -> None:
+        scene = self._scenes.see(look.pids, look.held)
+        without = "" if self._action == _WARN else f", and --on-hang={self._action} does not act"
+        title = (
+            f"{describe_held(look.held_late, self._host)}; no time counts for --hang-timeout "
+            f"meanwhile{without}"
+        )
+        _show(control, title, [*scene.lines, look.steps], self._scenes.keep(scene, title))
 
     def _say_stragglers(self, control: Control, look: Look, scene: Scene) -> None:
         ranks = tuple(sorted(scene.stacks))

@@ -14,6 +14,7 @@ from plaunch_stacks import find_py_spy
 from plaunch_hang.beating import VARIABLE
 from plaunch_hang.beats import Beat, Beats
 from plaunch_hang.conclusions import Conclusions, Look, Round
+from plaunch_hang.held import HeldWatch
 from plaunch_hang.looks import Looks
 from plaunch_hang.steps import Steps, format_steps
 from plaunch_hang.telling import Scenes
@@ -66,6 +67,7 @@ class HangExtension:
         self._beats: Beats | None = None
         self._ranks: dict[int, int] = {}  # local ranks by global rank, of the round
         self._watch = HangWatch()
+        self._held = HeldWatch()
         self._steps = Steps()
         self._conclusions = Conclusions(
             context.host, timeout, action, self._watch, scenes or Scenes(context)
@@ -177,10 +179,13 @@ class HangExtension:
         }
         finding = self._watch.look(now, sights, pause)
         shortest = min(map(self._timeouts.outside, beats.values()), default=self._longest)
-        is_held = any(sight.is_held for sight in sights.values())
+        held = self._held.look(now, pids, self._looks.held)
+        self._control.note_held(held)
+        late = self._held.take_late(now, timeouts)
         steps = format_steps(progress) if finding.still else ""
         self._conclusions.draw(
-            self._control, Look(now, snapshot, pids, timeouts, shortest, is_held, finding, steps)
+            self._control,
+            Look(now, snapshot, pids, timeouts, shortest, finding, held, late, steps),
         )
         # What is learned may be shorter than what counted before.
         return pause_for(min(timeouts.values(), default=self._longest))

@@ -38,6 +38,7 @@ class Kind(enum.Enum):
     WAIT = "wait"  # nothing yet
     HANG = "hang"  # no worker of the job moves
     ALONE = "alone"  # those of other nodes do
+    HELD = "held"  # some of another node cannot move
     UNKNOWN = "unknown"  # some nodes tell nothing
 
 
@@ -48,6 +49,7 @@ class Outlook(NamedTuple):
         kind: the conclusion.
         silent: for UNKNOWN: the nodes that tell nothing; all but this one if the nodes of this job
             cannot tell each other anything.
+        held: for HELD: what holds which workers, in words, of each such node.
         seconds: for HANG: for how long no worker of the job has moved.
         groups: for HANG: where all of them are, the likely cause first.
         action: for HANG: what is to follow.
@@ -59,6 +61,7 @@ class Outlook(NamedTuple):
 
     kind: Kind
     silent: tuple[int, ...] = ()
+    held: tuple[str, ...] = ()
     seconds: float = 0.0
     groups: Sequence[Group] = ()
     action: str = ACTIONS[0]
@@ -97,7 +100,12 @@ class JobWatch:
         return self._me.round
 
     def tell(
-        self, now: float, state: NodeState, seconds: float = 0.0, groups: Sequence[Group] = ()
+        self,
+        now: float,
+        state: NodeState,
+        seconds: float = 0.0,
+        groups: Sequence[Group] = (),
+        held: str = "",
     ) -> bool:
         """Tell the others what the workers of this node do, if it is new or should be told again.
 
@@ -113,7 +121,7 @@ class JobWatch:
         self._next = now + self._nodes * _PACE
         self._has_told = True
         self._me = self._me._replace(
-            state=state, number=self._me.number + 1, seconds=seconds, groups=groups
+            state=state, number=self._me.number + 1, seconds=seconds, groups=groups, held=held
         )
         try:
             self._control.publish(NAME, dump_told(self._me, self._nodes))
@@ -143,7 +151,8 @@ class JobWatch:
         states = {one.state for one in told.values()}
         if NodeState.HELD in states:
             self._waits = self._agreed = 0
-            return WAIT
+            held = [one.held for one in told.values() if one.state is NodeState.HELD and one.held]
+            return Outlook(Kind.HELD, held=tuple(sorted(held)))
         silent = self._silent(told)
         if NodeState.MOVES in states:
             self._forget()

@@ -48,6 +48,7 @@ class Looks:
         self._unread: dict[int, int] = {}  # the same for variables, in a row
         self._waiting: set[int] = set()  # the ranks that wait for a process, at this look
         self.reasons: dict[int, str] = {}  # why the stack of a rank is never seen
+        self.held: dict[int, str] = {}  # what holds which rank, at the last look
 
     def look(
         self,
@@ -77,11 +78,14 @@ class Looks:
         waiting = {pid for rank, pid in targets.items() if rank in self._waiting}
         children = read_children(waiting, self._main_stacks, self._read_variables)
         sights = {}
+        self.held = {}
         for rank, pid in pids.items():
             state = read_state(pid)
             place: Hashable = places.get(rank)
             if place is not None and state is not None:
                 place = place, state.written
+            if state is not None and state.held:
+                self.held[rank] = state.held
             found = None
             if rank in targets:
                 found = values.get(targets[rank])
@@ -93,7 +97,7 @@ class Looks:
                 place,
                 found,
                 beats[rank].number,
-                state is not None and state.is_held,
+                rank in self.held,
                 timeouts[rank],
                 targets.get(rank) in computing,
                 children=children.get(targets.get(rank, -1)),

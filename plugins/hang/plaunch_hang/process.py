@@ -6,7 +6,7 @@ import os
 import stat
 from typing import TYPE_CHECKING, NamedTuple
 
-from plaunch.process import read_table
+from plaunch.process import describe_hold, read_table
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Mapping, Sequence
@@ -40,24 +40,20 @@ class ProcessState(NamedTuple):
     """What may be known of a process without any right.
 
     Args:
-        is_held: whether it is suspended, or traced, as by a debugger.
+        held: what holds it, as `plaunch.process.describe_hold` says it; empty if it may run.
         written: the sizes of the files that its stdout and stderr are; 0 for what is no file, or
             one that this process writes into as well.
     """
 
-    is_held: bool
+    held: str
     written: tuple[int, ...]
 
 
 def read_state(pid: int, proc: str = PROC) -> ProcessState | None:
     """The state of a process; None if it is gone."""
-    status = _read(f"{proc}/{pid}/status")
-    if not status:
+    if not _read(f"{proc}/{pid}/status"):
         return None
-    letter = status.partition(b"\nState:")[2].split(None, 1)[:1]
-    tracer = status.partition(b"\nTracerPid:")[2].split(None, 1)[:1]
-    is_held = letter in ([b"T"], [b"t"]) or tracer not in ([], [b"0"])
-    return ProcessState(is_held, tuple(_written(pid, fd, proc) for fd in (1, 2)))
+    return ProcessState(describe_hold(pid, proc), tuple(_written(pid, fd, proc) for fd in (1, 2)))
 
 
 def read_uses(pids: Collection[int], proc: str = PROC) -> dict[int, Hashable]:

@@ -23,6 +23,7 @@ _MOST_BYTES = 15 << 10  # of the groups of one node
 _LEAST_BYTES = 2 << 10
 _ALL_BYTES = 4 << 20  # of those of all nodes: each reads them
 _MOST_HOST = 255
+_MOST_HELD = 500
 _MOST_NUMBER = 1 << 53
 
 
@@ -48,6 +49,7 @@ class Told(NamedTuple):
         timeout: its `--hang-timeout` in seconds; 0 if it learns it.
         action: its `--on-hang`.
         seconds: for how long none of its workers has moved, if they are still.
+        held: what holds which of its workers, in words, if one is held.
         groups: where they are then, the likely cause first.
     """
 
@@ -60,6 +62,7 @@ class Told(NamedTuple):
     action: str
     seconds: float = 0.0
     groups: Sequence[Group] = ()
+    held: str = ""
 
 
 def dump_told(told: Told, nodes: int) -> str:
@@ -69,6 +72,7 @@ def dump_told(told: Told, nodes: int) -> str:
         "version": VERSION,
         **told._asdict(),
         "host": told.host[:_MOST_HOST],
+        "held": told.held[:_MOST_HELD],
         "groups": json.loads(dump_groups(told.groups, most=most)),
     }
     return json.dumps(values, separators=(",", ":"))
@@ -86,13 +90,14 @@ def load_told(text: str) -> Told:
         return Told(
             round=_count(values["round"]),
             node=_count(values["node"]),
-            host="".join(c if c.isprintable() else "?" for c in str(values["host"])[:_MOST_HOST]),
+            host=_text(values["host"], _MOST_HOST),
             state=NodeState(values["state"]),
             number=_count(values["number"]),
             timeout=_seconds(values["timeout"]),
             action=ACTIONS[ACTIONS.index(values["action"])],
             seconds=_seconds(values["seconds"]),
             groups=load_groups(json.dumps(values["groups"])),
+            held=_text(values.get("held", ""), _MOST_HELD),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"nothing that a node tells ({error}): {text[:60]!r}") from error
@@ -101,6 +106,11 @@ def load_told(text: str) -> Told:
 def _check_version(value: Any) -> None:
     if value != VERSION:
         raise ValueError(f"version {value!r:.20}, not {VERSION}")
+
+
+def _text(value: Any, most: int) -> str:
+    # Whatever another node writes, it is shown on a terminal.
+    return "".join(c if c.isprintable() else "?" for c in str(value)[:most])
 
 
 def _count(value: Any) -> int:

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from plaunch.durations import format_duration
 from plaunch.errors import PlaunchError
+from plaunch.numbers import name_ranks
 from plaunch_stacks import format_groups, group, take, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from plaunch.agent import Held
     from plaunch.plugin import PluginContext
     from plaunch_stacks import Group, ProcessStacks
 
@@ -59,10 +61,10 @@ class Scenes:
         self._take = take
         self._count = 0
 
-    def see(self, pids: Mapping[int, int]) -> Scene:
-        """Where the workers with these processes are now."""
+    def see(self, pids: Mapping[int, int], held: Mapping[int, Held] | None = None) -> Scene:
+        """Where the workers with these processes are now, and what holds them."""
         stacks = self._take(pids)
-        return Scene(stacks, group({self._context.host: stacks}))
+        return Scene(stacks, group({self._context.host: stacks}, held))
 
     def keep(self, scene: Scene, title: str, groups: Sequence[Group] = ()) -> str:
         """Write whole stacks into the folder of the run; that folder, or nothing.
@@ -87,6 +89,17 @@ class Scenes:
             logger.warning("the stacks are kept in no file: %s", error)
             return ""
         return folder
+
+
+def describe_held(held: Mapping[int, Held], host: str) -> str:
+    """`rank 1 on node-a is suspended (SIGSTOP) since 14:02:11`, for all that are held."""
+    ranks: dict[Held, list[int]] = {}
+    for rank, hold in sorted(held.items()):
+        ranks.setdefault(hold, []).append(rank)
+    return ", ".join(
+        f"{name_ranks(own)} on {host} {'is' if len(own) == 1 else 'are'} {hold}"
+        for hold, own in ranks.items()
+    )
 
 
 def describe_time(seconds: float) -> str:

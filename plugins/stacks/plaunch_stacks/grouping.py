@@ -33,6 +33,7 @@ class Group(NamedTuple):
         reason: why there is none.
         child: where a process is that they have started and wait for; none if they wait for none.
         kind: what that process is.
+        held: what holds them, so that they cannot run; empty if nothing does.
     """
 
     ranks: Mapping[str, tuple[int, ...]]
@@ -41,6 +42,7 @@ class Group(NamedTuple):
     reason: str = ""
     child: tuple[Frame, ...] = ()
     kind: ChildKind | None = None
+    held: str = ""
 
     @property
     def size(self) -> int:
@@ -56,24 +58,27 @@ class Group(NamedTuple):
     def order(self) -> tuple[int, int, tuple[int, ...]]:
         """What groups are sorted by: the first one is most often the cause.
 
-        Who waits for a process of its own comes first, and who waits for other ranks comes last.
-        Of the others, the smallest group comes first.
+        Who is held comes first, then who waits for a process of its own. Who waits for other ranks
+        comes last. Of the others, the smallest group comes first.
         """
-        likely = 0 if self.child else 2 if waits_for_peers(self.frames) else 1
+        likely = 0 if self.held else 1 if self.child else 3 if waits_for_peers(self.frames) else 2
         return likely, self.size, self.all_ranks
 
 
-def group(stacks: Mapping[str, Mapping[int, ProcessStacks]]) -> list[Group]:
+def group(
+    stacks: Mapping[str, Mapping[int, ProcessStacks]], held: Mapping[int, object] | None = None
+) -> list[Group]:
     """Put ranks together whose main threads are in the same lines of the user's code.
 
     Args:
         stacks: by host and global rank.
+        held: what holds workers that cannot run, by global rank.
 
     Returns:
         The one that is most often the cause first, in the order of `Group.order`.
     """
     return merge(
-        _group_of(host, rank, process)
+        _group_of(host, rank, process)._replace(held=str((held or {}).get(rank, "")))
         for host, by_rank in stacks.items()
         for rank, process in by_rank.items()
     )
@@ -180,6 +185,8 @@ def _name_place(item: Group, callers: int) -> str:
     if not item.frames:
         return item.state or "nothing is known"
     place = _name_frames(item.frames, callers)
+    if item.held:
+        return f"{place}, {item.held}"
     if item.kind is None:
         return place
     ranks = name_ranks(item.all_ranks)

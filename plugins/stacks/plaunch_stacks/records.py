@@ -64,6 +64,7 @@ def _dump(item: Group) -> str:
             "state": item.state[:_MOST_TEXT],
             "reason": item.reason[:_MOST_TEXT],
             **({} if item.kind is None else {"kind": item.kind.value}),
+            **({"held": item.held[:_MOST_TEXT]} if item.held else {}),
             **({"child": [list(frame) for frame in item.child]} if item.child else {}),
         },
         separators=(",", ":"),
@@ -106,6 +107,7 @@ def _load(item: dict[str, Any]) -> Group:
         reason=_text(item["reason"]),
         child=_load_frames(item.get("child", [])),
         kind=ChildKind(item["kind"]) if "kind" in item else None,
+        held=_text(item.get("held", "")),
     )
 
 

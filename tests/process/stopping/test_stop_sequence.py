@@ -28,6 +28,7 @@ class FakeSession:
         is_wrapper=False,
         daemons=(),
         refuses=(),
+        hold="",
     ):
         self.world = world
         self.rank = rank
@@ -41,6 +42,7 @@ class FakeSession:
         self.daemons = set(daemons)
         self.asked_rest = is_wrapper
         self.refuses = set(refuses)  # the processes of another user's
+        self.hold = hold
 
     def ask_to_end(self, signum):
         self._note(signum, "session" if self.is_wrapper else "leader")
@@ -53,6 +55,9 @@ class FakeSession:
         self.asked_rest = True
         self._note(signum, "rest")
         self._clear(signum)
+
+    def describe_hold(self):
+        return self.hold
 
     def runs_program(self):
         return not self.daemons.issuperset(self.orphans)
@@ -305,6 +310,15 @@ def test_nothing_happens_when_all_have_ended_cleanly(world, caplog):
             [
                 "waiting for local ranks 0,2-3 to end after SIGTERM; SIGKILL in 29 s",
                 "local ranks 0,2-3 did not end within 30 s of SIGTERM; sending SIGKILL",
+            ],
+        ),
+        (
+            [{**DEAF, "hold": "traced by gdb (pid 7)"}, DEAF],
+            30,
+            [
+                "waiting for local ranks 0-1 (local rank 0 is traced by gdb (pid 7)) to end after "
+                "SIGTERM; SIGKILL in 29 s",
+                "local ranks 0-1 did not end within 30 s of SIGTERM; sending SIGKILL",
             ],
         ),
         (

@@ -32,12 +32,12 @@ def read_environ(pid: int, proc: str = PROC) -> bytes:
 
 def read_title(pid: int, proc: str = PROC) -> bytes:
     """The command line of a process; empty if it is gone or not to be read."""
-    return _read(f"{proc}/{pid}/cmdline")
+    return read_file(f"{proc}/{pid}/cmdline")
 
 
 def read_user(pid: int, proc: str = PROC) -> int:
     """The real user id of a process; -1 if it is gone."""
-    user = _find_field(_read(f"{proc}/{pid}/status"), b"Uid:")
+    user = find_field(read_file(f"{proc}/{pid}/status"), b"Uid:")
     return int(user.split()[0]) if user else -1
 
 
@@ -48,9 +48,9 @@ def read_masks(path: str = STATUS) -> tuple[int, int] | None:
         The masks of what is ignored and what is caught, with bit n-1 for signal n. None where the
         kernel does not tell, or no descriptor is left to ask it.
     """
-    status = _read(path)
+    status = read_file(path)
     try:
-        ignored, caught = (_find_field(status, name) for name in (b"SigIgn:", b"SigCgt:"))
+        ignored, caught = (find_field(status, name) for name in (b"SigIgn:", b"SigCgt:"))
         return (int(ignored or b"0", 16), int(caught or b"0", 16)) if status else None
     except ValueError:
         return None
@@ -58,15 +58,17 @@ def read_masks(path: str = STATUS) -> tuple[int, int] | None:
 
 def find_processor_wait(proc: str = PROC) -> float | None:
     """For how many seconds this thread could run and had no processor; None if that is unknown."""
-    fields = _read(f"{proc}/thread-self/schedstat").split()
+    fields = read_file(f"{proc}/thread-self/schedstat").split()
     return int(fields[1]) / 1e9 if len(fields) > 1 and fields[1].isdigit() else None
 
 
-def _find_field(status: bytes, name: bytes) -> bytes:
+def find_field(status: bytes, name: bytes) -> bytes:
+    """The value of a field of a file such as /proc/self/status; empty if it is not there."""
     return status.partition(b"\n" + name)[2].partition(b"\n")[0].strip()
 
 
-def _read(path: str) -> bytes:
+def read_file(path: str) -> bytes:
+    """A whole file of /proc; empty if it is gone, or may not be read."""
     try:
         return _read_all(path)
     except OSError:
@@ -115,4 +117,4 @@ def _waiting_place(pid: int, proc: str) -> str:
 
 
 def _first_line(path: str) -> str:
-    return _read(path).partition(b"\n")[0].decode("utf-8", "replace").strip()
+    return read_file(path).partition(b"\n")[0].decode("utf-8", "replace").strip()

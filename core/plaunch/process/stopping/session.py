@@ -72,6 +72,12 @@ class WorkerSession:
         """
         return any(process.session == self.pid for process in self._job.orphans(self._rank))
 
+    def describe_hold(self) -> str:
+        """What keeps the worker from acting on a signal, such as a debugger; empty for nothing."""
+        from plaunch.process.kernel.holds import describe_hold  # noqa: PLC0415 - slow stops only
+
+        return describe_hold(self.pid, self._proc)
+
     def kill(self) -> set[int]:
         """Send SIGKILL to the worker and to everything that it started.
 

@@ -183,6 +183,9 @@ class StopSequence:
         who = _name(awaited) if awaited else ""
         if left:
             who += f"{' and ' if who else ''}processes that {_name(left)} started"
+        held = [(rank, self._sessions[rank].describe_hold()) for rank in sorted(awaited)]
+        if why := ", ".join(f"{_name([rank])} is {how}" for rank, how in held if how):
+            who += f" ({why})"
         _log.warning(
             "%s: waiting for %s to end after %s; SIGKILL %s",
             self._name,

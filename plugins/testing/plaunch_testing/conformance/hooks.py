@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import signal
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from plaunch.agent import Extension, Progress
+    from plaunch.agent import Extension, Held, Progress
     from plaunch.events import Event
     from plaunch.plugin import Implementation
 
@@ -168,6 +168,9 @@ class _Control:
         """Keep nothing."""
 
     def note_state(self, name: str, text: str) -> None:
+        """Keep nothing."""
+
+    def note_held(self, held: Mapping[int, Held]) -> None:
         """Keep nothing."""
 
     def take_events(self) -> list[Event]:
