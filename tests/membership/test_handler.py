@@ -90,6 +90,13 @@ def test_one_node(create):
         handler.next_rendezvous()
 
 
+def test_a_node_that_joins_again_while_the_round_goes_on_gets_another(create):
+    handler = create()
+    first, second = handler.next_rendezvous(), Call(handler.next_rendezvous).get()
+    assert [(one.round, one.attempt) for one in (first, second)] == [(0, 0), (1, 0)]
+    assert "joined again" in second.reason
+
+
 def test_nodes_show_each_other_texts(create):
     nodes = [create(2, 2), create(2, 2)]
     for call in [Call(node.next_rendezvous) for node in nodes]:

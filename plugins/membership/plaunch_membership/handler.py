@@ -216,6 +216,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
             raise verdict_error(self._run_id, self._news.verdict)
         patience = self._timing.join_patience(self._identity.job, is_first=not self._has_joined)
         self._has_joined = True
+        self._request_if_joined()
         self._agent.want_round()
         self._start()
         began = self._clock()
@@ -252,6 +253,15 @@ class DynamicRendezvousHandler(RendezvousHandler):
             round=place.round,
             open_store=self._opener(self._membership.keys.store(place.round)),
         )
+
+    def _request_if_joined(self) -> None:
+        """Ask for a round if this node is in one that goes on, as a program may call twice."""
+        with self._lock:
+            state, part = self._membership.state, self._membership.part
+            goes_on = state is not None and state.phase is JobPhase.RUNNING
+            is_idle = part.is_active and not part.has_succeeded and not self._reported
+        if goes_on and is_idle:
+            self._agent.request_round("a node has joined again")
 
     def describe_wait(self) -> str:
         """Whom or what `next_rendezvous` waits for."""

@@ -1,0 +1,111 @@
+"""Small programs over torchrun's Python API observe the same with torch and with plaunch."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch.distributed")
+
+PROGRAMS = Path(__file__).parent / "programs"
+NAMES = sorted(
+    path.stem for path in PROGRAMS.glob("*.py") if path.stem not in ("api", "driver", "__init__")
+)
+LIMIT = 200  # seconds for all programs
+
+# By program and what it shows: torch's value, plaunch's, and why they differ.
+DIFFERENT = {
+    "agent_local": {
+        "refused": (["AssertionError"] * 2, ["ValueError"] * 2, "user input is not asserted"),
+    },
+    "agent_overrides": {
+        "calls": (
+            ["rendezvous", "start", "monitor"],
+            ["start", "monitor"],
+            "the loop joins rounds on a thread, without `_rendezvous`",
+        ),
+    },
+    "events_record": {"more": ([False] * 2, [True] * 2, "plaunch's events have more fields")},
+    "launch_config": {
+        "conf": ({"timeout": 900}, {}, "nothing is added to rdzv_configs"),
+        "specs": (True, False, "logs_specs stays None, which means the default"),
+    },
+    "launch_failure": {
+        "failures": ([0, 1], [1], "workers stopped because of another have not failed"),
+        "says": (
+            "To enable traceback see: https://pytorch",
+            "the worker ended",
+            "plaunch describes the exit, with the last lines of stderr",
+        ),
+        "text": (True, False, "another format of the report"),
+    },
+    "parameters": {
+        "refused": (
+            ["ValueError"] * 3 + [None],
+            ["ValueError"] * 4,
+            "an empty run id would let all such jobs meet",
+        ),
+    },
+    "record": {
+        "extra": (
+            ["py_callstack", "timestamp"],
+            ["py_callstack", "timestamp", "timestamp_ns"],
+            "failures within a second are ordered",
+        ),
+    },
+    "signal_exception": {
+        "empty": ("AssertionError", "ValueError", "user input is not asserted"),
+        "exit": (
+            [
+                "<N/A>",
+                "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html",
+                3,
+            ],
+            ["<N/A>", "PID 998 ended with exit code 3 and wrote no error file", 3],
+            "plaunch describes the exit",
+        ),
+    },
+    "store_utils": {
+        "kept": (False, True, "the time-out of the store is restored after an error as well"),
+    },
+}
+
+
+@pytest.mark.slow
+def test_programs_observe_the_same(tmp_path):
+    started = {side: start(side, tmp_path) for side in ("torch", "plaunch")}
+    theirs, ours = (read(process) for process in started.values())
+    found = []
+    for name in NAMES:
+        expected = dict(DIFFERENT.get(name, {}))
+        keys = {*theirs[name], *ours[name], *expected} - {"seconds", "stderr"}
+        for key in sorted(keys):
+            pair = theirs[name].get(key), ours[name].get(key)
+            *wanted, _ = expected.get(key, (pair[0], pair[0], ""))
+            if list(pair) != wanted:
+                found.append(f"{name}: {key}: torch {pair[0]!r}, plaunch {pair[1]!r}")
+        for side, result in (("torch", theirs), ("plaunch", ours)):
+            if result[name]["exit code"]:
+                found.append(f"{name} on {side}: {result[name]['stderr']}")
+    assert not found, "\n".join(found)
+
+
+def start(side, tmp_path):
+    folder = tmp_path / side
+    folder.mkdir()
+    command = [sys.executable, PROGRAMS / "driver.py", folder, *NAMES]
+    environ = {**os.environ, "API": side, "PYTHONWARNINGS": "ignore"}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ)
+
+
+def read(process):
+    try:
+        return json.loads(process.communicate(timeout=LIMIT)[0])
+    finally:
+        process.kill()
+        process.wait()
