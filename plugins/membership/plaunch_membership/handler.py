@@ -255,12 +255,17 @@ class DynamicRendezvousHandler(RendezvousHandler):
         )
 
     def _request_if_joined(self) -> None:
-        """Ask for a round if this node is in one that goes on, as a program may call twice."""
+        """Ask for a round if this node is alone in one that goes on, as a program may call twice.
+
+        With other nodes, one of them may have reported a failure that is not known here yet, and
+        which this request must not precede.
+        """
         with self._lock:
             state, part = self._membership.state, self._membership.part
             goes_on = state is not None and state.phase is JobPhase.RUNNING
+            is_alone = part.place is not None and part.place.nodes == 1
             is_idle = part.is_active and not part.has_succeeded and not self._reported
-        if goes_on and is_idle:
+        if goes_on and is_alone and is_idle:
             self._agent.request_round("a node has joined again")
 
     def describe_wait(self) -> str:
