@@ -30,8 +30,9 @@ WAIT = [m.ClearUp(), m.WaitForPeers()]
 
 
 def stop(why):
-    """The workers are stopped, and it is said why."""
-    return [m.Report(why), m.StopWorkers()]
+    """The workers are stopped, and it is said why; a signal reaches them before that is said."""
+    told = [m.Report(why), m.StopWorkers()]
+    return told[::-1] if why is SIGNALLED else told
 
 
 def end(outcome):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from plaunch.errors import PlaunchError, UsageError
 from plaunch.process.kernel.details import find_processor_wait, read_masks
+from plaunch.process.kernel.priority import raise_priority
 from plaunch.process.kernel.processes import PROC
 from plaunch.process.launcher_variables import owns_process
 from plaunch.process.stopping.signals import (
@@ -66,11 +67,12 @@ class Received(NamedTuple):
 class SignalInbox:
     """Installs handlers for a policy's signals and keeps what arrives until the loop takes it.
 
-    Used as a context manager around an agent's run. Handlers need the main thread; on another one
-    a warning is logged and signals keep their disposition. A SIGHUP that was already ignored, as
-    under nohup, stays ignored. Signals that nobody handles, such as SIGUSR1, would end the launcher
-    without a word: they are taken as a wish to stop. Leaving the context puts the previous handlers
-    back.
+    Used as a context manager around an agent's run. On the command line, it raises the priority of
+    the main thread, so that signals are handled in time on a busy machine. Handlers need the main
+    thread; on another one a warning is logged and signals keep their disposition. A SIGHUP that was
+    already ignored, as under nohup, stays ignored. Signals that nobody handles, such as SIGUSR1,
+    would end the launcher without a word: they are taken as a wish to stop. Leaving the context
+    puts the previous handlers back.
 
     Signals that are sent while this process is suspended, or waits for a processor, arrive together
     when it runs again. The kernel does not keep their order, and delivers the one with the highest
@@ -117,6 +119,8 @@ class SignalInbox:
                 "process; workers may outlive it if it is ended by a signal"
             )
             return self
+        if owns_process():
+            raise_priority()
         try:
             self._install()
         except BaseException:

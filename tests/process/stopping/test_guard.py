@@ -425,6 +425,28 @@ def test_a_job_goes_on_without_its_guard_and_gets_another_one(guarded, family, c
     assert family.alive() == []
 
 
+def test_a_job_gets_another_guard_before_that_is_said(guarded, family):
+    """A message takes a tenth of a second on a busy machine."""
+    family.wait_for("worker")
+    first = guarded.reaper.guard.pid
+    found = []
+
+    class Handler(logging.Handler):
+        def emit(self, record):
+            guard = guarded.reaper.guard
+            found.append(guard is not None and guard.pid != first and guard.is_alive())
+
+    handler = Handler()
+    logging.getLogger("plaunch").addHandler(handler)
+    try:
+        os.kill(first, signal.SIGKILL)
+        wait_for_end(first)
+        assert guarded.context.wait(0) is None
+    finally:
+        logging.getLogger("plaunch").removeHandler(handler)
+    assert found == [True]
+
+
 def test_the_end_of_the_guard_wakes_whoever_waits_for_workers(guarded):
     """A launcher that is killed a moment later is guarded again."""
     context, reaper, poller = guarded.context, guarded.reaper, guarded.poller

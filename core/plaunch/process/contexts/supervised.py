@@ -286,7 +286,7 @@ class SupervisedContext(PContext):
         (watch, job), exits = self._begun(), self._exits
         self._note_exits(watch)
         exits.begin_stop()
-        if exits.live():
+        if exits.live() and not job.inherits_orphans():
             job.look_at_all()
         sequence = None
         # Who has succeeded may leave daemons behind, if the user says so.

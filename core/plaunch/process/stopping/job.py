@@ -89,6 +89,13 @@ class Job:
         self._spared.add(identity)
         self._tell_guard(ADOPTED, identity)
 
+    def inherits_orphans(self) -> bool:
+        """Whether this process gets all orphans of the job, and those of no other program.
+
+        It then finds them without having seen their parents.
+        """
+        return self._adopter is not None and not self._adopter.is_init
+
     def refresh(self) -> None:
         """Look again when asked again."""
         self._looked = self._orphans = None

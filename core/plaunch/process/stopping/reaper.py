@@ -131,14 +131,16 @@ class Reaper:
         """
         if self._job is None or not self._use_guard:
             return
-        if killed := self._let_go_of_dead_guard():
-            _log.warning("the guard (pid %d) was killed; another one takes over", killed.pid)
+        killed = self._let_go_of_dead_guard()
+        if killed:
             self._job.set_guard(None)
         starts = self._guarded_at
         since = starts[-1] if self._was_refused else starts[0] if len(starts) == _GUARDS else None
         is_soon = since is not None and self._clock() - since < _GUARDS_PERIOD
         if self.guard is None and not is_soon:
             self._start_guard(self._job)
+        if killed:  # said last, because a message takes time, and the workers have no guard
+            _log.warning("the guard (pid %d) was killed; another one takes over", killed.pid)
 
     def start_helper(
         self, command: Sequence[str], environ: Mapping[str, str], **options: Any

@@ -117,11 +117,14 @@ class Stop:
 
     def _stop_workers(self) -> float | None:
         assert self._sequence is not None  # noqa: S101 - or this is no stage
-        if self._is_begun:  # or the job was looked at a moment ago
+        is_first, self._is_begun = not self._is_begun, True
+        if not is_first:  # or the job was looked at a moment ago
             self._job.refresh()
-        self._is_begun = True
         live = self._look()
         delay = self._sequence.step(live)
+        if is_first and live and self._job.inherits_orphans():
+            # Not before the signals: it takes long on a machine with many processes.
+            self._job.look_at_all()
         self._job.finish_kill()
         if delay is None:
             self._stuck = dict(self._sequence.stuck)
