@@ -88,7 +88,7 @@ def _signal(launches: Launches, process: subprocess.Popen[bytes], workers: int) 
 
 
 def main() -> int:
-    """Measure, print a row for each launcher and number of workers; 1 if plaunch misses the goal."""
+    """Measure and print a row for each kind of launch; 1 if plaunch misses the goal."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--repeat", type=positive, default=20, help="launches (default: 20)")
     parser.add_argument("--workers", type=positive, action="append", help="default: 2 and 8")

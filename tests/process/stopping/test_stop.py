@@ -3,7 +3,6 @@
 import contextlib
 
 import pytest
-
 from plaunch.process.stopping.stop import Stop
 
 
