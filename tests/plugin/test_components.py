@@ -175,7 +175,7 @@ def test_streams_do_what_they_do() -> None:
     bounded.finish()
     bounded.finish()  # a stop and the end of a context both do so
     assert called == ["start", "escalate", "finish"]
-    assert (bounded.last_lines(7), bounded.counts()) == (["7"], (1, 2, 3))
+    assert (bounded.last_lines(7), bounded.counts()) == (["7"], OutputCounts(1, 2, 3))
     assert (bounded.is_shown(7), bounded.is_shown(8)) == (True, False)
     assert not bounded_streams(Streams()).is_shown(7)  # they were written before there was this
 
