@@ -69,6 +69,22 @@ def test_a_restart_names_the_first_failure_and_the_budget(result, text):
     assert say(Again.RESTART, result) == f"{text}; restart 2 of 3"
 
 
+def test_a_restart_names_the_users_line_and_who_sent_a_signal():
+    result = failed(1)
+    result.failures[0].last_lines = [
+        "Traceback (most recent call last):",
+        '  File "/home/me/train.py", line 39, in step',
+        "ValueError: bad shape",
+    ]
+    text = "rank 0 (pid 100) failed: ValueError: bad shape (train.py:39); restart 2 of 3"
+    assert say(Again.RESTART, result) == text
+    result = failed(-10)
+    result.failures[0].reason = "plaunchctl signal USR1 by uid 1000"
+    assert say(Again.RESTART, result) == (
+        "rank 0 (pid 100) was killed by SIGUSR1: plaunchctl signal USR1 by uid 1000; restart 2 of 3"
+    )
+
+
 def formed(attempt, reason):
     where = RendezvousStoreInfo("127.0.0.1", 29500)
     return JobRound(None, 0, 2, where, attempt=attempt, ranks=WorldRanks(0, 2, 0, 2), reason=reason)

@@ -249,9 +249,10 @@ def test_a_request_has_a_reason_of_one_line(launch, kind):
     asked(launch, f"/v1/{kind.value}", {"reason": None})
     (first, reason), second = launch.control.asked
     assert first == kind
-    assert reason.startswith("it is late")
-    assert len(reason) == 200
-    assert second == (kind, "no reason is given")
+    by = f"by uid {os.geteuid()}: "
+    assert reason.startswith(f"{by}it is late")
+    assert len(reason.removeprefix(by)) == 200
+    assert second == (kind, f"{by}no reason is given")
 
 
 @pytest.mark.parametrize(
@@ -277,7 +278,7 @@ def test_all_nodes_are_stopped_or_none(launch, is_job_wide, nodes, is_refused):
 def test_a_signal_goes_to_the_ranks_of_this_node(launch, name):
     assert asked(launch, "/v1/signal", {"signal": name})["ranks"] == "4-5"
     assert asked(launch, "/v1/signal", {"signal": name, "ranks": "0-4"})["ranks"] == "4"
-    why = "SIGUSR1 sent with plaunchctl"
+    why = f"plaunchctl signal USR1 by uid {os.geteuid()}"
     assert launch.control.asked == [(signal.SIGUSR1, [4, 5], why), (signal.SIGUSR1, [4], why)]
 
 
@@ -320,7 +321,7 @@ def test_a_reason_disturbs_no_terminal_and_no_log(launch, kind):
     evil = "\x1b]0;title\x07\x1b[31mred\x9b2J\u202eback\r\nnext\0"
     told = asked(launch, f"/v1/{kind.value}", {"reason": evil})["reason"]
     assert told == r"\x1b]0;title\x07\x1b[31mred\x9b2J\u202eback next\x00"
-    assert launch.control.asked == [(kind, told)]
+    assert launch.control.asked == [(kind, f"by uid {os.geteuid()}: {told}")]
     assert len(asked(launch, f"/v1/{kind.value}", {"reason": "\x1b" * 500})["reason"]) == 200
 
 

@@ -37,7 +37,7 @@ def page():
             return view
 
         service.stacks.ask = ask
-        return service.answer(Request("GET", "/v1/stacks", given))
+        return service.answer(Request("GET", "/v1/stacks", given), 0)
 
     return page
 

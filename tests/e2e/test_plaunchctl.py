@@ -26,6 +26,7 @@ from helpers.waiting import wait_for_files, wait_until
 CONTROL = "from plaunch_control.cli import entry_point; entry_point()"
 NOBODY = 65534
 EVIL = Path(__file__).parents[1] / "data/evil_package"
+BY = f"by uid {os.geteuid()}: "
 DONE, REFUSED, NO_JOB, NO_ANSWER, FOREIGN = 0, 1, 3, 4, 5
 
 # Tells what it writes apart by rank and round, until a file says that it is enough.
@@ -180,7 +181,8 @@ def test_two_launches(agents, ctl):
         out, _ = waits.communicate(timeout=BOUND)
     assert alpha.exit_code() == waits.returncode == 143
     assert json.loads(out)["outcome"] == "signalled"
-    said = "plaunch: plaunchctl asks for the end of the job (it is enough); the workers are stopped"
+    said = f"plaunch: plaunchctl asks for the end of the job ({BY}it is enough); "
+    said += "the workers are stopped"
     assert said in alpha.stderr.splitlines()
     assert [row["run_id"] for row in ctl.json("ps")] == ["alto"]
     assert ctl.json("status")["run_id"] == "alto"  # the only one
@@ -208,8 +210,8 @@ def test_a_restart_costs_none_and_signals_reach_ranks(agents, ctl):
     workers = agents.until_round(1, node, workers=2)
     assert {worker["TORCHELASTIC_RESTART_COUNT"] for worker in workers} == {"0"}
     assert (
-        "plaunchctl asks for a restart (new learning rate); all workers are restarted; this uses "
-        "up none of the restarts"
+        f"plaunchctl asks for a restart ({BY}new learning rate); all workers are restarted; this "
+        "uses up none of the restarts"
     ) in node.stderr
     assert [ctl.json("status")[key] for key in ("round", "attempt")] == [1, 0]
 
@@ -251,7 +253,7 @@ def test_a_node_leaves_and_all_nodes_are_stopped(agents, ctl, endpoint_of):
     host, guest = sorted(both, key=lambda agent: "hosts the rendezvous store" not in agent.stderr)
     assert "asked wide" in ctl.run("leave", str(guest.process.pid), "--reason", "maintenance")
     assert guest.exit_code() == 143
-    assert "plaunchctl asks for this node to leave (maintenance)" in guest.stderr
+    assert f"plaunchctl asks for this node to leave ({BY}maintenance)" in guest.stderr
     agents.until(lambda: host.workers(1), "a round without it")
 
     third = agents.start(*argv, LOGLEVEL="INFO")
@@ -269,7 +271,7 @@ def test_a_requested_stop_is_one_outcome_and_refuses_later_nodes(agents, ctl, en
     late = agents.start(*argv)
     assert late.exit_code() == 112
     assert "is over: it was stopped at " in late.stderr
-    assert "plaunchctl: budget; start a new job under another run id" in late.stderr
+    assert f"plaunchctl: {BY}budget; start a new job under another run id" in late.stderr
 
 
 def check_stopped_alike(agents, ctl, asked, other, spare):
@@ -281,7 +283,7 @@ def check_stopped_alike(agents, ctl, asked, other, spare):
         assert told["nodes"] == "all"
         assert [agent.exit_code() for agent in (asked, other, spare)] == [143, 143, 143]
         assert "ended: signalled, exit code 143" in waits.communicate(timeout=BOUND)[0]
-    what = f"node {socket.gethostname()} asks for the end of the job (plaunchctl: budget)"
+    what = f"node {socket.gethostname()} asks for the end of the job (plaunchctl: {BY}budget)"
     for agent in (asked, other):
         assert f"plaunch: {what}; the workers are stopped\n" in agent.stderr
     assert f"plaunch: {what}; no worker is running\n" in spare.stderr
@@ -315,6 +317,16 @@ def test_while_a_launch_is_in_rendezvous(agents, ctl, endpoint_of):
     assert node.exit_code() == 143
 
 
+def test_the_line_of_a_restart_names_who_sent_the_signal(agents, ctl):
+    node = agents.start("--rdzv-id=job", "--max-restarts=1", "--nproc-per-node=2")
+    agents.until_round(0, node, workers=2)
+    assert ctl.json("signal", "KILL", "--ranks=1")["ranks"] == "1"
+    agents.until_round(1, node, workers=2)
+    sent = f"was killed by SIGKILL: plaunchctl signal KILL by uid {os.geteuid()}; restart 1 of 1"
+    assert sent in node.stderr
+    agents.finish(node)
+
+
 def test_while_a_launch_is_stopping(plaunch, agents, ctl):
     script = plaunch.write("deaf.py", DEAF)
     node = agents.launch(["--shutdown-timeout=600", "--rdzv-id=late", script], "late", {})
@@ -339,7 +351,7 @@ def test_while_a_plugins_hook_stands(agents, ctl, plaunch):
     assert ctl.json("status")["run_id"] == "held"
     ctl.run("stop", "--reason", "it stands")
     assert node.exit_code() == 143
-    assert "plaunchctl asks for the end of the job (it stands)" in node.stderr
+    assert f"plaunchctl asks for the end of the job ({BY}it stands)" in node.stderr
 
 
 def test_a_suspended_launcher_is_told_in_bounded_time(agents, ctl):
@@ -464,7 +476,7 @@ def test_curl_is_enough(agents, ctl, folder):
     assert ask("http://plaunch/v7/status")["versions"] == [1]
     assert ask("-d", '{"reason": "enough"}', "http://plaunch/v1/stop")["asked"] == "stop"
     assert node.exit_code() == 143
-    assert "plaunchctl asks for the end of the job (enough)" in node.stderr
+    assert f"plaunchctl asks for the end of the job ({BY}enough)" in node.stderr
 
 
 # --- log files ------------------------------------------------------------------------------------

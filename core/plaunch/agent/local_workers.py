@@ -318,6 +318,7 @@ class LocalWorkers(Workers):
             signum, why = self._reasons.get(failure.pid, (0, ""))
             if why and failure.exitcode in (-signum, 128 + signum) and not failure.has_reply:
                 failure.message = f"{failure.exit_sentence()}: {why}"
+                failure.reason = why
         early = [rank for rank in self._exits.ended if rank not in result.failures]
         for failure in result.failures.values():
             failure.early_ends = sorted(ranks[r] for r in early if r not in result.stopped)

@@ -134,9 +134,9 @@ def describe_failures(result: RunResult, *, in_job: bool = False) -> str:
         return where
     elif failure.raised.text or failure.is_consequence:
         how = f"{failure.verb}: {failure.headline}"
-    elif failure.exitcode > 0:
-        how = f"failed with {end}"
     else:
-        how = f"was {end}" + (f" ({failure.place})" if failure.place else "")
+        how = f"failed with {end}" if failure.exitcode > 0 else f"was {end}"
+        how += f": {failure.reason}" if failure.reason else ""
+        how += f" ({failure.place})" if failure.place else ""
     others = f" (and {len(result.failures) - 1} more)" if len(result.failures) > 1 else ""
     return f"{who} (pid {failure.pid}) {how}{others}"

@@ -53,17 +53,19 @@ class Service:
         self._command = _command_of_this_process()
         self.stacks = JobStacks(context, control)
         self.nodes = JobNodes(control, self._describe_node)
-        self._pages: dict[str, Mapping[str, Callable[[Mapping[str, Any]], Answer]]] = {
-            "/v1": {"GET": self._show_index},
-            "/v1/status": {"GET": self._show_status},
-            "/v1/events": {"GET": self._show_events},
-            "/v1/end": {"GET": self._show_end},
-            "/v1/logs": {"GET": self._show_logs},
-            "/v1/stacks": {"GET": self._show_stacks},
-            "/v1/stop": {"POST": self._stop},
-            "/v1/restart": {"POST": self._restart},
-            "/v1/leave": {"POST": self._leave},
-            "/v1/signal": {"POST": self._signal},
+        self._questions: dict[str, Callable[[Mapping[str, Any]], Answer]] = {
+            "/v1": self._show_index,
+            "/v1/status": self._show_status,
+            "/v1/events": self._show_events,
+            "/v1/end": self._show_end,
+            "/v1/logs": self._show_logs,
+            "/v1/stacks": self._show_stacks,
+        }
+        self._orders: dict[str, Callable[[Mapping[str, Any], int], Answer]] = {
+            "/v1/stop": self._stop,
+            "/v1/restart": self._restart,
+            "/v1/leave": self._leave,
+            "/v1/signal": self._signal,
         }
 
     def end(self) -> None:
@@ -78,34 +80,37 @@ class Service:
         """
         who = peer_user(connection)
         if who in (self._user, _ROOT):
-            serve(connection, self.answer)
+            serve(connection, lambda request: self.answer(request, who))
             return
         owner = f"this launch belongs to user {self._user}, and you are user {who}"
         serve(connection, lambda request: refusal(403, owner))
 
-    def answer(self, request: Request) -> Answer:
-        """The answer to one request of somebody who may ask."""
-        methods = self._pages.get(request.path.rstrip("/"))
-        if methods is None:
-            return refusal(
-                404,
-                f"plaunch {__version__} has no page {quote(request.path)}",
-                versions=[VERSION],
-                pages=[*self._pages],
-            )
-        page = methods.get(request.method)
-        if page is None:
-            return refusal(405, f"{request.path} is for {' and '.join(methods)}")
+    def answer(self, request: Request, user: int) -> Answer:
+        """The answer to one request of a user who may ask."""
+        path = request.path.rstrip("/")
+        question, order = self._questions.get(path), self._orders.get(path)
         try:
-            return page(request.given)
+            if question is not None and request.method == "GET":
+                return question(request.given)
+            if order is not None and request.method == "POST":
+                return order(request.given, user)
         except ValueError as error:
             return refusal(400, str(error))
+        if question is not None or order is not None:
+            return refusal(405, f"{request.path} is for {'POST' if question is None else 'GET'}")
+        return refusal(
+            404,
+            f"plaunch {__version__} has no page {quote(request.path)}",
+            versions=[VERSION],
+            pages=[*self._questions, *self._orders],
+        )
 
     # --- questions --------------------------------------------------------------------------------
 
     def _show_index(self, given: Mapping[str, Any]) -> Answer:
         del given
-        pages = {path: [*methods] for path, methods in self._pages.items()}
+        pages = {path: ["GET"] for path in self._questions}
+        pages |= {path: ["POST"] for path in self._orders}
         return Answer({"plaunch": __version__, "versions": [VERSION], "pages": pages})
 
     def _show_status(self, given: Mapping[str, Any]) -> Answer:
@@ -213,7 +218,7 @@ class Service:
 
     # --- orders -----------------------------------------------------------------------------------
 
-    def _stop(self, given: Mapping[str, Any]) -> Answer:
+    def _stop(self, given: Mapping[str, Any], user: int) -> Answer:
         if given.get("all_nodes"):
             now = self._control.snapshot()
             nodes = self._status_of_nodes()
@@ -223,21 +228,22 @@ class Service:
                     "the nodes of this job do not know each other, so that only this one can be "
                     "stopped from here; stop each node, or give --all-nodes up",
                 )
-        return self._request(RequestKind.STOP, given)
+        return self._request(RequestKind.STOP, given, user)
 
-    def _restart(self, given: Mapping[str, Any]) -> Answer:
-        return self._request(RequestKind.RESTART, given)
+    def _restart(self, given: Mapping[str, Any], user: int) -> Answer:
+        return self._request(RequestKind.RESTART, given, user)
 
-    def _leave(self, given: Mapping[str, Any]) -> Answer:
-        return self._request(RequestKind.LEAVE, given)
+    def _leave(self, given: Mapping[str, Any], user: int) -> Answer:
+        return self._request(RequestKind.LEAVE, given, user)
 
-    def _request(self, kind: RequestKind, given: Mapping[str, Any]) -> Answer:
+    def _request(self, kind: RequestKind, given: Mapping[str, Any], user: int) -> Answer:
         reason = _reason(given)
+        why = f"by uid {user}: {reason}"
         now = self._control.snapshot()
         told = {"asked": kind.value, "reason": reason, **_loop(now), "nodes": _nodes(now)}
-        return Answer(told, carry_out=lambda: self._control.request(kind, reason))
+        return Answer(told, carry_out=lambda: self._control.request(kind, why))
 
-    def _signal(self, given: Mapping[str, Any]) -> Answer:
+    def _signal(self, given: Mapping[str, Any], user: int) -> Answer:
         name = given.get("signal")
         signum = _signal_of(name)
         now = self._control.snapshot()
@@ -249,7 +255,7 @@ class Service:
                 "none of these ranks runs on this node"
                 + (f", which has {name_ranks(now.pids)}" if now.pids else ": no worker runs now"),
             )
-        reason = f"{signum.name} sent with plaunchctl"
+        reason = f"plaunchctl signal {signum.name.removeprefix('SIG')} by uid {user}"
         return Answer(
             {"signal": signum.name, "ranks": format_ranks(here), **_loop(now)},
             carry_out=lambda: self._control.signal_workers(signum, here, reason),

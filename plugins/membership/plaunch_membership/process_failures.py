@@ -190,6 +190,7 @@ def _detail(failure: ProcessFailure, *, in_full: bool) -> dict[str, object]:
         "message": _end_of(failure.text, limit),
         "place": failure.place,
         "consequence": failure.consequence[:MAX_NAME],
+        "reason": failure.reason[:MAX_NAME],
         "traits": _traits(failure.error_file_data.get("errorTraits")) if failure.has_reply else {},
     }
     if in_full:
@@ -219,6 +220,7 @@ def _rebuild(rank: int, told: JobFailure) -> ProcessFailure:
     failure.hung = detail.get("hung") is True
     if place := _word(_text(detail, "place"), MAX_NAME):
         failure.place = place
+    failure.reason = _word(_text(detail, "reason"), MAX_NAME)
     failure.consequence = _word(_text(detail, "consequence"), MAX_NAME)
     failure.last_lines = _last_lines(_lines(detail, "last_lines"), MAX_LINES, MAX_TEXT_BYTES)
     failure.log_files = [

@@ -72,6 +72,7 @@ class ProcessFailure(Record):
         lifetime: seconds between its start and the failure; None if they are not known.
         is_shown: whether the launcher's own stderr has shown the last lines, on this node.
         early_ends: the global ranks of workers of its node that had ended with exit code 0.
+        reason: who sent the signal that ended it and why, if that went through the launcher.
     """
 
     local_rank: int
@@ -90,6 +91,7 @@ class ProcessFailure(Record):
     lifetime: float | None = field(default=None, kw_only=True)
     is_shown: bool = field(default=False, kw_only=True)
     early_ends: list[int] = field(default_factory=list, kw_only=True)
+    reason: str = field(default="", kw_only=True)
 
     def __post_init__(self) -> None:
         self._place: str | None = None
@@ -202,6 +204,8 @@ class ProcessFailure(Record):
     def brief(self) -> str:
         """What happened, in one line: the exception with its text, or how the worker ended."""
         how = self.text if (self.global_rank or 0) < 0 else self.describe_exit()
+        if self.reason:
+            how += f": {self.reason}"
         return _one_line(self.raised.text or how)
 
     @property
