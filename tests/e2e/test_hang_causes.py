@@ -214,3 +214,51 @@ def test_a_worker_that_is_suspended_is_named_and_nothing_follows(plaunch, ctl):
         os.kill(int((plaunch.folder / "up.1").read_text()), signal.SIGCONT)
         process.communicate(timeout=60)
     assert process.returncode == 0
+
+
+# --- a rank that has ended early ------------------------------------------------------------------
+
+ENDS_EARLY = """\
+import os, sys, time
+import torch
+import torch.distributed as dist
+
+def train_step():
+    if "waits" in sys.argv:
+        dist.distributed_c10d._get_default_store().wait(["never"])
+    dist.all_reduce(torch.ones(4))
+
+def train():
+    for step in range(20):
+        if dist.get_rank() == 1 and step == 0:
+            os._exit(0)  # its data are over
+        if dist.get_rank() == 0:
+            time.sleep(1)
+        train_step()
+
+dist.init_process_group("gloo")
+train()
+"""
+EARLY = r"rank 1 had ended with exit code 0, ([\d.]+) s before"
+
+
+@pytest.mark.heavy
+def test_a_failure_after_a_rank_has_ended_early_names_it(plaunch):
+    script = plaunch.write("train.py", ENDS_EARLY)
+    done = plaunch.run("--nproc-per-node=2", script)
+    assert done.returncode == 1, done.stderr
+    found = re.search(rf"rank 0 on {HOST} failed after .*\n  {EARLY}\n", done.stderr)
+    assert found, done.stderr
+    assert 1 <= float(found[1]) < 30
+
+
+@pytest.mark.heavy
+def test_a_hang_after_a_rank_has_ended_early_names_it(plaunch):
+    script = plaunch.write("train.py", ENDS_EARLY)
+    done = plaunch.run("--nproc-per-node=2", "--hang-timeout=4s", STOP, script, "waits")
+    assert done.returncode == 116, done.stderr
+    headline, _, *others = done.stderr[done.stderr.index("rank 0 on ") :].splitlines()
+    assert headline.endswith("1 rank: 0 train_step (train.py:7)")
+    found = re.fullmatch(rf"    {EARLY}", others[0])
+    assert found, done.stderr
+    assert 4 <= float(found[1]) < 30

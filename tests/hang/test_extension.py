@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import time
 
 import pytest
 from plaunch.agent import WorkerInfo, WorkerState
@@ -37,6 +38,13 @@ def test_a_hang_is_told_with_all_places(make):
     node.look(30)
     assert node.control.said == ["no worker of the job has moved for 1m40s:", *LINES]
     assert not node.control.reported
+
+
+def test_a_rank_that_has_ended_early_is_named(make):
+    node = make()
+    node.control.succeeded = {7: time.time() - 12}
+    node.look(30)
+    assert re.fullmatch(r"rank 7 had ended with exit code 0, 1\d s before", node.control.said[-1])
 
 
 def test_whole_stacks_are_kept(make, tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 
 import pytest
 from hypothesis import given
@@ -186,6 +187,14 @@ def test_a_worker_of_another_node_that_is_held_is_named_on_all_nodes(make):
     job.nodes[0].looks.held.clear()
     job.look(moving=(0, 1))
     assert job.reported == [[], []]
+
+
+def test_workers_of_another_node_that_have_ended_early_are_named(make):
+    job = make(watch("warn"), watch("stop"))
+    job.nodes[0].control.succeeded = {2: time.time() - 12}
+    job.look(ALL_IN)
+    early = r"rank 2 on \S+ had ended with exit code 0, 1\d s before"
+    assert re.fullmatch(early, job.said[1][-1])
 
 
 def test_workers_that_have_ended_are_not_waited_for(make):

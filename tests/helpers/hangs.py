@@ -32,7 +32,7 @@ class Control:
     def __init__(self, pids, texts=None, node=0):
         self.said, self.reported, self.published_here = [], [], []
         self.state, self.round, self.pids = WorkerState.HEALTHY, 0, pids
-        self.progress = {}
+        self.progress, self.succeeded = {}, {}
         self.is_job_wide = texts is not None
         self.can_reach_store = True
         self._texts, self._node = texts, f"id-{node}"
@@ -40,7 +40,15 @@ class Control:
     def snapshot(self):
         ranks = tuple(self.pids)
         pids = self.pids if self.state is WorkerState.HEALTHY else {}
-        return Snapshot(self.state, self.round, 0, ranks, pids, is_job_wide=self.is_job_wide)
+        return Snapshot(
+            self.state,
+            self.round,
+            0,
+            ranks,
+            pids,
+            is_job_wide=self.is_job_wide,
+            succeeded=self.succeeded,
+        )
 
     def note_progress(self, progress):
         self.progress = progress

@@ -187,3 +187,14 @@ def test_of_a_hang_the_headline_has_the_first_group_and_the_others_follow(wrote)
     assert lines[:2] == ["  where the others were:", "    7 ranks: 0-4"]
     assert lines[2:-1] == (["  last lines of its stderr:", "    step 7"] if wrote else [])
     assert lines[-1].startswith("  process: t.py, local rank 0, pid 4242, stopped, because")
+
+
+def test_a_rank_that_had_ended_before_is_named_first():
+    failure = make(7)
+    early = {0: failure.timestamp - 12, 1: failure.timestamp + 1}
+    lines = message({5: failure}, succeeded=early)[1]
+    assert lines[0] == "  rank 0 had ended with exit code 0, 12 s before"
+    error = ChildFailedError("t.py", {5: failure}, succeeded=early)
+    assert "\nEnded before: rank 0 had ended with exit code 0, 12 s before\n" in f"{error}\n"
+    hung = make(116, hung=True)
+    assert "had ended" not in message({5: hung}, succeeded={0: hung.timestamp - 12})[0]

@@ -23,6 +23,7 @@ class Exits:
 
     def __init__(self, group: WorkerGroup, notifier: Notifier) -> None:
         self.ended: frozenset[int] = frozenset()  # local ranks
+        self.succeeded: dict[int, float] = {}  # when, by global rank, in seconds since the epoch
         self._group = group
         self._notifier = notifier
         self._cause = ""  # which worker failed first, and how
@@ -31,6 +32,10 @@ class Exits:
         """A worker has been seen to end, at once."""
         self.ended |= {process_exit.local_rank}
         exited = self._describe(process_exit, failure)
+        if process_exit.exitcode == 0 and failure is None and not process_exit.stopped:
+            # Another one, as other threads read it.
+            rank = exited.worker.global_rank
+            self.succeeded = {**self.succeeded, rank: process_exit.timestamp}
         self._notifier.notify(notifications.WorkerEnded, exited, process_exit.timestamp)
         if failure is not None and not self._cause:
             rank = exited.worker.global_rank

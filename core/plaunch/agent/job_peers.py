@@ -261,6 +261,7 @@ class JobPeers(ObservedPeers):
             WorkerState.FAILED,
             failures={**verdict.failures, **workers},
             stopped=own.stopped,
+            succeeded=own.succeeded,
             first_failure=verdict.first,
             counted=dict(verdict.counted),
             no_restart=verdict.no_restart,

@@ -166,7 +166,8 @@ class LocalWorkers(Workers):
                     raise
             finally:
                 self._store.close()  # none of them needs it any more
-            self._raise_unkillable()
+            if self._unkillable is not None:
+                raise self._unkillable
 
     def shut_down(self, signum: signal.Signals, timeout: float | None) -> None:
         """The same, and release everything."""
@@ -238,7 +239,9 @@ class LocalWorkers(Workers):
             self._store.close()  # none of them needs it any more
         if self.context is not None:
             self._exits.collect(self.context, self.context.look())
-        self._raise_unkillable()
+        if self._unkillable is not None:
+            # Even if it could be ended after all: nobody knows for how long the host holds out.
+            raise self._unkillable
 
     def stopped_result(self) -> RunResult | None:
         """How they failed, as far as it is known."""
@@ -256,6 +259,10 @@ class LocalWorkers(Workers):
             for worker in self.group.workers
             if isinstance(worker.id, int) and worker.local_rank not in self._exits.ended
         }
+
+    def succeeded(self) -> Mapping[int, float]:
+        """When those ended that have succeeded, by global rank, in seconds since the epoch."""
+        return self._exits.succeeded
 
     def log_files(self) -> tuple[Mapping[int, str], Mapping[int, str]]:
         """The files with their standard output and error, by local rank; empty for none."""
@@ -333,6 +340,7 @@ class LocalWorkers(Workers):
                 for rank, code in result.stopped.items()
                 if ranks[rank] not in self._others
             },
+            succeeded=dict(self._exits.succeeded) if failures else {},
         )
 
     def _give_up_stuck(self) -> bool:
@@ -358,8 +366,3 @@ class LocalWorkers(Workers):
         for rank in stuck:
             self.context.abandon(rank)
         return True
-
-    def _raise_unkillable(self) -> None:
-        if self._unkillable is not None:
-            # Even if it could be ended after all: nobody knows for how long the host holds out.
-            raise self._unkillable

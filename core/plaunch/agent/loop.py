@@ -286,6 +286,7 @@ class Loop:
             is_job_wide=state.is_job_wide,
             stdouts=stdouts,
             stderrs=stderrs,
+            succeeded=workers.succeeded(),
         )
 
     def _perform(self, action: states.Action) -> states.Event | None:

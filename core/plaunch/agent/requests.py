@@ -79,6 +79,8 @@ class Snapshot(Value):
             those of whom there is none are missing, or have an empty text.
         stderrs: the same for standard error.
         progress: how far workers are, by global rank, as far as an extension knows it.
+        succeeded: when workers ended that have succeeded, by global rank, in seconds since the
+            epoch.
         held: the workers that something holds, as far as an extension watches that; `find_held`
             says what holds them now.
         notes: the states that extensions show, by name.
@@ -99,6 +101,7 @@ class Snapshot(Value):
     stderrs: Mapping[int, str] = field(default_factory=dict)
     progress: Mapping[int, Progress] = field(default_factory=dict)
     held: Mapping[int, Held] = field(default_factory=dict)
+    succeeded: Mapping[int, float] = field(default_factory=dict)
     notes: Mapping[str, str] = field(default_factory=dict)
 
 

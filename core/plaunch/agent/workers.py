@@ -183,6 +183,10 @@ class Workers:
         ids = {worker.global_rank: worker.id for worker in self.group.workers}
         return {rank: pid for rank, pid in ids.items() if isinstance(pid, int)}
 
+    def succeeded(self) -> Mapping[int, float]:
+        """When those ended that have succeeded, by global rank; empty if that is not known."""
+        return {}
+
     def log_files(self) -> tuple[Mapping[int, str], Mapping[int, str]]:
         """The files with their standard output and error, by local rank; empty for none."""
         return {}, {}

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from plaunch.process.failures.failure import CONSEQUENCE_WINDOW as CONSEQUENCE_WINDOW
     from plaunch.process.failures.failure import EarlierAttempt as EarlierAttempt
     from plaunch.process.failures.failure import ProcessFailure as ProcessFailure
+    from plaunch.process.failures.failure import describe_early_ends as describe_early_ends
     from plaunch.process.failures.failure import describe_exit as describe_exit
     from plaunch.process.failures.record import record as record
     from plaunch.process.failures.tracebacks import Raised as Raised
@@ -84,7 +85,9 @@ __getattr__, __dir__, __all__ = attach(
         ".failures.record": "record",
         ".failures.tracebacks": "Raised shorten",
         ".failures.child_failed": "ChildFailedError",
-        ".failures.failure": ("CONSEQUENCE_WINDOW EarlierAttempt ProcessFailure describe_exit"),
+        ".failures.failure": (
+            "CONSEQUENCE_WINDOW EarlierAttempt ProcessFailure describe_early_ends describe_exit"
+        ),
         ".contexts.forked": "become_worker",
         ".streams.api": "OutputCounts PatientStreams Sink Streams",
         ".streams.logs": "LogsDest LogsSpecs",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from plaunch.agent import WorkerState
 from plaunch.numbers import name_ranks
+from plaunch.process import describe_early_ends
 from plaunch_stacks import format_groups
 
 from plaunch_hang.job import JobWatch, Kind
@@ -126,12 +128,13 @@ class Conclusions:
         title = f"no worker of the job has moved for {describe_time(look.finding.still)}"
         folder = self._scenes.keep(self._scene, title)
         lines = [*self._scene.lines, look.steps]
+        early = _describe_early_ends(look)
         if self._action == _WARN:
-            _show(control, title, lines, folder)
+            _show(control, title, [*lines, early], folder)
         else:
             rank = self._scene.first
             kept = f"whole stacks: {folder}" if folder else ""
-            _report(control, rank, title, [*lines, kept], self._action)
+            _report(control, rank, title, [*lines, early, kept], self._action)
 
     # --- several nodes ----------------------------------------------------------------------------
 
@@ -151,7 +154,8 @@ class Conclusions:
             return
         groups = [] if self._scene is None else self._scene.groups
         held = describe_held(look.held, self._host) if look.held else ""
-        if job.tell(look.now, state, look.finding.still, groups, held):
+        early = _describe_early_ends(look, self._host)
+        if job.tell(look.now, state, look.finding.still, groups, held, early):
             self._follow(control, look, job.judge(look.pids))
         self._looks += 1
         if self._looks == 2 * LOOKS and round_.node == 0:
@@ -197,7 +201,7 @@ class Conclusions:
 
     def _tell_job(self, control: Control, look: Look, scene: Scene, outlook: Outlook) -> None:
         title = f"no worker of the job has moved for {describe_time(outlook.seconds)}"
-        lines = [*format_groups(outlook.groups), look.steps]
+        lines = [*format_groups(outlook.groups), look.steps, *outlook.early]
         is_new = not self._watch.is_told
         self._watch.note_told(is_hang=True)
         folder = self._scenes.keep(scene, title, outlook.groups) if is_new else ""
@@ -215,7 +219,7 @@ class Conclusions:
         self._is_told = True
         self._watch.note_told(is_hang=False)
         title = f"no worker of this node has moved for {describe_time(look.finding.still)}"
-        lines = [*self._scene.lines, look.steps]
+        lines = [*self._scene.lines, look.steps, _describe_early_ends(look)]
         _show(control, title, lines, self._scenes.keep(self._scene, title))
 
     def _say_held(self, control: Control, look: Look) -> None:
@@ -243,6 +247,11 @@ class Conclusions:
     def _say_blind(self, control: Control, reason: str) -> None:
         without = "" if self._action == _WARN else f", and --on-hang={self._action} has no effect"
         self.say_once(control, f"a hang of the whole job cannot be found{without}: {reason}")
+
+
+def _describe_early_ends(look: Look, host: str = "") -> str:
+    """Which workers of this node have ended while the others go on; they may be missed."""
+    return describe_early_ends(look.snapshot.succeeded, time.time(), host)
 
 
 def _show(control: Control, title: str, lines: Sequence[str], folder: str) -> None:

@@ -49,6 +49,7 @@ class Outlook(NamedTuple):
         kind: the conclusion.
         silent: for UNKNOWN: the nodes that tell nothing; all but this one if the nodes of this job
             cannot tell each other anything.
+        early: for HANG: which workers have ended with exit code 0, in words, of each such node.
         held: for HELD: what holds which workers, in words, of each such node.
         seconds: for HANG: for how long no worker of the job has moved.
         groups: for HANG: where all of them are, the likely cause first.
@@ -62,6 +63,7 @@ class Outlook(NamedTuple):
     kind: Kind
     silent: tuple[int, ...] = ()
     held: tuple[str, ...] = ()
+    early: tuple[str, ...] = ()
     seconds: float = 0.0
     groups: Sequence[Group] = ()
     action: str = ACTIONS[0]
@@ -106,6 +108,7 @@ class JobWatch:
         seconds: float = 0.0,
         groups: Sequence[Group] = (),
         held: str = "",
+        early: str = "",
     ) -> bool:
         """Tell the others what the workers of this node do, if it is new or should be told again.
 
@@ -121,7 +124,12 @@ class JobWatch:
         self._next = now + self._nodes * _PACE
         self._has_told = True
         self._me = self._me._replace(
-            state=state, number=self._me.number + 1, seconds=seconds, groups=groups, held=held
+            state=state,
+            number=self._me.number + 1,
+            seconds=seconds,
+            groups=groups,
+            held=held,
+            early=early,
         )
         try:
             self._control.publish(NAME, dump_told(self._me, self._nodes))
@@ -220,6 +228,7 @@ class JobWatch:
             Kind.HANG,
             seconds=min(one.seconds for one in still.values()),
             groups=groups,
+            early=tuple(one.early for one in told if one.early),
             action=min((one.action for one in told), key=ACTIONS.index),
             teller=next(one.host for one in told if one.node == order[0]),
             rank=own[0] if own else min(ranks),

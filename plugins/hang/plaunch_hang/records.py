@@ -23,7 +23,7 @@ _MOST_BYTES = 15 << 10  # of the groups of one node
 _LEAST_BYTES = 2 << 10
 _ALL_BYTES = 4 << 20  # of those of all nodes: each reads them
 _MOST_HOST = 255
-_MOST_HELD = 500
+_MOST_WORDS = 500  # characters
 _MOST_NUMBER = 1 << 53
 
 
@@ -49,6 +49,7 @@ class Told(NamedTuple):
         timeout: its `--hang-timeout` in seconds; 0 if it learns it.
         action: its `--on-hang`.
         seconds: for how long none of its workers has moved, if they are still.
+        early: which of its workers have ended with exit code 0, in words.
         held: what holds which of its workers, in words, if one is held.
         groups: where they are then, the likely cause first.
     """
@@ -63,6 +64,7 @@ class Told(NamedTuple):
     seconds: float = 0.0
     groups: Sequence[Group] = ()
     held: str = ""
+    early: str = ""
 
 
 def dump_told(told: Told, nodes: int) -> str:
@@ -72,7 +74,8 @@ def dump_told(told: Told, nodes: int) -> str:
         "version": VERSION,
         **told._asdict(),
         "host": told.host[:_MOST_HOST],
-        "held": told.held[:_MOST_HELD],
+        "held": told.held[:_MOST_WORDS],
+        "early": told.early[:_MOST_WORDS],
         "groups": json.loads(dump_groups(told.groups, most=most)),
     }
     return json.dumps(values, separators=(",", ":"))
@@ -97,7 +100,8 @@ def load_told(text: str) -> Told:
             action=ACTIONS[ACTIONS.index(values["action"])],
             seconds=_seconds(values["seconds"]),
             groups=load_groups(json.dumps(values["groups"])),
-            held=_text(values.get("held", ""), _MOST_HELD),
+            held=_text(values.get("held", ""), _MOST_WORDS),
+            early=_text(values.get("early", ""), _MOST_WORDS),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"nothing that a node tells ({error}): {text[:60]!r}") from error

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from plaunch.numbers import name_ranks
+from plaunch.process import describe_early_ends
 from plaunch_events import describe_seconds
 
 from plaunch_report.failure_report import (
@@ -51,6 +52,10 @@ def _details(error: ChildFailedError) -> Iterator[str]:
     rank, root = error.get_first_failure()
     if error.no_restart:
         yield f"  No restart: {clean(error.no_restart)}"
+    # The text of a hang says it itself.
+    early = describe_early_ends(error.succeeded, root.timestamp)
+    if early and not root.hung:
+        yield f"  {early}"
     yield from _explain(rank, root)
     where = "launcher" if rank < 0 else f"local rank {root.local_rank}"
     when = describe_time(root.timestamp, _DATE)

@@ -11,7 +11,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from plaunch.numbers import name_ranks
-from plaunch.process import describe_exit, shorten
+from plaunch.process import describe_early_ends, describe_exit, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -58,6 +58,10 @@ def format_report(error: ChildFailedError, border: str = "", section: str = "") 
     others = [rank for rank in error.failures if rank != first]
     if others or error.counted:
         parts.append(_other_failures(others, error.failures, error.counted))
+    # The text of a hang says it itself.
+    early = describe_early_ends(error.succeeded, root.timestamp)
+    if early and not root.hung:
+        parts.append([f"Ended before: {early}"])
     if error.stopped:
         parts.append([f"Stopped by plaunch: {describe_stopped(error.stopped)}"])
     width = min(len(title), 80)

@@ -10,7 +10,12 @@ from plaunch.errors import PlaunchError, UsageError
 from plaunch.process.failures import child_failed
 from plaunch.process.failures.child_failed import ChildFailedError
 from plaunch.process.failures.error_file import MAX_READ_BYTES
-from plaunch.process.failures.failure import ProcessFailure, describe_exit, first_failure
+from plaunch.process.failures.failure import (
+    ProcessFailure,
+    describe_early_ends,
+    describe_exit,
+    first_failure,
+)
 
 
 def nested(text="ValueError: bad shape", stack="Traceback ...\nValueError: bad shape", **extra):
@@ -292,3 +297,20 @@ def test_it_travels_between_processes():
     assert str(copy) == str(error)
     assert (copy.name, copy.failures, copy.stopped) == (error.name, error.failures, error.stopped)
     assert copy.exit_code == 134
+
+
+@pytest.mark.parametrize(
+    ("ended", "words"),
+    [
+        ({}, ""),
+        ({1: 988.0}, "rank 1 had ended with exit code 0, 12 s before"),
+        ({1: 999.66}, "rank 1 had ended with exit code 0, 0.3 s before"),
+        ({1: 1000.5}, ""),  # later
+        ({1: 988.2, 2: 988.1, 5: 1001.0}, "ranks 1-2 had ended with exit code 0, 12 s before"),
+        ({1: 988.0, 2: 900.0}, "ranks 1-2 had ended with exit code 0, 12 s to 1 m 40 s before"),
+    ],
+)
+def test_workers_that_had_ended_early(ended, words):
+    assert describe_early_ends(ended, 1000.0) == words
+    with_host = words.replace(" had", " on node-b had")
+    assert describe_early_ends(ended, 1000.0, "node-b") == with_host

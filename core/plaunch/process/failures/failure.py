@@ -315,6 +315,28 @@ def describe_exit(exitcode: int) -> str:
     return f"exit code {exitcode} (128 + {name})" if name else f"exit code {exitcode}"
 
 
+def describe_early_ends(ended: Mapping[int, float], until: float, host: str = "") -> str:
+    """`rank 1 had ended with exit code 0, 12 s before`; empty if none had.
+
+    Workers that wait for such a rank hang, or fail because it is gone.
+
+    Args:
+        ended: when workers ended that have succeeded, by global rank, in seconds since the epoch.
+        until: when the others failed, or were seen to hang. What ended later is left out.
+        host: where they were; empty if that need not be said.
+    """
+    from plaunch.durations import format_duration  # noqa: PLC0415 - failures only
+    from plaunch.numbers import name_ranks  # noqa: PLC0415
+
+    ago = {rank: until - when for rank, when in ended.items() if when <= until}
+    if not ago:
+        return ""
+    seconds = [round(s, 1 if s < 10 else None) for s in (min(ago.values()), max(ago.values()))]
+    spans = dict.fromkeys(format_duration(each, " ") for each in seconds)
+    where = f" on {host}" if host else ""
+    return f"{name_ranks(ago)}{where} had ended with exit code 0, {' to '.join(spans)} before"
+
+
 def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
