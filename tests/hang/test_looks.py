@@ -247,6 +247,38 @@ def test_variables_of_a_loop_change_and_those_of_a_hang_do_not():
     assert changes("import time\ndef f():\n n = 0\n while True: n += 1; time.sleep(0.01)\nf()")
     assert changes("import time\nn = 0\nwhile True: n += 1; time.sleep(0.01)")
     assert not changes("import time\ndef f():\n n = 0; time.sleep(1000)\nf()")
+    # A queue computes a new deadline each time.
+    poll = "import queue\ndef f(q):\n try: q.get(timeout=0.5)\n except queue.Empty: pass\n"
+    assert not changes(f"{poll}q = queue.Queue()\nfor _ in iter(int, 1): f(q)")
+
+
+@pytest.mark.usefixtures("readable_stacks")
+@pytest.mark.parametrize(
+    ("child", "moves"),
+    [
+        ("print()\ndef f(n=0):\n while True: n += 1\nf()", True),
+        ("print()\nimport time\ntime.sleep(1000)", False),
+    ],
+)
+def test_a_process_that_a_worker_waits_for_is_looked_at(child, moves):
+    text = f"import subprocess, sys; subprocess.run([sys.executable, '-uc', {child!r}])"
+    with running_python("-c", text) as process:
+        process.stdout.readline()
+        looks = Looks()
+        assert look(looks, {0: process.pid})[0].children is None  # it is no suspect
+
+        def seen():
+            return look(looks, {0: process.pid}, deep=[0])[0].children
+
+        first = wait_until(seen, "a look at the child")
+        (pid,) = first
+        try:
+            if moves:
+                wait_until(lambda: (seen() or first) != first, "a movement")
+            else:
+                assert all(seen() in ({}, first) for _ in range(3))
+        finally:
+            os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.usefixtures("readable_stacks")
