@@ -25,8 +25,8 @@ USER = ("/job/data.py", "/job/train.py")
         ((*POLL, f"{PYTHON}/multiprocessing/queues.py", LOADER, LOADER, *USER), 5),
         ((LOADER, LOADER, *USER), 2),  # between two polls
         ((f"{PYTHON}/threading.py", f"{PYTHON}/queue.py", LOADER, *USER), 3),  # pinned memory
-        ((f"{PYTHON}/threading.py", f"{PYTHON}/concurrent/futures/_base.py", *USER), 2),
-        ((f"{PYTHON}/subprocess.py", *USER), 1),
+        ((f"{PYTHON}/threading.py", f"{PYTHON}/concurrent/futures/_base.py", *USER), 1),
+        ((f"{PYTHON}/selectors.py", f"{PYTHON}/subprocess.py", *USER), 1),  # takes output
         ((*POLL, f"{PYTHON}/multiprocessing/process.py"), 3),
         ((f"{PYTHON}/selectors.py", f"{PYTHON}/asyncio/base_events.py", *USER), 1),
         ((f"{TORCH}/serialization.py", *USER), 0),  # writes one record after the other
@@ -40,7 +40,18 @@ def test_how_many_frames_wait(files, count):
     assert count_waiting(stack(*files)) == count
 
 
+def test_a_process_is_polled():
+    path = f"{PYTHON}/subprocess.py"
+    names = ("Popen._try_wait", "Popen._wait", "Popen.wait", "Popen.communicate", "run")
+    frames = [Frame(name, path, 1) for name in names]
+    assert count_waiting([*frames, *stack(*USER)]) == 3
+    assert count_waiting(frames[3:]) == 0
+
+
 def test_what_waits_for_a_process():
+    assert waits_for_process(
+        stack(f"{PYTHON}/threading.py", f"{PYTHON}/concurrent/futures/_base.py", *USER)
+    )
     assert waits_for_process(stack(*POLL, *USER))
     assert waits_for_process(stack(f"{PYTHON}/threading.py", f"{PYTHON}/queue.py", LOADER, *USER))
     assert waits_for_process(stack(f"{PYTHON}/subprocess.py", *USER))

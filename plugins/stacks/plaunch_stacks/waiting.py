@@ -6,6 +6,7 @@ frames and variables change although nothing happens.
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from plaunch_stacks.stack import Origin
@@ -15,12 +16,13 @@ if TYPE_CHECKING:
 
     from plaunch_stacks.stack import Frame
 
-# Not asyncio: its loop waits in `selectors` as well, but goes on with every event.
-_PYTHON_WAITS = ("selectors", "socket", "threading", "queue", "subprocess")
-_PYTHON_FOLDERS = ("multiprocessing", "concurrent")
+# Not asyncio, whose loop waits in `selectors` as well, but goes on with every event; nor
+# `concurrent.futures` and `communicate` of `subprocess`, whose variables change with every result.
+_PYTHON_WAITS = ("selectors", "threading", "queue", "multiprocessing")
+_WAITS_OF_SUBPROCESS = ("wait", "_wait", "_try_wait", "_remaining_time")
 _TORCH = ("torch", "torchdata")
 _LOADERS = ("torch/utils/data/dataloader.py", "torch/utils/data/_utils/worker.py", "torchdata/")
-_PROCESSES = ("multiprocessing/", "concurrent/futures/process.py", "subprocess.py")
+_PROCESSES = ("multiprocessing/", "concurrent/futures/", "subprocess.py")
 
 
 def count_waiting(frames: Sequence[Frame]) -> int:
@@ -35,15 +37,17 @@ def count_waiting(frames: Sequence[Frame]) -> int:
     if not frames or not (_is_python_wait(frames[0]) or is_loader(frames[0])):
         return 0
     for number, frame in enumerate(frames):
-        if not (_is_python_wait(frame) or _package_path(frame).partition("/")[0] in _TORCH):
+        if not (_is_python_wait(frame) or _is_torch(frame)):
             return number
     return len(frames)
 
 
 def waits_for_process(frames: Sequence[Frame]) -> bool:
     """Whether a thread waits for a process that it has started, or for what that sends."""
-    waiting = frames[: count_waiting(frames)]
-    return any(is_loader(one) or _python_path(one).startswith(_PROCESSES) for one in waiting)
+    if not count_waiting(frames) and not (frames and _is_of_processes(frames[0])):
+        return False
+    inside = takewhile(lambda one: one.origin is Origin.PYTHON or _is_torch(one), frames)
+    return any(map(_is_of_processes, inside))
 
 
 def waits_for_peers(frames: Sequence[Frame]) -> bool:
@@ -69,7 +73,17 @@ def is_multiprocessing(frame: Frame, module: str) -> bool:
 
 def _is_python_wait(frame: Frame) -> bool:
     first = _python_path(frame).partition("/")[0].removesuffix(".py")
-    return first in _PYTHON_WAITS or first in _PYTHON_FOLDERS
+    if first == "subprocess":
+        return frame.function.rpartition(".")[2] in _WAITS_OF_SUBPROCESS
+    return first in _PYTHON_WAITS
+
+
+def _is_of_processes(frame: Frame) -> bool:
+    return is_loader(frame) or _python_path(frame).startswith(_PROCESSES)
+
+
+def _is_torch(frame: Frame) -> bool:
+    return _package_path(frame).partition("/")[0] in _TORCH
 
 
 def _python_path(frame: Frame) -> str:
