@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from plaunch_membership import transitions
-from plaunch_membership.state import RecordedVerdict
+from plaunch_membership.state import JobPhase, RecordedVerdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -38,6 +38,20 @@ class AgentRequests:
             self._ours.part.is_active = False
             self._ours.news.take()
         self._ours.nudge()
+
+    def rejoin(self) -> None:
+        """Ask for a round if this node is alone in one that goes on, as a program may join twice.
+
+        With other nodes, one of them may have reported a failure that is not known here yet, and
+        which this request must not precede.
+        """
+        with self._ours.lock:
+            state, part = self._ours.state, self._ours.part
+            goes_on = state is not None and state.phase is JobPhase.RUNNING
+            is_alone = part.place is not None and part.place.nodes == 1
+            is_idle = part.is_active and not part.has_succeeded
+        if goes_on and is_alone and is_idle:
+            self.request_round("a node has joined again")
 
     def report(self, failures: Sequence[JobFailure], *, is_final: bool) -> None:
         """Say that workers of the present round have failed on this node."""

@@ -7,15 +7,14 @@ import logging
 import os
 import time
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from plaunch.errors import RendezvousClosedError, UsageError
 from plaunch.rendezvous import (
     ChangeKind,
-    JobRound,
     MembershipChange,
     RendezvousHandler,
-    RendezvousStoreInfo,
 )
 from plaunch_network import HeldPort
 
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from plaunch.process import ProcessFailure
-    from plaunch.rendezvous import NodeSettings, RendezvousParameters, Store, Verdict
+    from plaunch.rendezvous import JobRound, NodeSettings, RendezvousParameters, Store, Verdict
 
     from plaunch_membership.store import Connect
 
@@ -216,7 +215,8 @@ class DynamicRendezvousHandler(RendezvousHandler):
             raise verdict_error(self._run_id, self._news.verdict)
         patience = self._timing.join_patience(self._identity.job, is_first=not self._has_joined)
         self._has_joined = True
-        self._request_if_joined()
+        if not self._reported:
+            self._agent.rejoin()
         self._agent.want_round()
         self._start()
         began = self._clock()
@@ -242,31 +242,8 @@ class DynamicRendezvousHandler(RendezvousHandler):
             self._held.close()
             self._held = None
         self._reported = {}
-        return JobRound(
-            None,
-            place.rank,
-            place.nodes,
-            RendezvousStoreInfo(place.master_addr, place.master_port),
-            attempt=place.attempt,
-            ranks=place.ranks,
-            reason=place.reason,
-            round=place.round,
-            open_store=self._opener(self._membership.keys.store(place.round)),
-        )
-
-    def _request_if_joined(self) -> None:
-        """Ask for a round if this node is alone in one that goes on, as a program may call twice.
-
-        With other nodes, one of them may have reported a failure that is not known here yet, and
-        which this request must not precede.
-        """
-        with self._lock:
-            state, part = self._membership.state, self._membership.part
-            goes_on = state is not None and state.phase is JobPhase.RUNNING
-            is_alone = part.place is not None and part.place.nodes == 1
-            is_idle = part.is_active and not part.has_succeeded and not self._reported
-        if goes_on and is_alone and is_idle:
-            self._agent.request_round("a node has joined again")
+        open_store, prefix = self._open_store, self._membership.keys.store(place.round)
+        return place.to_round(open_store and partial(open_store, prefix))
 
     def describe_wait(self) -> str:
         """Whom or what `next_rendezvous` waits for."""
@@ -406,11 +383,6 @@ class DynamicRendezvousHandler(RendezvousHandler):
         if release is not None:
             release()
         return is_clean or self._is_unreachable  # which was said
-
-    def _opener(self, prefix: str) -> Callable[[], Store] | None:
-        """Opens the store of a round; None if the backend has none for programs."""
-        open_store = self._open_store
-        return None if open_store is None else lambda: open_store(prefix)
 
     def _wake(self) -> None:
         with self._lock:

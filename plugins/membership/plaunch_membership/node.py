@@ -9,12 +9,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from plaunch.durations import bounded
+from plaunch.rendezvous import JobRound, RendezvousStoreInfo
 
 from plaunch_membership.bounds import MAX_NAME
 from plaunch_membership.placement import Newcomer
 
 if TYPE_CHECKING:
-    from plaunch.rendezvous import JobSettings, RendezvousParameters, WorldRanks
+    from collections.abc import Callable
+
+    from plaunch.rendezvous import JobSettings, RendezvousParameters, Store, WorldRanks
 
     from plaunch_membership.records import Record
 
@@ -84,6 +87,20 @@ class RoundPlace:
     master_addr: str
     master_port: int
     reason: str
+
+    def to_round(self, open_store: Callable[[], Store] | None) -> JobRound:
+        """The round as the agent receives it; `open_store` opens torch's store for programs."""
+        return JobRound(
+            None,
+            self.rank,
+            self.nodes,
+            RendezvousStoreInfo(self.master_addr, self.master_port),
+            attempt=self.attempt,
+            ranks=self.ranks,
+            reason=self.reason,
+            round=self.round,
+            open_store=open_store,
+        )
 
 
 @dataclass(frozen=True)
