@@ -113,11 +113,20 @@ def test_a_round_of_a_job_is_explained_if_there_is_news(attempt, reason, then, r
         ("rank 3 failed; all workers are stopped", "restart 2 of 3"),
         ("rank 3 failed (and 1 more); all workers are stopped", "restart 2 of 3"),
         ("rank 1 failed; all workers are stopped", "rank 3 failed; restart 2 of 3"),
+        ("rank 1 lost a peer; all workers are stopped; rank 3 failed", "restart 2 of 3"),
     ],
 )
 def test_a_failure_that_was_told_is_not_told_with_the_decision(told, text):
     state = State(max_restarts=3, attempt=1, round=0, is_job_wide=True, then=Again.DECISION)
     assert describe_round(formed(2, "rank 3 failed; restart 2 of 3"), state, told) == text
+
+
+def test_a_lost_node_that_was_named_while_this_one_waited_is_not_named_again():
+    state = State(max_restarts=3, attempt=1, round=0, is_job_wide=True, then=Again.DECISION)
+    lost = "node b (index 1) was lost: no heartbeat for 5.0 s"
+    told = f"rank 0 lost a peer; all workers are stopped; {lost}"
+    assert describe_round(formed(1, lost), state, told) == ""
+    assert describe_round(formed(1, lost), state, "rank 0 lost a peer") == lost
 
 
 def test_rounds_of_other_handlers_have_no_reason():

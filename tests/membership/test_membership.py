@@ -190,6 +190,29 @@ def test_failures_after_the_loss_of_a_node_cost_nothing(settled):
     assert "was lost" in nodes[1].place.reason
 
 
+@pytest.mark.parametrize("victim", [0, 2])
+def test_a_node_that_waits_for_a_round_hears_at_once_who_was_lost(settled, victim):
+    """Its workers have failed before, because their peers were gone, and its agent waits."""
+    job, nodes = settled(3, min_nodes=3, max_restarts=0)
+    index = nodes[victim].place.rank
+    waiting = [node for node in nodes if node is not nodes[victim]]
+    job.kill(nodes[victim])
+    for node in waiting:
+        node.fail()
+    job.run(1.0)
+    for node in waiting:
+        node.agent.want_round()
+    assert job.run(20.0, lambda: all(node.membership.news.losses for node in waiting))
+    for node in waiting:
+        (loss,) = node.membership.news.losses
+        assert (loss.kind.value, loss.node, loss.index) == (
+            "lost",
+            nodes[victim].membership.identity.host,
+            index,
+        )
+        assert f"(index {index}) was lost: no heartbeat for " in node.state.reason
+
+
 def test_a_failure_calls_back_those_who_are_done(settled):
     job, nodes = settled(2)
     nodes[0].agent.succeed()

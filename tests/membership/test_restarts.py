@@ -93,9 +93,9 @@ def test_it_is_asked_about_a_lost_node(simulate, has_failed):
     job.settle(*nodes[:2])
     ((failure, _),) = policy.asked
     assert (failure.cause, failure.host, failure.exitcode) == (Cause.NODE, "c", 113)
-    assert failure.message == "node c was lost: no heartbeat for 3.0 s"
+    assert failure.message == "node c (index 2) was lost: no heartbeat for 3.0 s"
     assert failure.rank < 0
-    assert nodes[0].state.reason == "node c was lost: no heartbeat for 3.0 s"
+    assert nodes[0].state.reason == "node c (index 2) was lost: no heartbeat for 3.0 s"
     assert nodes[0].state.attempt == 0
 
 
@@ -113,7 +113,7 @@ def test_a_restart_after_a_lost_node_may_cost_and_take_time(simulate):
     job.have_verdict(nodes[:1])
     verdict = nodes[0].verdict
     assert (verdict.outcome, verdict.no_restart) == ("failed", "enough")
-    assert verdict.failures[0].summary == "node b was lost: no heartbeat for 3.0 s"
+    assert verdict.failures[0].summary == "node b (index 1) was lost: no heartbeat for 3.0 s"
 
 
 def test_it_is_not_asked_about_a_node_that_leaves(simulate):

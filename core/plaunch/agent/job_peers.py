@@ -82,6 +82,7 @@ class JobPeers(ObservedPeers):
         self._timeout = 0.0
         self._wait_until = 0.0  # on the monotonic clock
         self._awaits_verdict = False
+        self._losses: list[str] = []  # said while no own worker runs, since the last round
         self._has_ended_job = False  # this node has requested it for all
 
     # --- what happens to them ---------------------------------------------------------------------
@@ -102,12 +103,33 @@ class JobPeers(ObservedPeers):
         succeeded need not be stopped for another round.
         """
         reason = self.reason
-        events = self._events(self.take_changes(), None)
+        changes = self.take_changes()
+        if not is_clearing:
+            self._note_losses(changes)
+        events = self._events(changes, None)
         ends = (states.JobEnded, states.Requested, states.PeersUnreachable)
         if is_clearing or isinstance(events[0] if events else None, ends):
             return events
         self.reason = reason
         return []
+
+    def look_while_joining(self) -> None:
+        """Say which nodes are lost while this one waits for a round, where the rendezvous knows."""
+        losses = getattr(self._job, "losses", None)
+        if losses is not None:
+            self._note_losses(self._notifier.notify_changes(list(losses())))
+
+    def take_losses(self) -> list[str]:
+        """What was said of lost nodes since the last call."""
+        losses, self._losses = self._losses, []
+        return losses
+
+    def _note_losses(self, changes: Sequence[MembershipChange]) -> None:
+        """Say which nodes were lost; own workers have failed because of that, probably."""
+        for change in changes:
+            if change.kind is ChangeKind.LOST:
+                self._losses.append(_describe(change))
+                logger.warning("%s", self._losses[-1])
 
     def event_of_failed_round(self, error: BaseException) -> states.Event:
         """What it means that a round did not form."""
@@ -318,5 +340,6 @@ def _describe(change: MembershipChange) -> str:
     if change.kind is ChangeKind.FAILED and change.reason:
         return change.reason  # which names the worker and its host
     with_name, without = _WORDS[change.kind]
-    text = with_name.format(change.node) if change.node else without
+    node = change.node if change.index is None else f"{change.node} (index {change.index})"
+    text = with_name.format(node) if change.node else without
     return f"{text}: {change.reason}" if change.reason else text

@@ -112,10 +112,11 @@ def describe_round(formed: RendezvousInfo, state: State, told: str = "") -> str:
         return ""  # what happened before this node came is no turn of its course
     if formed.attempt > state.attempt:
         what, _, decision = formed.reason.partition("; ")
-        if decision and told.startswith(what):
+        if decision and what in told:
             return decision
         return formed.reason or f"restart {formed.attempt} of {state.max_restarts}"
-    return formed.reason if state.then is Again.DECISION else ""
+    is_news = state.then is Again.DECISION and formed.reason not in told
+    return formed.reason if is_news else ""
 
 
 def describe_failures(result: RunResult, *, in_job: bool = False) -> str:

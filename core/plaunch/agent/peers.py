@@ -89,6 +89,13 @@ class Peers:
         del is_clearing
         return []
 
+    def look_while_joining(self) -> None:
+        """The same while this node waits for a round."""
+
+    def take_losses(self) -> list[str]:
+        """What was said of lost nodes since the last call."""
+        return []
+
     def event_of_failed_round(self, error: BaseException) -> Event:
         """What it means that a round did not form."""
         return RoundFailed(isinstance(error, RendezvousGracefulExitError))

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("plaunch")
 
+_LOOK = 0.5  # seconds between two looks at who is lost, while a node waits for a round
 _AFTER_GRACE = 15.0  # seconds that a stop may take beyond the grace, with workers that hardly die
 
 
@@ -197,7 +198,9 @@ class Rounds:
 
     def watch(self, state: State) -> list[Event]:
         """Wait until the round has formed, or something else happens."""
-        self._poller.poll([], self._reporter.pause())
+        pause = self._reporter.pause()
+        self._poller.poll([], min(pause, _LOOK) if self._peers.is_job_wide else pause)
+        self._peers.look_while_joining()
         if self._formed is not None:
             return self._watch_preparation(self._formed)
         call = self._call
@@ -216,7 +219,8 @@ class Rounds:
             return [self._peers.event_of_failed_round(call.error)]
         formed = call.result
         enter_round(self._group, formed)
-        text = describe_round(formed.info, state, self.turn)
+        told = "; ".join((self.turn, *self._peers.take_losses()))
+        text = describe_round(formed.info, state, told)
         if text:
             logger.warning("%s", text)
         event, reason = RoundFormed(), ""

@@ -238,13 +238,15 @@ class ChangeKind(enum.Enum):
 class MembershipChange(Value):
     """One change of membership: what happened, to which node, and why, in words.
 
-    `signum` is the signal of a notice, and 0 otherwise.
+    `signum` is the signal of a notice, and 0 otherwise. `index` is the place of a lost node in the
+    last round, where that is known.
     """
 
     kind: ChangeKind
     node: str = ""
     reason: str = ""
     signum: int = 0
+    index: int | None = None
 
 
 @runtime_checkable

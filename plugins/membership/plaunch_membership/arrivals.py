@@ -20,12 +20,14 @@ if TYPE_CHECKING:
     from plaunch_membership.membership import Membership
     from plaunch_membership.node import NodeRecord
     from plaunch_membership.operations import Routine
+    from plaunch_membership.state import JobState
 
 _GLANCE = 0.1  # seconds for the first look, which is all that a wait may cost the caller
 _LOOK_AROUND = 2.0  # seconds to find out who has come, when it took too long
 _LEAST_REST = 2.0  # seconds between two looks
 _REST_PER_NODE = 0.02  # seconds, so that a thousand nodes that wait do not keep the store busy
 _MOST_NAMED = 16  # nodes, and indices
+_MOST_REASON = 200  # characters of why there is another round
 
 
 class Arrivals:
@@ -77,8 +79,15 @@ class Arrivals:
         if self._present is None:
             return f"{self.wanted()} nodes{self._absent()}{self._where()}"
         who = self.describe_nodes(self._present)
+        round_ = ""
+        if state is not None and (why := self._why(state)):
+            round_ = f"the next round of job {self._membership.identity.run_id!r}: {why}; it needs "
         came = f"{len(self._present)} came{': ' if who else ''}{who}"
-        return f"{self.wanted()} nodes; {came}{self._absent()}{self._where()}"
+        return f"{round_}{self.wanted()} nodes; {came}{self._absent()}{self._where()}"
+
+    def _why(self, state: JobState) -> str:
+        """Why there is another round; empty for the first one."""
+        return "" if state.world is None else printable(state.reason[:_MOST_REASON])
 
     def _where(self) -> str:
         """Where the store is, and which node hosts it, if one does."""
@@ -126,6 +135,9 @@ class Arrivals:
         job = f"job {identity.run_id!r} needs {self.wanted()} nodes"
         within = f"within {timing.join_timeout:g} s (--rdzv-conf join_timeout)"
         within += (f": {here}" if here else "") + self._absent()
+        state = self._membership.state
+        if state is not None and (why := self._why(state)):
+            within += f"; {why}"
         if len(present) >= identity.min_nodes:
             return RendezvousTimeoutError(
                 f"{job}, and {len(present)} have come, but no round was formed {within}. Check "

@@ -127,6 +127,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         self._arrivals = Arrivals(self._membership, self._endpoint)
         self._news = self._membership.news
         self._news.wake_agent = self._wake
+        self.losses = self._news.take_losses  # see `JobPeers`
         self._threads = StoreThreads(
             self._membership, self._connect, self._endpoint, hold_port=self._hold_port
         )
@@ -265,12 +266,11 @@ class DynamicRendezvousHandler(RendezvousHandler):
         """
         if self._is_over:
             return True
-        is_host = self._identity.is_host
         if self._stay.is_all():
             self._stay.wait(lambda: self._is_over)
         if self._news.verdict is None:
             return self.leave()
-        if is_host:
+        if self._identity.is_host:
             self._agent.linger(self._stay.goes_on)
             return self._end(self._timing.close_timeout + FAREWELL)
         self._agent.finish()

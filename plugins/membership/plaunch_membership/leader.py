@@ -25,7 +25,7 @@ from plaunch_membership.placement import place, with_claims
 from plaunch_membership.records import RecordError
 from plaunch_membership.restarts import Circumstances, Restarts
 from plaunch_membership.spares import Spares
-from plaunch_membership.state import JobPhase, JobState, World
+from plaunch_membership.state import JobPhase, JobState, World, describe_departure
 from plaunch_membership.tidying import Tidying
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("plaunch")
 
+_LOST_LOOK = 0.5  # seconds between two looks at who is lost, while failures are settled
 _REPORTS_AT_ONCE = 8  # that are read in one operation; each has up to 700 kB
 
 
@@ -282,7 +283,8 @@ class Leader:
             if silent <= unread:
                 yield from self._decide(settling, summary, missing, is_final=is_final)
                 return
-            yield from log.wait(ours.timing.keep_alive_interval)
+            # The heartbeats of a lost node are looked at meanwhile, which may be rare.
+            yield from log.wait(min(ours.timing.keep_alive_interval, _LOST_LOOK))
 
     def _decide(
         self,
@@ -325,13 +327,17 @@ class Leader:
         It is not asked about nodes that leave.
         """
         ours = self._ours
-        node = min(missing)
+        index, node = next(one for one in enumerate(self._members) if one[1] in missing)
         kind, reason = missing[node]
         decision = None
         if kind == "lost":
             now = yield from self._now()
             summary, decision = yield from self._restarts.decide_lost(
-                before, self._members[node].host, reason, summary, now
+                before,
+                self._members[node].host,
+                describe_departure(kind, node, reason, index),
+                summary,
+                now,
             )
         yield from self._change(
             lambda state: transitions.lose(
@@ -341,6 +347,7 @@ class Leader:
                 reason,
                 by=ours.me,
                 from_round=before.round,
+                index=index,
                 summary=summary,
                 now=ours.wall_clock(),
                 decision=decision,

@@ -98,15 +98,16 @@ class Restarts:
         return decision
 
     def decide_lost(
-        self, state: JobState, host: str, reason: str, others: FailureSummary, now: Circumstances
+        self, state: JobState, host: str, text: str, others: FailureSummary, now: Circumstances
     ) -> Routine[tuple[FailureSummary, Decision | None]]:
-        """What follows the loss of a node, and all failures, with those that come from that."""
+        """What follows the loss of a node, and all failures, with those that come from that.
+
+        `text` says which node was lost, and why.
+        """
         # It comes first: what has failed because of it was seen earlier.
         began = min((failure.began for failure in others.failures), default=math.inf)
         code = ExitCode.CONTROL_PLANE_LOST
-        summary = merge(
-            [self._failure_of(host, f"node {host} was lost: {reason}", code, began), others]
-        )
+        summary = merge([self._failure_of(host, text, code, began), others])
         return summary, (yield from self.decide(state, summary, now, Cause.NODE))
 
     def decide_unhealthy(

@@ -110,6 +110,8 @@ class RoomRequest:
         """Describe what the node waits for while the job runs without it; on any thread."""
         job = f"job {self._ours.identity.run_id!r}"
         most = self._ours.identity.max_nodes
+        if state.phase is JobPhase.SETTLING:
+            return f"the next round of {job}, until it is known what failed first"
         if (
             state.phase is not JobPhase.RUNNING
             or state.world is None

@@ -130,6 +130,7 @@ class News:
         self.wake_agent: Callable[[], None] = _do_nothing  # set by whoever runs the routines
         self._lock = lock
         self._changes: list[MembershipChange] = []
+        self.losses: list[MembershipChange] = []  # while the node waits for a round
 
     def add(self, change: MembershipChange) -> None:
         """Tell of a change."""
@@ -142,6 +143,12 @@ class News:
         with self._lock:
             taken, self._changes = self._changes, []
         return taken
+
+    def take_losses(self) -> list[MembershipChange]:
+        """The nodes that were lost since the last call, while this one waited for a round."""
+        with self._lock:
+            losses, self.losses = self.losses, []
+        return losses
 
 
 def _do_nothing() -> None:

@@ -53,6 +53,7 @@ class JobEvent:
         reason: why, in words.
         by: who wrote it; no two writers write the same, not even those of one node.
         signum: the signal of a notice.
+        index: the node's place in the last round, of a node that is not there any more; else -1.
     """
 
     kind: str
@@ -60,6 +61,7 @@ class JobEvent:
     reason: str = ""
     by: str = ""
     signum: int = 0
+    index: int = -1
 
 
 KINDS = frozenset(
@@ -184,6 +186,7 @@ class JobState:
                 "reason": self.event.reason,
                 "by": self.event.by,
                 "signum": self.event.signum,
+                "index": self.event.index,
             },
             "reason": self.reason,
         }
@@ -260,6 +263,7 @@ class JobState:
                 reason=event.text("reason", max_len=MAX_REASON),
                 by=event.text("by", max_len=_MAX_WRITER),
                 signum=event.integer("signum", low=0),
+                index=event.integer("index", low=-1, default=-1),
             ),
             world=world,
             reason=record.text("reason", max_len=MAX_REASON),
@@ -284,15 +288,19 @@ def host_of(node: str) -> str:
     return node.partition("~")[0]
 
 
-def describe_departure(kind: str, node: str, reason: str) -> str:
-    """Why a round ended with an arrival, a departure or a request of a node, in one sentence."""
+def describe_departure(kind: str, node: str, reason: str, index: int = -1) -> str:
+    """Why a round ended with an arrival, a departure or a request of a node, in one sentence.
+
+    `index` is the node's place in the last round, if it is known.
+    """
     words = {
         "arrived": "arrived",
         "left": "left",
         "lost": "was lost",
         "requested": "asks for a restart",
     }
-    return f"node {host_of(node)} {words[kind]}{': ' if reason else ''}{reason}"
+    who = f"{host_of(node)} (index {index})" if index >= 0 else host_of(node)
+    return f"node {who} {words[kind]}{': ' if reason else ''}{reason}"
 
 
 def describe_verdict(verdict: RecordedVerdict) -> str:

@@ -101,6 +101,7 @@ def lose(
     *,
     by: str,
     from_round: int,
+    index: int = -1,
     summary: FailureSummary = NO_FAILURES,
     now: float = 0.0,
     decision: Decision | None = None,
@@ -111,12 +112,12 @@ def lose(
     """
     if state.phase not in (JobPhase.RUNNING, JobPhase.SETTLING) or state.round != from_round:
         return None
-    what = describe_departure(kind, node, reason)
+    what = describe_departure(kind, node, reason, index)
     decision = decision or Decision(RestartAction.RESTART, costs=False)
     if not decision.is_restart:
         verdict = _failed(host_of(node), what, decision.reason, summary, now)
         return end(state, verdict, by=by)
-    event = JobEvent(kind, node=node, reason=reason, by=by)
+    event = JobEvent(kind, node=node, reason=reason, by=by, index=index)
     is_usual = not (decision.costs or decision.delay or decision.without)
     return _again(state, event, what if is_usual else f"{what}; {decision.reason}", decision)
 

@@ -10,7 +10,7 @@ from plaunch.rendezvous import ChangeKind, MembershipChange, WorldRanks
 
 from plaunch_membership.node import RoundPlace
 from plaunch_membership.operations import MultiGet, Routine, Wait
-from plaunch_membership.state import JobPhase, JobState, World, host_of, verdict_error
+from plaunch_membership.state import JobEvent, JobPhase, JobState, World, host_of, verdict_error
 
 if TYPE_CHECKING:
     from plaunch_membership.keys import Keys
@@ -107,6 +107,8 @@ class Watcher:
                 ours.remember(state)
                 if ours.part.is_active:
                     self._tell_agent(state)
+                elif state.event.kind == "lost":
+                    ours.news.losses.append(_change_of(state.event, ChangeKind.LOST))
             ours.lock.notify_all()
         ours.nudge()
 
@@ -151,7 +153,7 @@ class Watcher:
             return
         if kind in (ChangeKind.LEFT, ChangeKind.LOST) and state.phase is not JobPhase.FORMING:
             return  # a spare went, and the round goes on
-        ours.news.add(MembershipChange(kind, host_of(event.node), event.reason, event.signum))
+        ours.news.add(_change_of(event, kind))
 
     def _see_end(self, incarnation: int, state: JobState) -> None:
         ours = self._ours
@@ -167,6 +169,11 @@ class Watcher:
                     ours.news.error = verdict_error(ours.identity.run_id, state.verdict)
             ours.lock.notify_all()
         ours.nudge()
+
+
+def _change_of(event: JobEvent, kind: ChangeKind) -> MembershipChange:
+    index = event.index if event.index >= 0 else None
+    return MembershipChange(kind, host_of(event.node), event.reason, event.signum, index)
 
 
 def _hear_nothing(text: str) -> None:
