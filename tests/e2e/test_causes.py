@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 
@@ -116,3 +117,57 @@ def test_a_lost_node_is_named_while_its_peers_wait(agents, job, backend):
     waiting = [line for line in survivor.stderr.splitlines() if "waiting for" in line]
     assert all(lost in line for line in waiting if "needs 2 nodes" in line)
     assert lost in survivor.stderr.splitlines()[-1]
+
+
+# What rank 1 does in the middle of its training, and what the headline says of it; LINE stands for
+# the place of the code.
+BREAKAGES = {
+    "an exception": ('raise ValueError("bad shape")', "ValueError: bad shape (LINE)"),
+    "a typing error": ("optimiser.step()", "NameError: name 'optimiser' is not defined (LINE)"),
+    "memory that is not there": ("torch.empty(1 << 50)", "RuntimeError: .* allocate .* (LINE)"),
+    "a full disk": (
+        'open("/dev/full", "w").write("x" * 99999)',
+        "OSError: [Errno 28] No space left on device (LINE)",
+    ),
+    "a segmentation fault": ("ctypes.string_at(0)", "killed by SIGSEGV (signal 11)"),
+}
+BREAKING = """\
+import ctypes, os, sys
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+def train():
+    ones = torch.ones(4)
+    for number in range(1 << 30):
+        dist.all_reduce(ones)
+        if dist.get_rank() == 1 and number == 20:
+            BREAK
+train()
+"""
+BREAK_LINE = "train.py:9"
+
+
+@pytest.mark.parametrize("what", BREAKAGES)
+def test_the_first_lines_name_rank_host_and_line_of_the_cause(plaunch, agents, endpoint_of, what):
+    code, expected = BREAKAGES[what]
+    script = plaunch.write("train.py", BREAKING.replace("BREAK", code))
+    argv = options(endpoint_of("c10d"), 2, "--max-restarts=0", conf=QUICK)
+    nodes = [agents.launch([*argv, f"--node-rank={n}", script], f"node{n}", {}) for n in range(2)]
+    codes = {node.exit_code() for node in nodes}
+    pattern = re.escape(expected).replace(r"\.\*", ".*").replace("LINE", re.escape(BREAK_LINE))
+    headline = re.compile(rf"plaunch: rank 1 on \S+ .*{pattern}")
+    for node in nodes:
+        assert any(headline.match(line) for line in said(node)), node.stderr
+    assert len(codes) == 1, "all nodes end with the code of the cause"
+
+
+def test_operations_that_differ_are_shown_beside_each_other(plaunch, agents, endpoint_of):
+    """Rank 1 receives what no rank sends; rank 0 waits for it in another operation."""
+    pytest.importorskip("plaunch_stacks")
+    script = plaunch.write("train.py", BREAKING.replace("BREAK", "dist.recv(ones, 0)"))
+    hang = ("--hang-timeout=4s", "--on-hang=stop", "--max-restarts=0")
+    argv = options(endpoint_of("c10d"), 2, *hang, conf=QUICK)
+    nodes = [agents.launch([*argv, f"--node-rank={n}", script], f"node{n}", {}) for n in range(2)]
+    assert [node.exit_code() for node in nodes] == [116, 116]
+    for node in nodes:
+        report = node.stderr.partition(" failed after ")[2]
+        assert all(f"train (train.py:{line})" in report for line in (7, 9)), node.stderr
