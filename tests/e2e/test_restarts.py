@@ -39,7 +39,7 @@ def test_who_has_stopped_joins_while_others_stop(agents, plaunch, endpoint_of, r
 
     agents.tell(f"exit.{quick.workers()[0]['RANK']}.0", 3)
     # The job has decided to go on, and this node is on the list of those who will.
-    here = r"waiting for 2 nodes; 1 came: .*\(since"
+    here = r"needs 2 nodes; 1 came: .*\(since"
     agents.until(lambda: re.search(here, quick.stderr), "one node has come")
     agents.until_gone(*of("pid", quick.workers()))
     assert not any(map(is_gone, of("pid", slow.workers())))

@@ -71,7 +71,7 @@ def test_all_get_the_verdict_and_the_whole_first_cause(handlers):
     report = str(
         ChildFailedError("train.py", verdict.failures, first=verdict.first, counted=verdict.counted)
     )
-    assert report.startswith("train.py FAILED: rank 0 on host-0: exit code 1\n")
+    assert report.startswith("train.py FAILED: rank 0 on host-0: ValueError: batch 0 is bad ")
     assert "the end of 0\n" in report
     assert report.count(LINE) > 60
     assert f"Other failures ({NODES * WORKERS - 1}):" in report
