@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import pickle
+import re
 
 import pytest
 from plaunch.process.failures.child_failed import ChildFailedError
@@ -104,7 +105,7 @@ def test_the_first_one_is_told_in_full_and_the_others_in_brief():
     assert first.detail["last_lines"] == ["a", "b"]
     assert second.rank == 0
     assert "traceback" not in second.detail
-    assert len(second.detail["message"]) <= MAX_BRIEF_BYTES + len("... ")
+    assert len(second.detail["message"]) <= MAX_BRIEF_BYTES
 
 
 def test_what_is_told_is_bounded():
@@ -134,7 +135,16 @@ def test_what_was_cut_before_is_not_cut_once_more():
     there, _ = from_job_failures(over_the_wire(to_job_failures({3: own})), {})
     further, _ = from_job_failures(over_the_wire(to_job_failures(there)), {})
     assert further[3].message == there[3].message
-    assert there[3].message["message"] == "... " + "x" * MAX_TEXT_BYTES
+    text = there[3].message["message"]
+    assert len(text) == MAX_TEXT_BYTES
+    assert re.fullmatch("x+ ... x+", text)
+
+
+def test_a_long_message_keeps_the_exception_on_other_nodes():
+    own = make(3, text=f"ValueError: bad batch {'é' * 9000} at the end", stack=STACK)
+    there, _ = from_job_failures(over_the_wire(to_job_failures({3: own})), {})
+    assert there[3].headline.startswith("ValueError: bad batch é")
+    assert there[3].message["message"].endswith("é at the end")
 
 
 @pytest.mark.parametrize(
@@ -230,7 +240,7 @@ def test_what_a_node_says_is_cut():
     detail = {"message": "x" * 99_999, "traceback": "y" * 99_999, "last_lines": ["z" * 99_999] * 99}
     detail |= {"host": "h" * 99_999, "log_files": ["l"] * 999, "has_reply": True}
     failures, _ = from_job_failures([JobFailure(5, 100.0, "", detail)], {})
-    assert len(failures[5].message["message"]) == MAX_TEXT_BYTES + len("... ")
+    assert len(failures[5].message["message"]) == MAX_TEXT_BYTES
     assert len("".join(failures[5].last_lines)) <= MAX_TEXT_BYTES + len("... ")
     assert len(failures[5].host) == 400
     assert len(failures[5].log_files) == MAX_LINES

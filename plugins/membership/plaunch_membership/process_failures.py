@@ -32,6 +32,7 @@ MAX_DETAILED = 33  # failures of which a node tells more than one sentence
 _NODE = -1
 _NODES = "launchers"
 _CUT = "... "  # stands for the beginning of a text
+_CUT_MIDDLE = b" ... "
 _MAX_PATH = 4096  # characters
 _MAX_TRAIT = 40  # characters
 _TRAITS = ("category", "retryability", "retry_after")
@@ -187,7 +188,7 @@ def _detail(failure: ProcessFailure, *, in_full: bool) -> dict[str, object]:
         "lifetime": failure.lifetime,
         "hung": failure.hung,
         "has_reply": failure.has_reply,
-        "message": _end_of(failure.text, limit),
+        "message": _ends_of(failure.text, limit),
         "place": failure.place,
         "consequence": failure.consequence[:MAX_NAME],
         "reason": failure.reason[:MAX_NAME],
@@ -227,7 +228,7 @@ def _rebuild(rank: int, told: JobFailure) -> ProcessFailure:
         f"{failure.host}:{_word(path, _MAX_PATH)}"
         for path in _lines(detail, "log_files")[:MAX_LINES]
     ]
-    message = _end_of(_text(detail, "message"), MAX_TEXT_BYTES)
+    message = _ends_of(_text(detail, "message"), MAX_TEXT_BYTES)
     traceback = _end_of(_text(detail, "traceback"), MAX_TEXT_BYTES)
     if detail.get("has_reply") is True and message:
         reply: str | dict[str, Any] = message
@@ -256,6 +257,20 @@ def _end_of(text: str, limit: int) -> str:
     if len(raw) > limit:
         return _CUT + raw[-limit:].decode("utf-8", "ignore")
     return (_CUT if text.startswith(_CUT) else "") + raw.decode()
+
+
+def _ends_of(text: str, limit: int) -> str:
+    """`text`, or its beginning and end, of `limit` bytes in all.
+
+    A message begins with the type of the exception; the message of an error may be a traceback,
+    which ends with it.
+    """
+    raw = text.encode("utf-8", "backslashreplace")
+    if len(raw) <= limit:
+        return raw.decode()
+    head = limit // 4
+    kept = raw[:head], raw[head + len(_CUT_MIDDLE) - limit :]
+    return _CUT_MIDDLE.decode().join(part.decode("utf-8", "ignore") for part in kept)
 
 
 def _last_lines(lines: Sequence[str], count: int, limit: int) -> list[str]:

@@ -6,6 +6,7 @@ A text is in the table if the fault is not that of the worker that says it. Load
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 
@@ -138,6 +139,7 @@ CONSEQUENCES = (
 )
 
 
+@lru_cache(16)  # asked several times for each failure
 def find_consequence(text: str) -> str:
     """What `text` says of a peer that is gone, in the words for a headline; empty if nothing.
 

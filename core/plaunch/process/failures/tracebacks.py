@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import os
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+_KNOWN = 16  # failures whose traceback is not read again
+_MOST = 1 << 16  # characters at the end of a traceback that are read; it may have megabytes
 _UNCAUGHT = 1  # what Python exits with after an exception that nobody caught
 _HEADER = "Traceback (most recent call last):"
 # A SyntaxError has no function; faulthandler writes no comma.
@@ -49,6 +52,7 @@ class Raised(NamedTuple):
     place: str = ""
 
 
+@lru_cache(_KNOWN)
 def raised_in_reply(text: str, traceback: str) -> Raised:
     """The exception in an error file.
 
@@ -56,7 +60,7 @@ def raised_in_reply(text: str, traceback: str) -> Raised:
         text: what the worker says, usually the exception.
         traceback: of that, where there is one.
     """
-    raised = _end_of_traceback(_last_block(traceback.splitlines()))
+    raised = _end_of_traceback(_last_block(traceback[-_MOST:].splitlines()))
     if not (raised.exception or raised.place):
         name = text.partition(":")[0]
         is_one = _EXCEPTION.fullmatch(name) and name.rpartition(".")[2][:1].isupper()
@@ -79,9 +83,10 @@ def raised_in_output(last_lines: Sequence[str], exitcode: int) -> Raised:
     return raised if raised.exception else Raised()
 
 
+@lru_cache(_KNOWN)
 def chain_in_reply(text: str, traceback: str) -> str:
     """What the exception in an error file says, and those that led to it."""
-    return "\n".join((text, *_said(traceback.splitlines())))
+    return "\n".join((text, *_said(traceback[-_MOST:].splitlines())))
 
 
 def chain_in_output(last_lines: Sequence[str], exitcode: int) -> str:
