@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 _KNOWN = 16  # failures whose traceback is not read again
-_MOST = 1 << 16  # characters at the end of a traceback that are read; it may have megabytes
+_MOST = 1 << 20  # characters at the end of a traceback that are read; it may have many more
 _UNCAUGHT = 1  # what Python exits with after an exception that nobody caught
 _HEADER = "Traceback (most recent call last):"
 # A SyntaxError has no function; faulthandler writes no comma.
