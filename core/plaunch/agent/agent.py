@@ -153,7 +153,7 @@ class SimpleElasticAgent(ElasticAgent):
         """Create what serves one run; `before` is the state at the end of an earlier one."""
         self._poller = Poller(self._alive)
         self._requests = Requests(self._poller.wake_up)
-        # Looked up when it is called: somebody may replace the method of one agent.
+        # Looked up at the call: a program may replace the method of one agent.
         notices = Notices(lambda signum: self._workers.signal(signum))  # noqa: PLW0108
         spec = self._worker_group.spec
         self._peers = peers = _find_peers(spec.rdzv_handler, self._notifier, self._poller, notices)

@@ -240,7 +240,7 @@ class LocalWorkers(Workers):
         if self.context is not None:
             self._exits.collect(self.context, self.context.look())
         if self._unkillable is not None:
-            # Even if it could be ended after all: nobody knows for how long the host holds out.
+            # Even if it has ended since: the host may be about to fail.
             raise self._unkillable
 
     def stopped_result(self) -> RunResult | None:

@@ -54,7 +54,7 @@ class Received(NamedTuple):
         signum: which.
         action: what the policy makes of it; STOP also for one that would end any program.
         at: when it arrived, in seconds that never go back. Those for which the main thread waited
-            for a processor do not count, because nobody knows when in them a signal was sent.
+            for a processor do not count, because the signal may have been sent at any time in them.
         is_listed: whether the policy has asked for it.
     """
 
