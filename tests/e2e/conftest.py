@@ -317,6 +317,30 @@ def endpoint_of(request: pytest.FixtureRequest) -> Callable[[str], str]:
     return endpoint_of
 
 
+@pytest.fixture
+def memory_group() -> Iterator[Callable[[int], list[str]]]:
+    """Make a control group with so many bytes of memory: the words that start a program in it.
+
+    Skips where this user may not make one.
+    """
+    with contextlib.ExitStack() as stack:
+
+        def memory_group(limit: int) -> list[str]:
+            for root, name in (
+                ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+                ("/sys/fs/cgroup", "memory.max"),
+            ):
+                group = Path(root, f"plaunch_test_{os.getpid()}")
+                with contextlib.suppress(OSError):
+                    group.mkdir()
+                    stack.callback(group.rmdir)
+                    (group / name).write_text(str(limit))
+                    return ["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh"]
+            pytest.skip("no memory control group can be made here")
+
+        yield memory_group
+
+
 class Training:
     """Runs the example of training on several nodes, slowly, until it is told to hurry."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import signal
 import time
 
@@ -24,13 +25,18 @@ rank, attempt = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
 model, ones = torch.nn.Sequential(torch.nn.Linear(4, 4)), torch.ones(4)
 dist.all_reduce(ones)
 pathlib.Path(f"pid.{rank}.{attempt}").write_text(str(os.getpid()))
-while not os.path.exists("finish"):
-    dist.all_reduce(ones)
+while True:
+    finished = torch.tensor(float(os.path.exists("finish")))
+    dist.all_reduce(finished)
+    if finished:
+        break
     if os.path.exists(f"fail.{rank}.{attempt}"):
         step(model, torch.ones(2, 3))
     time.sleep(0.02)
 """
-STEP, REDUCE = "train.py:4", "train.py:11"
+STEP, REDUCE = "train.py:4", "train.py:12"
+BACKENDS = ["c10d", "etcd-v2"]
+HOST = os.uname().nodename
 QUICK = "keep_alive_interval=0.4,keep_alive_max_attempt=8"  # a lost node is noticed in 3 to 4 s
 
 pytestmark = pytest.mark.slow
@@ -41,15 +47,17 @@ def job(plaunch, agents, endpoint_of):
     pytest.importorskip("torch.distributed")
     script = plaunch.write("train.py", TRAINING)
 
-    def start(count, *more, backend="c10d", nnodes=None, conf=QUICK):
-        where = endpoint_of(backend)
-        argv = options(where, nnodes or count, *more, backend=backend, conf=conf)
+    def start(*more, backend="c10d", conf=QUICK, endpoint=None):
+        """Two nodes; with c10d the first one has the store."""
+        endpoint = endpoint or endpoint_of(backend)
+        run_id = secrets.token_hex(4)  # tests share the etcd server
         nodes = []
-        for index in range(count):
+        for index in range(2):
+            own = f"{conf},is_host={index == 0}" if backend == "c10d" else conf
+            argv = options(endpoint, 2, *more, backend=backend, run_id=run_id, conf=own)
             environ = {"OMP_NUM_THREADS": "1"}
-            rank = [f"--node-rank={index}"] if backend == "c10d" and nnodes is None else []
-            nodes.append(agents.launch([*argv, *rank, script], f"node{index}", environ))
-        until_trained(agents, range(count))
+            nodes.append(agents.launch([*argv, script], f"node{index}", environ))
+        until_trained(agents, range(2))
         return nodes
 
     return start
@@ -72,7 +80,7 @@ def said(node, count=3):
 
 
 def test_an_exception_beneath_frames_of_torch(agents, job):
-    nodes = job(2, "--max-restarts=0")
+    nodes = job("--max-restarts=0")
     agents.tell("fail.1.0", 0)
     assert [node.exit_code() for node in nodes] == [1, 1]
     for node in nodes:
@@ -84,7 +92,7 @@ def test_an_exception_beneath_frames_of_torch(agents, job):
 
 
 def test_a_killed_worker_is_the_cause_of_what_its_peers_say(agents, job):
-    nodes = job(2, "--max-restarts=1")
+    nodes = job("--max-restarts=1")
     os.kill(pid_of(agents, 1), signal.SIGKILL)
     until_trained(agents, range(2), attempt=1)
     (agents.folder / "finish").touch()
@@ -99,7 +107,7 @@ def test_a_killed_worker_is_the_cause_of_what_its_peers_say(agents, job):
 @pytest.mark.parametrize("backend", ["c10d", "etcd-v2"])
 def test_a_lost_node_is_named_while_its_peers_wait(agents, job, backend):
     """The node dies with its workers; those of the other node say that a peer is gone."""
-    nodes = job(2, "--max-restarts=0", backend=backend, conf=f"{QUICK},join_timeout=15")
+    nodes = job("--max-restarts=0", backend=backend, conf=f"{QUICK},join_timeout=8")
     victim, survivor = nodes[1], nodes[0]
     rank = next(r for r in range(2) if read_process(pid_of(agents, r)).ppid == victim.process.pid)
     pid = pid_of(agents, rank)
@@ -114,8 +122,10 @@ def test_a_lost_node_is_named_while_its_peers_wait(agents, job, backend):
         assert line.startswith(f"plaunch: rank {1 - rank} on ")
         assert " lost a peer: RuntimeError: " in line
         assert f"({REDUCE}); all workers are stopped" in line
-    waiting = [line for line in survivor.stderr.splitlines() if "waiting for" in line]
-    assert all(lost in line for line in waiting if "needs 2 nodes" in line)
+    after = survivor.stderr.partition(lost)[2].splitlines()[1:]
+    waiting = [line for line in after if "waiting for" in line]
+    assert waiting
+    assert all(lost in line for line in waiting), survivor.stderr
     assert lost in survivor.stderr.splitlines()[-1]
 
 
@@ -132,8 +142,11 @@ BREAKAGES = {
     "a segmentation fault": ("ctypes.string_at(0)", "killed by SIGSEGV (signal 11)"),
 }
 BREAKING = """\
-import ctypes, os, sys
+import ctypes, os, signal, time
 import torch, torch.distributed as dist
+class Stuck(torch.utils.data.Dataset):
+    def __len__(self): return 64
+    def __getitem__(self, index): time.sleep(10_000)
 dist.init_process_group("gloo")
 def train():
     ones = torch.ones(4)
@@ -143,31 +156,92 @@ def train():
             BREAK
 train()
 """
-BREAK_LINE = "train.py:9"
+BREAK_LINE = "train.py:12"
 
 
+@pytest.fixture
+def broken_job(plaunch, agents, endpoint_of):
+    """Start a training on two nodes in which rank 1 runs some code at its 20th step."""
+
+    def start(code, *more, backend="c10d", within=()):
+        pytest.importorskip("torch.distributed")
+        script = plaunch.write("train.py", BREAKING.replace("BREAK", code))
+        words = {"backend": backend, "run_id": secrets.token_hex(4), "conf": QUICK}
+        argv = options(endpoint_of(backend), 2, "--max-restarts=0", *more, **words)
+        return [agents.launch([*argv, script], f"node{n}", {}, within) for n in range(2)]
+
+    return start
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("what", BREAKAGES)
-def test_the_first_lines_name_rank_host_and_line_of_the_cause(plaunch, agents, endpoint_of, what):
+def test_the_first_lines_name_rank_host_and_line_of_the_cause(broken_job, what, backend):
     code, expected = BREAKAGES[what]
-    script = plaunch.write("train.py", BREAKING.replace("BREAK", code))
-    argv = options(endpoint_of("c10d"), 2, "--max-restarts=0", conf=QUICK)
-    nodes = [agents.launch([*argv, f"--node-rank={n}", script], f"node{n}", {}) for n in range(2)]
+    nodes = broken_job(code, backend=backend)
     codes = {node.exit_code() for node in nodes}
     pattern = re.escape(expected).replace(r"\.\*", ".*").replace("LINE", re.escape(BREAK_LINE))
-    headline = re.compile(rf"plaunch: rank 1 on \S+ .*{pattern}")
+    headline = re.compile(rf"plaunch: rank 1 on {HOST} .*{pattern}")
     for node in nodes:
         assert any(headline.match(line) for line in said(node)), node.stderr
     assert len(codes) == 1, "all nodes end with the code of the cause"
 
 
-def test_operations_that_differ_are_shown_beside_each_other(plaunch, agents, endpoint_of):
+def test_the_kernel_kills_a_worker_for_want_of_memory(broken_job, memory_group):
+    hoards = "hoard = [torch.ones(1 << 22) for _ in range(1000)]"
+    nodes = broken_job(hoards, within=memory_group(1 << 30))
+    assert [node.exit_code() for node in nodes] == [137, 137]
+    for node in nodes:
+        assert any(
+            "rank 1 on " in line and "out-of-memory killer" in line for line in said(node)
+        ), node.stderr
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_rank_that_ended_early_is_named_on_all_nodes(broken_job, backend):
+    nodes = broken_job("os._exit(0)", backend=backend)
+    assert 1 in [node.exit_code() for node in nodes]
+    early = rf"rank 1 on {HOST} had ended with exit code 0, [\d.]+ s before"
+    report = re.compile(rf"^plaunch: rank 0 on {HOST} failed after .*\n  {early}$", re.MULTILINE)
+    for node in nodes:
+        assert report.search(node.stderr), node.stderr
+
+
+def test_operations_that_differ_are_shown_beside_each_other(broken_job):
     """Rank 1 receives what no rank sends; rank 0 waits for it in another operation."""
     pytest.importorskip("plaunch_stacks")
-    script = plaunch.write("train.py", BREAKING.replace("BREAK", "dist.recv(ones, 0)"))
-    hang = ("--hang-timeout=4s", "--on-hang=stop", "--max-restarts=0")
-    argv = options(endpoint_of("c10d"), 2, *hang, conf=QUICK)
-    nodes = [agents.launch([*argv, f"--node-rank={n}", script], f"node{n}", {}) for n in range(2)]
+    nodes = broken_job("dist.recv(ones, 0)", "--hang-timeout=4s", "--on-hang=stop")
     assert [node.exit_code() for node in nodes] == [116, 116]
     for node in nodes:
         report = node.stderr.partition(" failed after ")[2]
-        assert all(f"train (train.py:{line})" in report for line in (7, 9)), node.stderr
+        assert all(f"train (train.py:{line})" in report for line in (10, 12)), node.stderr
+
+
+LOADS = """[_ for _ in torch.utils.data.DataLoader(Stuck(), num_workers=1)]"""
+
+
+def test_a_stuck_loader_is_named_on_all_nodes(broken_job):
+    nodes = broken_job(LOADS, "--hang-timeout=8s", "--on-hang=stop")
+    assert [node.exit_code() for node in nodes] == [116, 116]
+    cause = "1 rank: 1 Stuck.__getitem__ (train.py:5), a loader process of rank 1; rank 1 waits in "
+    for node in nodes:
+        lines = [line for line in said(node) if line.startswith(f"plaunch: rank 1 on {HOST} ")]
+        assert any(cause in line for line in lines), node.stderr
+
+
+def test_a_suspended_worker_is_named_on_all_nodes(loud, agents, broken_job):
+    nodes = broken_job(
+        "os.kill(os.getpid(), signal.SIGSTOP)", "--hang-timeout=4s", "--on-hang=stop"
+    )
+    words = f"rank 1 on {HOST} is suspended (SIGSTOP) since "
+    agents.until(lambda: all(words in node.stderr for node in nodes), words)
+    for node in nodes:
+        assert any(words in line for line in said(node)), node.stderr
+
+
+def test_a_lost_etcd_is_named_with_its_address(job, own_etcd_server):
+    address = own_etcd_server.endpoint
+    nodes = job(backend="etcd-v2", endpoint=address, conf="unreachable_timeout=2")
+    own_etcd_server.kill()
+    assert [node.exit_code() for node in nodes] == [113, 113]
+    for node in nodes:
+        assert any(address in line for line in said(node)), node.stderr

@@ -191,10 +191,12 @@ def test_of_a_hang_the_headline_has_the_first_group_and_the_others_follow(wrote)
 
 def test_a_rank_that_had_ended_before_is_named_first():
     failure = make(7)
-    early = {0: failure.timestamp - 12, 1: failure.timestamp + 1}
-    lines = message({5: failure}, succeeded=early)[1]
-    assert lines[0] == "  rank 0 had ended with exit code 0, 12 s before"
-    error = ChildFailedError("t.py", {5: failure}, succeeded=early)
-    assert "\nEnded before: rank 0 had ended with exit code 0, 12 s before\n" in f"{error}\n"
+    early = [
+        f"rank {rank} on node-{rank} had ended with exit code 0, 12 s before" for rank in (0, 1)
+    ]
+    lines = message({5: failure}, early_ends=early)[1]
+    assert lines[:2] == [f"  {line}" for line in early]
+    error = ChildFailedError("t.py", {5: failure}, early_ends=early)
+    assert "".join(f"Ended before: {line}\n" for line in early) in f"{error}\n"
     hung = make(116, hung=True)
-    assert "had ended" not in message({5: hung}, succeeded={0: hung.timestamp - 12})[0]
+    assert "had ended" not in "".join(message({5: hung}, early_ends=early)[1])

@@ -44,7 +44,7 @@ class CauseWait:
         failures = result.failures
         if result.state is not WorkerState.FAILED or not failures or not others:
             return False
-        if any(failure.early_ends or not failure.is_consequence for failure in failures.values()):
+        if result.early_ends or any(not failure.is_consequence for failure in failures.values()):
             return False
         if self._until is None:
             self._until = self._clock() + _CAUSE_WAIT

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 
 from plaunch.agent import notifications
 from plaunch.agent.worker import WorkerExit, describe_worker
+from plaunch.process.failures.failure import describe_early_ends, first_failure
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from plaunch.agent.notifications import Notifier
     from plaunch.agent.worker import WorkerGroup
     from plaunch.process.contexts.context import PContext, ProcessExit, RunProcsResult
@@ -26,7 +29,7 @@ class Exits:
         self.succeeded: dict[int, float] = {}  # when, by global rank, in seconds since the epoch
         self._group = group
         self._notifier = notifier
-        self._cause = ""  # which worker failed first, and how
+        self._failures: dict[int, ProcessFailure] = {}  # by global rank
 
     def note(self, process_exit: ProcessExit, failure: ProcessFailure | None) -> None:
         """A worker has been seen to end, at once."""
@@ -37,9 +40,8 @@ class Exits:
             rank = exited.worker.global_rank
             self.succeeded = {**self.succeeded, rank: process_exit.timestamp}
         self._notifier.notify(notifications.WorkerEnded, exited, process_exit.timestamp)
-        if failure is not None and not self._cause:
-            rank = exited.worker.global_rank
-            self._cause = f"rank {rank} (pid {failure.pid}) failed: {failure.describe_exit()}"
+        if failure is not None:
+            self._failures[exited.worker.global_rank] = failure
 
     def collect(self, context: PContext, result: RunProcsResult | None) -> None:
         """Tell of those that `context` has looked after, with the failures of `result`."""
@@ -49,12 +51,26 @@ class Exits:
             exited = self._describe(process_exit, failure)
             self._notifier.notify(notifications.WorkerExited, exited)
 
+    def early_ends(self, failures: Mapping[int, ProcessFailure]) -> list[str]:
+        """Say which workers had succeeded before the first of these failures; empty if none."""
+        if not failures:
+            return []
+        line = describe_early_ends(self.succeeded, first_failure(failures)[1].timestamp)
+        return [line] if line else []
+
     def note_step(self, step: StopStep) -> None:
         """The stop sequence has taken a step."""
         self._notifier.notify(notifications.Stopping, step)
-        if step.step == "waiting" and self._cause and not self._notifier.state.is_job_wide:
+        if step.step == "waiting" and self._failures and not self._notifier.state.is_job_wide:
             # The report will say so, too, but only when the stop is over.
-            logger.warning("they are stopped because %s", self._cause)
+            rank, first = first_failure(self._failures)
+            logger.warning(
+                "they are stopped because rank %d (pid %d) %s: %s",
+                rank,
+                first.pid,
+                first.verb,
+                first.headline,
+            )
 
     def _describe(self, process_exit: ProcessExit, failure: ProcessFailure | None) -> WorkerExit:
         return WorkerExit(

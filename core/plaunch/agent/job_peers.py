@@ -215,6 +215,10 @@ class JobPeers(ObservedPeers):
 
     # --- what they are told -----------------------------------------------------------------------
 
+    def note_succeeded(self, ended: Mapping[int, float]) -> None:
+        """Record when own workers ended that have succeeded, for reports of other nodes."""
+        self._job.note_succeeded(ended)
+
     def note_failure(self, result: RunResult) -> None:
         """Know that own workers failed by themselves; `report_failures` follows."""
         self.reason = describe_failures(result, in_job=True)
@@ -283,7 +287,7 @@ class JobPeers(ObservedPeers):
             WorkerState.FAILED,
             failures={**verdict.failures, **workers},
             stopped=own.stopped,
-            succeeded=own.succeeded,
+            early_ends=list(verdict.early_ends) or own.early_ends,
             first_failure=verdict.first,
             counted=dict(verdict.counted),
             no_restart=verdict.no_restart,

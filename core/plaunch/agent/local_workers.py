@@ -326,9 +326,6 @@ class LocalWorkers(Workers):
             if why and failure.exitcode in (-signum, 128 + signum) and not failure.has_reply:
                 failure.message = f"{failure.exit_sentence()}: {why}"
                 failure.reason = why
-        early = [rank for rank in self._exits.ended if rank not in result.failures]
-        for failure in result.failures.values():
-            failure.early_ends = sorted(ranks[r] for r in early if r not in result.stopped)
         failures = {ranks[rank]: failure for rank, failure in result.failures.items()}
         failures = {**self._others, **failures, **self._others}
         return RunResult(
@@ -340,7 +337,7 @@ class LocalWorkers(Workers):
                 for rank, code in result.stopped.items()
                 if ranks[rank] not in self._others
             },
-            succeeded=dict(self._exits.succeeded) if failures else {},
+            early_ends=self._exits.early_ends(failures),
         )
 
     def _give_up_stuck(self) -> bool:

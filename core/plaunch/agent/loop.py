@@ -50,6 +50,8 @@ _LAST_LOOK = 0.1
 _VERDICT_WAIT = 5.0
 # After these no other node waits for this one.
 _ENDS_OF_JOB = (states.Outcome.SUCCEEDED, states.Outcome.FAILED, states.Outcome.CLOSED)
+# In these phases the workers that have ended are those of the present round.
+_WORKING = (states.Phase.RUNNING, states.Phase.CLEARING, states.Phase.WAITING)
 _LAST_CONSOLE_WAIT = 5.0  # seconds for the console after a stop signal, or an error of the agent
 _REPORT_WAIT = 2.0  # seconds until what is not shown is reported, once the wait has ended
 
@@ -276,6 +278,9 @@ class Loop:
         state, workers = self.state, self._workers
         ranks = [worker.global_rank for worker in workers.group.workers]
         stdouts, stderrs = workers.log_files()
+        succeeded = workers.succeeded()
+        if state.phase in _WORKING:
+            self._peers.note_succeeded(succeeded)
         self.snapshot = Snapshot(
             state.workers,
             state.round,
@@ -286,7 +291,7 @@ class Loop:
             is_job_wide=state.is_job_wide,
             stdouts=stdouts,
             stderrs=stderrs,
-            succeeded=workers.succeeded(),
+            succeeded=succeeded,
         )
 
     def _perform(self, action: states.Action) -> states.Event | None:

@@ -140,4 +140,5 @@ def describe_failures(result: RunResult, *, in_job: bool = False) -> str:
         how += f": {failure.reason}" if failure.reason else ""
         how += f" ({failure.place})" if failure.place else ""
     others = f" (and {len(result.failures) - 1} more)" if len(result.failures) > 1 else ""
-    return f"{who} (pid {failure.pid}) {how}{others}"
+    early_ends = "".join(f"; {line}" for line in result.early_ends if failure.is_consequence)
+    return f"{who} (pid {failure.pid}) {how}{others}{early_ends}"

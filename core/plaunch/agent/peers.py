@@ -120,6 +120,9 @@ class Peers:
 
     # --- what they are told, where the whole job is known -----------------------------------------
 
+    def note_succeeded(self, ended: Mapping[int, float]) -> None:
+        """Record when own workers ended that have succeeded, by global rank."""
+
     def note_failure(self, result: RunResult) -> None:
         """Know that own workers failed by themselves; `report_failures` follows."""
 

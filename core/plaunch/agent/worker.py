@@ -240,8 +240,7 @@ class RunResult(Record):
     Where the rendezvous knows the whole job, `failures` are those of all nodes, and `first_failure`
     is the rank that failed first, as the nodes agreed; else it is None. Of very large jobs,
     `counted` has how many more there are, by words for them such as "ranks 40-99 (exit code 1)".
-    `succeeded` is there with failures only: when workers of this agent ended that had succeeded, in
-    seconds since the epoch.
+    `early_ends` has a line for each node on which workers had succeeded before the first failure.
     `no_restart` says why a restart policy wanted no other attempt, or is empty. `earlier` has the
     attempts of the job that were followed by a restart, as far as this agent was part of them.
     """
@@ -250,7 +249,7 @@ class RunResult(Record):
     return_values: dict[int, Any] = field(default_factory=dict)
     failures: dict[int, ProcessFailure] = field(default_factory=dict)
     stopped: dict[int, int] = field(default_factory=dict)
-    succeeded: dict[int, float] = field(default_factory=dict)
+    early_ends: list[str] = field(default_factory=list)
     first_failure: int | None = None
     counted: dict[str, int] = field(default_factory=dict)
     no_restart: str = ""
@@ -268,7 +267,7 @@ class RunResult(Record):
             name,
             self.failures,
             stopped=self.stopped,
-            succeeded=self.succeeded,
+            early_ends=self.early_ends,
             first=self.first_failure,
             counted=self.counted,
             no_restart=self.no_restart,

@@ -9,7 +9,7 @@ from plaunch.rendezvous.api import ObservableRendezvous, RendezvousInfo, WorldRa
 from plaunch.values import Value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from plaunch.process.failures.failure import ProcessFailure
     from plaunch.rendezvous.api import RendezvousStoreInfo, Store
@@ -32,6 +32,8 @@ class Verdict(Value):
             "ranks 40-99 (exit code 1)": those that are too many to be told one by one.
         no_restart: why a restart policy wanted no other attempt; empty if none said so.
         is_past: whether the job was over before this node came.
+        early_ends: the workers that had succeeded before the first failure, in one line for each
+            node; what waits for them hangs, or fails because they are gone.
     """
 
     outcome: str
@@ -43,6 +45,7 @@ class Verdict(Value):
     counted: Mapping[str, int] = field(default_factory=dict)
     no_restart: str = ""
     is_past: bool = False
+    early_ends: Sequence[str] = ()
 
 
 def world_ranks(nodes: Iterable[tuple[str, int]]) -> list[WorldRanks]:
@@ -170,6 +173,16 @@ class JobRendezvous(ObservableRendezvous, Protocol):
         (`Verdict.counted`).
 
         It counts once per round, from any node. `is_final` says that restarting cannot help.
+        """
+
+    def note_succeeded(self, ended: Mapping[int, float]) -> None:
+        """Record which workers of this node have succeeded, and when, for `Verdict.early_ends`.
+
+        It is called again and again while a round runs. The other nodes need to know only after a
+        failure.
+
+        Args:
+            ended: seconds since the epoch, by global rank.
         """
 
     def report_success(self) -> None:

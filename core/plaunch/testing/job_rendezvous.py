@@ -87,6 +87,10 @@ class FakeJobRendezvous(FakeElasticRendezvous):
         if is_final:
             self._decide()
 
+    def note_succeeded(self, ended: Mapping[int, float]) -> None:
+        """Keep it in `succeeded`."""
+        self.succeeded = dict(ended)
+
     def report_success(self) -> None:
         """Note it; the job is then over, unless the test wants to end it."""
         self.successes += 1

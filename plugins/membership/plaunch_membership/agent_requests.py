@@ -8,7 +8,7 @@ from plaunch_membership import transitions
 from plaunch_membership.state import JobPhase, RecordedVerdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from plaunch_membership.failures import JobFailure
     from plaunch_membership.membership import Membership
@@ -60,6 +60,10 @@ class AgentRequests:
             self._request_of(
                 place, lambda: self._statements.report(place.round, failures, is_final=is_final)
             )
+
+    def note_succeeded(self, ended: Mapping[int, float]) -> None:
+        """Record when workers of this node ended that have succeeded, for its next report."""
+        self._ours.part.succeeded = dict(ended)
 
     def succeed(self) -> None:
         """Say that all workers of the present round have succeeded on this node."""

@@ -31,6 +31,7 @@ MAX_WORDS = 100  # characters of how failures ended
 _MAX_FIRST_BYTES = 160 << 10  # of what is told of the first failure beyond one sentence, as JSON
 _MAX_OTHER_BYTES = 8 << 10  # and of each other one
 _MAX_SUMMARY = 300  # characters of the sentence about a failure that is not the first
+_MAX_LINES = 16  # about nodes on which workers had succeeded
 _MAX_DEPTH = 6  # of lists and objects in each other
 # Characters of a text and items of a list, tried in this order.
 _CUTS = ((64 << 10, 40), (8192, 40), (2048, 20), (512, 5), (128, 2), (32, 1))
@@ -87,10 +88,19 @@ class FailureSummary:
     Args:
         failures: those that are told one by one, the first one first.
         groups: all others, counted.
+        early_ends: the workers that had succeeded before, in one line for each node.
     """
 
     failures: tuple[JobFailure, ...] = ()
     groups: tuple[FailureGroup, ...] = ()
+    early_ends: tuple[str, ...] = ()
+
+    @property
+    def cause(self) -> str:
+        """The first failure in one sentence; a consequence with the early ends it may follow."""
+        first = self.failures[0]
+        parts = self.early_ends if first.is_consequence else ()
+        return "; ".join((first.summary, *(part for part in parts if part not in first.summary)))
 
     def to_record(self) -> dict[str, object]:
         """The fields that hold it."""
@@ -110,6 +120,7 @@ class FailureSummary:
                 {"how": group.how, "count": group.count, "ranks": [list(s) for s in group.ranks]}
                 for group in self.groups
             ],
+            "early_ends": list(self.early_ends),
         }
 
     @classmethod
@@ -138,7 +149,8 @@ class FailureSummary:
             )
             for found in record.records("others", default=[])
         ]
-        return summarize(failures, groups)
+        early_ends = bounded_lines(record.texts("early_ends", default=[]))
+        return replace(summarize(failures, groups), early_ends=early_ends)
 
 
 NO_FAILURES = FailureSummary()
@@ -165,6 +177,11 @@ def merge(told: Sequence[FailureSummary]) -> FailureSummary:
     ]
     groups = (group for one in told for group in one.groups)
     return FailureSummary(tuple(failures), _grouped(in_order[MAX_LISTED:], groups))
+
+
+def bounded_lines(lines: Sequence[str]) -> tuple[str, ...]:
+    """Lines of a record, which another program may have written, for a report."""
+    return tuple(printable(line)[:_MAX_SUMMARY] for line in lines[:_MAX_LINES])
 
 
 def _order(failure: JobFailure) -> float:

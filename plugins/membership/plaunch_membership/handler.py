@@ -330,6 +330,10 @@ class DynamicRendezvousHandler(RendezvousHandler):
         self._reported = failures
         self._agent.report(to_job_failures(failures), is_final=is_final)
 
+    def note_succeeded(self, ended: Mapping[int, float]) -> None:
+        """Record which workers of this node have succeeded, and when; see `JobRendezvous`."""
+        self._agent.note_succeeded(ended)
+
     def report_success(self) -> None:
         """Tell that all workers of this node have succeeded; see `JobRendezvous`."""
         self._agent.succeed()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from plaunch.errors import RendezvousStateError
 from plaunch.rendezvous import world_ranks
 
-from plaunch_membership import transitions
+from plaunch_membership import early_ends, transitions
 from plaunch_membership.bounds import MAX_NAME
 from plaunch_membership.failures import NO_FAILURES, FailureSummary, merge
 from plaunch_membership.gathering import Gathering, time_left
@@ -197,12 +197,7 @@ class Leader:
             patience = timing.keep_alive_interval if left is None else left
             yield from log.wait(min(patience, timing.keep_alive_interval))
 
-    def _form(
-        self,
-        forming: JobState,
-        members: Sequence[NodeRecord],
-        count: int,
-    ) -> Routine[None]:
+    def _form(self, forming: JobState, members: Sequence[NodeRecord], count: int) -> Routine[None]:
         """Write down a round: one slot for each ticket, the world, and then the state."""
         ours = self._ours
         keys, round_, term = ours.keys, forming.round, forming.term
@@ -264,6 +259,7 @@ class Leader:
         ours = self._ours
         log = ours.log_reader(ours.keys.settled(settling.round))
         summary, said, unread, is_final = NO_FAILURES, set[str](), 0, False
+        ended: dict[str, dict[int, float]] = {}
         while self._leading(settling) is not None:
             for _, key, value in (yield from log.read(_REPORTS_AT_ONCE)):
                 try:
@@ -272,6 +268,7 @@ class Leader:
                     is_final = record.flag("is_final") or is_final
                     if node not in said:
                         summary = merge([summary, FailureSummary.from_record(record)])
+                        ended[node] = early_ends.from_record(record)
                 except RecordError as error:
                     ours.doubts.note("a report of failures", error)
                     unread += 1
@@ -281,6 +278,7 @@ class Leader:
             silent = sum(node not in said and node not in missing for node in self._members)
             # Whoever has said something that cannot be read will not say it again.
             if silent <= unread:
+                summary = early_ends.with_early_ends(summary, self._members, ended)
                 yield from self._decide(settling, summary, missing, is_final=is_final)
                 return
             # The heartbeats of a lost node are looked at meanwhile, which may be rare.

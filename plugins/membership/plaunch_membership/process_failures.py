@@ -73,6 +73,7 @@ def to_verdict(
         describe_groups(recorded.others, failures),
         recorded.no_restart,
         is_past,
+        recorded.early_ends,
     )
 
 

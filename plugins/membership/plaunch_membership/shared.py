@@ -7,7 +7,7 @@ replaced and not changed.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -73,6 +73,8 @@ class Part:
         place: in the last round of this incarnation that the node was in.
         former_place: in an incarnation before; a wish, and no claim.
         has_succeeded: whether the workers of the round of `place` have.
+        succeeded: when those workers of it ended that have, by global rank, in seconds since the
+            epoch.
         joined: the round that the node wants to be in, and its ticket.
         leaving: why the node goes, once it does.
         notices: the signals that it has passed on and not heard of yet, each with the version of
@@ -84,6 +86,7 @@ class Part:
     place: RoundPlace | None = None
     former_place: RoundPlace | None = None
     has_succeeded: bool = False
+    succeeded: Mapping[int, float] = field(default_factory=dict)
     joined: tuple[int, int] | None = None
     leaving: str = ""
     notices: dict[int, int] = field(default_factory=dict)
@@ -91,7 +94,7 @@ class Part:
     def begin_anew(self) -> None:
         """Have no part in a job that was just found."""
         self.former_place, self.place = self.place or self.former_place, None
-        self.has_succeeded = False
+        self.has_succeeded, self.succeeded = False, {}
         self.joined = None
         self.notices.clear()
 

@@ -97,6 +97,7 @@ class RecordedVerdict:
         failures: the failures of the last round, the first one first.
         others: those that are too many to be told one by one.
         no_restart: why a restart policy wanted no other attempt; empty if none said so.
+        early_ends: the workers that had succeeded before, in one line for each node.
     """
 
     outcome: str
@@ -106,6 +107,7 @@ class RecordedVerdict:
     failures: tuple[JobFailure, ...] = ()
     others: tuple[FailureGroup, ...] = ()
     no_restart: str = ""
+    early_ends: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -210,7 +212,9 @@ class JobState:
                 "reason": self.verdict.reason,
                 "time": self.verdict.time,
                 "no_restart": self.verdict.no_restart,
-                **FailureSummary(self.verdict.failures, self.verdict.others).to_record(),
+                **FailureSummary(
+                    self.verdict.failures, self.verdict.others, self.verdict.early_ends
+                ).to_record(),
             }
         return record
 
@@ -249,6 +253,7 @@ class JobState:
                 failures=told.failures,
                 others=told.groups,
                 no_restart=found.text("no_restart", max_len=MAX_REASON),
+                early_ends=told.early_ends,
             )
         return cls(
             version=version,

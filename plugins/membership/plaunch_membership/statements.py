@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from plaunch_membership import transitions
+from plaunch_membership import early_ends, transitions
 from plaunch_membership.bounds import MAX_NAME
 from plaunch_membership.failures import cut, summarize
 from plaunch_membership.keys import entry, tickets
@@ -97,7 +97,11 @@ class Statements:
         log = self._ours.keys.settled(round_)
         ticket: int = yield Add(tickets(log))
         key = entry(log, ticket)
-        said = {"node": self._ours.me, "is_final": is_final}
+        said = {
+            "node": self._ours.me,
+            "is_final": is_final,
+            "succeeded": early_ends.to_records(self._ours.part.succeeded),
+        }
         try:
             value = self._ours.codec.encode(key, {**said, **summary})
         except RecordError as error:

@@ -135,7 +135,7 @@ def settle_failed(
     """After failures: what was decided; by default another attempt if there is one left."""
     if state.phase is not JobPhase.SETTLING:
         return None
-    what = summary.failures[0].summary if summary.failures else state.event.reason
+    what = summary.cause if summary.failures else state.event.reason
     is_restart = state.attempt < max_restarts if decision is None else decision.is_restart
     why = "" if decision is None or is_final else decision.reason
     if is_final or not is_restart:
@@ -163,6 +163,7 @@ def _failed(host: str, what: str, why: str, summary: FailureSummary, now: float)
         summary.failures,
         summary.groups,
         cut(why, MAX_REASON),
+        summary.early_ends,
     )
 
 

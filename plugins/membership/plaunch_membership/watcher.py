@@ -135,6 +135,7 @@ class Watcher:
         ours.remember(state)
         ours.news.take()  # a new round makes them pointless
         part.wants_round = part.has_succeeded = False
+        part.succeeded = {}
         part.is_active = True
 
     def _tell_agent(self, state: JobState) -> None:

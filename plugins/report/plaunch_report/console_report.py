@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from plaunch.numbers import name_ranks
-from plaunch.process import describe_early_ends
 from plaunch_events import describe_seconds
 
 from plaunch_report.failure_report import (
@@ -53,15 +52,14 @@ def _details(error: ChildFailedError) -> Iterator[str]:
     if error.no_restart:
         yield f"  No restart: {clean(error.no_restart)}"
     # The text of a hang says it itself.
-    early = describe_early_ends(error.succeeded, root.timestamp)
-    if early and not root.hung:
-        yield f"  {early}"
+    if not root.hung:
+        yield from (f"  {clean(line)}" for line in error.early_ends)
     yield from _explain(rank, root)
     where = "launcher" if rank < 0 else f"local rank {root.local_rank}"
     when = describe_time(root.timestamp, _DATE)
     ended = root.describe_exit()
     yield f"  process: {clean(error.name)}, {where}, pid {root.pid}, {ended}, {when}"
-    for text in hints(root):
+    for text in hints(root, error.early_ends):
         yield f"  hint: {text}"
     for path in root.log_files:
         yield f"  log file: {clean(path)}"

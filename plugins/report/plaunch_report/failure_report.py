@@ -11,7 +11,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from plaunch.numbers import name_ranks
-from plaunch.process import describe_early_ends, describe_exit, shorten
+from plaunch.process import describe_exit, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -52,16 +52,15 @@ def format_report(error: ChildFailedError, border: str = "", section: str = "") 
     if first >= 0:
         what = f"rank {first} on {host}: {clean(root.headline)}"
     title = f"{error.name} FAILED: {what}"
-    parts = [_first_failure(first, root)]
+    parts = [_first_failure(first, root, error.early_ends)]
     if error.no_restart:
         parts.insert(0, [f"No restart: {clean(error.no_restart)}"])
     others = [rank for rank in error.failures if rank != first]
     if others or error.counted:
         parts.append(_other_failures(others, error.failures, error.counted))
     # The text of a hang says it itself.
-    early = describe_early_ends(error.succeeded, root.timestamp)
-    if early and not root.hung:
-        parts.append([f"Ended before: {early}"])
+    if error.early_ends and not root.hung:
+        parts.append([f"Ended before: {clean(line)}" for line in error.early_ends])
     if error.stopped:
         parts.append([f"Stopped by plaunch: {describe_stopped(error.stopped)}"])
     width = min(len(title), 80)
@@ -75,7 +74,7 @@ def format_report(error: ChildFailedError, border: str = "", section: str = "") 
     return "\n".join(lines)
 
 
-def _first_failure(rank: int, failure: ProcessFailure) -> list[str]:
+def _first_failure(rank: int, failure: ProcessFailure, early_ends: Sequence[str]) -> list[str]:
     if rank < 0:
         return [
             "First failure:",
@@ -95,7 +94,7 @@ def _first_failure(rank: int, failure: ProcessFailure) -> list[str]:
     ]
     if failure.error_file != NO_FILE:
         lines.append(f"  error file: {clean(failure.error_file)}")
-    lines += [f"  hint:       {text}" for text in hints(failure)]
+    lines += [f"  hint:       {text}" for text in hints(failure, early_ends)]
     return lines + explain(failure)
 
 
@@ -128,9 +127,9 @@ def explain(failure: ProcessFailure) -> list[str]:
     return [*lines, "  It wrote nothing to stderr."]
 
 
-def hints(failure: ProcessFailure) -> Iterator[str]:
+def hints(failure: ProcessFailure, early_ends: Sequence[str] = ()) -> Iterator[str]:
     """What helps to find a cause that the worker itself could not tell."""
-    if failure.is_consequence and failure.early_ends:
+    if failure.is_consequence and early_ends:
         yield "a worker that ends before the others closes its connections to them"
     elif failure.is_consequence:
         yield "a peer was gone or silent: of what is known here, nothing else failed"

@@ -149,8 +149,6 @@ def test_the_headline_has_the_words_that_matter() -> None:
     closed = "Connection closed by peer [127.0.0.1]:53469"
     assert found.headline == f"RuntimeError: {closed} (train.py:39)"
     assert found.brief.startswith("RuntimeError: [/pytorch/third_party/gloo/")
-    found.early_ends = [1, 2]
-    assert f"{closed}; ranks 1-2 had ended with exit code 0" in found.headline
 
 
 @pytest.mark.parametrize("link", [DIRECT, WHILE])

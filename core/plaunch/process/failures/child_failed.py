@@ -24,8 +24,8 @@ class ChildFailedError(PlaunchError):
         failures: the workers that failed by themselves, by global rank, in the order in which
             their exits were seen.
         stopped: the exit codes of the workers that plaunch stopped because of them, by global rank.
-        succeeded: when workers of this node ended that had succeeded, by global rank, in seconds
-            since the epoch.
+        early_ends: the workers that had succeeded before the first failure, in one line for each
+            node (see `describe_early_ends`).
         first: the rank that failed first, if the nodes of a job have agreed on it; None means the
             earliest failure. A negative rank stands for a node's launcher.
         counted: how many failures there are beside `failures`, by words for them; jobs of very
@@ -45,7 +45,7 @@ class ChildFailedError(PlaunchError):
         failures: dict[int, ProcessFailure],
         *,
         stopped: Mapping[int, int] | None = None,
-        succeeded: Mapping[int, float] | None = None,
+        early_ends: Sequence[str] = (),
         first: int | None = None,
         counted: Mapping[str, int] | None = None,
         no_restart: str = "",
@@ -58,7 +58,7 @@ class ChildFailedError(PlaunchError):
         self.name = name
         self.failures = failures
         self.stopped = dict(stopped or {})
-        self.succeeded = dict(succeeded or {})
+        self.early_ends = list(early_ends)
         self.counted = dict(counted or {})
         self.no_restart = no_restart
         self.earlier = list(earlier)
@@ -72,7 +72,7 @@ class ChildFailedError(PlaunchError):
         rebuild = functools.partial(
             ChildFailedError,
             stopped=self.stopped,
-            succeeded=self.succeeded,
+            early_ends=self.early_ends,
             first=self._first,
             counted=self.counted,
             no_restart=self.no_restart,

@@ -71,7 +71,6 @@ class ProcessFailure(Record):
         log_files: the files that its stdout and stderr went to, where there are any.
         lifetime: seconds between its start and the failure; None if they are not known.
         is_shown: whether the launcher's own stderr has shown the last lines, on this node.
-        early_ends: the global ranks of workers of its node that had ended with exit code 0.
         reason: who sent the signal that ended it and why, if that went through the launcher.
     """
 
@@ -90,7 +89,6 @@ class ProcessFailure(Record):
     log_files: list[str] = field(default_factory=list, kw_only=True)
     lifetime: float | None = field(default=None, kw_only=True)
     is_shown: bool = field(default=False, kw_only=True)
-    early_ends: list[int] = field(default_factory=list, kw_only=True)
     reason: str = field(default="", kw_only=True)
 
     def __post_init__(self) -> None:
@@ -219,8 +217,6 @@ class ProcessFailure(Record):
         brief, place, words = self.brief, self.place, self.consequence
         if words:
             brief = f"{self.raised.exception or self.describe_exit()}: {_one_line(words)}"
-            if self.early_ends:
-                brief += f"; {name_ranks(self.early_ends)} had ended with exit code 0"
         return f"{brief} ({place})" if place else brief
 
     def enrich(self, text: str) -> str:
@@ -326,7 +322,6 @@ def describe_early_ends(ended: Mapping[int, float], until: float, host: str = ""
         host: where they were; empty if that need not be said.
     """
     from plaunch.durations import format_duration  # noqa: PLC0415 - failures only
-    from plaunch.numbers import name_ranks  # noqa: PLC0415
 
     ago = {rank: until - when for rank, when in ended.items() if when <= until}
     if not ago:
