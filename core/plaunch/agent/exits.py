@@ -36,7 +36,7 @@ class Exits:
         self.ended |= {process_exit.local_rank}
         exited = self._describe(process_exit, failure)
         if process_exit.exitcode == 0 and failure is None and not process_exit.stopped:
-            # Another one, as other threads read it.
+            # A new dictionary, since other threads read the old one.
             rank = exited.worker.global_rank
             self.succeeded = {**self.succeeded, rank: process_exit.timestamp}
         self._notifier.notify(notifications.WorkerEnded, exited, process_exit.timestamp)

@@ -114,13 +114,11 @@ class JobPeers(ObservedPeers):
         return []
 
     def look_while_joining(self) -> None:
-        """Say which nodes are lost while this one waits for a round, where the rendezvous knows."""
-        losses = getattr(self._job, "losses", None)
-        if losses is not None:
-            self._note_losses(self._notifier.notify_changes(list(losses())))
+        """Log which nodes are lost while this one waits for a round."""
+        self._note_losses(self._notifier.notify_changes(list(self._job.take_losses())))
 
     def take_losses(self) -> list[str]:
-        """What was said of lost nodes since the last call."""
+        """The messages about lost nodes that were logged since the last call."""
         losses, self._losses = self._losses, []
         return losses
 

@@ -398,8 +398,10 @@ class Loop:
             self.results.of_workers = result
             return [states.WorkSucceeded()]
         if result.state in (WorkerState.FAILED, WorkerState.UNHEALTHY):
-            running = len(self._workers.group.workers) - len(result.failures)
-            if self._cause_wait.is_on(result, others=running > 0 or self.state.is_job_wide):
+            group = self._workers.group
+            running = len(group.workers) - len(result.failures)
+            has_peers = self.state.is_job_wide and (group.group_world_size or 1) > 1
+            if self._cause_wait.is_on(result, others=running > 0 or has_peers):
                 return []
             self.results.fail(result)
             is_final = not self._workers.are_of_use() or self._workers.is_final

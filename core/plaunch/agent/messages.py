@@ -101,21 +101,25 @@ def _describe_turn_of_job(then: Again | Outcome, state: State, reason: str) -> s
     return f"{reason}; {stopping}" if stopping else reason
 
 
-def describe_round(formed: RendezvousInfo, state: State, told: str = "") -> str:
+def describe_round(formed: RendezvousInfo, state: State, logged: str = "") -> str:
     """One line about why a round was formed; empty if there is nothing new to say.
 
-    `state` is that of the agent before the round, and `told` what it has said of its end. What the
-    job decided after a failure is new; the arrivals and departures that led to a round have been
-    told as changes.
+    What the job decided after a failure is news; arrivals and departures that led to a round have
+    been logged as changes.
+
+    Args:
+        formed: the round.
+        state: of the agent before the round.
+        logged: what the agent has logged about the end of the last round.
     """
     if not isinstance(formed, JobRound) or state.round < 0:
         return ""  # what happened before this node came is no turn of its course
     if formed.attempt > state.attempt:
         what, _, decision = formed.reason.partition("; ")
-        if decision and what in told:
+        if decision and what in logged:
             return decision
         return formed.reason or f"restart {formed.attempt} of {state.max_restarts}"
-    is_news = state.then is Again.DECISION and formed.reason not in told
+    is_news = state.then is Again.DECISION and formed.reason not in logged
     return formed.reason if is_news else ""
 
 

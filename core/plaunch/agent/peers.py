@@ -93,7 +93,7 @@ class Peers:
         """The same while this node waits for a round."""
 
     def take_losses(self) -> list[str]:
-        """What was said of lost nodes since the last call."""
+        """The messages about lost nodes that were logged since the last call."""
         return []
 
     def event_of_failed_round(self, error: BaseException) -> Event:

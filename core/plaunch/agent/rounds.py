@@ -219,8 +219,8 @@ class Rounds:
             return [self._peers.event_of_failed_round(call.error)]
         formed = call.result
         enter_round(self._group, formed)
-        told = "; ".join((self.turn, *self._peers.take_losses()))
-        text = describe_round(formed.info, state, told)
+        reasons = "; ".join((self.turn, *self._peers.take_losses()))
+        text = describe_round(formed.info, state, reasons)
         if text:
             logger.warning("%s", text)
         event, reason = RoundFormed(), ""

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from plaunch.process.failures.failure import ProcessFailure
-    from plaunch.rendezvous.api import RendezvousStoreInfo, Store
+    from plaunch.rendezvous.api import MembershipChange, RendezvousStoreInfo, Store
 
 
 @dataclass(eq=False, repr=False)
@@ -173,6 +173,12 @@ class JobRendezvous(ObservableRendezvous, Protocol):
         (`Verdict.counted`).
 
         It counts once per round, from any node. `is_final` says that restarting cannot help.
+        """
+
+    def take_losses(self) -> Sequence[MembershipChange]:
+        """The nodes lost since the last call while this node waits for a round, as LOST changes.
+
+        `changes` has those that are lost while it takes part in one.
         """
 
     def note_succeeded(self, ended: Mapping[int, float]) -> None:

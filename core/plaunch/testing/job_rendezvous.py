@@ -12,9 +12,10 @@ from plaunch.rendezvous.job import JobRound, Verdict
 from plaunch.testing.rendezvous import FakeElasticRendezvous
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from plaunch.process.failures.failure import ProcessFailure
+    from plaunch.rendezvous.api import MembershipChange
     from plaunch.rendezvous.parameters import NodeSettings
 
 
@@ -58,6 +59,7 @@ class FakeJobRendezvous(FakeElasticRendezvous):
         # By global rank, with `is_final`, call by call.
         self.reported: list[tuple[dict[int, ProcessFailure], bool]] = []
         self.successes = 0
+        self.succeeded: dict[int, float] = {}  # when workers of this node ended, by global rank
         self.farewells: list[str] = []
         self.requested: list[str] = []  # rounds, with the reason
         self.ended: list[str] = []
@@ -86,6 +88,10 @@ class FakeJobRendezvous(FakeElasticRendezvous):
         self._is_final = self._is_final or is_final
         if is_final:
             self._decide()
+
+    def take_losses(self) -> Sequence[MembershipChange]:
+        """None: the test plays lost nodes with `lose`, in a round."""
+        return ()
 
     def note_succeeded(self, ended: Mapping[int, float]) -> None:
         """Keep it in `succeeded`."""

@@ -145,7 +145,8 @@ def describe_status(told: Mapping[str, Any]) -> Iterator[str]:
     if failure:
         yield (
             f"failed     rank {failure['global_rank']} on {failure['failed_host']} in round "
-            f"{failure['round']}: {failure['headline']}"
+            # A launcher of an earlier version has no headline.
+            f"{failure['round']}: {failure.get('headline') or failure['exit_code']}"
         )
     if told["command"]:
         yield f"command    {' '.join(told['command'])}"

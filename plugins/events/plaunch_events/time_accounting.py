@@ -46,7 +46,8 @@ class TimeAccount:
     - starting: the launcher, and workers in a round that is complete; `preloading` is how much of
       it workers waited for preloaded modules;
     - training: from all workers started to the first failure, stop or change of the nodes;
-    - stopping: from there on, until all workers are gone;
+    - stopping: from there on, until all workers are gone; that includes up to two seconds in which
+      the agent waits for the cause of a failure that is only a consequence;
     - showing: at the end, while a slow console takes the rest of their output;
     - lost: from there until the next round trains. Only when it does is it known to be lost; until
       then, and if the run ends before, the time is counted as what it was spent on.

@@ -127,7 +127,6 @@ class DynamicRendezvousHandler(RendezvousHandler):
         self._arrivals = Arrivals(self._membership, self._endpoint)
         self._news = self._membership.news
         self._news.wake_agent = self._wake
-        self.losses = self._news.take_losses  # see `JobPeers`
         self._threads = StoreThreads(
             self._membership, self._connect, self._endpoint, hold_port=self._hold_port
         )
@@ -329,6 +328,10 @@ class DynamicRendezvousHandler(RendezvousHandler):
         """Tell all nodes that workers of this one have failed; see `JobRendezvous`."""
         self._reported = failures
         self._agent.report(to_job_failures(failures), is_final=is_final)
+
+    def take_losses(self) -> list[MembershipChange]:
+        """The nodes lost while this one waits for a round; see `JobRendezvous`."""
+        return self._news.take_losses()
 
     def note_succeeded(self, ended: Mapping[int, float]) -> None:
         """Record which workers of this node have succeeded, and when; see `JobRendezvous`."""

@@ -11,7 +11,7 @@ _HIGHEST = -20
 def raise_priority() -> bool:
     """Give the calling thread the highest priority, but not what it starts from now on.
 
-    Only root, or who has CAP_SYS_NICE, may do so. The kernel gives new processes and threads the
+    Only root, or a process with CAP_SYS_NICE, may do so. The kernel gives new processes and threads the
     usual priority again (SCHED_RESET_ON_FORK). A priority that the user has set stays.
 
     Returns:
