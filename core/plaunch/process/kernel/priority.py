@@ -11,8 +11,8 @@ _HIGHEST = -20
 def raise_priority() -> bool:
     """Give the calling thread the highest priority, but not what it starts from now on.
 
-    Only root, or a process with CAP_SYS_NICE, may do so. The kernel gives new processes and threads the
-    usual priority again (SCHED_RESET_ON_FORK). A priority that the user has set stays.
+    Only root, or a process with CAP_SYS_NICE, may do so. The kernel gives new processes and
+    threads the usual priority again (SCHED_RESET_ON_FORK). A priority that the user has set stays.
 
     Returns:
         Whether the priority is raised.

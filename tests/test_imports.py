@@ -1,0 +1,130 @@
+"""Which packages a plugin may import: see "Folders" in docs/contributing.md.
+
+The layers inside the core are contracts of import-linter, in pyproject.toml.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = [ROOT / "core", *(ROOT / "plugins").iterdir()]  # on sys.path, each of them
+
+# The public modules of the core, and of those only their own names.
+PUBLIC = {
+    "plaunch",
+    *(
+        f"plaunch.{name}"
+        for name in (
+            "agent cli control_groups doctor durations errors events health lazy numbers options"
+            " plugin process rendezvous restarts scheduling threads values"
+        ).split()
+    ),
+}
+# Packages of plugins that others may import as well, and the libraries below each.
+LIBRARIES = {
+    "plaunch_events": {"plaunch_stacks"},
+    "plaunch_membership": {"plaunch_network"},
+    "plaunch_network": set(),
+    "plaunch_stacks": set(),
+}
+MORE = {
+    # torchrun has these names, too.
+    "plaunch_torchrun": {"plaunch_functions", "plaunch_timer"},
+    # Suites and fakes are for tests of plugins.
+    "plaunch_testing": {"plaunch.testing", "plaunch_membership.testing"},
+}
+# Packages that would make the launcher slow, and the only modules that import them.
+HEAVY = {
+    "bokeh": {"plaunch_report.charts", "plaunch_report.page"},
+    "etcd3": set(),
+    "google": {"plaunch_rendezvous_etcd.protocol"},
+    "grpc": {"plaunch_rendezvous_etcd.protocol"},
+    "jinja2": {"plaunch_report.page"},
+    "numpy": set(),
+    "opentelemetry": {"plaunch_events.otel_export", "plaunch_events.spans"},
+    "prometheus_client": {"plaunch_status.prometheus"},
+    "sklearn": set(),
+    "torch": {
+        "plaunch_functions.context",  # if the caller has loaded torch
+        "plaunch_rendezvous_c10d.stores",
+        "plaunch_rendezvous_c10d.torch_import",
+        "plaunch_rendezvous_static.round_store",  # for agents of a program's own
+        "plaunch_torchrun.bridges",  # for plugins that were written for torchrun
+        "plaunch_torchrun.elastic.control_plane",
+        "plaunch_worker_store.serving",  # runs in the workers' interpreter
+    },
+}
+
+
+def package_of(module):
+    return module.partition(".")[0]
+
+
+def read_modules():
+    for folder in FOLDERS:
+        for path in sorted(folder.rglob("*.py")):
+            parts = path.relative_to(folder).with_suffix("").parts
+            yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
+
+
+PATHS = dict(read_modules())
+
+
+def imported_by(module):
+    """The modules that a module imports, also inside functions and for types only."""
+    for node in ast.walk(ast.parse(PATHS[module].read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                yield whole if whole in PATHS else str(node.module)
+
+
+def is_allowed(module, target):
+    """Whether `module` may import `target`."""
+    package = package_of(module)
+    if package_of(target) in HEAVY:
+        return module in HEAVY[package_of(target)]
+    if package_of(target) == package or not target.startswith("plaunch"):
+        return True
+    if package == "plaunch":
+        return False
+    return target in PUBLIC | LIBRARIES.get(package, LIBRARIES.keys()) | MORE.get(package, set())
+
+
+def test_packages_import_only_what_they_may():
+    edges = [(module, target) for module in PATHS for target in imported_by(module)]
+    assert ("plaunch_report.charts", "plaunch_events") in edges
+    assert [edge for edge in edges if not is_allowed(*edge)] == []
+
+
+def test_each_exception_is_used():
+    edges = {(module, target) for module in PATHS for target in imported_by(module)}
+    packages = {(package_of(module), target) for module, target in edges}
+    assert all((package, t) in packages for package, found in MORE.items() for t in found)
+    tops = {(module, package_of(target)) for module, target in edges}
+    assert all((module, heavy) in tops for heavy, found in HEAVY.items() for module in found)
+
+
+@pytest.mark.parametrize(
+    ("module", "target"),
+    [
+        ("plaunch.launch", "plaunch_events"),  # the core never imports a plugin
+        ("plaunch.launch", "torch"),
+        ("plaunch_hang.watch", "torch.distributed"),
+        ("plaunch_hang.watch", "plaunch.agent.loop"),  # not a public name
+        ("plaunch_hang.watch", "plaunch.config"),
+        ("plaunch_hang.watch", "plaunch_stacks.reading"),
+        ("plaunch_hang.watch", "plaunch_doctor"),  # a plugin never imports another one
+        ("plaunch_hang.watch", "plaunch.testing"),
+        ("plaunch_stacks.reading", "plaunch_events"),  # of libraries, only those below
+        ("plaunch_torchrun.api", "plaunch_timer.api"),
+    ],
+)
+def test_other_imports_are_not_allowed(module, target):
+    assert not is_allowed(module, target)
