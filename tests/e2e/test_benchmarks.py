@@ -185,27 +185,6 @@ def test_rendezvous_refuses_what_it_cannot_measure(benchmark, argv):
     assert argv[0].partition("=")[2] in done.stderr or argv[0] in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("body", "problem"),
-    [
-        ("pass", ""),
-        ("assert False", "exit code 1"),
-        ("import subprocess; subprocess.Popen(['sleep', '600'])", "processes left"),
-        ("import tempfile; tempfile.mkdtemp()", "files left"),
-    ],
-)
-def test_soak_finds_what_a_run_leaves(plaunch, benchmark, body, problem):
-    test = plaunch.write("test_body.py", f"def test_it():\n    {body}\n")
-    # Whatever warns of a forgotten process warns too early: what soak sees is the point.
-    done = benchmark("soak.py", "--count=2", "--", test, "-Wignore")
-    if problem:
-        assert done.returncode == 1
-        assert f"run 1 of 2: {problem}" in done.stdout
-    else:
-        assert done.returncode == 0, done.stdout
-        assert "2 runs without a failure" in done.stdout
-
-
 @pytest.mark.slow
 def test_hangs_measures_looks_and_counts_alarms(benchmark):
     done = benchmark("hangs.py", "--workers=1", "--seconds=1")
