@@ -173,19 +173,22 @@ def make_zip(path: Path) -> None:
         archive.writestr("z-3.dist-info/entry_points.txt", f"[{GROUP}]\nzipped = z:z\n")
 
 
-@pytest.fixture(autouse=True)
-def collected():
-    """importlib_metadata leaves zips to the garbage collector, which would warn in another test."""
-    yield
+@pytest.fixture
+def zipped(tmp_path) -> str:
+    """A zip with a distribution.
+
+    importlib_metadata leaves it open to the garbage collector, which would warn in another test.
+    """
+    make_zip(tmp_path / "z.zip")
+    yield str(tmp_path / "z.zip")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()
 
 
-def test_a_zip_on_the_path_is_read(tmp_path) -> None:
-    make_zip(tmp_path / "z.zip")
+def test_a_zip_on_the_path_is_read(tmp_path, zipped) -> None:
     write(tmp_path / "plain", "a-1.dist-info", f"[{GROUP}]\nx = a\n", name="a")
-    found = scan(GROUPS, [str(tmp_path / "z.zip"), str(tmp_path / "plain")])
+    found = scan(GROUPS, [zipped, str(tmp_path / "plain")])
     assert [(e.name, e.distribution.name, e.distribution.version) for e in found] == [
         ("x", "a", "9"),
         ("zipped", "z-z", "3"),
@@ -200,26 +203,22 @@ def test_an_egg_on_the_path_is_read(tmp_path) -> None:
     assert (entry.name, entry.distribution.key) == ("x", "acme")
 
 
-@pytest.fixture
-def zip_beside(tmp_path) -> list[str]:
-    """A path whose first entry forces the slow way."""
-    make_zip(tmp_path / "z.zip")
-    return [str(tmp_path / "z.zip")]
+# A zip on the path forces the slow way.
 
 
-def test_the_slow_way_survives_what_the_fast_one_does(tmp_path, zip_beside, caplog) -> None:
+def test_the_slow_way_survives_what_the_fast_one_does(tmp_path, zipped, caplog) -> None:
     write(tmp_path / "p", "a-1.dist-info", f"[{GROUP}]\ngarbage\n", name="a")
     write(tmp_path / "p", "b-1.dist-info", f"[{GROUP}]\nleftover = b\n")
     write(tmp_path / "q", "b-2.dist-info", f"[{GROUP}]\nreal = b\n", name="b")
     with caplog.at_level(logging.WARNING, "plaunch"):
-        found = scan(GROUPS, [*zip_beside, str(tmp_path / "p"), str(tmp_path / "q")])
+        found = scan(GROUPS, [zipped, str(tmp_path / "p"), str(tmp_path / "q")])
     assert [entry.name for entry in found] == ["real", "zipped"]
     assert "distribution a " in caplog.text
 
 
-def test_a_distribution_without_a_name_goes_by_its_folder(tmp_path, zip_beside) -> None:
+def test_a_distribution_without_a_name_goes_by_its_folder(tmp_path, zipped) -> None:
     write(tmp_path / "p", "b_b-1.dist-info", f"[{GROUP}]\nx = b\n")
-    found = scan(GROUPS, [*zip_beside, str(tmp_path / "p")])
+    found = scan(GROUPS, [zipped, str(tmp_path / "p")])
     assert [e.distribution.key for e in found if e.name == "x"] == ["b_b"]
 
 
