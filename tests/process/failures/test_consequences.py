@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 import pickle
-import subprocess
-import sys
+import signal
 
 import pytest
 from plaunch.process import CONSEQUENCE_WINDOW, ProcessFailure
@@ -12,6 +13,7 @@ from plaunch.process.failures.consequences import CONSEQUENCES, find_consequence
 from plaunch.process.failures.failure import first_failure
 
 from helpers.ports import free_port
+from helpers.programs import running_python
 
 HEADER, FRAME = "Traceback (most recent call last):", '  File "/me/train.py", line 39, in step'
 GLOO = (
@@ -70,7 +72,7 @@ def test_faults_of_the_worker_itself_are_none(text) -> None:
 # --- real ones ------------------------------------------------------------------------------------
 
 GLOO_JOB = """
-import datetime, os, sys, time
+import datetime, os, sys
 import torch, torch.distributed as dist
 rank, port, how = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 wait = datetime.timedelta(seconds=2 if how == "silent" else 30)
@@ -86,7 +88,7 @@ while True:
     dist.all_reduce(tensor)
 """
 STORE_JOB = """
-import datetime, os, sys, time
+import datetime, os, sys
 import torch.distributed as dist
 rank, port, how = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 wait = datetime.timedelta(seconds=2)
@@ -102,43 +104,70 @@ if how == "write":
         store.set("x", "y")
 store.get("never")
 """
+JOBS = {"gloo": GLOO_JOB, "store": STORE_JOB}
+# By the job and what becomes of its rank 1: the words of rank 0, of which one must be there.
+PEERS = {
+    ("gloo", "killed"): ["Connection closed by peer [127.0.0.1]", "Connection reset by peer"],
+    ("gloo", "silent"): ["Timed out waiting 2000ms for recv operation to complete"],
+    ("store", "killed"): ["Failed to recv, got 0 bytes", "Connection reset by peer"],
+    ("store", "write"): [
+        *("Failed to recv", "Failed to send", "Broken pipe", "Connection reset by peer")
+    ],
+    ("store", "silent"): ["wait timeout after 2000ms, keys: /never"],
+}
+# Runs all jobs at once. Their workers are forks, since importing torch takes seconds for each.
+RUN_JOBS = """
+import json, os, runpy, signal, sys, traceback
+import torch.distributed
+def become(job, rank, port, how, err):
+    os.chdir(job)
+    os.dup2(os.open(err, os.O_WRONLY | os.O_CREAT), 2)
+    sys.argv = ["train.py", str(rank), str(port), how]
+    try:
+        runpy.run_path("train.py", run_name="__main__")
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+waiting, others = {}, []
+for job, how, port in json.loads(sys.argv[1]):
+    for rank in range(2):
+        err = os.path.abspath(f"{job}-{how}-{rank}.err")
+        pid = os.fork()
+        if pid == 0:
+            become(job, rank, port, how, err)
+        if rank == 0:
+            waiting[pid] = job, how, err
+        else:
+            others.append(pid)
+found = []
+for pid, (job, how, err) in waiting.items():
+    _, status = os.waitpid(pid, 0)
+    found.append([job, how, os.waitstatus_to_exitcode(status), open(err).read()])
+for pid in others:
+    os.kill(pid, signal.SIGKILL)
+print(json.dumps(found))
+"""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("script", "how", "words"),
-    [
-        (GLOO_JOB, "killed", "Connection closed by peer [127.0.0.1]|Connection reset by peer"),
-        (GLOO_JOB, "silent", "Timed out waiting 2000ms for recv operation to complete"),
-        (STORE_JOB, "killed", "Failed to recv, got 0 bytes|Connection reset by peer"),
-        (STORE_JOB, "write", "Failed to recv|Failed to send|Broken pipe|Connection reset by peer"),
-        (STORE_JOB, "silent", "wait timeout after 2000ms, keys: /never"),
-    ],
-)
-def test_what_torch_says_when_a_peer_has_gone(tmp_path, script, how, words) -> None:
-    """A real job of two, whose rank 1 is killed or falls silent."""
+def test_what_torch_says_when_a_peer_has_gone(tmp_path) -> None:
+    """Real jobs of two, whose rank 1 is killed or falls silent."""
     pytest.importorskip("torch.distributed")
-    (tmp_path / "train.py").write_text(script)
-    port = free_port()
-    workers = [
-        subprocess.Popen(
-            [sys.executable, "train.py", str(rank), str(port), how],
-            cwd=tmp_path,
-            stdin=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        _, said = workers[0].communicate(timeout=60)
-    finally:
-        for worker in workers:
-            worker.kill()
-            worker.communicate()
-    found = failure(*said.splitlines(), exitcode=workers[0].returncode)
-    assert any(word in found.consequence for word in words.split("|")), said
-    assert found.place.startswith("train.py:")
+    for job, script in JOBS.items():
+        (tmp_path / job).mkdir()
+        (tmp_path / job / "train.py").write_text(script)
+    given = json.dumps([[job, how, free_port()] for job, how in PEERS])
+    with running_python("-c", RUN_JOBS, given, cwd=tmp_path, start_new_session=True) as process:
+        try:
+            # Workers that fall silent wait for the end of stdin, which stays open.
+            found = json.loads(process.stdout.readline())
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert [(job, how) for job, how, *_ in found] == list(PEERS)
+    for job, how, exitcode, said in found:
+        ended = failure(*said.splitlines(), exitcode=exitcode)
+        assert any(word in ended.consequence for word in PEERS[job, how]), said
+        assert ended.place.startswith("train.py:")
 
 
 # --- where it is looked for -----------------------------------------------------------------------
