@@ -41,7 +41,8 @@ def failing(*attempts, max_restarts):
 class Job:
     """The nodes of one job, each an agent in a process of its own."""
 
-    def __init__(self, **rendezvous):
+    def __init__(self, with_torch=None, **rendezvous):
+        self.with_torch = with_torch
         self.rendezvous = {"last_call_timeout": 1, **rendezvous}
 
     def facts(self, *nodes):
@@ -52,7 +53,7 @@ class Job:
         workers, results = [], []
         rendezvous = {**self.rendezvous, "min_nodes": len(nodes), "max_nodes": len(nodes)}
         given = [{"rendezvous": rendezvous, "spec": {**SPEC, **node}} for node in nodes]
-        for done in run_nodes(RUN, *given):
+        for done in run_nodes(RUN, *given, with_torch=self.with_torch):
             assert done.returncode == 0, done.stderr
             lines = [json.loads(line) for line in done.stdout.splitlines()]
             results += [line for line in lines if "state" in line]
@@ -63,12 +64,14 @@ class Job:
 
 @pytest.fixture(params=["c10d", "etcd-v2"])
 def job(request, tmp_path):
+    with_torch = None
     if request.param == "c10d":
-        pytest.importorskip("torch.distributed")
+        with_torch = request.getfixturevalue("with_torch")
         endpoint = f"localhost:{free_port()}"
     else:
         endpoint = request.getfixturevalue("etcd_server").endpoint
-    return Job(backend=request.param, endpoint=endpoint, run_id=f"by-hand-{tmp_path.name}")
+    run_id = f"by-hand-{tmp_path.name}"
+    return Job(with_torch, backend=request.param, endpoint=endpoint, run_id=run_id)
 
 
 def values(workers, name):

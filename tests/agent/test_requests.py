@@ -238,9 +238,8 @@ sys.stdout.write(end)
         ("LEAVE", 1, ["0.0.0", "0.0.1", "1.0.0"], "asks for this node", "SUCCEEDED"),
     ],
 )
-def test_two_nodes_over_a_real_store(tmp_path, kind, min_nodes, attempts, asked, other):
+def test_two_nodes_over_a_real_store(tmp_path, with_torch, kind, min_nodes, attempts, asked, other):
     """What is asked of one of them, both do, or the other one goes on; no restart is used."""
-    pytest.importorskip("torch.distributed")
     rendezvous = {
         "backend": "c10d",
         "endpoint": f"localhost:{free_port()}",
@@ -262,7 +261,7 @@ def test_two_nodes_over_a_real_store(tmp_path, kind, min_nodes, attempts, asked,
         }
         for number in range(2)
     ]
-    ended = run_nodes(ASK, *nodes)
+    ended = run_nodes(ASK, *nodes, with_torch=with_torch)
     outs = [process.stdout for process in ended]
     by_asked, by_other = reversed(outs) if kind == "LEAVE" else outs
     assert asked in by_asked, ended

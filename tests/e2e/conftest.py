@@ -21,7 +21,7 @@ from plaunch_rendezvous_etcd.testing.fixtures import (  # noqa: F401 - fixtures
     own_etcd_server,
 )
 
-from helpers.forked_launches import ForkedLaunch, LaunchServer, launch_server
+from helpers.forked_launches import with_torch as with_torch
 from helpers.network import Network
 from helpers.nodes import WORKER, write_whole
 from helpers.ports import free_port
@@ -31,6 +31,8 @@ from helpers.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from helpers.forked_launches import ForkedLaunch, LaunchServer
 
 TIMEOUT = 60.0  # seconds; a hang is a failure, however slow the machine
 PIP_TIMEOUT = 120.0  # seconds
@@ -285,13 +287,6 @@ def ctl(plaunch: CommandLine) -> Iterator[Callable[..., subprocess.CompletedProc
             )
 
         yield ctl
-
-
-@pytest.fixture(scope="session")
-def with_torch() -> Iterator[LaunchServer]:
-    """Starts launchers that need not import torch any more."""
-    with launch_server() as server:
-        yield server
 
 
 @pytest.fixture

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from plaunch.agent import (
@@ -19,7 +23,7 @@ from plaunch_logs_default import DefaultLogsSpecs
 
 from helpers.calls import meanwhile
 from helpers.programs import run_all
-from helpers.waiting import wait_for_files
+from helpers.waiting import BOUND, wait_for_files
 
 SUCCEEDED = RunResult(WorkerState.SUCCEEDED, return_values={0: "done"})
 
@@ -246,10 +250,23 @@ agent = LocalElasticAgent(spec, exit_barrier_timeout=30)
 """
 
 
-def run_nodes(program, *nodes):
+def run_nodes(program, *nodes, with_torch=None):
     """Run several nodes, each an agent in a process of its own, to their end.
 
-    `program` is what each of them does with its `agent`; `nodes` are `given` to it, with the
-    settings of its `rendezvous`, and of its workers (`spec`).
+    Args:
+        program: what each of them does with its `agent`.
+        nodes: what is `given` to each: settings of its `rendezvous`, and of its workers (`spec`).
+        with_torch: the fixture, for a rendezvous that would import torch on each node.
     """
-    return run_all(["-c", _NODE + program, json.dumps(node)] for node in nodes)
+    if with_torch is None:
+        return run_all(["-c", _NODE + program, json.dumps(node)] for node in nodes)
+
+    def run(node):
+        with open(os.devnull) as nothing:
+            environ = {**os.environ, "LOGLEVEL": "WARNING"}
+            options = {"cwd": folder, "env": environ, "stdin": nothing, "timeout": 2 * BOUND}
+            return with_torch.run("node", json.dumps(node), **options)
+
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor() as at_once:
+        Path(folder, "node.py").write_text(_NODE + program)
+        return list(at_once.map(run, nodes))

@@ -1,5 +1,7 @@
 """Launchers that have torch from the start: forked from a process that has imported it once.
 
+A conftest whose tests need them imports the fixture.
+
 An import of torch takes longer than all else that a launcher does. One that is started here behaves
 as `python -m MODULE`, but for its command line in `/proc`.
 """
@@ -15,7 +17,10 @@ import socket
 import subprocess
 import sys
 import tempfile
+from importlib.util import find_spec
 from typing import IO, TYPE_CHECKING, Any
+
+import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -161,3 +166,12 @@ def launch_server() -> Iterator[LaunchServer]:
                 yield LaunchServer(ours)
             finally:
                 ours.close()
+
+
+@pytest.fixture(scope="session")
+def with_torch() -> Iterator[LaunchServer]:
+    """Starts launchers that need not import torch any more; skips where there is none."""
+    if find_spec("torch") is None:
+        pytest.skip("torch is not installed")
+    with launch_server() as server:
+        yield server
