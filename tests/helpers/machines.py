@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from plaunch_devices.topology import format_cpus, parse_cpus
 
@@ -61,13 +61,13 @@ class Machine:
             files[f"sys/devices/system/node/node{node}/cpulist"] = cpus
         for node, distances in self.distances.items():
             files[f"sys/devices/system/node/node{node}/distance"] = distances
+        siblings, caches = by_cpu(self.siblings), by_cpu(self.caches)
         for package, cpus in self.packages.items():
             for cpu in parse_cpus(cpus):
                 folder = f"sys/devices/system/cpu/cpu{cpu}"
                 files[f"{folder}/topology/physical_package_id"] = str(package)
-                files[f"{folder}/topology/thread_siblings_list"] = self.with_cpu(self.siblings, cpu)
-                shared = self.with_cpu(self.caches, cpu)
-                own = self.with_cpu(self.siblings, cpu)
+                own, shared = siblings.get(cpu, str(cpu)), caches.get(cpu, str(cpu))
+                files[f"{folder}/topology/thread_siblings_list"] = own
                 levels = [("Data", 1, own), ("Instruction", 1, own), ("Unified", 2, own)]
                 levels += [("Unified", 3, shared)] if self.caches else []
                 for number, (kind, level, cpus_of_cache) in enumerate(levels):
@@ -78,16 +78,18 @@ class Machine:
         for number, (address, node) in enumerate(self.gpus.items()):
             files |= nvidia_gpu(number, address, "NVIDIA H200", f"GPU-{number:04x}")
             files[f"sys/bus/pci/devices/{address}/numa_node"] = str(node)
-        for name, content in files.items():
-            if not any(word in name for word in self.missing):
-                path = Path(root, name)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(content + "\n")
+        kept = {n: text for n, text in files.items() if not any(w in n for w in self.missing)}
+        for folder in {name.rpartition("/")[0] for name in kept}:
+            os.makedirs(os.path.join(root, folder), exist_ok=True)
+        for name, content in kept.items():
+            with open(os.path.join(root, name), "w") as file:
+                file.write(content + "\n")
         return str(root)
 
     def all_cpus(self):
         return {cpu for cpus in self.packages.values() for cpu in parse_cpus(cpus)}
 
-    @staticmethod
-    def with_cpu(groups, cpu):
-        return next((group for group in groups if cpu in parse_cpus(group)), str(cpu))
+
+def by_cpu(groups):
+    """The group of each CPU that is in one."""
+    return {cpu: group for group in groups for cpu in parse_cpus(group)}
