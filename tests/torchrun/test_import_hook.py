@@ -79,13 +79,43 @@ def run(folder, *argv, **environ):
     )
 
 
+CALLERS = {
+    "accelerate": ACCELERATE,
+    "fabric": FABRIC,
+    "notebook": NOTEBOOK,
+    "plain": PLAIN,
+    "launch": LAUNCH,
+}
+# Each is a fork of one process, as imports of torch take most of the time. They import its launcher
+# themselves.
+ALL = """\
+import os, runpy, sys
+import torch.distributed
+assert not {"torch.distributed.run", "torch.distributed.launcher"} & set(sys.modules)
+worker, *names = sys.argv[1:]
+for name in names:
+    print(name, flush=True)
+    pid = os.fork()
+    if pid == 0:
+        sys.argv = [f"{name}.py", worker]
+        runpy.run_path(sys.argv[0], run_name="__main__")
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0, name
+"""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("caller", [ACCELERATE, FABRIC, NOTEBOOK, PLAIN, LAUNCH])
-def test_a_program_that_calls_torchrun_gets_plaunch(folder, caller):
-    (folder / "caller.py").write_text(caller)
-    done = run(folder, "-m", "plaunch_torchrun", "caller.py", "worker.py")
-    assert sorted(done.stdout.splitlines()) == ["0 of 2, plaunch", "1 of 2, plaunch"], done.stderr
-    assert done.returncode == 0
+def test_programs_that_call_torchrun_get_plaunch(folder):
+    for name, caller in CALLERS.items():
+        (folder / f"{name}.py").write_text(caller)
+    (folder / "all.py").write_text(ALL)
+    done = run(folder, "-m", "plaunch_torchrun", "all.py", "worker.py", *CALLERS)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 3 * len(CALLERS), done.stderr
+    for name in CALLERS:
+        said, lines = lines[:3], lines[3:]
+        assert [said[0], *sorted(said[1:])] == [name, "0 of 2, plaunch", "1 of 2, plaunch"]
 
 
 def test_in_code_and_after_torchs_module_was_imported(folder):
