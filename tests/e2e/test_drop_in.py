@@ -65,10 +65,14 @@ def run_both(plaunch, with_torch):
         run_words, options = words(module), {"cwd": folder, "env": {**plaunch.environ, **environ}}
         with (folder / "stdin").open() as given:
             options |= {"stdin": given, "timeout": TIMEOUT}
-            if run_words[:2] == ["-m", TORCHRUN]:
+            if module == PLAUNCH:
+                done = run_python(*run_words, **options)
+            elif run_words[0] == "-m":
                 done = with_torch.run(*run_words[1:], **options)  # which needs torch itself
             else:
-                done = run_python(*run_words, **options)
+                path, *own = run_words
+                options["env"]["PYTHONPATH"] = str(PROGRAMS)
+                done = with_torch.run(Path(path).stem, *own, **options)
         return Result(done, folder)
 
     def run_both(words, stdin="", **environ):
@@ -260,9 +264,9 @@ def test_a_function_with_a_configuration_of_torchs(run_both):
 def test_launch(run_both, more):
     def words(module):
         own = ["--nproc_per_node=2", *more, program("arguments"), "--use-env"]
-        return ["-W", "ignore", "-m", LAUNCH[module], *own]
+        return ["-m", LAUNCH[module], *own]
 
-    done = run_both(words)
+    done = run_both(words, PYTHONWARNINGS="ignore")
     check_same(done)
     shown = "1 __main__ --use-env" if more else "1 __main__ --local-rank=1 --use-env"
     assert done[1].lines()[1] == shown
