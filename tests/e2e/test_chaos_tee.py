@@ -16,7 +16,7 @@ import pytest
 from helpers.programs import end_launch
 from helpers.waiting import BOUND, wait_until
 
-RUNS = int(os.environ.get("CHAOS_RUNS", "20"))  # of the same launch with a killed worker
+RUNS = int(os.environ.get("CHAOS_RUNS", "8"))  # of the same launch with a killed worker
 
 
 class Launch:
