@@ -5,8 +5,11 @@ Sphinx warns of links, anchors and names that lead nowhere, and `-W` makes error
 
 from __future__ import annotations
 
+import fcntl
+import functools
 import html
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -21,7 +24,7 @@ from helpers.programs import run_python
 pytest.importorskip("sphinx")
 
 ROOT = Path(__file__).parents[2]
-TIMEOUT = 110.0  # seconds for a build
+TIMEOUT = 220.0  # seconds for a build, which needs more than half a minute of CPU time
 # What an engineer on call types, and the page that must come first.
 SEARCHES = {
     "NCCL timeout": "docs/collective-failures",
@@ -55,14 +58,18 @@ def build(source, out):
 class Site:
     def __init__(self, folder):
         self.folder = folder
+        self._texts = {}
 
     def source(self, page):
         return (self.folder / page).read_text()
 
     def text(self, page):
         """What a reader sees of a page, without the navigation around it."""
-        body = self.source(page).partition('role="main"')[2].partition("</article>")[0]
-        return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", body)).split())
+        if page not in self._texts:
+            body = self.source(page).partition('role="main"')[2].partition("</article>")[0]
+            words = html.unescape(re.sub(r"<[^>]*>", " ", body)).split()
+            self._texts[page] = " ".join(words)
+        return self._texts[page]
 
     def anchors(self, page):
         return set(re.findall(r'\bid="([^"]+)"', self.source(page)))
@@ -72,7 +79,7 @@ class Site:
 
         No other kind of result has a score as high as an entry that has more than half of it.
         """
-        index = self.index()
+        index = self.index
         scores = {}
         for entry, places in index["indexentries"].items():
             if words.lower() in entry and len(words) >= len(entry) / 2:
@@ -81,13 +88,15 @@ class Site:
                     scores[page] = max(scores.get(page, 0.0), len(words) / len(entry))
         return [page for page, score in scores.items() if score == max(scores.values())]
 
+    @functools.cached_property
     def index(self):
+        """The index of the search."""
         text = self.source("searchindex.js").removeprefix("Search.setIndex(").removesuffix(")")
         return json.loads(text)
 
     def found(self, table, word):
         """The pages that the search has for one word, in one of its tables."""
-        index = self.index()
+        index = self.index
         places = index[table].get(word, [])
         places = [places] if isinstance(places, int) else places
         numbers = [place if isinstance(place, int) else place[0] for place in places]
@@ -96,9 +105,16 @@ class Site:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("site")
-    done = build(ROOT, folder)
-    assert done.returncode == 0, done.stdout + done.stderr
+    """The site, which the first of the processes that run tests builds for all of them."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    folder, built = shared / "site", shared / "site-is-built"
+    with (shared / "site-lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not built.exists():
+            done = build(ROOT, folder)
+            assert done.returncode == 0, done.stdout + done.stderr
+            built.touch()
     return Site(folder)
 
 
