@@ -7,8 +7,10 @@ import re
 import signal
 
 import pytest
+from plaunch.process.kernel.processes import read_state
 
 from helpers.stacks import readable_stacks  # noqa: F401 - a fixture
+from helpers.waiting import wait_until
 
 pytestmark = [pytest.mark.usefixtures("readable_stacks"), pytest.mark.slow]
 
@@ -197,7 +199,7 @@ for step in range(20):
 @pytest.mark.heavy
 def test_a_worker_that_is_suspended_is_named_and_nothing_follows(plaunch, ctl):
     script = plaunch.write("train.py", REDUCES)
-    since = r"suspended \(SIGSTOP\) since ([\d-]+ )?\d\d:\d\d:\d\d"
+    since = r"suspended since ([\d-]+ )?\d\d:\d\d:\d\d"
     words = ("--nproc-per-node=2", "--hang-timeout=4s", STOP, "--rdzv-id=job", script)
     with plaunch.start(*words) as process:
         said = ""
@@ -212,6 +214,34 @@ def test_a_worker_that_is_suspended_is_named_and_nothing_follows(plaunch, ctl):
         stacks = ctl("stacks", "job").stdout.splitlines()
         assert re.fullmatch(rf"1 rank: 1 train_step \(train\.py:8\), {since}", stacks[0])
         os.kill(int((plaunch.folder / "up.1").read_text()), signal.SIGCONT)
+        process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
+SUSPENDED = """\
+import os, pathlib, signal
+
+def train_step():
+    pathlib.Path("up").write_text(str(os.getpid()))
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+train_step()
+"""
+
+
+def test_a_worker_that_is_suspended_is_shown_without_a_time_out(plaunch, ctl):
+    script = plaunch.write("train.py", SUSPENDED)
+    since = r"suspended since ([\d-]+ )?\d\d:\d\d:\d\d"
+    with plaunch.start("--rdzv-id=job", script) as process:
+        pid = plaunch.folder / "up"
+        wait_until(
+            lambda: pid.exists() and read_state(int(pid.read_text() or 1)) == "T", "its suspension"
+        )
+        status = ctl("status", "job").stdout
+        assert re.search(rf"rank 0 .*running, {since}$", status, re.MULTILINE), status
+        stacks = ctl("stacks", "job").stdout
+        assert re.match(rf"1 rank: 0 train_step \(train\.py:5\), {since}\n", stacks), stacks
+        os.kill(int(pid.read_text()), signal.SIGCONT)
         process.communicate(timeout=60)
     assert process.returncode == 0
 

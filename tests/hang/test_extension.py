@@ -10,6 +10,7 @@ import pytest
 from plaunch.agent import WorkerInfo, WorkerState
 from plaunch.errors import UsageError
 from plaunch.plugin import PluginContext
+from plaunch.process import Held
 from plaunch_hang import extension as module
 from plaunch_hang.plugin import Hangs
 
@@ -66,22 +67,19 @@ def test_stacks_that_cannot_be_kept_are_said_all_the_same(make, tmp_path, caplog
 
 def test_a_worker_that_is_held_is_told_and_nothing_else_follows(make):
     node = make(action="stop")
-    node.looks.held[5] = "suspended (SIGSTOP)"
-    node.look(2)
-    assert str(node.control.held[5]).startswith("suspended (SIGSTOP) since ")
-    node.look(40)
+    node.control.holds[5] = Held("suspended", time.time(), node.control.pids[5])
+    node.look(42)
     title, *lines = node.control.said
     assert re.fullmatch(
-        r"rank 5 on gpu-7 is suspended \(SIGSTOP\) since [\d:]{8}; no time counts for "
+        r"rank 5 on gpu-7 is suspended since [\d:]{8}; no time counts for "
         r"--hang-timeout meanwhile, and --on-hang=stop does not act:",
         title,
     )
     since = title.partition(" is ")[2].partition(";")[0]
     assert lines == [f"{LINES[0]}, {since}", LINES[1]]
     assert not node.control.reported
-    node.looks.held.clear()
+    node.control.holds.clear()
     node.look(30)
-    assert node.control.held == {}
     assert len(node.control.reported) == 1
 
 

@@ -11,7 +11,7 @@ import pytest
 from plaunch_hang.beats import Beat
 from plaunch_hang.computing import ComputeWatch
 from plaunch_hang.looks import Looks
-from plaunch_hang.process import read_processor_times, read_state, read_uses, uses_gpu
+from plaunch_hang.process import read_processor_times, read_uses, read_written, uses_gpu
 from plaunch_hang.variables import read_all_variables, read_variables
 from plaunch_stacks import Frame, ProcessStacks, ThreadStack
 
@@ -144,42 +144,24 @@ def test_another_round_begins_anew():
 # --- real processes -------------------------------------------------------------------------------
 
 
-def test_one_that_is_suspended_is_held():
-    with running_python("-c", "print(flush=True); input()") as process:
-        process.stdout.readline()
-        assert read_state(process.pid).held == ""
-        process.send_signal(signal.SIGSTOP)
-        wait_until(lambda: read_state(process.pid).held == "suspended (SIGSTOP)", "it to be held")
-    process.wait()
-    assert read_state(process.pid) is None
-
-
-def test_one_that_is_traced_is_held(tmp_path):
-    status = tmp_path / "7" / "status"
-    status.parent.mkdir()
-    for tracer, held in [("0", ""), ("99", "traced by a debugger (pid 99)")]:
-        status.write_text(f"Name:\tpython\nState:\tS (sleeping)\nTracerPid:\t{tracer}\nUid:\t0\n")
-        assert read_state(7, str(tmp_path)).held == held
-
-
 def test_what_it_writes_into_files_counts(tmp_path):
     with (tmp_path / "out").open("wb") as file:
         text = "print('x' * 9, end='', flush=True); input()"
         with running_python("-c", text, stdout=file, stderr=subprocess.PIPE) as process:
-            wait_until(lambda: read_state(process.pid).written == (9, 0), "nine bytes")
+            wait_until(lambda: read_written(process.pid) == (9, 0), "nine bytes")
 
 
 def test_files_that_the_launcher_writes_into_do_not(tmp_path):
     """A launch with `> log 2>&1`: what the launcher says is no movement of the workers."""
     looker = (
-        "import sys\nfrom plaunch_hang.process import read_state\n"
-        "sys.stderr.write(str(read_state(int(sys.argv[1])).written))"
+        "import sys\nfrom plaunch_hang.process import read_written\n"
+        "sys.stderr.write(str(read_written(int(sys.argv[1]))))"
     )
     with (tmp_path / "log").open("wb") as log:
         with running_python(
             "-c", "print(flush=True); input()", stdout=log, stderr=subprocess.PIPE
         ) as process:
-            wait_until(lambda: read_state(process.pid).written == (1, 0), "its output")
+            wait_until(lambda: read_written(process.pid) == (1, 0), "its output")
             words = [sys.executable, "-c", looker, str(process.pid)]
             done = subprocess.run(words, stdout=log, stderr=subprocess.PIPE, check=True)
     assert done.stderr == b"(0, 0)"

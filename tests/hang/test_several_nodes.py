@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from plaunch.agent import WorkerState
+from plaunch.process import Held
 from plaunch_hang.records import NodeState, Told, dump_told, load_told
 from plaunch_stacks import Frame, Group
 
@@ -178,13 +179,14 @@ def test_a_section_of_another_node_is_waited_for(make):
 def test_a_worker_of_another_node_that_is_held_is_named_on_all_nodes(make):
     job = make(watch("stop"), watch("stop"))
     rank, *_ = job.nodes[0].control.pids
-    job.nodes[0].looks.held[rank] = "suspended (SIGSTOP)"
+    control = job.nodes[0].control
+    control.holds[rank] = Held("suspended", time.time(), control.pids[rank])
     job.look(100)
     (told,) = job.said[1]
-    hold = rf"rank {rank} on \S+ is suspended \(SIGSTOP\) since [\d:]{{8}}"
+    hold = rf"rank {rank} on \S+ is suspended since [\d:]{{8}}"
     assert re.fullmatch(f"no worker of this node has moved for long; {hold}", told)
     assert re.match(hold, job.said[0][0])
-    job.nodes[0].looks.held.clear()
+    control.holds.clear()
     job.look(moving=(0, 1))
     assert job.reported == [[], []]
 

@@ -32,7 +32,7 @@ class Control:
     def __init__(self, pids, texts=None, node=0):
         self.said, self.reported, self.published_here = [], [], []
         self.state, self.round, self.pids = WorkerState.HEALTHY, 0, pids
-        self.progress, self.succeeded = {}, {}
+        self.progress, self.succeeded, self.holds = {}, {}, {}
         self.is_job_wide = texts is not None
         self.can_reach_store = True
         self._texts, self._node = texts, f"id-{node}"
@@ -53,8 +53,8 @@ class Control:
     def note_progress(self, progress):
         self.progress = progress
 
-    def note_held(self, held):
-        self.held = held
+    def held(self):
+        return self.holds
 
     def say(self, text):
         self.said.append(text)
@@ -79,16 +79,13 @@ class Looks:
 
     def __init__(self, pids):
         self.places = dict.fromkeys(pids, 0)
-        self.held = {}  # how, by rank
         self.reasons = {}
         self.seen = []
 
     def look(self, pids, beats, timeouts, deep):
         self.seen.append((dict(pids), beats, timeouts))
         return {
-            rank: Sight(
-                pid, self.places[rank], None, beats[rank].number, rank in self.held, timeouts[rank]
-            )
+            rank: Sight(pid, self.places[rank], beats=beats[rank].number, timeout=timeouts[rank])
             for rank, pid in pids.items()
         }
 

@@ -48,6 +48,9 @@ class Control:
     def snapshot(self):
         return self.now
 
+    def held(self):
+        return {}
+
     def request(self, kind, reason):
         self.asked.append((RequestKind(kind), reason))
 

@@ -52,6 +52,9 @@ class FakeControl:
     def snapshot(self):
         return self.now
 
+    def held(self):
+        return {}
+
     def be(self, **changes):
         self.now = replace(self.now, **changes)
 

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from plaunch.agent.env import worker_environment as worker_environment
     from plaunch.agent.extensions import Control as Control
     from plaunch.agent.extensions import Extension as Extension
-    from plaunch.agent.held import find_held as find_held
     from plaunch.agent.local import LocalElasticAgent as LocalElasticAgent
     from plaunch.agent.notifications import AfterRendezvous as AfterRendezvous
     from plaunch.agent.notifications import AgentFinished as AgentFinished
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from plaunch.agent.notifications import WorkerExited as WorkerExited
     from plaunch.agent.notifications import WorkersFailed as WorkersFailed
     from plaunch.agent.notifications import WorkersStarted as WorkersStarted
-    from plaunch.agent.requests import Held as Held
     from plaunch.agent.requests import Progress as Progress
     from plaunch.agent.requests import Snapshot as Snapshot
     from plaunch.agent.states import Requested as Requested
@@ -62,8 +60,7 @@ __getattr__, __dir__, __all__ = attach(
             "RequestReceived RestartDelayed SignalReceived StateChanged Stopping WorkerEnded "
             "WorkerExited WorkersFailed WorkersStarted"
         ),
-        ".held": "find_held",
-        ".requests": "Held Progress Snapshot",
+        ".requests": "Progress Snapshot",
         ".states": "RequestKind Requested",
         ".local": "LocalElasticAgent",
         ".extensions": "Control Extension",

@@ -34,8 +34,9 @@ from plaunch.rendezvous.job import JobRendezvous
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from plaunch.agent.requests import Held, Progress
+    from plaunch.agent.requests import Progress
     from plaunch.health import HealthChecks
+    from plaunch.process.kernel.holds import Held
     from plaunch.process.stopping.signals import SignalPolicy
     from plaunch.restarts import RestartPolicy
 
@@ -117,7 +118,6 @@ class SimpleElasticAgent(ElasticAgent):
         self._health_checks = health_checks
         # Of the workers, as an extension knows it.
         self.progress: Mapping[int, Progress] = {}
-        self.held: Mapping[int, Held] = {}
         self.notes: Mapping[str, str] = {}  # the states that extensions show, by name
         self._create_loop()
 
@@ -225,6 +225,10 @@ class SimpleElasticAgent(ElasticAgent):
     def snapshot(self) -> Snapshot:
         """Where the agent is; for any thread."""
         return self._loop.snapshot
+
+    def held(self) -> dict[int, Held]:
+        """What holds workers that cannot run now, by global rank, and since when; thread-safe."""
+        return self._workers.held(self.snapshot().pids)
 
     def is_asked_to_end(self) -> bool:
         """Whether a signal or a request asks for the end of the run, heard by the loop or not."""

@@ -8,10 +8,11 @@ if TYPE_CHECKING:
     import signal
     from collections.abc import Callable, Collection, Mapping
 
-    from plaunch.agent.requests import Held, Progress, Snapshot
+    from plaunch.agent.requests import Progress, Snapshot
     from plaunch.agent.states import RequestKind
     from plaunch.agent.worker import RunResult
     from plaunch.events import Event
+    from plaunch.process import Held
 
 
 class Control(Protocol):
@@ -19,6 +20,12 @@ class Control(Protocol):
 
     def snapshot(self) -> Snapshot:
         """What the agent does now."""
+
+    def held(self) -> Mapping[int, Held]:
+        """What holds workers of this node that cannot run now, by global rank, and since when.
+
+        Each call reads some files for each worker, which takes about a tenth of a millisecond.
+        """
 
     def request(self, kind: RequestKind | str, reason: str) -> None:
         """Ask the agent for something; it is done as if it came with the next event.
@@ -55,9 +62,6 @@ class Control(Protocol):
 
     def note_progress(self, progress: Mapping[int, Progress]) -> None:
         """Have the next snapshots say how far workers are, by global rank, and no others."""
-
-    def note_held(self, held: Mapping[int, Held]) -> None:
-        """Have the next snapshots say what holds workers, by global rank, and no others."""
 
     def note_state(self, name: str, text: str) -> None:
         """Have the next snapshots, and so `/status` and `plaunchctl status`, show a state.

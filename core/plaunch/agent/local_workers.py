@@ -114,6 +114,7 @@ class LocalWorkers(Workers):
             self._store.watch(self.context.pids().values())
             self.context.on_exit = self._exits.note
             self.context.on_stop_step = self._exits.note_step
+            self.context.holds = self.holds
             return dict(self.context.pids())
 
     def preparation(self) -> Callable[[], Mapping[str, float]] | None:

@@ -276,6 +276,8 @@ class Loop:
     def look_around(self) -> None:
         """Have a snapshot of the present; as a whole, since other threads read it."""
         state, workers = self.state, self._workers
+        pids = workers.pids()
+        workers.holds.tend(pids.values())
         ranks = [worker.global_rank for worker in workers.group.workers]
         stdouts, stderrs = workers.log_files()
         succeeded = workers.succeeded()
@@ -286,7 +288,7 @@ class Loop:
             state.round,
             state.attempt,
             tuple(rank for rank in ranks if rank >= 0),
-            workers.pids(),
+            pids,
             waits_for=self._before_round.waits_for if state.phase is states.Phase.PAUSING else "",
             is_job_wide=state.is_job_wide,
             stdouts=stdouts,

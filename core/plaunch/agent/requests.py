@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
@@ -40,23 +39,6 @@ class Progress(NamedTuple):
         return max(self.total - self.step, 0) / self.rate
 
 
-class Held(NamedTuple):
-    """What holds a worker.
-
-    Args:
-        how: in words, such as `suspended (SIGSTOP)`.
-        since: when it was seen first, in seconds since the epoch; None if nothing watched it.
-    """
-
-    how: str
-    since: float | None = None
-
-    def __str__(self) -> str:
-        if self.since is None:
-            return self.how
-        return f"{self.how} since {time.strftime('%H:%M:%S', time.localtime(self.since))}"
-
-
 @dataclass(eq=False, repr=False)
 class Snapshot(Value):
     """What an agent does at one moment; `overdue` to `dropped` are of a launch, not of the agent.
@@ -81,8 +63,6 @@ class Snapshot(Value):
         progress: how far workers are, by global rank, as far as an extension knows it.
         succeeded: when workers ended that have succeeded, by global rank, in seconds since the
             epoch.
-        held: the workers that something holds, as far as an extension watches that; `find_held`
-            says what holds them now.
         notes: the states that extensions show, by name.
     """
 
@@ -100,7 +80,6 @@ class Snapshot(Value):
     stdouts: Mapping[int, str] = field(default_factory=dict)
     stderrs: Mapping[int, str] = field(default_factory=dict)
     progress: Mapping[int, Progress] = field(default_factory=dict)
-    held: Mapping[int, Held] = field(default_factory=dict)
     succeeded: Mapping[int, float] = field(default_factory=dict)
     notes: Mapping[str, str] = field(default_factory=dict)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from plaunch import defaults
 from plaunch.agent.states import Event, StopFailed, StopSucceeded
 from plaunch.errors import UnkillableWorkerError
+from plaunch.process.kernel.holds import HoldWatch
 
 if TYPE_CHECKING:
     import signal
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from plaunch.agent.requests import Hang
     from plaunch.agent.worker import RunResult, WorkerGroup
+    from plaunch.process.kernel.holds import Held
     from plaunch.process.stopping.stop import Stop
     from plaunch.process.streams.api import Streams
 
@@ -102,9 +104,11 @@ class Workers:
     def __init__(self, agent: TemplateMethods, group: WorkerGroup) -> None:
         self.agent = agent
         self.group = group
+        self.holds = HoldWatch()  # of this round's
 
     def start(self) -> None:
         """Start them, and know their ids."""
+        self.holds = HoldWatch()
         ids = self.agent._start_workers(self.group)
         for worker in self.group.workers:
             worker.id = ids.get(worker.local_rank)
@@ -182,6 +186,11 @@ class Workers:
         """The process ids of those that run, by global rank."""
         ids = {worker.global_rank: worker.id for worker in self.group.workers}
         return {rank: pid for rank, pid in ids.items() if isinstance(pid, int)}
+
+    def held(self, pids: Mapping[int, int]) -> dict[int, Held]:
+        """What holds which of these processes now, and since when, by global rank; thread-safe."""
+        found = self.holds.look(pids.values())
+        return {rank: found[pid] for rank, pid in pids.items() if pid in found}
 
     def succeeded(self) -> Mapping[int, float]:
         """When those ended that have succeeded, by global rank; empty if that is not known."""

@@ -26,11 +26,12 @@ if TYPE_CHECKING:
     from plaunch.agent.extensions import Control, Extension
     from plaunch.agent.local import LocalElasticAgent
     from plaunch.agent.notifications import LaunchEvents, Notification
-    from plaunch.agent.requests import Held, Progress, Snapshot
+    from plaunch.agent.requests import Progress, Snapshot
     from plaunch.agent.worker import RunResult
     from plaunch.events import Event
     from plaunch.plugin.calls import Implementation
     from plaunch.plugin.context import PluginContext
+    from plaunch.process.kernel.holds import Held
     from plaunch.process.streams.api import Traffic
     from plaunch.rendezvous.api import RendezvousHandler
     from plaunch.rendezvous.job import SharedTexts
@@ -147,7 +148,6 @@ def snapshot_of_launch(
         output=traffic.counts(),
         dropped={} if events is None else events.dropped,
         progress=agent.progress,
-        held=agent.held,
         notes=agent.notes,
     )
 
@@ -191,6 +191,10 @@ class AgentControl:
         """What the launch does now."""
         return self._snapshot()
 
+    def held(self) -> Mapping[int, Held]:
+        """What holds workers now, and since when."""
+        return self._agent.held()
+
     def request(self, kind: RequestKind | str, reason: str) -> None:
         """Ask the agent for something."""
         self._agent.request(RequestKind(kind), _text(reason), self._who)
@@ -217,10 +221,6 @@ class AgentControl:
     def note_progress(self, progress: Mapping[int, Progress]) -> None:
         """Have the next snapshots say how far workers are."""
         self._agent.progress = dict(progress)
-
-    def note_held(self, held: Mapping[int, Held]) -> None:
-        """Have the next snapshots say what holds workers."""
-        self._agent.held = dict(held)
 
     def note_state(self, name: str, text: str) -> None:
         """Have the next snapshots show a state of the extension."""

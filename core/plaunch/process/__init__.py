@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from plaunch.process.kernel.details import read_environ as read_environ
     from plaunch.process.kernel.details import read_masks as read_masks
     from plaunch.process.kernel.handle import ProcessHandle as ProcessHandle
+    from plaunch.process.kernel.holds import Held as Held
     from plaunch.process.kernel.holds import describe_hold as describe_hold
     from plaunch.process.kernel.pidfd import open_pidfd as open_pidfd
     from plaunch.process.kernel.pidfd import wait_for_end as wait_for_end
@@ -77,7 +78,7 @@ __getattr__, __dir__, __all__ = attach(
         ".kernel.pidfd": "open_pidfd wait_for_end",
         ".kernel.processes": "Process read_process read_table",
         ".kernel.details": "read_environ read_masks",
-        ".kernel.holds": "describe_hold",
+        ".kernel.holds": "Held describe_hold",
         ".starting": "Starter",
         ".launcher_variables": "LAUNCHER_VARIABLE inheritable",
         ".stopping.reaping.job_tag": "JOBS_VARIABLE",

@@ -7,7 +7,7 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 from plaunch import __version__
-from plaunch.agent import RequestKind, find_held
+from plaunch.agent import RequestKind
 from plaunch.numbers import format_ranks, name_ranks, quote
 from plaunch_events import LauncherStatus, redact_command
 from plaunch_membership import printable
@@ -127,7 +127,11 @@ class Service:
         now = self._control.snapshot()
         self._history.update()
         return self._status.describe(
-            now.waits_for or None, now.overdue, now.progress, find_held(now), now.notes
+            now.waits_for or None,
+            now.overdue,
+            now.progress,
+            self._control.held(),
+            now.notes,
         )
 
     def _show_events(self, given: Mapping[str, Any]) -> Answer:

@@ -103,11 +103,10 @@ def _progress(worker: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _held(worker: Mapping[str, Any]) -> str:
-    """What holds a worker that cannot run, and since when as far as that is known."""
+    """What holds a worker that cannot run, and since when."""
     if not worker.get("held"):
         return ""
-    since = worker["held_since"]
-    return f", {worker['held']}" + ("" if since is None else f" since {_clock(since)}")
+    return f", {worker['held']} since {_clock(worker['held_since'])}"
 
 
 def describe_status(told: Mapping[str, Any]) -> Iterator[str]:

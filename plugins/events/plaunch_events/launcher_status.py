@@ -13,8 +13,9 @@ from plaunch_events.time_accounting import LaunchPhase, TimeAccount
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from plaunch.agent import Held, Progress
+    from plaunch.agent import Progress
     from plaunch.events import Event
+    from plaunch.process import Held
 
 SCHEMA_VERSION = 1
 

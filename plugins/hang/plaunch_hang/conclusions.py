@@ -19,7 +19,8 @@ from plaunch_hang.watch import ALONE, LOOKS
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from plaunch.agent import Control, Held, Snapshot
+    from plaunch.agent import Control, Snapshot
+    from plaunch.process import Held
 
     from plaunch_hang.job import Outlook
     from plaunch_hang.telling import Scene, Scenes

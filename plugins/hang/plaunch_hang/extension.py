@@ -14,7 +14,7 @@ from plaunch_stacks import find_py_spy
 from plaunch_hang.beating import VARIABLE
 from plaunch_hang.beats import Beat, Beats
 from plaunch_hang.conclusions import Conclusions, Look, Round
-from plaunch_hang.held import HeldWatch
+from plaunch_hang.held import LateHolds
 from plaunch_hang.looks import Looks
 from plaunch_hang.steps import Steps, format_steps
 from plaunch_hang.telling import Scenes
@@ -67,7 +67,7 @@ class HangExtension:
         self._beats: Beats | None = None
         self._ranks: dict[int, int] = {}  # local ranks by global rank, of the round
         self._watch = HangWatch()
-        self._held = HeldWatch()
+        self._late_holds = LateHolds()
         self._steps = Steps()
         self._conclusions = Conclusions(
             context.host, timeout, action, self._watch, scenes or Scenes(context)
@@ -170,18 +170,17 @@ class HangExtension:
         timeouts = {rank: self._timeouts.of(beat) for rank, beat in beats.items()}
         progress = self._steps.look(now, pids, beats)
         self._control.note_progress(progress)
+        held = {r: one for r, one in self._control.held().items() if one.pid == pids.get(r)}
         sights = self._looks.look(pids, beats, timeouts, self._watch.suspects())
         for reason in self._looks.reasons.values():
             self._say_coarse(reason)
         sights = {
-            rank: sight._replace(output=self._output(snapshot.output, rank))
+            rank: sight._replace(output=self._output(snapshot.output, rank), is_held=rank in held)
             for rank, sight in sights.items()
         }
         finding = self._watch.look(now, sights, pause)
         shortest = min(map(self._timeouts.outside, beats.values()), default=self._longest)
-        held = self._held.look(now, pids, self._looks.held)
-        self._control.note_held(held)
-        late = self._held.take_late(now, timeouts)
+        late = self._late_holds.take(now, held, timeouts)
         steps = format_steps(progress) if finding.still else ""
         self._conclusions.draw(
             self._control,

@@ -8,7 +8,7 @@ from plaunch_stacks import main_stacks, take, waits_for_process
 
 from plaunch_hang.children import ReadStacks, place_of, read_children
 from plaunch_hang.computing import ComputeWatch
-from plaunch_hang.process import read_state, read_uses
+from plaunch_hang.process import read_uses, read_written
 from plaunch_hang.variables import read_all_variables
 from plaunch_hang.watch import Sight
 
@@ -48,7 +48,6 @@ class Looks:
         self._unread: dict[int, int] = {}  # the same for variables, in a row
         self._waiting: set[int] = set()  # the ranks that wait for a process, at this look
         self.reasons: dict[int, str] = {}  # why the stack of a rank is never seen
-        self.held: dict[int, str] = {}  # what holds which rank, at the last look
 
     def look(
         self,
@@ -78,14 +77,10 @@ class Looks:
         waiting = {pid for rank, pid in targets.items() if rank in self._waiting}
         children = read_children(waiting, self._main_stacks, self._read_variables)
         sights = {}
-        self.held = {}
         for rank, pid in pids.items():
-            state = read_state(pid)
             place: Hashable = places.get(rank)
-            if place is not None and state is not None:
-                place = place, state.written
-            if state is not None and state.held:
-                self.held[rank] = state.held
+            if place is not None:
+                place = place, read_written(pid)
             found = None
             if rank in targets:
                 found = values.get(targets[rank])
@@ -97,9 +92,8 @@ class Looks:
                 place,
                 found,
                 beats[rank].number,
-                rank in self.held,
-                timeouts[rank],
-                targets.get(rank) in computing,
+                timeout=timeouts[rank],
+                computes=targets.get(rank) in computing,
                 children=children.get(targets.get(rank, -1)),
             )
         return sights

@@ -1,4 +1,4 @@
-"""What /proc tells of a worker beside its stack: whether it can move, what it wrote and used."""
+"""What /proc tells of a worker beside its stack: what it wrote, used and started."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import stat
 from typing import TYPE_CHECKING, NamedTuple
 
-from plaunch.process import describe_hold, read_table
+from plaunch.process import read_table
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Mapping, Sequence
@@ -36,24 +36,12 @@ class ProcessorTime(NamedTuple):
     children: float = 0.0
 
 
-class ProcessState(NamedTuple):
-    """What may be known of a process without any right.
+def read_written(pid: int, proc: str = PROC) -> tuple[int, ...]:
+    """The sizes of the files that the stdout and the stderr of a process are.
 
-    Args:
-        held: what holds it, as `plaunch.process.describe_hold` says it; empty if it may run.
-        written: the sizes of the files that its stdout and stderr are; 0 for what is no file, or
-            one that this process writes into as well.
+    0 for what is no file, or one that this process writes into as well.
     """
-
-    held: str
-    written: tuple[int, ...]
-
-
-def read_state(pid: int, proc: str = PROC) -> ProcessState | None:
-    """The state of a process; None if it is gone."""
-    if not _read(f"{proc}/{pid}/status"):
-        return None
-    return ProcessState(describe_hold(pid, proc), tuple(_written(pid, fd, proc) for fd in (1, 2)))
+    return tuple(_written(pid, fd, proc) for fd in (1, 2))
 
 
 def read_uses(pids: Collection[int], proc: str = PROC) -> dict[int, Hashable]:

@@ -14,8 +14,8 @@ from plaunch_stacks import format_groups, group, take, write
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from plaunch.agent import Held
     from plaunch.plugin import PluginContext
+    from plaunch.process import Held
     from plaunch_stacks import Group, ProcessStacks
 
 logger = logging.getLogger("plaunch")
@@ -92,10 +92,10 @@ class Scenes:
 
 
 def describe_held(held: Mapping[int, Held], host: str) -> str:
-    """`rank 1 on node-a is suspended (SIGSTOP) since 14:02:11`, for all that are held."""
-    ranks: dict[Held, list[int]] = {}
+    """`rank 1 on node-a is suspended since 14:02:11`, for all that are held."""
+    ranks: dict[str, list[int]] = {}
     for rank, hold in sorted(held.items()):
-        ranks.setdefault(hold, []).append(rank)
+        ranks.setdefault(str(hold), []).append(rank)
     return ", ".join(
         f"{name_ranks(own)} on {host} {'is' if len(own) == 1 else 'are'} {hold}"
         for hold, own in ranks.items()

@@ -9,8 +9,6 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
-from plaunch.agent import find_held
-
 from plaunch_stacks.grouping import Group, group, merge
 from plaunch_stacks.operations import last_operations, merge_operations
 from plaunch_stacks.records import NodeAnswer, dump_answer, load_answer
@@ -147,7 +145,7 @@ class JobStacks:
     def _look(self) -> NodeAnswer:
         context, now = self._context, self._control.snapshot()
         stacks = only_alive(self._take(dict(now.pids), timeout=LOOK_BOUND)) if now.pids else {}
-        groups = group({context.host: stacks}, find_held(now) if stacks else {})
+        groups = group({context.host: stacks}, self._control.held() if stacks else {})
         folder = problem = ""
         if stacks:
             title = f"{_TITLE} (attempt {now.attempt}, {context.host})"

@@ -10,7 +10,6 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from plaunch import hookimpl
-from plaunch.agent import find_held
 from plaunch.errors import UsageError
 from plaunch.numbers import digits
 from plaunch_events import LauncherStatus
@@ -128,7 +127,7 @@ class StatusExtension:
         now = control.snapshot()
         with self._lock:
             told = self._status.describe(
-                now.waits_for or None, now.overdue, now.progress, find_held(now), now.notes
+                now.waits_for or None, now.overdue, now.progress, control.held(), now.notes
             )
         return Page(json.dumps(told, indent=1) + "\n", kind="application/json")
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import signal
 
 import pytest
-from plaunch.process import describe_hold
+from plaunch.process import Held, describe_hold
+from plaunch.process.kernel.holds import HoldWatch
 
+from helpers.clock import Clock
 from helpers.programs import running_python
 from helpers.waiting import wait_until
 
@@ -16,7 +18,7 @@ def test_one_that_is_suspended():
         process.stdout.readline()
         assert describe_hold(process.pid) == ""
         process.send_signal(signal.SIGSTOP)
-        wait_until(lambda: describe_hold(process.pid) == "suspended (SIGSTOP)", "its suspension")
+        wait_until(lambda: describe_hold(process.pid) == "suspended", "its suspension")
         process.send_signal(signal.SIGCONT)
         wait_until(lambda: describe_hold(process.pid) == "", "its end")
     process.wait()
@@ -28,10 +30,21 @@ def write(path, text):
     path.write_text(text)
 
 
-def test_one_that_is_traced_is_so_whatever_its_state_is(tmp_path):
-    write(tmp_path / "7" / "status", "Name:\tpython\nState:\tt (tracing stop)\nTracerPid:\t99\n")
+@pytest.mark.parametrize(
+    ("state", "tracer", "how"),
+    [
+        ("t (tracing stop)", 99, "traced by gdb (pid 99)"),
+        ("t (tracing stop)", 98, "traced by a debugger (pid 98)"),
+        ("t (tracing stop)", 0, "traced by a debugger"),  # which runs in another container
+        ("T (stopped)", 99, "suspended"),
+        ("S (sleeping)", 99, ""),  # strace -p, perf trace: it runs
+        ("R (running)", 99, ""),
+    ],
+)
+def test_one_that_is_traced_is_held_if_it_does_not_run(tmp_path, state, tracer, how):
+    write(tmp_path / "7" / "status", f"Name:\tpython\nState:\t{state}\nTracerPid:\t{tracer}\n")
     write(tmp_path / "99" / "comm", "gdb\n")
-    assert describe_hold(7, str(tmp_path)) == "traced by gdb (pid 99)"
+    assert describe_hold(7, str(tmp_path)) == how
 
 
 @pytest.mark.parametrize(
@@ -52,3 +65,63 @@ def test_one_whose_control_group_is_frozen(tmp_path, groups, file, text, is_froz
     write(tmp_path / "sys" / "fs" / file, text)
     expected = "frozen by its control group" if is_frozen else ""
     assert describe_hold(7, str(proc), str(tmp_path)) == expected
+
+
+# --- since when -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def watched():
+    """A watch of processes, what holds them, and its clocks: both at the same time."""
+    hows, clock = {}, Clock()
+    watch = HoldWatch(describe=lambda pid: hows.get(pid, ""), clock=clock, wall_clock=clock)
+    return watch, hows, clock
+
+
+def test_a_hold_keeps_its_beginning(watched):
+    watch, hows, clock = watched
+    assert watch.look([100, 101]) == {}
+    hows[101] = "suspended"
+    first = Held("suspended", clock.now, 101)
+    assert watch.look([100, 101]) == {101: first}
+    clock.now += 60
+    assert watch.look([101]) == {101: first}
+    assert watch.look([100]) == {}
+    assert watch.look([101]) == {101: first}
+
+
+def test_another_hold_begins_anew(watched):
+    watch, hows, clock = watched
+    hows[101] = "suspended"
+    watch.look([101])
+    clock.now += 60
+    hows[101] = "traced by gdb (pid 9)"
+    assert watch.look([101]) == {101: Held("traced by gdb (pid 9)", clock.now, 101)}
+    hows.clear()
+    watch.look([101])
+    clock.now += 60
+    hows[101] = "traced by gdb (pid 9)"
+    assert watch.look([101])[101].since == clock.now
+    hows[102] = "traced by gdb (pid 9)"
+    clock.now += 60
+    assert watch.look([102])[102].since == clock.now
+
+
+def test_it_is_seen_although_nobody_asks(watched):
+    watch, hows, clock = watched
+    hows[101] = "suspended"
+    watch.tend([101])
+    clock.now += 5
+    seen = clock.now
+    watch.tend([101])
+    clock.now += 60
+    assert watch.look([101])[101].since == seen
+
+
+def test_looks_that_nobody_asks_for_are_rare():
+    clock, looks = Clock(), []
+    watch = HoldWatch(describe=lambda pid: looks.append(pid) or "", clock=clock)
+    for _ in range(100):
+        clock.now += 0.5
+        watch.tend([7, 8])
+    assert len(looks) == 20

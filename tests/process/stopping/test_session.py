@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import sys
 import pytest
 from plaunch.process.kernel.details import describe_process
 from plaunch.process.kernel.handle import ProcessHandle
+from plaunch.process.kernel.holds import HoldWatch
 from plaunch.process.kernel.processes import read_process, read_state
 from plaunch.process.stopping.reaping.evidence import Origin
 from plaunch.process.stopping.reaping.tree import make_tree
@@ -72,9 +74,9 @@ class FoundJob:
         return self.tree.signal(processes, signum)
 
 
-def session_of(program, **options):
+def session_of(program, holds=None, **options):
     job = FoundJob(program.pid, **options)
-    return WorkerSession(ProcessHandle(program, release=lambda: None), 0, job)
+    return WorkerSession(ProcessHandle(program, release=lambda: None), 0, job, holds=holds)
 
 
 def test_a_signal_to_the_leader_reaches_nobody_else(start):
@@ -104,6 +106,18 @@ def test_a_worker_that_is_suspended_is_continued_to_end(start):
     wait_until(lambda: read_state(program.pid) == "T", "the worker is suspended")
     session_of(program).ask_to_end(signal.SIGTERM)
     assert program.wait(20) == -signal.SIGTERM
+
+
+def test_what_holds_a_worker_is_said_with_since_when(start):
+    program, _ = start()
+    how = {program.pid: "traced by gdb (pid 7)"}
+    holds = HoldWatch(describe=how.get, wall_clock=lambda: 0.0)
+    session = session_of(program, holds=holds)
+    (held,) = holds.look([program.pid]).values()
+    assert session.describe_hold() == str(held)
+    assert re.fullmatch(r"traced by gdb \(pid 7\) since \d\d:\d\d:00", str(held))
+    how[program.pid] = ""
+    assert session.describe_hold() == ""
 
 
 WAITING = {

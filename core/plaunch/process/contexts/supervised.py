@@ -19,6 +19,7 @@ from plaunch.process.contexts.exits import Exits
 from plaunch.process.contexts.returns import Returns
 from plaunch.process.kernel.descriptor_limit import descriptor_limit
 from plaunch.process.kernel.handle import restore_sigchld
+from plaunch.process.kernel.holds import HoldWatch
 from plaunch.process.kernel.watch import ExitWatch
 from plaunch.process.launcher_variables import inheritable
 from plaunch.process.starting import popen_by
@@ -108,6 +109,7 @@ class SupervisedContext(PContext):
         # is one, its failure, whose last lines are not known by then. Neither may raise or block.
         self.on_stop_step: Callable[[StopStep], None] | None = None
         self.on_exit: Callable[[ProcessExit, ProcessFailure | None], None] | None = None
+        self.holds = HoldWatch()  # of the workers
 
     @abc.abstractmethod
     def _start_worker(
@@ -292,7 +294,10 @@ class SupervisedContext(PContext):
         # Who has succeeded may leave daemons behind, if the user says so.
         if not (self._reaper.keep_daemons and exits.are_successes() and not exits.stopped()):
             sequence = StopSequence(
-                {rank: WorkerSession(worker, rank, job) for rank, worker in exits.workers.items()},
+                {
+                    rank: WorkerSession(worker, rank, job, holds=self.holds)
+                    for rank, worker in exits.workers.items()
+                },
                 name=self.name,
                 death_sig=death_sig,
                 grace=timeout,

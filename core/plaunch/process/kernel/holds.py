@@ -2,17 +2,86 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
 from plaunch.control_groups import group_paths
 from plaunch.process.kernel.details import find_field, read_file
 from plaunch.process.kernel.processes import PROC
 
-_STOPPED = (b"T", b"t")
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+_PERIOD = 5.0  # seconds between two looks that nobody asks for
+
+
+class Held(NamedTuple):
+    """What holds a process.
+
+    Args:
+        how: in words, such as `suspended`; see `describe_hold`.
+        since: when it was seen first, in seconds since the epoch.
+        pid: the process.
+    """
+
+    how: str
+    since: float
+    pid: int
+
+    def __str__(self) -> str:
+        return f"{self.how} since {time.strftime('%H:%M:%S', time.localtime(self.since))}"
+
+
+class HoldWatch:
+    """Since when processes are held: the kernel does not keep that.
+
+    Thread-safe.
+
+    Args:
+        describe: what holds a process, as `describe_hold` says it.
+        clock: seconds that never go back.
+        wall_clock: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        *,
+        describe: Callable[[int], str] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._describe = describe_hold if describe is None else describe
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._looked_at = clock()
+        self._held: dict[int, Held] = {}  # by process
+        self._lock = threading.Lock()
+
+    def tend(self, pids: Collection[int]) -> None:
+        """Look at these processes every five seconds; call it whenever the caller wakes."""
+        now = self._clock()
+        if now - self._looked_at >= _PERIOD:
+            self._looked_at = now
+            self.look(pids)
+
+    def look(self, pids: Collection[int]) -> dict[int, Held]:
+        """What holds which of these processes now, by process id."""
+        with self._lock:
+            for pid in pids:
+                how, known = self._describe(pid), self._held.pop(pid, None)
+                if how and (known is None or known.how != how):
+                    known = Held(how, self._wall_clock(), pid)
+                if how and known is not None:
+                    self._held[pid] = known
+            return {pid: self._held[pid] for pid in pids if pid in self._held}
 
 
 def describe_hold(pid: int, proc: str = PROC, root: str = "") -> str:
-    """What holds a process, in words such as `suspended (SIGSTOP)`; empty if it may run.
+    """What holds a process, in words such as `suspended`; empty if it may run.
 
-    A debugger or tracer holds a process, a signal suspends it, or its control group is frozen.
+    A signal suspends it, a debugger or tracer stops it, or its control group is frozen. One that is
+    traced and runs is not held.
 
     Args:
         pid: the process.
@@ -20,12 +89,15 @@ def describe_hold(pid: int, proc: str = PROC, root: str = "") -> str:
         root: where the file system of control groups starts.
     """
     status = read_file(f"{proc}/{pid}/status")
-    tracer = find_field(status, b"TracerPid:").decode(errors="replace")
-    if tracer not in ("", "0"):
+    state = find_field(status, b"State:")[:1]
+    if state == b"T":
+        return "suspended"
+    if state == b"t":
+        tracer = find_field(status, b"TracerPid:").decode(errors="replace")
+        if tracer in ("", "0"):  # that of another container
+            return "traced by a debugger"
         name = read_file(f"{proc}/{tracer}/comm").decode(errors="replace").strip()
         return f"traced by {name or 'a debugger'} (pid {tracer})"
-    if find_field(status, b"State:")[:1] in _STOPPED:
-        return "suspended (SIGSTOP)"
     return "frozen by its control group" if status and _is_frozen(pid, proc, root) else ""
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from plaunch.process.kernel.handle import ProcessHandle
+    from plaunch.process.kernel.holds import HoldWatch
     from plaunch.process.kernel.processes import Identity, Process
     from plaunch.process.stopping.job import Job
 
@@ -27,8 +28,17 @@ class WorkerSession:
     The group gets signals as one; what has left the group is found by its job.
     """
 
-    def __init__(self, handle: ProcessHandle, rank: int, job: Job, proc: str = PROC) -> None:
+    def __init__(
+        self,
+        handle: ProcessHandle,
+        rank: int,
+        job: Job,
+        proc: str = PROC,
+        *,
+        holds: HoldWatch | None = None,
+    ) -> None:
         self.pid = handle.pid
+        self._holds = holds
         self._handle = handle
         self._rank = rank
         self._job = job
@@ -73,10 +83,9 @@ class WorkerSession:
         return any(process.session == self.pid for process in self._job.orphans(self._rank))
 
     def describe_hold(self) -> str:
-        """What keeps the worker from acting on a signal, such as a debugger; empty for nothing."""
-        from plaunch.process.kernel.holds import describe_hold  # noqa: PLC0415 - slow stops only
-
-        return describe_hold(self.pid, self._proc)
+        """What keeps the worker from acting on a signal, and since when; empty for nothing."""
+        held = {} if self._holds is None else self._holds.look([self.pid])
+        return str(held.get(self.pid, ""))
 
     def kill(self) -> set[int]:
         """Send SIGKILL to the worker and to everything that it started.

@@ -18,7 +18,7 @@ from plaunch.agent import (
     WorkerState,
 )
 from plaunch.doctor import DoctorContext, Finding
-from plaunch.process import ProcessFailure
+from plaunch.process import Held, ProcessFailure
 from plaunch.testing import plugin_manager
 
 from plaunch_testing.conformance.event_samples import NAMES, named
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import signal
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from plaunch.agent import Extension, Held, Progress
+    from plaunch.agent import Extension, Progress
     from plaunch.events import Event
     from plaunch.plugin import Implementation
 
@@ -151,6 +151,10 @@ class _Control:
         pids = {worker.global_rank: worker.pid or 0 for worker in _WORKERS}
         return Snapshot(WorkerState.HEALTHY, 0, 0, tuple(pids), pids)
 
+    def held(self) -> Mapping[int, Held]:
+        """Nothing."""
+        return {}
+
     def request(self, kind: RequestKind | str, reason: str) -> None:
         """Refuse what is no request."""
         RequestKind(kind)
@@ -168,9 +172,6 @@ class _Control:
         """Keep nothing."""
 
     def note_state(self, name: str, text: str) -> None:
-        """Keep nothing."""
-
-    def note_held(self, held: Mapping[int, Held]) -> None:
         """Keep nothing."""
 
     def take_events(self) -> list[Event]:
