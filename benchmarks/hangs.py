@@ -1,20 +1,21 @@
 """What `--hang-timeout` costs a launcher, and whether it is ever wrong.
 
     python benchmarks/hangs.py                          # what looking costs: two minutes
-    python benchmarks/hangs.py --false-alarms --runs=50 # a training that never hangs: six minutes
+    python benchmarks/hangs.py --false-alarms --runs=50 # a training that never hangs: eight minutes
     python benchmarks/hangs.py --false-alarms --torch   # the same with torch: fifteen minutes
 
 The cost is that of the launcher and all that it starts beside its workers, without and with a
 time-out of ten minutes, in percent of a core for each worker. With `--torch`, workers import torch.
 
 The training has two workers. It computes, loads data and writes a checkpoint, each for longer than
-the time-out and in one call of a function, and then sleeps with heartbeats. Alarms are counted.
+the time-out and in one call of a function. It waits as long for a program that writes files, and
+for a thread that does, and then sleeps with heartbeats. Alarms are counted.
 
 With `--torch`, it is one of DDP over gloo, and sends no heartbeats. A batch of its `DataLoader`
-takes longer than the time-out, in one wait of the worker. Then it trains with loader processes,
-rank 0 evaluates while rank 1 waits in a barrier, and rank 0 writes a checkpoint with `torch.save`,
-each for longer than the time-out. That rank 1 is named as one that waits while others move is true,
-and no alarm.
+takes longer than the time-out, in one wait of the worker. A thread prefetches with a program, for
+which the worker waits in a queue. Then it trains with loader processes, rank 0 evaluates while
+rank 1 waits in a barrier, and rank 0 writes a checkpoint with `torch.save`, each for longer than
+the time-out. That rank 1 is named as one that waits while others move is true, and no alarm.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ with open(os.environ["BENCHMARK_SAID"], "wb", buffering=0) as said:
 train()
 """
 TRAINING = """\
-import json, os, pickle, random, tempfile, time, zlib
+import json, os, pickle, random, subprocess, tempfile, threading, time, zlib
 from plaunch.worker import heartbeat
 LONG = 1.5 * float(os.environ["BENCHMARK_TIMEOUT"])
 
@@ -66,6 +67,23 @@ def save(path, end):
             for part in range(100):
                 file.write(zlib.compress(pickle.dumps({"part": part, "weights": [part] * 1000})))
 
+def run_program(path, seconds):
+    write = f"dd if=/dev/zero of={path} bs=64k count=9 2>/dev/null; sleep 0.2"
+    script = f"for n in $(seq {int(5 * seconds)}); do {write}; done"
+    subprocess.run(["sh", "-c", script], timeout=600)
+
+def save_in_thread(path, end):
+    done = threading.Event()
+    def work():
+        while time.monotonic() < end:
+            with open(path, "w") as file:
+                file.write("x" * 9999)
+            time.sleep(0.05)
+        done.set()
+    threading.Thread(target=work).start()
+    while not done.wait(1):
+        pass
+
 with tempfile.TemporaryDirectory() as folder:
     data = os.path.join(folder, "data")
     with open(data, "w") as file:
@@ -74,13 +92,15 @@ with tempfile.TemporaryDirectory() as folder:
     compute(time.monotonic() + LONG)
     load(data, time.monotonic() + LONG)
     save(os.path.join(folder, "saved"), time.monotonic() + LONG)
+    run_program(os.path.join(folder, "written"), LONG)
+    save_in_thread(os.path.join(folder, "saved"), time.monotonic() + LONG)
 end = time.monotonic() + LONG
 while time.monotonic() < end:
     heartbeat()
     time.sleep(LONG / 20)
 """
 TORCH_TRAINING = """\
-import os, time
+import os, queue, subprocess, threading, time
 import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader
@@ -97,6 +117,14 @@ class Samples:
 
 def load():
     list(DataLoader(Samples(LONG / 16), num_workers=1, batch_size=16))
+
+def prefetch():
+    batches = queue.Queue()
+    def work():
+        script = f"for n in $(seq {int(5 * LONG)}); do echo $n; sleep 0.2; done"
+        batches.put(subprocess.run(["sh", "-c", script], timeout=600, capture_output=True).stdout)
+    threading.Thread(target=work).start()
+    batches.get(timeout=600)
 
 def train(model, epochs):
     for epoch in range(epochs):
@@ -122,6 +150,7 @@ def save(model, end):
 dist.init_process_group("gloo")
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
 load()
+prefetch()
 train(model, 4)
 for step in (evaluate, save):
     if dist.get_rank() == 0:

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 
-from plaunch_stacks import group, main_stacks, take
+from plaunch_stacks import group, own_stacks, take
 
 CODE = """
 import sys, time
@@ -82,7 +82,7 @@ def main():
     for count in map(int, options.workers.split(",")):
         with sleeping(count) as pids:
             for name, look, more in (
-                ("main threads", main_stacks, {"timeout": BOUND}),
+                ("processes", own_stacks, {"timeout": BOUND}),
                 ("all, 60 s", take, {"timeout": BOUND}),
                 ("all, 2 s", take, {"timeout": 2.0}),
             ):

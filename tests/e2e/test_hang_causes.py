@@ -176,6 +176,82 @@ def test_a_data_loader_that_is_slow_does_not_hang(plaunch):
     assert "moved" not in done.stderr
 
 
+# Work that is not done by the main thread, for four times the time-out.
+OTHERS = {
+    "a program": """\
+import subprocess
+
+def main():
+    script = "for n in $(seq 80); do dd if=/dev/zero of=out bs=64k count=9 2>&1; sleep 0.2; done"
+    subprocess.run(["sh", "-c", script], timeout=600, stdout=subprocess.DEVNULL)
+
+main()
+""",
+    "a thread": """\
+import threading, time
+
+done = threading.Event()
+
+def work():
+    for name in "abcd":
+        end = time.monotonic() + 4
+        while time.monotonic() < end:
+            with open(name, "w") as file:
+                file.write("x" * 9999)
+            time.sleep(0.05)
+    done.set()
+
+def main():
+    threading.Thread(target=work).start()
+    while not done.wait(1):
+        pass
+
+main()
+""",
+}
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_a_worker_that_waits_for_work_does_not_hang(plaunch, what):
+    script = plaunch.write("train.py", OTHERS[what])
+    done = plaunch.run("--hang-timeout=4s", STOP, script)
+    assert done.returncode == 0, done.stderr
+    assert "moved" not in done.stderr
+
+
+def test_a_program_that_does_nothing_is_a_hang(hang):
+    text = "import subprocess\n\ndef main():\n    subprocess.run(['sleep', '10000'], timeout=600)\n"
+    assert "main (train.py:4)" in hang(f"{text}\nmain()\n", timeout="4s")[0]
+
+
+def test_threads_that_wait_for_each_other_are_a_hang(hang):
+    """With a monitor, which has a time-out and variables that change."""
+    text = """\
+import queue, threading, time
+
+batches, gone = queue.Queue(), threading.Event()
+
+def load():
+    time.sleep(10_000)
+
+def watch(gone):
+    while not gone.wait(1):
+        now = time.time()
+
+def train():
+    threading.Thread(target=load, daemon=True).start()
+    threading.Thread(target=watch, args=(gone,), daemon=True).start()
+    while True:
+        try:
+            return batches.get(timeout=2)
+        except queue.Empty:
+            pass
+
+train()
+"""
+    assert re.search(r"1 rank: 0 .*train \(train\.py:1[67]\)", hang(text, timeout="4s")[0])
+
+
 # --- a worker that is held ------------------------------------------------------------------------
 
 REDUCES = """\

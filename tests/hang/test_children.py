@@ -2,12 +2,37 @@
 
 from __future__ import annotations
 
-from plaunch_hang.children import place_of, read_children
-from plaunch_stacks import Frame, ProcessStacks, ThreadStack
+import pytest
+from plaunch_hang.children import place_of, read_children, waits_for_children
+from plaunch_hang.watch import ChildSight
+from plaunch_stacks import Frame, KernelState, ProcessStacks, ThreadStack
 
 PYTHON = "/usr/lib/python3.11"
 LOADER = "/venv/lib/python3.11/site-packages/torch/utils/data/dataloader.py"
 USER = Frame("train", "/job/train.py", 3)
+RUNS = (Frame("_try_wait", f"{PYTHON}/subprocess.py", 9), Frame("run", f"{PYTHON}/subprocess.py"))
+POOL = (Frame("select", f"{PYTHON}/selectors.py"), Frame("wait", f"{PYTHON}/multiprocessing/c.py"))
+JOINS = (Frame("wait", f"{PYTHON}/threading.py", 4), Frame("join", f"{PYTHON}/threading.py", 5))
+
+
+def python(pid, *threads, place="ep_poll"):
+    stacks = [ThreadStack("", pid + n, (*inner, USER)) for n, inner in enumerate(threads)]
+    return ProcessStacks(pid, threads=tuple(stacks), kernel=KernelState("S", place=place))
+
+
+def program(pid):
+    return ProcessStacks(pid, reason="it is not Python", kernel=KernelState("S"))
+
+
+def read(worker, below, *seen, values=None):
+    """What is seen of the processes below a worker, which have these parents."""
+    return read_children(
+        {10: worker},
+        lambda pids: {one.pid: one for one in seen if one.pid in pids},
+        lambda pids: values or {},
+        lambda pids: {10: below},
+        lambda pid: f"use of {pid}",
+    )[10]
 
 
 def test_how_a_library_waits_is_no_place():
@@ -17,26 +42,43 @@ def test_how_a_library_waits_is_no_place():
     assert place_of((USER,)) == (False, (USER,))
 
 
-def test_children_that_cannot_be_read_are_left_out():
-    thread = (ThreadStack("MainThread", 1, (USER,), is_main=True),)
+def test_of_python_the_stack_counts():
+    seen = read(python(10, POOL), {20: 10, 21: 10}, python(20, ()), python(21, ()), values={20: 1})
+    place = place_of((USER,))
+    assert seen == {20: ChildSight(place, 1), 21: ChildSight(place)}
 
-    def main_stacks(pids):
-        assert pids == {20: 20, 21: 21, 22: 22}
-        shell = ProcessStacks(21, reason="it is not Python")
-        return {
-            20: ProcessStacks(20, threads=thread),
-            21: shell,
-            22: ProcessStacks(22, threads=thread),
-        }
 
-    found = read_children(
-        {10, 11},
-        main_stacks,
-        lambda pids: {20: "a"},
-        lambda pids: {10: [20, 21, 22], 11: []},
+@pytest.mark.parametrize(
+    ("worker", "counts"),
+    [
+        (python(10, RUNS), True),
+        (python(10, (), place="do_wait"), True),  # os.system
+        (python(10, JOINS, RUNS), True),  # another thread waits
+        (python(10, POOL), False),  # which has a monitor
+        (python(10, POOL, RUNS), True),
+    ],
+)
+def test_of_a_program_its_use_counts_if_that_is_waited_for(worker, counts):
+    assert waits_for_children(worker)
+    seen = read(worker, {20: 10, 21: 20}, program(20), program(21))
+    expected = {pid: ChildSight(use=f"use of {pid}") for pid in (20, 21)}
+    assert seen == (expected if counts else {})
+
+
+def test_the_python_process_above_a_program_has_to_wait_for_it():
+    """A loader process decodes with a program, and the worker has a monitor that is no Python."""
+    parents = {20: 10, 21: 20, 30: 10, 40: 10, 41: 40}
+    seen = read(
+        python(10, POOL), parents, python(20, RUNS), program(21), program(30), python(40, ())
     )
-    assert found == {10: {20: (place_of((USER,)), "a")}, 11: {}}
+    assert [*seen] == [20, 21, 40]
+    assert seen[21] == ChildSight(use="use of 21")
+
+
+@pytest.mark.parametrize("worker", [python(10, ()), python(10, JOINS), python(10, (), RUNS)])
+def test_who_waits_for_no_process(worker):
+    assert not waits_for_children(worker)
 
 
 def test_no_process_is_looked_for_without_need():
-    assert read_children((), None, None, None) == {}
+    assert read_children({}, None, None, None) == {}

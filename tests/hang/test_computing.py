@@ -20,12 +20,12 @@ class Machine:
     def read(self, pids):
         return {pid: self.times[pid] for pid in pids}
 
-    def look(self, seconds=SPAN, **uses):
+    def look(self, seconds=SPAN, threaded=(), **uses):
         self.now += seconds
         before = self.times[7]
         used = ProcessorTime(**{name: share * seconds for name, share in uses.items()})
         self.times[7] = ProcessorTime(*map(sum, zip(before, used, strict=True)))
-        return self.watch.look(dict.fromkeys(self.times, SPAN))
+        return self.watch.look(dict.fromkeys(self.times, SPAN), threaded)
 
 
 @pytest.mark.parametrize(
@@ -52,6 +52,20 @@ def test_a_loop_that_waits_for_a_gpu_does_not_compute():
     machine = Machine(uses_gpu=True)
     assert machine.look(user=1.0) == set()
     assert machine.look(children=1.0) == {7}
+
+
+@pytest.mark.parametrize(
+    ("uses", "computes"),
+    [
+        ({"threads_user": 1.0}, True),
+        ({"threads_user": 0.75, "threads_system": 0.23}, False),
+        ({"threads_user": 0.05}, False),  # monitors
+    ],
+)
+def test_other_threads_count_for_a_main_thread_that_waits_for_them(uses, computes):
+    assert Machine().look(**uses) == set()
+    assert Machine().look(threaded=[7], **uses) == ({7} if computes else set())
+    assert Machine(uses_gpu=True).look(threaded=[7], **uses) == set()
 
 
 def test_a_short_time_is_no_proof():

@@ -11,8 +11,16 @@ import pytest
 from plaunch_hang.beats import Beat
 from plaunch_hang.computing import ComputeWatch
 from plaunch_hang.looks import Looks
-from plaunch_hang.process import read_processor_times, read_uses, read_written, uses_gpu
+from plaunch_hang.process import (
+    read_parents,
+    read_processor_times,
+    read_use,
+    read_uses,
+    read_written,
+    uses_gpu,
+)
 from plaunch_hang.variables import read_all_variables, read_variables
+from plaunch_hang.watch import has_moved
 from plaunch_stacks import Frame, ProcessStacks, ThreadStack
 
 from helpers.programs import running_python
@@ -29,7 +37,7 @@ class Stacks:
         self.seen = {int(name[1:]): stacks for name, stacks in seen.items()}
         self.mains, self.takes = [], []
 
-    def main_stacks(self, pids):
+    def own_stacks(self, pids):
         self.mains.append(dict(pids))
         return {rank: self.seen[pid] for rank, pid in pids.items()}
 
@@ -44,7 +52,7 @@ def make_looks(stacks, **options):
         "computing": ComputeWatch(read=lambda pids: {}),
         **options,
     }
-    return Looks(stacks.main_stacks, stacks.take, **given)
+    return Looks(stacks.own_stacks, stacks.take, **given)
 
 
 def look(looks, pids, *, beats=None, deep=()):
@@ -81,7 +89,7 @@ def test_a_suspect_may_compute():
     spans = []
 
     class Computing:
-        def look(self, given):
+        def look(self, given, threaded):
             spans.append(dict(given))
             return set(given)
 
@@ -194,7 +202,17 @@ def test_processor_time_of_the_main_thread_and_of_children(tmp_path):
     write(tmp_path / "9", (2, 1, 0, 0), ppid=8)
     (times,) = read_processor_times([7, 99], str(tmp_path)).values()
     tick = 1 / os.sysconf("SC_CLK_TCK")
-    assert times == pytest.approx((300 * tick, 20 * tick, 0.0, 1697 * tick))
+    used = {name: value / tick for name, value in times._asdict().items()}
+    assert used == pytest.approx(
+        {
+            "user": 300,
+            "system": 20,
+            "threads_user": 900,
+            "threads_system": 90,
+            "waited": 0,
+            "children": 1697,
+        }
+    )
     (tmp_path / "7" / "task" / "7" / "schedstat").write_text("3200000000 1500000000 12\n")
     assert read_processor_times([7], str(tmp_path))[7].waited == 1.5
 
@@ -234,33 +252,105 @@ def test_variables_of_a_loop_change_and_those_of_a_hang_do_not():
     assert not changes(f"{poll}q = queue.Queue()\nfor _ in iter(int, 1): f(q)")
 
 
+PYTHON_PROGRAM = "import subprocess, sys; subprocess.run([sys.executable, '-uc', {child!r}])"
+SHELL = "import subprocess; subprocess.run(['sh', '-c', {child!r}], timeout=600)"
+BY_SYSTEM = "import os; os.system({child!r})"
+IN_A_THREAD = (
+    "import subprocess, threading\n"
+    "thread = threading.Thread(target=subprocess.run, args=(['sh', '-c', {child!r}],))\n"
+    "thread.start()\n"
+    "while thread.is_alive(): thread.join(1)"
+)
+WRITES = "echo; while :; do echo x; sleep 0.2; done >/dev/null"
+SLEEPS = "echo; exec sleep 1000"
+
+
 @pytest.mark.usefixtures("readable_stacks")
 @pytest.mark.parametrize(
-    ("child", "moves"),
+    ("program", "child", "moves"),
     [
-        ("print()\ndef f(n=0):\n while True: n += 1\nf()", True),
-        ("print()\nimport time\ntime.sleep(1000)", False),
+        (PYTHON_PROGRAM, "print()\ndef f(n=0):\n while True: n += 1\nf()", True),
+        (PYTHON_PROGRAM, "print()\nimport time\ntime.sleep(1000)", False),
+        (SHELL, WRITES, True),
+        (SHELL, SLEEPS, False),
+        (BY_SYSTEM, WRITES, True),
+        (BY_SYSTEM, SLEEPS, False),
+        (IN_A_THREAD, WRITES, True),
+        (IN_A_THREAD, SLEEPS, False),
     ],
 )
-def test_a_process_that_a_worker_waits_for_is_looked_at(child, moves):
-    text = f"import subprocess, sys; subprocess.run([sys.executable, '-uc', {child!r}])"
-    with running_python("-c", text) as process:
+def test_a_process_that_a_worker_waits_for_is_looked_at(program, child, moves):
+    with running_python("-c", program.format(child=child)) as process:
         process.stdout.readline()
         looks = Looks()
         assert look(looks, {0: process.pid})[0].children is None  # it is no suspect
 
-        def seen():
-            return look(looks, {0: process.pid}, deep=[0])[0].children
+        def see():
+            return look(looks, {0: process.pid}, deep=[0])[0]
 
-        first = wait_until(seen, "a look at the child")
-        (pid,) = first
+        first = wait_until(lambda: (sight := see()).children and sight, "a look at the child")
         try:
             if moves:
-                wait_until(lambda: (seen() or first) != first, "a movement")
+                wait_until(lambda: has_moved(first, see()), "a movement")
             else:
-                assert all(seen() in ({}, first) for _ in range(3))
+                assert not any(has_moved(first, see()) for _ in range(3))
         finally:
-            os.kill(pid, signal.SIGKILL)
+            for pid in read_parents([process.pid])[process.pid]:
+                os.kill(pid, signal.SIGKILL)
+
+
+THREAD = """\
+import queue, threading, time, zlib
+def work():
+    WORK
+done = threading.Event()
+threading.Thread(target=work, daemon=True).start()
+print(flush=True)
+def wait():
+    while not done.wait(0.2): pass
+wait()
+"""
+
+
+@pytest.mark.usefixtures("readable_stacks")
+@pytest.mark.parametrize(
+    ("work", "moves"),
+    [
+        ("while True:\n        for n in range(9): time.sleep(0.01)", True),
+        ("while True: zlib.crc32(bytes(1 << 24)); n = time.time()", True),
+        ("time.sleep(1000)", False),
+        ("wait()", False),
+        # A monitor: its variables change with each round, but it is seen in its wait only.
+        ("while True: now = time.time(); done.wait(2)", False),
+        ("while True:\n        try: queue.Queue().get(timeout=0.5)\n        except: pass", False),
+    ],
+)
+def test_a_thread_that_the_main_thread_waits_for_is_looked_at(work, moves):
+    with running_python("-c", THREAD.replace("WORK", work)) as process:
+        process.stdout.readline()
+        looks = Looks()
+
+        def see():
+            return look(looks, {0: process.pid}, deep=[0])[0]
+
+        first = wait_until(lambda: (sight := see()).variables and sight.place and sight, "a look")
+        if moves:
+            wait_until(lambda: has_moved(first, see()), "a movement")
+        else:
+            assert sum(has_moved(first, see()) for _ in range(5)) <= 1  # between two waits
+
+
+def test_how_much_a_process_has_run():
+    with running_python("-c", "print(flush=True)\nfor _ in iter(input, ''): pass") as process:
+        process.stdout.readline()
+        wait_until(lambda: read_use(process.pid) == read_use(process.pid), "it waits")
+        before = read_use(process.pid)
+        assert read_use(process.pid) == before
+        process.stdin.write("x\n")
+        process.stdin.flush()
+        wait_until(lambda: read_use(process.pid) != before, "it has run")
+    process.wait()
+    assert read_use(process.pid) is None
 
 
 @pytest.mark.usefixtures("readable_stacks")

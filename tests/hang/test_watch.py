@@ -7,10 +7,14 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plaunch_hang.watch import Finding, HangWatch, Sight, pause_for
+from plaunch_hang.watch import ChildSight, Finding, HangWatch, Sight, pause_for
 
 TIMEOUT = 100.0
 PAUSE = pause_for(TIMEOUT)
+
+
+def child(place):
+    return ChildSight(place, "same variables")
 
 
 class Node:
@@ -72,22 +76,41 @@ def test_one_that_moves_is_enough():
 def test_a_process_that_a_worker_waits_for_moves():
     node = Node(1)
     for number in range(50):
-        assert node.look(r0={"children": {7: number, 8: "idle"}}) == Finding()
+        assert node.look(r0={"children": {7: child(number), 8: child("idle")}}) == Finding()
     assert node.until()[1] == Finding(still=TIMEOUT)
 
 
 def test_a_new_process_that_a_worker_waits_for_is_a_movement():
     node = Node(1)
     for number in range(50):
-        assert node.look(r0={"children": {number: "begins"}}) == Finding()
+        assert node.look(r0={"children": {number: child("begins")}}) == Finding()
 
 
 def test_a_process_that_is_not_seen_at_each_look_does_not_move():
     node = Node(1)
     for number in range(19):
-        seen = {7: "a"} if number % 2 else {}
+        seen = {7: child("a")} if number % 2 else {}
         assert node.look(r0={"children": seen if number % 3 else None}) == Finding()
-    assert node.look(r0={"children": {7: "a"}}).still
+    assert node.look(r0={"children": {7: child("a")}}).still
+
+
+def test_a_program_that_a_worker_waits_for_moves_while_it_uses_something():
+    node = Node(1)
+    for number in range(50):
+        assert node.look(r0={"children": {7: ChildSight(use=number)}}) == Finding()
+    assert node.until()[1] == Finding(still=TIMEOUT)
+
+
+def test_a_process_whose_stack_cannot_always_be_read_moves_if_that_was_seen():
+    """What is seen of it in one way is compared with what was seen in that way before."""
+    sights = [child("a"), ChildSight(use=1), ChildSight("a"), child("a")]
+    node = Node(1)
+    for number in range(19):
+        assert node.look(r0={"children": {7: sights[number % 4]}}) == Finding()
+    assert node.look(r0={"children": {7: child("a")}}).still
+    assert node.look(r0={"children": {7: ChildSight("a", "c")}}) == Finding()
+    assert node.look(r0={"children": {7: ChildSight(use=2)}}) == Finding()
+    assert node.until() == (20, Finding(still=TIMEOUT))
 
 
 def test_they_stop_moving_one_after_the_other():

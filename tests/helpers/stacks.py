@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from plaunch_stacks import main_stacks
+from plaunch_stacks import own_stacks
 
 from helpers.programs import running_python
 
@@ -13,7 +13,7 @@ def readable_stacks():
     """py-spy can read a process that is not its own child; else the test is skipped."""
     with running_python("-c", "print(flush=True); input()") as process:
         process.stdout.readline()
-        seen = main_stacks({0: process.pid})[0]
+        seen = own_stacks({0: process.pid})[0]
         if "not installed" in seen.reason:
             raise AssertionError(seen.reason)  # it is, for the tests
         if seen.main is None:

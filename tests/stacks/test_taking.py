@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from plaunch_stacks import main_stacks, stack, take, taking
+from plaunch_stacks import own_stacks, stack, take, taking
 from plaunch_stacks.kernel import read_kernel_state
 
 from helpers.programs import running_python
@@ -63,11 +63,12 @@ def test_all_threads_of_a_worker():
 
 
 @pytest.mark.usefixtures("readable_stacks")
-def test_a_look_at_main_threads_is_the_same_while_nothing_moves():
+def test_a_look_at_the_processes_alone_is_the_same_while_nothing_moves():
     with waiting(WAITS) as pid:
-        wait_until(lambda: "wait" in str(main_stacks({0: pid})[0].main), lambda: take({0: pid}))
-        first, second = (main_stacks({0: pid})[0] for _ in range(2))
-    assert len(first.threads) == 1
+        wait_until(lambda: "wait" in str(own_stacks({0: pid})[0].main), lambda: take({0: pid}))
+        first, second = (own_stacks({0: pid})[0] for _ in range(2))
+    assert not first.children
+    assert not first.title
     assert first.main.frames == second.main.frames
 
 

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from plaunch_stacks import Frame, count_waiting, waits_for_process
+from plaunch_stacks import (
+    Frame,
+    count_waiting,
+    waits_for_process,
+    waits_for_program,
+    waits_for_thread,
+)
 from plaunch_stacks.waiting import waits_for_peers
 
 PYTHON = "/usr/lib/python3.11"
@@ -57,6 +63,31 @@ def test_what_waits_for_a_process():
     assert waits_for_process(stack(f"{PYTHON}/subprocess.py", *USER))
     assert not waits_for_process(stack(f"{PYTHON}/threading.py", *USER))
     assert not waits_for_process(stack(*USER, *POLL))
+
+
+def test_what_waits_for_a_program():
+    assert waits_for_program(stack(f"{PYTHON}/selectors.py", f"{PYTHON}/subprocess.py", *USER))
+    assert waits_for_program(stack(f"{PYTHON}/subprocess.py", *USER))
+    assert not waits_for_program(stack(*POLL, *USER))
+    assert not waits_for_program(stack(*USER, f"{PYTHON}/subprocess.py"))
+
+
+@pytest.mark.parametrize(
+    ("files", "waits"),
+    [
+        ((f"{PYTHON}/threading.py", f"{PYTHON}/threading.py", *USER), True),
+        ((f"{PYTHON}/threading.py", f"{PYTHON}/queue.py", *USER), True),
+        ((f"{PYTHON}/threading.py", f"{PYTHON}/concurrent/futures/_base.py", *USER), True),
+        ((f"{PYTHON}/threading.py", f"{PYTHON}/multiprocessing/pool.py", *USER), True),
+        ((f"{PYTHON}/selectors.py", f"{PYTHON}/asyncio/base_events.py", *USER), True),
+        ((f"{PYTHON}/threading.py", f"{PYTHON}/queue.py", LOADER, *USER), False),
+        ((*POLL, *USER), False),
+        ((f"{PYTHON}/selectors.py", f"{PYTHON}/subprocess.py", *USER), False),
+        ((*USER, f"{PYTHON}/threading.py"), False),
+    ],
+)
+def test_what_waits_for_another_thread(files, waits):
+    assert waits_for_thread(stack(*files)) is waits
 
 
 def test_what_waits_for_other_ranks():

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from plaunch.agent import BeforeRendezvous, Stopping, WorkerEnded, WorkersStarted
-from plaunch_stacks import find_py_spy, main_stacks
+from plaunch_stacks import find_py_spy, own_stacks
 
 from plaunch_events.imports import RoundImports, advise, is_enough
 
@@ -152,7 +152,7 @@ def read_stack(pid: int) -> list[Frame]:
         OSError: the process could not be read; the message says why.
     """
     find_py_spy()
-    seen = main_stacks({0: pid}, timeout=_LOOK)[0]
+    seen = own_stacks({0: pid}, timeout=_LOOK)[0]
     if seen.main is None:
         raise OSError(seen.reason)
     return [(frame.function, frame.file) for frame in reversed(seen.main.frames)]

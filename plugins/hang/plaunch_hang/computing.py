@@ -43,11 +43,12 @@ class ComputeWatch:
         self._clock = clock
         self._starts: dict[int, _Start] = {}  # by process
 
-    def look(self, spans: Mapping[int, float]) -> set[int]:
+    def look(self, spans: Mapping[int, float], threaded: Collection[int] = ()) -> set[int]:
         """Take the next look, and find the processes that have computed since the first one.
 
         Args:
             spans: the processes, each with the seconds that must pass since its first look.
+            threaded: those of which all threads count, and not only the main thread.
         """
         now, times = self._clock(), self._read(spans) if spans else {}
         self._starts = {pid: start for pid, start in self._starts.items() if pid in times}
@@ -55,15 +56,28 @@ class ComputeWatch:
         for pid, current in times.items():
             start = self._starts.setdefault(pid, _Start(now, current))
             passed = now - start.now
-            if passed >= spans[pid] and self._computes(pid, start.time, current, passed):
+            if passed >= spans[pid] and self._computes(
+                pid, start.time, current, passed, is_threaded=pid in threaded
+            ):
                 found.add(pid)
                 del self._starts[pid]
         return found
 
-    def _computes(self, pid: int, before: ProcessorTime, now: ProcessorTime, passed: float) -> bool:
+    def _computes(
+        self,
+        pid: int,
+        before: ProcessorTime,
+        now: ProcessorTime,
+        passed: float,
+        *,
+        is_threaded: bool,
+    ) -> bool:
         if now.children - before.children >= _SHARE * passed:
             return True
         user, system = now.user - before.user, now.system - before.system
+        if is_threaded:
+            user = now.threads_user - before.threads_user
+            system = now.threads_system - before.threads_system
         # A thread that computes on a busy machine waits for the processor rather than sleeps.
         could_run = passed - (now.waited - before.waited)
         if user + system < _SHARE * could_run:

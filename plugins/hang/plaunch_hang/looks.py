@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from plaunch_stacks import main_stacks, take, waits_for_process
+from plaunch_stacks import own_stacks, take, waits_for_thread
 
-from plaunch_hang.children import ReadStacks, place_of, read_children
+from plaunch_hang.children import ReadStacks, place_of, read_children, waits_for_children
 from plaunch_hang.computing import ComputeWatch
 from plaunch_hang.process import read_uses, read_written
 from plaunch_hang.variables import read_all_variables
@@ -14,6 +14,8 @@ from plaunch_hang.watch import Sight
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Mapping
+
+    from plaunch_stacks import ProcessStacks
 
     from plaunch_hang.beats import Beat
 
@@ -26,7 +28,7 @@ class Looks:
     """The looks of one launch.
 
     Args:
-        main_stacks: the main threads of processes.
+        own_stacks: the threads of processes.
         take: all of processes, and of those that they have started.
         read_variables: the variables of processes in short, as far as they can be read.
         computing: finds which processes compute.
@@ -34,19 +36,19 @@ class Looks:
 
     def __init__(
         self,
-        main_stacks: ReadStacks = main_stacks,
+        own_stacks: ReadStacks = own_stacks,
         take: ReadStacks = take,
         read_variables: Callable[[Collection[int]], Mapping[int, Hashable]] = read_all_variables,
         computing: ComputeWatch | None = None,
     ) -> None:
-        self._main_stacks = main_stacks
+        self._own_stacks = own_stacks
         self._take = take
         self._read_variables = read_variables
         self._computing = computing or ComputeWatch()
         self._targets: dict[int, int] = {}  # the process with the stack, by that of the worker
         self._failed: dict[int, int] = {}  # looks in vain, by process
         self._unread: dict[int, int] = {}  # the same for variables, in a row
-        self._waiting: set[int] = set()  # the ranks that wait for a process, at this look
+        self._seen: dict[int, ProcessStacks] = {}  # by rank, at this look
         self.reasons: dict[int, str] = {}  # why the stack of a rank is never seen
 
     def look(
@@ -73,9 +75,11 @@ class Looks:
         }
         values = self._read_variables(targets.values()) if targets else {}
         spans = {targets[rank]: timeouts[rank] / _SPANS for rank in targets}
-        computing = self._computing.look(spans)
-        waiting = {pid for rank, pid in targets.items() if rank in self._waiting}
-        children = read_children(waiting, self._main_stacks, self._read_variables)
+        seen = {pid: self._seen[rank] for rank, pid in targets.items() if self._seen[rank].threads}
+        threaded = {pid for pid, one in seen.items() if waits_for_thread(one.threads[0].frames)}
+        computing = self._computing.look(spans, threaded)
+        waiting = {pid: one for pid, one in seen.items() if waits_for_children(one)}
+        children = read_children(waiting, self._own_stacks, self._read_variables)
         sights = {}
         for rank, pid in pids.items():
             place: Hashable = places.get(rank)
@@ -109,18 +113,14 @@ class Looks:
     def _places(self, pids: Mapping[int, int]) -> dict[int, Hashable]:
         """Where the main threads are, by rank; what the system tells if there is no stack."""
         places: dict[int, Hashable] = {}
-        self._waiting = set()
-        seen = self._main_stacks({r: self._targets.get(p, p) for r, p in pids.items()})
-        for rank, stacks in seen.items():
+        self._seen = self._own_stacks({r: self._targets.get(p, p) for r, p in pids.items()})
+        for rank, stacks in self._seen.items():
             pid = pids[rank]
             if stacks.threads:
                 self._targets.setdefault(pid, stacks.pid)
                 self._failed.pop(pid, None)
                 self.reasons.pop(rank, None)
-                frames = stacks.threads[0].frames
-                places[rank] = place_of(frames)
-                if waits_for_process(frames):
-                    self._waiting.add(rank)
+                places[rank] = place_of(stacks.threads[0].frames)
             else:
                 self._note_failure(rank, pid, stacks.reason)
         lacking = {rank: pid for rank, pid in pids.items() if pid in self._failed}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,6 +16,7 @@ PROC = "/proc"
 _MOST = 1 << 13  # bytes of a file
 _PARTS = 10  # of a second that a processor is used for: what is less is no movement
 _TICKS = os.sysconf("SC_CLK_TCK")
+_SWITCHES = re.compile(rb"ctxt_switches:\s*(\d+)")  # voluntary ones, and others
 
 
 _GPUS = ("/dev/nvidia", "/dev/kfd")  # what a process has open that uses one
@@ -26,12 +28,16 @@ class ProcessorTime(NamedTuple):
     Args:
         user: of the main thread outside of system calls.
         system: of the main thread in system calls.
+        threads_user: of all its threads outside of system calls.
+        threads_system: of all its threads in system calls.
         waited: for which the main thread could have run, but other threads had the processor.
         children: of all processes below it, also of those that have ended.
     """
 
     user: float = 0.0
     system: float = 0.0
+    threads_user: float = 0.0
+    threads_system: float = 0.0
     waited: float = 0.0
     children: float = 0.0
 
@@ -62,10 +68,26 @@ def read_processor_times(pids: Collection[int], proc: str = PROC) -> dict[int, P
     return {pid: time for pid, time in times.items() if time is not None}
 
 
-def read_descendants(pids: Collection[int], proc: str = PROC) -> dict[int, list[int]]:
-    """All processes below each of these."""
+def read_parents(pids: Collection[int], proc: str = PROC) -> dict[int, dict[int, int]]:
+    """The parents of all processes below each of these, by process, parents before children."""
     below = _read_children(proc)
-    return {pid: _tree(pid, below)[1:] for pid in pids}
+    parents = {child: pid for pid, children in below.items() for child in children}
+    return {pid: {child: parents[child] for child in _tree(pid, below)[1:]} for pid in pids}
+
+
+def read_use(pid: int, proc: str = PROC) -> Hashable:
+    """The processor time of a process, and how often its threads were given a processor.
+
+    That changes whenever one of them runs, if only for a moment. None if the process is gone.
+    """
+    ticks = _read_ticks(f"{proc}/{pid}/stat")
+    folder = f"{proc}/{pid}/task"
+    try:
+        threads = os.listdir(folder)
+    except OSError:
+        return None
+    counts = (_SWITCHES.findall(_read(f"{folder}/{thread}/status")) for thread in threads)
+    return ticks, sum(int(count) for found in counts for count in found)
 
 
 def uses_gpu(pid: int, proc: str = PROC) -> bool:
@@ -93,10 +115,15 @@ def _read_processor_time(pids: Sequence[int], proc: str) -> ProcessorTime | None
     # Not every kernel has it. A thread on a busy machine, or of a container with a limit, waits.
     waited = _read(f"{thread}/schedstat").split()[1:2]
     found = [_read_ticks(f"{proc}/{pid}/stat") for pid in children]
-    ended = (_read_ticks(f"{proc}/{main}/stat") or own)[2:]
-    ticks = sum(ended) + sum(sum(each) for each in found if each is not None)
+    threads = _read_ticks(f"{proc}/{main}/stat") or own
+    ticks = sum(threads[2:]) + sum(sum(each) for each in found if each is not None)
     return ProcessorTime(
-        own[0] / _TICKS, own[1] / _TICKS, int(waited[0]) / 1e9 if waited else 0.0, ticks / _TICKS
+        user=own[0] / _TICKS,
+        system=own[1] / _TICKS,
+        threads_user=threads[0] / _TICKS,
+        threads_system=threads[1] / _TICKS,
+        waited=int(waited[0]) / 1e9 if waited else 0.0,
+        children=ticks / _TICKS,
     )
 
 

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING
 
 from plaunch.errors import ThreadStartError
 from plaunch.threads import BoundedCall
-from plaunch_stacks import Frame, count_waiting, find_py_spy
+from plaunch_stacks import Frame, count_waiting, find_py_spy, waits_for_thread
 
 from plaunch_hang.main_globals import read_main_globals
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+    from typing import Any
 
 _LOOK = 3.0  # seconds
 _LOOKS = 10.0  # seconds for all of them
@@ -54,7 +55,9 @@ def read_all_variables(pids: Collection[int]) -> dict[int, bytes]:
 def read_variables(pid: int) -> bytes | None:
     """The local variables of the main thread and the globals of the main module, as a hash.
 
-    Those of functions do not count that wait in a library (`plaunch_stacks.count_waiting`).
+    Those of functions do not count that wait in a library (`plaunch_stacks.count_waiting`). If the
+    main thread may wait for another thread, the lines and variables count of those that do not wait
+    themselves.
     The hash stays the same while the thread waits. Numbers that count and objects that are made
     anew change it. None if the local variables cannot be read; globals that cannot be read are left
     out. The process is not stopped.
@@ -70,10 +73,20 @@ def read_variables(pid: int) -> bytes | None:
         )
         threads = json.loads(done.stdout)
         (main,) = (thread for thread in threads if thread["os_thread_id"] in (pid, None))
-        frames = main["frames"]
-        waiting = count_waiting([Frame(frame["name"], frame["filename"]) for frame in frames])
-        text = json.dumps([frame["locals"] for frame in frames[waiting:]])
+        frames = _frames_of(main)
+        shown = [frame["locals"] for frame in main["frames"][count_waiting(frames) :]]
+        if waits_for_thread(frames):
+            shown += [
+                thread["frames"]
+                for thread in threads
+                if thread is not main and not count_waiting(_frames_of(thread))
+            ]
+        text = json.dumps(shown)
     except (OSError, subprocess.SubprocessError, ValueError, TypeError, KeyError):
         return None
     main_globals = read_main_globals(pid) or b""
     return hashlib.blake2b(text.encode() + main_globals, digest_size=16).digest()
+
+
+def _frames_of(thread: dict[str, Any]) -> list[Frame]:
+    return [Frame(frame["name"], frame["filename"]) for frame in thread["frames"]]

@@ -19,6 +19,21 @@ _FEWEST = 12  # looks within a time-out, however long the pauses between them ar
 ALONE = 4  # a straggler is told while another has moved within this part of the time-out
 
 
+class ChildSight(NamedTuple):
+    """A process that a worker has started and waits for, at one look.
+
+    Args:
+        place: where its main thread is; None if that could not be seen, as of a program that is not
+            Python.
+        variables: as those of a worker; None if they were not read.
+        use: what it has used, as the kernel tells it; None if that does not count.
+    """
+
+    place: Hashable = None
+    variables: Hashable = None
+    use: Hashable = None
+
+
 class Sight(NamedTuple):
     """One worker at one look.
 
@@ -33,8 +48,8 @@ class Sight(NamedTuple):
         computes: whether it computes on one line, or processes that it started do.
         output: bytes that it has written through the launcher; those of all workers of the node if
             they are not counted for each.
-        children: where the processes are that it has started and waits for, by process, as far as
-            that was seen; None if it was not looked for.
+        children: the processes that it has started and waits for, as far as they were seen; None if
+            they were not looked for.
     """
 
     pid: int
@@ -45,7 +60,7 @@ class Sight(NamedTuple):
     timeout: float = math.inf
     computes: bool = False
     output: int = 0
-    children: Mapping[int, Hashable] | None = None
+    children: Mapping[int, ChildSight] | None = None
 
 
 class Finding(NamedTuple):
@@ -175,10 +190,17 @@ def has_moved(before: Sight, now: Sight) -> bool:
         return True
     if before.children is not None and now.children is not None:
         was = before.children
-        if any(pid not in was or was[pid] != place for pid, place in now.children.items()):
+        if any(_has_child_moved(was.get(pid), seen) for pid, seen in now.children.items()):
             return True
     has_variables = before.variables is not None and now.variables is not None
     return has_variables and before.variables != now.variables
+
+
+def _has_child_moved(before: ChildSight | None, now: ChildSight) -> bool:
+    if before is None:
+        return True
+    pairs = zip(before, now, strict=True)
+    return any(None not in (was, seen) and was != seen for was, seen in pairs)
 
 
 def is_known(before: Sight, now: Sight) -> bool:
@@ -196,6 +218,13 @@ def merged(before: Sight, now: Sight) -> Sight:
         return now
     children = now.children
     if before.children is not None:
-        children = {**before.children, **(children or {})}
+        children = {**before.children}
+        for pid, seen in (now.children or {}).items():
+            children[pid] = _merged_child(before.children.get(pid, ChildSight()), seen)
     variables = before.variables if now.variables is None else now.variables
     return now._replace(variables=variables, children=children)
+
+
+def _merged_child(before: ChildSight, now: ChildSight) -> ChildSight:
+    pairs = zip(before, now, strict=True)
+    return ChildSight(*(was if seen is None else seen for was, seen in pairs))

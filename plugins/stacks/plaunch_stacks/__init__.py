@@ -1,9 +1,9 @@
 """The stacks of workers, looked at from outside: a library, and the plugin with its options.
 
 `take` looks at all threads of processes and of those that they have started, in a bounded time;
-`main_stacks` looks at their main threads only. `group` puts ranks with the same stack together,
-also those of several nodes, and `format_groups` says which ranks are where. The public names load
-on first use. Nothing is needed in the workers.
+`own_stacks` looks at the processes alone. `group` puts ranks with the same stack together, also
+those of several nodes, and `format_groups` says which ranks are where. The public names load on
+first use. Nothing is needed in the workers.
 """
 
 from __future__ import annotations
@@ -28,22 +28,24 @@ if TYPE_CHECKING:
     from plaunch_stacks.stack import KernelState as KernelState
     from plaunch_stacks.stack import ProcessStacks as ProcessStacks
     from plaunch_stacks.stack import ThreadStack as ThreadStack
-    from plaunch_stacks.taking import main_stacks as main_stacks
+    from plaunch_stacks.taking import own_stacks as own_stacks
     from plaunch_stacks.taking import take as take
     from plaunch_stacks.waiting import count_waiting as count_waiting
     from plaunch_stacks.waiting import waits_for_process as waits_for_process
+    from plaunch_stacks.waiting import waits_for_program as waits_for_program
+    from plaunch_stacks.waiting import waits_for_thread as waits_for_thread
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
         ".stack": "Frame KernelState ProcessStacks ThreadStack",
         ".py_spy": "find_py_spy",
-        ".taking": "main_stacks take",
+        ".taking": "own_stacks take",
         ".grouping": "Group format_groups group merge",
         ".operations": "format_operations",
         ".job_stacks": "JobStacks JobView",
         ".records": "dump_groups load_groups",
         ".files": "write",
-        ".waiting": "count_waiting waits_for_process",
+        ".waiting": "count_waiting waits_for_process waits_for_program waits_for_thread",
     },
 )

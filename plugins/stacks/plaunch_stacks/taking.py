@@ -56,13 +56,13 @@ def take(
     return {rank: _assemble(tree, looks) for rank, tree in zip(pids, trees, strict=True)}
 
 
-def main_stacks(
+def own_stacks(
     pids: Mapping[int, int], *, timeout: float | None = None
 ) -> dict[int, ProcessStacks]:
-    """Look at the main threads of processes alone, which takes 10 to 20 ms of a processor each.
+    """Look at the threads of processes alone, which takes 10 to 20 ms of a processor each.
 
-    The same as `take` in everything else. Two looks have the same `main.frames` if the main thread
-    is in the same lines.
+    The same as `take` without what they have started, their titles and torch's own server. Two
+    looks have the same `main.frames` if the main thread is in the same lines.
     """
     trees = _find_trees(pids, children=False)
     looks = _look_at_all(trees, timeout, is_whole=False)
@@ -169,7 +169,6 @@ def _look(
             if error.is_lasting or time.monotonic() >= until:
                 break
         else:
-            threads = threads if is_whole else threads[:1]
             seen = seen._replace(threads=threads, reason="" if threads else "it has no threads")
             break
     seen = seen._replace(kernel=read_kernel_state(pid))

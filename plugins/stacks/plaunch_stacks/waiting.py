@@ -1,4 +1,4 @@
-"""Which frames of a thread are a wait in a library, and whether it waits for a process.
+"""Which frames of a thread are a wait in a library, and what it waits for.
 
 `DataLoader`, `multiprocessing` and `subprocess` wait in loops with time-outs: their innermost
 frames and variables change although nothing happens.
@@ -23,6 +23,7 @@ _WAITS_OF_SUBPROCESS = ("wait", "_wait", "_try_wait", "_remaining_time")
 _TORCH = ("torch", "torchdata")
 _LOADERS = ("torch/utils/data/dataloader.py", "torch/utils/data/_utils/worker.py", "torchdata/")
 _PROCESSES = ("multiprocessing/", "concurrent/futures/", "subprocess.py")
+_THREADS = ("threading.py", "queue.py", "asyncio/")
 
 
 def count_waiting(frames: Sequence[Frame]) -> int:
@@ -48,6 +49,24 @@ def waits_for_process(frames: Sequence[Frame]) -> bool:
         return False
     inside = takewhile(lambda one: one.origin is Origin.PYTHON or _is_torch(one), frames)
     return any(map(_is_of_processes, inside))
+
+
+def waits_for_program(frames: Sequence[Frame]) -> bool:
+    """Whether a thread waits in `subprocess`, for the end of a program or for its output."""
+    inside = takewhile(lambda one: one.origin is Origin.PYTHON, frames)
+    return any(_python_path(one) == "subprocess.py" for one in inside)
+
+
+def waits_for_thread(frames: Sequence[Frame]) -> bool:
+    """Whether a thread waits in a library, maybe for another thread of its process.
+
+    That is so in `threading` and `queue`, which `concurrent.futures` uses, and in the loop of
+    asyncio. A `DataLoader` waits for its processes there as well, and not for a thread.
+    """
+    count = count_waiting(frames)
+    if not count or any(map(is_loader, frames[:count])):
+        return False
+    return any(_python_path(one).startswith(_THREADS) for one in frames[: count + 1])
 
 
 def waits_for_peers(frames: Sequence[Frame]) -> bool:
