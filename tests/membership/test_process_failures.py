@@ -324,6 +324,14 @@ def test_what_only_misses_a_peer_comes_after_the_cause_on_any_node():
     assert merge([summarize(victim), summarize(late)]).failures[0].rank == 0
 
 
+def test_a_peer_that_is_silent_is_not_lost_on_any_node():
+    for text in ("E: wait timeout after 2000ms, keys: /never", GLOO):
+        own = make(0, text=text)
+        there, _ = from_job_failures(over_the_wire(to_job_failures({0: own})), {})
+        assert there[0].verb == own.verb == ("lost a peer" if text == GLOO else "failed")
+        assert there[0].consequence == own.consequence
+
+
 def test_the_flag_survives_a_record():
     told = summarize(to_job_failures({0: make(0, text=GLOO), 1: make(1, text="E: no")}))
     record = Record("key", json.loads(json.dumps(told.to_record())))

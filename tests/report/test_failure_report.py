@@ -6,7 +6,7 @@ import types
 
 import pytest
 from plaunch.numbers import format_ranks
-from plaunch.process import ChildFailedError, ProcessFailure
+from plaunch.process import ChildFailedError, Consequence, ProcessFailure
 
 NOON = time.mktime((2026, 1, 31, 12, 0, 0, 0, 0, -1))
 ZONE = time.strftime("%z", time.localtime(NOON))
@@ -118,6 +118,16 @@ def test_a_hint_where_the_worker_could_not_say_why(monkeypatch, failure, hint):
     hints = [line for line in report({0: make(**failure)}).splitlines() if "hint:" in line]
     assert len(hints) == (hint is not None)
     assert hint is None or hint in hints[0]
+
+
+@pytest.mark.parametrize(
+    ("is_gone", "hint"), [(True, "was gone"), (False, "did not answer in time")]
+)
+def test_of_a_consequence_a_hint_says_what_the_peer_did(is_gone, hint):
+    failure = make(last_lines=["..."])
+    failure.consequence = Consequence("no peer", is_gone=is_gone)
+    text = report({0: failure})
+    assert f"hint:       a peer {hint}: of what is known here, nothing else failed" in text
 
 
 def test_silence_is_said():

@@ -24,9 +24,11 @@ if TYPE_CHECKING:
     from plaunch.process.contexts.subprocess_context import start_program as start_program
     from plaunch.process.contexts.supervised import SupervisedContext as SupervisedContext
     from plaunch.process.failures.child_failed import ChildFailedError as ChildFailedError
+    from plaunch.process.failures.consequences import Consequence as Consequence
     from plaunch.process.failures.error_file import ErrorFileError as ErrorFileError
     from plaunch.process.failures.error_file import read_error_file as read_error_file
     from plaunch.process.failures.error_file import text_of_error as text_of_error
+    from plaunch.process.failures.excerpts import shorten as shorten
     from plaunch.process.failures.failure import CONSEQUENCE_WINDOW as CONSEQUENCE_WINDOW
     from plaunch.process.failures.failure import EarlierAttempt as EarlierAttempt
     from plaunch.process.failures.failure import ProcessFailure as ProcessFailure
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
     from plaunch.process.failures.failure import describe_exit as describe_exit
     from plaunch.process.failures.record import record as record
     from plaunch.process.failures.tracebacks import Raised as Raised
-    from plaunch.process.failures.tracebacks import shorten as shorten
     from plaunch.process.kernel.descriptor_limit import (
         raise_descriptor_limit as raise_descriptor_limit,
     )
@@ -84,7 +85,9 @@ __getattr__, __dir__, __all__ = attach(
         ".stopping.reaping.job_tag": "JOBS_VARIABLE",
         ".failures.error_file": "ErrorFileError read_error_file text_of_error",
         ".failures.record": "record",
-        ".failures.tracebacks": "Raised shorten",
+        ".failures.consequences": "Consequence",
+        ".failures.excerpts": "shorten",
+        ".failures.tracebacks": "Raised",
         ".failures.child_failed": "ChildFailedError",
         ".failures.failure": (
             "CONSEQUENCE_WINDOW EarlierAttempt ProcessFailure describe_early_ends describe_exit"

@@ -10,7 +10,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from plaunch.durations import LONGEST
-from plaunch.process import ProcessFailure, shorten
+from plaunch.process import Consequence, ProcessFailure, shorten
 from plaunch.rendezvous import Verdict
 
 from plaunch_membership.bounds import MAX_NAME, nearest_date, printable
@@ -179,6 +179,7 @@ def _worker(rank: int, failure: ProcessFailure, place: int) -> JobFailure:
 
 def _detail(failure: ProcessFailure, *, in_full: bool) -> dict[str, object]:
     limit = MAX_TEXT_BYTES if in_full else MAX_BRIEF_BYTES
+    consequence = failure.consequence
     detail: dict[str, object] = {
         "host": failure.host,
         "local_rank": failure.local_rank,
@@ -191,7 +192,8 @@ def _detail(failure: ProcessFailure, *, in_full: bool) -> dict[str, object]:
         "has_reply": failure.has_reply,
         "message": _ends_of(failure.text, limit),
         "place": failure.place,
-        "consequence": failure.consequence[:MAX_NAME],
+        "consequence": "" if consequence is None else consequence.words[:MAX_NAME],
+        "is_peer_gone": consequence is not None and consequence.is_gone,
         "reason": failure.reason[:MAX_NAME],
         "traits": _traits(failure.error_file_data.get("errorTraits")) if failure.has_reply else {},
     }
@@ -223,7 +225,9 @@ def _rebuild(rank: int, told: JobFailure) -> ProcessFailure:
     if place := _word(_text(detail, "place"), MAX_NAME):
         failure.place = place
     failure.reason = _word(_text(detail, "reason"), MAX_NAME)
-    failure.consequence = _word(_text(detail, "consequence"), MAX_NAME)
+    words = _word(_text(detail, "consequence"), MAX_NAME)
+    is_gone = detail.get("is_peer_gone") is True
+    failure.consequence = Consequence(words, is_gone) if words else None
     failure.last_lines = _last_lines(_lines(detail, "last_lines"), MAX_LINES, MAX_TEXT_BYTES)
     failure.log_files = [
         f"{failure.host}:{_word(path, _MAX_PATH)}"

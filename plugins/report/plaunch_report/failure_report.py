@@ -129,10 +129,12 @@ def explain(failure: ProcessFailure) -> list[str]:
 
 def hints(failure: ProcessFailure, early_ends: Sequence[str] = ()) -> Iterator[str]:
     """What helps to find a cause that the worker itself could not tell."""
-    if failure.is_consequence and early_ends:
+    consequence = failure.consequence
+    if consequence and early_ends:
         yield "a worker that ends before the others closes its connections to them"
-    elif failure.is_consequence:
-        yield "a peer was gone or silent: of what is known here, nothing else failed"
+    elif consequence:
+        what = "was gone" if consequence.is_gone else "did not answer in time"
+        yield f"a peer {what}: of what is known here, nothing else failed"
     if failure.has_reply:
         return
     if failure.exitcode == -signal.SIGKILL and not failure.oom_killed:
@@ -199,7 +201,7 @@ def summarize(failure: ProcessFailure) -> str:
     """One line about the cause: the exception, else the last thing that was written to stderr."""
     if failure.is_consequence:
         return clean(failure.headline)
-    text = failure.text if failure.has_reply else failure.raised.text
+    text = failure.raised.text
     lines = [clean(line).strip() for line in text.splitlines() or reversed(failure.last_lines)]
     line = next(filter(None, lines), "")
     if len(line) > MAX_SUMMARY_CHARS:

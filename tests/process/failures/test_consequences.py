@@ -8,20 +8,22 @@ import pickle
 import signal
 
 import pytest
-from plaunch.process import CONSEQUENCE_WINDOW, ProcessFailure
-from plaunch.process.failures.consequences import CONSEQUENCES, find_consequence
+from plaunch.process import CONSEQUENCE_WINDOW, Consequence, ProcessFailure
+from plaunch.process.failures.consequences import PEER_ERRORS, find_consequence
 from plaunch.process.failures.failure import first_failure
 
 from helpers.ports import free_port
 from helpers.programs import running_python
+from helpers.tracebacks import DIRECT, HEADER, WHILE, failure_with
 
-HEADER, FRAME = "Traceback (most recent call last):", '  File "/me/train.py", line 39, in step'
+FRAME = '  File "/me/train.py", line 39, in step'
 GLOO = (
     "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by "
     "peer [127.0.0.1]:53469. This is typically caused by a remote worker crashing."
 )
-DIRECT = "The above exception was the direct cause of the following exception:"
-WHILE = "During handling of the above exception, another exception occurred:"
+NEVER = "torch.distributed.DistStoreError: wait timeout after 2000ms, keys: /never"
+REMOTE = "node-b:7:9 [0] misc/socket.cc:538 NCCL WARN Net : Connection closed by remote peer node-b"
+ILLEGAL = "  what():  CUDA error: an illegal memory access was encountered"
 WATCHDOG = (
     "terminate called after throwing an instance of 'c10::DistBackendError'",
     "  what():  [PG ID 0 Rank 0] Process group watchdog thread terminated with exception: [Rank 0] "
@@ -30,8 +32,7 @@ WATCHDOG = (
 
 
 def failure(*lines, exitcode=1, at=0.0, rank=0):
-    made = ProcessFailure(rank, 7 + rank, exitcode, "", global_rank=rank)
-    made.last_lines = list(lines)
+    made = failure_with(lines, exitcode, rank)
     made.timestamp = 1000.0 + at
     return made
 
@@ -43,9 +44,11 @@ def raised(text, **more):
 # --- the table ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("one", CONSEQUENCES, ids=lambda one: one.pattern[:40])
+@pytest.mark.parametrize("one", PEER_ERRORS, ids=lambda one: one.pattern[:40])
 def test_each_row_matches_its_example_and_names_its_source(one) -> None:
-    assert find_consequence(one.example)
+    found = find_consequence(one.example)
+    assert found
+    assert found.is_gone == one.is_gone
     assert one.source
 
 
@@ -62,11 +65,13 @@ def test_each_row_matches_its_example_and_names_its_source(one) -> None:
         "Process group watchdog thread terminated with exception: CUDA error: an illegal memory "
         "access was encountered",
         "ncclUnhandledCudaError: Call to CUDA function failed.",
+        # Not NCCL's words.
+        "MyConfigError: the S3 proxy says: Connection closed by remote peer",
         "ncclInvalidUsage: This usually reflects invalid usage of NCCL library.",
     ],
 )
 def test_faults_of_the_worker_itself_are_none(text) -> None:
-    assert find_consequence(text) == ""
+    assert find_consequence(text) is None
 
 
 # --- real ones ------------------------------------------------------------------------------------
@@ -166,7 +171,9 @@ def test_what_torch_says_when_a_peer_has_gone(tmp_path) -> None:
     assert [(job, how) for job, how, *_ in found] == list(PEERS)
     for job, how, exitcode, said in found:
         ended = failure(*said.splitlines(), exitcode=exitcode)
-        assert any(word in ended.consequence for word in PEERS[job, how]), said
+        assert ended.consequence, said
+        assert ended.consequence.is_gone == (how != "silent")
+        assert any(word in ended.consequence.words for word in PEERS[job, how]), said
         assert ended.place.startswith("train.py:")
 
 
@@ -180,10 +187,49 @@ def test_the_headline_has_the_words_that_matter() -> None:
     assert found.brief.startswith("RuntimeError: [/pytorch/third_party/gloo/")
 
 
-@pytest.mark.parametrize("link", [DIRECT, WHILE])
-def test_what_a_script_makes_of_it_is_one_as_well(link) -> None:
-    lines = [HEADER, FRAME, GLOO, "", link, "", HEADER, FRAME, "OSError: no checkpoint"]
-    assert failure(*lines).is_consequence
+def test_what_a_script_makes_of_it_is_one_as_well() -> None:
+    lines = [HEADER, FRAME, GLOO, "", DIRECT, "", HEADER, FRAME, "OSError: no checkpoint"]
+    found = failure(*lines)
+    assert found.consequence == ("Connection closed by peer [127.0.0.1]:53469", True)
+    assert found.headline == "OSError: no checkpoint (train.py:39)"
+
+
+def test_what_went_wrong_while_it_was_handled_is_none() -> None:
+    lines = [HEADER, FRAME, NEVER, "", WHILE, "", HEADER, FRAME, "FileNotFoundError: 'ckpt.pt'"]
+    found = failure(*lines)
+    assert not found.is_consequence
+    assert found.headline == "FileNotFoundError: 'ckpt.pt' (train.py:39)"
+    lines += ["", DIRECT, "", HEADER, FRAME, "RuntimeError: no step"]
+    assert not failure(*lines).is_consequence
+    # A second one of a peer is.
+    assert failure(HEADER, FRAME, NEVER, "", WHILE, "", HEADER, FRAME, GLOO).is_consequence
+
+
+def test_an_error_file_with_both_says_the_same(child_file) -> None:
+    for link, is_one in ((DIRECT, True), (WHILE, False)):
+        lines = [HEADER, FRAME, GLOO, "", link, "", HEADER, FRAME, "OSError: no checkpoint"]
+        extra = {"py_callstack": "\n".join(lines)}
+        message = {"message": "OSError: no checkpoint", "extraInfo": extra}
+        found = ProcessFailure(0, 7, 1, child_file({"message": message}))
+        assert found.is_consequence == is_one
+        assert found.headline == "OSError: no checkpoint (train.py:39)"
+
+
+@pytest.mark.parametrize("mark", ["", "[rank0]:"])
+@pytest.mark.parametrize(
+    "log",
+    [
+        "[W1124 10:22:33.1 ProcessGroupNCCL.cpp:1683] [PG ID 0 PG GUID 0(default_pg) Rank 0] Failed"
+        " to check the flag with error: failed to recv, got 0 bytes",
+        "[E1124 10:22:33.1 TCPStore.cpp:106] [c10d] recvValue failed: Failed to recv, got 0 bytes",
+    ],
+)
+def test_lines_of_torchs_log_after_an_exception_are_none(mark, log) -> None:
+    found = failure(
+        HEADER, FRAME, "ValueError: bad batch", mark + log, "Failed to recv, got 0 bytes"
+    )
+    assert not found.is_consequence
+    assert found.headline == "ValueError: bad batch (train.py:39)"
 
 
 def test_what_was_only_shown_before_is_none() -> None:
@@ -207,6 +253,39 @@ def test_the_abort_of_the_watchdog_is_one_and_other_signals_are_none() -> None:
     assert not failure("free(): double free detected", exitcode=-6).is_consequence
 
 
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [REMOTE, "terminate called after throwing an instance of 'c10::Error'", ILLEGAL],
+        ["wait timeout after 300000ms, keys: /optional (retrying)", "malloc(): corrupted top size"],
+        [*WATCHDOG, "train.cu:7: step: block: [0,0,0] Assertion `index < size` failed."],
+        [REMOTE, "terminate called without an active exception"],
+        [REMOTE],
+    ],
+)
+def test_an_abort_for_a_fault_of_its_own_is_none(lines) -> None:
+    assert not failure(*lines, exitcode=-6).is_consequence
+
+
+def test_what_the_log_of_the_watchdog_says_is_enough() -> None:
+    line = "[rank0]:[E1124 10:22:33.1 ProcessGroupNCCL.cpp:616] [Rank 0] Watchdog caught collective"
+    assert failure(f"{line} operation timeout: WorkNCCL(SeqNum=1)", exitcode=-6).is_consequence
+
+
+@pytest.mark.parametrize(
+    ("found", "verb"),
+    [
+        (raised(GLOO), "lost a peer"),
+        (failure(HEADER, FRAME, GLOO, "", DIRECT, "", HEADER, FRAME, "E: no"), "lost a peer"),
+        (raised(NEVER), "failed"),
+        (failure(*WATCHDOG, exitcode=-6), "failed"),
+        (raised("ValueError: bad"), "failed"),
+    ],
+)
+def test_a_peer_that_is_silent_is_not_lost(found, verb) -> None:
+    assert found.verb == verb
+
+
 def test_neither_a_hang_nor_a_launcher_is_one() -> None:
     found = raised(GLOO)
     found.hung = True
@@ -216,7 +295,7 @@ def test_neither_a_hang_nor_a_launcher_is_one() -> None:
 
 def test_what_another_node_has_found_stays_also_through_a_pickle() -> None:
     found = failure("nothing")
-    found.consequence = "Broken pipe"
+    found.consequence = Consequence("Broken pipe", is_gone=True)
     assert pickle.loads(pickle.dumps(found)).is_consequence
 
 

@@ -23,6 +23,7 @@ from plaunch.values import Record, Value
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from plaunch.process.failures.consequences import Consequence
     from plaunch.process.failures.tracebacks import Raised
 
 NOT_AVAILABLE = "<N/A>"  # torch's word for a missing error file and for "no signal"
@@ -93,7 +94,8 @@ class ProcessFailure(Record):
 
     def __post_init__(self) -> None:
         self._place: str | None = None
-        self._consequence: str | None = None
+        self._consequence: Consequence | None = None
+        self._is_consequence_set = False
         self.timestamp = time.time()
         self.error_file_data = {"message": _NO_MESSAGE}
         self.message = ""
@@ -170,33 +172,36 @@ class ProcessFailure(Record):
         self._place = place
 
     @property
-    def consequence(self) -> str:
-        """What it says of a peer that is gone or silent; empty if it says something else.
+    def consequence(self) -> Consequence | None:
+        """What it, or a direct cause of it, says of a peer that is gone or silent; None if nothing.
 
-        Such a failure is a consequence of another one, of a lost node or of an early end.
+        Such a failure is a consequence of another one, of a lost node or of an early end. Whoever
+        has the failure of another node sets what that one has read.
         """
-        if self._consequence is not None:
-            return self._consequence
+        return self._consequence if self._is_consequence_set else self._read_consequence()
+
+    @consequence.setter
+    def consequence(self, consequence: Consequence | None) -> None:
+        self._consequence, self._is_consequence_set = consequence, True
+
+    def _read_consequence(self) -> Consequence | None:
         if self.hung or self.oom_killed or (self.global_rank or 0) < 0:
-            return ""
+            return None
         if not self.has_reply and self.exitcode not in (_UNCAUGHT, -signal.SIGABRT):
-            return ""
+            return None
         from plaunch.process.failures import consequences, tracebacks  # noqa: PLC0415 - failures only
 
-        return consequences.find_consequence(
+        chain = (
             tracebacks.chain_in_reply(self.text, self.traceback)
             if self.has_reply
             else tracebacks.chain_in_output(self.last_lines, self.exitcode)
         )
-
-    @consequence.setter
-    def consequence(self, words: str) -> None:
-        self._consequence = words
+        return next(filter(None, map(consequences.find_consequence, chain)), None)
 
     @property
     def is_consequence(self) -> bool:
-        """Whether it only says that a peer is gone, and so follows from something else."""
-        return bool(self.consequence)
+        """Whether it only says that a peer is gone or silent, and so is not a cause."""
+        return self.consequence is not None
 
     @property
     def brief(self) -> str:
@@ -208,15 +213,17 @@ class ProcessFailure(Record):
 
     @property
     def verb(self) -> str:
-        """What it did, for a sentence about it: `failed`, or `lost a peer`."""
-        return "lost a peer" if self.is_consequence else "failed"
+        """What it did, for a sentence about it: `failed`, or `lost a peer` if that is gone."""
+        found = self.consequence
+        return "lost a peer" if found and found.is_gone else "failed"
 
     @property
     def headline(self) -> str:
         """The same with the user's line: `ValueError: bad shape (train.py:39)`."""
-        brief, place, words = self.brief, self.place, self.consequence
-        if words:
-            brief = f"{self.raised.exception or self.describe_exit()}: {_one_line(words)}"
+        brief, place, raised, found = self.brief, self.place, self.raised, self.consequence
+        # What only a cause of the exception says would be wrong beside its type.
+        if found and (not raised.text or found.words in raised.text):
+            brief = f"{raised.exception or self.describe_exit()}: {_one_line(found.words)}"
         return f"{brief} ({place})" if place else brief
 
     def enrich(self, text: str) -> str:

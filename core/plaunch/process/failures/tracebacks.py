@@ -1,4 +1,4 @@
-"""What a worker's traceback says: the exception, and the user's line at which it was raised.
+"""What a worker's tracebacks say: the exception, its causes, and the user's line that raised it.
 
 Works on text: the traceback in an error file, or the last lines of stderr. Loaded after a failure.
 """
@@ -10,37 +10,39 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
+from plaunch.process.failures.source_files import SourceFiles
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 _KNOWN = 16  # failures whose traceback is not read again
 _MOST = 1 << 20  # characters at the end of a traceback that are read; it may have many more
 _UNCAUGHT = 1  # what Python exits with after an exception that nobody caught
 _HEADER = "Traceback (most recent call last):"
+# torch puts the traceback of another process into the message of an exception, as a data loader's.
+_ORIGINAL = f"Original {_HEADER}"
 # A SyntaxError has no function; faulthandler writes no comma.
 _FRAME = re.compile(r'  File "(.+)", line (\d+)(?:,? in .*)?')
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:<locals>\.[\w.]+)*")
 # torch.distributed puts it before each line of an exception that nobody caught.
 _RANK = re.compile(r"\[rank\d+\]: ")
-_LINKS = (
-    "The above exception was the direct cause of the following exception:",
-    "During handling of the above exception, another exception occurred:",
+_DIRECT = "The above exception was the direct cause of the following exception:"
+LINKS = (_DIRECT, "During handling of the above exception, another exception occurred:")
+# A traceback below such a line did not end the process.
+_ASIDE = re.compile(r"Exception in thread |Exception ignored |Error in atexit\.")
+# How lines of logs begin: those of torch, of NCCL, of Python.
+_LOG = re.compile(
+    r"(?:\[rank\d+\]:)?\[[DIWEF](?:\d{4})? "
+    r"|\S+:\d+:\d+ \[\d+\] "
+    r"|\[?\d{4}-\d\d-\d\d[ T]"
+    r"|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\b"
 )
-_FAULT = "Fatal Python error: "  # faulthandler's
+FAULT = "Fatal Python error: "  # faulthandler's
 _CURRENT_THREAD = re.compile(r"(?:Current thread|Stack) .*\(most recent call first\):")
-_CPP = ("  what():", "terminate called")
-_NATIVE = ("frame #", "<omitting python frames>")
-
-# Workers may run another interpreter than the launcher, so files are judged by their paths alone.
-_LIBRARY = re.compile(
-    r"[/\\](?:site|dist)-packages[/\\]"
-    r"|[/\\]lib(?:64)?[/\\](?:python|pypy)\d(?:\.\d+)?t?[/\\]"
-    r"|[/\\]python\d+\.zip[/\\]"
-    r"|^<frozen "
-)
-# A torch that is used from its sources.
-_TORCH = re.compile(
-    r"[/\\]torch[/\\](?:_\w+|autograd|cuda|distributed|fx|jit|multiprocessing|nn|optim|utils"
-    r"|functional\.py|serialization\.py)(?:[/\\]|$)|^<eval_with_key>"
+# What an abort says of itself, and faults of the process's own code, which do so as well.
+_ABORTS = ("terminate called", "  what():", "Watchdog caught")
+_OWN_FAULT = re.compile(
+    r"CUDA error|(?:malloc|free|realloc|\w+_chunk)\(\)|double free|corrupted (?:size|double-linked)"
+    r"|stack smashing|(?i:\bassert)"
 )
 
 
@@ -52,6 +54,40 @@ class Raised(NamedTuple):
     place: str = ""
 
 
+class Frame(NamedTuple):
+    """A call in a traceback.
+
+    Args:
+        number: of its line in the text.
+        path: of its file.
+        line: the line in that file.
+    """
+
+    number: int
+    path: str
+    line: str
+
+
+class Traceback(NamedTuple):
+    """One traceback in a text; `header`, `end` and `stop` are numbers of lines.
+
+    Args:
+        header: its first line; None if that was left out.
+        frames: its calls, the last one last.
+        end: the line with the exception, or where it would be.
+        stop: the line after the exception's message.
+        link: the line that joins it with the one before; empty if it stands alone.
+        is_aside: whether it did not end the process.
+    """
+
+    header: int | None
+    frames: list[Frame]
+    end: int
+    stop: int
+    link: str = ""
+    is_aside: bool = False
+
+
 @lru_cache(_KNOWN)
 def raised_in_reply(text: str, traceback: str) -> Raised:
     """The exception in an error file.
@@ -60,7 +96,9 @@ def raised_in_reply(text: str, traceback: str) -> Raised:
         text: what the worker says, usually the exception.
         traceback: of that, where there is one.
     """
-    raised = _end_of_traceback(_last_block(traceback[-_MOST:].splitlines()))
+    raised = _last_raised(traceback[-_MOST:].splitlines())
+    if raised.exception and raised.text.partition("\n")[0] in text.splitlines()[1:]:
+        return raised  # of another process; its traceback is in the text
     if not (raised.exception or raised.place):
         name = text.partition(":")[0]
         is_one = _EXCEPTION.fullmatch(name) and name.rpartition(".")[2][:1].isupper()
@@ -74,193 +112,157 @@ def raised_in_output(last_lines: Sequence[str], exitcode: int) -> Raised:
     It is the last traceback, if the worker exited as Python does after one. Of a crash, the place
     is where `faulthandler` saw the thread that crashed.
     """
-    lines = _unmarked(last_lines)
+    lines = unmarked(last_lines)
     if exitcode < 0:
         return Raised(place=_place_of_crash(lines))
     if exitcode != _UNCAUGHT:
         return Raised()  # whatever was caught and written before, it did not end the worker
-    raised = _end_of_traceback(_from_last_frame(lines, _last_header(lines)))
+    raised = _last_raised(lines)
     return raised if raised.exception else Raised()
 
 
 @lru_cache(_KNOWN)
-def chain_in_reply(text: str, traceback: str) -> str:
-    """What the exception in an error file says, and those that led to it."""
-    return "\n".join((text, *_said(traceback[-_MOST:].splitlines())))
+def chain_in_reply(text: str, traceback: str) -> tuple[str, ...]:
+    """What the exception in an error file says, and the direct causes of it, the first one last."""
+    return (text, *_chain(traceback[-_MOST:].splitlines()))
 
 
-def chain_in_output(last_lines: Sequence[str], exitcode: int) -> str:
-    """The same of a worker without an error file; of one that a signal ended, its last lines."""
-    lines = _unmarked(last_lines)
-    if exitcode < 0:
-        return "\n".join(lines)
-    begin = _last_header(lines)
-    first = begin
-    while first is not None and any(link in lines[max(first - 2, 0) : first] for link in _LINKS):
-        first = _last_header(lines[:first])
-    return "\n".join(_said(_from_last_frame(lines, begin if first is None else first)))
+def chain_in_output(last_lines: Sequence[str], exitcode: int) -> tuple[str, ...]:
+    """The same of a worker without an error file; of one that a signal ended, why it aborted."""
+    lines = unmarked(last_lines)
+    return _reason_of_abort(lines) if exitcode < 0 else _chain(lines)
 
 
-def is_own(path: str) -> bool:
-    """Whether a file is the user's: neither Python's, nor of an installed package, nor torch's."""
-    return not (_LIBRARY.search(path) or _TORCH.search(path))
-
-
-def shorten(lines: Sequence[str], most: int, most_chars: int | None = None) -> list[str]:
-    """The last lines that fit, and of a traceback that does not, what matters.
-
-    That is its header, the user's own frames, the last ones first, and the exception. Where lines
-    between others are left out, one line says how many.
-
-    Args:
-        lines: the output of a worker, or a traceback.
-        most: how many lines the result has at most.
-        most_chars: how many characters it has at most, with one for the end of each line.
-    """
-    budget = _Budget(lines, most, most_chars)
-    if budget.fits(set(range(len(lines)))):
-        return list(lines)
-    kept: set[int] = set()
-    for group in _groups_that_matter(_unmarked(lines), most):
-        # The half of the room is for what was written last.
-        if len(kept | group) <= max(most // 2, 1) and budget.fits(kept | group):
-            kept |= group
-    for number in reversed(range(len(lines))):
-        if not budget.fits(kept | {number}):
-            break
-        kept.add(number)
-    return budget.text(kept) or [line[-(most_chars or len(line)) :] for line in lines[-1:]]
-
-
-class _Budget:
-    """What a choice of lines takes."""
-
-    def __init__(self, lines: Sequence[str], most: int, most_chars: int | None) -> None:
-        self._lines, self._most, self._most_chars = lines, most, most_chars
-
-    def fits(self, kept: set[int]) -> bool:
-        if len(kept) > self._most:
-            return False
-        text = self.text(kept)
-        chars = sum(len(line) + 1 for line in text)
-        return len(text) <= self._most and (self._most_chars is None or chars <= self._most_chars)
-
-    def text(self, kept: set[int]) -> list[str]:
-        found: list[str] = []
-        before = -1
-        for number in sorted(kept):
-            if found and (left_out := number - before - 1):
-                is_one = left_out == 1
-                found.append(f"    ... {left_out} line{'' if is_one else 's'} left out ...")
-            found.append(self._lines[number])
-            before = number
-        return found
-
-
-def _groups_that_matter(lines: Sequence[str], most: int) -> Iterable[set[int]]:
-    """The lines of the last traceback that say most, those first that say most.
-
-    What ended before the last `most` lines was caught, or only shown. Native frames do not count.
-    """
-    told = [n for n, line in enumerate(lines) if line and not line.startswith(_NATIVE)]
-    recent = told[-most] if len(told) > most else 0
-    yield from ({n} for n in range(recent, len(lines)) if lines[n].startswith((*_CPP, _FAULT)))
-    header = _last_header(lines)
-    begin = 0 if header is None else header + 1
-    frames = [n for n in range(begin, len(lines)) if _FRAME.fullmatch(lines[n])]
-    end = next(
-        (n for n in range(frames[-1] + 1 if frames else begin, len(lines)) if _is_end(lines[n])),
-        None,
-    )
-    if not frames or (end is not None and end < recent):
-        return
-    if end is not None:
-        yield {end}
-    own = [n for n in frames if (found := _FRAME.fullmatch(lines[n])) and is_own(found[1])]
-    if own:
-        yield _frame_at(lines, own[-1])
-    if header is not None:
-        yield {header}
-    for number in reversed(own[:-1]):
-        yield _frame_at(lines, number)
-
-
-def _frame_at(lines: Sequence[str], number: int) -> set[int]:
-    """The line of a frame, and its source."""
-    has_source = number + 1 < len(lines) and lines[number + 1].startswith("    ")
-    return {number, number + 1} if has_source else {number}
-
-
-def _is_end(line: str) -> bool:
-    return bool(line) and not line.startswith(" ")
-
-
-def _unmarked(lines: Iterable[str]) -> list[str]:
+def unmarked(lines: Iterable[str]) -> list[str]:
+    """`lines` without the rank that torch.distributed puts before them."""
     return [_RANK.sub("", line, count=1) for line in lines]
 
 
-def _last_header(lines: Sequence[str]) -> int | None:
-    return next((n for n in reversed(range(len(lines))) if lines[n] == _HEADER), None)
+def find_tracebacks(lines: Sequence[str]) -> list[Traceback]:
+    """All tracebacks of a text in their order, with one at its beginning that lacks its header."""
+    headers = [n for n, line in enumerate(lines) if line in (_HEADER, _ORIGINAL)]
+    first, *others = *headers, len(lines)
+    found = _rest_of_traceback(lines, first)
+    for header, stop in zip(headers, others, strict=True):
+        link = lines[header - 2] if header > 1 else ""
+        if lines[header] == _ORIGINAL:
+            link = _ORIGINAL
+        elif link not in LINKS:
+            link = ""
+        is_aside = header > 0 and _ASIDE.match(lines[header - 1]) is not None
+        is_aside = is_aside or bool(link and found and found[-1].is_aside)
+        read = _read(lines, header + 1, stop)
+        found.append(read._replace(header=header, link=link, is_aside=is_aside))
+    return found
 
 
-def _last_block(lines: Sequence[str]) -> Sequence[str]:
-    """What stands behind the last header: before it are causes, in it other workers' exceptions."""
-    begin = _last_header(lines)
-    # Of a long one, nodes tell each other the end.
-    return _from_last_frame(lines, None) if begin is None else lines[begin + 1 :]
+def find_ending(found: Sequence[Traceback]) -> list[Traceback]:
+    """The traceback that ended a process, and those that led to it, the last one first."""
+    ending: list[Traceback] = []
+    for one in reversed([one for one in found if not one.is_aside]):
+        ending.append(one)
+        if not one.link:
+            break
+    return ending
 
 
-def _from_last_frame(lines: Sequence[str], header: int | None) -> Sequence[str]:
-    """What follows the header; without one, whatever is left of a traceback."""
-    if header is not None:
-        return lines[header + 1 :]
-    frames = [number for number, line in enumerate(lines) if _FRAME.fullmatch(line)]
-    if not frames:
+def frames_of(ending: Sequence[Traceback]) -> list[Frame]:
+    """The calls that led to the exception, across processes."""
+    last, *others = ending
+    return [*others[0].frames, *last.frames] if last.link == _ORIGINAL and others else last.frames
+
+
+def _rest_of_traceback(lines: Sequence[str], stop: int) -> list[Traceback]:
+    """The traceback before the first header, which lacks its own; a link says that there is one."""
+    begin = next((n for n in reversed(range(stop)) if _FRAME.fullmatch(lines[n])), None)
+    if begin is None:
+        return [_read(lines, 0, stop)] if any(link in lines[:stop] for link in LINKS) else []
+    while begin and not _is_end(lines[begin - 1]):
+        begin -= 1
+    return [_read(lines, begin, stop)]
+
+
+def _read(lines: Sequence[str], begin: int, stop: int) -> Traceback:
+    """A traceback whose frames may begin at one line, and which ends before another."""
+    frames = []
+    end = begin
+    while end < stop and not _is_end(lines[end]):
+        if frame := _FRAME.fullmatch(lines[end]):
+            frames.append(Frame(end, frame[1], frame[2]))
+        end += 1
+    return Traceback(None, frames, end, _end_of_message(lines, end + 1, stop))
+
+
+def _is_end(line: str) -> bool:
+    return bool(line) and not line[0].isspace()
+
+
+def _end_of_message(lines: Sequence[str], begin: int, stop: int) -> int:
+    """Where the message ends of which `begin` would be the second line."""
+    for number in range(begin, stop):
+        line = lines[number]
+        if line in LINKS or _LOG.match(line) or _ASIDE.match(line):
+            return number
+    return stop
+
+
+def _text(lines: Sequence[str], begin: int, stop: int) -> str:
+    return "\n".join(lines[begin:stop]).rstrip()
+
+
+def _last_raised(lines: Sequence[str]) -> Raised:
+    """The exception that ended a process; without a type if there is only a place."""
+    ending = find_ending(find_tracebacks(lines))
+    if not ending:
+        return Raised()
+    last = ending[0]
+    place = _place(frames_of(ending))
+    text = _text(lines, last.end, last.stop)
+    name = text.partition("\n")[0].partition(":")[0]
+    # What `plaunch.worker` writes is not an exception.
+    return Raised(name, text, place) if _EXCEPTION.fullmatch(name) else Raised(place=place)
+
+
+def _chain(lines: Sequence[str]) -> tuple[str, ...]:
+    """What the last exception says, and then those that it was raised from."""
+    said = []
+    for one in find_ending(find_tracebacks(lines)):
+        said.append(_text(lines, one.end, one.stop))
+        if one.link != _DIRECT:
+            break
+    return tuple(said)
+
+
+def _reason_of_abort(lines: Sequence[str]) -> tuple[str, ...]:
+    """What C++ says as it aborts, unless the fault is the worker's own."""
+    if any(_OWN_FAULT.search(line) for line in lines):
         return ()
-    first = frames[-1]
-    for number in reversed(frames):
-        if any(_is_end(line) for line in lines[number:first]):
-            break  # it belongs to an earlier traceback
-        first = number
-    return lines[first:]
+    for words in _ABORTS:
+        begin = next((n for n in reversed(range(len(lines))) if words in lines[n]), None)
+        if begin is not None:
+            return (_text(lines, begin, _end_of_message(lines, begin + 1, len(lines))),)
+    return ()
 
 
-def _said(lines: Iterable[str]) -> list[str]:
-    """What exceptions say, of a text with tracebacks: all but frames and source."""
-    return [line for line in lines if not line.startswith("  ")]
-
-
-def _end_of_traceback(lines: Iterable[str]) -> Raised:
-    frames: list[tuple[str, str]] = []
-    for line in lines:
-        if frame := _FRAME.fullmatch(line):
-            frames.append((frame[1], frame[2]))
-        elif line and not line.startswith(" "):
-            name = line.partition(":")[0]
-            if _EXCEPTION.fullmatch(name):
-                return Raised(name, line, _place(frames))
-            break  # what `plaunch.worker` writes, which is no exception
-    return Raised(place=_place(frames))
-
-
-def _place(frames: Sequence[tuple[str, str]]) -> str:
+def _place(frames: Sequence[Frame]) -> str:
     """The last frame that is the user's own; without one, the last outside of torch, or at all."""
-    for accepts in (is_own, lambda path: not _TORCH.search(path), bool):
-        for path, line in reversed(frames):
-            if accepts(path):
-                return f"{os.path.basename(path)}:{line}"
+    files = SourceFiles(frame.path for frame in frames)
+    for accepts in (files.is_own, lambda path: not files.is_torch(path), bool):
+        for frame in reversed(frames):
+            if accepts(frame.path):
+                return f"{os.path.basename(frame.path)}:{frame.line}"
     return ""
 
 
 def _place_of_crash(lines: Sequence[str]) -> str:
     """The user's line in a dump of faulthandler, which has the last call first."""
     starts = [n for n, line in enumerate(lines) if _CURRENT_THREAD.match(line)]
-    if not starts or not any(line.startswith(_FAULT) for line in lines):
+    if not starts or not any(line.startswith(FAULT) for line in lines):
         return ""
     frames = []
-    for line in lines[starts[-1] + 1 :]:
-        frame = _FRAME.fullmatch(line)
+    for number in range(starts[-1] + 1, len(lines)):
+        frame = _FRAME.fullmatch(lines[number])
         if frame is None:
             break
-        frames.append((frame[1], frame[2]))
+        frames.append(Frame(number, frame[1], frame[2]))
     return _place(frames[::-1])
