@@ -51,7 +51,7 @@ def test_extensions_that_are_made_one_after_the_other_are_waited_for_as_well(
 ) -> None:
     """A hook may return an iterator, which runs the plugin's code once it is asked."""
     monkeypatch.setattr(calls, "HOOK_BOUND", 0.01)
-    plugin = plugin_of(plaunch_extensions=lambda: iter(lambda: gate.wait(BOUND), None))
+    plugin = plugin_of(plaunch_extensions=lambda: (gate.wait(BOUND) for _ in range(1)))
     manager = plugin_manager(plugin, words=NO_OTHERS)
     with pytest.raises(PluginError, match="has not returned from plaunch_extensions"):
         manager.create_extensions(PluginContext("job", "role", "host"))
