@@ -11,11 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from plaunch.errors import RendezvousClosedError, UsageError
-from plaunch.rendezvous import (
-    ChangeKind,
-    MembershipChange,
-    RendezvousHandler,
-)
+from plaunch.rendezvous import ChangeKind, MembershipChange, RendezvousHandler
 from plaunch_network import HeldPort
 
 from plaunch_membership.agent_requests import AgentRequests
@@ -317,10 +313,8 @@ class DynamicRendezvousHandler(RendezvousHandler):
     @property
     def verdict(self) -> Verdict | None:
         """How the job ended, once this node knows."""
-        recorded = self._news.verdict
-        if recorded is None:
-            return None
-        return to_verdict(recorded, self._reported, is_past=self._news.is_past)
+        recorded, own = self._news.verdict, self._reported
+        return None if recorded is None else to_verdict(recorded, own, is_past=self._news.is_past)
 
     def report_failure(
         self, failures: Mapping[int, ProcessFailure], *, is_final: bool = False
