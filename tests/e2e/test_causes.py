@@ -105,7 +105,7 @@ def test_a_killed_worker_is_the_cause_of_what_its_peers_say(agents, job):
 
 
 @pytest.mark.parametrize("backend", ["c10d", "etcd-v2"])
-def test_a_lost_node_is_named_while_its_peers_wait(agents, job, backend):
+def test_a_lost_node_is_named_while_its_peers_wait(loud, agents, job, backend):
     """The node dies with its workers; those of the other node say that a peer is gone."""
     nodes = job("--max-restarts=0", backend=backend, conf=f"{QUICK},join_timeout=8")
     victim, survivor = nodes[1], nodes[0]
@@ -123,7 +123,7 @@ def test_a_lost_node_is_named_while_its_peers_wait(agents, job, backend):
         assert " lost a peer: RuntimeError: " in line
         assert f"({REDUCE}); all workers are stopped" in line
     after = survivor.stderr.partition(lost)[2].splitlines()[1:]
-    waiting = [line for line in after if "waiting for" in line]
+    waiting = [line for line in after if line.startswith("plaunch: waiting for ")]
     assert waiting
     assert all(lost in line for line in waiting), survivor.stderr
     assert lost in survivor.stderr.splitlines()[-1]
