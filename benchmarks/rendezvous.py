@@ -40,7 +40,7 @@ from measuring import (
 )
 from plaunch.errors import PlaunchError
 from plaunch.plugin.manager import PluginManager
-from plaunch.plugin.registry import RENDEZVOUS
+from plaunch.plugin.kinds import RENDEZVOUS
 from plaunch.rendezvous import RendezvousParameters
 from plaunch_membership import RendezvousStore
 from plaunch_membership.handler import DynamicRendezvousHandler

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import logging
 import os
+import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from plaunch import defaults
 from plaunch.agent.closing import release_rendezvous
 from plaunch.agent.rounds import longest_stop
 from plaunch.agent.worker import WorkerSpec
-from plaunch.errors import UsageError
-from plaunch.plugin.answers import checked_handler
-from plaunch.plugin.registry import RENDEZVOUS
+from plaunch.errors import PlaunchError, UsageError
+from plaunch.plugin.guard import bounded_call
+from plaunch.plugin.kinds import RENDEZVOUS
 from plaunch.rendezvous.parameters import JobSettings, RendezvousParameters
 from plaunch.rendezvous.token import check_token_is_used
 from plaunch.rendezvous.traits import traits_of
@@ -25,15 +27,18 @@ if TYPE_CHECKING:
     from plaunch.events import Event
     from plaunch.plugin.extensions import Told
     from plaunch.plugin.manager import PluginManager
-    from plaunch.plugin.restarting import LaunchRestartPolicy
+    from plaunch.plugin.policies import LaunchRestartPolicy
+    from plaunch.process.streams.logs import LogsSpecs
     from plaunch.rendezvous.api import RendezvousHandler
 
 logger = logging.getLogger("plaunch")
 
-# How long a third party's backend may take to create its handler, in seconds. Those written for
-# torchrun may connect then, to a store that another node has yet to open; their time-outs are
-# within torchrun's default of `join_timeout`.
+# How long a backend may take to create its handler, in seconds. Those written for torchrun may
+# connect then, to a store that another node has yet to open; their timeouts are within torchrun's
+# default of `join_timeout`.
 CONNECT_BOUND = 600.0
+CLOSE_TIMEOUT = 60.0  # seconds to wait for the logs spec to clean up
+HURRIED_CLOSE = 10.0  # seconds for the same when a signal has ended the job
 
 
 def check_endpoint(config: LaunchConfig, manager: PluginManager) -> None:
@@ -61,7 +66,6 @@ def create_rendezvous(
         UsageError: the backend refuses its settings, or passes the job's token over.
         PluginError: it breaks the rules.
     """
-    factory = manager.get(RENDEZVOUS, config.rdzv_backend)
     params = RendezvousParameters(
         backend=config.rdzv_backend,
         endpoint=config.rdzv_endpoint,
@@ -82,11 +86,8 @@ def create_rendezvous(
         ),
         **config.rdzv_configs,
     )
-    handler = manager.call(
-        RENDEZVOUS,
-        config.rdzv_backend,
-        lambda: checked_handler(factory(params)),
-        _connect_bound(params),
+    handler: RendezvousHandler = manager.make(
+        RENDEZVOUS, config.rdzv_backend, params, seconds=_connect_bound(params)
     )
     try:
         check_token_is_used(params, os.environ)
@@ -97,12 +98,42 @@ def create_rendezvous(
 
 
 def _connect_bound(params: RendezvousParameters) -> float:
-    """How long the factory of a third party's backend is waited for, in seconds."""
+    """How long to wait for the factory of a backend, in seconds."""
     try:
         join_timeout = params.get_as_float("join_timeout")
     except UsageError:  # a backend of its own may write it in another way
         join_timeout = None
     return max(CONNECT_BOUND, join_timeout or 0.0)
+
+
+def close_logs(
+    logs_specs: LogsSpecs,
+    manager: PluginManager,
+    is_unwanted: Callable[[], bool],
+    *,
+    succeeded: bool,
+) -> None:
+    """Let the logs spec drop what it does not keep; what it raises does not change the result.
+
+    Args:
+        logs_specs: the logs spec.
+        manager: knows which plugin has made it.
+        is_unwanted: returns whether a signal has ended the job.
+        succeeded: whether the job has succeeded.
+    """
+    hurried = time.monotonic() + HURRIED_CLOSE
+    try:
+        bounded_call(
+            manager.who_made(logs_specs),
+            "close",
+            partial(logs_specs.close, succeeded),
+            CLOSE_TIMEOUT,
+            lambda: time.monotonic() > hurried and is_unwanted(),
+            advice="; plaunch does not wait for it any longer",
+            warns=False,
+        )
+    except (PlaunchError, RuntimeError) as error:  # the latter if there are no more threads
+        logger.warning("the logs spec could not clean up: %s", error)
 
 
 def find_events(

@@ -51,8 +51,6 @@ STACKS = "stacks"
 SLOW_STOPS = "plaunch_stacks.slow_stops:SlowStops"
 # Asks the health checks that a launch has chosen.
 HEALTH_CHECKS = "plaunch_health.running:LaunchHealthChecks"
-# Sees to it that third parties' code leaves signals as they were.
-KEEP_SIGNALS = "plaunch_signals.dispositions:kept_dispositions"
 # Makes signals raise `SignalException` while a context is used without an agent, as in torchrun.
 STOP_SIGNALS = "plaunch_torchrun.stop_signals:StopSignals"
 # The plugin with options that answers for `LaunchConfig.devices`, `numa_options` and

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 import math
@@ -11,12 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch import components, defaults
 from plaunch.agent.alive import TURN_BOUND, Alive
-from plaunch.agent.closing import (
-    close_logs,
-    failure_of_job,
-    release_rendezvous,
-    shut_down,
-)
+from plaunch.agent.closing import failure_of_job, release_rendezvous, shut_down
 from plaunch.agent.local import HEALTH_VARIABLE, LocalElasticAgent
 from plaunch.agent.notifications import BeforeWorkers, Stopping, WorkersStarted
 from plaunch.agent.wait_reporter import WaitReporter
@@ -29,11 +23,10 @@ from plaunch.errors import (
     UnkillableWorkerError,
     UsageError,
 )
-from plaunch.plugin.answers import checked_policy
 from plaunch.plugin.extensions import AgentControl, Extending, Told, ending, snapshot_of_launch
+from plaunch.plugin.kinds import LOGS_SPECS, SIGNAL_POLICIES
 from plaunch.plugin.manager import PluginManager
-from plaunch.plugin.registry import LOGS_SPECS, SIGNAL_POLICIES
-from plaunch.plugin.restarting import LaunchRestartPolicy
+from plaunch.plugin.policies import LaunchRestartPolicy, LaunchSignalPolicy
 from plaunch.process.streams.api import Traffic
 
 if TYPE_CHECKING:
@@ -175,8 +168,7 @@ class _Launch:
         components.check_endpoint(config, manager)
         logs_specs = config.logs_specs
         if logs_specs is None:
-            create_logs_specs = manager.get(LOGS_SPECS, defaults.LOGS_SPECS)
-            logs_specs = manager.call(LOGS_SPECS, defaults.LOGS_SPECS, create_logs_specs)
+            logs_specs = manager.make(LOGS_SPECS, defaults.LOGS_SPECS)
         context = config.context(logs_specs)
         environ = dict(os.environ)
         if HEALTH_VARIABLE in environ and (
@@ -185,35 +177,34 @@ class _Launch:
         ):
             del environ[HEALTH_VARIABLE]  # which asks for that server, and no other
         asked = manager.use_options(config.options, environ)
-        create_policy = manager.get(SIGNAL_POLICIES, config.signal_policy)
+        manager.get(SIGNAL_POLICIES, config.signal_policy)  # an unknown name is the first error
         create_events = components.find_events(
             config, manager, is_wanted=defaults.EVENT_OPTIONS in asked
         )
-        policy = manager.call(
-            SIGNAL_POLICIES, config.signal_policy, lambda: checked_policy(create_policy(context))
-        )
+        made = manager.make(SIGNAL_POLICIES, config.signal_policy, context)
+        policy = LaunchSignalPolicy(made, manager.who_made(made))
         self._restart_policy = LaunchRestartPolicy(manager, context)
         if config.health_checks:
             self._health_checks = defaults.load_default(defaults.HEALTH_CHECKS)(manager, context)
-        bounded_specs, policy = manager.bounded(logs_specs, policy, self._has_stop)
+        manager.stop_waiting_when(self._has_stop)
         self._extending = manager.create_extensions(context)
-        self._binder = manager.worker_binder(context, self._has_stop)
-        self._open_store = manager.worker_store(context, self._has_stop)
-        self._starter = manager.worker_starter(context, self._has_stop)
+        self._binder = manager.worker_binder(context)
+        self._open_store = manager.worker_store(context)
+        self._starter = manager.worker_starter(context)
         if create_events is None and any(item.takes_events for item in self._extending):
             create_events = components.find_events(config, manager, is_wanted=True)
         try:
             with ending(self._extending, self._told):
                 if create_events is None:
-                    return self._run_agent(bounded_specs, policy)
+                    return self._run_agent(logs_specs, policy)
                 self._events = create_events(
                     self._name,
                     context,
-                    lambda: bounded_specs.create_run_dir(config.run_id),
+                    lambda: logs_specs.create_run_dir(config.run_id),
                     [item for item in self._extending if item.takes_events],
                 )
                 with self._events.of_launch():
-                    return self._run_agent(bounded_specs, policy)
+                    return self._run_agent(logs_specs, policy)
         except SignalException:
             raise
         except Exception:
@@ -231,7 +222,7 @@ class _Launch:
         except PluginLoadError as error:
             logger.warning("%s", error)
             return
-        item = Extending(defaults.FAILURE_BUNDLE, extension, is_ours=True)
+        item = Extending(defaults.FAILURE_BUNDLE, extension)
         item.result, snapshot = self._result, self._agent.snapshot
         item.start(AgentControl(self._agent, item.who, snapshot, late_events=self._late_events()))
         item.end()
@@ -299,8 +290,7 @@ class _Launch:
                 if self._starter is not None:
                     command = components.worker_command(config, self._entrypoint, self._args)
                     self._starter.begin(command, {**os.environ, **config.worker_env})
-                culprits = self._manager.culprits
-                with contextlib.nullcontext() if culprits is None else culprits.refusing_exits():
+                with self._manager.culprits.refusing_exits():
                     result = agent.run()
             self._result = result
             for item in self._extending:
@@ -326,7 +316,9 @@ class _Launch:
             if self._starter is not None:
                 self._starter.close()
             try:
-                close_logs(logs_specs, succeeded=succeeded)
+                components.close_logs(
+                    logs_specs, self._manager, self._has_stop, succeeded=succeeded
+                )
             finally:
                 release_rendezvous(release)
 
@@ -379,7 +371,7 @@ class _Launch:
 
     def _worker_env(self, worker: WorkerInfo, env: Mapping[str, str]) -> Mapping[str, str]:
         self._keep_alive()
-        added = self._manager.worker_env(worker, env, self._has_stop)
+        added = self._manager.worker_env(worker, env)
         return {**self._config.worker_env, **added}
 
     def _conclude(self, result: RunResult, logs_specs: LogsSpecs) -> dict[int, Any]:

@@ -25,7 +25,7 @@ plaunch.cli.program.main = main
 plaunch.cli.entry.entry_point()
 """
 PLUGIN = """\
-import concurrent.futures, threading, time, plaunch.cli.ending, plaunch.plugin.culprits
+import concurrent.futures, threading, time, plaunch.cli.ending
 plaunch.cli.ending.PATIENCE = {patience}
 never = threading.Event()
 """

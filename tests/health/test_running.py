@@ -82,7 +82,9 @@ def test_a_name_may_have_its_distribution_and_an_argument(site):
     source = "def create(context):\n    raise ValueError(context.options)\n"
     source += "create.takes_argument = True\n"
     site.install("acme", {"plaunch.health_checks": {"disk": "acme_dogs:create"}}, acme_dogs=source)
-    with pytest.raises(PluginError, match=r"of distribution acme .* failed: .*'argument': 'a:b'"):
+    with pytest.raises(
+        PluginError, match=r"of distribution acme .* failed in create: .*'argument': 'a:b'"
+    ):
         LaunchHealthChecks(site.manager(), context("acme:disk:a:b"))
     with pytest.raises(UsageError, match="acme:disk"):
         LaunchHealthChecks(site.manager(), context("disk"))

@@ -10,12 +10,9 @@ from plaunch.testing import FakeRendezvous
 class Manager:
     """Notes how long the factory of a backend may take."""
 
-    def get(self, kind, name):
-        return lambda params: FakeRendezvous()
-
-    def call(self, kind, name, function, seconds):
+    def make(self, kind, name, *given, seconds):
         self.seconds = seconds
-        return function()
+        return FakeRendezvous()
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from plaunch import LaunchConfig, elastic_launch, hookimpl, launch_agent, thread
 from plaunch.agent.alive import Alive
 from plaunch.cli import main, run
 from plaunch.errors import PluginError, SignalException, UsageError
-from plaunch.plugin import notifier
+from plaunch.plugin import guard
 from plaunch.plugin.manager import PluginManager
 from plaunch.process import ChildFailedError
 from plaunch.testing import FakeRendezvous
@@ -198,7 +198,7 @@ def test_a_fork_beside_a_hook_that_has_not_returned_is_said(
     monkeypatch, caplog, gate, start_method
 ):
     stands = plugin_of(plaunch_before_rendezvous=lambda: gate.wait(60))
-    monkeypatch.setattr(notifier, "TIME_BOUND", 0.01)
+    monkeypatch.setattr(guard, "NOTIFY_TIMEOUT", 0.01)
     launch = elastic_launch(
         config(start_method=start_method), functions.rank_and_arguments, plugins=[stands]
     )

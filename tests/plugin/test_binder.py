@@ -9,7 +9,7 @@ import sys
 import pytest
 from plaunch import LaunchConfig, defaults, elastic_launch
 from plaunch.errors import PluginError, PluginLoadError, UsageError
-from plaunch.plugin import calls, components
+from plaunch.plugin import guard
 from plaunch.process.binding import default_binder
 from plaunch.testing import plugin_manager
 
@@ -109,22 +109,10 @@ def test_a_plugin_that_gives_none_is_named(answer, said):
         binder_of(plugin("A", answer))
 
 
-def test_a_plugin_or_its_binder_that_does_not_return_is_named(monkeypatch, gate):
-    monkeypatch.setattr(calls, "HOOK_BOUND", 0.01)
-    monkeypatch.setattr(components, "START_BOUND", 0.01)
-
-    def stand(*given):
-        gate.wait(BOUND)
-
+def test_a_plugin_that_does_not_return_is_named(monkeypatch, gate):
+    monkeypatch.setattr(guard, "HOOK_TIMEOUT", 0.01)
     with pytest.raises(PluginError, match=r"'A' .* not returned from plaunch_worker_binder wi"):
-        binder_of(plugin("A", stand))
-    shelves = Shelves()
-    shelves.plan = shelves.environment = stand
-    binder = binder_of(plugin("A", shelves))
-    with pytest.raises(PluginError, match=r"plugin 'A' .* not returned from plan within 0.01"):
-        binder.plan(2)
-    with pytest.raises(PluginError, match=r"plugin 'A' .* not returned from environment with"):
-        binder.environment(0, {})
+        binder_of(plugin("A", lambda context: gate.wait(BOUND)))
 
 
 def test_a_third_partys_binder_in_a_launch(tmp_path):

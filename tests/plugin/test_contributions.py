@@ -11,7 +11,7 @@ import pytest
 from plaunch import threads
 from plaunch.agent.worker import WorkerInfo
 from plaunch.errors import ExitCode, PluginError
-from plaunch.plugin import calls
+from plaunch.plugin import guard
 from plaunch.testing import plugin_manager
 
 from helpers.faults import raising
@@ -119,7 +119,7 @@ def test_ctrl_c_is_heard_while_a_plugin_is_waited_for(gate) -> None:
 
 
 def test_a_plugin_that_does_not_return_is_named(monkeypatch, gate) -> None:
-    monkeypatch.setattr(calls, "HOOK_BOUND", 0.01)
+    monkeypatch.setattr(guard, "HOOK_TIMEOUT", 0.01)
     with pytest.raises(PluginError) as caught:
         contributed(contributor("A", lambda env: gate.wait(BOUND)))
     assert str(caught.value) == (
@@ -132,8 +132,10 @@ def test_a_plugin_is_not_waited_for_when_the_launch_is_to_stop(monkeypatch, gate
     monkeypatch.setattr(threads, "UNHURRIED", 0.01)
     plugin = contributor("A", lambda env: gate.wait(BOUND))
     asked = []
+    manager = plugin_manager(plugin)
+    manager.stop_waiting_when(lambda: bool(asked.append(1) or asked[1:]))
     with pytest.raises(PluginError, match=r"when the launch had to stop"):
-        plugin_manager(plugin).worker_env(WORKER, OWN, lambda: bool(asked.append(1) or asked[1:]))
+        manager.worker_env(WORKER, OWN)
 
 
 def test_a_contribution_is_made_on_another_thread_that_is_gone_afterwards() -> None:

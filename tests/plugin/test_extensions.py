@@ -104,7 +104,7 @@ def test_what_has_not_started_is_told_nothing(raised):
         (SystemExit(0), PluginError, "'Plugin' .* failed in plaunch_extensions: SystemExit: 0"),
         (UsageError("bad port"), UsageError, "^bad port$"),
         ([object()], PluginError, "lacks some of the methods start, handle, stop"),
-        (3, PluginError, "failed in plaunch_extensions: TypeError"),
+        (3, PluginError, "returned 3 from plaunch_extensions, which cannot be"),
     ],
 )
 def test_what_is_no_extension(answer, error, message):
@@ -282,20 +282,8 @@ def test_one_may_say_what_messages_call_it(caplog):
     own = Quiet()
     own.known_as = "the watch"
     own.stop = raising(ValueError("no socket"))
-    item = Extending("P", own, is_ours=True)
+    item = Extending("P", own)
     assert item.who == "the watch"
     item.start(None)
     item.end()
     assert "an extension of P failed in stop" in caplog.text  # whose fault it is
-
-
-def test_our_own_is_called_where_it_is_called(caplog):
-    own = Quiet()
-    threads = []
-    own.start = lambda control: threads.append(threading.current_thread())
-    own.stop = raising(ValueError("no socket"))
-    item = Extending("P", own, is_ours=True)
-    item.start(None)
-    item.end()
-    assert threads == [threading.current_thread()]
-    assert "an extension of P failed in stop: ValueError: no socket" in caplog.text

@@ -12,8 +12,8 @@ from plaunch.agent import notifications
 from plaunch.agent.worker import RunResult, WorkerExit, WorkerInfo, WorkerState
 from plaunch.doctor import DoctorContext, Finding, Status
 from plaunch.plugin import PluginContext, hookspecs
-from plaunch.plugin.notifier import HOOKS as TOLD
-from plaunch.plugin.registry import KINDS, LOGS_SPECS
+from plaunch.plugin.hooks import NOTIFICATIONS as TOLD
+from plaunch.plugin.kinds import KINDS, LOGS_SPECS
 from plaunch.process.streams.logs import LogsSpecs
 from plaunch.testing import plugin_manager
 from plaunch_doctor.command import checks_of_plugins

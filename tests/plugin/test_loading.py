@@ -8,7 +8,7 @@ import signal
 import pytest
 from plaunch.errors import ExitCode, PluginLoadError, SignalException
 from plaunch.plugin import hookimpl
-from plaunch.plugin.registry import DEVICE_COUNTS, EVENT_HANDLERS, LOGS_SPECS
+from plaunch.plugin.kinds import DEVICE_COUNTS, EVENT_HANDLERS, LOGS_SPECS
 from plaunch.testing import plugin_manager
 
 from helpers.faults import raising
@@ -99,7 +99,7 @@ def test_a_plugin_that_cannot_be_loaded(site, value, source, words) -> None:
 def test_an_interrupted_import_is_no_broken_plugin(site, monkeypatch, error) -> None:
     site.install("acme", {COUNTS: {"one": "mod:count"}})
     manager = site.manager()
-    monkeypatch.setattr("plaunch.plugin.loading.importlib.import_module", raising(error))
+    monkeypatch.setattr("plaunch.plugin.registry.importlib.import_module", raising(error))
     with pytest.raises(type(error)):
         manager.get(DEVICE_COUNTS, "one")
 

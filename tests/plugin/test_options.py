@@ -9,16 +9,16 @@ import pytest
 from plaunch.errors import PluginLoadError, UsageError
 from plaunch.options import Option, integer
 from plaunch.plugin.context import PluginContext
-from plaunch.plugin.entry_points import Distribution, EntryPoint
 from plaunch.plugin.hookspecs import hookimpl
+from plaunch.plugin.kinds import DEVICE_COUNTS
 from plaunch.plugin.manager import PluginManager
+from plaunch.plugin.metadata import Distribution, EntryPoint
 from plaunch.plugin.options import (
     PluginOptions,
     find_options,
     load_options,
     resolve_options,
 )
-from plaunch.plugin.registry import DEVICE_COUNTS
 from plaunch.plugin.selection import Selection
 
 LEVEL = Option(("--acme-level",), "how much", 1, "N", integer, variables=("ACME_LEVEL",))

@@ -10,13 +10,11 @@ import pytest
 from plaunch import LaunchConfig, defaults, elastic_launch
 from plaunch.agent.worker_store import open_default_store
 from plaunch.errors import PluginError, PluginLoadError, WorkerStoreError
-from plaunch.plugin import components
 from plaunch.process import ChildFailedError
 from plaunch.testing import plugin_manager
 
 from helpers.hooks import NO_OTHERS, context_of, plugin_of
 from helpers.programs import run_python
-from helpers.waiting import BOUND
 
 WHO = "plugin 'A' (module helpers.hooks)"
 # Notes what the store says to those who connect.
@@ -115,13 +113,6 @@ def test_a_plugin_that_answers_with_something_else_is_named():
     said = "returned 7 from plaunch_worker_store, which is not a function that opens a store"
     with pytest.raises(PluginError, match=rf"{re.escape(WHO)} {said}"):
         store_of(plugin("A", lambda context: 7))
-
-
-def test_a_store_that_does_not_open_is_named(monkeypatch, gate):
-    monkeypatch.setattr(components, "START_BOUND", 0.01)
-    opens = store_of(plugin("A", lambda context: lambda store_round: gate.wait(BOUND)))
-    with pytest.raises(PluginError, match=r"plugin 'A' .* not returned from opening a store"):
-        opens(None)
 
 
 def test_a_third_partys_store_in_a_launch(tmp_path, monkeypatch):

@@ -18,7 +18,7 @@ from plaunch.plugin import (
     SCHEDULERS,
     SIGNAL_POLICIES,
 )
-from plaunch.plugin.restarting import LaunchRestartPolicy
+from plaunch.plugin.policies import LaunchRestartPolicy
 from plaunch.testing import FakeRendezvous, plugin_manager
 from plaunch_preload.plugin import plaunch_worker_starter
 from plaunch_testing.conformance import (
@@ -113,15 +113,9 @@ TestNone = scheduler("none", {"SLURM_JOB_ID": "1"})
 class Launch:
     """Stands for the plugin manager of a launch; keeps what that gives the backend."""
 
-    def get(self, kind, name):
-        return self.create
-
-    def create(self, params):
+    def make(self, kind, name, params, *, seconds):
         self.params = params
         return FakeRendezvous()
-
-    def call(self, kind, name, function, seconds):
-        return function()
 
 
 class LookingSuite(RendezvousHandlerConformance):

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from plaunch.plugin import calls, extensions, notifier
+from plaunch.plugin import extensions, guard
 from plaunch_doctor import running
 from plaunch_events import event_queue
 from plaunch_testing import conformance
@@ -55,7 +55,7 @@ def test_the_modules_of_the_plugin_api_are_those_of_the_snapshot():
 
 
 def test_hooks_are_given_as_long_as_in_a_launch():
-    assert hooks.NOTIFY_TIMEOUT == notifier.TIME_BOUND
+    assert hooks.NOTIFY_TIMEOUT == guard.NOTIFY_TIMEOUT
     assert hooks.DOCTOR_TIMEOUT == running.CHECKS_TIMEOUT
-    assert hooks.START_TIMEOUT == extensions.START_BOUND == calls.HOOK_BOUND
+    assert hooks.START_TIMEOUT == extensions.START_BOUND == guard.HOOK_TIMEOUT
     assert hooks.STOP_TIMEOUT == event_queue.LAST_WAIT

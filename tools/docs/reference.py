@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from plaunch.cli.options import GROUPS
 from plaunch.cli.table import installed_table
-from plaunch.plugin import KINDS, hookspecs, notifier
+from plaunch.plugin import KINDS, hookspecs
+from plaunch.plugin.hooks import NOTIFICATIONS
 from plaunch.plugin.selection import AUTOLOAD_VARIABLE
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ results are in the [Python API](api.md).
 `{COMMAND}` generates this page from `plaunch.plugin.hookspecs`.
 """
 _OFFERING = frozenset(kind.hook for kind in KINDS)
-_NOTIFYING = frozenset(notifier.HOOKS.values())
+_NOTIFYING = frozenset(NOTIFICATIONS.values())
 # In the help of options: options, variables, and what is replaced in a template.
 _WORDS_OF_CODE = re.compile(
     r"(?<!\S)--[a-z-]+(?:=\w+)?|\b[A-Z]+_[A-Z_]+\b|\[?(?:\$\{\w+\})+(?:\]:)?"

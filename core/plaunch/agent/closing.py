@@ -31,14 +31,6 @@ logger = logging.getLogger("plaunch")
 _LEAVE_WAIT = 2.0  # seconds for what `shutdown` is in the middle of, once this node has left
 
 
-def close_logs(logs_specs: LogsSpecs, *, succeeded: bool) -> None:
-    """Let the logs spec drop what it does not keep; called once for each."""
-    try:
-        logs_specs.close(succeeded)
-    except Exception as error:  # noqa: BLE001 - as above
-        logger.warning("the logs spec could not clean up: %s", _text(error))
-
-
 def failure_of_job(name: str, result: RunResult, logs_specs: LogsSpecs) -> ChildFailedError:
     """The error of a launch of `name` whose workers have failed."""
     forget_temporary_files(result, logs_specs)

@@ -99,7 +99,7 @@ class SignalInbox:
     ) -> None:
         self._clock = clock
         self._policy = policy
-        # A third party's stands behind one that knows who it is.
+        # That of a launch knows which plugin has made it.
         self._who = getattr(policy, "who", f"signal policy {type(policy).__name__}")
         self._wake_up = wake_up
         self._proc = proc

@@ -102,17 +102,11 @@ class _Ending:
 
 
 def _place(frame: FrameType | None) -> str:
-    """Where a thread stands, for messages: in a plugin's code, if there is some in its stack."""
+    """Where a thread is, for messages."""
     if frame is None:
         return ""
-    from plaunch.plugin.culprits import find_culprit  # noqa: PLC0415 - for this message only
-
-    found = find_culprit(frame)
-    if found is None:
-        code = frame.f_code
-        return f" (in {code.co_name}, {code.co_filename}:{frame.f_lineno})"
-    who, code, line = found
-    return f" of {who} (in {code.co_name}, {code.co_filename}:{line})"
+    code = frame.f_code
+    return f" (in {code.co_name}, {code.co_filename}:{frame.f_lineno})"
 
 
 def _children() -> list[_Child]:

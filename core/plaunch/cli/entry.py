@@ -7,9 +7,7 @@ import os
 import signal
 import sys
 
-# Not what takes its place to tell which plugin ends the launcher (plaunch.plugin.culprits): when a
-# signal does so, whatever plugin happens to run then has no part in it.
-_exit = os._exit
+_OWN_EXIT_FUNCTIONS = 1  # that of `logging`
 
 TYPE_CHECKING = False  # importing `typing` takes milliseconds, in which signals are lost; see below
 if TYPE_CHECKING:
@@ -63,7 +61,7 @@ def end_at_once(code: int) -> NoReturn:
                 stream.flush()
     except (OSError, ValueError):
         sys.exit(code)  # the interpreter says what could not be written, and its exit code does
-    _exit(code)
+    os._exit(code)
 
 
 def _end_at_signals() -> None:
@@ -79,7 +77,7 @@ def _end_at_signals() -> None:
 
 def _end_by_signal(signum: int, frame: FrameType | None) -> None:
     del frame
-    _exit(128 + signum)
+    os._exit(128 + signum)
 
 
 def _may_be_held() -> bool:
@@ -87,8 +85,7 @@ def _may_be_held() -> bool:
     threading = sys.modules.get("threading")
     return (
         "torch" in sys.modules
-        # Imported, but for plaunch's own plugins, when the first one is.
-        or "plaunch.plugin.culprits" in sys.modules
+        or atexit._ncallbacks() > _OWN_EXIT_FUNCTIONS
         or (threading is not None and threading.active_count() > 1)
     )
 

@@ -111,8 +111,8 @@ class Invocation:
         Raises:
             PlaunchError: one of them cannot be loaded, or is not there.
         """
-        from plaunch.plugin.registry import RENDEZVOUS, SIGNAL_POLICIES  # noqa: PLC0415 - as above
-        from plaunch.plugin.restarting import LaunchRestartPolicy  # noqa: PLC0415
+        from plaunch.plugin.kinds import RENDEZVOUS, SIGNAL_POLICIES  # noqa: PLC0415 - as above
+        from plaunch.plugin.policies import LaunchRestartPolicy  # noqa: PLC0415
 
         manager.get(RENDEZVOUS, config.rdzv_backend)
         defaults.load_default(defaults.EVENTS)(config, manager)
@@ -151,11 +151,10 @@ class Invocation:
         except PlaunchError:
             raise
         except (Exception, SystemExit) as error:
-            from plaunch.plugin.calls import one_line  # noqa: PLC0415 - errors only
+            from plaunch.process.failures.error_file import one_line  # noqa: PLC0415 - errors only
             from plaunch.process.launcher_variables import owns_process  # noqa: PLC0415
 
-            culprits = None if self._manager is None else self._manager.culprits
-            who = None if culprits is None else culprits.of_error(error)
+            who = None if self._manager is None else self._manager.culprits.of_error(error)
             if who is not None:
                 raise PluginError(f"{who} failed: {one_line(error)}") from error
             if isinstance(error, Exception) or not owns_process():

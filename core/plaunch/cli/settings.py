@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import operator
 import os
 from dataclasses import fields
 from functools import partial
@@ -15,8 +16,7 @@ from plaunch.config import LaunchConfig, check_nodes, make_run_id
 from plaunch.defaults import ADVICE_ON_OPTIONS, advise
 from plaunch.errors import NodeRangeError, UnknownNameError, UsageError
 from plaunch.numbers import MOST_WORKERS, digits, quote, whole
-from plaunch.plugin.answers import checked_count
-from plaunch.plugin.registry import DEVICE_COUNTS, LOGS_SPECS, RENDEZVOUS
+from plaunch.plugin.kinds import DEVICE_COUNTS, LOGS_SPECS, RENDEZVOUS
 from plaunch.process.stopping.signals import parse_signals
 from plaunch.process.streams.std import Std
 from plaunch.rendezvous.traits import traits_of
@@ -177,12 +177,19 @@ def _count_devices(name: str, manager: PluginManager) -> int:
             raise
     else:
         with _said_of(option):
-            count = manager.call(DEVICE_COUNTS, name, lambda: checked_count(counter()))
+            count = manager.call(DEVICE_COUNTS, name, lambda: _whole(counter()))
     if count < 1:
         raise UsageError(
             f"{option} found no device on this node; give a number, or another device counter"
         )
     return count
+
+
+def _whole(answer: object) -> int:
+    if not isinstance(answer, bool):
+        with contextlib.suppress(TypeError):
+            return operator.index(answer)  # type: ignore[arg-type]
+    raise TypeError(f"it returned {answer!r}, which is not a whole number")
 
 
 def parse_rdzv_conf(text: str) -> dict[str, str]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from plaunch.options import Option
-    from plaunch.plugin.entry_points import EntryPoint
+    from plaunch.plugin.metadata import EntryPoint
     from plaunch.plugin.options import PluginOptions
 
 OURS = "plaunch itself"
@@ -103,7 +103,7 @@ class OptionTable:
             plugin = self.plugin_of.get(option.dest)
             if plugin is None:
                 raise
-            from plaunch.plugin.calls import one_line  # noqa: PLC0415 - errors only
+            from plaunch.process.failures.error_file import one_line  # noqa: PLC0415 - errors only
 
             raise PluginError(
                 f"{option.names[-1]} of plugin {plugin!r} failed: {one_line(error)}"
@@ -197,9 +197,9 @@ def installed_table(words: Iterable[str], environ: Mapping[str, str]) -> OptionT
         words: the arguments of `-p`.
         environ: the environment variables, which may name plugins, too.
     """
-    from plaunch.plugin.entry_points import scan  # noqa: PLC0415
+    from plaunch.plugin.kinds import GROUPS as ENTRY_POINTS  # noqa: PLC0415
+    from plaunch.plugin.metadata import scan  # noqa: PLC0415
     from plaunch.plugin.options import find_options  # noqa: PLC0415
-    from plaunch.plugin.registry import GROUPS as ENTRY_POINTS  # noqa: PLC0415
     from plaunch.plugin.selection import Selection  # noqa: PLC0415
 
     entries = scan(ENTRY_POINTS)

@@ -10,10 +10,7 @@ if TYPE_CHECKING:
     from plaunch._names import closest as closest
     from plaunch._names import did_you_mean as did_you_mean
     from plaunch._names import suggest as suggest
-    from plaunch.plugin.calls import Implementation as Implementation
-    from plaunch.plugin.calls import one_line as one_line
     from plaunch.plugin.context import PluginContext as PluginContext
-    from plaunch.plugin.entry_points import EntryPoint as EntryPoint
     from plaunch.plugin.factories import DeviceCounter as DeviceCounter
     from plaunch.plugin.factories import EventHandlerFactory as EventHandlerFactory
     from plaunch.plugin.factories import HealthCheckFactory as HealthCheckFactory
@@ -22,43 +19,47 @@ if TYPE_CHECKING:
     from plaunch.plugin.factories import RestartPolicyFactory as RestartPolicyFactory
     from plaunch.plugin.factories import Scheduler as Scheduler
     from plaunch.plugin.factories import SignalPolicyFactory as SignalPolicyFactory
+    from plaunch.plugin.guard import LoadedPlugin as LoadedPlugin
+    from plaunch.plugin.hooks import Implementation as Implementation
     from plaunch.plugin.hookspecs import hookimpl as hookimpl
-    from plaunch.plugin.installed import Installed as Installed
-    from plaunch.plugin.installed import installed_plugins as installed_plugins
-    from plaunch.plugin.loaded import LoadedPlugin as LoadedPlugin
+    from plaunch.plugin.kinds import ALL_KINDS as ALL_KINDS
+    from plaunch.plugin.kinds import DEVICE_COUNTS as DEVICE_COUNTS
+    from plaunch.plugin.kinds import EVENT_HANDLERS as EVENT_HANDLERS
+    from plaunch.plugin.kinds import HEALTH_CHECKS as HEALTH_CHECKS
+    from plaunch.plugin.kinds import KINDS as KINDS
+    from plaunch.plugin.kinds import LIFECYCLE as LIFECYCLE
+    from plaunch.plugin.kinds import LOGS_SPECS as LOGS_SPECS
+    from plaunch.plugin.kinds import RENDEZVOUS as RENDEZVOUS
+    from plaunch.plugin.kinds import RESTART_POLICIES as RESTART_POLICIES
+    from plaunch.plugin.kinds import SCHEDULERS as SCHEDULERS
+    from plaunch.plugin.kinds import SIGNAL_POLICIES as SIGNAL_POLICIES
+    from plaunch.plugin.kinds import WITH_OPTIONS as WITH_OPTIONS
+    from plaunch.plugin.kinds import Kind as Kind
     from plaunch.plugin.manager import PluginManager as PluginManager
+    from plaunch.plugin.metadata import EntryPoint as EntryPoint
     from plaunch.plugin.options import PluginOptions as PluginOptions
-    from plaunch.plugin.registry import ALL_KINDS as ALL_KINDS
-    from plaunch.plugin.registry import DEVICE_COUNTS as DEVICE_COUNTS
-    from plaunch.plugin.registry import EVENT_HANDLERS as EVENT_HANDLERS
-    from plaunch.plugin.registry import HEALTH_CHECKS as HEALTH_CHECKS
-    from plaunch.plugin.registry import KINDS as KINDS
-    from plaunch.plugin.registry import LIFECYCLE as LIFECYCLE
-    from plaunch.plugin.registry import LOGS_SPECS as LOGS_SPECS
-    from plaunch.plugin.registry import RENDEZVOUS as RENDEZVOUS
-    from plaunch.plugin.registry import RESTART_POLICIES as RESTART_POLICIES
-    from plaunch.plugin.registry import SCHEDULERS as SCHEDULERS
-    from plaunch.plugin.registry import SIGNAL_POLICIES as SIGNAL_POLICIES
-    from plaunch.plugin.registry import WITH_OPTIONS as WITH_OPTIONS
-    from plaunch.plugin.registry import Kind as Kind
+    from plaunch.plugin.selection import Installed as Installed
+    from plaunch.plugin.selection import installed_plugins as installed_plugins
+    from plaunch.process.failures.error_file import one_line as one_line
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
         "plaunch._names": "closest did_you_mean suggest",
-        ".calls": "Implementation one_line",
+        "plaunch.process.failures.error_file": "one_line",
         ".context": "PluginContext",
-        ".entry_points": "EntryPoint",
+        ".metadata": "EntryPoint",
         ".hookspecs": "hookimpl",
-        ".installed": "Installed installed_plugins",
-        ".loaded": "LoadedPlugin",
+        ".selection": "Installed installed_plugins",
+        ".guard": "LoadedPlugin",
+        ".hooks": "Implementation",
         ".manager": "PluginManager",
         ".options": "PluginOptions",
         ".factories": (
             "DeviceCounter EventHandlerFactory HealthCheckFactory LogsSpecsFactory "
             "RendezvousFactory RestartPolicyFactory Scheduler SignalPolicyFactory"
         ),
-        ".registry": (
+        ".kinds": (
             "ALL_KINDS DEVICE_COUNTS EVENT_HANDLERS HEALTH_CHECKS KINDS LIFECYCLE LOGS_SPECS "
             "RENDEZVOUS RESTART_POLICIES SCHEDULERS SIGNAL_POLICIES WITH_OPTIONS Kind"
         ),

@@ -1,4 +1,4 @@
-"""What plugins contribute to the workers: variables, devices and processors, a store."""
+"""What plugins contribute to the workers: variables, devices and processors, a store, a starter."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from plaunch.errors import PluginError, UsageError
-from plaunch.plugin.calls import call_hook
+from plaunch.errors import PluginError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from plaunch.agent.worker import WorkerInfo
-    from plaunch.plugin.calls import Implementation
     from plaunch.plugin.context import PluginContext
-    from plaunch.plugin.loaded import Registration
+    from plaunch.plugin.guard import Answer
 
 ENVIRONMENT = "plaunch_worker_env"
 
@@ -24,9 +22,9 @@ class SoleHook(NamedTuple):
     """A hook that one plugin of a launch may answer.
 
     Args:
-        name: of the hook.
-        methods: what an answer must have; those of a third party's are bounded.
-        answer: what that is called.
+        name: the name of the hook.
+        methods: what an answer must have.
+        answer: what messages call an answer.
         deed: what two plugins that answer would both do.
     """
 
@@ -51,108 +49,81 @@ STARTER = SoleHook(
 )
 
 
-def added_variables(
-    implementations: Iterable[Implementation],
-    worker: WorkerInfo,
-    env: Mapping[str, str],
-    is_unwanted: Callable[[], bool],
-) -> dict[str, str]:
-    """Merge what the implementations of `plaunch_worker_env` add for one worker.
+def added_variables(hook: Any, worker: WorkerInfo, env: Mapping[str, str]) -> dict[str, str]:
+    """Merge what plugins add for one worker with `plaunch_worker_env`.
 
-    A value that a plugin returns unchanged from `env` is no contribution.
+    A value that a plugin returns unchanged from `env` is not a contribution.
 
     Args:
-        implementations: in the order in which they are called, each on a thread of its own.
+        hook: calls hooks.
         worker: the worker.
         env: what plaunch itself sets for it.
-        is_unwanted: asked while a plugin takes its time: whether not to wait for it any more.
 
     Raises:
-        PluginError: a plugin fails, does not return, returns something that is no environment,
+        PluginError: a plugin fails, does not return, returns something that is not an environment,
             changes a variable of plaunch's own, or contradicts another plugin.
     """
     merged: dict[str, str] = {}
     owners: dict[str, str] = {}
-    arguments = {"worker": worker, "env": MappingProxyType(dict(env))}
-    for item in implementations:
-        for name, value in _variables(item, call_hook(item, arguments, is_unwanted)):
+    answers: list[Answer] = hook.plaunch_worker_env(worker=worker, env=MappingProxyType(dict(env)))
+    for answer in answers:
+        for name, value in _variables(answer):
             if env.get(name) == value:
                 continue
             if name in env:
                 raise PluginError(
-                    f"{item.who} sets {name} to {value!r} in {ENVIRONMENT}, but plaunch itself "
+                    f"{answer.who} sets {name} to {value!r} in {ENVIRONMENT}, but plaunch itself "
                     f"sets it to {env[name]!r}; a plugin may only add variables"
                 )
             if merged.setdefault(name, value) != value:
                 raise PluginError(
-                    f"{owners[name]} and {item.who} set {name} to different values in "
+                    f"{owners[name]} and {answer.who} set {name} to different values in "
                     f"{ENVIRONMENT}: {merged[name]!r} and {value!r}; block one of them with "
                     "-p no:NAME"
                 )
-            owners.setdefault(name, item.who)
+            owners.setdefault(name, answer.who)
     return merged
 
 
-def find_sole_answer(
-    hook: SoleHook,
-    implementations: Callable[[str], Iterable[Implementation]],
-    context: PluginContext,
-    is_unwanted: Callable[[], bool],
-) -> Any:
-    """The one answer to a hook, bounded if it is a third party's; None if there is none.
+def find_sole_answer(sole: SoleHook, hook: Any, context: PluginContext) -> Any:
+    """The only answer to a hook; None if no plugin answers.
 
     Args:
-        hook: the hook.
-        implementations: those of a hook, in the order in which they are called, each on a thread
-            of its own.
+        sole: the hook.
+        hook: calls hooks.
         context: the launch.
-        is_unwanted: asked while a plugin takes its time: whether not to wait for it any more.
 
     Raises:
         UsageError: a plugin refuses the settings.
         PluginError: a plugin fails, does not return, returns something else, or is the second one.
     """
-    found: Any = None
-    by: Registration | None = None
-    for item in implementations(hook.name):
-        arguments = {"context": item.plugin.context(context)}
-        answer = call_hook(item, arguments, is_unwanted, passing=(UsageError,))
-        if answer is None:
-            continue
-        if not all(callable(getattr(answer, name, None)) for name in hook.methods):
+    answers: list[Answer] = getattr(hook, sole.name)(context=context)
+    for who, value in ((answer.who, answer.value) for answer in answers):
+        if not all(callable(getattr(value, name, None)) for name in sole.methods):
             raise PluginError(
-                f"{item.who} returned {answer!r} from {hook.name}, which is not a {hook.answer}"
+                f"{who} returned {value!r} from {sole.name}, which is not a {sole.answer}"
             )
-        if by is not None:
-            raise PluginError(
-                f"{by.who} and {item.who} both {hook.deed} ({hook.name}); block one of them with "
-                "-p no:NAME"
-            )
-        found, by = answer, item.plugin
-    if by is None or by.is_ours:
-        return found
-    from plaunch.plugin.components import Bounded, bounded_method  # noqa: PLC0415 - theirs only
-
-    if hook is STORE:
-        return bounded_method(by.who, "opening a store", found, is_unwanted)
-    return Bounded(found, by.who, is_unwanted, hook.methods)
-
-
-def _variables(item: Implementation, answer: object) -> Iterable[tuple[str, str]]:
-    if answer is None:
-        return ()
-    if not isinstance(answer, Mapping):
+    if len(answers) > 1:
         raise PluginError(
-            f"{item.who} returned {answer!r} from {ENVIRONMENT}, which is neither a mapping nor "
-            "None"
+            f"{answers[0].who} and {answers[1].who} both {sole.deed} ({sole.name}); block one of "
+            "them with -p no:NAME"
         )
-    for name, value in answer.items():
+    return answers[0].value if answers else None
+
+
+def _variables(answer: Answer) -> Iterable[tuple[str, str]]:
+    if not isinstance(answer.value, Mapping):
+        raise PluginError(
+            f"{answer.who} returned {answer.value!r} from {ENVIRONMENT}, which is neither a "
+            "mapping nor None"
+        )
+    for name, value in answer.value.items():
         if not _is_variable(name, value):
             raise PluginError(
-                f"{item.who} returned {name!r}: {value!r} from {ENVIRONMENT}, which is not an "
+                f"{answer.who} returned {name!r}: {value!r} from {ENVIRONMENT}, which is not an "
                 "environment variable; both must be strings, the name without '='"
             )
-    return answer.items()
+    return answer.value.items()
 
 
 def _is_variable(name: object, value: object) -> bool:

@@ -1,36 +1,35 @@
-"""Whose code has failed, or has ended the launcher without a message."""
+"""Whose code has raised an exception."""
 
 from __future__ import annotations
 
 import contextlib
-import logging
-import os
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
-from plaunch.errors import ExitCode, PluginError
-from plaunch.plugin.calls import one_line
-from plaunch.process.launcher_variables import owns_process, reported_exit_code
+from plaunch.errors import PluginError
+from plaunch.process.failures.error_file import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import CodeType, FrameType
-
-logger = logging.getLogger("plaunch")
+    from collections.abc import Iterator
+    from types import FrameType
 
 
 class Culprits:
-    """The plugins of a launch that are not plaunch's own, by the package that each is in."""
+    """Finds the third-party plugin whose code raised an exception, by the traceback.
+
+    For code that plaunch does not call through the guard, such as methods of a rendezvous handler.
+    plaunch's own plugins are not recorded: a bug in one of them is an internal error.
+    """
 
     def __init__(self) -> None:
         self._modules: dict[str, str] = {}
         self._packages: dict[str, str] = {}
 
     def note(self, module: str, who: str) -> None:
-        """Record that `module`, and the rest of its package, is code of the plugin `who`.
+        """Record that `module`, and the rest of its package, belongs to the plugin `who`.
 
-        The first plugin of a package stands for what is no plugin itself. A namespace package, such
-        as `google`, is that of many, and no plugin's.
+        The first plugin of a package stands for its other modules. A namespace package, such as
+        `google`, belongs to many distributions and to no plugin.
         """
         self._modules.setdefault(module, who)
         package = module.rpartition(".")[0]
@@ -46,18 +45,9 @@ class Culprits:
             traceback = traceback.tb_next
         return found
 
-    def of_stack(self, frame: FrameType | None) -> tuple[str, CodeType, int] | None:
-        """The plugin that has called, with the code and the line at which; None if none has."""
-        while frame is not None:
-            who = self._owner(frame)
-            if who is not None:
-                return who, frame.f_code, frame.f_lineno
-            frame = frame.f_back
-        return None
-
     @contextlib.contextmanager
     def refusing_exits(self) -> Iterator[None]:
-        """Run a launch, which `sys.exit` in a plugin does not end as if all were well.
+        """Run a launch; `sys.exit` in a plugin is an error and does not end the program.
 
         Raises:
             PluginError: a plugin has called `sys.exit`.
@@ -67,76 +57,21 @@ class Culprits:
         except SystemExit as error:
             who = self.of_error(error)
             if who is None:
-                raise  # a wish of the program that launches
-            raise PluginError(f"{who} has failed: {one_line(error)}") from error
+                raise  # the program that launches has called it
+            raise PluginError(f"{who} failed: {one_line(error)}") from error
 
     def _owner(self, frame: FrameType) -> str | None:
         name = frame.f_globals.get("__name__")
         while isinstance(name, str) and name:
             if name in self._modules:
                 return self._modules[name]
-            if name in self._packages and not _is_shared(name):
+            if name in self._packages and not _is_namespace(name):
                 return self._packages[name]
             name = name.rpartition(".")[0]
         return None
 
 
-def _is_shared(package: str) -> bool:
+def _is_namespace(package: str) -> bool:
     """Whether other distributions may have code in a package: a namespace has no file."""
     module = sys.modules.get(package)
     return module is not None and getattr(module, "__file__", None) is None
-
-
-def explained_culprits() -> Culprits:
-    """Make a list of plugins; in the process of the command line, say who of them ends it.
-
-    A process that is not plaunch's own is left as it is.
-    """
-    culprits = Culprits()
-    if owns_process():
-        if not isinstance(os._exit, ExplainedExit):
-            os._exit = ExplainedExit(os._exit)
-        os._exit.known.append(culprits)
-    return culprits
-
-
-def find_culprit(frame: FrameType) -> tuple[str, CodeType, int] | None:
-    """The plugin that has called, with the code and the line; only where exits are explained."""
-    known = os._exit.known if isinstance(os._exit, ExplainedExit) else []
-    return next(filter(None, (culprits.of_stack(frame) for culprits in known)), None)
-
-
-class ExplainedExit:
-    """Stands for `os._exit`, which ends a process as it is; in forked ones it says nothing."""
-
-    def __init__(self, end: Callable[[int], NoReturn]) -> None:
-        self.known: list[Culprits] = []
-        self._end = end
-        self._launcher = os.getpid()
-
-    def __call__(self, status: int) -> NoReturn:
-        """End the process; if a plugin does this, log which one, and end it as a plugin error.
-
-        The plugin's own code might be 0, which would be the success of a job that has none.
-        """
-        found = None
-        if os.getpid() == self._launcher:
-            with contextlib.suppress(Exception):
-                found = find_culprit(sys._getframe(1))
-        if found is not None:
-            with contextlib.suppress(Exception):
-                self._explain(found, status)
-            status = reported_exit_code(ExitCode.PLUGIN)
-        self._end(status)
-
-    def _explain(self, found: tuple[str, CodeType, int], status: int) -> None:
-        who, code, line = found
-        logger.error(
-            "%s has ended the launcher with os._exit(%r), in %s (%s:%d), which ended the job. A "
-            "plugin must report an error by raising an exception",
-            who,
-            status,
-            code.co_name,
-            code.co_filename,
-            line,
-        )

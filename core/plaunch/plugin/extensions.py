@@ -9,18 +9,19 @@ import signal
 import threading
 import time
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from plaunch.agent.states import RequestKind
 from plaunch.agent.wait_reporter import describe_wait
 from plaunch.errors import PlaunchError, PluginError, ThreadStartError
-from plaunch.plugin.calls import blaming, bounded_call, call_hook
+from plaunch.plugin.guard import blaming, bounded_call
 from plaunch.threads import BoundedCall
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from plaunch.agent.alive import Alive
     from plaunch.agent.extensions import Control, Extension
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
     from plaunch.agent.requests import Progress, Snapshot
     from plaunch.agent.worker import RunResult
     from plaunch.events import Event
-    from plaunch.plugin.calls import Implementation
     from plaunch.plugin.context import PluginContext
+    from plaunch.plugin.guard import Answer
     from plaunch.process.kernel.holds import Held
     from plaunch.process.streams.api import Traffic
     from plaunch.rendezvous.api import RendezvousHandler
@@ -53,17 +54,15 @@ class Extending:
     Args:
         who: how messages call its plugin.
         extension: the extension.
-        is_ours: whether it comes with plaunch, and is called where it is called.
     """
 
-    def __init__(self, who: str, extension: Extension, *, is_ours: bool = False) -> None:
+    def __init__(self, who: str, extension: Extension) -> None:
         self.who: str = getattr(extension, "known_as", who)  # where it asks or says something
         self._plugin = who
         self.takes_events: bool = getattr(extension, "takes_events", True)
         self.result: RunResult | None = None  # of the agent, once there is one
         self._extension = extension
         self._is_started = False
-        self._is_ours = is_ours
 
     def start(self, control: Control) -> None:
         """Start the extension.
@@ -72,17 +71,14 @@ class Extending:
             PlaunchError: as the extension says.
             PluginError: it has failed, or not returned in time.
         """
-        if self._is_ours:
-            self._extension.start(control)
-        else:
-            bounded_call(
-                f"an extension of {self._plugin}",
-                "start",
-                partial(self._extension.start, control),
-                START_BOUND,
-                passing=(PlaunchError,),
-                advice="; fix what it waits for, or leave out its options",
-            )
+        bounded_call(
+            f"an extension of {self._plugin}",
+            "start",
+            partial(self._extension.start, control),
+            START_BOUND,
+            passing=(PlaunchError,),
+            advice="; fix what it waits for, or leave out its options",
+        )
         self._is_started = True
 
     def handle(self, event: Event) -> None:
@@ -114,11 +110,7 @@ class Extending:
         if function is None:
             return
         try:
-            if self._is_ours:
-                with blaming(f"an extension of {self._plugin} failed in {method}"):
-                    function()
-            else:
-                bounded_call(f"an extension of {self._plugin}", method, function, bound)
+            bounded_call(f"an extension of {self._plugin}", method, function, bound)
         except PluginError as error:
             logger.warning("%s", error)
 
@@ -309,29 +301,23 @@ def ending(extending: Iterable[Extending], told: Told) -> Iterator[None]:
             item.end()
 
 
-def _listed(answer: Iterable[Extension] | None) -> list[Extension]:
-    return list(answer or ())
-
-
-def create(item: Implementation, context: PluginContext) -> Iterator[Extending]:
-    """The extensions that an implementation of the hook gives.
+def create(hook: Any, context: PluginContext) -> list[Extending]:
+    """The extensions that plugins contribute with `plaunch_extensions`.
 
     Raises:
-        PlaunchError: as the plugin says.
-        PluginError: it failed, or gave something else.
+        PlaunchError: raised by a plugin.
+        PluginError: a plugin failed, or returned something else.
     """
-    who = item.who
-    is_ours = item.plugin.is_ours
-    given: list[Extension]
-    if is_ours:
-        with blaming(f"{who} failed in {HOOK}", passing=(PlaunchError,)):
-            given = _listed(item.call({"context": context}))
-    else:
-        given = call_hook(item, {"context": context}, passing=(PlaunchError,), take=_listed)
-    for extension in given:
-        if not all(callable(getattr(extension, method, None)) for method in _METHODS):
-            raise PluginError(
-                f"{who} gave {extension!r} in {HOOK}, which lacks some of the methods "
-                f"{', '.join(_METHODS)}"
-            )
-        yield Extending(who, extension, is_ours=is_ours)
+    answers: list[Answer] = hook.plaunch_extensions(context=context)
+    found: list[Extending] = []
+    for who, given in ((answer.who, answer.value) for answer in answers):
+        if not isinstance(given, Iterable):
+            raise PluginError(f"{who} returned {given!r} from {HOOK}, which cannot be iterated")
+        for extension in given:
+            if not all(callable(getattr(extension, method, None)) for method in _METHODS):
+                raise PluginError(
+                    f"{who} gave {extension!r} in {HOOK}, which lacks some of the methods "
+                    f"{', '.join(_METHODS)}"
+                )
+            found.append(Extending(who, extension))
+    return found

@@ -1,11 +1,11 @@
 """The hooks of plaunch.
 
-Three sorts: hooks that *offer* named components, those that *contribute* to what workers get and
-to what the doctor finds, and hooks that are *told* what happens. All run in the launcher's process;
-none runs in a worker. They run one after the other on a thread that is not the main one, and which
-need not be the same each time. An implementation may leave out arguments that it does not need.
-Each implementation is called on its own, so that there is nothing for pluggy's hook wrappers to
-wrap: they are refused.
+There are three sorts: *offer* hooks give named components, *contribution* hooks add to what workers
+get and to what the doctor finds, and *notification* hooks are called when something happens. All
+run in the launcher's process; none runs in a worker. They run one after the other on a thread that
+is not the main one, and that may be another one each time. An implementation may leave out
+arguments that it does not need. Each implementation is guarded on its own, and a hook wrapper would
+run outside of the guard: wrappers are refused.
 """
 
 from __future__ import annotations

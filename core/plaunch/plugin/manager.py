@@ -4,34 +4,24 @@ from __future__ import annotations
 
 import os
 import re
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any
 
 from plaunch.agent.worker_store import open_default_store
 from plaunch.defaults import DEVICES, WORKER_STORE
-from plaunch.errors import DuplicateNameError, PlaunchError, PluginLoadError, UsageError
+from plaunch.errors import PlaunchError, UsageError
 from plaunch.plugin import contributions, extensions
-from plaunch.plugin.calls import FACTORY_BOUND, blaming, bounded_call
-from plaunch.plugin.entry_points import EntryPoint, scan
-from plaunch.plugin.installed import Installed
-from plaunch.plugin.loader import PluginLoader
-from plaunch.plugin.loading import checked
-from plaunch.plugin.notifier import Notifier
+from plaunch.plugin.guard import FACTORY_TIMEOUT, bounded_call
+from plaunch.plugin.hooks import Hooks, Implementation
+from plaunch.plugin.kinds import GROUPS, WITH_OPTIONS, Kind, T
+from plaunch.plugin.metadata import EntryPoint, scan
 from plaunch.plugin.options import (
     PluginOptions,
     find_options,
     options_of_package,
     resolve_options,
 )
-from plaunch.plugin.registry import (
-    GROUPS,
-    LOGS_SPECS,
-    SIGNAL_POLICIES,
-    WITH_OPTIONS,
-    Kind,
-    T,
-)
-from plaunch.plugin.selection import Selection
+from plaunch.plugin.registry import PluginRegistry
+from plaunch.plugin.selection import Installed, Selection
 from plaunch.process.binding import is_asked_for
 
 if TYPE_CHECKING:
@@ -42,37 +32,29 @@ if TYPE_CHECKING:
     from plaunch.agent.worker import WorkerInfo
     from plaunch.agent.worker_store import OpenStore
     from plaunch.options import Option
-    from plaunch.plugin.calls import Implementation
     from plaunch.plugin.context import PluginContext
     from plaunch.plugin.culprits import Culprits
     from plaunch.plugin.extensions import Extending
-    from plaunch.plugin.loaded import LoadedPlugin, Registration
+    from plaunch.plugin.guard import LoadedPlugin, Registration
     from plaunch.process.binding import Binder
     from plaunch.process.starting import Starter
-    from plaunch.process.stopping.signals import SignalPolicy
-    from plaunch.process.streams.logs import LogsSpecs
 
     R = TypeVar("R")
-
-
-class _Chosen(NamedTuple):
-    """What a name gives, and by whom; `plugin` is None for plaunch's own."""
-
-    plugin: Registration | None
-    thing: object
 
 
 class PluginManager:
     """Finds plugins by kind and name, loads those that are selected, and calls their hooks.
 
-    There is one for each launch, and nothing of it is shared: see `create`.
+    There is one for each launch, and it shares nothing with others: see `create`.
+    `manager.hook.NAME(...)` calls a hook, as with pluggy.
     """
 
     def __init__(self, installed: Installed, *, with_traceback: bool = False) -> None:
         self._installed = installed
-        self._loader = PluginLoader(installed)
-        self._chosen: dict[tuple[str, str], _Chosen] = {}  # by kind and name
-        self._notifier = Notifier(self._loader.implementations, with_traceback=with_traceback)
+        self._hooks = Hooks(with_traceback=with_traceback)
+        self._registry = PluginRegistry(installed, self._hooks)
+        self._made: list[tuple[object, str]] = []  # components, and how messages call the plugin
+        self.hook = self._hooks.hook
 
     @classmethod
     def create(
@@ -102,10 +84,10 @@ class PluginManager:
         environ = os.environ if environ is None else environ
         entries = scan(GROUPS, path) if entries is None else entries
         if first_party_only:
-            entries = [entry for entry in entries if entry.distribution.is_ours]
+            entries = [entry for entry in entries if entry.distribution.is_first_party]
         installed = Installed(entries, Selection(words, environ))
         manager = cls(installed, with_traceback=environ.get("PLAUNCH_DEBUG") == "1")
-        manager._loader.load_initial(plugins)
+        manager._registry.load_initial(plugins)
         return manager
 
     # --- components that are chosen by name -------------------------------------------------------
@@ -114,7 +96,7 @@ class PluginManager:
         """What plugin `name` of `kind` gives; loads it if it is not loaded yet.
 
         `name` may be written `distribution:name`. A plugin passed in code comes before an
-        installed one of the same name.
+        installed one of the same name. Call what it gives with `make` or `call`.
 
         Raises:
             UnknownNameError: no plugin offers the name.
@@ -122,48 +104,63 @@ class PluginManager:
             UsageError: the plugin is blocked.
             PluginLoadError: the plugin cannot be loaded, or does not offer its own name.
         """
-        plugin, bare = self._find(kind, name)
-        if isinstance(plugin, EntryPoint):
-            plugin = self._loader.load(kind, plugin)
-        offers = self._loader.offers(plugin, kind)
-        if bare not in offers:
-            offered = ", ".join(map(repr, sorted(offers))) or f"nothing in {kind.hook}"
-            raise PluginLoadError(
-                f"{plugin.who} does not offer a {kind.label} {bare!r}, as its entry point says; "
-                f"it offers {offered}"
-            )
-        thing = offers[bare]
-        self._chosen[kind.name, name] = _Chosen(None if plugin.is_ours else plugin, thing)
-        return checked(kind, plugin.who, thing)
+        return self._registry.get(kind, name)[1]
+
+    def make(
+        self, kind: Kind[Any], name: str, *given: object, seconds: float = FACTORY_TIMEOUT
+    ) -> Any:
+        """Call the factory that a name gives; return the component that it makes.
+
+        Args:
+            kind: the kind.
+            name: the name, as for `get`.
+            *given: the arguments of the factory.
+            seconds: how long to wait for it.
+
+        Raises:
+            PluginError: as `call`, or the component lacks a method that the kind needs.
+        """
+        create: Any = self.get(kind, name)
+        return self.call(kind, name, lambda: _with_methods(kind, create(*given)), seconds)
 
     def call(
-        self, kind: Kind[Any], name: str, function: Callable[[], R], seconds: float = FACTORY_BOUND
+        self,
+        kind: Kind[Any],
+        name: str,
+        function: Callable[[], R],
+        seconds: float = FACTORY_TIMEOUT,
     ) -> R:
         """Call `function`, which uses what `get` has given for a name; return its result.
 
-        plaunch's own plugins are called on this thread, others on a thread that is waited for up to
-        `seconds`. What they change about signals is put back. plaunch's own exceptions pass, since
-        their message says what is wrong, and so does Ctrl-C.
+        It runs on a thread that is waited for up to `seconds`. plaunch's own exceptions pass: their
+        message says what is wrong.
 
         Raises:
-            PluginError: it raised anything else, such as SystemExit, which must not end the launch
-                as if all were well; or it has not returned in time.
+            PluginError: it raised anything else, also SystemExit; or it has not returned in time.
         """
-        who, origin = f"{kind.label} {name!r} ({kind.flag})", self.origin(kind, name)
-        if origin:
-            who += f" of {origin}"
-            thing = self._chosen[kind.name, name].thing
-            called = getattr(thing, "__name__", type(thing).__name__)
-            advice = f"; fix what it waits for, or select another {kind.label}"
-            bounded = partial(bounded_call, passing=(Exception,), advice=advice)
-            function = partial(bounded, who, called, function, seconds)
-        with blaming(f"{who} failed", passing=(PlaunchError,)):
-            return function()
+        plugin, thing = self._registry.get(kind, name)
+        result: R = bounded_call(
+            f"{kind.label} {name!r} ({kind.flag}) of {plugin.source.origin}",
+            getattr(thing, "__name__", type(thing).__name__),
+            function,
+            seconds,
+            passing=(PlaunchError,),
+            advice=f"; fix what it waits for, or select another {kind.label}",
+        )
+        self._made.append((result, f"{kind.label} {name!r} ({plugin.source.origin})"))
+        return result
+
+    def who_made(self, component: object) -> str:
+        """How messages call the plugin that has made a component with `make` or `call`."""
+        for made, who in self._made:
+            if made is component:
+                return who
+        return f"{type(component).__module__}.{type(component).__qualname__}"
 
     def origin(self, kind: Kind[Any], name: str) -> str:
-        """The distribution, version and module of what `get` has given; empty for plaunch's own."""
-        chosen = self._chosen.get((kind.name, name))
-        return "" if chosen is None or chosen.plugin is None else chosen.plugin.source.origin
+        """The distribution, version and module of what a name gives; empty for plaunch's own."""
+        source = self._registry.get(kind, name)[0].source
+        return "" if source.is_first_party else source.origin
 
     def own_options(
         self, kind: Kind[Any], name: str, values: Mapping[str, object]
@@ -175,7 +172,7 @@ class PluginManager:
         Raises:
             UsageError: no plugin offers the name, or a value cannot be one of its option.
         """
-        found, _ = self._find(kind, name)
+        found, _ = self._registry.find(kind, name)
         module = found.value if isinstance(found, EntryPoint) else found.source.module
         package = re.split(r"[.:[\s]", module, maxsplit=1)[0]
         return list(options_of_package(self.plugin_options(), package, values, os.environ))
@@ -186,70 +183,43 @@ class PluginManager:
         Raises:
             UsageError: it is unknown, blocked, or offered by several.
         """
-        self._find(kind, name)
+        self._registry.find(kind, name)
 
     def names(self, kind: Kind[Any]) -> list[str]:
         """All names of `kind` that can be selected, sorted; imports nothing."""
-        names = {entry.name for entry in self._installed.usable(kind)}
-        for in_code in (False, True):
-            names.update(name for _, name in self._loader.offered(kind, in_code=in_code))
-        return sorted(names)
-
-    def bounded(
-        self, logs_specs: LogsSpecs, policy: SignalPolicy, is_unwanted: Callable[[], bool]
-    ) -> tuple[LogsSpecs, SignalPolicy]:
-        """What the agent's loop calls of the chosen components; third parties' cannot hold it.
-
-        Args:
-            logs_specs: the logs spec of the launch.
-            policy: its signal policy.
-            is_unwanted: asked while the logs spec takes its time: whether the launch is to stop.
-        """
-        logs_by, policy_by = self._last_chosen(LOGS_SPECS), self._last_chosen(SIGNAL_POLICIES)
-        if logs_by or policy_by:
-            from plaunch.plugin import components  # noqa: PLC0415 - third parties' only
-
-            if logs_by:
-                bounded = components.BoundedLogsSpecs(logs_specs, logs_by.who, is_unwanted)
-                logs_specs = cast("LogsSpecs", bounded)
-            if policy_by:
-                policy = components.BoundedPolicy(policy, policy_by.who)
-        return logs_specs, policy
+        return self._registry.names(kind)
 
     # --- hooks ------------------------------------------------------------------------------------
 
+    def stop_waiting_when(self, is_unwanted: Callable[[], bool]) -> None:
+        """Stop waiting for a hook with a result once `is_unwanted` returns true.
+
+        It is called while a plugin takes its time, and returns whether the launch is to stop.
+        """
+        self._hooks.guard.stop_waiting_when(is_unwanted)
+
     def notify(self, notification: Notification) -> None:
-        """Notify the plugins of what has happened to the agent; none of them can harm the job."""
-        self._notifier.notify(notification)
+        """Call the hook of a notification; no plugin can harm the job."""
+        self._hooks.notify(notification)
 
     def left_behind(self) -> list[str]:
         """The plugins with a hook that has not returned and is not waited for, for messages."""
-        return self._notifier.left_behind()
+        return self._hooks.guard.left_behind()
 
-    def worker_env(
-        self,
-        worker: WorkerInfo,
-        env: Mapping[str, str],
-        is_unwanted: Callable[[], bool] = lambda: False,
-    ) -> dict[str, str]:
+    def worker_env(self, worker: WorkerInfo, env: Mapping[str, str]) -> dict[str, str]:
         """The variables that plugins add for `worker`, beside those in `env`.
-
-        `is_unwanted` is asked while a plugin takes its time: whether the launch is to stop.
 
         Raises:
             PluginError: a plugin fails, does not return, changes a variable of `env`, or
                 contradicts another one.
         """
-        items = self.implementations(contributions.ENVIRONMENT)
-        return contributions.added_variables(items, worker, env, is_unwanted)
+        return contributions.added_variables(self.hook, worker, env)
 
-    def worker_binder(
-        self, context: PluginContext, is_unwanted: Callable[[], bool] = lambda: False
-    ) -> Binder | None:
-        """What gives workers their devices and processors; None if nothing is to be bound.
+    def worker_binder(self, context: PluginContext) -> Binder | None:
+        """The object that assigns devices and processors to workers, if there is one.
 
         Raises:
-            UsageError: the settings ask for what cannot be.
+            UsageError: a setting cannot be used.
             PluginError: a plugin fails, does not return, or is not the only one that answers.
         """
         names = ("numa_options", "devices", "virtual_local_rank")
@@ -257,7 +227,7 @@ class PluginManager:
         if is_asked:
             self.load_named(WITH_OPTIONS, DEVICES)
         binder: Binder | None = contributions.find_sole_answer(
-            contributions.BINDER, self.implementations, context, is_unwanted
+            contributions.BINDER, self.hook, context
         )
         if binder is None and is_asked:
             raise UsageError(
@@ -266,12 +236,8 @@ class PluginManager:
             )
         return binder
 
-    def worker_store(
-        self, context: PluginContext, is_unwanted: Callable[[], bool] = lambda: False
-    ) -> OpenStore | None:
-        """What hosts the store in which the workers meet; None if one of them does.
-
-        It is plaunch's own if no other plugin answers.
+    def worker_store(self, context: PluginContext) -> OpenStore | None:
+        """The function that opens the workers' store; None if the worker of rank 0 hosts it.
 
         Raises:
             PluginError: a plugin fails, does not return, or is not the only one that answers.
@@ -279,44 +245,38 @@ class PluginManager:
         if context.settings.get("worker_store", "agent") != "agent":
             return None
         open_store: OpenStore | None = contributions.find_sole_answer(
-            contributions.STORE, self.implementations, context, is_unwanted
+            contributions.STORE, self.hook, context
         )
         if open_store is None:
-            # If ours is not loaded, its answer is known, and its code only wanted where rank 0 is.
-            is_asked = f"{WITH_OPTIONS.name}:{WORKER_STORE}" in self._loader.registrations
+            # While plaunch's own is not loaded, its answer is known; only rank 0's node needs it.
+            is_asked = f"{WITH_OPTIONS.name}:{WORKER_STORE}" in self._hooks.plugins
             is_there = self._installed.find(WITH_OPTIONS, WORKER_STORE) is not None
             return open_default_store if is_there and not is_asked else None
         return open_store
 
-    def worker_starter(
-        self, context: PluginContext, is_unwanted: Callable[[], bool] = lambda: False
-    ) -> Starter | None:
-        """What starts the processes of workers; None if they are executed.
+    def worker_starter(self, context: PluginContext) -> Starter | None:
+        """The object that starts the processes of workers; None if they are executed.
 
         Raises:
             UsageError: a plugin refuses the settings.
             PluginError: a plugin fails, does not return, or is not the only one that answers.
         """
         starter: Starter | None = contributions.find_sole_answer(
-            contributions.STARTER, self.implementations, context, is_unwanted
+            contributions.STARTER, self.hook, context
         )
         return starter
 
     def create_extensions(self, context: PluginContext) -> list[Extending]:
-        """What runs beside the agent, as plugins want it.
+        """The extensions of all plugins.
 
         Raises:
             PlaunchError: a plugin fails, or returns something else.
         """
-        return [
-            extending
-            for item in self.implementations(extensions.HOOK)
-            for extending in extensions.create(item, item.plugin.context(context))
-        ]
+        return extensions.create(self.hook, context)
 
     def implementations(self, hook: str = "") -> list[Implementation]:
-        """What the loaded plugins have of a hook, or of all, in the order in which it is called."""
-        return self._loader.implementations(hook)
+        """The implementations of a hook, or of all hooks, in the order in which they are called."""
+        return self._hooks.implementations(hook)
 
     # --- what is loaded ---------------------------------------------------------------------------
 
@@ -330,7 +290,7 @@ class PluginManager:
             environ: the environment variables; by default this process's.
 
         Raises:
-            UsageError: no plugin has such an option, or a value is none.
+            UsageError: no plugin has such an option, or a value cannot be used.
             PluginLoadError: a plugin cannot be loaded.
         """
         environ = os.environ if environ is None else environ
@@ -342,7 +302,7 @@ class PluginManager:
         return [*given]
 
     def plugin_options(self) -> list[PluginOptions]:
-        """The options that installed plugins declare, but for those that cannot be used."""
+        """The options that installed plugins declare, without those that cannot be used."""
         usable = self._installed.usable(WITH_OPTIONS)
         return find_options(usable, self._installed.selection)[0]
 
@@ -352,46 +312,20 @@ class PluginManager:
         Raises:
             PluginLoadError: it cannot be loaded.
         """
-        return self._loader.load_named(kind, name)
+        return self._registry.load_named(kind, name)
 
     def selected(self) -> list[LoadedPlugin]:
         """The plugins that are loaded so far, in the order of loading, and where they come from."""
-        return list(self._loader.loaded)
+        return list(self._registry.loaded)
 
     @property
-    def culprits(self) -> Culprits | None:
-        """Whose code runs in this process; None while there is none of third parties."""
-        return self._loader.culprits
+    def culprits(self) -> Culprits:
+        """Finds the third-party plugin whose code raised an exception."""
+        return self._registry.culprits
 
-    # ----------------------------------------------------------------------------------------------
 
-    def _find(self, kind: Kind[Any], name: str) -> tuple[Registration | EntryPoint, str]:
-        """Who offers a name, and how it calls that, which users may write with a distribution.
-
-        It is an entry point if it is not loaded for anything else.
-        """
-        in_code = [one for one, bare in self._loader.offered(kind, in_code=True) if bare == name]
-        if len(in_code) > 1:
-            raise DuplicateNameError(
-                f"{kind.label} {name!r} ({kind.flag}) is offered by "
-                f"{' and '.join(one.who for one in in_code)}; keep one of them"
-            )
-        if in_code:
-            return in_code[0], name
-        # As if they were entry points, of the name of the plugin that is loaded already.
-        beside = [
-            EntryPoint(kind.hook, bare, one.name, one.distribution)
-            for one, bare in self._loader.offered(kind, in_code=False)
-            if one.distribution is not None  # for type checkers
-        ]
-        entry = self._installed.find(kind, name, beside)
-        if entry is None:
-            raise self._installed.refusal(kind, name, self.names(kind))
-        if entry.group == kind.hook:
-            return self._loader.registrations[entry.value], entry.name
-        return entry, entry.name
-
-    def _last_chosen(self, kind: Kind[Any]) -> Registration | None:
-        """Who has given the last one of a kind that was chosen; None for plaunch's own."""
-        given = [chosen.plugin for (of, _), chosen in self._chosen.items() if of == kind.name]
-        return given[-1] if given else None
+def _with_methods(kind: Kind[Any], component: object) -> object:
+    for name in kind.methods:
+        if not callable(getattr(component, name, None)):
+            raise TypeError(f"it returned {component!r}, which has no method {name!r}")
+    return component

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from plaunch._names import suggest
 from plaunch.errors import PluginLoadError, SignalException, UsageError
 from plaunch.options import Option
-from plaunch.plugin.registry import WITH_OPTIONS
+from plaunch.plugin.kinds import WITH_OPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
-    from plaunch.plugin.entry_points import EntryPoint
+    from plaunch.plugin.metadata import EntryPoint
     from plaunch.plugin.selection import Selection
 
 _NAME = re.compile(r"--[a-z][a-z0-9]*(-[a-z0-9]+)*")
@@ -54,7 +54,7 @@ def load_options(entry: EntryPoint) -> PluginOptions:
     except (KeyboardInterrupt, SignalException):
         raise
     except BaseException as error:
-        from plaunch.plugin.calls import one_line  # noqa: PLC0415 - not on the way to --help
+        from plaunch.process.failures.error_file import one_line  # noqa: PLC0415 - not on the way to --help
 
         raise PluginLoadError(
             f"the options of plugin {entry.name!r} ({owner}) cannot be used: {one_line(error)}"

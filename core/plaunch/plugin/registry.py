@@ -1,127 +1,388 @@
-"""The kinds of plugins, and the entry-point groups in which they are found.
+"""The registry of a launch: the plugins that are loaded, and what a name of each kind gives.
 
-Importing this module costs next to nothing: it is on the way of every command line.
+Entry points and the hooks that offer names fill it. Nothing is imported before it is selected.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+import contextlib
+import importlib
+import inspect
+import logging
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from plaunch.values import Value
+from plaunch.defaults import TORCHRUN_CREATORS, TORCHRUN_LOGS_SPECS, load_default
+from plaunch.errors import DuplicateNameError, PluginError, PluginLoadError, UsageError
+from plaunch.plugin.culprits import Culprits
+from plaunch.plugin.guard import LoadedPlugin, Registration, blaming, keeping_sigchld
+from plaunch.plugin.kinds import KINDS, LIFECYCLE, LOGS_SPECS, TORCHRUN_HANDLERS, WITH_OPTIONS, Kind
+from plaunch.plugin.metadata import Distribution, EntryPoint, normalise
+from plaunch.plugin.options import load_options
+from plaunch.process.streams.logs import LogsSpecs
 
 if TYPE_CHECKING:
-    from plaunch.plugin.factories import (
-        DeviceCounter,
-        EventHandlerFactory,
-        HealthCheckFactory,
-        LogsSpecsFactory,
-        RendezvousFactory,
-        RestartPolicyFactory,
-        Scheduler,
-        SignalPolicyFactory,
-    )
+    from collections.abc import Iterator, Sequence
 
-FIRST_PARTY = "plaunch"  # the distribution of what comes with plaunch
-TORCHRUN_HANDLERS = "torchrun.handlers"  # the values of this group are of torch's own types
+    from plaunch.plugin.hooks import Hooks
+    from plaunch.plugin.kinds import T
+    from plaunch.plugin.metadata import Target
+    from plaunch.plugin.selection import Installed, Word
 
-T = TypeVar("T")
+logger = logging.getLogger("plaunch")
+
+SLOW_IMPORT = 1.0  # seconds after which a warning names the plugin
 
 
-@dataclass(eq=False, repr=False)
-class Kind(Value, Generic[T]):
-    """A kind of plugin. `T` is what a name of this kind gives.
+class PluginRegistry:
+    """Loads what is always on, what is named, and what is selected, each once.
 
     Args:
-        name: the word for the kind in `-p KIND:NAME` and in the list of plugins.
-        label: what messages call one plugin of the kind.
-        groups: its entry-point groups; where one distribution offers a name in two of them, the
-            first one counts.
-        flag: the option that selects by name.
-        hook: the hook that offers names; empty for plugins that are not selected by name.
+        installed: what is installed.
+        hooks: where the hooks of plugins are registered.
     """
 
-    name: str
-    label: str
-    groups: tuple[str, ...]
-    flag: str
-    hook: str
+    def __init__(self, installed: Installed, hooks: Hooks) -> None:
+        self.loaded: list[LoadedPlugin] = []  # in order
+        self.culprits = Culprits()
+        self._installed = installed
+        self._hooks = hooks
+        self._of_entry: dict[EntryPoint, Registration] = {}
+        self._instances: dict[type, object] = {}
+        # What each plugin offers, by its name and the kind, once it is known.
+        self._offers: dict[tuple[str, str], Mapping[str, object]] = {}
+
+    # --- names ------------------------------------------------------------------------------------
+
+    def get(self, kind: Kind[T], name: str) -> tuple[Registration, T]:
+        """What plugin `name` of `kind` gives, and by whom; loads it if it is not loaded yet.
+
+        Raises:
+            UnknownNameError: no plugin offers the name.
+            DuplicateNameError: more than one plugin does.
+            UsageError: the plugin is blocked.
+            PluginLoadError: the plugin cannot be loaded, or does not offer its own name.
+        """
+        plugin, bare = self.find(kind, name)
+        if isinstance(plugin, EntryPoint):
+            plugin = self.load(kind, plugin)
+        offers = self._offered_by(plugin, kind)
+        if bare not in offers:
+            offered = ", ".join(map(repr, sorted(offers))) or f"nothing in {kind.hook}"
+            raise PluginLoadError(
+                f"{plugin.who} does not offer a {kind.label} {bare!r}, as its entry point says; "
+                f"it offers {offered}"
+            )
+        return plugin, _checked(kind, plugin.who, offers[bare])
+
+    def find(self, kind: Kind[Any], name: str) -> tuple[Registration | EntryPoint, str]:
+        """The plugin that offers a name, and the name without a distribution; loads nothing.
+
+        It is an entry point if it is not loaded for anything else.
+
+        Raises:
+            UsageError: the name is unknown, blocked, or offered by several.
+        """
+        in_code = [one for one, bare in self._offered(kind, in_code=True) if bare == name]
+        if len(in_code) > 1:
+            raise DuplicateNameError(
+                f"{kind.label} {name!r} ({kind.flag}) is offered by "
+                f"{' and '.join(one.who for one in in_code)}; keep one of them"
+            )
+        if in_code:
+            return in_code[0], name
+        # As if they were entry points whose value is the name of a plugin that is loaded.
+        beside = [
+            EntryPoint(kind.hook, bare, one.name, _distribution_of(one))
+            for one, bare in self._offered(kind, in_code=False)
+        ]
+        entry = self._installed.find(kind, name, beside)
+        if entry is None:
+            raise self._installed.refusal(kind, name, self.names(kind))
+        if entry.group == kind.hook:
+            return self._hooks.plugins[entry.value], entry.name
+        return entry, entry.name
+
+    def names(self, kind: Kind[Any]) -> list[str]:
+        """All names of `kind` that can be selected, sorted; imports nothing."""
+        names = {entry.name for entry in self._installed.usable(kind)}
+        for in_code in (False, True):
+            names.update(name for _, name in self._offered(kind, in_code=in_code))
+        return sorted(names)
+
+    def _offered(self, kind: Kind[Any], *, in_code: bool) -> Iterator[tuple[Registration, str]]:
+        """Every loaded plugin with each name that it offers of `kind` and that is not blocked.
+
+        Raises:
+            PluginError: a plugin fails, or returns something else.
+        """
+        blocker = self._installed.selection.blocker
+        for plugin in self._hooks.plugins.values():
+            distribution = _distribution_of(plugin)
+            if bool(distribution.key) is not in_code:
+                for name in self._offered_by(plugin, kind):
+                    if not blocker(kind.name, name, distribution.key):
+                        yield plugin, name
+
+    def _offered_by(self, plugin: Registration, kind: Kind[Any]) -> Mapping[str, object]:
+        """What one plugin offers of `kind`; its hook is called at most once.
+
+        Raises:
+            PluginError: the plugin fails, or returns something else.
+        """
+        key = plugin.name, kind.name
+        if key not in self._offers:
+            self._offers[key] = self._ask(plugin, kind.hook) if kind.hook else {}
+        return self._offers[key]
+
+    def _ask(self, plugin: Registration, hook: str) -> Mapping[str, object]:
+        if not self._hooks.has(plugin, hook):
+            return {}
+        offers = self._hooks.ask(plugin, hook)
+        if not (isinstance(offers, Mapping) and all(isinstance(name, str) for name in offers)):
+            raise PluginError(
+                f"{plugin.who} returned {offers!r} from {hook}, which is not a mapping of names"
+            )
+        return offers
+
+    # --- loading ----------------------------------------------------------------------------------
+
+    def load_initial(self, plugins: Sequence[object]) -> None:
+        """Load what needs no selection: what was passed in code, is always on, or is named.
+
+        Raises:
+            PluginLoadError: it cannot be loaded.
+            UsageError: a word names nothing, or more than one thing.
+        """
+        for plugin in plugins:
+            self._load_object(plugin)
+        for name in dict.fromkeys(entry.name for entry in self._installed.usable(LIFECYCLE)):
+            self.load_named(LIFECYCLE, name)
+        for word in self._installed.selection.loads:
+            self._load_word(word)
+
+    def load_named(self, kind: Kind[Any], name: str) -> Registration | None:
+        """Load a plugin, if there is one of the name that is not blocked.
+
+        Raises:
+            PluginLoadError: it cannot be loaded.
+        """
+        entry = self._installed.find(kind, name)
+        if entry is not None and kind is WITH_OPTIONS:
+            plugin = load_options(entry).plugin
+            if plugin:
+                entry = entry._replace(value=plugin)
+            else:  # the plugin of that name which is loaded in every launch
+                kind, entry = LIFECYCLE, self._installed.find(LIFECYCLE, name)
+        return None if entry is None else self.load(kind, entry)
+
+    def load(self, kind: Kind[Any], entry: EntryPoint) -> Registration:
+        """Load the plugin of an entry point.
+
+        Raises:
+            PluginLoadError: it cannot be loaded.
+        """
+        if entry in self._of_entry:
+            return self._of_entry[entry]
+        module, distribution = entry.value, entry.distribution
+        with contextlib.suppress(ValueError):
+            module = entry.target().module
+        source = LoadedPlugin(
+            kind.name, entry.name, distribution.name, distribution.version, module
+        )
+        name = f"{kind.name}:{entry.name}"
+        if name in self._hooks.plugins:
+            name = f"{kind.name}:{distribution.key}:{entry.name}"
+        try:
+            delayed = "every launch" if kind is LIFECYCLE else f"launches that use {entry.name!r}"
+            with self._importing(source, delayed):
+                value = _import(entry, source.who)
+                if self._hooks.find_hooks(value, source.who, is_required=not kind.hook):
+                    value = self._instance_of(value, source.who)
+                    registration = self._register(name, value, source)
+                else:  # the thing itself that the name gives
+                    if entry.group == TORCHRUN_HANDLERS:
+                        value = _bridged_handler(entry, value, source.who)
+                    self._offers.update({(name, each.name): {} for each in KINDS})
+                    self._offers[name, kind.name] = {entry.name: value}
+                    registration = Registration(name, value, source)
+                    self._hooks.plugins[name] = registration
+                    self.loaded.append(source)
+        except PluginLoadError as error:
+            if not kind.hook:
+                error.args = (f"{error}; to continue without it, give -p no:{entry.name}",)
+            raise
+        self._of_entry[entry] = registration
+        return registration
+
+    def _load_word(self, word: Word) -> None:
+        named = self._installed.named(word)
+        for kind, name in named:
+            # A word with a distribution is looked up as it is, any other one by the name.
+            self.load_named(kind, name if word.means(kind.name, name) else word.text)
+        if named:
+            return
+        blocker = self._installed.blocker_of(word)
+        if blocker:
+            raise UsageError(
+                f"{word.source} names a plugin that {blocker} blocks; remove one of them"
+            )
+        module, source = None, LoadedPlugin(LIFECYCLE.name, word.text, "", "", word.text)
+        # No module is named like a path, or a kind and a name.
+        if not (word.text.startswith(".") or ":" in word.text or "/" in word.text):
+            with self._importing(source, f"launches with {word.source}"):
+                module = _import_module(word.text, source.who)
+        if module is None:
+            raise self._installed.refusal_of_word(word)
+        self._hooks.find_hooks(module, source.who, is_required=True)
+        self._register(f"{LIFECYCLE.name}:{word.text}", module, source)
+
+    def _load_object(self, plugin: object) -> None:
+        """Register a plugin that was passed in code, unless its name is blocked."""
+        of = plugin if inspect.ismodule(plugin) or inspect.isclass(plugin) else type(plugin)
+        name: str = of.__name__
+        if self._installed.selection.blocker(LIFECYCLE.name, name):
+            return
+        module = name if inspect.ismodule(plugin) else of.__module__
+        source = LoadedPlugin("code", name, "", "", module)
+        if not self._hooks.find_hooks(plugin, source.who):
+            raise PluginLoadError(
+                f"{source.who}, passed in code, has no hooks: nothing in {plugin!r} is marked with "
+                "plaunch.hookimpl"
+            )
+        with keeping_sigchld(source.who, "while it was made"):
+            plugin = self._instance_of(plugin, source.who, doing="created")
+        number, unique = 1, f"code:{name}"
+        while unique in self._hooks.plugins:
+            number += 1
+            unique = f"code:{name}#{number}"
+        self._register(unique, plugin, source)
+
+    def _instance_of(self, value: object, who: str, *, doing: str = "loaded") -> object:
+        """`value`, or the one instance of it if it is a class: hooks are methods of an object."""
+        if not inspect.isclass(value):
+            return value
+        if value not in self._instances:
+            with blaming(f"{who} cannot be {doing}", PluginLoadError):
+                self._instances[value] = value()
+        return self._instances[value]
+
+    @contextlib.contextmanager
+    def _importing(self, source: LoadedPlugin, delayed: str) -> Iterator[None]:
+        """Import a plugin; report it if that changes SIGCHLD, or if a third party's is slow.
+
+        Args:
+            source: the plugin.
+            delayed: which launches import it.
+        """
+        if not source.is_first_party:
+            self.culprits.note(source.module, source.who)
+        began = time.monotonic()
+        with keeping_sigchld(source.who, "while it was loaded"):
+            yield
+        duration = time.monotonic() - began
+        if duration > SLOW_IMPORT and not source.is_first_party:
+            logger.warning("%s took %.1f s to load, which delays %s", source.who, duration, delayed)
+
+    def _register(self, name: str, plugin: object, source: LoadedPlugin) -> Registration:
+        """Register a plugin, once, however many entry points name it."""
+        self.loaded.append(source)
+        for registration in self._hooks.plugins.values():
+            if registration.plugin is plugin:
+                return registration
+        registration = Registration(name, plugin, source)
+        try:
+            self._hooks.register(registration)
+        except PluginLoadError:
+            self.loaded.remove(source)
+            raise
+        return registration
 
 
-RENDEZVOUS: Kind[RendezvousFactory] = Kind(
-    name="rendezvous",
-    label="rendezvous backend",
-    groups=("plaunch.rendezvous", TORCHRUN_HANDLERS),
-    flag="--rdzv-backend",
-    hook="plaunch_rendezvous_backends",
-)
-LOGS_SPECS: Kind[LogsSpecsFactory] = Kind(
-    name="logs_specs",
-    label="logs spec",
-    groups=("torchrun.logs_specs",),
-    flag="--logs-specs",
-    hook="plaunch_logs_specs",
-)
-EVENT_HANDLERS: Kind[EventHandlerFactory] = Kind(
-    name="event_handlers",
-    label="event handler",
-    groups=("plaunch.event_handlers",),
-    flag="--event-log-handler",
-    hook="plaunch_event_handlers",
-)
-DEVICE_COUNTS: Kind[DeviceCounter] = Kind(
-    name="device_counts",
-    label="device counter",
-    groups=("plaunch.device_counts",),
-    flag="--nproc-per-node",
-    hook="plaunch_device_counts",
-)
-SIGNAL_POLICIES: Kind[SignalPolicyFactory] = Kind(
-    name="signal_policies",
-    label="signal policy",
-    groups=("plaunch.signal_policies",),
-    flag="--signal-policy",
-    hook="plaunch_signal_policies",
-)
-RESTART_POLICIES: Kind[RestartPolicyFactory] = Kind(
-    name="restart_policies",
-    label="restart policy",
-    groups=("plaunch.restart_policies",),
-    flag="--restart-policy",
-    hook="plaunch_restart_policies",
-)
-HEALTH_CHECKS: Kind[HealthCheckFactory] = Kind(
-    name="health_checks",
-    label="health check",
-    groups=("plaunch.health_checks",),
-    flag="--health-check",
-    hook="plaunch_node_health",
-)
-SCHEDULERS: Kind[Scheduler] = Kind(
-    name="schedulers",
-    label="scheduler",
-    groups=("plaunch.schedulers",),
-    flag="--scheduler",
-    hook="plaunch_schedulers",
-)
-KINDS: tuple[Kind[Any], ...] = (
-    RENDEZVOUS,
-    LOGS_SPECS,
-    EVENT_HANDLERS,
-    DEVICE_COUNTS,
-    SIGNAL_POLICIES,
-    RESTART_POLICIES,
-    HEALTH_CHECKS,
-    SCHEDULERS,
-)
+def _distribution_of(plugin: Registration) -> Distribution:
+    """The distribution of a plugin; its fields are empty if it is not installed."""
+    name = plugin.source.distribution
+    return Distribution(normalise(name), name, plugin.source.version)
 
-# Plugins that only implement hooks: always on, never selected by name.
-LIFECYCLE: Kind[object] = Kind(
-    name="plugin", label="plugin", groups=("plaunch.plugins",), flag="-p", hook=""
-)
-# Plugins with options of their own: loaded when one of these is given.
-WITH_OPTIONS: Kind[object] = Kind(
-    name="options", label="plugin", groups=("plaunch.options",), flag="-p", hook=""
-)
-ALL_KINDS: tuple[Kind[Any], ...] = (LIFECYCLE, WITH_OPTIONS, *KINDS)
-GROUPS = frozenset(group for kind in ALL_KINDS for group in kind.groups)
+
+def _import(entry: EntryPoint, who: str) -> object:
+    """Import what an entry point refers to.
+
+    Raises:
+        PluginLoadError: its value has another form, it cannot be imported, or it is not there.
+    """
+    try:
+        target = entry.target()
+    except ValueError:
+        raise PluginLoadError(
+            f"{who} cannot be loaded: its entry point is not of the form MODULE:OBJECT; the "
+            f"author of {entry.distribution.name!r} must correct it"
+        ) from None
+    advice = lambda error: _advice(entry, target, error)  # noqa: E731
+    with blaming(f"{who} cannot be loaded", PluginLoadError, advice=advice):
+        return target.load()
+
+
+def _import_module(name: str, who: str) -> object | None:
+    """Import module `name`, for `-p NAME`; None if there is no such module.
+
+    Raises:
+        PluginLoadError: it exists but cannot be imported.
+    """
+    try:
+        with blaming(f"{who} cannot be loaded", PluginLoadError):
+            return importlib.import_module(name)
+    except PluginLoadError as error:
+        if _is_missing(error.__cause__, name):
+            return None
+        raise
+
+
+def _bridged_handler(entry: EntryPoint, value: object, who: str) -> object:
+    """What an entry point of torchrun's group for handlers offers, as a backend of plaunch."""
+    bridge_creator = load_default(TORCHRUN_CREATORS)
+    with blaming(f"{who} cannot be loaded", PluginLoadError):
+        bridged: object = bridge_creator(who, entry.name, value)
+    return bridged
+
+
+def _checked(kind: Kind[T], who: str, thing: object) -> T:
+    """`thing`, if a name of `kind` may give it; bridges torch's logs specs.
+
+    Raises:
+        PluginLoadError: a name of this kind gives something else.
+    """
+    fit: Any = thing
+    if not callable(thing):
+        raise PluginLoadError(
+            f"{who} gives {thing!r}, which cannot be called; {kind.hook} says what a "
+            f"{kind.label} is"
+        )
+    if kind.name == LOGS_SPECS.name and not (
+        isinstance(thing, type) and issubclass(thing, LogsSpecs)
+    ):
+        fit = load_default(TORCHRUN_LOGS_SPECS)(thing)
+        if fit is None:
+            raise PluginLoadError(
+                f"{who} gives {thing!r}, which is not a class derived from "
+                "plaunch.process.LogsSpecs or from torch's LogsSpecs"
+            )
+    return fit  # type: ignore[no-any-return]
+
+
+def _advice(entry: EntryPoint, target: Target, error: BaseException) -> str:
+    if not isinstance(error, ModuleNotFoundError):
+        return ""
+    distribution = entry.distribution.name
+    if _is_missing(error, target.module):
+        return f"; reinstall {distribution!r}, which lists it"
+    if target.extras:
+        return f"; pip install '{distribution}[{','.join(target.extras)}]'"
+    return ""
+
+
+def _is_missing(error: BaseException | None, module: str) -> bool:
+    """Whether `module` itself was not found, and not something that it imports."""
+    missing = error.name if isinstance(error, ModuleNotFoundError) else None
+    return missing is not None and (module == missing or module.startswith(f"{missing}."))

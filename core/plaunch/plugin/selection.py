@@ -1,19 +1,32 @@
-"""What the user says about plugins: `-p NAME` and `-p no:NAME`, also in `PLAUNCH_PLUGINS`."""
+"""Which installed plugins may be used, by `-p` and variables, and which one a name means."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import os
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from plaunch.errors import UsageError
-from plaunch.plugin.entry_points import normalise
-from plaunch.plugin.registry import FIRST_PARTY, LIFECYCLE
+from plaunch._names import suggest
+from plaunch.errors import DuplicateNameError, UnknownNameError, UsageError
+from plaunch.plugin.kinds import (
+    ALL_KINDS,
+    DEVICE_COUNTS,
+    FIRST_PARTY,
+    GROUPS,
+    LIFECYCLE,
+    LOGS_SPECS,
+)
+from plaunch.plugin.metadata import normalise, scan
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from plaunch.plugin.kinds import Kind
+    from plaunch.plugin.metadata import EntryPoint
 
 PLUGINS_VARIABLE = "PLAUNCH_PLUGINS"
 AUTOLOAD_VARIABLE = "PLAUNCH_DISABLE_PLUGIN_AUTOLOAD"
 _BLOCK = "no:"
+HOW_TO_ADD = "; reinstall the package if you just added it"
 
 
 class Word(NamedTuple):
@@ -79,3 +92,176 @@ class Selection:
         self.loads = [other for other in self.loads if other.text != word.text]
         self.blocks = [other for other in self.blocks if other.text != word.text]
         (self.blocks if blocks else self.loads).append(word)
+
+
+class Installed:
+    """The entry points of one launch, each usable or left out.
+
+    Args:
+        entries: the entry points, sorted.
+        selection: what the user says about them.
+    """
+
+    def __init__(self, entries: Iterable[EntryPoint], selection: Selection) -> None:
+        self.selection = selection
+        # By the names of kinds, each with the reason why it is left out, or an empty one.
+        self._entries: dict[str, list[tuple[EntryPoint, str]]] = {k.name: [] for k in ALL_KINDS}
+        kinds = {group: kind.name for kind in ALL_KINDS for group in kind.groups}
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            kind = kinds[entry.group]
+            reason = selection.reason_against(kind, entry.name, entry.distribution.key)
+            self._entries[kind].append((entry, reason))
+
+    def usable(self, kind: Kind[Any]) -> list[EntryPoint]:
+        """The plugins of `kind` that may be used, by name, with all providers of each name."""
+        return [entry for entry, reason in self._entries[kind.name] if not reason]
+
+    def left_out(self, kind: Kind[Any]) -> list[tuple[EntryPoint, str]]:
+        """The other plugins of `kind`, and what the user has said that leaves each out."""
+        return [(entry, reason) for entry, reason in self._entries[kind.name] if reason]
+
+    def named(self, word: Word) -> list[tuple[Kind[Any], str]]:
+        """The kinds and names of usable plugins that `word` means, plugins of hooks first."""
+        found = {
+            (kind.name, entry.name): kind
+            for kind in ALL_KINDS
+            for entry in self.usable(kind)
+            if word.means(kind.name, entry.name, entry.distribution.key)
+        }
+        return [(kind, name) for (_, name), kind in found.items()]
+
+    def blocker_of(self, word: Word) -> str:
+        """What the user has said that blocks a plugin which `word` asks for; empty if nothing."""
+        for kind in ALL_KINDS:
+            for entry, reason in self.left_out(kind):
+                is_meant = word.means(kind.name, entry.name, entry.distribution.key)
+                if is_meant and reason != AUTOLOAD_VARIABLE:
+                    return reason
+        return ""
+
+    def names(self, kind: str = "") -> list[str]:
+        """The names of the usable plugins of one kind, or of all, sorted."""
+        kinds = [each for each in ALL_KINDS if kind in ("", each.name)]
+        return sorted({entry.name for each in kinds for entry in self.usable(each)})
+
+    def find(
+        self, kind: Kind[Any], name: str, offers: Iterable[EntryPoint] = ()
+    ) -> EntryPoint | None:
+        """The plugin of `kind` that `name` or `distribution:name` means; None if none is usable.
+
+        `offers` are what plugins that are loaded already offer beside their own entry points.
+
+        Raises:
+            DuplicateNameError: there is more than one.
+        """
+        meant = [entry for entry in (*self.usable(kind), *offers) if _means(name, entry)]
+        owners = {entry.distribution.key for entry in meant}
+        if len(owners) > 1 and kind is LOGS_SPECS and name == "default":
+            owners.discard("torch")  # what torchrun uses itself; ours stands in for it
+            meant = [entry for entry in meant if entry.distribution.key in owners]
+        if len(owners) > 1:
+            raise _several(kind, name, meant)
+        if not meant:
+            return None
+        groups = [*kind.groups, kind.hook]  # the first one counts
+        first = min(groups.index(entry.group) for entry in meant)
+        best = [entry for entry in meant if entry.group == groups[first]]
+        if len({entry.value for entry in best}) > 1:
+            raise _listed_twice(kind, name, best)
+        return best[0]
+
+    def refusal(self, kind: Kind[Any], name: str, choices: Sequence[str]) -> UsageError:
+        """The error about a name of `kind` that cannot be used: blocked, hidden, or unknown."""
+        selection = f"{kind.label} {name!r} ({kind.flag})"
+        blocker = self.selection.blocker(kind.name, name)
+        for entry, reason in self.left_out(kind):
+            if not _means(name, entry):
+                continue
+            if reason == AUTOLOAD_VARIABLE:
+                return UnknownNameError(
+                    f"{selection} of distribution {entry.distribution.name!r} is not loaded, "
+                    f"because {AUTOLOAD_VARIABLE} is set; add -p {kind.name}:{entry.name}"
+                )
+            blocker = blocker or reason
+        if blocker:
+            return UsageError(f"{selection} is blocked by {blocker}; remove one of the two")
+        if kind is DEVICE_COUNTS:
+            return UnknownNameError(
+                f"{kind.flag} is {name!r}, which is neither a number nor the name of an installed "
+                f"{kind.label}{suggest(name, choices)}"
+            )
+        return UnknownNameError(
+            f"{kind.label} {name!r} is unknown ({kind.flag})"
+            f"{suggest(name, choices, otherwise=HOW_TO_ADD)}"
+        )
+
+    def refusal_of_word(self, word: Word) -> UnknownNameError:
+        """The error about a word that names no usable plugin, and no module that can be found."""
+        path = _file_of(word.text)
+        if path is not None:
+            module = path.removesuffix(f"{os.sep}__init__.py").removesuffix(".py")
+            name = os.path.normpath(module).replace(os.sep, ".")
+            return UnknownNameError(
+                f"{word.source} names neither an installed plugin nor a module that Python finds; "
+                f"the working folder has {path!r}, but Python does not look for modules there: "
+                f"write PYTHONPATH=. before the command, and -p {name}"
+            )
+        names = self.names()
+        return UnknownNameError(
+            f"{word.source} names neither an installed plugin nor a module"
+            f"{suggest(word.text, names, otherwise=HOW_TO_ADD)}"
+        )
+
+
+def installed_plugins(
+    words: Sequence[str] = (),
+    environ: Mapping[str, str] | None = None,
+    path: Sequence[str] | None = None,
+) -> Installed:
+    """Look up what is installed; imports no plugin.
+
+    Args:
+        words: the arguments of `-p`.
+        environ: the environment variables; by default this process's.
+        path: folders to look for installed plugins in; by default `sys.path`.
+
+    Raises:
+        UsageError: one of the words is empty.
+    """
+    environ = os.environ if environ is None else environ
+    return Installed(scan(GROUPS, path), Selection(words, environ))
+
+
+def _file_of(text: str) -> str | None:
+    """The file below the working folder that somebody may have meant by the name of a module."""
+    module = text.replace(".", os.sep)
+    candidates = (text, f"{module}.py", os.path.join(module, "__init__.py"))
+    if os.path.isabs(text):
+        return None
+    return next((p for p in candidates if p.endswith(".py") and os.path.isfile(p)), None)
+
+
+def _means(name: str, entry: EntryPoint) -> bool:
+    if entry.name == name:
+        return True
+    owner, _, bare = name.partition(":")
+    return bare == entry.name and normalise(owner) == entry.distribution.key
+
+
+def _several(kind: Kind[Any], name: str, entries: Sequence[EntryPoint]) -> DuplicateNameError:
+    bare = entries[0].name
+    owners = sorted({entry.distribution.name for entry in entries})
+    spelled = [f"{owner}:{bare}" for owner in owners]
+    choice = f"write {kind.flag} {' or '.join(spelled)}, or " if kind is not LIFECYCLE else ""
+    return DuplicateNameError(
+        f"{kind.label} {name!r} is offered by more than one distribution: {', '.join(owners)}; "
+        f"{choice}block one with -p no:{spelled[-1]}"
+    )
+
+
+def _listed_twice(kind: Kind[Any], name: str, entries: Sequence[EntryPoint]) -> DuplicateNameError:
+    values = ", ".join(sorted({entry.value for entry in entries}))
+    return DuplicateNameError(
+        f"{kind.label} {name!r} is listed more than once by distribution "
+        f"{entries[0].distribution.name!r}: {values}; its author must rename one of them"
+    )

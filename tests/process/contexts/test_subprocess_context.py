@@ -620,3 +620,16 @@ def test_nothing_stays_behind_in_the_launcher(run):
 def test_many_workers(run):
     result = run(*["import os; os._exit(0)"] * 40).wait(BOUND)
     assert len(result.return_values) == 40
+
+
+def test_streams_that_cannot_say_their_last_lines_do_not_change_the_result(caplog):
+    class Specs(NoFiles):
+        def open_streams(self, dest, nprocs, **options):
+            streams = super().open_streams(dest, nprocs, **options)
+            streams.last_lines = streams.is_shown = lambda local_rank: {}[local_rank]
+            return streams
+
+    context = SubprocessContext("odd", "sh", {0: ("-c", "exit 3")}, {0: {}}, Specs())
+    context.start()
+    assert context.wait().failures[0].exitcode == 3
+    assert "WorkerStreams failed in last_lines: KeyError: 0" in caplog.text

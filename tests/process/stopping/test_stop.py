@@ -1,9 +1,17 @@
-"""The order of what a stop does first."""
+"""The order of what a stop does, and streams of a plugin that fail or hang in it."""
 
 import contextlib
+import logging
+import math
+import threading
+import time
 
 import pytest
+from plaunch.process.stopping import stop as stopping
 from plaunch.process.stopping.stop import Stop
+
+from helpers.faults import raising
+from helpers.waiting import BOUND
 
 
 @pytest.mark.parametrize("inherits", [True, False])
@@ -46,3 +54,83 @@ def test_workers_are_signalled_before_all_processes_are_looked_at(inherits):
     assert stop.step() == 1.0
     # Who does not inherit orphans has looked before the stop began, while parents live.
     assert done == (["signal", "look", "signal"] if inherits else ["signal", "signal"])
+
+
+# --- streams of a plugin --------------------------------------------------------------------------
+
+
+class Watch:
+    """Is woken when the output is through."""
+
+    def __init__(self):
+        self.woken = threading.Event()
+
+    def wake(self):
+        self.woken.set()
+
+    def wait(self, seconds):
+        self.woken.wait(min(seconds, 0.02))
+
+
+class OddStreams:
+    """Streams that do what a test wants."""
+
+    def __init__(self, finish=lambda: None, last_shown=lambda: -math.inf, **others):
+        self.finish, self.last_shown = finish, last_shown
+        self.__dict__.update(others)
+
+    def is_reading(self):
+        return True
+
+    def escalate(self):
+        raise KeyError("x")
+
+
+WHO = f"{__name__}.OddStreams"
+
+
+@pytest.fixture
+def stopped(caplog):
+    """Runs a stop with streams; returns whether it released everything, and what it logged."""
+    caplog.set_level(logging.WARNING, "plaunch")
+
+    def run(streams, *, is_hurried=False):
+        released = []
+        watch = Watch()
+        stop = Stop(
+            sequence=None,
+            job=None,
+            watch=watch,
+            streams=streams,
+            shows_rest=False,
+            look=list,
+            release=lambda stuck, orphans: released.append(stuck),
+            lock=contextlib.nullcontext(),
+        )
+        if is_hurried:
+            stop.escalate()
+        stop.run(watch.wait)
+        assert stop.has_passed_output()
+        return released == [{}], [record.getMessage() for record in caplog.records]
+
+    return run
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), SystemExit("no")])
+def test_streams_that_fail_do_not_change_the_result(stopped, error):
+    said = f"{WHO} failed in finish: {type(error).__name__}: no; workers' output may be missing"
+    assert stopped(OddStreams(raising(error)), is_hurried=True) == (True, [said])
+
+
+@pytest.mark.parametrize("is_hurried", [False, True])
+def test_streams_finish_for_as_long_as_they_show_something(stopped, monkeypatch, is_hurried):
+    """The time between two lines is shorter once the stop has been escalated."""
+    names = ["FINISH_TIMEOUT", "HURRIED_FINISH_TIMEOUT"]
+    for name, seconds in zip(names, (BOUND, 0.2) if is_hurried else (0.2, BOUND), strict=True):
+        monkeypatch.setattr(stopping, name, seconds)
+    never, begun = threading.Event(), time.monotonic()
+    streams = OddStreams(lambda: never.wait(BOUND), lambda: min(time.monotonic(), begun + 0.5))
+    said = f"{WHO} has not returned from finish; workers' output may be missing"
+    assert stopped(streams, is_hurried=is_hurried) == (True, [said])
+    never.set()
+    assert 0.6 < time.monotonic() - begun < BOUND

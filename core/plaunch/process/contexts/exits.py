@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 from plaunch.process.contexts.context import ProcessExit, RunProcsResult
+from plaunch.process.failures.error_file import one_line
 from plaunch.process.failures.failure import ProcessFailure
 from plaunch.process.failures.oom import OutOfMemoryWatch
 from plaunch.process.streams.api import is_shown
@@ -155,7 +156,7 @@ class Exits:
         failures = self.all_failures()
         if streams is not None:
             for rank, failure in failures.items():
-                failure.last_lines = list(streams.last_lines(rank))
+                failure.last_lines = _last_lines(streams, rank)
                 failure.is_shown = is_shown(streams, rank)
         stopped = self.stopped()
         are_successes = self.are_successes() and not stopped
@@ -190,3 +191,15 @@ class Exits:
         except OSError:
             return None
         return (status.st_ino, status.st_mtime_ns, status.st_size) if status.st_size else None
+
+
+def _last_lines(streams: Streams, local_rank: int) -> list[str]:
+    """The last lines of a rank; empty if the streams cannot say, which is logged."""
+    try:
+        return [str(line) for line in streams.last_lines(local_rank)]
+    except Exception as error:  # noqa: BLE001 - a plugin's; the result of the job stays
+        kind = type(streams)
+        _log.warning(
+            "%s.%s failed in last_lines: %s", kind.__module__, kind.__qualname__, one_line(error)
+        )
+        return []

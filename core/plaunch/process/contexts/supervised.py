@@ -390,8 +390,8 @@ class SupervisedContext(PContext):
                 stack.callback(worker.release)
             if self._owns_reaper:
                 stack.callback(self._reaper.close)
-            if self._streams is not None:
-                self._streams.finish()  # which nobody may have done yet, after an error
+            if self._streams is not None and not (self._stop and self._stop.has_passed_output()):
+                self._streams.finish()  # after an error, the stop has not come to it
 
     def _conclude(self) -> RunProcsResult:
         return self._exits.result(self._streams, self.stdouts, self.stderrs)

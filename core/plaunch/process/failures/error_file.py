@@ -105,6 +105,12 @@ def text_of_error(error: BaseException) -> str:
         return f"<its text is not available: {type(failed).__name__}>"
 
 
+def one_line(error: BaseException) -> str:
+    """An exception as one line: its type and its text."""
+    text = " ".join(text_of_error(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
 def _number(value: object) -> float:
     """`value` as a float; 0 for what is no finite number."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):

@@ -6,10 +6,13 @@ The caller waits between two steps, and may handle other events meanwhile.
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import threading
+import time
 from typing import TYPE_CHECKING
 
+from plaunch.process.failures.error_file import one_line
 from plaunch.process.stopping.stop_sequence import KILL_WAIT
 from plaunch.process.streams.api import leave_rest, show_rest
 
@@ -23,6 +26,11 @@ if TYPE_CHECKING:
     from plaunch.process.stopping.stop_sequence import StopSequence
     from plaunch.process.streams.api import Streams
 
+_log = logging.getLogger("plaunch")
+
+# Seconds for which streams that finish may show nothing; and after a stop has been escalated.
+FINISH_TIMEOUT = 60.0
+HURRIED_FINISH_TIMEOUT = 10.0
 _LONGEST_LOOK = 0.02  # seconds between two looks at workers whose end nothing tells
 _WOKEN = 1.0  # seconds after which what wakes us is looked at all the same
 
@@ -70,6 +78,7 @@ class Stop:
         self._release = release
         self._lock = lock
         self._is_begun = False
+        self._is_hurried = False
         self._is_clear = False  # the sequence has seen by itself that there is nothing to sweep
         self._stuck: dict[int, list[int]] = {}
         self._orphans: list[int] = []
@@ -105,10 +114,16 @@ class Stop:
 
     def escalate(self) -> None:
         """Skip the grace, and do not wait for a slow console; may be called by a signal handler."""
+        self._is_hurried = True
         if self._sequence is not None:
             self._sequence.escalate()
         if self._streams is not None:
-            self._streams.escalate()
+            with contextlib.suppress(Exception):  # a plugin's bug must not prevent the SIGKILL
+                self._streams.escalate()
+
+    def has_passed_output(self) -> bool:
+        """Whether the streams have finished, or are not waited for any longer."""
+        return self._output is not None
 
     def give_up(self) -> None:
         """Release everything at once, at any stage; nothing happens if it is over."""
@@ -149,7 +164,7 @@ class Stop:
             return None
         if self._output is None:
             self._output = _Output(self._streams, self._watch, shows_rest=self._shows_rest)
-        if not self._output.is_over:
+        if not (self._output.is_over or self._output.is_stuck(is_hurried=self._is_hurried)):
             self._look()  # what else has woken us is not to do so again
             return _WOKEN
         self._output.end()
@@ -161,14 +176,19 @@ class Stop:
 
 
 class _Output:
-    """Passes all output on; on a thread of its own, if it may take long."""
+    """Passes all output on; on a thread of its own, if it may take long.
+
+    Streams may come from a plugin: an error is logged, and a thread that shows nothing for a long
+    time is left behind. Neither changes the result of the job.
+    """
 
     def __init__(self, streams: Streams, watch: ExitWatch, *, shows_rest: bool) -> None:
         self.is_over = False
         self._shows_rest = shows_rest
         self._streams = streams
         self._watch = watch
-        self._error: BaseException | None = None
+        self._begun = time.monotonic()
+        self._is_finished = False
         self._thread: threading.Thread | None = None
         if streams.is_reading():
             thread = threading.Thread(target=self._run, name="plaunch-output", daemon=True)
@@ -178,20 +198,41 @@ class _Output:
         if self._thread is None:
             self._run()
 
+    def is_stuck(self, *, is_hurried: bool) -> bool:
+        """Whether `finish` has neither returned nor shown anything for too long."""
+        if self._is_finished:
+            return False  # a slow console is waited for without a limit, if at all
+        shown = self._begun
+        with contextlib.suppress(Exception):
+            shown = max(shown, self._streams.last_shown())
+        timeout = HURRIED_FINISH_TIMEOUT if is_hurried else FINISH_TIMEOUT
+        return time.monotonic() - shown >= timeout
+
     def end(self) -> None:
-        """Wait for the thread, which has nothing left to do, and raise what has gone wrong."""
-        if self._thread is not None:
+        """Wait for the thread, which has nothing left to do; a stuck one is left behind."""
+        if not self.is_over:
+            _log.warning(
+                "%s has not returned from finish; workers' output may be missing", self._who()
+            )
+        elif self._thread is not None:
             self._thread.join()
-        if self._error is not None:
-            raise self._error
 
     def _run(self) -> None:
         try:
             leave_rest(self._streams)
             self._streams.finish()
+            self._is_finished = True
             if self._shows_rest:
                 show_rest(self._streams, math.inf)
-        except BaseException as error:  # noqa: BLE001 - raised by `end`, on the stop's own thread
-            self._error = error
+        except BaseException as error:  # noqa: BLE001 - also SystemExit of a plugin
+            _log.warning(
+                "%s failed in finish: %s; workers' output may be missing",
+                self._who(),
+                one_line(error),
+            )
         self.is_over = True
         self._watch.wake()
+
+    def _who(self) -> str:
+        kind = type(self._streams)
+        return f"{kind.__module__}.{kind.__qualname__}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -147,9 +148,11 @@ class PatientStreams(Streams, Protocol):
 
 
 def is_shown(streams: Streams, local_rank: int) -> bool:
-    """What `streams` say of that, if they say something."""
+    """The result of `is_shown`; False if the streams have no such method, or it fails."""
     ask = getattr(streams, "is_shown", None)
-    return bool(ask(local_rank)) if callable(ask) else False
+    with contextlib.suppress(Exception):  # a plugin's bug must not change the result of the job
+        return bool(ask(local_rank)) if callable(ask) else False
+    return False
 
 
 def leave_rest(streams: Streams) -> None:

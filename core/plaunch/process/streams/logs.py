@@ -96,9 +96,9 @@ class LogsSpecs(abc.ABC):
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
         """Create the folders of one start and say where each stream goes.
 
-        Called once before each start of the workers, with their environments by local rank; a third
-        party's on a thread, which is waited for a minute. May add variables to them
-        (`TORCHELASTIC_ERROR_FILE` is set here, as torchrun does).
+        Called once before each start of the workers, with their environments by local rank. There
+        is no time limit: while it does not return, the agent handles nothing else. May add
+        variables to them (`TORCHELASTIC_ERROR_FILE` is set here, as torchrun does).
         """
 
     @property
@@ -136,9 +136,9 @@ class LogsSpecs(abc.ABC):
         """Open what takes the output of a worker in the place of its file, if it is not a file.
 
         Called for both streams of each rank, `"stdout"` and `"stderr"`, at each start of the
-        workers, after `reify`; a third party's on a thread, which is waited for a minute. What it
-        raises ends the launch. torchrun has no such step, and with `--keep-daemons` it is not
-        called either: workers write to the files of `reify` then. The default has no sinks.
+        workers, after `reify`. What it raises ends the launch. torchrun has no such step, and with
+        `--keep-daemons` it is not called either: workers write to the files of `reify` then. The
+        default has no sinks.
         """
         del local_rank, stream
         return None
@@ -146,8 +146,8 @@ class LogsSpecs(abc.ABC):
     def open_streams(self, dest: LogsDest, nprocs: int, **options: Any) -> Streams:
         """Open what carries the workers' output to where `dest` says.
 
-        Called once for each start of the workers, just before it; a third party's on a thread,
-        which is waited for a minute. torchrun has no such step. The default opens plaunch's own.
+        Called once for each start of the workers, just before it. torchrun has no such step. The
+        default opens plaunch's own.
 
         Args:
             dest: what `reify` has returned, with all paths as text; the maps may lack ranks.
@@ -177,8 +177,8 @@ class LogsSpecs(abc.ABC):
 
         The logs of a job that has failed may be finished as well, say compressed. Its failure
         bundle may be made after that, and has of them what it still finds in their files.
-        A third party's is called on a thread, which is waited for a minute, or ten seconds after a
-        signal has ended the job. What it raises changes nothing of how the job has ended. torchrun
+        It is called on a thread, which is waited for a minute, or ten seconds after a signal has
+        ended the job. What it raises changes nothing of how the job has ended. torchrun
         has no such step. The default keeps everything.
         """
         del succeeded

@@ -8,8 +8,6 @@ import threading
 from plaunch.process import LogsDest, LogsSpecs, SignalAction
 from plaunch.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 
-from evil_plaunch.hooks import stand
-
 FOR_EVER = threading.Event()
 
 
@@ -20,10 +18,6 @@ def count_two():
 def count_ignoring_children():
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     return 1
-
-
-def count_and_exit():
-    os._exit(9)
 
 
 def count_and_leave():
@@ -107,16 +101,6 @@ class StandingPolicy:
     def action(self, signum):
         FOR_EVER.wait()
         return SignalAction.IGNORE
-
-
-class StandingLogs(LogsSpecs):
-    @property
-    def root_log_dir(self):
-        return None
-
-    def reify(self, envs):
-        stand()
-        return LogsDest()
 
 
 class LogsThatFailToClose(LogsSpecs):

@@ -4,7 +4,6 @@ import atexit
 import concurrent.futures
 import multiprocessing
 import os
-import signal
 import threading
 import time
 
@@ -45,16 +44,6 @@ class LeavesAChild:
 class HangsAtExit:
     def __init__(self):
         atexit.register(FOR_EVER.wait)
-
-    @hookimpl
-    def plaunch_workers_started(self):
-        pass
-
-
-class TakesSigterm:
-    def __init__(self):
-        signal.signal(signal.SIGTERM, lambda *_: None)
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
 
     @hookimpl
     def plaunch_workers_started(self):

@@ -75,9 +75,3 @@ class PrintsWhenStarted:
     @hookimpl
     def plaunch_workers_started(self):
         print("evil: print", flush=True)
-
-
-class Exits:
-    @hookimpl
-    def plaunch_workers_started(self):
-        os._exit(9)

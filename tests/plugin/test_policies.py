@@ -1,20 +1,27 @@
-"""The restart policy of a launch: when it is made, and what happens if it fails."""
+"""The policies of a launch: when they are made, and what happens if one fails."""
 
 from __future__ import annotations
 
+import re
+import signal
 import sys
 import threading
 from types import SimpleNamespace
 
 import pytest
 from plaunch import LaunchConfig, hookimpl
+from plaunch.agent.poller import WakeUp
+from plaunch.agent.signals import SignalInbox
 from plaunch.errors import PluginError, UsageError
 from plaunch.plugin import PluginContext
-from plaunch.plugin.restarting import BOUND, LaunchRestartPolicy
+from plaunch.plugin.policies import DECISION_TIMEOUT, LaunchRestartPolicy, LaunchSignalPolicy
+from plaunch.process import SignalAction
 from plaunch.restarts import Cause, Decision, Failure, RestartAction
 from plaunch.testing import plugin_manager
 
+from helpers.faults import raising
 from helpers.programs import run_python
+from helpers.waiting import BOUND
 
 FAILURE = Failure(Cause.WORKER, 0, "node0", 1, message="exit code 1", time=1.0)
 RESTART = Decision(RestartAction.RESTART, "as told")
@@ -53,7 +60,7 @@ def chosen(decide, **settings):
 MADE = """
 import sys
 from plaunch.cli import main
-from plaunch.plugin.restarting import LaunchRestartPolicy
+from plaunch.plugin.policies import LaunchRestartPolicy
 code = main([*{words!r}, "--no-python", "true"])
 print(code, *sorted(m for m in sys.modules if "restarts." in m))
 """
@@ -212,7 +219,7 @@ def test_a_policy_that_raises_stops_nobody(error, caplog) -> None:
 
 
 def test_a_policy_that_does_not_answer_is_not_asked_again(monkeypatch, caplog) -> None:
-    monkeypatch.setattr("plaunch.plugin.restarting.BOUND", 0.05)
+    monkeypatch.setattr("plaunch.plugin.policies.DECISION_TIMEOUT", 0.05)
     asked, free = [], threading.Event()
 
     def decide(failure, history):
@@ -229,7 +236,7 @@ def test_a_policy_that_does_not_answer_is_not_asked_again(monkeypatch, caplog) -
     assert (
         "has not returned from decide within 0.05 s; the restart policy 'standard'" in caplog.text
     )
-    assert BOUND == 1.0
+    assert DECISION_TIMEOUT == 1.0
 
 
 def test_without_any_policy_restarts_are_counted(monkeypatch, caplog) -> None:
@@ -247,3 +254,72 @@ def test_without_any_policy_restarts_are_counted(monkeypatch, caplog) -> None:
         "no restart is left (--max-restarts=1)",
     )
     assert "failed in decide: ZeroDivisionError; --max-restarts alone decides" in caplog.text
+
+
+# --- the signal policy ----------------------------------------------------------------------------
+
+WHO = "signal policy 'x' (distribution acme 1.0, module acme)"
+
+
+class SignalPolicy:
+    def __init__(self, action=None, signals=lambda: [signal.SIGTERM, signal.SIGUSR1]):
+        self.asked = []
+        self.signals = signals
+        self._action = action
+
+    def action(self, signum):
+        self.asked.append(signum)
+        return self._action()
+
+
+def test_a_signal_policy_decides() -> None:
+    policy = LaunchSignalPolicy(SignalPolicy(lambda: SignalAction.NOTIFY), WHO)
+    assert policy.signals() == [signal.SIGTERM, signal.SIGUSR1]
+    assert policy.action(signal.SIGUSR1) is SignalAction.NOTIFY
+
+
+def test_a_signal_policy_that_does_not_return_is_asked_once(monkeypatch, gate, caplog) -> None:
+    monkeypatch.setattr("plaunch.plugin.policies.DECISION_TIMEOUT", 0.01)
+    slow = SignalPolicy(lambda: gate.wait(BOUND))
+    policy = LaunchSignalPolicy(slow, WHO)
+    assert policy.action(signal.SIGUSR1) is SignalAction.STOP
+    assert policy.action(signal.SIGTERM) is SignalAction.STOP
+    assert slow.asked == [signal.SIGUSR1]
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"{WHO} did not say within 0.01 s what SIGUSR1 means")
+
+
+@pytest.mark.parametrize(
+    ("action", "said"),
+    [
+        (lambda: None, "it answers None"),
+        (raising(ValueError("no")), f"{WHO} failed in action: ValueError: no"),
+        (raising(SystemExit(0)), f"{WHO} failed in action: SystemExit: 0"),
+    ],
+)
+def test_a_signal_policy_that_fails_is_named(caplog, action, said) -> None:
+    wake_up = WakeUp()
+    with SignalInbox(LaunchSignalPolicy(SignalPolicy(action), WHO), wake_up) as inbox:
+        signal.raise_signal(signal.SIGUSR1)
+        (received,) = inbox.take()
+    wake_up.close()
+    assert received.action is SignalAction.IGNORE
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"{WHO} does not say what SIGUSR1 means: {said}")
+
+
+def test_a_signal_policy_that_lists_what_cannot_be_handled_is_named() -> None:
+    wake_up = WakeUp()
+    policy = LaunchSignalPolicy(SignalPolicy(signals=lambda: [signal.SIGKILL]), WHO)
+    with (
+        pytest.raises(UsageError, match=f"^{re.escape(WHO)} wants to handle"),
+        SignalInbox(policy, wake_up),
+    ):
+        pass
+    wake_up.close()
+
+
+def test_a_signal_policy_may_list_signals_one_after_the_other() -> None:
+    """They are needed again when the rendezvous is shut down."""
+    policy = LaunchSignalPolicy(SignalPolicy(signals=lambda: iter([signal.SIGTERM])), WHO)
+    assert [*policy.signals()] == [*policy.signals()] == [signal.SIGTERM]

@@ -12,7 +12,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from plaunch.plugin.registry import FIRST_PARTY
+from plaunch.plugin.kinds import FIRST_PARTY
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -36,7 +36,7 @@ class Distribution(NamedTuple):
     version: str
 
     @property
-    def is_ours(self) -> bool:
+    def is_first_party(self) -> bool:
         """Whether what it brings comes with plaunch."""
         return self.key == FIRST_PARTY
 

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import importlib_metadata
 import pytest
-from plaunch.plugin import entry_points
-from plaunch.plugin.entry_points import (
+from plaunch.plugin import metadata
+from plaunch.plugin.kinds import GROUPS
+from plaunch.plugin.metadata import (
     Distribution,
     EntryPoint,
     normalise,
     parse_entry_points,
     scan,
 )
-from plaunch.plugin.registry import GROUPS
 
 from helpers.faults import raising
 
@@ -252,7 +252,7 @@ def test_a_finder_without_distributions_changes_nothing(monkeypatch) -> None:
 
     fail = raising(AssertionError("asked"))
     monkeypatch.setattr(sys, "meta_path", [EditableFinder, *sys.meta_path])
-    monkeypatch.setattr(entry_points, "_ask_importlib_metadata", fail)
+    monkeypatch.setattr(metadata, "_ask_importlib_metadata", fail)
     assert any(entry.distribution.key == "plaunch" for entry in scan(GROUPS))
 
 

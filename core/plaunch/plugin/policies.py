@@ -1,6 +1,7 @@
-"""The restart policy of a launch: made when it must be, asked with a limit, replaced if it fails.
+"""The policies of a launch, which the agent's loop asks: each call has a time limit.
 
-A launch without failures imports nothing of the default policy.
+A policy that fails is replaced: a job needs a decision. A launch without failures imports nothing
+of the default restart policy.
 """
 
 from __future__ import annotations
@@ -8,26 +9,84 @@ from __future__ import annotations
 import itertools
 import logging
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from plaunch import defaults
 from plaunch.errors import PluginError, SignalException, UsageError
-from plaunch.plugin.answers import checked_restart_policy
-from plaunch.plugin.calls import NotReturnedError, bounded_call, one_line
-from plaunch.plugin.registry import RESTART_POLICIES
+from plaunch.plugin.guard import NotReturnedError, bounded_call
+from plaunch.plugin.kinds import RESTART_POLICIES
+from plaunch.process.failures.error_file import one_line
+from plaunch.process.stopping.signals import SignalAction
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import signal
+    from collections.abc import Collection, Sequence
 
     from plaunch.options import Option
     from plaunch.plugin.context import PluginContext
     from plaunch.plugin.manager import PluginManager
+    from plaunch.process.stopping.signals import SignalPolicy
     from plaunch.restarts.api import Decided, Decision, Failure, RestartPolicy
 
 logger = logging.getLogger("plaunch")
 
-BOUND = 1.0  # seconds that a policy may think about one failure
+DECISION_TIMEOUT = 1.0  # seconds to wait for what a policy decides
 _LONGEST_REASON = 1000  # characters
+
+
+class LaunchSignalPolicy:
+    """Decides what signals mean for one launch, by the policy that its settings name.
+
+    A policy that does not return in time is not asked again: every signal that it lists stops the
+    job from then on.
+
+    Args:
+        policy: the policy.
+        who: how messages call the plugin that has made it.
+    """
+
+    def __init__(self, policy: SignalPolicy, who: str) -> None:
+        self.who = who
+        self._policy = policy
+        self._listed: Collection[signal.Signals] | None = None
+        self._is_off = False
+
+    def signals(self) -> Collection[signal.Signals]:
+        """The signals that the policy listed when it was first asked.
+
+        Raises:
+            PluginError: it has failed, or not returned in time.
+        """
+        if self._listed is None:
+            listed: list[signal.Signals] = bounded_call(
+                self.who, "signals", lambda: list(self._policy.signals()), DECISION_TIMEOUT
+            )
+            self._listed = listed
+        return self._listed
+
+    def action(self, signum: signal.Signals) -> SignalAction:
+        """What the policy decides, or STOP.
+
+        Raises:
+            PluginError: it has failed.
+        """
+        if self._is_off:
+            return SignalAction.STOP
+        ask = partial(self._policy.action, signum)
+        try:
+            action: SignalAction = bounded_call(self.who, "action", ask, DECISION_TIMEOUT)
+        except NotReturnedError:
+            self._is_off = True
+            logger.warning(
+                "%s did not say within %g s what %s means; plaunch does not ask it again, and "
+                "every signal that it lists stops the job",
+                self.who,
+                DECISION_TIMEOUT,
+                signum.name,
+            )
+            return SignalAction.STOP
+        return action
 
 
 class LaunchRestartPolicy:
@@ -100,19 +159,16 @@ class LaunchRestartPolicy:
 
     def _ask(self, name: str, failure: Failure, history: Sequence[Decided]) -> Decision:
         policy = self._policy(name)
-        origin = self._manager.origin(RESTART_POLICIES, name)
-        who = f"{RESTART_POLICIES.label} {name!r} ({origin or RESTART_POLICIES.flag})"
-        decision = bounded_call(who, "decide", lambda: policy.decide(failure, history), BOUND)
+        who = self._manager.who_made(policy)
+        decide = partial(policy.decide, failure, history)
+        decision = bounded_call(who, "decide", decide, DECISION_TIMEOUT)
         return _checked(decision, who)
 
     def _policy(self, name: str) -> RestartPolicy:
         if name not in self._made:
-            create = self._manager.get(RESTART_POLICIES, name)
             options = {option.dest: value for option, value in self._own_options(name)}
             context = replace(self._context, options=options)
-            self._made[name] = self._manager.call(
-                RESTART_POLICIES, name, lambda: checked_restart_policy(create(context))
-            )
+            self._made[name] = self._manager.make(RESTART_POLICIES, name, context)
         return self._made[name]
 
     def _own_options(self, name: str) -> list[tuple[Option, object]]:

@@ -1,0 +1,231 @@
+"""The hooks of a launch: which plugins have them, and how they are called."""
+
+from __future__ import annotations
+
+import inspect
+from types import FunctionType, MethodType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pluggy
+
+from plaunch._names import suggest
+from plaunch.agent import notifications
+from plaunch.errors import PluginLoadError
+from plaunch.plugin import hookspecs
+from plaunch.plugin.guard import Answer, HookGuard, Registration
+from plaunch.plugin.hookspecs import hookimpl
+from plaunch.process.failures.error_file import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from plaunch.agent.notifications import Notification
+
+# The notification hooks. Their arguments are fields of the notifications.
+NOTIFICATIONS: dict[type[Notification], str] = {
+    notifications.BeforeRendezvous: "plaunch_before_rendezvous",
+    notifications.AfterRendezvous: "plaunch_after_rendezvous",
+    notifications.WorkersStarted: "plaunch_workers_started",
+    notifications.BeforeStop: "plaunch_before_stop",
+    notifications.WorkerExited: "plaunch_worker_exited",
+    notifications.StateChanged: "plaunch_state_changed",
+    notifications.AgentFinished: "plaunch_agent_finished",
+}
+
+_PREFIX = "plaunch_"
+_HOOKS = tuple(name for name in vars(hookspecs) if name.startswith(_PREFIX))
+_NOT_PLAIN: tuple[Callable[[object], bool], ...] = (
+    inspect.iscoroutinefunction,
+    inspect.isgeneratorfunction,
+    inspect.isasyncgenfunction,
+)
+
+
+class Implementation(NamedTuple):
+    """One plugin's implementation of a hook, for callers that run each one on its own.
+
+    Args:
+        hook: the name of the hook.
+        plugin: the plugin.
+        function: the plugin's function, without a guard.
+        argnames: the arguments that it takes.
+        guarded: the function with its guard.
+    """
+
+    hook: str
+    plugin: Registration
+    function: Callable[..., Any]
+    argnames: Sequence[str]
+    guarded: Callable[..., Answer | None]
+
+    @property
+    def who(self) -> str:
+        """How messages call the plugin."""
+        return self.plugin.who
+
+    def call(self, arguments: Mapping[str, object]) -> Any:
+        """Call it, guarded, with those of the hook's arguments that it takes.
+
+        Raises:
+            PluginError: it has failed, or has not returned in time.
+        """
+        answer = self.guarded(*[arguments[name] for name in self.argnames])
+        return None if answer is None else answer.value
+
+
+class GuardedHooks:
+    """The guarded hook implementations of one plugin: what pluggy gets of it."""
+
+
+class Hooks:
+    """Registers the hooks of plugins with pluggy; `hook.NAME(...)` calls one.
+
+    pluggy checks the arguments of implementations and calls them, in the order of the plugins'
+    names: all nodes must agree. Each implementation is guarded when its plugin is registered. A
+    hook with a result returns a list of `Answer`.
+
+    Args:
+        with_traceback: whether to log failures of notification hooks with their traceback.
+    """
+
+    def __init__(self, *, with_traceback: bool = False) -> None:
+        self._pluggy = pluggy.PluginManager("plaunch")
+        self._pluggy.add_hookspecs(hookspecs)
+        self.hook = self._pluggy.hook
+        self.guard = HookGuard(NOTIFICATIONS.values(), with_traceback=with_traceback)
+        self.plugins: dict[str, Registration] = {}  # by name, in the order of registration
+        self._guarded: dict[str, GuardedHooks] = {}
+
+    def register(self, plugin: Registration) -> None:
+        """Guard and register the hooks of a plugin; one without hooks is only recorded.
+
+        Raises:
+            PluginLoadError: it has something like a hook that cannot be one.
+        """
+        found = self.find_hooks(plugin.plugin, plugin.who)
+        self.plugins[plugin.name] = plugin
+        if not found:
+            return
+        guarded = GuardedHooks()
+        for name, marks in found.items():
+            function = getattr(plugin.plugin, name)
+            wrapped = self.guard.wrap(plugin, marks.get("specname") or name, function)
+            setattr(guarded, name, hookimpl(**marks)(wrapped))
+        try:
+            self._pluggy.register(guarded, plugin.name)
+        except (pluggy.PluginValidationError, ValueError) as error:
+            # pluggy may keep the hooks before the one that does not fit.
+            if self._pluggy.get_plugin(plugin.name) is guarded:
+                self._pluggy.unregister(guarded, plugin.name)
+            del self.plugins[plugin.name]
+            raise PluginLoadError(
+                f"{plugin.who} cannot be registered: {one_line(error)}"
+            ) from error
+        # pluggy calls first what was registered last.
+        for name in sorted((name for name in self._guarded if name < plugin.name), reverse=True):
+            self._pluggy.unregister(name=name)
+            self._pluggy.register(self._guarded[name], name)
+        self._guarded[plugin.name] = guarded
+
+    def find_hooks(
+        self, value: object, who: str, *, is_required: bool = False
+    ) -> dict[str, dict[str, Any]]:
+        """The names of the hook implementations in `value`, with the options of their marks.
+
+        Args:
+            value: a module, class or object.
+            who: the plugin, for messages.
+            is_required: whether it is an error if there are none.
+
+        Raises:
+            PluginLoadError: one of them implements no hook, or is not a plain function; a function
+                is named like a hook but is not marked; or there are none, and `is_required`.
+        """
+        found = {}
+        for name, function, is_own in _functions(value):
+            marks = self._pluggy.parse_hookimpl_opts(value, name)
+            if marks is not None:
+                _check_hook(who, name, function, marks)
+                found[name] = {**marks}
+            elif name.startswith(_PREFIX) and is_own:
+                raise PluginLoadError(
+                    f"{who} has a function {name!r}, which is named like a hook but is not marked "
+                    "with plaunch.hookimpl; mark it, or rename it"
+                )
+        if is_required and not found:
+            raise PluginLoadError(
+                f"{who} has no hooks: nothing in it is marked with plaunch.hookimpl"
+            )
+        return found
+
+    def has(self, plugin: Registration, hook: str) -> bool:
+        """Whether a plugin implements a hook."""
+        found = getattr(self.hook, hook).get_hookimpls()
+        return any(implementation.plugin_name == plugin.name for implementation in found)
+
+    def ask(self, plugin: Registration, hook: str) -> Any:
+        """The result of one plugin's implementation of a hook without arguments.
+
+        Raises:
+            PluginError: it has failed, or has not returned in time.
+        """
+        others = [guarded for name, guarded in self._guarded.items() if name != plugin.name]
+        answers: list[Answer] = self._pluggy.subset_hook_caller(hook, others)()
+        return answers[0].value if answers else None
+
+    def notify(self, notification: Notification) -> None:
+        """Call the hook of a notification, if it has one; raises nothing of what plugins raise."""
+        hook = NOTIFICATIONS.get(type(notification))
+        if hook is not None:
+            getattr(self.hook, hook)(**vars(notification))
+
+    def implementations(self, hook: str = "") -> list[Implementation]:
+        """The implementations of a hook, or of all hooks, in the order in which they are called."""
+        names = [hook] if hook else _HOOKS
+        return [
+            Implementation(
+                name,
+                self.plugins[found.plugin_name],
+                vars(found.function)["__wrapped__"],
+                found.argnames,
+                found.function,
+            )
+            for name in names
+            for found in reversed(getattr(self.hook, name).get_hookimpls())
+        ]
+
+
+def _functions(value: object) -> Iterator[tuple[str, Callable[..., object], bool]]:
+    """The functions of `value` that may be hooks: name, function, whether it is defined there.
+
+    Reads no property, which might do or raise anything.
+    """
+    if inspect.isroutine(value):
+        return
+    home = getattr(value, "__name__", None) if inspect.ismodule(value) else None
+    for name in dir(value):
+        member = inspect.getattr_static(value, name, None)
+        function = member.__func__ if isinstance(member, (staticmethod, classmethod)) else member
+        if isinstance(function, (FunctionType, MethodType)):
+            yield name, function, home is None or function.__module__ == home
+
+
+def _check_hook(who: str, name: str, function: object, marks: Mapping[str, Any]) -> None:
+    hook = marks.get("specname") or name
+    if hook not in _HOOKS:
+        if marks.get("optionalhook"):
+            return
+        raise PluginLoadError(
+            f"{who} implements hook {hook!r}, which does not exist{suggest(hook, _HOOKS)}"
+        )
+    if marks.get("wrapper") or marks.get("hookwrapper"):
+        raise PluginLoadError(
+            f"{who} implements {hook} as a hook wrapper; plaunch guards each implementation "
+            "separately, and a wrapper would run outside of that"
+        )
+    plain = getattr(function, "__func__", function)
+    if any(is_other(plain) for is_other in _NOT_PLAIN):
+        raise PluginLoadError(
+            f"{who} implements {hook} as a generator or a coroutine; calling it would do nothing: "
+            "make it a plain function"
+        )

@@ -1,0 +1,133 @@
+"""The kinds of plugins, and the entry-point groups in which they are found.
+
+Importing this module costs next to nothing: it is on the way of every command line.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from plaunch.values import Value
+
+if TYPE_CHECKING:
+    from plaunch.plugin.factories import (
+        DeviceCounter,
+        EventHandlerFactory,
+        HealthCheckFactory,
+        LogsSpecsFactory,
+        RendezvousFactory,
+        RestartPolicyFactory,
+        Scheduler,
+        SignalPolicyFactory,
+    )
+
+FIRST_PARTY = "plaunch"  # the distribution of what comes with plaunch
+TORCHRUN_HANDLERS = "torchrun.handlers"  # the values of this group are of torch's own types
+
+T = TypeVar("T")
+
+
+@dataclass(eq=False, repr=False)
+class Kind(Value, Generic[T]):
+    """A kind of plugin. `T` is what a name of this kind gives.
+
+    Args:
+        name: the word for the kind in `-p KIND:NAME` and in the list of plugins.
+        label: what messages call one plugin of the kind.
+        groups: its entry-point groups; where one distribution offers a name in two of them, the
+            first one counts.
+        flag: the option that selects by name.
+        hook: the hook that offers names; empty for plugins that are not selected by name.
+        methods: what an object must have that a factory of this kind returns.
+    """
+
+    name: str
+    label: str
+    groups: tuple[str, ...]
+    flag: str
+    hook: str
+    methods: tuple[str, ...] = ()
+
+
+RENDEZVOUS: Kind[RendezvousFactory] = Kind(
+    name="rendezvous",
+    label="rendezvous backend",
+    groups=("plaunch.rendezvous", TORCHRUN_HANDLERS),
+    flag="--rdzv-backend",
+    hook="plaunch_rendezvous_backends",
+    methods=("next_rendezvous", "num_nodes_waiting", "get_run_id", "shutdown"),
+)
+LOGS_SPECS: Kind[LogsSpecsFactory] = Kind(
+    name="logs_specs",
+    label="logs spec",
+    groups=("torchrun.logs_specs",),
+    flag="--logs-specs",
+    hook="plaunch_logs_specs",
+)
+EVENT_HANDLERS: Kind[EventHandlerFactory] = Kind(
+    name="event_handlers",
+    label="event handler",
+    groups=("plaunch.event_handlers",),
+    flag="--event-log-handler",
+    hook="plaunch_event_handlers",
+)
+DEVICE_COUNTS: Kind[DeviceCounter] = Kind(
+    name="device_counts",
+    label="device counter",
+    groups=("plaunch.device_counts",),
+    flag="--nproc-per-node",
+    hook="plaunch_device_counts",
+)
+SIGNAL_POLICIES: Kind[SignalPolicyFactory] = Kind(
+    name="signal_policies",
+    label="signal policy",
+    groups=("plaunch.signal_policies",),
+    flag="--signal-policy",
+    hook="plaunch_signal_policies",
+    methods=("signals", "action"),
+)
+RESTART_POLICIES: Kind[RestartPolicyFactory] = Kind(
+    name="restart_policies",
+    label="restart policy",
+    groups=("plaunch.restart_policies",),
+    flag="--restart-policy",
+    hook="plaunch_restart_policies",
+    methods=("decide",),
+)
+HEALTH_CHECKS: Kind[HealthCheckFactory] = Kind(
+    name="health_checks",
+    label="health check",
+    groups=("plaunch.health_checks",),
+    flag="--health-check",
+    hook="plaunch_node_health",
+    methods=("check",),
+)
+SCHEDULERS: Kind[Scheduler] = Kind(
+    name="schedulers",
+    label="scheduler",
+    groups=("plaunch.schedulers",),
+    flag="--scheduler",
+    hook="plaunch_schedulers",
+)
+KINDS: tuple[Kind[Any], ...] = (
+    RENDEZVOUS,
+    LOGS_SPECS,
+    EVENT_HANDLERS,
+    DEVICE_COUNTS,
+    SIGNAL_POLICIES,
+    RESTART_POLICIES,
+    HEALTH_CHECKS,
+    SCHEDULERS,
+)
+
+# Plugins that only implement hooks: always on, never selected by name.
+LIFECYCLE: Kind[object] = Kind(
+    name="plugin", label="plugin", groups=("plaunch.plugins",), flag="-p", hook=""
+)
+# Plugins with options of their own: loaded when one of these is given.
+WITH_OPTIONS: Kind[object] = Kind(
+    name="options", label="plugin", groups=("plaunch.options",), flag="-p", hook=""
+)
+ALL_KINDS: tuple[Kind[Any], ...] = (LIFECYCLE, WITH_OPTIONS, *KINDS)
+GROUPS = frozenset(group for kind in ALL_KINDS for group in kind.groups)

@@ -1,0 +1,369 @@
+"""Calls of plugins' code: named for what it does, waited for within a limit, switched off."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import re
+import signal
+import subprocess
+import threading
+
+import pytest
+from plaunch.agent.notifications import BeforeRendezvous, WorkersStarted
+from plaunch.errors import ExitCode, PluginError, UsageError
+from plaunch.plugin import guard, hookimpl
+from plaunch.plugin.context import PluginContext
+from plaunch.plugin.kinds import KINDS, LOGS_SPECS
+from plaunch.plugin.manager import PluginManager
+from plaunch.process import LogsSpecs
+from plaunch.testing import plugin_manager
+
+from helpers.faults import raising
+from helpers.groups import make_group
+from helpers.hooks import NO_OTHERS, plugin_of
+from helpers.waiting import BOUND
+
+WHO = "plugin 'Plugin' (module helpers.hooks)"
+BY_NAME = {kind.name: kind for kind in KINDS}
+
+
+def hangs_in(hook: str, gate) -> object:
+    return plugin_of(**{hook: lambda: gate.wait(BOUND)})
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_a_hook_that_offers_and_does_not_return_is_named(monkeypatch, gate, name) -> None:
+    monkeypatch.setattr(guard, "HOOK_TIMEOUT", 0.01)
+    kind = BY_NAME[name]
+    manager = plugin_manager(hangs_in(kind.hook, gate))
+    with pytest.raises(PluginError) as caught:
+        manager.get(kind, "x")
+    assert caught.value.exit_code == ExitCode.PLUGIN
+    assert str(caught.value) == (
+        f"{WHO} has not returned from {kind.hook} within 0.01 s; fix what it waits for, or block "
+        "it with -p no:NAME"
+    )
+
+
+def test_a_hook_that_does_not_return_its_extensions_is_named(monkeypatch, gate) -> None:
+    monkeypatch.setattr(guard, "HOOK_TIMEOUT", 0.01)
+    manager = plugin_manager(hangs_in("plaunch_extensions", gate), words=NO_OTHERS)
+    with pytest.raises(PluginError, match=re.escape(f"{WHO} has not returned from plaunch_ext")):
+        manager.create_extensions(PluginContext("job", "role", "host"))
+
+
+def test_extensions_that_are_made_one_after_the_other_are_waited_for_as_well(
+    monkeypatch, gate
+) -> None:
+    """A hook may return an iterator, which runs the plugin's code once it is asked."""
+    monkeypatch.setattr(guard, "HOOK_TIMEOUT", 0.01)
+    plugin = plugin_of(plaunch_extensions=lambda: (gate.wait(BOUND) for _ in range(1)))
+    manager = plugin_manager(plugin, words=NO_OTHERS)
+    with pytest.raises(PluginError, match="has not returned from plaunch_extensions"):
+        manager.create_extensions(PluginContext("job", "role", "host"))
+
+
+class Specs(LogsSpecs):
+    """A logs spec that is never made."""
+
+
+def given(kind):
+    """A manager whose name `x` gives a thing, and how messages call that."""
+    thing = Specs if kind is LOGS_SPECS else raising(AssertionError())
+    manager = plugin_manager(plugin_of(**{kind.hook: lambda: {"x": thing}}))
+    manager.get(kind, "x")
+    return manager, f"{kind.label} 'x' ({kind.flag}) of module helpers.hooks"
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_what_a_name_gives_and_does_not_return_is_named(gate, name) -> None:
+    kind = BY_NAME[name]
+    manager, who = given(kind)
+    with pytest.raises(PluginError) as caught:
+        manager.call(kind, "x", lambda: gate.wait(BOUND), 0.01)
+    function = "Specs" if kind is LOGS_SPECS else "fail"
+    assert str(caught.value) == (
+        f"{who} has not returned from {function} within 0.01 s; fix what it waits for, or select "
+        f"another {kind.label}"
+    )
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_what_a_name_gives_is_called_on_another_thread(name) -> None:
+    manager, _ = given(BY_NAME[name])
+    thread = manager.call(BY_NAME[name], "x", threading.current_thread)
+    assert thread is not threading.current_thread()
+    assert not thread.is_alive()
+
+
+@pytest.mark.parametrize(
+    ("error", "expected", "message"),
+    [
+        (ValueError("no"), PluginError, "of module helpers.hooks failed in fail: ValueError: no$"),
+        (SystemExit(0), PluginError, "of module helpers.hooks failed in fail: SystemExit: 0$"),
+        (UsageError("bad port"), UsageError, "^bad port$"),
+    ],
+)
+def test_what_a_name_gives_and_fails_is_named(error, expected, message) -> None:
+    kind = BY_NAME["rendezvous"]
+    manager, _ = given(kind)
+    with pytest.raises(expected, match=message):
+        manager.call(kind, "x", raising(error))
+
+
+def test_a_long_wait_is_not_silent(monkeypatch, gate, caplog) -> None:
+    monkeypatch.setattr(guard, "WARN_AFTER", 0.01)
+    with pytest.raises(PluginError):
+        guard.bounded_call(WHO, "connect", lambda: gate.wait(BOUND), 0.02)
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        f"{WHO} has not returned from connect within 0.01 s; the launcher waits up to 0.02 s for it"
+    )
+
+
+def test_a_wait_that_is_over_is_not_announced(monkeypatch, gate, caplog) -> None:
+    monkeypatch.setattr(guard, "WARN_AFTER", 0.01)
+    with pytest.raises(PluginError):
+        guard.bounded_call(WHO, "connect", lambda: gate.wait(BOUND), 0.01)
+    assert not caplog.records
+
+
+# --- notification hooks ---------------------------------------------------------------------------
+
+MOMENT = BeforeRendezvous(make_group())
+A = "plugin 'a' (module tests.plugin.test_guard)"
+OTHER = WorkersStarted(make_group())
+
+
+@pytest.fixture
+def told() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def manager(caplog):
+    caplog.set_level(logging.WARNING, "plaunch")
+
+    def create(*plugins: object, **environ: str) -> PluginManager:
+        return PluginManager.create(plugins, environ=environ, first_party_only=True)
+
+    return create
+
+
+def listener(name: str, told: list[str], action=None, **marks: bool):
+    """A plugin called `name` that is told of two things, and does `action` at the first."""
+
+    def before(self, group):
+        told.append(name)
+        if action is not None:
+            action()
+
+    def started(self, group):
+        told.append(f"{name} started")
+
+    hooks = {"plaunch_before_rendezvous": before, "plaunch_workers_started": started}
+    marker = hookimpl(**marks) if marks else hookimpl
+    return type(name, (), {hook: marker(function) for hook, function in hooks.items()})()
+
+
+@pytest.mark.parametrize(
+    ("marks", "order"),
+    [({}, "abc"), ({"a": {"trylast": True}, "c": {"tryfirst": True}}, "cba")],
+)
+def test_the_order_is_that_of_names_but_for_marks_of_pluggy(manager, told, marks, order) -> None:
+    manager(*(listener(name, told, **marks.get(name, {})) for name in "bca")).notify(MOMENT)
+    assert told == list(order)
+
+
+def test_nobody_listens(manager) -> None:
+    manager().notify(MOMENT)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("two\nlines"), SystemExit(3)], ids=repr)
+def test_a_plugin_that_fails_is_reported_and_switched_off(manager, told, caplog, error) -> None:
+    tested = manager(listener("a", told, raising(error)), listener("b", told))
+    for _ in range(3):
+        tested.notify(MOMENT)
+    assert told == ["a", "b", "b", "b"]
+    (record,) = caplog.records
+    message = record.getMessage()
+    assert f"{A} failed in plaunch_before_rendezvous" in message
+    assert type(error).__name__ in message
+    assert "\n" not in message
+    assert record.exc_info is None
+
+
+def test_an_error_that_cannot_be_told_is_none_of_the_agents(manager, told, caplog) -> None:
+    class Mute(Exception):
+        def __str__(self):
+            raise KeyError("text")
+
+    manager(listener("a", told, raising(Mute())), listener("b", told)).notify(MOMENT)
+    assert told == ["a", "b"]
+    (record,) = caplog.records
+    assert "the job goes on: Mute: <its text is not available: KeyError>" in record.getMessage()
+
+
+def test_other_hooks_of_a_failed_plugin_stay_and_so_does_it_in_another_launch(
+    manager, told
+) -> None:
+    plugin = listener("a", told, raising(RuntimeError()))
+    tested = manager(plugin)
+    tested.notify(MOMENT)
+    tested.notify(OTHER)
+    assert told == ["a", "a started"]
+    manager(plugin).notify(MOMENT)
+    assert told[2:] == ["a"]
+
+
+def test_the_traceback_is_logged_on_request(manager, told, caplog) -> None:
+    error = RuntimeError("why")
+    manager(listener("a", told, raising(error)), PLAUNCH_DEBUG="1").notify(MOMENT)
+    (record,) = caplog.records
+    assert record.exc_info[1] is error
+
+
+def test_ctrl_c_is_heard_while_a_plugin_is_waited_for(manager, told, caplog, gate) -> None:
+    def interrupt():
+        os.kill(os.getpid(), signal.SIGINT)
+        gate.wait(BOUND)
+
+    tested = manager(listener("a", told, interrupt))
+    with pytest.raises(KeyboardInterrupt):
+        tested.notify(MOMENT)
+    assert not caplog.records
+
+
+def test_a_plugin_that_does_not_return_is_left_to_itself(
+    manager, told, caplog, monkeypatch, gate
+) -> None:
+    monkeypatch.setattr(guard, "NOTIFY_TIMEOUT", 0.01)
+    threads = []
+
+    def stand():
+        threads.append(threading.current_thread())
+        gate.wait(BOUND)
+
+    tested = manager(listener("a", told, stand), listener("b", told))
+    assert tested.left_behind() == []
+    tested.notify(MOMENT)
+    monkeypatch.setattr(guard, "NOTIFY_TIMEOUT", BOUND)
+    tested.notify(MOMENT)
+    tested.notify(OTHER)
+    assert told == ["a", "b", "b", "b started"]  # no two hooks of one plugin at once
+    assert tested.left_behind() == [A]
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        f"{A} has not returned from plaunch_before_rendezvous within 0.01 s; plaunch does not "
+        "wait for it, calls none of its hooks until it returns, and does not call this hook "
+        "again; the job goes on"
+    )
+    gate.set()
+    threads[0].join()
+    tested.notify(MOMENT)
+    tested.notify(OTHER)
+    assert told[4:] == ["b", "a started", "b started"]
+    assert tested.left_behind() == []
+
+
+def test_one_that_returns_after_all_is_not_called_again(
+    manager, told, caplog, monkeypatch, gate
+) -> None:
+    monkeypatch.setattr(guard, "NOTIFY_TIMEOUT", 0.01)
+    ended = threading.Event()
+
+    def dawdle():
+        gate.wait(BOUND)
+        ended.set()
+        raise RuntimeError("too late to be heard")
+
+    tested = manager(listener("a", told, dawdle))
+    tested.notify(MOMENT)
+    gate.set()
+    assert ended.wait(BOUND)
+    tested.notify(MOMENT)
+    assert told == ["a"]
+    assert len(caplog.records) == 1
+
+
+def test_hooks_run_on_another_thread_that_is_gone_afterwards(manager, told) -> None:
+    threads = []
+    tested = manager(listener("a", told, lambda: threads.append(threading.current_thread())))
+    tested.notify(MOMENT)
+    (thread,) = threads
+    assert thread is not threading.current_thread()
+    assert not thread.is_alive()
+
+
+def test_what_a_hook_starts_can_be_ended(manager, told, caplog) -> None:
+    codes = []
+
+    def start():
+        child = subprocess.Popen(["sleep", "60"])
+        child.terminate()
+        codes.append(child.wait(BOUND))
+
+    manager(listener("a", told, start)).notify(MOMENT)
+    assert codes == [-signal.SIGTERM]
+
+
+@pytest.mark.parametrize(
+    "why", ["can't start new thread", "can't create new thread at interpreter shutdown"]
+)
+def test_without_threads_nobody_is_told(manager, told, monkeypatch, caplog, why) -> None:
+    tested = manager(listener("a", told), listener("b", told))
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", raising(RuntimeError(why)))
+        tested.notify(MOMENT)
+        tested.notify(OTHER)
+    assert told == []
+    (record,) = caplog.records
+    assert (
+        f"{A} was not notified (plaunch_before_rendezvous), and neither was any other plugin: "
+        in record.getMessage()
+    )
+    tested.notify(MOMENT)
+    assert told == ["a", "b"]
+
+
+# --- SIGCHLD --------------------------------------------------------------------------------------
+
+LIBC = ctypes.CDLL(None)
+
+
+@pytest.fixture
+def _sigchld():
+    before = signal.getsignal(signal.SIGCHLD)
+    yield
+    signal.signal(signal.SIGCHLD, before)
+
+
+@pytest.mark.usefixtures("_sigchld")
+@pytest.mark.parametrize("is_c_code", [False, True])
+def test_a_change_of_sigchld_is_undone_and_named(caplog, is_c_code) -> None:
+    with guard.keeping_sigchld(WHO, "while it was loaded"):
+        if is_c_code:
+            LIBC.signal(signal.SIGCHLD, ctypes.c_void_p(1))
+        else:
+            signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"{WHO} has changed what SIGCHLD does (while it was lo")
+    assert signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL
+    assert subprocess.run(["sh", "-c", "exit 3"], check=False).returncode == 3
+
+
+@pytest.mark.usefixtures("_sigchld")
+def test_the_handler_of_a_program_comes_back(caplog) -> None:
+    def handle(signum, frame):
+        pass
+
+    signal.signal(signal.SIGCHLD, handle)
+    with guard.keeping_sigchld(WHO, "a hook"):
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    assert signal.getsignal(signal.SIGCHLD) is handle
+    caplog.clear()
+    with guard.keeping_sigchld(WHO, "a hook"):
+        pass
+    assert not caplog.records
