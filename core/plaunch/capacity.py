@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING
 
-from plaunch.defaults import DESCRIBE_SHORTAGE, load_default
 from plaunch.errors import PluginLoadError
+from plaunch.parts import DESCRIBE_SHORTAGE, load_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +30,7 @@ def explain(error: Exception) -> str:
 def describe_shortage() -> str:
     """Why there is no further process or thread, and what to do."""
     try:
-        describe: Callable[[], str] = load_default(DESCRIBE_SHORTAGE)
+        describe: Callable[[], str] = load_part(DESCRIBE_SHORTAGE)
     except PluginLoadError:
         return "the system gives no more processes or threads"
     return describe()

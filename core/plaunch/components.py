@@ -8,13 +8,13 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from plaunch import defaults
+from plaunch import parts
 from plaunch.agent.closing import release_rendezvous
 from plaunch.agent.rounds import longest_stop
 from plaunch.agent.worker import WorkerSpec
 from plaunch.errors import PlaunchError, UsageError
 from plaunch.plugin.guard import bounded_call
-from plaunch.plugin.kinds import RENDEZVOUS
+from plaunch.plugin.kinds import EVENT_HANDLERS, RENDEZVOUS
 from plaunch.rendezvous.parameters import JobSettings, RendezvousParameters
 from plaunch.rendezvous.token import check_token_is_used
 from plaunch.rendezvous.traits import traits_of
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("plaunch")
 
+STACKS = "stacks"  # the plugin with options that takes stacks before SIGKILL
 # How long a backend may take to create its handler, in seconds. Those written for torchrun may
 # connect then, to a store that another node has yet to open; their timeouts are within torchrun's
 # default of `join_timeout`.
@@ -147,18 +148,25 @@ def find_events(
         UsageError: a handler, or an option of one, is unknown.
         PluginError: a handler cannot be loaded.
     """
-    is_named = config.event_log_handler != defaults.EVENT_HANDLER
+    is_named = config.event_log_handler != EVENT_HANDLERS.default
     if not (is_wanted or is_named or logger.isEnabledFor(logging.INFO)):
         return None
-    found: Callable[..., LaunchEvents] = defaults.load_default(defaults.EVENTS)(config, manager)
+    find = parts.load_part if is_wanted or is_named else parts.find_part
+    find_handlers = find(parts.EVENTS)
+    if find_handlers is None:
+        return None  # the log has less to say
+    found: Callable[..., LaunchEvents] = find_handlers(config, manager)
     return found
 
 
 def watch_slow_stops(config: LaunchConfig, manager: PluginManager) -> Notify:
     """What looks at workers that take long to end, from the notification on that says they do."""
-    if all(one.name != defaults.STACKS for one in manager.plugin_options()):
+    if all(one.name != STACKS for one in manager.plugin_options()):
         return lambda notification: None
-    watch: Notify = defaults.load_default(defaults.SLOW_STOPS)(config)
+    create = parts.find_part(parts.SLOW_STOPS)
+    if create is None:
+        return lambda notification: None
+    watch: Notify = create(config)
     return watch
 
 
@@ -170,7 +178,7 @@ def worker_command(
         return [entrypoint, *map(str, args)]
     if config.start_method == "fork":
         return []
-    command: list[str] = defaults.load_default(defaults.FUNCTION_COMMAND)()
+    command: list[str] = parts.load_part(parts.FUNCTION_COMMAND)()
     return command
 
 
@@ -186,7 +194,7 @@ def late_events(
     """
 
     def create() -> Callable[[], list[Event]]:
-        create_late_events = defaults.load_default(defaults.LATE_EVENTS)
+        create_late_events = parts.load_part(parts.LATE_EVENTS)
         take: Callable[[], list[Event]] = create_late_events(config, entry_point, told.all).take
         return take
 

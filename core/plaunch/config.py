@@ -6,11 +6,11 @@ import os
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from plaunch import defaults
 from plaunch.agent.worker import WORKER_STORES, check_choice, check_workers
 from plaunch.durations import LIMIT, PATIENCE, PERIOD
 from plaunch.errors import NodeRangeError, UsageError
 from plaunch.numbers import MOST_NODES
+from plaunch.plugin.kinds import EVENT_HANDLERS, RENDEZVOUS, RESTART_POLICIES, SIGNAL_POLICIES
 from plaunch.process.stopping.signals import DEFAULT_SIGNALS
 from plaunch.values import Record
 
@@ -96,7 +96,7 @@ class LaunchConfig(Record):
     run_id: str = ""
     role: str = "default_role"
     rdzv_endpoint: str = ""
-    rdzv_backend: str = defaults.RENDEZVOUS
+    rdzv_backend: str = RENDEZVOUS.default
     rdzv_configs: dict[str, Any] = field(default_factory=dict)
     rdzv_timeout: int = -1
     max_restarts: int = 3
@@ -105,15 +105,15 @@ class LaunchConfig(Record):
     log_line_prefix_template: str | None = None
     metrics_cfg: dict[str, str] = field(default_factory=dict)
     local_addr: str | None = None
-    event_log_handler: str = defaults.EVENT_HANDLER
+    event_log_handler: str = EVENT_HANDLERS.default
     numa_options: object = None
     signals_to_handle: str = DEFAULT_SIGNALS
     duplicate_stdout_filters: list[str] | None = None
     duplicate_stderr_filters: list[str] | None = None
     virtual_local_rank: bool = False
     shutdown_timeout: float | None = None
-    signal_policy: str = defaults.SIGNAL_POLICY
-    restart_policy: str = defaults.RESTART_POLICY
+    signal_policy: str = SIGNAL_POLICIES.default
+    restart_policy: str = RESTART_POLICIES.default
     max_restarts_by_cause: dict[str, int] = field(default_factory=dict)
     health_checks: list[str] = field(default_factory=list)
     worker_env: dict[str, str] = field(default_factory=dict)

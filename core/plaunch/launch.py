@@ -8,7 +8,7 @@ import math
 import os
 from typing import TYPE_CHECKING, Any
 
-from plaunch import components, defaults
+from plaunch import components, parts
 from plaunch.agent.alive import TURN_BOUND, Alive
 from plaunch.agent.closing import failure_of_job, release_rendezvous, shut_down
 from plaunch.agent.local import HEALTH_VARIABLE, LocalElasticAgent
@@ -18,7 +18,6 @@ from plaunch.agent.worker import name_entrypoint
 from plaunch.config import make_run_id
 from plaunch.errors import (
     NodeExcludedError,
-    PluginLoadError,
     SignalException,
     UnkillableWorkerError,
     UsageError,
@@ -47,6 +46,9 @@ if TYPE_CHECKING:
     from plaunch.rendezvous.api import RendezvousHandler
 
 logger = logging.getLogger("plaunch")
+
+# Plugins with options: of event handlers; and one that runs after a failure without an option.
+EVENT_OPTIONS, FAILURE_BUNDLE = "events", "failure_bundle"
 
 
 class elastic_launch:  # noqa: N801 - the name is torchrun's
@@ -127,6 +129,12 @@ def launch_agent(
     return _Launch(config, entrypoint, args, manager, show, started, health_check_server).run()
 
 
+def _has_own_health_check() -> bool:
+    """Whether the site has a health check server in the place of torchrun's."""
+    is_sites_own = parts.find_part(parts.HAS_HEALTH_CHECK)
+    return is_sites_own is not None and bool(is_sites_own())
+
+
 class _Launch:
     """One launch: the components, chosen and created in the order in which users expect errors."""
 
@@ -168,24 +176,21 @@ class _Launch:
         components.check_endpoint(config, manager)
         logs_specs = config.logs_specs
         if logs_specs is None:
-            logs_specs = manager.make(LOGS_SPECS, defaults.LOGS_SPECS)
+            logs_specs = manager.make(LOGS_SPECS, LOGS_SPECS.default)
         context = config.context(logs_specs)
         environ = dict(os.environ)
         if HEALTH_VARIABLE in environ and (
-            self._health_check_server is not None
-            or defaults.load_default(defaults.HAS_HEALTH_CHECK)()
+            self._health_check_server is not None or _has_own_health_check()
         ):
             del environ[HEALTH_VARIABLE]  # which asks for that server, and no other
         asked = manager.use_options(config.options, environ)
         manager.get(SIGNAL_POLICIES, config.signal_policy)  # an unknown name is the first error
-        create_events = components.find_events(
-            config, manager, is_wanted=defaults.EVENT_OPTIONS in asked
-        )
+        create_events = components.find_events(config, manager, is_wanted=EVENT_OPTIONS in asked)
         made = manager.make(SIGNAL_POLICIES, config.signal_policy, context)
         policy = LaunchSignalPolicy(made, manager.who_made(made))
         self._restart_policy = LaunchRestartPolicy(manager, context)
         if config.health_checks:
-            self._health_checks = defaults.load_default(defaults.HEALTH_CHECKS)(manager, context)
+            self._health_checks = parts.load_part(parts.HEALTH_CHECKS)(manager, context)
         manager.stop_waiting_when(self._has_stop)
         self._extending = manager.create_extensions(context)
         self._binder = manager.worker_binder(context)
@@ -208,21 +213,20 @@ class _Launch:
         except SignalException:
             raise
         except Exception:
-            if defaults.FAILURE_BUNDLE not in asked:
+            if FAILURE_BUNDLE not in asked:
                 self._look_back(context)
             raise
 
     def _look_back(self, context: PluginContext) -> None:
         """Have a failure looked at, unless that is blocked; a launch that succeeds has no part."""
         declared = [one.name for one in self._manager.plugin_options()]
-        if self._agent is None or defaults.FAILURE_BUNDLE not in declared:
+        if self._agent is None or FAILURE_BUNDLE not in declared:
             return
-        try:
-            extension = defaults.load_default(defaults.AFTER_FAILURE)(context)
-        except PluginLoadError as error:
-            logger.warning("%s", error)
+        create = parts.find_part(parts.AFTER_FAILURE)
+        if create is None:
             return
-        item = Extending(defaults.FAILURE_BUNDLE, extension)
+        extension = create(context)
+        item = Extending(FAILURE_BUNDLE, extension)
         item.result, snapshot = self._result, self._agent.snapshot
         item.start(AgentControl(self._agent, item.who, snapshot, late_events=self._late_events()))
         item.end()

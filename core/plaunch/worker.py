@@ -26,9 +26,9 @@ def __getattr__(name: str) -> object:
     """Load what beats once a script asks for it."""
     if name not in ("heartbeat", "section"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from plaunch.defaults import BEATING, load_default  # noqa: PLC0415 - see above
+    from plaunch.parts import BEATING, load_part  # noqa: PLC0415 - see above
 
-    globals()[name] = value = load_default(f"{BEATING}:{name}")
+    globals()[name] = value = load_part(f"{BEATING}:{name}")
     return value
 
 
@@ -101,9 +101,9 @@ def _write(path: str, text: str, line: str, traits: dict[str, object], frame: Fr
     import sys  # noqa: PLC0415 - see above
     import traceback  # noqa: PLC0415
 
-    from plaunch.defaults import WRITE_WORD, load_default  # noqa: PLC0415
+    from plaunch.parts import WRITE_WORD, load_part  # noqa: PLC0415
 
     stack = ["Traceback (most recent call last):\n", *traceback.format_stack(frame), line, "\n"]
     if sys.exc_info()[1] is not None:
         stack.insert(0, f"{traceback.format_exc()}\nWhile handling it:\n\n")
-    load_default(WRITE_WORD)(path, text, "".join(stack), traits)
+    load_part(WRITE_WORD)(path, text, "".join(stack), traits)

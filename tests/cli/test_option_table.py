@@ -5,13 +5,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from plaunch.cli.help import format_help
 from plaunch.cli.options import OPTIONS
 from plaunch.cli.parser import parse
 from plaunch.cli.table import Arguments, OptionTable
 from plaunch.errors import DuplicateNameError, PluginError, UsageError
 from plaunch.options import Option, integer
 from plaunch.plugin.options import PluginOptions
-from plaunch_completion.help import format_help
 
 
 def declared(name, *options, owner="acme 1.0"):

@@ -9,7 +9,7 @@ import sys
 import types
 
 import pytest
-from plaunch import defaults
+from plaunch import parts
 from plaunch.cli import program
 from plaunch.cli.invocation import Invocation
 from plaunch.cli.table import OptionTable
@@ -95,7 +95,7 @@ def test_too_many_open_files_are_no_bug(monkeypatch, capsys, debug):
 def test_a_first_failure_that_cannot_be_handed_up_hides_nothing(monkeypatch, capfd):
     failed = ChildFailedError("train.py", {0: ProcessFailure(0, 42, 17, "")})
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", os.devnull)
-    monkeypatch.setattr(defaults, "HAND_UP", "missing.error_handler:dump_root_cause")
+    monkeypatch.setattr(parts, "HAND_UP", "missing.error_handler:dump_root_cause")
     assert program.concluded(raising(failed)) == 17
     err = capfd.readouterr().err
     assert re.search("^plaunch: rank 0 on .* failed: exit code 17$", err, re.M)

@@ -7,7 +7,7 @@ import re
 import sys
 
 import pytest
-from plaunch import LaunchConfig, defaults, elastic_launch
+from plaunch import LaunchConfig, elastic_launch, parts
 from plaunch.errors import PluginError, PluginLoadError, UsageError
 from plaunch.plugin import guard
 from plaunch.process.binding import default_binder
@@ -128,6 +128,6 @@ def test_a_third_partys_binder_in_a_launch(tmp_path):
 def test_without_plaunchs_plugin_the_settings_are_refused(monkeypatch):
     with pytest.raises(UsageError, match=r"no plugin assigns devices to workers; do not block 'd"):
         plugin_manager(words=["no:devices"]).worker_binder(context_of(devices=["0"]))
-    monkeypatch.setattr(defaults, "BINDER", "plaunch_gone:create_binder")
+    monkeypatch.setattr(parts, "BINDER", "plaunch_gone:create_binder")
     with pytest.raises(PluginLoadError, match="plaunch_gone, which comes with plaunch, is not"):
         default_binder("node")

@@ -13,7 +13,9 @@ from plaunch import LaunchConfig, hookimpl
 from plaunch.agent.poller import WakeUp
 from plaunch.agent.signals import SignalInbox
 from plaunch.errors import PluginError, UsageError
-from plaunch.plugin import PluginContext
+from plaunch.plugin import PluginContext, PluginManager
+from plaunch.plugin.kinds import GROUPS
+from plaunch.plugin.metadata import scan
 from plaunch.plugin.policies import DECISION_TIMEOUT, LaunchRestartPolicy, LaunchSignalPolicy
 from plaunch.process import SignalAction
 from plaunch.restarts import Cause, Decision, Failure, RestartAction
@@ -323,3 +325,15 @@ def test_a_signal_policy_may_list_signals_one_after_the_other() -> None:
     """They are needed again when the rendezvous is shut down."""
     policy = LaunchSignalPolicy(SignalPolicy(signals=lambda: iter([signal.SIGTERM])), WHO)
     assert [*policy.signals()] == [*policy.signals()] == [signal.SIGTERM]
+
+
+def test_without_the_default_policy_the_number_of_restarts_decides(own_metadata) -> None:
+    entries = [e for e in scan(GROUPS, [own_metadata]) if e.name != "standard"]
+    policy = LaunchRestartPolicy(PluginManager.create(environ={}, entries=entries), context())
+    assert policy.decide(FAILURE, []).reason == "restart 1 of 3"
+    assert policy.shared_settings() == {"--restart-policy": "standard"}
+    blocked = plugin_manager(words=["no:standard"])
+    with pytest.raises(UsageError, match="blocked"):
+        LaunchRestartPolicy(blocked, context())
+    chosen = LaunchRestartPolicy(blocked, context(restart_policy="never"))
+    assert chosen.decide(FAILURE, []).action is RestartAction.STOP

@@ -7,7 +7,7 @@ import socket
 import sys
 
 import pytest
-from plaunch import LaunchConfig, defaults, elastic_launch
+from plaunch import LaunchConfig, elastic_launch, parts
 from plaunch.agent.worker_store import open_default_store
 from plaunch.errors import PluginError, PluginLoadError, WorkerStoreError
 from plaunch.process import ChildFailedError
@@ -141,6 +141,6 @@ def test_without_any_the_worker_of_rank_0_hosts_it():
 
 
 def test_a_package_that_is_gone_is_said_when_it_is_wanted(monkeypatch):
-    monkeypatch.setattr(defaults, "OPEN_WORKER_STORE", "plaunch_gone:open_store")
+    monkeypatch.setattr(parts, "OPEN_WORKER_STORE", "plaunch_gone:open_store")
     with pytest.raises(PluginLoadError, match="plaunch_gone, which comes with plaunch, is not"):
         open_default_store(None)

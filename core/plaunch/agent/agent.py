@@ -8,7 +8,7 @@ import signal
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from plaunch import defaults
+from plaunch import parts
 from plaunch.agent import notifications
 from plaunch.agent.alive import TURN_BOUND, Alive
 from plaunch.agent.before_round import BeforeRound
@@ -104,7 +104,7 @@ class SimpleElasticAgent(ElasticAgent):
         PATIENCE.check(exit_barrier_timeout, "exit_barrier_timeout")
         PATIENCE.check(shutdown_timeout, "shutdown_timeout")
         self._shutdown_timeout = shutdown_timeout
-        self._signal_policy = signal_policy or defaults.load_default(defaults.DEFAULT_POLICY)()
+        self._signal_policy = signal_policy or parts.load_part(parts.DEFAULT_POLICY)()
         self._worker_group = group = WorkerGroup(spec)
         checks_timeout = 0.0 if health_checks is None else health_checks.timeout
         self._longest_stop = longest_stop(shutdown_timeout, checks_timeout)

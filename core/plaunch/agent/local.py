@@ -9,7 +9,7 @@ import socket
 from string import Template
 from typing import TYPE_CHECKING, Any, Protocol
 
-from plaunch import defaults
+from plaunch import parts
 from plaunch.agent.agent import DEFAULT_ROLE, SimpleElasticAgent
 from plaunch.agent.env import macros, worker_environment
 from plaunch.agent.local_workers import LocalWorkers
@@ -177,7 +177,7 @@ class LocalElasticAgent(SimpleElasticAgent):
         """Run the workers to the end; see `ElasticAgent.run`."""
         server = self._health_check_server
         if server is None and HEALTH_VARIABLE in os.environ:
-            server = defaults.load_default(defaults.FIND_HEALTH_CHECK)(self._get_alive_time)
+            server = parts.load_part(parts.FIND_HEALTH_CHECK)(self._get_alive_time)
         if server is None:
             return super().run(role)
         server.start()

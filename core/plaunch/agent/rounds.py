@@ -7,7 +7,7 @@ import os
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from plaunch import defaults
+from plaunch import parts
 from plaunch.agent import notifications
 from plaunch.agent.messages import describe_round
 from plaunch.agent.poller import BackgroundCall
@@ -122,7 +122,7 @@ def join_round(spec: WorkerSpec) -> Round:
         if store is None or info.world_size == 1 or alike:
             ranks = assign_alike(size, info.rank, info.world_size)
         else:
-            assign_ranks = defaults.load_default(defaults.RANKS_THROUGH_STORE)
+            assign_ranks = parts.load_part(parts.RANKS_THROUGH_STORE)
             ranks = assign_ranks(store, spec.role, size, info.rank, info.world_size)
     return Round(info, create_workers(ranks, size))
 

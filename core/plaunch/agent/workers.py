@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Protocol
 
-from plaunch import defaults
+from plaunch import parts
 from plaunch.agent.states import Event, StopFailed, StopSucceeded
 from plaunch.errors import UnkillableWorkerError
 from plaunch.process.kernel.holds import HoldWatch
@@ -223,4 +223,4 @@ class Workers:
         nodes = self.group.group_world_size or 1
         store = self.group.agent_store
         if store is not None and nodes > 1:
-            defaults.load_default(defaults.WAIT_THROUGH_STORE)(store, nodes, timeout)
+            parts.load_part(parts.WAIT_THROUGH_STORE)(store, nodes, timeout)

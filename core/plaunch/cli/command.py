@@ -7,8 +7,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from plaunch.defaults import ADVICE_ON_NO_SCRIPT, ADVICE_ON_SCRIPT, advise
 from plaunch.errors import UsageError
+from plaunch.parts import ADVICE_ON_NO_SCRIPT, ADVICE_ON_SCRIPT, advise
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,8 +8,8 @@ import sys
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from plaunch.defaults import JSON_LINE, PAINT, load_default
 from plaunch.errors import PluginLoadError
+from plaunch.parts import JSON_LINE, PAINT, load_part
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,7 +49,7 @@ class Form:
             created: when it was made, in seconds since the epoch; None means now.
         """
         if self.is_json:
-            line: str = load_default(JSON_LINE)(text, level, created, self.run_id)
+            line: str = load_part(JSON_LINE)(text, level, created, self.run_id)
             return line
         return self.color(f"plaunch: {text}", level)
 
@@ -62,7 +62,7 @@ class Form:
         """
         if self._has_colors():
             with contextlib.suppress(PluginLoadError):
-                text = load_default(PAINT)(text, level)
+                text = load_part(PAINT)(text, level)
         return text
 
     def _has_colors(self) -> bool:

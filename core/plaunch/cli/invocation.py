@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from plaunch import defaults
+from plaunch import parts
 from plaunch.cli.stdout import STDOUT
 from plaunch.cli.table import COMMAND_LINE, installed_table
 from plaunch.errors import PlaunchError, PluginError, UsageError
@@ -111,11 +111,12 @@ class Invocation:
         Raises:
             PlaunchError: one of them cannot be loaded, or is not there.
         """
-        from plaunch.plugin.kinds import RENDEZVOUS, SIGNAL_POLICIES  # noqa: PLC0415 - as above
+        from plaunch.components import find_events  # noqa: PLC0415 - as above
+        from plaunch.plugin.kinds import RENDEZVOUS, SIGNAL_POLICIES  # noqa: PLC0415
         from plaunch.plugin.policies import LaunchRestartPolicy  # noqa: PLC0415
 
         manager.get(RENDEZVOUS, config.rdzv_backend)
-        defaults.load_default(defaults.EVENTS)(config, manager)
+        find_events(config, manager, is_wanted=parts.find_part(parts.EVENTS) is not None)
         manager.get(SIGNAL_POLICIES, config.signal_policy)
         manager.use_options(config.options)
         LaunchRestartPolicy(manager, config.context())
@@ -131,9 +132,7 @@ class Invocation:
         """
         if not config.health_checks:
             return None
-        checks: HealthChecks = defaults.load_default(defaults.HEALTH_CHECKS)(
-            manager, config.context()
-        )
+        checks: HealthChecks = parts.load_part(parts.HEALTH_CHECKS)(manager, config.context())
         return checks
 
     @contextlib.contextmanager

@@ -5,10 +5,10 @@ Names, variables and defaults are torchrun's where it has the option.
 
 from __future__ import annotations
 
-from plaunch import defaults
 from plaunch.cli.form import COLORS, FORMATS
 from plaunch.durations import LIMIT, PATIENCE, PERIOD
 from plaunch.options import Option, integer, port, port_range, seconds, words
+from plaunch.plugin import kinds
 from plaunch.process.stopping.signals import DEFAULT_SIGNALS
 
 
@@ -61,7 +61,7 @@ RENDEZVOUS = (
     Option(
         ("--rdzv-backend",),
         "how nodes find each other: static, c10d, etcd-v2, or a plugin's (default: static)",
-        default=defaults.RENDEZVOUS,
+        default=kinds.RENDEZVOUS.default,
         metavar="NAME",
         plugins="rendezvous",
     ),
@@ -160,7 +160,7 @@ SUPERVISION = (
         ("--restart-policy",),
         "what decides about restarts: standard, always, never, or a plugin's name (default: "
         "standard)",
-        default=defaults.RESTART_POLICY,
+        default=kinds.RESTART_POLICIES.default,
         metavar="NAME",
         plugins="restart_policies",
     ),
@@ -212,7 +212,7 @@ SUPERVISION = (
         ("--signal-policy",),
         "what signals do: torchrun (the listed signals stop the job), notify (some are passed on "
         "to the workers instead), or a plugin's name (default: torchrun)",
-        default=defaults.SIGNAL_POLICY,
+        default=kinds.SIGNAL_POLICIES.default,
         metavar="NAME",
         plugins="signal_policies",
     ),
@@ -263,7 +263,7 @@ LOGS = (
     Option(
         ("--logs-specs",),
         "plugin that decides where logs go (default: default)",
-        default=defaults.LOGS_SPECS,
+        default=kinds.LOGS_SPECS.default,
         metavar="NAME",
         plugins="logs_specs",
     ),
@@ -271,7 +271,7 @@ LOGS = (
         ("--event-log-handler",),
         "where events go: null, console, jsonl, otel, or a plugin's name; separate several with "
         "commas (default: null)",
-        default=defaults.EVENT_HANDLER,
+        default=kinds.EVENT_HANDLERS.default,
         metavar="NAME,...",
         plugins="event_handlers",
     ),
@@ -307,14 +307,14 @@ HELP = (
         "show this help message and exit",
         read=None,
         is_shared=True,
-        command=defaults.SHOW_HELP,
+        command="plaunch.cli.help:show_help",
     ),
     Option(
         ("--version",),
         "show the version and exit",
         read=None,
         is_shared=True,
-        command=defaults.SHOW_VERSION,
+        command="plaunch.cli.help:show_version",
     ),
 )
 GROUPS = (

@@ -10,7 +10,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
-from plaunch import defaults
+from plaunch import parts
 from plaunch.cli.form import FORM
 from plaunch.cli.invocation import Invocation, command_in_spite, given_command
 from plaunch.cli.parser import parse
@@ -141,9 +141,7 @@ def _launch(invocation: Invocation) -> dict[int, Any]:
     FORM.run_id = config.run_id
     _log().debug("version %s, Python %s (%s)", __version__, sys.version.split()[0], sys.executable)
     if FORM.is_json and config.log_line_prefix_template is None:
-        config.log_line_prefix_template = defaults.load_default(defaults.JSON_TEMPLATE)(
-            config.run_id
-        )
+        config.log_line_prefix_template = parts.load_part(parts.JSON_TEMPLATE)(config.run_id)
     STDOUT.hand_over()
     show = STDERR.show if STDERR.can_show() and not FORM.is_json else None
     with _introducing(invocation.parsed(), config, taken) as started, invocation.blaming():
@@ -245,7 +243,7 @@ def _hand_up(error: PlaunchError) -> None:
 
     if isinstance(error, ChildFailedError):
         try:
-            defaults.load_default(defaults.HAND_UP)(error)
+            parts.load_part(parts.HAND_UP)(error)
         except PluginLoadError as missing:
             _say(f"the first failure is not handed up: {missing}")
 

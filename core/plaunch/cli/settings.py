@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch.agent.worker import check_workers
 from plaunch.config import LaunchConfig, check_nodes, make_run_id
-from plaunch.defaults import ADVICE_ON_OPTIONS, advise
 from plaunch.errors import NodeRangeError, UnknownNameError, UsageError
 from plaunch.numbers import MOST_WORKERS, digits, quote, whole
+from plaunch.parts import ADVICE_ON_OPTIONS, advise
 from plaunch.plugin.kinds import DEVICE_COUNTS, LOGS_SPECS, RENDEZVOUS
 from plaunch.process.stopping.signals import parse_signals
 from plaunch.process.streams.std import Std
@@ -169,10 +169,10 @@ def _count_devices(name: str, manager: PluginManager) -> int:
     try:
         counter = manager.get(DEVICE_COUNTS, name)
     except UnknownNameError:
-        from plaunch.defaults import UNKNOWN_DEVICES, load_default  # noqa: PLC0415 - unknown words
+        from plaunch.parts import UNKNOWN_DEVICES, load_part  # noqa: PLC0415 - unknown words
 
         # torchrun takes the name of torch's private-use backend.
-        count: int | None = load_default(UNKNOWN_DEVICES)(name)
+        count: int | None = load_part(UNKNOWN_DEVICES)(name)
         if count is None:
             raise
     else:

@@ -40,6 +40,7 @@ class Kind(Value, Generic[T]):
         flag: the option that selects by name.
         hook: the hook that offers names; empty for plugins that are not selected by name.
         methods: what an object must have that a factory of this kind returns.
+        default: the name that a launch uses if none is given.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Kind(Value, Generic[T]):
     flag: str
     hook: str
     methods: tuple[str, ...] = ()
+    default: str = ""
 
 
 RENDEZVOUS: Kind[RendezvousFactory] = Kind(
@@ -57,6 +59,7 @@ RENDEZVOUS: Kind[RendezvousFactory] = Kind(
     flag="--rdzv-backend",
     hook="plaunch_rendezvous_backends",
     methods=("next_rendezvous", "num_nodes_waiting", "get_run_id", "shutdown"),
+    default="static",
 )
 LOGS_SPECS: Kind[LogsSpecsFactory] = Kind(
     name="logs_specs",
@@ -64,6 +67,7 @@ LOGS_SPECS: Kind[LogsSpecsFactory] = Kind(
     groups=("torchrun.logs_specs",),
     flag="--logs-specs",
     hook="plaunch_logs_specs",
+    default="default",
 )
 EVENT_HANDLERS: Kind[EventHandlerFactory] = Kind(
     name="event_handlers",
@@ -71,6 +75,7 @@ EVENT_HANDLERS: Kind[EventHandlerFactory] = Kind(
     groups=("plaunch.event_handlers",),
     flag="--event-log-handler",
     hook="plaunch_event_handlers",
+    default="null",
 )
 DEVICE_COUNTS: Kind[DeviceCounter] = Kind(
     name="device_counts",
@@ -86,6 +91,7 @@ SIGNAL_POLICIES: Kind[SignalPolicyFactory] = Kind(
     flag="--signal-policy",
     hook="plaunch_signal_policies",
     methods=("signals", "action"),
+    default="torchrun",
 )
 RESTART_POLICIES: Kind[RestartPolicyFactory] = Kind(
     name="restart_policies",
@@ -94,6 +100,7 @@ RESTART_POLICIES: Kind[RestartPolicyFactory] = Kind(
     flag="--restart-policy",
     hook="plaunch_restart_policies",
     methods=("decide",),
+    default="standard",
 )
 HEALTH_CHECKS: Kind[HealthCheckFactory] = Kind(
     name="health_checks",

@@ -7,7 +7,6 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from plaunch.agent.worker_store import open_default_store
-from plaunch.defaults import DEVICES, WORKER_STORE
 from plaunch.errors import PlaunchError, UsageError
 from plaunch.plugin import contributions, extensions
 from plaunch.plugin.guard import FACTORY_TIMEOUT, bounded_call
@@ -40,6 +39,9 @@ if TYPE_CHECKING:
     from plaunch.process.starting import Starter
 
     R = TypeVar("R")
+
+# Plugins with options that answer without one of these: for settings, and if no other one does.
+DEVICES, WORKER_STORE = "devices", "worker_store"
 
 
 class PluginManager:

@@ -12,8 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from plaunch import defaults
-from plaunch.errors import PluginError, SignalException, UsageError
+from plaunch.errors import PluginError, SignalException, UnknownNameError, UsageError
 from plaunch.plugin.guard import NotReturnedError, bounded_call
 from plaunch.plugin.kinds import RESTART_POLICIES
 from plaunch.process.failures.error_file import one_line
@@ -93,7 +92,8 @@ class LaunchRestartPolicy:
     """Decides what follows the failures of one launch, by the policy that its settings name.
 
     A policy that raises, decides something that cannot be, or has not answered within a second is
-    named in a warning, and `standard` decides. One that was too slow is not asked again.
+    named in a warning, and `standard` decides. One that was too slow is not asked again. If
+    `standard` is not installed, `--max-restarts` alone counts.
 
     Args:
         manager: finds the policies.
@@ -109,13 +109,25 @@ class LaunchRestartPolicy:
         self._context = context
         self._made: dict[str, RestartPolicy] = {}
         self._slow: set[str] = set()
-        self.name = str(context.settings.get("restart_policy", defaults.RESTART_POLICY))
-        self._names = tuple(dict.fromkeys((self.name, defaults.RESTART_POLICY)))
-        manager.check_name(RESTART_POLICIES, self.name)
-        if self.name != defaults.RESTART_POLICY:
+        self.name = str(context.settings.get("restart_policy", RESTART_POLICIES.default))
+        self._names = self._find_names()
+        if self.name != RESTART_POLICIES.default:
             self._policy(self.name)
         if self._is_set():  # else nothing can be wrong with the default policy
-            self._policy(defaults.RESTART_POLICY)
+            self._policy(RESTART_POLICIES.default)
+
+    def _find_names(self) -> tuple[str, ...]:
+        """The policies to ask, in this order."""
+        default = RESTART_POLICIES.default
+        if self.name != default:
+            self._manager.check_name(RESTART_POLICIES, self.name)
+        try:
+            self._manager.check_name(RESTART_POLICIES, default)
+        except UsageError as error:
+            if self.name == default and not isinstance(error, UnknownNameError):
+                raise  # it is blocked
+            return () if self.name == default else (self.name,)
+        return tuple(dict.fromkeys((self.name, default)))
 
     def shared_settings(self) -> dict[str, str]:
         """What must be the same on all nodes of a job: options and their values, as texts.
@@ -141,7 +153,7 @@ class LaunchRestartPolicy:
 
         Should none of them answer, `--max-restarts` alone counts, as in torchrun.
         """
-        for name, other in zip(self._names, (*self._names[1:], ""), strict=True):
+        for name, other in zip(self._names, (*self._names[1:], ""), strict=False):
             if name in self._slow:
                 continue
             instead = f"the restart policy {other!r}" if other else "--max-restarts alone"
@@ -176,8 +188,12 @@ class LaunchRestartPolicy:
 
     def _is_set(self) -> bool:
         """Whether an option of the default policy is given."""
-        values, name = self._values(), defaults.RESTART_POLICY
-        return bool(values) and any(o.dest in values for o, _ in self._own_options(name))
+        values, name = self._values(), RESTART_POLICIES.default
+        return (
+            bool(values)
+            and name in self._names
+            and any(o.dest in values for o, _ in self._own_options(name))
+        )
 
     def _values(self) -> dict[str, object]:
         values: Any = self._context.settings.get("options", {})

@@ -13,8 +13,8 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from plaunch.defaults import TORCHRUN_CREATORS, TORCHRUN_LOGS_SPECS, load_default
 from plaunch.errors import DuplicateNameError, PluginError, PluginLoadError, UsageError
+from plaunch.parts import TORCHRUN_CREATORS, TORCHRUN_LOGS_SPECS, load_part
 from plaunch.plugin.culprits import Culprits
 from plaunch.plugin.guard import LoadedPlugin, Registration, blaming, keeping_sigchld
 from plaunch.plugin.kinds import KINDS, LIFECYCLE, LOGS_SPECS, TORCHRUN_HANDLERS, WITH_OPTIONS, Kind
@@ -341,7 +341,7 @@ def _import_module(name: str, who: str) -> object | None:
 
 def _bridged_handler(entry: EntryPoint, value: object, who: str) -> object:
     """What an entry point of torchrun's group for handlers offers, as a backend of plaunch."""
-    bridge_creator = load_default(TORCHRUN_CREATORS)
+    bridge_creator = load_part(TORCHRUN_CREATORS)
     with blaming(f"{who} cannot be loaded", PluginLoadError):
         bridged: object = bridge_creator(who, entry.name, value)
     return bridged
@@ -362,7 +362,7 @@ def _checked(kind: Kind[T], who: str, thing: object) -> T:
     if kind.name == LOGS_SPECS.name and not (
         isinstance(thing, type) and issubclass(thing, LogsSpecs)
     ):
-        fit = load_default(TORCHRUN_LOGS_SPECS)(thing)
+        fit = load_part(TORCHRUN_LOGS_SPECS)(thing)
         if fit is None:
             raise PluginLoadError(
                 f"{who} gives {thing!r}, which is not a class derived from "

@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     from plaunch.restarts.api import Failure as Failure
     from plaunch.restarts.api import RestartAction as RestartAction
     from plaunch.restarts.api import RestartPolicy as RestartPolicy
-    from plaunch.restarts.api import failure_of as failure_of
+    from plaunch.restarts.first_cause import failure_of as failure_of
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
-        ".api": "Cause Decided Decision Failure RestartAction RestartPolicy failure_of",
+        ".api": "Cause Decided Decision Failure RestartAction RestartPolicy",
+        ".first_cause": "failure_of",
     },
 )

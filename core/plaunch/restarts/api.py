@@ -6,11 +6,10 @@ import enum
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from plaunch.defaults import FAILURE_OF, load_default
 from plaunch.values import Value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from plaunch.process import ProcessFailure
 
@@ -71,31 +70,6 @@ class Failure(Value):
     time: float = 0.0
     attempt: int = 0
     failures: Mapping[int, ProcessFailure] = field(default_factory=dict)
-
-
-def failure_of(
-    failures: Mapping[int, ProcessFailure],
-    first: int,
-    *,
-    started: float,
-    attempt: int,
-    cause: Cause | None = None,
-) -> Failure:
-    """What restart policies are told of a failure.
-
-    A worker's own word is that in its error file. Of one that wrote none, exception and place are
-    those of the last traceback among its last lines, if it exited as Python does after one.
-
-    Args:
-        failures: the workers that failed by themselves, by global rank; never empty.
-        first: which of them was the first one.
-        started: seconds between the start of the workers and the failure.
-        attempt: how many restarts the job had used.
-        cause: what kind of failure it is; by default one of a worker, a hang, or memory that ran
-            out.
-    """
-    read: Callable[..., Failure] = load_default(FAILURE_OF)
-    return read(failures, first, started=started, attempt=attempt, cause=cause)
 
 
 class RestartAction(str, enum.Enum):

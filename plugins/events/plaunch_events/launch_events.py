@@ -149,10 +149,12 @@ class LaunchEvents:
     def _note_start(self, notification: WorkersStarted) -> None:
         """From the first restart on, have an eye on imports, if somebody reads what comes of it."""
         if self._has_started and logger.isEnabledFor(logging.INFO):
-            from plaunch_events.import_watch import ImportWatch  # noqa: PLC0415 - restarts only
+            # plaunch_stacks, which it uses, need not be installed.
+            with contextlib.suppress(ModuleNotFoundError):
+                from plaunch_events.import_watch import ImportWatch  # noqa: PLC0415 - restarts only
 
-            self._imports = ImportWatch()
-            self._imports(notification)
+                self._imports = ImportWatch()
+                self._imports(notification)
         self._has_started = True
 
     def rest(self) -> None:

@@ -14,9 +14,9 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from plaunch.defaults import STOP_SIGNALS, load_default
 from plaunch.durations import PATIENCE, PERIOD
 from plaunch.errors import SignalException, UsageError
+from plaunch.parts import STOP_SIGNALS, load_part
 from plaunch.process.binding import default_binder
 from plaunch.process.contexts.arguments import validate_ranks, worker_args, worker_envs
 from plaunch.process.streams.logs import LogsDest, open_streams, read_dest
@@ -178,7 +178,7 @@ class PContext(abc.ABC):
             )
         self._is_started = True
         if self._handle_signals:
-            stop_signals: StopSignals = load_default(STOP_SIGNALS)(self.escalate)
+            stop_signals: StopSignals = load_part(STOP_SIGNALS)(self.escalate)
             self._stop_signals = stop_signals
             stop_signals.install()
         try:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from plaunch.defaults import FUNCTIONS, load_default
 from plaunch.errors import UsageError
+from plaunch.parts import FUNCTIONS, load_part
 from plaunch.process.contexts.arguments import worker_args, worker_envs
 from plaunch.process.contexts.context import SHUTDOWN_TIMEOUT
 from plaunch.process.contexts.subprocess_context import SubprocessContext
@@ -98,8 +98,6 @@ def start_processes(
     if isinstance(entrypoint, (str, os.PathLike)):
         context = SubprocessContext(entrypoint=os.fspath(entrypoint), **common)
     else:
-        context = load_default(FUNCTIONS)(
-            entrypoint=entrypoint, start_method=start_method, **common
-        )
+        context = load_part(FUNCTIONS)(entrypoint=entrypoint, start_method=start_method, **common)
     context.start()
     return context

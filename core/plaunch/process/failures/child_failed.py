@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
-from plaunch.defaults import CONSOLE_REPORT, FAILURE_REPORT, load_default
 from plaunch.errors import ExitCode, PlaunchError, UsageError
+from plaunch.parts import CONSOLE_REPORT, FAILURE_REPORT, load_part
 from plaunch.process.failures.error_file import text_of_error
 from plaunch.process.failures.failure import NOT_AVAILABLE, first_failure
 
@@ -103,7 +103,7 @@ class ChildFailedError(PlaunchError):
 
     def _report(self, default: str, **form: str) -> str:
         try:
-            report: str = load_default(default)(self, **form)
+            report: str = load_part(default)(self, **form)
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not hide the failure
             return self._short_report(error)
         return report

@@ -8,8 +8,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from plaunch.defaults import ENRICH_SIGNAL_FAILURE, load_default
 from plaunch.numbers import name_ranks
+from plaunch.parts import ENRICH_SIGNAL_FAILURE, load_part
 from plaunch.process.failures.error_file import (
     ErrorFileError,
     read_error_file,
@@ -235,7 +235,7 @@ class ProcessFailure(Record):
         if self.exitcode >= 0 or self.host != _host():
             return text
         try:
-            return str(load_default(ENRICH_SIGNAL_FAILURE)(text, self.error_file))
+            return str(load_part(ENRICH_SIGNAL_FAILURE)(text, self.error_file))
         except Exception as error:  # noqa: BLE001 - it must not hide the failure
             import logging  # noqa: PLC0415 - rare
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, overload
 
-from plaunch.defaults import RECORD, load_default
+from plaunch.parts import RECORD, load_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,7 +54,5 @@ def record(
     Raises:
         UsageError: `not_retryable` is something else.
     """
-    recorded: Callable[..., Any] = load_default(RECORD)(
-        fn, error_handler, not_retryable=not_retryable
-    )
+    recorded: Callable[..., Any] = load_part(RECORD)(fn, error_handler, not_retryable=not_retryable)
     return recorded

@@ -167,9 +167,9 @@ class LogsSpecs(abc.ABC):
         """
         if has_sinks(self):
             options.setdefault("open_sink", self.open_sink)
-        from plaunch.defaults import STREAMS, load_default  # noqa: PLC0415 - when workers start
+        from plaunch.parts import STREAMS, load_part  # noqa: PLC0415 - when workers start
 
-        streams: Streams = load_default(STREAMS)(dest, nprocs, **options)
+        streams: Streams = load_part(STREAMS)(dest, nprocs, **options)
         return streams
 
     def close(self, succeeded: bool) -> None:
@@ -208,7 +208,7 @@ def default_logs_specs(
         LogDirectoryError: the log directory cannot be used.
         PluginLoadError: the plugin that has it is not installed.
     """
-    from plaunch.defaults import DIRECT_LOGS_SPECS, load_default  # noqa: PLC0415 - direct use only
+    from plaunch.parts import DIRECT_LOGS_SPECS, load_part  # noqa: PLC0415 - direct use only
 
-    specs: LogsSpecs = load_default(DIRECT_LOGS_SPECS)(log_dir, redirects, tee)
+    specs: LogsSpecs = load_part(DIRECT_LOGS_SPECS)(log_dir, redirects, tee)
     return specs

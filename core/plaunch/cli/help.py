@@ -6,12 +6,13 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from plaunch import __version__
+from plaunch._version import __version__
 
 if TYPE_CHECKING:
     from typing import Any
 
-    from plaunch.cli import Invocation, OptionTable
+    from plaunch.cli.invocation import Invocation
+    from plaunch.cli.table import OptionTable
 
 _DESCRIPTION = (
     "Start workers on this node, give each its rank and the world, watch them and restart them. "

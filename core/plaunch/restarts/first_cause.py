@@ -1,4 +1,4 @@
-"""What restart policies are told of a failure, read from what is known of the workers."""
+"""What restart policies get of a failure: read from what is known of the workers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from plaunch.durations import LONGEST
-from plaunch.restarts import Cause, Failure
+from plaunch.restarts.api import Cause, Failure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,7 +22,19 @@ def failure_of(
     attempt: int,
     cause: Cause | None = None,
 ) -> Failure:
-    """What restart policies are told of a failure; see `plaunch.restarts.failure_of`."""
+    """What restart policies get of a failure.
+
+    A worker's own word is that in its error file. Of one that wrote none, exception and place are
+    those of the last traceback among its last lines, if it exited as Python does after one.
+
+    Args:
+        failures: the workers that failed by themselves, by global rank; never empty.
+        first: which of them was the first one.
+        started: seconds between the start of the workers and the failure.
+        attempt: how many restarts the job had used.
+        cause: what kind of failure it is; by default one of a worker, a hang, or memory that ran
+            out.
+    """
     found = failures[first]
     if cause is None:
         cause = Cause.OUT_OF_MEMORY if found.oom_killed else Cause.WORKER

@@ -1,0 +1,129 @@
+"""The parts of plaunch outside of the core that the core calls.
+
+`BUILT_IN` lists what a launch cannot do without. All other parts are optional: the comment on each
+says what a launch does if its folder is not installed. Components that users choose by name, such
+as rendezvous backends, are not here: they are found as any plugin.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+TYPE_CHECKING = False  # type checkers take it for true; importing `typing` takes 8 ms
+if TYPE_CHECKING:
+    from typing import Any
+
+# --- built in -------------------------------------------------------------------------------------
+
+# Carries the workers' output, for a logs spec that does not bring its own streams.
+STREAMS = "plaunch_streams.worker_streams:WorkerStreams"
+# The logs spec of a call without plugins.
+DIRECT_LOGS_SPECS = "plaunch_logs_default:DefaultLogsSpecs"
+# The signal policy of an agent that is given none.
+DEFAULT_POLICY = "plaunch_signals.torchrun:policy_of_environment"
+
+# The packages that must be installed: they have the parts above, the components that `Kind.default`
+# names, and what these import.
+BUILT_IN = frozenset(
+    {
+        "plaunch_logs_default",
+        "plaunch_network",
+        "plaunch_rendezvous_static",
+        "plaunch_signals",
+        "plaunch_streams",
+    }
+)
+
+# --- optional: a launch does not have what it does ------------------------------------------------
+
+# Advice on command lines that are probably not meant: no advice.
+ADVICE_ON_OPTIONS = "plaunch_advice.contradictions:advise_on_options"
+ADVICE_ON_SCRIPT = "plaunch_advice.scripts:advise_on_script"
+ADVICE_ON_NO_SCRIPT = "plaunch_advice.scripts:advise_on_no_script"
+# Makes events and brings them to event handlers and extensions: no events, unless a launch asks for
+# some, which is an error.
+EVENTS = "plaunch_events:find_events"
+# Makes events of what an agent has done so far: an error where an extension takes events.
+LATE_EVENTS = "plaunch_events:LateEvents"
+# Makes the failure bundle of a launch without options for it: no bundle.
+AFTER_FAILURE = "plaunch_failure_bundle.plugin:AfterFailure"
+# Takes stacks of workers that are about to be killed: no stacks.
+SLOW_STOPS = "plaunch_stacks.slow_stops:SlowStops"
+# Opens the workers' store outside of them: the worker of rank 0 hosts it.
+OPEN_WORKER_STORE = "plaunch_worker_store:open_store"
+# The text of a `ChildFailedError`, and its text for the console: a short report.
+FAILURE_REPORT = "plaunch_report.failure_report:format_report"
+CONSOLE_REPORT = "plaunch_report.console_report:format_for_console"
+# Colours of messages: none.
+PAINT = "plaunch_report.colors:paint"
+# Names the limit on processes and threads that is reached: a message without the limit.
+DESCRIBE_SHORTAGE = "plaunch_doctor.capacity:describe_shortage"
+# Writes the first failure to the error file of a launcher that is a worker itself: a message.
+HAND_UP = "plaunch_torchrun.error_handler:dump_root_cause"
+# Adds what the site knows about a signal to a failure: a message, and the report without it.
+ENRICH_SIGNAL_FAILURE = "plaunch_torchrun.error_handler:enrich_signal_failure"
+# Whether the site has put its own health check server in the place of torchrun's: it has not.
+HAS_HEALTH_CHECK = "plaunch_torchrun.health:is_sites_own"
+
+# --- optional: what needs it is an error ----------------------------------------------------------
+
+# Assigns devices and processors as a `WorkerSpec` says, for an agent that is given no binder.
+BINDER = "plaunch_devices.binder:create_binder"
+# Counts devices of torch's private-use backend.
+UNKNOWN_DEVICES = "plaunch_devices.torch_child:count_private_use"
+# The context of workers that are functions, and the command that starts them.
+FUNCTIONS = "plaunch_functions.context:MultiprocessContext"
+FUNCTION_COMMAND = "plaunch_functions.spawned:spawn_command"
+# Runs the health checks that a launch names.
+HEALTH_CHECKS = "plaunch_health.running:LaunchHealthChecks"
+# Messages as JSON (`--log-format=json`), and lines of workers.
+JSON_LINE = "plaunch_report.json_lines:json_line"
+JSON_TEMPLATE = "plaunch_report.json_lines:template_of_lines"
+# The server for `TORCHELASTIC_HEALTH_CHECK_PORT`.
+FIND_HEALTH_CHECK = "plaunch_torchrun.health:find_server"
+# Signal handlers of a context that is used without an agent.
+STOP_SIGNALS = "plaunch_torchrun.stop_signals:StopSignals"
+# Exchange of ranks and of ends between agents behind backends written for torchrun.
+RANKS_THROUGH_STORE = "plaunch_torchrun.round_store:assign_ranks"
+WAIT_THROUGH_STORE = "plaunch_torchrun.round_store:wait_for_peers"
+# Adapters for packages that list torch's own types in torchrun's two entry-point groups.
+TORCHRUN_CREATORS = "plaunch_torchrun.bridges:bridge_creator"
+TORCHRUN_LOGS_SPECS = "plaunch_torchrun.bridges:bridge_logs_specs"
+# In workers: error files, and the functions of `plaunch.worker`.
+RECORD = "plaunch_torchrun.error_handler:record"
+WRITE_WORD = "plaunch_torchrun.error_files:write_word"
+BEATING = "plaunch_hang.beating"
+
+
+def find_part(path: str) -> Any | None:
+    """Import a part; None if its package is not installed."""
+    module, _, name = path.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as error:
+        if error.name != module.partition(".")[0]:
+            raise
+        return None
+
+
+def load_part(path: str) -> Any:
+    """Import a part.
+
+    Raises:
+        PluginLoadError: its package is not installed.
+    """
+    found = find_part(path)
+    if found is None:
+        from plaunch.errors import PluginLoadError  # noqa: PLC0415 - workers come here for less
+
+        package = path.partition(":")[0].partition(".")[0]
+        raise PluginLoadError(
+            f"{package}, which comes with plaunch, is not installed; reinstall plaunch"
+        )
+    return found
+
+
+def advise(path: str, *about: object) -> str:
+    """The text of a part that gives advice; empty if it is not installed."""
+    part = find_part(path)
+    return "" if part is None else str(part(*about) or "")

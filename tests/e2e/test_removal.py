@@ -1,0 +1,72 @@
+"""A launch without each of the plugin folders: only what is built in must be installed."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from plaunch.parts import BUILT_IN
+
+from helpers.programs import run_python
+
+ROOT = Path(__file__).parents[2]
+# Imported at the start of every interpreter of the test: the folder's package is not there.
+BLOCKER = """\
+import sys
+class Missing:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == {package!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Missing)
+"""
+PACKAGES = {package.parent.name: package.name for package in ROOT.glob("plugins/*/plaunch_*")}
+OPTIONAL = sorted(folder for folder in PACKAGES if PACKAGES[folder] not in BUILT_IN)
+
+
+def run_without(folder, tmp_path, *argv):
+    """Run a command line in an installation from which the folder and its entry points are gone."""
+    package = PACKAGES[folder]
+    (tmp_path / "sitecustomize.py").write_text(BLOCKER.format(package=package))
+    installed = importlib.metadata.distribution("plaunch")
+    info = tmp_path / f"plaunch-{installed.version}.dist-info"
+    info.mkdir()
+    # The first one of a distribution on the path counts.
+    (info / "METADATA").write_text(installed.read_text("METADATA"))
+    lines = installed.read_text("entry_points.txt").splitlines()
+    kept = [line for line in lines if not re.search(rf"= *{package}\b", line)]
+    (info / "entry_points.txt").write_text("\n".join(kept) + "\n")
+    return run_python("-m", "plaunch", *argv, env={**os.environ, "PYTHONPATH": str(tmp_path)})
+
+
+def test_what_is_built_in_is_in_the_architecture_page():
+    section = (ROOT / "docs/architecture.md").read_text().partition("\n## What is built in\n")[2]
+    rows = re.findall(r"^\| `(plaunch_\w+)` \|", section.partition("\n## ")[0], re.M)
+    assert set(rows) == BUILT_IN
+    assert set(PACKAGES.values()) >= BUILT_IN
+
+
+@pytest.mark.parametrize("folder", OPTIONAL)
+def test_a_launch(folder, tmp_path):
+    done = run_without(folder, tmp_path, "--no-python", sys.executable, "-c", "print('ran')")
+    assert (done.returncode, done.stdout) == (0, "ran\n"), done.stderr
+
+
+@pytest.mark.parametrize("folder", OPTIONAL)
+def test_a_launch_that_fails(folder, tmp_path):
+    code = "import sys; print('why', file=sys.stderr); sys.exit(3)"
+    argv = ["--max-restarts=1", "--no-python", sys.executable, "-c", code]
+    done = run_without(folder, tmp_path, *argv)
+    assert (done.returncode, done.stderr.count("why\n")) == (3, 2), done.stderr
+    assert "internal error" not in done.stderr
+
+
+@pytest.mark.parametrize("folder", OPTIONAL)
+def test_help(folder, tmp_path):
+    done = run_without(folder, tmp_path, "--help")
+    assert done.returncode == 0, done.stderr
+    assert "--nproc-per-node" in done.stdout
