@@ -202,8 +202,8 @@ def plaunch_worker_store(context: PluginContext) -> OpenStore | None:
     others, and by `--dry-run`. plaunch's own plugin is asked if no other one answers.
     Parameters: `context`, the launch, its settings, and the plugin's own options.
     Result: a function that opens a `WorkerStore` for a `StoreRound`, or None if this plugin hosts
-    none. It is called on the node of rank 0 before the workers of each round are started, and
-    waited for a minute, unless the rendezvous itself hosts their store. If no plugin answers,
+    none. It is called on the node of rank 0 before the workers of each round are started,
+    without a time limit, unless the rendezvous itself hosts their store. If no plugin answers,
     the worker of rank 0 hosts it, and `TORCHELASTIC_USE_AGENT_STORE` is `False`. Two answers are
     an error that names both plugins, and so is one that has not come within ten seconds.
     Process: the launcher, on a thread that is not the main one. The agent's loop calls the methods
