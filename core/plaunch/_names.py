@@ -36,7 +36,7 @@ def closest(name: str, choices: Iterable[str]) -> str | None:
 
     Dashes, underscores and case do not count: it is words that are compared.
     """
-    from difflib import get_close_matches  # noqa: PLC0415 - errors only
+    from difflib import get_close_matches  # errors only
 
     word = _word(name)
     known = {_word(choice): choice for choice in sorted(choices, reverse=True)}

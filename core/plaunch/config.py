@@ -150,7 +150,7 @@ class LaunchConfig(Record):
                 f"max_restarts is {self.max_restarts} (--max-restarts); it cannot be negative"
             )
         if self.max_restarts_by_cause:
-            from plaunch.restarts.budgets import check_budgets  # noqa: PLC0415 - if there are any
+            from plaunch.restarts.budgets import check_budgets  # if there are any
 
             check_budgets(self.max_restarts_by_cause)
         check_choice("start_method", self.start_method, START_METHODS)
@@ -176,7 +176,7 @@ class LaunchConfig(Record):
         Args:
             logs_specs: the logs spec of the launch, if the settings have none.
         """
-        from plaunch.plugin.context import PluginContext  # noqa: PLC0415 - launches only
+        from plaunch.plugin.context import PluginContext  # launches only
 
         logs_specs = logs_specs or self.logs_specs
         log_dir = None if logs_specs is None else logs_specs.root_log_dir

@@ -58,7 +58,7 @@ class Event(Record):
 
         What a later version has beside our fields is left out.
         """
-        import json  # noqa: PLC0415 - not on the launch path
+        import json  # not on the launch path
 
         if isinstance(data, Event):
             return data
@@ -68,7 +68,7 @@ class Event(Record):
 
     def serialize(self) -> str:
         """Write the event as one JSON object on one line."""
-        import json  # noqa: PLC0415 - not on the launch path
+        import json  # not on the launch path
 
         told = {item.name: getattr(self, item.name) for item in fields(self)}
         return json.dumps({**told, "source": self.source.value, "metadata": dict(self.metadata)})

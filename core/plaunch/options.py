@@ -116,7 +116,7 @@ class Option(Value):
                 raise ValueError(f"{quote(text)} is not 0, 1, true or false")
             return text.lower() in ("1", "true")
         if self.choices and text not in self.choices:
-            from plaunch._names import did_you_mean  # noqa: PLC0415 - errors only
+            from plaunch._names import did_you_mean  # errors only
 
             hint = did_you_mean(text, self.choices)
             raise ValueError(f"{text!r} is not one of {', '.join(self.choices)}{hint}")

@@ -114,7 +114,7 @@ def load_part(path: str) -> Any:
     """
     found = find_part(path)
     if found is None:
-        from plaunch.errors import PluginLoadError  # noqa: PLC0415 - workers come here for less
+        from plaunch.errors import PluginLoadError  # workers come here for less
 
         package = path.partition(":")[0].partition(".")[0]
         raise PluginLoadError(

@@ -45,7 +45,7 @@ def start_thread(thread: threading.Thread, *, blocks_signals: bool = False) -> N
     except RuntimeError as error:
         if _NO_THREAD not in str(error):
             raise  # the interpreter is ending, say
-        from plaunch.capacity import describe_shortage  # noqa: PLC0415 - errors only
+        from plaunch.capacity import describe_shortage  # errors only
 
         raise ThreadStartError(
             f"cannot start the thread {thread.name!r} of the launcher: {describe_shortage()}"

@@ -26,7 +26,7 @@ def __getattr__(name: str) -> object:
     """Load what beats once a script asks for it."""
     if name not in ("heartbeat", "section"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from plaunch.parts import BEATING, load_part  # noqa: PLC0415 - see above
+    from plaunch.parts import BEATING, load_part
 
     globals()[name] = value = load_part(f"{BEATING}:{name}")
     return value
@@ -46,7 +46,7 @@ def give_up(reason: str) -> NoReturn:
     Args:
         reason: why, for the operator.
     """
-    import sys  # noqa: PLC0415 - see above
+    import sys
 
     text = str(reason).strip() or "no reason given"
     _end(text, f"gives up: {text}", {"retryability": "False"}, sys._getframe(1))
@@ -65,9 +65,9 @@ def retry_later(seconds: float, reason: str = "") -> NoReturn:
     Raises:
         UsageError: `seconds` is no such number; it is a `ValueError`.
     """
-    import sys  # noqa: PLC0415 - see above
+    import sys
 
-    from plaunch.durations import Duration  # noqa: PLC0415
+    from plaunch.durations import Duration
 
     Duration(may_be_zero=True).check(seconds, "seconds of plaunch.worker.retry_later")
     wish = f"asks for another start after {float(seconds):g} s"
@@ -78,9 +78,9 @@ def retry_later(seconds: float, reason: str = "") -> NoReturn:
 
 def _end(text: str, line: str, traits: dict[str, object], frame: FrameType) -> NoReturn:
     """Write the error file, say `line` on stderr, and end with exit code 1."""
-    import os  # noqa: PLC0415 - see above
-    import sys  # noqa: PLC0415
-    import threading  # noqa: PLC0415
+    import os
+    import sys
+    import threading
 
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if path:
@@ -98,10 +98,10 @@ def _end(text: str, line: str, traits: dict[str, object], frame: FrameType) -> N
 
 
 def _write(path: str, text: str, line: str, traits: dict[str, object], frame: FrameType) -> None:
-    import sys  # noqa: PLC0415 - see above
-    import traceback  # noqa: PLC0415
+    import sys
+    import traceback
 
-    from plaunch.parts import WRITE_WORD, load_part  # noqa: PLC0415
+    from plaunch.parts import WRITE_WORD, load_part
 
     stack = ["Traceback (most recent call last):\n", *traceback.format_stack(frame), line, "\n"]
     if sys.exc_info()[1] is not None:

@@ -312,7 +312,7 @@ def _find_peers(
 ) -> Peers:
     """The peers behind `handler`, as well as that knows them."""
     if isinstance(handler, JobRendezvous):
-        from plaunch.agent.job_peers import JobPeers  # noqa: PLC0415 - several nodes only
+        from plaunch.agent.job_peers import JobPeers  # several nodes only
 
         return JobPeers(handler, notifier, poller, handler, notices=notices)
     if isinstance(handler, ObservableRendezvous):

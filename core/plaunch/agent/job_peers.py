@@ -305,7 +305,7 @@ class JobPeers(ObservedPeers):
             )
         if outcome is not states.Outcome.CLOSED or verdict is None:
             return super().error_of(outcome)
-        from datetime import datetime  # noqa: PLC0415 - this end only
+        from datetime import datetime  # this end only
 
         when = f"{datetime.fromtimestamp(verdict.time).astimezone():%Y-%m-%d %H:%M:%S %z}"
         return RendezvousClosedError(

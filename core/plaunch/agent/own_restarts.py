@@ -41,7 +41,7 @@ class OwnRestarts:
         """
         if self._policy is None or not result.failures:
             return None
-        from plaunch.restarts import Decided, failure_of  # noqa: PLC0415 - failures only
+        from plaunch.restarts import Decided, failure_of  # failures only
 
         first, _ = first_failure(result.failures)
         started = time.monotonic() - self._began

@@ -261,7 +261,7 @@ class RunResult(Record):
 
     def error(self, name: str) -> ChildFailedError:
         """What a launch of `name` raises whose workers have failed."""
-        from plaunch.process import ChildFailedError  # noqa: PLC0415 - failures only
+        from plaunch.process import ChildFailedError  # failures only
 
         return ChildFailedError(
             name,

@@ -83,7 +83,7 @@ def open_default_store(store_round: StoreRound) -> WorkerStore:
     Raises:
         WorkerStoreError: another program listens at its address.
     """
-    from plaunch import parts  # noqa: PLC0415 - on the node of rank 0 only
+    from plaunch import parts  # on the node of rank 0 only
 
     store: WorkerStore = parts.load_part(parts.OPEN_WORKER_STORE)(store_round)
     return store

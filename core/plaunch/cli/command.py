@@ -61,7 +61,7 @@ def worker_command(args: Arguments) -> tuple[Callable[..., Any] | str, list[str]
 
 def run_script_path(training_script: str, *training_script_args: str) -> None:
     """Run a script in this process as `python script` would; the name is torchrun's."""
-    import runpy  # noqa: PLC0415 - workers only
+    import runpy  # workers only
 
     sys.argv = [training_script, *training_script_args]
     sys.path.insert(0, os.path.dirname(os.path.abspath(training_script)))
@@ -88,7 +88,7 @@ def _check_file(script: str, *, run_path: bool = False) -> None:
 
 
 def _check_program(program: str, who: str = "--no-python runs") -> None:
-    import shutil  # noqa: PLC0415 - programs only
+    import shutil  # programs only
 
     if shutil.which(program) is not None:
         return

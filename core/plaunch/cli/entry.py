@@ -28,7 +28,7 @@ def entry_point() -> NoReturn:
     # The process is plaunch's own, and may inherit orphans (plaunch.process.launcher_variables).
     os.environ["PLAUNCH_LAUNCHER"] = str(os.getpid())
     try:
-        from plaunch.cli.program import main  # noqa: PLC0415 - inside the try, on purpose
+        from plaunch.cli.program import main  # inside the try, on purpose
 
         code = main()
     except KeyboardInterrupt:
@@ -38,7 +38,7 @@ def entry_point() -> NoReturn:
     # All is said and done; the exit code stands, whoever presses Ctrl-C once more.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if _may_be_held():
-        from plaunch.cli.ending import settle  # noqa: PLC0415 - most launches need none of it
+        from plaunch.cli.ending import settle  # most launches need none of it
 
         settle(code)
     end_at_once(code)

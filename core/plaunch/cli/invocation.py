@@ -75,7 +75,7 @@ class Invocation:
         Raises:
             UsageError: there is no script, or it cannot be started.
         """
-        from plaunch.cli.command import worker_command  # noqa: PLC0415 - not for --help
+        from plaunch.cli.command import worker_command  # not for --help
 
         return worker_command(self.parsed())
 
@@ -85,7 +85,7 @@ class Invocation:
         Raises:
             PlaunchError: one of them cannot be used.
         """
-        from plaunch.plugin.manager import PluginManager  # noqa: PLC0415 - after usage errors
+        from plaunch.plugin.manager import PluginManager  # after usage errors
 
         self._manager = PluginManager.create(
             self.plugins, words=self.options.get("plugins", ()), entries=self.table.entries
@@ -98,7 +98,7 @@ class Invocation:
         Raises:
             PlaunchError: they cannot be made.
         """
-        from plaunch.cli.settings import config_from_args, fill_in  # noqa: PLC0415 - as above
+        from plaunch.cli.settings import config_from_args, fill_in
 
         args = self.parsed()
         with self.blaming():
@@ -111,9 +111,9 @@ class Invocation:
         Raises:
             PlaunchError: one of them cannot be loaded, or is not there.
         """
-        from plaunch.components import find_events  # noqa: PLC0415 - as above
-        from plaunch.plugin.kinds import RENDEZVOUS, SIGNAL_POLICIES  # noqa: PLC0415
-        from plaunch.plugin.policies import LaunchRestartPolicy  # noqa: PLC0415
+        from plaunch.components import find_events
+        from plaunch.plugin.kinds import RENDEZVOUS, SIGNAL_POLICIES
+        from plaunch.plugin.policies import LaunchRestartPolicy
 
         manager.get(RENDEZVOUS, config.rdzv_backend)
         find_events(config, manager, is_wanted=parts.find_part(parts.EVENTS) is not None)
@@ -150,8 +150,8 @@ class Invocation:
         except PlaunchError:
             raise
         except (Exception, SystemExit) as error:
-            from plaunch.process.failures.error_file import one_line  # noqa: PLC0415 - errors only
-            from plaunch.process.launcher_variables import owns_process  # noqa: PLC0415
+            from plaunch.process.failures.error_file import one_line  # errors only
+            from plaunch.process.launcher_variables import owns_process
 
             who = None if self._manager is None else self._manager.culprits.of_error(error)
             if who is not None:

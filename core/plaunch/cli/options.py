@@ -16,7 +16,7 @@ def max_restarts(text: str) -> int | str:
     """Read a number of restarts; with others for causes behind it, it stays a text."""
     if "," not in text and ":" not in text:
         return integer(text)
-    from plaunch.restarts.budgets import format_budgets, parse_budgets  # noqa: PLC0415 - if given
+    from plaunch.restarts.budgets import format_budgets, parse_budgets  # if given
 
     return format_budgets(*parse_budgets(text))
 

@@ -168,7 +168,7 @@ def _check_characters(word: str) -> None:
 
 
 def _unknown_option(name: str, known: Mapping[str, object]) -> UsageError:
-    from plaunch._names import did_you_mean  # noqa: PLC0415 - errors only
+    from plaunch._names import did_you_mean  # errors only
 
     return UsageError(
         f"there is no option {name}{did_you_mean(name, known)} (options are not abbreviated; "

@@ -133,8 +133,8 @@ def _launch(invocation: Invocation) -> dict[int, Any]:
         manager = invocation.create_manager()
         config, taken = invocation.configure(manager)
 
-        from plaunch._version import __version__  # noqa: PLC0415 - loaded by now
-        from plaunch.launch import launch_agent  # noqa: PLC0415 - after usage errors
+        from plaunch._version import __version__  # loaded by now
+        from plaunch.launch import launch_agent  # after usage errors
     finally:
         if collects:
             gc.enable()
@@ -158,7 +158,7 @@ def _introducing(
     What is entered is called once workers have been started: up to then a second thread would make
     a start slower, and something else is said of a launch that waits.
     """
-    import logging  # noqa: PLC0415 - loaded by now
+    import logging  # loaded by now
 
     if not _log().isEnabledFor(logging.INFO):
         return contextlib.nullcontext()
@@ -189,7 +189,7 @@ def _introduction(args: Arguments, config: LaunchConfig, taken: str) -> str:
 
 
 def _log() -> logging.Logger:
-    import logging  # noqa: PLC0415 - loaded by now
+    import logging  # loaded by now
 
     return logging.getLogger("plaunch")
 
@@ -200,7 +200,7 @@ def set_up_logging() -> None:
     Raises:
         UsageError: there is no such level.
     """
-    import logging  # noqa: PLC0415 - not for --help
+    import logging  # not for --help
 
     logger = logging.getLogger("plaunch")
     if logger.handlers:
@@ -239,7 +239,7 @@ def _hand_up(error: PlaunchError) -> None:
     """Tell whoever launched us why workers failed, as torchrun does."""
     if "TORCHELASTIC_ERROR_FILE" not in os.environ:
         return
-    from plaunch.process.failures.child_failed import ChildFailedError  # noqa: PLC0415 - failures
+    from plaunch.process.failures.child_failed import ChildFailedError  # failures
 
     if isinstance(error, ChildFailedError):
         try:
@@ -254,11 +254,11 @@ def _print_bug(error: Exception) -> None:
         _write_traceback(error)
     if not is_bug:
         # What has failed may be the import of what would have explained it where it happened.
-        from plaunch.capacity import TOO_MANY_FILES  # noqa: PLC0415 - errors only
+        from plaunch.capacity import TOO_MANY_FILES  # errors only
 
         _say(TOO_MANY_FILES)
         return
-    from plaunch.process.failures.error_file import text_of_error  # noqa: PLC0415 - errors only
+    from plaunch.process.failures.error_file import text_of_error  # errors only
 
     what = f"{type(error).__name__}: {text_of_error(error)}"
     _say(
@@ -277,7 +277,7 @@ def _has_too_many_files(error: BaseException | None) -> bool:
 
 
 def _write_traceback(error: Exception) -> None:
-    import traceback  # noqa: PLC0415
+    import traceback
 
     text = "".join(traceback.format_exception(error))
     _write(f"{FORM(text.rstrip(), 'ERROR')}\n" if FORM.is_json else text)

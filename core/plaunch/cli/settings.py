@@ -67,7 +67,7 @@ def config_from_args(args: Arguments, manager: PluginManager) -> LaunchConfig:
     max_restarts = args.max_restarts
     by_cause: dict[str, int] = {}
     if isinstance(max_restarts, str):
-        from plaunch.restarts.budgets import parse_budgets  # noqa: PLC0415 - if there are any
+        from plaunch.restarts.budgets import parse_budgets  # if there are any
 
         max_restarts, by_cause = parse_budgets(max_restarts)
     worker_env: dict[str, str] = {}
@@ -169,7 +169,7 @@ def _count_devices(name: str, manager: PluginManager) -> int:
     try:
         counter = manager.get(DEVICE_COUNTS, name)
     except UnknownNameError:
-        from plaunch.parts import UNKNOWN_DEVICES, load_part  # noqa: PLC0415 - unknown words
+        from plaunch.parts import UNKNOWN_DEVICES, load_part  # unknown words
 
         # torchrun takes the name of torch's private-use backend.
         count: int | None = load_part(UNKNOWN_DEVICES)(name)

@@ -103,7 +103,7 @@ class OptionTable:
             plugin = self.plugin_of.get(option.dest)
             if plugin is None:
                 raise
-            from plaunch.process.failures.error_file import one_line  # noqa: PLC0415 - errors only
+            from plaunch.process.failures.error_file import one_line  # errors only
 
             raise PluginError(
                 f"{option.names[-1]} of plugin {plugin!r} failed: {one_line(error)}"
@@ -179,7 +179,7 @@ class Arguments(SimpleNamespace):
                 given.update(dict.fromkeys(option.names, f"{option.dest} in {source}"))
         if not given:
             return text
-        import re  # noqa: PLC0415 - errors only
+        import re  # errors only
 
         names = "|".join(map(re.escape, given))
         return re.sub(rf"(?<![\w-])(?:{names})(?![\w-])", lambda m: given[m.group()], text)
@@ -197,10 +197,10 @@ def installed_table(words: Iterable[str], environ: Mapping[str, str]) -> OptionT
         words: the arguments of `-p`.
         environ: the environment variables, which may name plugins, too.
     """
-    from plaunch.plugin.kinds import GROUPS as ENTRY_POINTS  # noqa: PLC0415
-    from plaunch.plugin.metadata import scan  # noqa: PLC0415
-    from plaunch.plugin.options import find_options  # noqa: PLC0415
-    from plaunch.plugin.selection import Selection  # noqa: PLC0415
+    from plaunch.plugin.kinds import GROUPS as ENTRY_POINTS
+    from plaunch.plugin.metadata import scan
+    from plaunch.plugin.options import find_options
+    from plaunch.plugin.selection import Selection
 
     entries = scan(ENTRY_POINTS)
     return OptionTable(*find_options(entries, Selection(list(words), environ)), entries)

@@ -211,7 +211,7 @@ def _distribution_at(folder: str, key: str) -> Distribution:
 def _ask_importlib_metadata(
     groups: Collection[str], path: Sequence[str] | None
 ) -> list[EntryPoint]:
-    import importlib_metadata  # noqa: PLC0415 - costs three interpreter starts
+    import importlib_metadata  # costs three interpreter starts
 
     context = {} if path is None else {"path": list(path)}
     installed = [(_name_of(each), each) for each in importlib_metadata.distributions(**context)]
@@ -246,6 +246,6 @@ def _name_of(installed: importlib_metadata.IDistribution) -> tuple[str, str]:
 
 
 def _warn(message: str, *details: object) -> None:
-    import logging  # noqa: PLC0415 - a warning is rare
+    import logging  # a warning is rare
 
     logging.getLogger("plaunch").warning(message, *details)

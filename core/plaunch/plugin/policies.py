@@ -138,7 +138,7 @@ class LaunchRestartPolicy:
         shared = {RESTART_POLICIES.flag: self.name}
         by_cause: Any = settings.get("max_restarts_by_cause")
         if by_cause:
-            from plaunch.restarts.budgets import format_budgets  # noqa: PLC0415 - if there are any
+            from plaunch.restarts.budgets import format_budgets  # if there are any
 
             total: Any = settings["max_restarts"]
             shared["--max-restarts"] = format_budgets(total, by_cause)
@@ -200,7 +200,7 @@ class LaunchRestartPolicy:
         return {**values}
 
     def _count(self, failure: Failure) -> Decision:
-        from plaunch.restarts.api import Decision, RestartAction  # noqa: PLC0415 - failures only
+        from plaunch.restarts.api import Decision, RestartAction  # failures only
 
         if failure.cause.is_outside:
             return Decision(RestartAction.RESTART, costs=False)
@@ -216,8 +216,8 @@ def _checked(decision: Any, who: str) -> Decision:
     Raises:
         PluginError: it cannot.
     """
-    from plaunch.durations import Duration  # noqa: PLC0415 - failures only
-    from plaunch.restarts.api import Decision, RestartAction  # noqa: PLC0415 - as above
+    from plaunch.durations import Duration  # failures only
+    from plaunch.restarts.api import Decision, RestartAction
 
     if not isinstance(decision, Decision):
         raise PluginError(f"{who} decided {decision!r}, which is no Decision")

@@ -72,7 +72,7 @@ def default_binder(
     """
     if not is_asked_for(numa_options, devices, virtual_local_rank):
         return None
-    from plaunch.parts import BINDER, load_part  # noqa: PLC0415 - when asked for
+    from plaunch.parts import BINDER, load_part  # when asked for
 
     binder: Binder = load_part(BINDER)(numa_options, devices, virtual_local_rank)
     return binder

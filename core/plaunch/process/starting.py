@@ -101,7 +101,7 @@ def popen_by(
             if worker is not None:
                 started.add(local_rank)
                 return worker
-        import subprocess  # noqa: PLC0415 - workers that are forked from here need none
+        import subprocess  # workers that are forked from here need none
 
         with nullcontext() if binding is None else binding.applied():
             return subprocess.Popen(command, start_new_session=start_new_session, **options)

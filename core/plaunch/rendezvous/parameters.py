@@ -239,7 +239,7 @@ class RendezvousParameters(Record):
             if key in ignored or key in TORCHRUN_OPTIONS:
                 _warn_ignored(self.backend, key)
                 continue
-            from plaunch._names import suggest  # noqa: PLC0415 - errors only
+            from plaunch._names import suggest  # errors only
 
             raise UsageError(
                 f"rendezvous backend {self.backend!r} has no option {key!r} (--rdzv-conf)"
@@ -254,7 +254,7 @@ class RendezvousParameters(Record):
 
 
 def _warn_ignored(backend: str, key: str) -> None:
-    import logging  # noqa: PLC0415 - a warning is rare
+    import logging  # a warning is rare
 
     logging.getLogger("plaunch").warning(
         "rendezvous backend %r does not need option %r; it is ignored", backend, key

@@ -54,7 +54,7 @@ def _astray(args: Arguments) -> Iterator[str]:
         )
     if not args.unknown_variables:
         return
-    from plaunch.plugin import closest  # noqa: PLC0415 - mistakes only
+    from plaunch.plugin import closest  # mistakes only
 
     known = {option.dest: option.variable for option in args.table if option.variable}
     for name in args.unknown_variables:

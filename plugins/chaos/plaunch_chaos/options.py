@@ -13,7 +13,7 @@ def read_faults(text: str) -> str:
     Raises:
         ValueError: it does not; the message says what is wrong.
     """
-    from plaunch_chaos.faults import parse_faults  # noqa: PLC0415 - only if the option is given
+    from plaunch_chaos.faults import parse_faults  # only if the option is given
 
     parse_faults(text)
     return text

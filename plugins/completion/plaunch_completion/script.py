@@ -34,7 +34,7 @@ def completion_script(shell: str, table: OptionTable) -> str:
         UsageError: the installed version of it does not know the shell.
     """
     try:
-        import shtab  # noqa: PLC0415 - an extra
+        import shtab  # an extra
     except ImportError as error:
         raise PluginLoadError(
             f"--print-completion={shell} needs the package shtab, which cannot be imported "
@@ -164,7 +164,7 @@ def _bash_with_equals_signs(table: OptionTable) -> str:
 
 def _zsh_with_equals_signs(script: str, table: OptionTable) -> str:
     """The script for zsh, with options that take their value after `=` as well."""
-    import re  # noqa: PLC0415 - not for launches
+    import re  # not for launches
 
     for option in table:
         if option.read is None:
@@ -197,7 +197,7 @@ def _completer(shtab: object, plugins: str, path: str, dest: str) -> object:
 
 
 def _names_command(kind: str) -> str:
-    import shlex  # noqa: PLC0415 - not for launches
+    import shlex  # not for launches
 
     # An interpreter that is gone must not spill an error over the user's command line.
     # By its path: -m would look for modules in the user's current folder, and run what it finds.

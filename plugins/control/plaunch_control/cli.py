@@ -49,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
     options = create_parser().parse_args(argv)
     user = os.geteuid()
     try:
-        from plaunch_control import commands  # noqa: PLC0415 - after usage errors
+        from plaunch_control import commands  # after usage errors
 
         launches, problems = find_launches(os.environ, user)
         for problem in problems:
@@ -89,7 +89,7 @@ def _report(launch: Launch, error: ClientError) -> int:
 
 
 def _complain(text: str) -> None:
-    from plaunch_control.commands import plain  # noqa: PLC0415 - after usage errors
+    from plaunch_control.commands import plain  # after usage errors
 
     sys.stderr.write(f"plaunchctl: {plain(text)}\n")
 
@@ -105,7 +105,7 @@ class _PrintCompletion(argparse.Action):
         option_string: str | None = None,
     ) -> NoReturn:
         del namespace, option_string
-        from plaunch_control.completion import UnavailableError, completion_script  # noqa: PLC0415
+        from plaunch_control.completion import UnavailableError, completion_script
 
         try:
             sys.stdout.write(completion_script(parser, str(values)))

@@ -42,7 +42,7 @@ def _row_of(launch: Launch) -> dict[str, Any] | None:
     try:
         told = ask(launch.path, "/v1/status")
     except GoneError:
-        from plaunch_control.door import remove_stale  # noqa: PLC0415 - seldom
+        from plaunch_control.door import remove_stale  # seldom
 
         remove_stale(launch.path)
         return None
@@ -65,7 +65,7 @@ def _side_by_side(launches: list[Launch], function: Callable[[Launch], Any]) -> 
     """Ask several at once: each that does not answer takes two seconds."""
     if len(launches) < 2:
         return [function(launch) for launch in launches]
-    import threading  # noqa: PLC0415 - several launches
+    import threading  # several launches
 
     found: list[Any] = [None] * len(launches)
 
@@ -302,7 +302,7 @@ def _ask_for_end(launch: Launch, wait: float) -> Question:
 
 def logs(launch: Launch, options: argparse.Namespace) -> int:
     """Show the log files of the workers of this node."""
-    from plaunch_control.logs import show_logs  # noqa: PLC0415 - imports `re`
+    from plaunch_control.logs import show_logs  # imports `re`
 
     told = ask(launch.path, "/v1/logs")
     if options.json:
@@ -367,7 +367,7 @@ def plain(text: str) -> str:
     r"""A text for a terminal: what that does not show becomes an escape, such as `\x1b`."""
     if text.isprintable():
         return text
-    from plaunch_membership import printable  # noqa: PLC0415 - seldom; it imports `typing`
+    from plaunch_membership import printable  # seldom; it imports `typing`
 
     return printable(text)
 

@@ -32,7 +32,7 @@ def completion_script(parser: argparse.ArgumentParser, shell: str) -> str:
         UnavailableError: shtab is not installed, or its version does not know the shell.
     """
     try:
-        import shtab  # noqa: PLC0415 - an extra
+        import shtab  # an extra
     except ImportError as error:
         raise UnavailableError(
             f"--print-completion={shell} needs the package shtab, which cannot be imported "
@@ -63,7 +63,7 @@ def _commands(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
 
 
 def _list_command() -> str:
-    import shlex  # noqa: PLC0415 - not for other commands
+    import shlex  # not for other commands
 
     # By its path: -m would search the user's current folder for modules. If the interpreter is
     # gone, its error must not appear in the user's command line.

@@ -130,10 +130,10 @@ class ControlExtension:
     def _open(self, over: threading.Event) -> None:
         if over.wait(DELAY):
             return
-        from plaunch_network import ConnectionServer  # noqa: PLC0415 - launches that last
+        from plaunch_network import ConnectionServer  # launches that last
 
-        from plaunch_control.door import open_door  # noqa: PLC0415 - as above
-        from plaunch_control.folder import FolderError  # noqa: PLC0415 - as above
+        from plaunch_control.door import open_door
+        from plaunch_control.folder import FolderError
 
         try:
             door = open_door(self._context.run_id, os.environ, self._user)
@@ -166,7 +166,7 @@ class ControlExtension:
     def _find_service(self, control: Control) -> Service:
         with self._lock:
             if self._service is None:
-                from plaunch_control.answers import Service  # noqa: PLC0415 - when it is needed
+                from plaunch_control.answers import Service  # when it is needed
 
                 self._service = Service(self._context, control, self._user, self._started)
             return self._service

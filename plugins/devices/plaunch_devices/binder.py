@@ -209,7 +209,7 @@ class DeviceBinder:
     def _ask_torch(self, environ: Mapping[str, str]) -> list[Device]:
         if self._locate is not None:
             return self._locate()
-        from plaunch_devices.torch_child import locate_with_torch  # noqa: PLC0415 - last resort
+        from plaunch_devices.torch_child import locate_with_torch  # last resort
 
         return locate_with_torch(environ=environ)
 

@@ -184,8 +184,8 @@ def _lists(root: str, environ: Mapping[str, str]) -> tuple[str, tuple[str, ...]]
     for vendor, names in _LISTS.items():
         if LISTERS[vendor](root) or (vendor == NVIDIA and list_nvidia_files(root)):
             return vendor, names
-    import glob  # noqa: PLC0415 - hosts with none of the common devices
-    import os  # noqa: PLC0415 - as above
+    import glob  # hosts with none of the common devices
+    import os
 
     for pattern, name in _OTHERS:
         if glob.glob(os.path.join(glob.escape(root), pattern)):

@@ -55,7 +55,7 @@ def count_auto(
         try:
             accelerators = ask("accelerator")
         except TorchMissingError as error:
-            import logging  # noqa: PLC0415 - rare
+            import logging  # rare
 
             logging.getLogger("plaunch").info("counting processors: %s", error)
             accelerators = 0

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @hookimpl
 def plaunch_worker_binder(context: PluginContext) -> Binder | None:
     """Answer for --devices, --virtual-local-rank and --numa-binding, and the settings like them."""
-    from plaunch_devices.binder import create_binder  # noqa: PLC0415 - for launches
+    from plaunch_devices.binder import create_binder  # for launches
 
     settings, options = cast("Mapping[str, Any]", context.settings), context.options
     return create_binder(
@@ -31,6 +31,6 @@ def plaunch_worker_binder(context: PluginContext) -> Binder | None:
 @hookimpl
 def plaunch_doctor_checks(context: DoctorContext) -> Iterable[Finding]:
     """Look at the accelerators of this node."""
-    from plaunch_devices.doctor import check_accelerators  # noqa: PLC0415 - for the doctor
+    from plaunch_devices.doctor import check_accelerators  # for the doctor
 
     return check_accelerators(context)

@@ -8,7 +8,7 @@ PLUGIN = "plaunch_devices.hooks"
 
 
 def _devices(text: str) -> list[str]:
-    from plaunch_devices.choice import parse_devices  # noqa: PLC0415 - when it is given
+    from plaunch_devices.choice import parse_devices  # when it is given
 
     return parse_devices(text)
 

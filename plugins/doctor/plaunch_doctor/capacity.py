@@ -66,7 +66,7 @@ def find_rooms(system: System, user: int | None = None, soft: int | None = None)
         user: whose processes are counted; by default those of this process's user.
         soft: the soft limit of processes; by default this process's.
     """
-    import resource  # noqa: PLC0415 - in trouble, and for the doctor
+    import resource  # in trouble, and for the doctor
 
     user = os.getuid() if user is None else user
     soft = resource.getrlimit(resource.RLIMIT_NPROC)[0] if soft is None else soft

@@ -31,7 +31,7 @@ def format_findings(findings: Sequence[Finding], width: int | None = None) -> st
         findings: what was found.
         width: columns of the terminal; None leaves each text on one line, for logs.
     """
-    import textwrap  # noqa: PLC0415 - needs `re`, and is not for ordinary launches
+    import textwrap  # needs `re`, and is not for ordinary launches
 
     column = max([len(status.value) for status in Status]) + 2
     indent = column + max([len(finding.what) for finding in findings], default=0) + 2

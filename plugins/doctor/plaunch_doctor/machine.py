@@ -87,7 +87,7 @@ class Machine:
 
     def is_writable(self, folder: str) -> bool:
         """Whether this user can make files in `folder`, found by making one."""
-        import tempfile  # noqa: PLC0415 - not for ordinary launches
+        import tempfile  # not for ordinary launches
 
         try:
             with tempfile.TemporaryFile(dir=folder):
@@ -116,7 +116,7 @@ class Machine:
 
     def distribution(self, name: str) -> tuple[str, str] | None:
         """The version of an installed distribution and the folder that it is in, or None."""
-        from importlib import metadata  # noqa: PLC0415 - not for ordinary launches
+        from importlib import metadata  # not for ordinary launches
 
         try:
             found = metadata.distribution(name)

@@ -50,7 +50,7 @@ class ConsoleEventHandler:
     def __init__(self, context: PluginContext, stream: TextIO | None = None) -> None:
         keys = context.options.get("keys", "some")
         if keys not in ("some", "all"):
-            from plaunch.errors import UsageError  # noqa: PLC0415 - errors only
+            from plaunch.errors import UsageError  # errors only
 
             raise UsageError(f"--event-conf has console.keys={keys!r}; write some or all")
         self._has_all_keys = keys == "all"

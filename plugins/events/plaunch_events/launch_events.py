@@ -151,7 +151,7 @@ class LaunchEvents:
         if self._has_started and logger.isEnabledFor(logging.INFO):
             # plaunch_stacks, which it uses, need not be installed.
             with contextlib.suppress(ModuleNotFoundError):
-                from plaunch_events.import_watch import ImportWatch  # noqa: PLC0415 - restarts only
+                from plaunch_events.import_watch import ImportWatch  # restarts only
 
                 self._imports = ImportWatch()
                 self._imports(notification)

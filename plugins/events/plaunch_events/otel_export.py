@@ -64,7 +64,7 @@ def create_exporters(environ: Mapping[str, str]) -> Iterator[SpanExporter]:
     Raises:
         LookupError: no package offers a name.
     """
-    from importlib.metadata import entry_points  # noqa: PLC0415 - once events have come
+    from importlib.metadata import entry_points  # once events have come
 
     for word in environ.get("OTEL_TRACES_EXPORTER", "otlp").split(","):
         name = word.strip()

@@ -30,7 +30,7 @@ def tell_worker(worker: WorkerInfo) -> Metadata:
 
 def tell_failure(rank: int, failure: ProcessFailure) -> Metadata:
     """How the worker of a global rank has failed."""
-    from plaunch.process import shorten  # noqa: PLC0415 - failures only
+    from plaunch.process import shorten  # failures only
 
     lines = shorten([line.rstrip("\r\n") for line in failure.last_lines], _MAX_LINES, MAX_TEXT)
     return {

@@ -77,7 +77,7 @@ class FailureBundles:
                 len(self._threads),
             )
             return
-        from plaunch_failure_bundle.bundle import write_bundle  # noqa: PLC0415 - failures only
+        from plaunch_failure_bundle.bundle import write_bundle  # failures only
 
         thread = threading.Thread(
             target=write_bundle,

@@ -120,12 +120,12 @@ class MultiprocessContext(SupervisedContext):
     ) -> ProcessHandle:
         local_rank = task.setup.local_rank
         if self._method == "forkserver":
-            from plaunch_functions.fork_server import fork_in_server  # noqa: PLC0415 - this start method only
+            from plaunch_functions.fork_server import fork_in_server  # this start method only
 
             task.send_fds()
             return fork_in_server(process, self._bindings.get(local_rank))
         if self._method == "spawn":
-            from plaunch_functions.spawned import SpawnPopen  # noqa: PLC0415 - as above
+            from plaunch_functions.spawned import SpawnPopen
 
             env, popen = self._environment(local_rank), self._popen(local_rank)
             spawned = SpawnPopen(process, env=env, stdout=stdout, stderr=stderr, popen=popen)
@@ -148,7 +148,7 @@ def _multiprocessing() -> Any:
             import torch.multiprocessing
 
             return torch.multiprocessing
-    import multiprocessing  # noqa: PLC0415 - function workers only
+    import multiprocessing  # function workers only
 
     return multiprocessing
 

@@ -21,7 +21,7 @@ class InheritedFd:
         self.fd = fd
 
     def __reduce__(self) -> tuple[Any, ...]:
-        from multiprocessing import reduction  # noqa: PLC0415 - while a process is being started
+        from multiprocessing import reduction  # while a process is being started
 
         return _take_fd, (reduction.DupFd(self.fd),)
 
@@ -46,7 +46,7 @@ class Call:
         self._file = -1
 
     def __reduce__(self) -> tuple[Any, ...]:
-        from multiprocessing.reduction import ForkingPickler  # noqa: PLC0415 - see above
+        from multiprocessing.reduction import ForkingPickler
 
         try:
             data = ForkingPickler.dumps((self._function, self._args))
@@ -89,8 +89,8 @@ def make_payload(popen: Any, process: BaseProcess) -> memoryview:
 
     `popen`, which is multiprocessing's, notes what the worker has to inherit.
     """
-    from multiprocessing import reduction, spawn  # noqa: PLC0415 - as above
-    from multiprocessing.context import set_spawning_popen  # noqa: PLC0415 - as above
+    from multiprocessing import reduction, spawn
+    from multiprocessing.context import set_spawning_popen
 
     payload = io.BytesIO()
     set_spawning_popen(popen)
@@ -107,7 +107,7 @@ def _anonymous_file(data: bytes | memoryview) -> int:
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("plaunch-call", os.MFD_CLOEXEC)
     else:
-        import tempfile  # noqa: PLC0415 - other systems than Linux
+        import tempfile  # other systems than Linux
 
         with tempfile.TemporaryFile() as file:
             fd = os.dup(file.fileno())

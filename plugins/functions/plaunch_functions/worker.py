@@ -47,9 +47,9 @@ class Task:
         siblings = None if self.siblings is None else SiblingWait(self.siblings.fd)
         fds: dict[str, Any] = {name: fd.fd for name, fd in self.fds.items()}
         replace(self.setup, **fds).apply()
-        from plaunch.process import record  # noqa: PLC0415 - the streams are in place now
+        from plaunch.process import record  # the streams are in place now
 
-        from plaunch_functions.results import send_result  # noqa: PLC0415 - as above
+        from plaunch_functions.results import send_result
 
         try:
             data = record(self._call_function)()
@@ -89,7 +89,7 @@ def run(task: Task) -> None:
 def _flush_c_streams() -> None:
     """Write out what C code has printed: a forked worker ends without C's own clean-up."""
     try:
-        import ctypes  # noqa: PLC0415 - at the end of a worker
+        import ctypes  # at the end of a worker
 
         ctypes.CDLL(None).fflush(None)
     except (ImportError, OSError, AttributeError):

@@ -85,7 +85,7 @@ class section:  # noqa: N801 - used as a statement: with section(...)
     """
 
     def __init__(self, name: str, timeout: float | str) -> None:
-        from plaunch.durations import Duration  # noqa: PLC0415 - see `plaunch.worker`
+        from plaunch.durations import Duration  # see `plaunch.worker`
 
         rule, where = Duration(may_be_endless=True, has_units=True), "timeout of plaunch.worker"
         if isinstance(timeout, str):
@@ -135,7 +135,7 @@ def _open() -> memoryview:
         try:
             cells = _map(value)
         except (OSError, ValueError, ImportError) as error:
-            import logging  # noqa: PLC0415 - see `plaunch.worker`
+            import logging  # see `plaunch.worker`
 
             logging.getLogger("plaunch").debug("heartbeats are not seen: %s", error)
     _Process.cells = cells
@@ -158,7 +158,7 @@ def _map(value: str) -> memoryview:
         OSError: it cannot be mapped.
         ValueError: it is none.
     """
-    import mmap  # noqa: PLC0415 - see `plaunch.worker`
+    import mmap  # see `plaunch.worker`
 
     path, _, number = value.rpartition("@")
     offset = int(number)

@@ -109,7 +109,7 @@ def _find_build() -> _Build:
     Raises:
         ValueError: this build keeps them elsewhere.
     """
-    import ctypes  # noqa: PLC0415 - for suspects only
+    import ctypes  # for suspects only
 
     api = ctypes.pythonapi
     api.PyInterpreterState_Main.restype = ctypes.c_void_p

@@ -16,6 +16,6 @@ __all__ = ["DefaultLogsSpecs"]
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from plaunch_logs_default.specs import DefaultLogsSpecs  # noqa: PLC0415
+    from plaunch_logs_default.specs import DefaultLogsSpecs
 
     return DefaultLogsSpecs

@@ -274,6 +274,6 @@ def _has_error_files_only(folder: str) -> bool:
 
 
 def _logger() -> logging.Logger:
-    import logging  # noqa: PLC0415 - rare paths only
+    import logging  # rare paths only
 
     return logging.getLogger("plaunch")

@@ -163,7 +163,7 @@ class DefaultLogsSpecs(LogsSpecs):
         path = self._files.get((stream, local_rank))
         if self._rotation is None or not path:
             return None
-        from plaunch_logs_default.rotating_file import RotatingFile  # noqa: PLC0415 - if asked for
+        from plaunch_logs_default.rotating_file import RotatingFile  # if asked for
 
         try:
             return RotatingFile(path, *self._rotation)
@@ -198,7 +198,7 @@ class DefaultLogsSpecs(LogsSpecs):
 
     def doctor_findings(self, context: DoctorContext) -> list[Finding]:
         """What `--doctor` says of temporary folders that were left behind."""
-        from plaunch_logs_default.doctor import find_leftovers  # noqa: PLC0415 - the doctor's only
+        from plaunch_logs_default.doctor import find_leftovers  # the doctor's only
 
         return find_leftovers(context)
 

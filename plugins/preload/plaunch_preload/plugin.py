@@ -26,7 +26,7 @@ def plaunch_worker_starter(context: PluginContext) -> Preloader | None:
 @hookimpl
 def plaunch_doctor_checks(context: DoctorContext) -> Iterable[Finding]:
     """Try which of the modules spoil it."""
-    from plaunch.doctor import Finding, Status  # noqa: PLC0415 - the doctor's
+    from plaunch.doctor import Finding, Status  # the doctor's
 
     try:
         modules = read_modules(context.options.get("preload"))
@@ -39,7 +39,7 @@ def plaunch_doctor_checks(context: DoctorContext) -> Iterable[Finding]:
     if context.options.get("no_python"):
         found = "workers are started afresh, as --no-python says that the program is not Python"
         return [Finding(Status.WARNING, "preload", found, "leave --preload out")]
-    from plaunch_preload.doctor import try_modules  # noqa: PLC0415 - the doctor's
+    from plaunch_preload.doctor import try_modules  # the doctor's
 
     script = str(context.options.get("training_script", ""))
     is_script = script.endswith(".py") and not context.options.get("module")

@@ -252,7 +252,7 @@ def _on_file(
 ) -> C10dBackend:
     path, temporary = params.endpoint, ""
     if not path:
-        import tempfile  # noqa: PLC0415 - rare
+        import tempfile  # rare
 
         temporary = tempfile.mkdtemp(prefix="plaunch-rendezvous-")
         path = os.path.join(temporary, "store")

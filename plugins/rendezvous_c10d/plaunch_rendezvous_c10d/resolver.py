@@ -31,7 +31,7 @@ def forget_name_servers() -> None:
 @functools.cache
 def _find_functions() -> tuple[Callable[[], Any], Callable[[], int]] | None:
     """The C functions that return a thread's resolver state and initialize it."""
-    import ctypes  # noqa: PLC0415 - torch has loaded it before
+    import ctypes  # torch has loaded it before
 
     for library in (None, "libresolv.so.2"):
         with contextlib.suppress(OSError, AttributeError):

@@ -59,7 +59,7 @@ def diagnose(
 def _ask_encrypted(  # noqa: PLR0911 - a list of cases
     sock: socket.socket, endpoint: Endpoint, address: SocketAddress, security: Security
 ) -> Finding:
-    import ssl  # noqa: PLC0415 - heavy, and for failures only
+    import ssl  # heavy, and for failures only
 
     try:
         context = ssl.create_default_context(cafile=security.ca or None)
@@ -190,7 +190,7 @@ def _speaks_plain_text(address: SocketAddress) -> bool:
 
 def _speaks_tls(address: SocketAddress) -> bool:
     """Whether there is a server that speaks TLS, etcd or not."""
-    import ssl  # noqa: PLC0415 - as above
+    import ssl
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False

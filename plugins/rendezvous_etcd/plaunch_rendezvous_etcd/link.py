@@ -245,7 +245,7 @@ def _system_authorities() -> bytes | None:
 
     Without them grpc would use its own list, which has no private authorities.
     """
-    import ssl  # noqa: PLC0415 - heavy, and rarely needed
+    import ssl  # heavy, and rarely needed
 
     system = ssl.get_default_verify_paths()
     paths = [system.cafile] if system.cafile else []

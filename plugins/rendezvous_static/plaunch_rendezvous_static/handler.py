@@ -142,7 +142,7 @@ class _NoMembership(RendezvousHandler):
         self._where = where
 
         def open_store() -> Store:
-            from plaunch_rendezvous_static.round_store import RoundStore  # noqa: PLC0415 - rare
+            from plaunch_rendezvous_static.round_store import RoundStore  # rare
 
             is_present = where is self._where
             store = self._store if is_present else None
@@ -273,8 +273,8 @@ class StaticRendezvous(_NoMembership):
         return super().shutdown()
 
     def _meet(self, node: NodeSettings) -> WorldRanks | None:
-        from plaunch_rendezvous_static.meeting import Meeting  # noqa: PLC0415 - several nodes only
-        from plaunch_rendezvous_static.messages import Introduction  # noqa: PLC0415 - as above
+        from plaunch_rendezvous_static.meeting import Meeting  # several nodes only
+        from plaunch_rendezvous_static.messages import Introduction
 
         introduction = Introduction(
             self._run_id,

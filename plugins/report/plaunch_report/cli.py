@@ -117,7 +117,7 @@ def _make_of_folders(folders: Sequence[str], options: argparse.Namespace) -> Non
         _write(options.output or "-", _as_json(story))
         return
     _check_libraries()
-    from plaunch_report.page import create_page  # noqa: PLC0415 - loads the libraries
+    from plaunch_report.page import create_page  # loads the libraries
 
     output = options.output or "report.html"
     _write(output, create_page(story, create_table(reading, teller)))

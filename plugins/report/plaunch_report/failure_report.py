@@ -227,7 +227,7 @@ def _escape(char: str) -> str:
 
 def describe_time(timestamp: float, form: str) -> str:
     """A time on this host's clock; of a number that is none, that it is not known."""
-    from datetime import datetime  # noqa: PLC0415 - failures only
+    from datetime import datetime  # failures only
 
     try:
         # The first and the last day of all have no other zone.

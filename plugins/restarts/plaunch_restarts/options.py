@@ -11,35 +11,35 @@ if TYPE_CHECKING:
 
 def window(text: str) -> Window:
     """Read `1h`."""
-    from plaunch_restarts.values import read_window  # noqa: PLC0415 - if one is given
+    from plaunch_restarts.values import read_window  # if one is given
 
     return read_window(text)
 
 
 def delay(text: str) -> Delay:
     """Read `5s`, or `1s:60s`."""
-    from plaunch_restarts.values import read_delay  # noqa: PLC0415 - as above
+    from plaunch_restarts.values import read_delay
 
     return read_delay(text)
 
 
 def conditions(text: str) -> Conditions:
     """Read `exit:2,exit:64-78,signal:SIGABRT,exception:ConfigError,oom`."""
-    from plaunch_restarts.values import read_conditions  # noqa: PLC0415 - as above
+    from plaunch_restarts.values import read_conditions
 
     return read_conditions(text)
 
 
 def crash_loop(text: str) -> CrashLoop:
     """Read `3/30s`, or `off`."""
-    from plaunch_restarts.values import read_crash_loop  # noqa: PLC0415 - as above
+    from plaunch_restarts.values import read_crash_loop
 
     return read_crash_loop(text)
 
 
 def failure_count(text: str) -> int:
     """Read a number of failures, from 1."""
-    from plaunch_restarts.values import read_failure_count  # noqa: PLC0415 - as above
+    from plaunch_restarts.values import read_failure_count
 
     return read_failure_count(text)
 

@@ -42,7 +42,7 @@ def apply_settings(args: Arguments) -> str:
     """
     path: str = _find() if args.config is None else args.config
     if path:
-        from plaunch_settings_file.reading import apply_file  # noqa: PLC0415 - most have none
+        from plaunch_settings_file.reading import apply_file  # most have none
 
         apply_file(args, path, is_project=os.path.basename(path) == PROJECT)
     return path

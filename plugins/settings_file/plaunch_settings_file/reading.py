@@ -88,7 +88,7 @@ def _given(
         elif key in tables and isinstance(value, dict):
             yield from _given(value, path, tables[key], {}, f"{key}.")
         else:
-            from plaunch.plugin import did_you_mean  # noqa: PLC0415 - errors only
+            from plaunch.plugin import did_you_mean  # errors only
 
             hint = did_you_mean(key, {name.replace("_", "-") for name in (*known, *tables)})
             raise UsageError(

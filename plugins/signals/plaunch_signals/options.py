@@ -27,7 +27,7 @@ def check_policy(args: Arguments, manager: PluginManager) -> str:
     """
     del manager
     if args.signal_policy == "torchrun":
-        from plaunch_signals.torchrun import refuse_notify_signals  # noqa: PLC0415 - when given
+        from plaunch_signals.torchrun import refuse_notify_signals  # when given
 
         refuse_notify_signals(args.notify_signals)
     return ""

@@ -127,7 +127,7 @@ class FlightRecorder:
 
 def find_torch_version() -> tuple[int, ...]:
     """The version of torch in the launcher's environment, which is not imported; () if unknown."""
-    from importlib import metadata  # noqa: PLC0415 - takes milliseconds
+    from importlib import metadata  # takes milliseconds
 
     try:
         words = metadata.version("torch").split(".")

@@ -96,7 +96,7 @@ class Stacks:
             self._context = context
             found.append(self)
         if context.options.get("flight_recorder"):
-            from plaunch_stacks.flight_recorder import FlightRecorder  # noqa: PLC0415 - one option
+            from plaunch_stacks.flight_recorder import FlightRecorder  # one option
 
             self._recorder = FlightRecorder(context)
             found.append(self._recorder)

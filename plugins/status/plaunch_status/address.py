@@ -81,7 +81,7 @@ def _reason(error: OSError | None, port: int) -> str:
         return f"the name has no address ({error.strerror})"
     number = None if error is None else error.errno
     if number == errno.EADDRINUSE:
-        from plaunch_network import port_owner  # noqa: PLC0415 - for this message
+        from plaunch_network import port_owner  # for this message
 
         owner = port_owner(port)
         by_whom = f" by {owner}" if owner else ""

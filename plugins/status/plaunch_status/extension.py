@@ -133,7 +133,7 @@ class StatusExtension:
 
     def _show_metrics(self, control: Control) -> Page:
         try:
-            from plaunch_status import prometheus  # noqa: PLC0415 - an extra, slow to import
+            from plaunch_status import prometheus  # an extra, slow to import
         except ImportError as error:
             return Page(
                 f"numbers need prometheus_client ({error}): pip install 'plaunch[prometheus]'\n",

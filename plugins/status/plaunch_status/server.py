@@ -43,6 +43,6 @@ class StatusServer(ConnectionServer):
         return port == self.port and self.host in (*LOOPBACK, "0.0.0.0", "::")  # noqa: S104
 
     def _answer_page(self, connection: socket.socket) -> None:
-        from plaunch_status.requests import answer  # noqa: PLC0415 - not before it is needed
+        from plaunch_status.requests import answer  # not before it is needed
 
         answer(connection, self._pages)

@@ -29,7 +29,7 @@ class _Segment(Record):
 
 
 def _open_unlinked_file() -> IO[bytes]:
-    from tempfile import TemporaryFile  # noqa: PLC0415 - only a slow console needs it
+    from tempfile import TemporaryFile  # only a slow console needs it
 
     return TemporaryFile(prefix="plaunch_console_", buffering=0)
 

@@ -94,7 +94,7 @@ def open_terminal(like_fd: int) -> tuple[int, int]:
     Raises:
         OSError: the system has no pseudo-terminal to give.
     """
-    import termios  # noqa: PLC0415 - only when there is a terminal
+    import termios  # only when there is a terminal
 
     master, slave = os.openpty()
     try:
@@ -116,7 +116,7 @@ def open_terminal(like_fd: int) -> tuple[int, int]:
 
 def copy_size(from_fd: int, to_fd: int) -> None:
     """Give the terminal `to_fd` the window size of `from_fd`."""
-    import termios  # noqa: PLC0415 - only when there is a terminal
+    import termios  # only when there is a terminal
 
     size = fcntl.ioctl(from_fd, termios.TIOCGWINSZ, bytes(8))
     if size != fcntl.ioctl(to_fd, termios.TIOCGWINSZ, bytes(8)):

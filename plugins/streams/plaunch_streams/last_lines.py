@@ -71,7 +71,7 @@ def split_last_lines(data: bytes, *, is_cut: bool = False) -> list[str]:
     last = (line.rstrip().rpartition(b"\r")[2] for line in lines)
     texts = [line.decode("utf-8", "replace") for line in last]
     if len(texts) > KEPT_LINES:
-        from plaunch.process import shorten  # noqa: PLC0415 - failures only
+        from plaunch.process import shorten  # failures only
 
         texts = shorten(texts, KEPT_LINES)
     return texts if any(texts) else []

@@ -93,8 +93,8 @@ class Source:
 
     def unread(self) -> int:
         """How many bytes can be read now."""
-        from fcntl import ioctl  # noqa: PLC0415 - once, at the end
-        from termios import FIONREAD  # noqa: PLC0415
+        from fcntl import ioctl  # once, at the end
+        from termios import FIONREAD
 
         try:
             return int.from_bytes(ioctl(self.fd, FIONREAD, bytes(4)), "little")

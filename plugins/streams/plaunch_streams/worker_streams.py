@@ -225,7 +225,7 @@ class WorkerStreams:
         sink = open_sink(open_its, rank, stream)
         if sink is None:
             return route, None
-        from plaunch_streams.log_sinks import LogSinkWriter, ToLogSink  # noqa: PLC0415 - if any
+        from plaunch_streams.log_sinks import LogSinkWriter, ToLogSink  # if any
 
         writer = LogSinkWriter(sink, f"{stream} of local rank {rank}", self._notices)
         self._log_sinks.append(writer)
@@ -239,7 +239,7 @@ class WorkerStreams:
         to_console: Callable[[Console], Sink]
         to_matches: Callable[[Sequence[bytes], Sink], Sink]
         if LINE_MACRO in text:
-            from plaunch_streams import json_lines  # noqa: PLC0415 - if asked for
+            from plaunch_streams import json_lines  # if asked for
 
             form = json_lines.LineFormat(text, stream.name, is_late=is_late)
             to_console = partial(json_lines.JsonLinesToConsole, form)
@@ -429,7 +429,7 @@ class WorkerStreams:
             )
 
     def _report_held(self, streams: Mapping[int, str]) -> None:
-        from plaunch_streams.holders import report_holders  # noqa: PLC0415 - rare
+        from plaunch_streams.holders import report_holders  # rare
 
         report_holders(streams, self._notices)
 

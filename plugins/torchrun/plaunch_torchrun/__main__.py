@@ -35,7 +35,7 @@ def main() -> None:
     Its exceptions are its own, but for those of plaunch's: they become a message, and the exit code
     that plaunch's command line would have.
     """
-    from plaunch.cli import concluded, set_up_logging  # noqa: PLC0415 - programs only
+    from plaunch.cli import concluded, set_up_logging  # programs only
 
     try:
         set_up_logging()

@@ -24,7 +24,7 @@ def write_error_file(path: str, data: dict[str, Any]) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    import json  # noqa: PLC0415 - failures only
+    import json  # failures only
 
     text = json.dumps(data, default=str)
     target = os.path.realpath(path)
@@ -43,7 +43,7 @@ def write_error_file(path: str, data: dict[str, Any]) -> None:
 
 def describe_exception(error: BaseException, now_ns: int) -> dict[str, Any]:
     """What an error file says about `error`; `now_ns` is the time of the failure, as below."""
-    import traceback  # noqa: PLC0415 - failures only
+    import traceback  # failures only
 
     summary = traceback.TracebackException(type(error), error, error.__traceback__)
     text = f"{type(error).__name__}: {text_of_error(error)}"

@@ -60,7 +60,7 @@ class ErrorHandler:
 
         Turns faulthandler on, so that a fatal signal leaves the stacks of all threads on stderr.
         """
-        import faulthandler  # noqa: PLC0415 - workers only
+        import faulthandler  # workers only
 
         try:
             faulthandler.enable(all_threads=True)
@@ -297,7 +297,7 @@ def dump_root_cause(error: ChildFailedError, error_handler: ErrorHandler | None 
 def _root_cause_data(failure: ProcessFailure) -> dict[str, Any]:
     """What the error file says, or would have said if the worker had written one."""
     if failure.has_reply:
-        import copy  # noqa: PLC0415 - failures only
+        import copy  # failures only
 
         return copy.deepcopy(failure.error_file_data)
     nanoseconds = round(failure.timestamp * 1e6) * 1000  # a float has no more than that
@@ -307,6 +307,6 @@ def _root_cause_data(failure: ProcessFailure) -> dict[str, Any]:
 
 
 def _logger() -> logging.Logger:
-    import logging  # noqa: PLC0415 - rare paths only
+    import logging  # rare paths only
 
     return logging.getLogger("plaunch")

@@ -22,7 +22,7 @@ _USE_ENV = ("--use-env", "--use_env")
 
 def parse_args(args: Sequence[str] | None) -> argparse.Namespace:
     """Parse a command line without the program's name, with `--use-env`."""
-    from plaunch_torchrun.parser import get_args_parser  # noqa: PLC0415 - for programs only
+    from plaunch_torchrun.parser import get_args_parser  # for programs only
 
     parser = get_args_parser()
     parser.add_argument(
@@ -39,7 +39,7 @@ def launch(args: argparse.Namespace) -> None:
     Raises:
         UsageError: a program that is not python's is to get `--local-rank`.
     """
-    from plaunch_torchrun.run import run  # noqa: PLC0415 - for programs only
+    from plaunch_torchrun.run import run  # for programs only
 
     _check(args.no_python, args.use_env)
     run(args)
@@ -56,9 +56,9 @@ def command_line(argv: Sequence[str]) -> list[str]:
     Raises:
         UsageError: an option is unknown or malformed, or `--no-python` is without `--use-env`.
     """
-    from plaunch.cli import parse  # noqa: PLC0415 - inside entry_point's try
+    from plaunch.cli import parse  # inside entry_point's try
 
-    from plaunch_torchrun.arguments import LOCAL_RANK_ARGUMENT  # noqa: PLC0415 - as above
+    from plaunch_torchrun.arguments import LOCAL_RANK_ARGUMENT
 
     plain = [(at, word) for at, word in enumerate(argv) if word not in _USE_ENV]
     words = [word for _, word in plain]
@@ -75,7 +75,7 @@ def command_line(argv: Sequence[str]) -> list[str]:
 
 def entry_point() -> NoReturn:
     """Run the command line of this process and end it."""
-    from plaunch.cli import entry_point as plaunch_entry_point  # noqa: PLC0415 - as above
+    from plaunch.cli import entry_point as plaunch_entry_point
 
     try:
         sys.argv[1:] = command_line(sys.argv[1:])

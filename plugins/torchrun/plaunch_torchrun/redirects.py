@@ -24,7 +24,7 @@ _DESCRIPTORS = {"stdout": 1, "stderr": 2}
 def get_libc() -> Any:
     """The C library of this process; None where it cannot be reached."""
     try:
-        import ctypes  # noqa: PLC0415 - rare
+        import ctypes  # rare
 
         return ctypes.CDLL(None)
     except (ImportError, OSError):
@@ -139,7 +139,7 @@ def _flush(std: str) -> None:
     libc = get_libc()
     if libc is None:
         return
-    import ctypes  # noqa: PLC0415 - rare
+    import ctypes  # rare
 
     # One stream, not all: flushing all waits for a thread that is reading from stdin.
     for symbol in (std, f"__{std}p"):  # Linux, macOS

@@ -141,7 +141,7 @@ class TailLog:
         try:
             tail_logfile(header, file, dst, self._finished, self._interval_sec, self._filter)
         except Exception as error:  # noqa: BLE001 - `dst` and the filter are the caller's code
-            import logging  # noqa: PLC0415 - rare
+            import logging  # rare
 
             logging.getLogger("plaunch").error(
                 "log file %r is no longer shown: %s: %s", file, type(error).__name__, error

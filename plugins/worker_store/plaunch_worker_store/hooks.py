@@ -18,6 +18,6 @@ def plaunch_worker_store(context: PluginContext) -> OpenStore | None:
 
 
 def _open(store_round: StoreRound) -> WorkerStore:
-    from plaunch_worker_store.store import open_store  # noqa: PLC0415 - on the node of rank 0 only
+    from plaunch_worker_store.store import open_store  # on the node of rank 0 only
 
     return open_store(store_round)

@@ -62,7 +62,7 @@ def find_interpreter(entrypoint: object, environ: Mapping[str, str]) -> Interpre
         if is_python(entrypoint):
             return Interpreter(entrypoint, environ)
         return Interpreter(os.environ.get("PYTHON_EXEC") or sys.executable, environ)
-    from multiprocessing import spawn  # noqa: PLC0415 - loaded already where functions run
+    from multiprocessing import spawn  # loaded already where functions run
 
     executable = spawn.get_executable()
     python = os.fsdecode(executable) if executable else sys.executable

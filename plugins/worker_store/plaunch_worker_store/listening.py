@@ -60,7 +60,7 @@ def _find_places(address: str, port: int, nodes: int) -> list[_Place]:
             return [(family, address)]
     if nodes > 1:
         return []
-    from plaunch_network import is_loop_back, resolve_host  # noqa: PLC0415 - names only
+    from plaunch_network import is_loop_back, resolve_host  # names only
 
     try:
         found = resolve_host(address, port)
@@ -74,7 +74,7 @@ def _find_places(address: str, port: int, nodes: int) -> list[_Place]:
 
 
 def _refused(address: str, port: int, problem: OSError | None) -> WorkerStoreError:
-    from plaunch_network import join_host_port, port_owner  # noqa: PLC0415 - errors only
+    from plaunch_network import join_host_port, port_owner  # errors only
 
     where = join_host_port(address, port)
     if problem is not None and problem.errno == errno.EADDRINUSE:

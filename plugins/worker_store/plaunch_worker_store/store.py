@@ -48,7 +48,7 @@ def open_store(store_round: StoreRound) -> TorchStore:
     listener = listen(address, port, nodes=store_round.nodes)
 
     def find() -> Interpreter:
-        from plaunch_worker_store.interpreter import find_interpreter  # noqa: PLC0415 - if needed
+        from plaunch_worker_store.interpreter import find_interpreter  # if needed
 
         return find_interpreter(store_round.entrypoint, store_round.environ)
 
@@ -193,7 +193,7 @@ class TorchStore:
         """
         if self._host is None:
             return False
-        from plaunch_network import count_connections  # noqa: PLC0415 - several nodes only
+        from plaunch_network import count_connections  # several nodes only
 
         return not self.is_served or count_connections(self._port) > 1
 
@@ -211,7 +211,7 @@ class TorchStore:
         if self.due() != 0.0 or self._watched_since is None:
             return False
         if self._watch is None:
-            from plaunch_worker_store.loading import (  # noqa: PLC0415 - not in an empty job
+            from plaunch_worker_store.loading import (  # not in an empty job
                 TorchWatch,
             )
 
@@ -220,7 +220,7 @@ class TorchStore:
         return self._watch.look()
 
     def _start(self, *, is_lean: bool) -> None:
-        from plaunch_worker_store.hosting import StoreHost  # noqa: PLC0415 - once it is needed
+        from plaunch_worker_store.hosting import StoreHost  # once it is needed
 
         if self._listener is None:
             raise RuntimeError("a store host is started for a store that is not open")
@@ -252,7 +252,7 @@ class TorchStore:
             host.bind()
 
     def _answer_end(self, host: StoreHost, exitcode: int) -> None:
-        from plaunch_worker_store.serving import (  # noqa: PLC0415 - trouble only
+        from plaunch_worker_store.serving import (  # trouble only
             NO_TORCH,
             START_TIMEOUT,
         )
@@ -286,14 +286,14 @@ class TorchStore:
         if not self._is_workers and self._take_workers_interpreter(self._interpreter):
             return
         _log.info("%s has no torch to host %s", self._interpreter.python, self._name)
-        from plaunch_worker_store.strangers import Doorkeeper  # noqa: PLC0415 - as above
+        from plaunch_worker_store.strangers import Doorkeeper
 
         self._doorkeeper = Doorkeeper(self._listener, clock=self._clock)
 
     def _take_workers_interpreter(self, own: Interpreter) -> bool:
         """Start a host with the interpreter of a worker that has loaded torch, if there is one."""
-        from plaunch_worker_store.interpreter import Interpreter  # noqa: PLC0415 - trouble only
-        from plaunch_worker_store.loading import find_torch  # noqa: PLC0415 - as above
+        from plaunch_worker_store.interpreter import Interpreter  # trouble only
+        from plaunch_worker_store.loading import find_torch
 
         self._searched_at = self._clock()
         found = find_torch(self._workers)

@@ -87,7 +87,7 @@ def _start_error(subject: str, program: str, path: str | None, error: OSError) -
     elif error.errno in (errno.EACCES, errno.ENOEXEC):
         known = ProgramNotExecutableError(f"{subject}: {_why_not_executable(program, error)}")
     else:
-        from plaunch.capacity import explain  # noqa: PLC0415 - errors only
+        from plaunch.capacity import explain  # errors only
 
         return WorkerStartError(f"{subject}: {explain(error)}")
     known.errno = error.errno
@@ -100,7 +100,7 @@ def _argument(value: Any) -> str:
 
 
 def _why_not_found(program: str, path: str | None) -> str:
-    import shutil  # noqa: PLC0415 - errors only
+    import shutil  # errors only
 
     if shutil.which(program, path=path) is not None:
         return "it is a script, and the interpreter after its '#!' does not exist"

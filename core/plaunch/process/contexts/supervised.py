@@ -196,7 +196,7 @@ class SupervisedContext(PContext):
             except PlaunchError:
                 raise
             except (OSError, EOFError) as error:
-                from plaunch.capacity import explain  # noqa: PLC0415 - errors only
+                from plaunch.capacity import explain  # errors only
 
                 is_one = self._streams is not None and len(self._exits.workers) < self.nprocs
                 who = f"local rank {len(self._exits.workers)}" if is_one else "the workers"
@@ -371,7 +371,7 @@ class SupervisedContext(PContext):
         self._look_at_ended()
         self._release_all()
         if stuck or orphans:
-            from plaunch.process.stopping.unkillable import describe_unkillable  # noqa: PLC0415 - rare
+            from plaunch.process.stopping.unkillable import describe_unkillable  # rare
 
             message = describe_unkillable(self.name, stuck, orphans, self._exits.failures)
             _log.error(message)

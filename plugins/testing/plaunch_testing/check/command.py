@@ -65,7 +65,7 @@ def _check(invocation: Invocation, out: TextIO, note: Callable[[str], None]) -> 
     )
     subjects = find_subjects(options["check_plugin"], invocation.create_manager(), given)
 
-    from plaunch_testing.check.running import check_plugin  # noqa: PLC0415 - it imports pytest
+    from plaunch_testing.check.running import check_plugin  # it imports pytest
 
     with silence():
         told = set[str]()

@@ -153,7 +153,7 @@ def _is_offered(text: str, kind: Kind[Any], manager: PluginManager) -> bool:
 
 
 def _is_owner(owner: str, distribution: str) -> bool:
-    from packaging.utils import canonicalize_name  # noqa: PLC0415 - pytest has brought it
+    from packaging.utils import canonicalize_name  # pytest has brought it
 
     return canonicalize_name(owner) == canonicalize_name(distribution)
 

@@ -142,7 +142,7 @@ def construct_and_record_rdzv_event(
     """
     if all(isinstance(handler, logging.NullHandler) for handler in _logger(_RENDEZVOUS).handlers):
         return
-    import traceback  # noqa: PLC0415 - for listeners only
+    import traceback  # for listeners only
 
     code = sys._getframe(1).f_code
     record_rdzv_event(

@@ -133,7 +133,7 @@ def start_guard(proc: str = PROC, *, is_repeated: bool = False) -> Guard | None:
         program = _start_program(reader, launcher_fd, proc)
         return Guard(program.pid, line, program)
     except (OSError, ValueError) as error:
-        from plaunch.capacity import explain  # noqa: PLC0415 - errors only
+        from plaunch.capacity import explain  # errors only
 
         if line >= 0:
             os.close(line)
@@ -150,7 +150,7 @@ def start_guard(proc: str = PROC, *, is_repeated: bool = False) -> Guard | None:
 
 
 def _fork_guard(reader: int, launcher_fd: int, proc: str) -> int:
-    from plaunch.process.stopping.guard.guard_process import run_guard  # noqa: PLC0415 - not if exec'd
+    from plaunch.process.stopping.guard.guard_process import run_guard  # not if exec'd
 
     launcher = os.getpid()
     # Until the guard ignores signals, the launcher's handlers would take them. Real-time signals
@@ -171,9 +171,9 @@ def _fork_guard(reader: int, launcher_fd: int, proc: str) -> int:
 
 
 def _start_program(reader: int, launcher_fd: int, proc: str) -> subprocess.Popen[bytes]:
-    import subprocess  # noqa: PLC0415 - loaded already where programs are started
+    import subprocess  # loaded already where programs are started
 
-    from plaunch.process.launcher_variables import without_secrets  # noqa: PLC0415 - only here
+    from plaunch.process.launcher_variables import without_secrets  # only here
 
     if not sys.executable:
         raise OSError("this process does not know its Python interpreter")

@@ -190,7 +190,7 @@ def _close_all_but(kept: set[int]) -> None:
 
 
 def _remove(folder: str) -> None:
-    from plaunch.process.streams.temporary import remove_temporary  # noqa: PLC0415 - after the launcher's end
+    from plaunch.process.streams.temporary import remove_temporary  # after the launcher's end
 
     with contextlib.suppress(OSError):
         remove_temporary(folder)

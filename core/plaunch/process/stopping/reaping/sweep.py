@@ -99,7 +99,7 @@ class Sweep:
         if not (found or has_reaped) and self._tree.is_sure():
             return None
         if found and not self._is_told:
-            import logging  # noqa: PLC0415 - a guard does without
+            import logging  # a guard does without
 
             self._is_told = True
             logging.getLogger("plaunch").info(
