@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import TYPE_CHECKING, Any
 
 from plaunch.agent.worker import WORKER_STORES, check_choice, check_workers
@@ -12,7 +12,7 @@ from plaunch.errors import NodeRangeError, UsageError
 from plaunch.numbers import MOST_NODES
 from plaunch.plugin.kinds import EVENT_HANDLERS, RENDEZVOUS, RESTART_POLICIES, SIGNAL_POLICIES
 from plaunch.process.stopping.signals import DEFAULT_SIGNALS
-from plaunch.values import Record
+from plaunch.values import Record, plain_dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,7 +26,7 @@ DEFAULT_SHUTDOWN_TIMEOUT = 30.0
 DEFAULT_EXIT_BARRIER_TIMEOUT = 300.0
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class LaunchConfig(Record):
     """The settings of one launch. Names and defaults are torchrun's, but for the backend's.
 

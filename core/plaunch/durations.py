@@ -8,18 +8,17 @@ every number that a float can be: poll counts milliseconds in 31 bits, and nothi
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from plaunch.errors import UsageError
 from plaunch.numbers import quote
-from plaunch.values import Value
+from plaunch.values import Value, plain_dataclass
 
 LONGEST = 1e9  # seconds, some 31 years; threads, locks, dates and torch can all wait for so long
 _LONGEST_WAIT = 1e6  # seconds of one call
 _UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}  # seconds
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class Duration(Value):
     """What a duration may be; it is never negative, and never not a number.
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import enum
 import time
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
-from plaunch.values import Record
+from plaunch.values import Record, plain_dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,7 +28,7 @@ class EventSource(str, enum.Enum):
     WORKER = "WORKER"
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class Event(Record):
     """One thing that happened.
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from plaunch.values import Value
+from plaunch.values import Value, plain_dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["HealthCheck", "HealthChecks", "HealthOccasion"]
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class HealthOccasion(Value):
     """Why a check is asked; new fields may be added.
 

@@ -8,12 +8,11 @@ for every command line, so it imports nothing else.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from plaunch.durations import LIMIT, PATIENCE, PERIOD
 from plaunch.numbers import digits, quote, whole
-from plaunch.values import Value
+from plaunch.values import Value, plain_dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +32,7 @@ __all__ = [
 ]
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class Option(Value):
     """One option.
 

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, dataclass
+from typing import TYPE_CHECKING
+
+__all__ = ["Record", "Value", "plain_dataclass"]
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass as plain_dataclass
+else:
+
+    def plain_dataclass(cls):
+        """Make a dataclass that leaves equality and representation to its base.
+
+        `dataclass` writes and compiles a function for each, which for sixty classes was a tenth of
+        a launcher's start.
+        """
+        return dataclass(eq=False, repr=False)(cls)
 
 
 class Record:
     """Equal to another one of its class with the same attributes.
 
-    For dataclasses that leave equality and representation to it (`eq=False, repr=False`):
-    `dataclass` writes and compiles a function for each, which for sixty classes was a tenth of a
-    launcher's start.
+    A base of classes with `@plain_dataclass`.
     """
 
     def __eq__(self, other: object) -> bool:

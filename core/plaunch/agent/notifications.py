@@ -6,7 +6,6 @@ An agent is given one callable, `Notify`, and calls it with these; it does not k
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol
 
 from plaunch.agent.worker import (
@@ -20,7 +19,7 @@ from plaunch.agent.worker import (
 from plaunch.process.failures.failure import first_failure
 from plaunch.process.stopping.signals import SignalAction
 from plaunch.rendezvous.api import ChangeKind, MembershipChange
-from plaunch.values import Value
+from plaunch.values import Value, plain_dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -32,14 +31,14 @@ if TYPE_CHECKING:
     from plaunch.process.stopping.stop_sequence import StopStep
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class Notification(Value):
     """Something has happened; `group` are the workers as they are then."""
 
     group: GroupInfo
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class RestartDelayed(Notification):
     """The workers have been stopped, and the agent joins the next round in so many seconds.
 
@@ -53,7 +52,7 @@ class BeforeRendezvous(Notification):
     """The agent is about to join a round."""
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class AfterRendezvous(Notification):
     """A round is complete; ranks are known and workers are about to start.
 
@@ -65,7 +64,7 @@ class AfterRendezvous(Notification):
     reason: str = ""
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class RendezvousFailed(Notification):
     """A round was not completed, or this node has no part in it.
 
@@ -76,7 +75,7 @@ class RendezvousFailed(Notification):
     reason: str
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class Preloaded(Notification):
     """What starts the workers has got ready: `seconds` by name, of which `waited` after the round.
 
@@ -91,7 +90,7 @@ class BeforeWorkers(Notification):
     """The workers are about to be started."""
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class WorkersStarted(Notification):
     """All workers of this agent have been started; their pids are known.
 
@@ -101,7 +100,7 @@ class WorkersStarted(Notification):
     forked: Collection[int] = ()
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class WorkerEnded(Notification):
     """One worker was seen to end, `at` seconds since the epoch; told at once.
 
@@ -113,14 +112,14 @@ class WorkerEnded(Notification):
     at: float
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class WorkerExited(Notification):
     """One worker has ended, by itself or because the agent stopped it."""
 
     exit: WorkerExit
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class WorkersFailed(Notification):
     """Workers have failed by themselves, by global rank; `first` is whose failure began it all.
 
@@ -132,14 +131,14 @@ class WorkersFailed(Notification):
     first: int
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class MembershipChanged(Notification):
     """The rendezvous told of a change among the nodes."""
 
     change: MembershipChange
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class SignalReceived(Notification):
     """The launcher has received a signal; `action` is what follows.
 
@@ -151,28 +150,28 @@ class SignalReceived(Notification):
     node: str = ""
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class RequestReceived(Notification):
     """Somebody has asked for a stop, a restart, or for this node to leave."""
 
     request: Requested
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class BeforeStop(Notification):
     """The workers are about to be stopped; `cause` says why (see `State.stop_cause`)."""
 
     cause: str
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class Stopping(Notification):
     """The stop sequence has taken a step."""
 
     step: StopStep
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class StateChanged(Notification):
     """The worker group went from one state to another."""
 
@@ -180,7 +179,7 @@ class StateChanged(Notification):
     new: WorkerState
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class ConsoleAwaited(Notification):
     """The workers are gone, and the agent waits for a slow console before it ends.
 
@@ -190,7 +189,7 @@ class ConsoleAwaited(Notification):
     waiting_bytes: int
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class AgentFinished(Notification):
     """The agent is done; nothing follows.
 

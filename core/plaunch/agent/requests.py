@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, NamedTuple
 
 from plaunch.agent.states import Requested, RequestKind
 from plaunch.process.streams.api import OutputCounts
-from plaunch.values import Value
+from plaunch.values import Value, plain_dataclass
 
 if TYPE_CHECKING:
     import signal
@@ -39,7 +39,7 @@ class Progress(NamedTuple):
         return max(self.total - self.step, 0) / self.rate
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class Snapshot(Value):
     """What an agent does at one moment; `overdue` to `dropped` are of a launch, not of the agent.
 

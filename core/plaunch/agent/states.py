@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from plaunch.agent.worker import WorkerState
-from plaunch.values import Value
+from plaunch.values import Value, plain_dataclass
 
 if TYPE_CHECKING:
     import signal
@@ -58,7 +57,7 @@ class RequestKind(enum.Enum):
     LEAVE = "leave"  # this node goes, and the job goes on without it
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class State(Value):
     """All that the agent's decisions depend on."""
 
@@ -112,7 +111,7 @@ class Begin(Event):
     """The agent was asked to run."""
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class RoundFormed(Event):
     """The rendezvous is complete and ranks are assigned.
 
@@ -130,7 +129,7 @@ class RoundFormed(Event):
         )
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class RoundFailed(Event):
     """The rendezvous did not complete; `graceful` if this node is simply not needed."""
 
@@ -149,7 +148,7 @@ class AgentFailed(Event):
     """Something went wrong in the agent itself."""
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class WorkFailed(Event):
     """At least one worker failed by itself; `is_final` if no restart can help.
 
@@ -164,7 +163,7 @@ class WorkSucceeded(Event):
     """All workers ended with success."""
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class NodesChanged(Event):
     """A node arrived or left; or was lost, if `is_loss`."""
 
@@ -183,14 +182,14 @@ class RendezvousClosed(Event):
     """Another node closed the rendezvous."""
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class JobEnded(Event):
     """The job is over for all nodes: SUCCEEDED, FAILED or CLOSED."""
 
     outcome: Outcome
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class StopRequested(Event):
     """A stop signal was received, `at` seconds on a clock that never goes back."""
 
@@ -198,7 +197,7 @@ class StopRequested(Event):
     at: float = 0.0
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class Requested(Event):
     """A request from outside.
 
@@ -251,7 +250,7 @@ class Action(Value):
     """Something that follows, and that the loop carries out."""
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class Pause(Action):
     """Wait for so many seconds; their end is an event."""
 
@@ -282,7 +281,7 @@ class Escalate(Action):
     """Skip the grace of the stop that is in progress."""
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class TellFailure(Action):
     """Tell the job what failed on this node, in a moment; at once if restarting cannot help.
 
@@ -296,7 +295,7 @@ class WaitForPeers(Action):
     """Give the other nodes time to finish."""
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class Report(Action):
     """Say what happened and what follows; also to the other nodes, if they should know.
 
@@ -307,7 +306,7 @@ class Report(Action):
     reason: str = ""
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class Finish(Action):
     """End the run."""
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from plaunch.durations import PERIOD
 from plaunch.errors import UsageError
 from plaunch.numbers import MOST_WORKERS
-from plaunch.values import Record, Value
+from plaunch.values import Record, Value, plain_dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -48,7 +48,7 @@ class WorkerState(str, enum.Enum):
         return state in (WorkerState.HEALTHY, WorkerState.UNHEALTHY)
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class WorkerSpec(Record):
     """What to run on one node. Names and defaults are torchrun's.
 
@@ -229,7 +229,7 @@ class WorkerGroup:
         self.master_port = self.spec.master_port or store_info.master_port
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class RunResult(Record):
     """How a run ended, by global rank; names are torchrun's.
 
@@ -275,7 +275,7 @@ class RunResult(Record):
         )
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class WorkerInfo(Value):
     """One worker as plugins see it. `pid` is None before it is started."""
 
@@ -299,7 +299,7 @@ def describe_worker(worker: Worker) -> WorkerInfo:
     )
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class GroupInfo(Value):
     """One agent's worker group as plugins see it; new fields may be added.
 
@@ -321,7 +321,7 @@ class GroupInfo(Value):
     workers: tuple[WorkerInfo, ...]
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class WorkerExit(Value):
     """How one worker ended.
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
-from plaunch.values import Value
+from plaunch.values import Value, plain_dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class PluginContext(Value):
     """The launch that a component is created for; new fields may be added.
 

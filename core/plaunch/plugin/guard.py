@@ -26,7 +26,7 @@ from plaunch.plugin.kinds import ALL_KINDS, FIRST_PARTY, LIFECYCLE
 from plaunch.process.failures.error_file import one_line
 from plaunch.process.kernel.details import read_masks
 from plaunch.threads import BoundedCall
-from plaunch.values import Value
+from plaunch.values import Value, plain_dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -47,7 +47,7 @@ _SIGCHLD_BIT = 1 << (signal.SIGCHLD - 1)
 # --- whose code it is -----------------------------------------------------------------------------
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class LoadedPlugin(Value):
     """A plugin of this launch, and where it comes from.
 

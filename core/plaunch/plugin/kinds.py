@@ -5,10 +5,9 @@ Importing this module costs next to nothing: it is on the way of every command l
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from plaunch.values import Value
+from plaunch.values import Value, plain_dataclass
 
 if TYPE_CHECKING:
     from plaunch.plugin.factories import (
@@ -28,7 +27,7 @@ TORCHRUN_HANDLERS = "torchrun.handlers"  # the values of this group are of torch
 T = TypeVar("T")
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class Kind(Value, Generic[T]):
     """A kind of plugin. `T` is what a name of this kind gives.
 

@@ -10,11 +10,10 @@ import abc
 import enum
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from plaunch.rendezvous.parameters import RendezvousParameters
-from plaunch.values import Value
+from plaunch.values import Value, plain_dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +38,7 @@ class Store(Protocol):
         """Return when all `keys` exist, or raise after `timeout`."""
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class RendezvousStoreInfo(Value):
     """Where the workers' own store is: `MASTER_ADDR` and `MASTER_PORT` of one round."""
 
@@ -50,7 +49,7 @@ class RendezvousStoreInfo(Value):
     master_port: int
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class WorldRanks(Value):
     """The first ranks of one node's workers in a round, and the sizes of their worlds."""
 
@@ -234,7 +233,7 @@ class ChangeKind(enum.Enum):
     UNREACHABLE = "unreachable"  # nothing was heard of the other nodes for too long
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class MembershipChange(Value):
     """One change of membership: what happened, to which node, and why, in words.
 

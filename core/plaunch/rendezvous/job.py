@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from plaunch.rendezvous.api import ObservableRendezvous, RendezvousInfo, WorldRanks
-from plaunch.values import Value
+from plaunch.values import Value, plain_dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from plaunch.rendezvous.api import MembershipChange, RendezvousStoreInfo, Store
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class Verdict(Value):
     """How a job ended, the same for all of its nodes.
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from plaunch.durations import PERIOD
 from plaunch.errors import UsageError
 from plaunch.numbers import quote, whole
-from plaunch.values import Record, Value
+from plaunch.values import Record, Value, plain_dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class JobSettings(Value):
     """What a backend must know of the launch, beside its own parameters.
 
@@ -52,7 +52,7 @@ class JobSettings(Value):
     shared: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class NodeSettings(Value):
     """What one node brings to a job, as its agent is going to run it.
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from plaunch.errors import UsageError
-from plaunch.values import Value
+from plaunch.values import Value, plain_dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,7 +15,7 @@ F = TypeVar("F", bound="Callable[..., Any]")
 _ATTRIBUTE = "plaunch_traits"
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class BackendTraits(Value):
     """How the nodes of a backend find each other; new fields may be added.
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from plaunch.values import Value
+from plaunch.values import Value, plain_dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -29,7 +29,7 @@ class Cause(str, enum.Enum):
         return self in (Cause.NODE, Cause.HEALTH)
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class Failure(Value):
     """One failure of the job, which ended a round; the same on all nodes.
 
@@ -79,7 +79,7 @@ class RestartAction(str, enum.Enum):
     STOP = "stop"
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class Decision(Value):
     """What follows a failure, for all nodes of the job.
 
@@ -110,7 +110,7 @@ class Decision(Value):
         return replace(self, reason=reason.lstrip("; "), without=())
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class Decided(Value):
     """An earlier failure, and what was decided."""
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from plaunch.events import EventSource
-from plaunch.values import Value
+from plaunch.values import Value, plain_dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,7 +27,7 @@ _TORCHRUN_KEYS: Final = ("backend", "entry_point", "group_world_size", "elapsed"
 _WORKER_KEYS: Final = ("local_rank", "global_rank", "role_rank", "role_world_size", "worker_pid")
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class EventType(Value):
     """One kind of event of an agent's stream.
 

@@ -6,10 +6,9 @@ import math
 import os
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from plaunch.values import Record
+from plaunch.values import Record, plain_dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,7 +19,7 @@ MIN_SEGMENT = 4 << 20
 MAX_SEGMENT = 256 << 20
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class _Segment(Record):
     file: IO[bytes]
     size: int = 0

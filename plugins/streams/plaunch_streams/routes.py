@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import enum
 import os
-from dataclasses import dataclass
 
-from plaunch.values import Value
+from plaunch.values import Value, plain_dataclass
 
 
 class Way(enum.Enum):
@@ -18,7 +17,7 @@ class Way(enum.Enum):
     CAPTURE = "capture"  # the launcher, which keeps the end and passes all on as it is
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class Route(Value):
     """The way of one stream of one worker.
 

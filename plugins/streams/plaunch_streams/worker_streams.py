@@ -6,13 +6,12 @@ import math
 import os
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from plaunch.process import OutputCounts
-from plaunch.values import Record
+from plaunch.values import Record, plain_dataclass
 
 from plaunch_streams.console import Console, find_replaced, text_writer
 from plaunch_streams.descriptors import (
@@ -53,7 +52,7 @@ NOTICE_AFTER = 1.0  # seconds of waiting for a console after which the log says 
 _CATCH_UP_TIMEOUT = 0.2  # seconds; as a rule less than a millisecond, unless a file system hangs
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class _Stream(Record):
     """What all ranks' stdout, or all ranks' stderr, have in common."""
 

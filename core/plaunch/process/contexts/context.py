@@ -11,7 +11,7 @@ import contextlib
 import os
 import signal
 import time
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from plaunch.durations import PATIENCE, PERIOD
@@ -20,7 +20,7 @@ from plaunch.parts import STOP_SIGNALS, load_part
 from plaunch.process.binding import default_binder
 from plaunch.process.contexts.arguments import validate_ranks, worker_args, worker_envs
 from plaunch.process.streams.logs import LogsDest, open_streams, read_dest
-from plaunch.values import Record, Value
+from plaunch.values import Record, Value, plain_dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +35,7 @@ SHUTDOWN_TIMEOUT = 30.0
 _FAILED_START_GRACE = 1.0  # seconds for workers that were started before one that could not be
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class RunProcsResult(Record):
     """How a set of workers ended, by local rank; the first four fields are torchrun's.
 
@@ -58,7 +58,7 @@ class RunProcsResult(Record):
         return bool(self.failures)
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class ProcessExit(Value):
     """One worker's end as its context saw it.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from plaunch.numbers import name_ranks
@@ -18,7 +18,7 @@ from plaunch.process.failures.error_file import (
     timestamp_of,
     traceback_of,
 )
-from plaunch.values import Record, Value
+from plaunch.values import Record, Value, plain_dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,7 +46,7 @@ def _host() -> str:
     return os.uname().nodename
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class ProcessFailure(Record):
     """One worker that failed by itself; the first seven fields are torch's.
 
@@ -285,7 +285,7 @@ class ProcessFailure(Record):
         return f"PID {self.pid} ended with exit code {self.exitcode}"
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class EarlierAttempt(Value):
     """An attempt of the job whose failure was followed by a restart.
 

@@ -12,11 +12,10 @@ import logging
 import math
 import signal
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from plaunch.durations import describe_end
-from plaunch.values import Value
+from plaunch.values import Value, plain_dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -32,7 +31,7 @@ _SHORTEST_LOOK = 0.005  # seconds between two looks at processes that are not ou
 _LONGEST_LOOK = 0.1
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class StopStep(Value):
     """One step of a stop.
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import abc
 import os
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from plaunch.process.streams.std import Std
-from plaunch.values import Record
+from plaunch.values import Record, plain_dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     _AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 
-@dataclass(eq=False, repr=False)
+@plain_dataclass
 class LogsDest(Record):
     """Files for each stream, by local rank; the fields are torchrun's.
 
