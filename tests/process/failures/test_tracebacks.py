@@ -50,6 +50,14 @@ def test_a_crash_that_faulthandler_has_seen(tmp_path) -> None:
     assert failure.headline == "killed by SIGSEGV (signal 11) (train.py:3)"
 
 
+def test_an_abort_while_the_interpreter_exits_follows_its_exception() -> None:
+    late = "terminate called without an active exception"
+    lines = [HEADER, *frames("/home/me/a.py", 12), "OSError: no space", late]
+    failure = failure_with(lines, -signal.SIGABRT)
+    assert failure.headline == "OSError: no space (a.py:12)"
+    assert failure_with([late], -signal.SIGABRT).headline == "killed by SIGABRT (signal 6)"
+
+
 def test_an_exit_without_an_exception_has_no_place() -> None:
     lines = [HEADER, *frames("/home/me/a.py", 1), "KeyError: 1"]
     assert failure_with(lines, exitcode=3).headline == "exit code 3"

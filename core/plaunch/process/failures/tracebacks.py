@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -39,6 +40,7 @@ _LOG = re.compile(
 FAULT = "Fatal Python error: "  # faulthandler's
 _CURRENT_THREAD = re.compile(r"(?:Current thread|Stack) .*\(most recent call first\):")
 # What an abort says of itself, and faults of the process's own code, which do so as well.
+_LATE_ABORT = "terminate called without an active exception"
 _ABORTS = ("terminate called", "  what():", "Watchdog caught")
 _OWN_FAULT = re.compile(
     r"CUDA error|(?:malloc|free|realloc|\w+_chunk)\(\)|double free|corrupted (?:size|double-linked)"
@@ -112,7 +114,7 @@ def raised_in_output(last_lines: Sequence[str], exitcode: int) -> Raised:
     It is the last traceback, if the worker exited as Python does after one. Of a crash, the place
     is where `faulthandler` saw the thread that crashed.
     """
-    lines = unmarked(last_lines)
+    lines, exitcode = _without_late_abort(unmarked(last_lines), exitcode)
     if exitcode < 0:
         return Raised(place=_place_of_crash(lines))
     if exitcode != _UNCAUGHT:
@@ -129,8 +131,20 @@ def chain_in_reply(text: str, traceback: str) -> tuple[str, ...]:
 
 def chain_in_output(last_lines: Sequence[str], exitcode: int) -> tuple[str, ...]:
     """The same of a worker without an error file; of one that a signal ended, why it aborted."""
-    lines = unmarked(last_lines)
+    lines, exitcode = _without_late_abort(unmarked(last_lines), exitcode)
     return _reason_of_abort(lines) if exitcode < 0 else _chain(lines)
+
+
+def _without_late_abort(lines: list[str], exitcode: int) -> tuple[list[str], int]:
+    """The output and exit code of an interpreter that aborted while it exited.
+
+    After an uncaught exception, C++ aborts if a thread of torch still runs. The exception is the
+    cause, as if Python had exited with 1.
+    """
+    is_late = exitcode == -signal.SIGABRT and lines[-1:] == [_LATE_ABORT]
+    if is_late and find_ending(find_tracebacks(lines)):
+        return lines[:-1], _UNCAUGHT
+    return lines, exitcode
 
 
 def unmarked(lines: Iterable[str]) -> list[str]:
