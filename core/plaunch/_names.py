@@ -1,4 +1,4 @@
-"""What names tell: what was probably meant, and whether a program is Python."""
+"""What names tell: what was probably meant, whether a program is Python, whose a component is."""
 
 from __future__ import annotations
 
@@ -53,3 +53,9 @@ def _word(name: str) -> str:
 def is_python(program: str) -> bool:
     """Whether the path of a program is that of a Python interpreter, by its name."""
     return os.path.basename(program).rstrip("0123456789.td") == "python"
+
+
+def class_name(component: object) -> str:
+    """The class of a component with its module, for messages about a plugin's: `acme.Streams`."""
+    kind = type(component)
+    return f"{kind.__module__}.{kind.__qualname__}"

@@ -6,6 +6,7 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
+from plaunch._names import class_name
 from plaunch.agent.worker_store import OpenStore, StoreRound, WorkerStore
 from plaunch.errors import WorkerStoreError
 
@@ -102,5 +103,4 @@ class HostedStore:
 
 
 def _describe(store: WorkerStore, error: Exception) -> str:
-    kind = type(store)
-    return f"{kind.__module__}.{kind.__qualname__} failed with {type(error).__name__}: {error}"
+    return f"{class_name(store)} failed with {type(error).__name__}: {error}"

@@ -6,6 +6,7 @@ import os
 import re
 from typing import TYPE_CHECKING, Any
 
+from plaunch._names import class_name
 from plaunch.agent.worker_store import open_default_store
 from plaunch.errors import PlaunchError, UsageError
 from plaunch.plugin import contributions, extensions
@@ -157,7 +158,7 @@ class PluginManager:
         for made, who in self._made:
             if made is component:
                 return who
-        return f"{type(component).__module__}.{type(component).__qualname__}"
+        return class_name(component)
 
     def origin(self, kind: Kind[Any], name: str) -> str:
         """The distribution, version and module of what a name gives; empty for plaunch's own."""

@@ -17,7 +17,7 @@ from plaunch.errors import DuplicateNameError, PluginError, PluginLoadError, Usa
 from plaunch.parts import TORCHRUN_CREATORS, TORCHRUN_LOGS_SPECS, load_part
 from plaunch.plugin.culprits import Culprits
 from plaunch.plugin.guard import LoadedPlugin, Registration, blaming, keeping_sigchld
-from plaunch.plugin.kinds import KINDS, LIFECYCLE, LOGS_SPECS, TORCHRUN_HANDLERS, WITH_OPTIONS, Kind
+from plaunch.plugin.kinds import LIFECYCLE, LOGS_SPECS, TORCHRUN_HANDLERS, WITH_OPTIONS, Kind
 from plaunch.plugin.metadata import Distribution, EntryPoint, normalise
 from plaunch.plugin.options import load_options
 from plaunch.process.streams.logs import LogsSpecs
@@ -204,7 +204,6 @@ class PluginRegistry:
                 else:  # the thing itself that the name gives
                     if entry.group == TORCHRUN_HANDLERS:
                         value = _bridged_handler(entry, value, source.who)
-                    self._offers.update({(name, each.name): {} for each in KINDS})
                     self._offers[name, kind.name] = {entry.name: value}
                     registration = Registration(name, value, source)
                     self._hooks.plugins[name] = registration

@@ -8,6 +8,7 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
+from plaunch._names import class_name
 from plaunch.process.contexts.context import ProcessExit, RunProcsResult
 from plaunch.process.failures.error_file import one_line
 from plaunch.process.failures.failure import ProcessFailure
@@ -198,8 +199,5 @@ def _last_lines(streams: Streams, local_rank: int) -> list[str]:
     try:
         return [str(line) for line in streams.last_lines(local_rank)]
     except Exception as error:  # noqa: BLE001 - a plugin's; the result of the job stays
-        kind = type(streams)
-        _log.warning(
-            "%s.%s failed in last_lines: %s", kind.__module__, kind.__qualname__, one_line(error)
-        )
+        _log.warning("%s failed in last_lines: %s", class_name(streams), one_line(error))
         return []

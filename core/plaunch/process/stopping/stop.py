@@ -12,6 +12,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from plaunch._names import class_name
 from plaunch.process.failures.error_file import one_line
 from plaunch.process.stopping.stop_sequence import KILL_WAIT
 from plaunch.process.streams.api import leave_rest, show_rest
@@ -212,7 +213,8 @@ class _Output:
         """Wait for the thread, which has nothing left to do; a stuck one is left behind."""
         if not self.is_over:
             _log.warning(
-                "%s has not returned from finish; workers' output may be missing", self._who()
+                "%s has not returned from finish; workers' output may be missing",
+                class_name(self._streams),
             )
         elif self._thread is not None:
             self._thread.join()
@@ -227,12 +229,8 @@ class _Output:
         except BaseException as error:  # noqa: BLE001 - also SystemExit of a plugin
             _log.warning(
                 "%s failed in finish: %s; workers' output may be missing",
-                self._who(),
+                class_name(self._streams),
                 one_line(error),
             )
         self.is_over = True
         self._watch.wake()
-
-    def _who(self) -> str:
-        kind = type(self._streams)
-        return f"{kind.__module__}.{kind.__qualname__}"
