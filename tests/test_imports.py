@@ -6,12 +6,10 @@ The layers inside the core are contracts of import-linter, in pyproject.toml.
 from __future__ import annotations
 
 import ast
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-FOLDERS = [ROOT / "core", *(ROOT / "plugins").iterdir()]  # on sys.path, each of them
+from helpers.sources import TREES, targets_of
 
 # The public modules of the core, and of those only their own names.
 PUBLIC = {
@@ -64,25 +62,13 @@ def package_of(module):
     return module.partition(".")[0]
 
 
-def read_modules():
-    for folder in FOLDERS:
-        for path in sorted(folder.rglob("*.py")):
-            parts = path.relative_to(folder).with_suffix("").parts
-            yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
-
-
-PATHS = dict(read_modules())
-
-
-def imported_by(module):
-    """The modules that a module imports, also inside functions and for types only."""
-    for node in ast.walk(ast.parse(PATHS[module].read_text())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            for alias in node.names:
-                whole = f"{node.module}.{alias.name}"
-                yield whole if whole in PATHS else str(node.module)
+# Which module imports which, also inside functions and for types only.
+EDGES = [
+    (module, target)
+    for module, tree in TREES.items()
+    for node in ast.walk(tree)
+    for target in targets_of(node)
+]
 
 
 def is_allowed(module, target):
@@ -98,16 +84,14 @@ def is_allowed(module, target):
 
 
 def test_packages_import_only_what_they_may():
-    edges = [(module, target) for module in PATHS for target in imported_by(module)]
-    assert ("plaunch_report.charts", "plaunch_events") in edges
-    assert [edge for edge in edges if not is_allowed(*edge)] == []
+    assert ("plaunch_report.charts", "plaunch_events") in EDGES
+    assert [edge for edge in EDGES if not is_allowed(*edge)] == []
 
 
 def test_each_exception_is_used():
-    edges = {(module, target) for module in PATHS for target in imported_by(module)}
-    packages = {(package_of(module), target) for module, target in edges}
+    packages = {(package_of(module), target) for module, target in EDGES}
     assert all((package, t) in packages for package, found in MORE.items() for t in found)
-    tops = {(module, package_of(target)) for module, target in edges}
+    tops = {(module, package_of(target)) for module, target in EDGES}
     assert all((module, heavy) in tops for heavy, found in HEAVY.items() for module in found)
 
 
