@@ -233,7 +233,7 @@ def installed_plugins(
 
 
 def _file_of(text: str) -> str | None:
-    """The file below the working folder that somebody may have meant by the name of a module."""
+    """The Python file below the working folder to which a word of `-p` leads; None if none does."""
     module = text.replace(".", os.sep)
     candidates = (text, f"{module}.py", os.path.join(module, "__init__.py"))
     if os.path.isabs(text):

@@ -244,16 +244,16 @@ class JobState:
             )
         if "verdict" in record:
             found = record.record("verdict")
-            told = FailureSummary.from_record(found)
+            summary = FailureSummary.from_record(found)
             verdict = RecordedVerdict(
                 outcome=found.text("outcome", max_len=_MAX_WORD),
                 node=found.text("node", max_len=MAX_NAME),
                 reason=found.text("reason", max_len=MAX_REASON),
                 time=found.date("time"),
-                failures=told.failures,
-                others=told.groups,
+                failures=summary.failures,
+                others=summary.groups,
                 no_restart=found.text("no_restart", max_len=MAX_REASON),
-                early_ends=told.early_ends,
+                early_ends=summary.early_ends,
             )
         return cls(
             version=version,

@@ -162,8 +162,8 @@ class ProcessFailure(Record):
     def place(self) -> str:
         """The last line of the user's code that was running, as `train.py:39`; empty if unknown.
 
-        The user's code is all but Python's standard library, installed packages and torch. Whoever
-        has the failure of another node sets what that one has read.
+        The user's code is all but Python's standard library, installed packages and torch. For a
+        failure of another node, it is set to what that node has read.
         """
         return self.raised.place if self._place is None else self._place
 
@@ -175,8 +175,8 @@ class ProcessFailure(Record):
     def consequence(self) -> Consequence | None:
         """What it, or a direct cause of it, says of a peer that is gone or silent; None if nothing.
 
-        Such a failure is a consequence of another one, of a lost node or of an early end. Whoever
-        has the failure of another node sets what that one has read.
+        Such a failure is a consequence of another one, of a lost node or of an early end. For a
+        failure of another node, it is set to what that node has read.
         """
         return self._consequence if self._is_consequence_set else self._read_consequence()
 

@@ -13,7 +13,7 @@ from plaunch.process.kernel.processes import PROC
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-_PERIOD = 5.0  # seconds between two looks that nobody asks for
+_PERIOD = 5.0  # seconds between two samples of `tend`
 
 
 class Held(NamedTuple):
@@ -59,7 +59,7 @@ class HoldWatch:
         self._lock = threading.Lock()
 
     def tend(self, pids: Collection[int]) -> None:
-        """Look at these processes every five seconds; call it whenever the caller wakes."""
+        """Sample these processes if five seconds have passed; the agent's loop calls it."""
         now = self._clock()
         if now - self._looked_at >= _PERIOD:
             self._looked_at = now
