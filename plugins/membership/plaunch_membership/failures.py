@@ -99,8 +99,8 @@ class FailureSummary:
     def cause(self) -> str:
         """The first failure in one sentence; a consequence with the early ends it may follow."""
         first = self.failures[0]
-        parts = self.early_ends if first.is_consequence else ()
-        return "; ".join((first.summary, *(part for part in parts if part not in first.summary)))
+        early_ends = self.early_ends if first.is_consequence else ()
+        return "; ".join((first.summary, *early_ends))
 
     def to_record(self) -> dict[str, object]:
         """The fields that hold it."""
