@@ -88,6 +88,22 @@ def test_a_thread_that_cannot_be_had(monkeypatch):
         start_thread(threading.Thread(name="plaunch-x", target=print))
 
 
+def test_a_thread_that_can_be_had_a_moment_later_is_started(monkeypatch):
+    started, start = [], threading.Thread.start
+
+    def start_at_the_second_try(thread):
+        started.append(thread)
+        if len(started) == 1:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_at_the_second_try)
+    thread = threading.Thread(target=int)
+    start_thread(thread)
+    thread.join()
+    assert started == [thread, thread]
+
+
 def test_a_thread_that_is_started_twice_is_a_fault_of_ours():
     thread = threading.Thread(target=int)
     start_thread(thread)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BoundedCall", "start_thread"]
 
+_SETTLE = 0.02  # seconds after which the kernel no longer counts a thread that has ended
 UNHURRIED = 1.0  # seconds of a wait before it is asked whether it is still wanted
 LOOK = 0.1  # seconds between two such questions
 
@@ -41,7 +42,7 @@ def start_thread(thread: threading.Thread, *, blocks_signals: bool = False) -> N
             signal.pthread_sigmask(signal.SIG_SETMASK, previous)
         return
     try:
-        thread.start()
+        _start(thread)
     except RuntimeError as error:
         if _NO_THREAD not in str(error):
             raise  # the interpreter is ending, say
@@ -50,6 +51,21 @@ def start_thread(thread: threading.Thread, *, blocks_signals: bool = False) -> N
         raise ThreadStartError(
             f"cannot start the thread {thread.name!r} of the launcher: {describe_shortage()}"
         ) from error
+
+
+def _start(thread: threading.Thread) -> None:
+    """Start a thread; try twice, because one that has just ended still counts against limits.
+
+    Raises:
+        RuntimeError: the system gives no more threads.
+    """
+    try:
+        thread.start()
+    except RuntimeError as error:
+        if _NO_THREAD not in str(error):
+            raise
+        time.sleep(_SETTLE)
+        thread.start()
 
 
 class BoundedCall:
