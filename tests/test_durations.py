@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from plaunch.agent import LocalElasticAgent, WorkerSpec
-from plaunch.agent.alive import Alive
+from plaunch.agent.watchdog import LoopWatchdog
 from plaunch.agent.wait_reporter import WaitReporter
 from plaunch.cli.parser import parse
 from plaunch.cli.program import run
@@ -330,7 +330,7 @@ def test_a_wait_without_an_end_ends_with_the_worker(seconds):
 def test_waits_of_the_agent_have_no_end():
     waiting = WaitReporter(INF, clock=lambda: 100.0)
     assert milliseconds(waiting.pause()) >= 0
-    alive = Alive(INF, clock=lambda: 100.0)
+    alive = LoopWatchdog(INF, clock=lambda: 100.0)
     alive.sleeps(INF)
     assert alive.overdue() == 0
 

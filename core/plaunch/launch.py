@@ -9,11 +9,11 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from plaunch import components, parts
-from plaunch.agent.alive import TURN_BOUND, Alive
 from plaunch.agent.closing import failure_of_job, release_rendezvous, shut_down
 from plaunch.agent.local import HEALTH_VARIABLE, LocalElasticAgent
 from plaunch.agent.notifications import BeforeWorkers, Stopping, WorkersStarted
 from plaunch.agent.wait_reporter import WaitReporter
+from plaunch.agent.watchdog import TURN_BOUND, LoopWatchdog
 from plaunch.agent.worker import name_entrypoint
 from plaunch.config import make_run_id
 from plaunch.errors import (
@@ -158,7 +158,7 @@ class _Launch:
         self._name = name_entrypoint(entrypoint, args)
         self._grace = config.shutdown_timeout or 0.0  # seconds; the settings have a number by now
         self._traffic = Traffic()
-        self._alive = Alive(self._grace + TURN_BOUND, progress=self._last_progress)
+        self._watchdog = LoopWatchdog(self._grace + TURN_BOUND, progress=self._last_progress)
         self._agent: LocalElasticAgent | None = None
         self._events: LaunchEvents | None = None
         self._extending: list[Extending] = []
@@ -241,7 +241,7 @@ class _Launch:
 
     def _keep_alive(self) -> None:
         """The loop waits for a plugin, whose turn is bounded, but not how many there are."""
-        self._alive.waits()
+        self._watchdog.waits()
 
     def _last_progress(self) -> float:
         # A slow console may take long to show the last of the output. Only then is it a sign of
@@ -281,7 +281,7 @@ class _Launch:
                 worker_env=self._worker_env,
                 keep_daemons=config.keep_daemons,
                 waiting=self._waiting,
-                alive=self._alive,
+                watchdog=self._watchdog,
                 traffic=self._traffic,
                 binder=self._binder,
                 open_store=self._open_store,
@@ -328,7 +328,7 @@ class _Launch:
 
     def _start_extensions(self, agent: LocalElasticAgent, handler: RendezvousHandler) -> None:
         snapshot = functools.partial(
-            snapshot_of_launch, agent, handler, self._alive, self._traffic, self._events
+            snapshot_of_launch, agent, handler, self._watchdog, self._traffic, self._events
         )
         for item in self._extending:
             item.start(AgentControl(agent, item.who, snapshot, handler, self._late_events()))

@@ -8,7 +8,7 @@ import signal
 from functools import partial
 
 import pytest
-from plaunch.agent import LocalElasticAgent, WorkerState, loop, notifications
+from plaunch.agent import LocalElasticAgent, WorkerState, notifications, phases
 from plaunch.errors import PlaunchError, RendezvousConnectionError, SignalException
 from plaunch.process import ChildFailedError, ProcessFailure, SignalAction
 from plaunch.testing import FakeJobRendezvous
@@ -86,7 +86,7 @@ FAIL_BOTH = UP + "up()\nif rank == 0:\n    wait_for('go')\n    sys.exit(19)\ntim
 
 def test_a_worker_that_fails_just_after_the_others_is_told_of(create_node, monkeypatch):
     """Its own node sees the change first, and looks once more before it stops the workers."""
-    monkeypatch.setattr(loop, "_LAST_LOOK", 60.0)
+    monkeypatch.setattr(phases, "_LAST_LOOK", 60.0)
     node = create_node(max_restarts=0, world_size=2)
 
     def fail():

@@ -18,9 +18,10 @@ STARTED, STOPPED = m.StartSucceeded(), m.StopSucceeded()
 UP = [m.Begin(), m.RoundFormed(), STARTED]
 DONE = [m.WorkSucceeded(), STOPPED]  # with all that they left behind
 FAILED = [m.WorkFailed(), STOPPED]
+REPORT_ERROR = m.ReportFailure(is_final=True)
 AGAIN = [m.RoundFormed(), STARTED]
 LOST_PEERS = m.PeersUnreachable()
-RESTART, MEMBERSHIP, DECISION = m.Again.RESTART, m.Again.MEMBERSHIP, m.Again.DECISION
+MEMBERSHIP, AFTER_FAILURE = m.RestartReason.MEMBERSHIP, m.RestartReason.FAILURE
 SUCCESS, FAILURE, CLOSED = m.Outcome.SUCCEEDED, m.Outcome.FAILED, m.Outcome.CLOSED
 SIGNALLED, ERROR, LEFT = m.Outcome.SIGNALLED, m.Outcome.ERROR, m.Outcome.LEFT
 
@@ -30,13 +31,13 @@ WAIT = [m.ClearUp(), m.WaitForPeers()]
 
 
 def stop(why):
-    """The workers are stopped, and it is said why; a signal reaches them before that is said."""
-    told = [m.Report(why), m.StopWorkers()]
-    return told[::-1] if why is SIGNALLED else told
+    """The workers are stopped and the reason is reported; a signal reaches them before that."""
+    actions = [m.Report(why), m.StopWorkers()]
+    return actions[::-1] if why is SIGNALLED else actions
 
 
 def end(outcome):
-    """The end comes without a stop, and it is said why."""
+    """The run ends without a stop, and the reason is reported."""
     return [m.Report(outcome), m.Finish(outcome)]
 
 
@@ -44,194 +45,17 @@ def stop_and_end(outcome):
     return [*stop(outcome), m.Finish(outcome)]
 
 
-def play(events, max_restarts=0, *, is_job_wide=False):
+# Own workers have failed: that is reported, and the workers are stopped.
+FAILS = [m.ReportFailure(), *stop(AFTER_FAILURE)]
+
+
+def play(events):
     """Run a history; return the final state and all actions in order."""
-    state = m.State(max_restarts=max_restarts, is_job_wide=is_job_wide)
-    done = []
+    state, done = m.State(), []
     for event in events:
         state, actions = step(state, event)
         done.extend(actions)
     return state, done
-
-
-# name: (restarts, events, actions after the start, (attempt, round, worker state, outcome))
-HISTORIES = {
-    "all succeed": (
-        0,
-        [*UP, *DONE, m.PeersFinished()],
-        [*WAIT, m.Finish(SUCCESS)],
-        (0, 0, WorkerState.SUCCEEDED, SUCCESS),
-    ),
-    "failure without restarts": (
-        0,
-        [*UP, *FAILED],
-        [m.StopWorkers(), m.Finish(FAILURE)],
-        (0, 0, WorkerState.FAILED, FAILURE),
-    ),
-    "failure, restart, success": (
-        1,
-        [*UP, *FAILED, *AGAIN, *DONE, m.PeersFinished()],
-        [*stop(RESTART), *BEGUN, *WAIT, m.Finish(SUCCESS)],
-        (1, 1, WorkerState.SUCCEEDED, SUCCESS),
-    ),
-    "one failure more than restarts": (
-        1,
-        [*UP, *FAILED, *AGAIN, *FAILED],
-        [*stop(RESTART), *BEGUN, m.StopWorkers(), m.Finish(FAILURE)],
-        (1, 1, WorkerState.FAILED, FAILURE),
-    ),
-    "membership change costs no attempt": (
-        0,
-        [*UP, m.NodesChanged(), STOPPED, *AGAIN],
-        [*stop(MEMBERSHIP), *BEGUN],
-        (0, 1, WorkerState.HEALTHY, None),
-    ),
-    "membership change before the round is part of it": (
-        0,
-        [m.Begin(), m.NodesChanged(), *AGAIN],
-        [],
-        (0, 0, WorkerState.HEALTHY, None),
-    ),
-    "closed while running": (
-        3,
-        [*UP, m.RendezvousClosed(), STOPPED],
-        stop_and_end(CLOSED),
-        (0, 0, WorkerState.STOPPED, CLOSED),
-    ),
-    "closed during a restart": (
-        3,
-        [*UP, m.WorkFailed(), m.RendezvousClosed(), STOPPED],
-        [*stop(RESTART), *end(CLOSED)],
-        (0, 0, WorkerState.STOPPED, CLOSED),
-    ),
-    "closed after the last failure: the failure is the cause": (
-        0,
-        [*UP, m.WorkFailed(), m.RendezvousClosed(), STOPPED],
-        [m.StopWorkers(), m.Finish(FAILURE)],
-        (0, 0, WorkerState.FAILED, FAILURE),
-    ),
-    "stop while joining": (
-        3,
-        [m.Begin(), INTERRUPT],
-        end(SIGNALLED),
-        (0, -1, WorkerState.INIT, SIGNALLED),
-    ),
-    "stop before anything": (
-        0,
-        [TERM, m.Begin()],
-        end(SIGNALLED),
-        (0, -1, WorkerState.INIT, SIGNALLED),
-    ),
-    "stop while starting": (
-        0,
-        [m.Begin(), m.RoundFormed(), TERM, STARTED, STOPPED],
-        stop_and_end(SIGNALLED),
-        (0, 0, WorkerState.STOPPED, SIGNALLED),
-    ),
-    "stop while running passes the signal on": (
-        3,
-        [*UP, INTERRUPT, STOPPED],
-        stop_and_end(SIGNALLED),
-        (0, 0, WorkerState.STOPPED, SIGNALLED),
-    ),
-    "stop during a restart": (
-        3,
-        [*UP, m.WorkFailed(), TERM, STOPPED],
-        [*stop(RESTART), *end(SIGNALLED)],
-        (0, 0, WorkerState.STOPPED, SIGNALLED),
-    ),
-    "stop after the last failure: the failure is the cause": (
-        0,
-        [*UP, m.WorkFailed(), TERM, STOPPED],
-        [m.StopWorkers(), m.Finish(FAILURE)],
-        (0, 0, WorkerState.FAILED, FAILURE),
-    ),
-    "stop while waiting for others keeps the success": (
-        0,
-        [*UP, *DONE, TERM],
-        [*WAIT, *end(SUCCESS)],
-        (0, 0, WorkerState.SUCCEEDED, SUCCESS),
-    ),
-    "round fails": (
-        3,
-        [m.Begin(), m.RoundFailed()],
-        [m.Finish(ERROR)],
-        (0, -1, WorkerState.INIT, ERROR),
-    ),
-    "node is not needed": (
-        3,
-        [m.Begin(), m.RoundFailed(graceful=True)],
-        [m.Finish(LEFT)],
-        (0, -1, WorkerState.INIT, LEFT),
-    ),
-    "workers cannot be started": (
-        3,
-        [m.Begin(), m.RoundFormed(), m.StartFailed(), STOPPED],
-        [m.StopWorkers(), m.Finish(ERROR)],
-        (0, 0, WorkerState.FAILED, ERROR),
-    ),
-    "workers cannot be started again: the failure is the cause": (
-        3,
-        [*UP, *FAILED, m.RoundFormed(), m.StartFailed(), STOPPED],
-        [*stop(RESTART), *BEGUN, m.StopWorkers(), m.Finish(FAILURE)],
-        (1, 1, WorkerState.FAILED, FAILURE),
-    ),
-    "workers cannot be started in a round that follows no failure": (
-        3,
-        [*UP, *FAILED, *AGAIN, m.NodesChanged(), STOPPED, AGAIN[0], m.StartFailed(), STOPPED],
-        [*stop(RESTART), *BEGUN, *stop(MEMBERSHIP), *BEGUN, m.StopWorkers(), m.Finish(ERROR)],
-        (1, 2, WorkerState.FAILED, ERROR),
-    ),
-    "the agent itself fails: the workers are stopped as in any other stop": (
-        3,
-        [*UP, m.AgentFailed(), INTERRUPT, STOPPED],
-        [m.StopWorkers(), m.Escalate(), m.Finish(ERROR)],
-        (0, 0, WorkerState.FAILED, ERROR),
-    ),
-    "a stop while it is cleared up keeps the success, and waits for nobody": (
-        0,
-        [*UP, m.WorkSucceeded(), TERM, INTERRUPT, STOPPED],
-        [m.ClearUp(), m.Report(SUCCESS), m.Escalate(), m.Finish(SUCCESS)],
-        (0, 0, WorkerState.SUCCEEDED, SUCCESS),
-    ),
-    "what was left behind cannot be ended": (
-        0,
-        [*UP, m.WorkSucceeded(), m.StopFailed()],
-        [m.ClearUp(), m.Finish(ERROR)],
-        (0, 0, WorkerState.UNHEALTHY, ERROR),
-    ),
-    "closed while it is cleared up": (
-        0,
-        [*UP, m.WorkSucceeded(), m.RendezvousClosed(), STOPPED],
-        [m.ClearUp(), m.Finish(SUCCESS)],
-        (0, 0, WorkerState.SUCCEEDED, SUCCESS),
-    ),
-    "a node arrives while it is cleared up": (
-        0,
-        [*UP, m.WorkSucceeded(), m.NodesChanged(), STOPPED, m.RoundFormed()],
-        [m.ClearUp(), m.Report(MEMBERSHIP), *BEGUN],
-        (0, 1, WorkerState.STOPPED, None),
-    ),
-    "a worker cannot be ended: no second generation": (
-        3,
-        [*UP, m.WorkFailed(), m.StopFailed()],
-        [*stop(RESTART), m.Finish(ERROR)],
-        (0, 0, WorkerState.UNHEALTHY, ERROR),
-    ),
-}
-
-
-def check(events, actions, outcome, **settings):
-    state, done = play(events, **settings)
-    begun = BEGUN if outcome[1] >= 0 else BEGUN[:1]  # without a round no worker starts
-    assert done == [*(begun if events[0] == m.Begin() else []), *actions]
-    assert (state.attempt, state.round, state.workers, state.then) == outcome
-
-
-@pytest.mark.parametrize("name", HISTORIES)
-def test_history(name):
-    max_restarts, *history = HISTORIES[name]
-    check(*history, max_restarts=max_restarts)
 
 
 def job_round(attempt=0, number=None):
@@ -243,21 +67,81 @@ JOB_AGAIN = [job_round(1), STARTED]
 JOB_CLEARS = [*JOB_UP, m.WorkSucceeded()]  # what they left behind is being ended
 
 # name: (events, actions after the start, (attempt, round, worker state, outcome))
-JOB_HISTORIES = {
-    "a failure is told, and the job decides, whatever the budget": (
+HISTORIES = {
+    "all succeed": (
+        [*UP, *DONE, m.PeersFinished()],
+        [*WAIT, m.Finish(SUCCESS)],
+        (0, 0, WorkerState.SUCCEEDED, SUCCESS),
+    ),
+    "membership change costs no attempt": (
+        [*UP, m.NodesChanged(), STOPPED, *AGAIN],
+        [*stop(MEMBERSHIP), *BEGUN],
+        (0, 1, WorkerState.HEALTHY, None),
+    ),
+    "membership change before the round is part of it": (
+        [m.Begin(), m.NodesChanged(), *AGAIN],
+        [],
+        (0, 0, WorkerState.HEALTHY, None),
+    ),
+    "stop while joining": (
+        [m.Begin(), INTERRUPT],
+        end(SIGNALLED),
+        (0, -1, WorkerState.INIT, SIGNALLED),
+    ),
+    "stop before anything": (
+        [TERM, m.Begin()],
+        end(SIGNALLED),
+        (0, -1, WorkerState.INIT, SIGNALLED),
+    ),
+    "stop while starting": (
+        [m.Begin(), m.RoundFormed(), TERM, STARTED, STOPPED],
+        stop_and_end(SIGNALLED),
+        (0, 0, WorkerState.STOPPED, SIGNALLED),
+    ),
+    "stop while running passes the signal on": (
+        [*UP, INTERRUPT, STOPPED],
+        stop_and_end(SIGNALLED),
+        (0, 0, WorkerState.STOPPED, SIGNALLED),
+    ),
+    "stop while waiting for others keeps the success": (
+        [*UP, *DONE, TERM],
+        [*WAIT, *end(SUCCESS)],
+        (0, 0, WorkerState.SUCCEEDED, SUCCESS),
+    ),
+    "round fails": (
+        [m.Begin(), m.RoundFailed()],
+        [m.Finish(ERROR)],
+        (0, -1, WorkerState.INIT, ERROR),
+    ),
+    "node is not needed": (
+        [m.Begin(), m.RoundFailed(graceful=True)],
+        [m.Finish(LEFT)],
+        (0, -1, WorkerState.INIT, LEFT),
+    ),
+    "what was left behind cannot be ended": (
+        [*UP, m.WorkSucceeded(), m.StopFailed()],
+        [m.ClearUp(), m.Finish(ERROR)],
+        (0, 0, WorkerState.UNHEALTHY, ERROR),
+    ),
+    "a node arrives while it is cleared up": (
+        [*UP, m.WorkSucceeded(), m.NodesChanged(), STOPPED, m.RoundFormed()],
+        [m.ClearUp(), m.Report(MEMBERSHIP), *BEGUN],
+        (0, 1, WorkerState.STOPPED, None),
+    ),
+    "a failure is reported, and the job decides": (
         [*JOB_UP, *FAILED, *JOB_AGAIN],
-        [m.TellFailure(), *stop(DECISION), *BEGUN],
+        [*FAILS, *BEGUN],
         (1, 1, WorkerState.HEALTHY, None),
     ),
     "a failure elsewhere stops and joins": (
         [*JOB_UP, m.PeersFailed(), STOPPED, *JOB_AGAIN],
-        [*stop(DECISION), *BEGUN],
+        [*stop(AFTER_FAILURE), *BEGUN],
         (1, 1, WorkerState.HEALTHY, None),
     ),
-    "own failures during the stop for another's are not told": (
+    "own failures during the stop for another's are not reported": (
         [*JOB_UP, m.PeersFailed(), *FAILED],
-        [*stop(DECISION), m.Join()],
-        (0, 0, WorkerState.STOPPED, DECISION),
+        [*stop(AFTER_FAILURE), m.Join()],
+        (0, 0, WorkerState.STOPPED, AFTER_FAILURE),
     ),
     "the attempt is the job's even for a newcomer": (
         [m.Begin(), job_round(2), STARTED],
@@ -276,7 +160,7 @@ JOB_HISTORIES = {
     ),
     "no restart is left": (
         [*JOB_UP, *FAILED, m.JobEnded(FAILURE)],
-        [m.TellFailure(), *stop(DECISION), m.Join(), *end(FAILURE)],
+        [*FAILS, m.Join(), *end(FAILURE)],
         (0, 0, WorkerState.FAILED, FAILURE),
     ),
     "the job fails while this node runs": (
@@ -316,10 +200,10 @@ JOB_HISTORIES = {
     ),
     "an earlier round's success does not count": (
         [*JOB_UP, *DONE, m.PeersFailed(), STOPPED, *JOB_AGAIN, m.JobEnded(SUCCESS), STOPPED],
-        [*WAIT, *stop(DECISION), *BEGUN, *stop_and_end(CLOSED)],
+        [*WAIT, *stop(AFTER_FAILURE), *BEGUN, *stop_and_end(CLOSED)],
         (1, 1, WorkerState.STOPPED, CLOSED),
     ),
-    "somebody closes the job while this node waits": (
+    "the job is closed while this node waits": (
         [*JOB_UP, *DONE, m.JobEnded(CLOSED), STOPPED],
         [*WAIT, *stop_and_end(CLOSED)],
         (0, 0, WorkerState.SUCCEEDED, CLOSED),
@@ -336,7 +220,7 @@ JOB_HISTORIES = {
     ),
     "unreachable while stopping for another round": (
         [*JOB_UP, m.PeersFailed(), LOST_PEERS, STOPPED],
-        [*stop(DECISION), *end(ERROR)],
+        [*stop(AFTER_FAILURE), *end(ERROR)],
         (0, 0, WorkerState.STOPPED, ERROR),
     ),
     "unreachable after a stop signal: the signal is the cause": (
@@ -351,7 +235,7 @@ JOB_HISTORIES = {
     ),
     "workers of another node fail while it is cleared up": (
         [*JOB_CLEARS, m.PeersFailed(), STOPPED, *JOB_AGAIN],
-        [m.ClearUp(), m.Report(DECISION), *BEGUN],
+        [m.ClearUp(), m.Report(AFTER_FAILURE), *BEGUN],
         (1, 1, WorkerState.HEALTHY, None),
     ),
     "the job fails while it is cleared up": (
@@ -366,15 +250,15 @@ JOB_HISTORIES = {
             (0, 0, WorkerState.SUCCEEDED, SUCCESS),
         )
         for then, events in {
-            "and the job hears of the success": [],
+            "and the success is reported": [],
             "and then a node comes: it ends with its success": [m.NodesChanged()],
             "and then workers of another fail: it ends with its success": [m.PeersFailed()],
             "and then the others are lost: it ends with its success": [LOST_PEERS],
         }.items()
     },
-    "the agent itself fails: the job hears of it": (
-        [*JOB_UP, m.AgentFailed(), STOPPED],
-        [m.TellFailure(is_final=True), m.StopWorkers(), m.Finish(ERROR)],
+    "the agent itself fails: that is reported, and the stop is like any other": (
+        [*JOB_UP, m.AgentFailed(), INTERRUPT, STOPPED],
+        [REPORT_ERROR, m.StopWorkers(), m.Escalate(), m.Finish(ERROR)],
         (0, 0, WorkerState.FAILED, ERROR),
     ),
     "unreachable while waiting": (
@@ -382,17 +266,64 @@ JOB_HISTORIES = {
         [*WAIT, *stop_and_end(ERROR)],
         (0, 0, WorkerState.SUCCEEDED, ERROR),
     ),
-    "workers cannot be started: the job hears of it": (
+    "workers cannot be started: that is reported": (
         [m.Begin(), job_round(), m.StartFailed(), STOPPED],
-        [m.TellFailure(is_final=True), m.StopWorkers(), m.Finish(ERROR)],
+        [REPORT_ERROR, m.StopWorkers(), m.Finish(ERROR)],
         (0, 0, WorkerState.FAILED, ERROR),
+    ),
+    "workers cannot be started again: the failure is the cause": (
+        [*JOB_UP, *FAILED, job_round(1), m.StartFailed(), STOPPED],
+        [*FAILS, *BEGUN, REPORT_ERROR, m.StopWorkers(), m.Finish(FAILURE)],
+        (1, 1, WorkerState.FAILED, FAILURE),
+    ),
+    "workers cannot be started in a round that follows no failure": (
+        [*JOB_UP, *FAILED, *JOB_AGAIN, m.NodesChanged(), STOPPED, job_round(1), m.StartFailed()],
+        [*FAILS, *BEGUN, *stop(MEMBERSHIP), *BEGUN, REPORT_ERROR, m.StopWorkers()],
+        (1, 2, WorkerState.FAILED, ERROR),
+    ),
+    "stop during a restart": (
+        [*JOB_UP, m.WorkFailed(), TERM, STOPPED],
+        [*FAILS, *end(SIGNALLED)],
+        (0, 0, WorkerState.STOPPED, SIGNALLED),
+    ),
+    "stop after the last failure: the failure is the cause": (
+        [*JOB_UP, m.WorkFailed(), m.JobEnded(FAILURE), TERM, STOPPED],
+        [*FAILS, *end(FAILURE)],
+        (0, 0, WorkerState.FAILED, FAILURE),
+    ),
+    "closed while running": (
+        [*JOB_UP, m.JobEnded(CLOSED), STOPPED],
+        stop_and_end(CLOSED),
+        (0, 0, WorkerState.STOPPED, CLOSED),
+    ),
+    "closed during a restart": (
+        [*JOB_UP, m.WorkFailed(), m.JobEnded(CLOSED), STOPPED],
+        [*FAILS, *end(CLOSED)],
+        (0, 0, WorkerState.STOPPED, CLOSED),
+    ),
+    "the job succeeds while it is cleared up": (
+        [*JOB_CLEARS, m.JobEnded(SUCCESS), STOPPED],
+        [m.ClearUp(), m.WaitForPeers(), m.Finish(SUCCESS)],
+        (0, 0, WorkerState.SUCCEEDED, SUCCESS),
+    ),
+    "a worker cannot be ended: no second generation": (
+        [*JOB_UP, m.WorkFailed(), m.StopFailed()],
+        [*FAILS, m.Finish(ERROR)],
+        (0, 0, WorkerState.UNHEALTHY, ERROR),
     ),
 }
 
 
-@pytest.mark.parametrize("name", JOB_HISTORIES)
-def test_history_where_the_job_decides(name):
-    check(*JOB_HISTORIES[name], is_job_wide=True)
+def check(events, actions, outcome):
+    state, done = play(events)
+    begun = BEGUN if outcome[1] >= 0 else BEGUN[:1]  # without a round no worker starts
+    assert done == [*(begun if events[0] == m.Begin() else []), *actions]
+    assert (state.attempt, state.round, state.workers, state.then) == outcome
+
+
+@pytest.mark.parametrize("name", HISTORIES)
+def test_history(name):
+    check(*HISTORIES[name])
 
 
 # name: (signals in a stop that a signal began or a failure (None), with the seconds since it began;
@@ -425,11 +356,10 @@ SEQUENCES = {
 }
 
 
-@pytest.mark.parametrize("is_job_wide", [False, True])
 @pytest.mark.parametrize("name", SEQUENCES)
-def test_which_signals_skip_the_grace(name, is_job_wide):
+def test_which_signals_skip_the_grace(name):
     sequence, expected = SEQUENCES[name]
-    state, _ = play([*UP], is_job_wide=is_job_wide)
+    state, _ = play(UP)
     escalated = []
     for word in sequence:
         if word == "failure":
@@ -449,56 +379,54 @@ def test_which_signals_skip_the_grace(name, is_job_wide):
 ASK_STOP = m.Requested(RequestKind.STOP, "no progress", "the watch")
 ASK_RESTART = m.Requested(RequestKind.RESTART, "no progress", "the watch")
 ASK_LEAVE = m.Requested(RequestKind.LEAVE, "no progress", "the watch")
-REQUEST = m.Again.REQUEST
+REQUEST = m.RestartReason.REQUEST
 
-# name: (events, what follows from a request for an end, and for a restart; and for a restart where
-# the rendezvous knows the whole job)
+# name: (events, what follows from a request for an end, and from one for a restart)
 PHASES = {
-    "before it has begun": ([], end(SIGNALLED), [], []),
-    "while the nodes meet": ([m.Begin()], end(SIGNALLED), [], []),
-    "while workers start": (UP[:2], stop(SIGNALLED), stop(REQUEST), stop(REQUEST)),
-    "while they run": (UP, stop(SIGNALLED), stop(REQUEST), stop(REQUEST)),
-    "while they stop for another round": (
-        [*UP, m.NodesChanged()],
-        [m.Report(SIGNALLED)],
-        *([], []),
+    "before it has begun": ([], end(SIGNALLED), []),
+    "while the nodes meet": ([m.Begin()], end(SIGNALLED), []),
+    "while the nodes meet after a failure": (
+        [*UP, *FAILED],
+        end(SIGNALLED),
+        [m.SkipDelay()],
     ),
-    "while they stop for a restart": ([*UP, ASK_RESTART], [m.Report(SIGNALLED)], [], []),
-    "while they stop for good": ([*UP, TERM], [], [], []),
+    "while workers start": (UP[:2], stop(SIGNALLED), stop(REQUEST)),
+    "while they run": (UP, stop(SIGNALLED), stop(REQUEST)),
+    "while they stop for another round": ([*UP, m.NodesChanged()], [m.Report(SIGNALLED)], []),
+    "while they stop for a restart": ([*UP, ASK_RESTART], [m.Report(SIGNALLED)], []),
+    "while they stop for the end": ([*UP, TERM], [], []),
     "while what they left behind is ended": (
         [*UP, m.WorkSucceeded()],
         [m.Report(SUCCESS)],
-        *([], [m.Report(REQUEST)]),
+        [m.Report(REQUEST)],
     ),
-    "while other nodes are at work": ([*UP, *DONE], end(SUCCESS), [], stop(REQUEST)),
-    "after the end": ([*UP, *DONE, m.PeersFinished()], [], [], []),
+    "while workers of other nodes run": ([*UP, *DONE], end(SUCCESS), stop(REQUEST)),
+    "after the end": ([*UP, *DONE, m.PeersFinished()], [], []),
 }
 
 
-@pytest.mark.parametrize("is_job_wide", [False, True])
 @pytest.mark.parametrize("name", PHASES)
-def test_what_a_request_does(name, is_job_wide):
-    events, end, restart, restart_of_job = PHASES[name]
-    state, _ = play(events, is_job_wide=is_job_wide)
+def test_what_a_request_does(name):
+    events, end, restart = PHASES[name]
+    state, _ = play(events)
     for request in (ASK_STOP, ASK_LEAVE):
         after, actions = step(state, request)
         assert [*actions] == end
-        if not actions and name != "while they stop for good":
+        if not actions and name != "while they stop for the end":
             assert after == state
     after, actions = step(state, ASK_RESTART)
-    assert [*actions] == (restart_of_job if is_job_wide else restart)
-    if not actions:
-        assert after == state
-    else:
+    assert [*actions] == restart
+    if m.Report(REQUEST) in actions:
         assert after.request is ASK_RESTART
+    else:
+        assert after == state
 
 
-@pytest.mark.parametrize("is_job_wide", [False, True])
-def test_a_restart_that_was_asked_for_is_another_round_and_no_attempt(is_job_wide):
+def test_a_requested_restart_is_another_round_and_no_attempt():
     again = [ASK_RESTART, STOPPED, m.RoundFormed(), STARTED]
-    state, actions = play([*UP, *again, *again], is_job_wide=is_job_wide)
+    state, actions = play([*UP, *again, *again])
     assert (state.attempt, state.round, state.workers) == (0, 2, WorkerState.HEALTHY)
-    assert not state.is_restart  # a failed start is no end of a failure
+    assert not state.is_restart  # a failed start is not the end of a failure
     assert state.request is None
     assert actions.count(m.StartWorkers()) == 3
 
@@ -519,7 +447,7 @@ def test_the_first_one_to_ask_for_the_end_is_its_cause():
 @pytest.mark.parametrize("request_", [ASK_STOP, ASK_LEAVE])
 def test_who_has_ended_the_job_after_its_own_success_keeps_that(request_):
     ended = m.JobEnded(CLOSED)
-    state, actions = play([*UP, m.WorkSucceeded(), request_, ended, STOPPED], is_job_wide=True)
+    state, actions = play([*UP, m.WorkSucceeded(), request_, ended, STOPPED])
     assert actions[-1] == m.Finish(SUCCESS)
     assert state.workers is WorkerState.SUCCEEDED
 
@@ -528,12 +456,6 @@ def test_ctrl_c_after_a_request_skips_the_grace():
     state, _ = play([*UP, ASK_STOP])
     assert m.Escalate() in step(state, INTERRUPT)[1]
     assert m.Escalate() not in step(state, TERM)[1]
-
-
-def test_a_failure_that_no_restart_can_help_is_the_end():
-    state, actions = play([*UP, m.WorkFailed(is_final=True), STOPPED], max_restarts=3)
-    assert actions[-1] == m.Finish(FAILURE)
-    assert state.attempt == 0
 
 
 def test_nothing_happens_after_the_end():
@@ -553,7 +475,6 @@ EVENTS = [
     m.WorkFailed(),
     m.WorkSucceeded(),
     m.NodesChanged(),
-    m.RendezvousClosed(),
     TERM,
     INTERRUPT,
     ASK_STOP,
@@ -574,21 +495,21 @@ STOPS = (m.Phase.STOPPING, m.Phase.CLEARING)
 histories = st.lists(st.sampled_from(EVENTS), max_size=40)
 
 
-@given(histories, st.booleans(), st.booleans())
-def test_every_end_tells_what_the_workers_did(events, is_job_wide, has_checks):
-    """Success needs workers that succeeded in the last round, and a failure is never told twice."""
-    state = m.State(max_restarts=1, is_job_wide=is_job_wide, has_checks=has_checks)
-    told = 0
+@given(histories, st.booleans())
+def test_every_end_reports_what_the_workers_did(events, has_checks):
+    """Success needs workers that succeeded in the last round; no failure is reported twice."""
+    state = m.State(has_checks=has_checks)
+    reports = 0
     succeeded = False
     for event in [m.Begin(), m.NodeHealthy(), *UP[1:], *events]:
         before = state
         state, actions = step(state, event)
         if isinstance(event, m.RoundFormed) and before.phase is m.Phase.JOINING:
-            told, succeeded = 0, False
+            reports, succeeded = 0, False
         if isinstance(event, m.WorkSucceeded) and before.phase is m.Phase.RUNNING:
             succeeded = True
-        told += sum(isinstance(action, m.TellFailure) for action in actions)
-        assert told <= is_job_wide
+        reports += sum(isinstance(action, m.ReportFailure) for action in actions)
+        assert reports <= 1
         if m.Finish(SUCCESS) in actions:
             assert succeeded
             assert state.workers is WorkerState.SUCCEEDED
@@ -596,16 +517,13 @@ def test_every_end_tells_what_the_workers_did(events, is_job_wide, has_checks):
             assert state.workers is WorkerState.FAILED
 
 
-@given(histories, st.integers(0, 3), st.booleans())
-def test_counters_never_lie(events, max_restarts, has_checks):
-    """Attempts stay within the budget, and each needs a round; nothing ever counts down."""
-    state = m.State(max_restarts=max_restarts, has_checks=has_checks)
+@given(histories, st.booleans())
+def test_rounds_never_count_down(events, has_checks):
+    state = m.State(has_checks=has_checks)
     for event in events:
         before = state
         state, actions = step(state, event)
-        assert before.attempt <= state.attempt <= max_restarts
         assert state.round - before.round in (0, 1)
-        assert state.attempt <= max(state.round, 0) + 1
         assert (state.phase is m.Phase.DONE) == isinstance(state.then, m.Outcome) or (
             state.phase in (m.Phase.STOPPING, m.Phase.CLEARING)
         )
@@ -616,10 +534,10 @@ def test_counters_never_lie(events, max_restarts, has_checks):
             assert finishes[0].outcome is state.then
 
 
-@given(histories, st.integers(0, 3), st.booleans())
-def test_no_workers_are_started_over_living_ones(events, max_restarts, is_job_wide):
+@given(histories)
+def test_no_workers_are_started_over_living_ones(events):
     """Between two starts there is always a completed stop."""
-    state = m.State(max_restarts=max_restarts, is_job_wide=is_job_wide)
+    state = m.State()
     alive = False
     for event in events:
         before = state
@@ -650,7 +568,7 @@ class Workers:
 @given(st.lists(st.sampled_from([m.WorkFailed(), m.NodesChanged()]), max_size=10))
 def test_every_run_ends_once_the_world_lets_it(disturbances):
     """Whatever disturbs it, an agent whose workers succeed at last has succeeded or failed."""
-    state, actions = step(m.State(max_restarts=2), m.Begin())
+    state, actions = step(m.State(), m.Begin())
     pending = list(actions)
     disturbances = list(disturbances)
     for _ in range(100):
@@ -671,16 +589,15 @@ def test_every_run_ends_once_the_world_lets_it(disturbances):
 @pytest.mark.parametrize(
     ("changes", "cause"),
     [
-        ({"then": m.Again.RESTART}, "failure"),
-        ({"then": m.Again.DECISION}, "failure"),
+        ({"then": m.RestartReason.FAILURE}, "failure"),
         ({"then": m.Outcome.FAILED}, "failure"),
-        ({"then": m.Again.MEMBERSHIP}, "membership"),
-        ({"then": m.Again.REQUEST}, "request"),
+        ({"then": m.RestartReason.MEMBERSHIP}, "membership"),
+        ({"then": m.RestartReason.REQUEST}, "request"),
         ({"then": m.Outcome.SIGNALLED, "asked_by": signal.SIGTERM}, "request"),
-        ({"then": m.Again.RESTART, "asked_by": signal.SIGINT}, "request"),
+        ({"then": m.RestartReason.FAILURE, "asked_by": signal.SIGINT}, "request"),
         ({"then": m.Outcome.CLOSED}, "end"),
         ({"then": m.Outcome.ERROR}, "end"),
     ],
 )
 def test_why_workers_are_stopped(changes, cause):
-    assert m.State(max_restarts=1, **changes).stop_cause == cause
+    assert m.State(**changes).stop_cause == cause

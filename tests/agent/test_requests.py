@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import socket
 import threading
 from dataclasses import replace
 
@@ -54,6 +55,9 @@ def node(tmp_path):
     return Asked(tmp_path, FakeRendezvous())
 
 
+HOST = socket.gethostname()
+
+
 def ask(kind, reason="no progress for 60 s"):
     return lambda agent: agent.request(RequestKind[kind], reason, "the watch")
 
@@ -62,8 +66,8 @@ def test_a_restart_is_another_round_that_uses_no_attempt(node, caplog):
     assert node.run(ask("RESTART")).state is WorkerState.SUCCEEDED
     assert node.starts() == ["0.0.0", "0.0.1", "1.0.0", "1.0.1"]
     assert (
-        "the watch asks for a restart (no progress for 60 s); all workers are restarted; this "
-        "uses up none of the restarts" in caplog.messages
+        "the watch asks for a restart (no progress for 60 s); all workers are restarted; this is "
+        "not counted against --max-restarts" in caplog.messages
     )
     (told,) = node.told.of(notifications.RequestReceived)
     assert (told.request.kind, told.request.who) == (RequestKind.RESTART, "the watch")
@@ -71,15 +75,17 @@ def test_a_restart_is_another_round_that_uses_no_attempt(node, caplog):
 
 
 @pytest.mark.parametrize(
-    ("kind", "text"), [("STOP", "the end of the job"), ("LEAVE", "this node to leave")]
+    ("kind", "text"),
+    [
+        ("STOP", f"node {HOST} asks for the end of the job (the watch: no progress for 60 s)"),
+        ("LEAVE", "the watch asks for this node to leave (no progress for 60 s)"),
+    ],
 )
-def test_a_stop_ends_the_run_and_says_who_wanted_it(node, kind, text):
+def test_a_stop_ends_the_run_and_names_the_requester(node, kind, text):
     with pytest.raises(SignalException) as caught:
         node.run(ask(kind))
     assert caught.value.sigval == signal.SIGTERM
-    assert str(caught.value) == (
-        f"the watch asks for {text} (no progress for 60 s); the workers were stopped"
-    )
+    assert str(caught.value) == f"{text}; the workers were stopped"
     assert node.built.is_asked_to_end()
     assert node.built.has_ended_job == (kind == "STOP")
     assert node.built.snapshot().pids == {}
@@ -99,7 +105,7 @@ def test_what_comes_to_nothing_is_said(node, caplog):
 def test_a_request_before_the_run_ends_it_before_workers_start(node):
     node.built.request(RequestKind.STOP, "no", "somebody")
     assert node.built.is_asked_to_end()
-    with pytest.raises(SignalException, match=r"somebody asks for the end of the job \(no\)"):
+    with pytest.raises(SignalException, match=r"asks for the end of the job \(somebody: no\)"):
         node.built.run()
     assert node.starts() == []
 
@@ -113,7 +119,10 @@ def test_a_stop_that_comes_while_workers_start_is_why_they_did_not(kind):
             self.request(RequestKind[kind], "it takes too long", "the watch")
             raise PluginError("a hook had not returned")
 
-    with pytest.raises(SignalException, match=r"the watch asks for .* \(it takes too long\)"):
+    with pytest.raises(
+        SignalException,
+        match=r"the watch.* it takes too long|the watch asks for .* \(it takes too long\)",
+    ):
         Held(FakeRendezvous(), max_restarts=0).run()
 
 

@@ -51,7 +51,7 @@ class PretendAgent(SimpleElasticAgent):
         nproc=1,
         policy=None,
         exit_barrier_timeout=300,
-        alive=None,
+        watchdog=None,
         health_checks=None,
         **spec,
     ):
@@ -71,7 +71,7 @@ class PretendAgent(SimpleElasticAgent):
             exit_barrier_timeout,
             signal_policy=policy,
             notify=self.told.append,
-            alive=alive,
+            watchdog=watchdog,
             health_checks=health_checks,
         )
         self.scripts = [list(script) for script in scripts]

@@ -17,7 +17,7 @@ import pytest
 from plaunch import LaunchConfig, elastic_launch, hookimpl
 from plaunch import launch as launching
 from plaunch.agent import Snapshot
-from plaunch.agent.alive import Alive
+from plaunch.agent.watchdog import LoopWatchdog
 from plaunch.errors import UsageError
 from plaunch.plugin import PluginContext
 from plaunch.process import ChildFailedError
@@ -293,7 +293,7 @@ def test_the_output_that_passes_is_counted(capfd, caplog):
     assert f"http://127.0.0.1:{looks.port}/status" in caplog.text
 
 
-class Told(Alive):
+class Told(LoopWatchdog):
     """Keeps what the loop says of itself."""
 
     calls: list
@@ -314,7 +314,7 @@ class Told(Alive):
 @pytest.mark.parametrize("program", ["/bin/true", "/bin/false"])
 def test_the_loop_says_when_it_sleeps_and_when_it_wakes(monkeypatch, program):
     monkeypatch.setattr(Told, "calls", [], raising=False)
-    monkeypatch.setattr(launching, "Alive", Told)
+    monkeypatch.setattr(launching, "LoopWatchdog", Told)
     config = LaunchConfig(1, 1, 1, options={"metrics_port": 0}, max_restarts=1)
     with contextlib.suppress(ChildFailedError):
         elastic_launch(config, program)()

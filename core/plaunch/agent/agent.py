@@ -5,30 +5,31 @@ from __future__ import annotations
 import abc
 import logging
 import signal
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from plaunch import parts
 from plaunch.agent import notifications
-from plaunch.agent.alive import TURN_BOUND, Alive
-from plaunch.agent.before_round import BeforeRound
+from plaunch.agent.closing import await_console, await_verdict
+from plaunch.agent.components import AgentComponents
+from plaunch.agent.forwarded_signals import ForwardedSignals
+from plaunch.agent.local_job import LocalJob
 from plaunch.agent.loop import Loop
 from plaunch.agent.messages import describe_asker
-from plaunch.agent.notices import Notices
 from plaunch.agent.notifications import Notifier
-from plaunch.agent.own_restarts import OwnRestarts
-from plaunch.agent.peers import ObservedPeers, Peers
-from plaunch.agent.poller import Poller
+from plaunch.agent.peers import Peers
+from plaunch.agent.poller import QUIET_INTERVAL, Poller
+from plaunch.agent.preconditions import Preconditions
 from plaunch.agent.requests import Hang, Requests, SignalWorkers, Snapshot
-from plaunch.agent.rounds import longest_stop, prepare_rendezvous
+from plaunch.agent.results import Results
+from plaunch.agent.rounds import RoundJoiner, longest_stop, prepare_rendezvous
 from plaunch.agent.signals import SignalInbox
 from plaunch.agent.states import Outcome, Requested, RequestKind, State
 from plaunch.agent.wait_reporter import WaitReporter
+from plaunch.agent.watchdog import TURN_BOUND, LoopWatchdog
 from plaunch.agent.worker import RunResult, WorkerGroup, WorkerSpec, WorkerState
 from plaunch.agent.workers import Workers
 from plaunch.durations import PATIENCE
 from plaunch.errors import SignalException
-from plaunch.rendezvous.api import ObservableRendezvous, RendezvousHandler
 from plaunch.rendezvous.job import JobRendezvous
 
 if TYPE_CHECKING:
@@ -44,13 +45,15 @@ logger = logging.getLogger("plaunch")
 
 DEFAULT_ROLE = "default"
 
+_JOB_INTERVAL = 1.0  # seconds between two looks at a job, which supervises its threads meanwhile
+
 
 class ElasticAgent(abc.ABC):
     """Runs the workers of one node from the first round to the end; the name is torchrun's."""
 
     @abc.abstractmethod
     def run(self, role: str = DEFAULT_ROLE) -> RunResult:
-        """Run the workers, restarting them up to `max_restarts` times, and say how it ended.
+        """Run the workers, restarting them up to `max_restarts` times, and return their result.
 
         Failures of workers are in the result; any other failure is raised.
 
@@ -68,8 +71,8 @@ class ElasticAgent(abc.ABC):
 class SimpleElasticAgent(ElasticAgent):
     """An agent; four methods decide how workers run. Names are torchrun's.
 
-    A subclass defines `_start_workers`, `_stop_workers`, `_monitor_workers` and `_shutdown`. It is
-    asked how its workers are once per monitor interval, and a stop may hold it.
+    A subclass defines `_start_workers`, `_stop_workers`, `_monitor_workers` and `_shutdown`. Its
+    `_monitor_workers` is called once per monitor interval, and its `_stop_workers` may block.
 
     Args:
         spec: what to run.
@@ -78,11 +81,11 @@ class SimpleElasticAgent(ElasticAgent):
         signal_policy: what signals mean; by default those of `TORCHELASTIC_SIGNALS_TO_HANDLE` stop
             the job.
         notify: is called with each of `plaunch.agent.notifications`; it must not raise or block.
-        waiting: says what a round waits for, and ends a first one that takes too long.
-        alive: is notified when the loop goes to sleep and wakes.
-        restart_policy: decides what follows a failure, unless the rendezvous knows the whole job
-            and decides that; by default the budget does.
-        health_checks: look at this node before it joins its first round, and after a failure.
+        waiting: shows what a round waits for, and ends a first one that takes too long.
+        watchdog: records when the loop goes to sleep and wakes.
+        restart_policy: decides what follows a failure, unless the rendezvous is a `JobRendezvous`,
+            which decides itself; by default `max_restarts` does.
+        health_checks: run before this node joins its first round, and after a failure.
 
     Raises:
         UsageError: a time cannot be used, or the rendezvous has joined with another spec.
@@ -97,7 +100,7 @@ class SimpleElasticAgent(ElasticAgent):
         signal_policy: SignalPolicy | None = None,
         notify: notifications.Notify | None = None,
         waiting: WaitReporter | None = None,
-        alive: Alive | None = None,
+        watchdog: LoopWatchdog | None = None,
         restart_policy: RestartPolicy | None = None,
         health_checks: HealthChecks | None = None,
     ) -> None:
@@ -112,12 +115,11 @@ class SimpleElasticAgent(ElasticAgent):
         self._notifier = Notifier(group, lambda: self._loop.state, notify)
         self._workers = self._create_workers(group, self._notifier)
         self._exit_barrier_timeout = exit_barrier_timeout
-        self._alive = alive or Alive(shutdown_timeout + TURN_BOUND)
+        self._watchdog = watchdog or LoopWatchdog(shutdown_timeout + TURN_BOUND)
         self._reporter = waiting or WaitReporter()
-        self._restarts = OwnRestarts(restart_policy)
+        self._restart_policy = restart_policy
         self._health_checks = health_checks
-        # Of the workers, as an extension knows it.
-        self.progress: Mapping[int, Progress] = {}
+        self.progress: Mapping[int, Progress] = {}  # of the workers, as an extension reports it
         self.notes: Mapping[str, str] = {}  # the states that extensions show, by name
         self._create_loop()
 
@@ -133,7 +135,7 @@ class SimpleElasticAgent(ElasticAgent):
 
     @abc.abstractmethod
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
-        """Say how the workers are, without waiting."""
+        """The state of the workers, without waiting."""
 
     @abc.abstractmethod
     def _shutdown(
@@ -142,44 +144,63 @@ class SimpleElasticAgent(ElasticAgent):
         """Stop all workers and release everything; called once, at the end of the run."""
 
     def _create_workers(self, group: WorkerGroup, notifier: Notifier) -> Workers:
-        """What the loop asks about the workers: here, what the four methods tell.
+        """Create what the loop drives the workers with: here, the four methods.
 
-        An agent that knows more of them has another one; called once, by `__init__`.
+        Called once, by `__init__`. `LocalElasticAgent` has one that wakes the loop.
         """
         del notifier
         return Workers(self, group)
 
     def _create_loop(self, before: State | None = None) -> None:
         """Create what serves one run; `before` is the state at the end of an earlier one."""
-        self._poller = Poller(self._alive)
-        self._requests = Requests(self._poller.wake_up)
+        spec, workers, notifier = self._worker_group.spec, self._workers, self._notifier
+        self._poller = poller = Poller(self._watchdog)
+        self._requests = Requests(poller.wake_up)
         # Looked up at the call: a program may replace the method of one agent.
-        notices = Notices(lambda signum: self._workers.signal(signum))  # noqa: PLW0108
-        spec = self._worker_group.spec
-        self._peers = peers = _find_peers(spec.rdzv_handler, self._notifier, self._poller, notices)
-        before_round = BeforeRound(self._health_checks, peers, self._poller, self._notifier)
-        state = State(
-            max_restarts=spec.max_restarts,
-            is_job_wide=peers.is_job_wide,
-            has_checks=before_round.has_checks,
+        forwarded = ForwardedSignals(lambda signum: workers.signal(signum))  # noqa: PLW0108
+        state = State() if before is None else before
+        job, interval = self._create_job(state.attempt)
+        self._peers = peers = Peers(job, notifier, poller, forwarded, interval)
+        preconditions = Preconditions(self._health_checks, peers, poller)
+        self._components = AgentComponents(
+            workers=workers,
+            peers=peers,
+            joiner=RoundJoiner(job, workers, peers, notifier, poller, self._reporter),
+            preconditions=preconditions,
+            results=Results(workers, peers, notifier),
+            notifier=notifier,
+            forwarded=forwarded,
+            poller=poller,
+            reporter=self._reporter,
+            requests=self._requests,
         )
-        if before is not None:
-            state = replace(state, attempt=before.attempt, round=before.round)
         self._loop = Loop(
-            self._workers,
-            peers,
-            self._notifier,
-            notices,
-            self._poller,
-            self._reporter,
-            self._requests,
-            self._restarts,
-            before_round,
+            self._components,
             exit_barrier_timeout=self._exit_barrier_timeout,
-            state=state,
+            state=State(
+                max_restarts=spec.max_restarts,
+                has_checks=preconditions.exist,
+                attempt=state.attempt,
+                round=state.round,
+            ),
+            is_whole_job=not isinstance(job, LocalJob),
         )
 
-    # --- for everybody ----------------------------------------------------------------------------
+    def _create_job(self, attempt: int) -> tuple[JobRendezvous, float]:
+        """The job behind the handler of the spec, and how often to look at it, in seconds."""
+        spec = self._worker_group.spec
+        if isinstance(spec.rdzv_handler, JobRendezvous):
+            return spec.rdzv_handler, _JOB_INTERVAL
+        job = LocalJob(
+            spec,
+            self._restart_policy,
+            attempt=attempt,
+            wait_for_peers=lambda: self._workers.wait_for_peers(self._exit_barrier_timeout),
+            wake=self._poller.wake_up.wake,
+        )
+        return job, QUIET_INTERVAL if job.is_observable else spec.monitor_interval
+
+    # --- for any thread ---------------------------------------------------------------------------
 
     def get_worker_group(self, role: str = DEFAULT_ROLE) -> WorkerGroup:
         """The agent's worker group; it changes while the agent runs."""
@@ -187,12 +208,12 @@ class SimpleElasticAgent(ElasticAgent):
         return self._worker_group
 
     def request(self, kind: RequestKind, reason: str, who: str) -> None:
-        """Ask for something that the state machine decides upon; for any thread, at any time.
+        """Request a stop, a restart or that this node leaves; thread-safe.
 
         Args:
-            kind: what is asked for; see `RequestKind`.
+            kind: what is requested; see `RequestKind`.
             reason: why, in a few words.
-            who: who asks, in a few words that people know: a plugin, with its distribution.
+            who: what requests it, in a few words for messages: a plugin, with its distribution.
         """
         self._requests.put(Requested(kind, reason, who))
 
@@ -202,28 +223,28 @@ class SimpleElasticAgent(ElasticAgent):
         ranks: Collection[int] | None = None,
         reason: str = "",
     ) -> None:
-        """Have a signal sent to the workers that run; for any thread. The workers go on.
+        """Send a signal to running workers, without stopping them; thread-safe.
 
         Args:
             signum: the signal.
-            ranks: the global ranks of those that get it; None for all of this node.
+            ranks: the global ranks that get it; None for all workers of this node.
             reason: why, for the report of a worker that the signal ends.
         """
         chosen = None if ranks is None else frozenset(ranks)
         self._requests.put(SignalWorkers(signum, chosen, reason))
 
     def report_hang(self, rank: int, text: str, *, is_final: bool = False) -> None:
-        """Have the round end as one that has failed, because its workers hang; for any thread.
+        """Fail the round because its workers hang; thread-safe.
 
         Args:
-            rank: the global rank of a worker of this node that runs, and counts as failed.
-            text: where it is, for the report.
-            is_final: whether no restart is to follow.
+            rank: the global rank of a running worker of this node, which counts as failed.
+            text: where it hangs, for the report.
+            is_final: whether no restart may follow.
         """
         self._requests.put(Hang(rank, text, is_final))
 
     def snapshot(self) -> Snapshot:
-        """Where the agent is; for any thread."""
+        """The state of the agent; thread-safe."""
         return self._loop.snapshot
 
     def held(self) -> dict[int, Held]:
@@ -231,7 +252,7 @@ class SimpleElasticAgent(ElasticAgent):
         return self._workers.held(self.snapshot().pids)
 
     def is_asked_to_end(self) -> bool:
-        """Whether a signal or a request asks for the end of the run, heard by the loop or not."""
+        """Whether a signal or a request asks for the end of the run, taken by the loop or not."""
         return self._loop.is_asked_to_end()
 
     @property
@@ -245,7 +266,7 @@ class SimpleElasticAgent(ElasticAgent):
 
     @property
     def result_of_workers(self) -> RunResult:
-        """What has become of the workers of the last round, as far as it is known."""
+        """The result of the workers of the last round, as far as it is known."""
         return self._loop.results.of_workers
 
     @property
@@ -262,7 +283,7 @@ class SimpleElasticAgent(ElasticAgent):
         if self._poller.is_closed:
             prepare_rendezvous(self._worker_group.spec, self._longest_stop)
             self._create_loop(self._loop.state)
-        loop = self._loop
+        loop, components = self._loop, self._components
         result: RunResult | None = None
         outcome: Outcome | None = None
         try:
@@ -275,8 +296,8 @@ class SimpleElasticAgent(ElasticAgent):
                 finally:
                     self._shutdown(loop.soft_signal, timeout=self._shutdown_timeout)
                     loop.look_around()
-                    loop.await_verdict()
-                    loop.await_console(outcome)
+                    await_verdict(components, inbox)
+                    await_console(components, inbox, outcome, is_asked=loop.is_asked_to_end())
             result = self._conclude(outcome)
             return result
         finally:
@@ -292,7 +313,6 @@ class SimpleElasticAgent(ElasticAgent):
             return loop.results.of_workers
         if outcome is Outcome.FAILED:
             result = self._peers.failed_result(loop.results.of_workers)
-            result.no_restart = result.no_restart or loop.results.no_restart
             result.earlier = list(loop.results.earlier)
             return result
         if outcome is Outcome.LEFT:
@@ -305,16 +325,3 @@ class SimpleElasticAgent(ElasticAgent):
                 state.asked_by or signal.SIGTERM,
             )
         raise error or self._peers.error_of(outcome)
-
-
-def _find_peers(
-    handler: RendezvousHandler, notifier: Notifier, poller: Poller, notices: Notices
-) -> Peers:
-    """The peers behind `handler`, as well as that knows them."""
-    if isinstance(handler, JobRendezvous):
-        from plaunch.agent.job_peers import JobPeers  # several nodes only
-
-        return JobPeers(handler, notifier, poller, handler, notices=notices)
-    if isinstance(handler, ObservableRendezvous):
-        return ObservedPeers(handler, notifier, poller, handler)
-    return Peers(handler, notifier, poller)

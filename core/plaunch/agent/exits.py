@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 from plaunch.agent import notifications
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
     from plaunch.process.failures.failure import ProcessFailure
     from plaunch.process.stopping.stop_sequence import StopStep
 
-logger = logging.getLogger("plaunch")
-
 
 class Exits:
     """Knows which workers have ended, and notifies others of it."""
@@ -29,7 +26,6 @@ class Exits:
         self.succeeded: dict[int, float] = {}  # when, by global rank, in seconds since the epoch
         self._group = group
         self._notifier = notifier
-        self._failures: dict[int, ProcessFailure] = {}  # by global rank
 
     def note(self, process_exit: ProcessExit, failure: ProcessFailure | None) -> None:
         """A worker has been seen to end, at once."""
@@ -40,8 +36,6 @@ class Exits:
             rank = exited.worker.global_rank
             self.succeeded = {**self.succeeded, rank: process_exit.timestamp}
         self._notifier.notify(notifications.WorkerEnded, exited, process_exit.timestamp)
-        if failure is not None:
-            self._failures[exited.worker.global_rank] = failure
 
     def collect(self, context: PContext, result: RunProcsResult | None) -> None:
         """Tell of those that `context` has looked after, with the failures of `result`."""
@@ -61,16 +55,6 @@ class Exits:
     def note_step(self, step: StopStep) -> None:
         """The stop sequence has taken a step."""
         self._notifier.notify(notifications.Stopping, step)
-        if step.step == "waiting" and self._failures and not self._notifier.state.is_job_wide:
-            # The report will say so, too, but only when the stop is over.
-            rank, first = first_failure(self._failures)
-            logger.warning(
-                "they are stopped because rank %d (pid %d) %s: %s",
-                rank,
-                first.pid,
-                first.verb,
-                first.headline,
-            )
 
     def _describe(self, process_exit: ProcessExit, failure: ProcessFailure | None) -> WorkerExit:
         return WorkerExit(

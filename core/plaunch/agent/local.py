@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from plaunch.agent import notifications
-    from plaunch.agent.alive import Alive
     from plaunch.agent.notifications import Notifier
     from plaunch.agent.wait_reporter import WaitReporter
+    from plaunch.agent.watchdog import LoopWatchdog
     from plaunch.agent.worker_store import OpenStore
     from plaunch.agent.workers import Workers
     from plaunch.health import HealthChecks
@@ -83,17 +83,17 @@ class LocalElasticAgent(SimpleElasticAgent):
             the job ends with `UnkillableWorkerError`; 0 means for ever, and None what
             `TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT` says.
         keep_daemons: spare what workers leave behind when all of them have succeeded.
-        waiting: says what a round waits for, and ends a first one that takes too long.
-        alive: is notified when the loop goes to sleep and wakes.
+        waiting: shows what a round waits for, and ends a first one that takes too long.
+        watchdog: records when the loop goes to sleep and wakes.
         traffic: counts the workers' output that passes through the launcher.
         binder: gives workers their devices and processors; by default what `spec` says of them.
         open_store: hosts the store of the workers, unless `spec` leaves that to one of them; by
             default plaunch's own.
         starter: starts the processes of workers; by default they are executed. Whoever gives it
             begins and closes it.
-        restart_policy: decides what follows a failure, unless the rendezvous knows the whole job
-            and decides that; by default the budget does.
-        health_checks: look at this node before it joins its first round, and after a failure.
+        restart_policy: decides what follows a failure, unless the rendezvous is a `JobRendezvous`,
+            which decides itself; by default `max_restarts` does.
+        health_checks: run before this node joins its first round, and after a failure.
 
     Raises:
         UsageError: both `logs_specs` and the older arguments are given, or a time cannot be used,
@@ -116,7 +116,7 @@ class LocalElasticAgent(SimpleElasticAgent):
         worker_env: notifications.WorkerEnv = _nothing_more,
         keep_daemons: bool = False,
         waiting: WaitReporter | None = None,
-        alive: Alive | None = None,
+        watchdog: LoopWatchdog | None = None,
         traffic: Traffic | None = None,
         binder: Binder | None = None,
         open_store: OpenStore | None = None,
@@ -136,7 +136,7 @@ class LocalElasticAgent(SimpleElasticAgent):
             signal_policy=signal_policy,
             notify=notify,
             waiting=waiting,
-            alive=alive,
+            watchdog=watchdog,
             restart_policy=restart_policy,
             health_checks=health_checks,
         )
@@ -187,7 +187,7 @@ class LocalElasticAgent(SimpleElasticAgent):
             server.stop()
 
     def _get_alive_time(self) -> int:
-        return int(self._poller.alive.last_progress())
+        return int(self._poller.watchdog.last_progress())
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         spec = worker_group.spec

@@ -8,8 +8,9 @@ Two counters are never mixed up: `attempt` counts failures that led to a restart
 worlds that were formed. A failure advances both; a membership change and a requested restart
 advance only the round.
 
-Where the rendezvous knows the whole job (`State.is_job_wide`), attempt and budget are the job's:
-after a failure, here or elsewhere, the agent joins again and is told there what follows.
+The job (`JobRendezvous`) counts attempts and decides about restarts. After a failure, on this node
+or another one, the agent stops its workers and joins again; the job then forms a round or has
+ended.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from dataclasses import replace
 from typing import Any
 
 from plaunch.agent import states
-from plaunch.agent.states import Action, Again, Event, Outcome, Phase, RequestKind, State
+from plaunch.agent.states import Action, Event, Outcome, Phase, RequestKind, RestartReason, State
 from plaunch.agent.worker import WorkerState
 
 Transition = tuple[State, tuple[Action, ...]]
@@ -40,12 +41,11 @@ def _begin(state: State, event: Event) -> Transition:
 
 
 def _round_formed(state: State, event: states.RoundFormed) -> Transition:
-    attempt, number = event.counted(state)
     formed = replace(
         state,
         phase=Phase.STARTING,
-        attempt=attempt,
-        round=number,
+        attempt=event.attempt,
+        round=event.number_after(state),
         has_succeeded=False,
         then=None,
         request=None,
@@ -62,34 +62,21 @@ def _started(state: State, event: Event) -> Transition:
 
 
 def _start_failed(state: State, event: Event) -> Transition:
+    # The failure that this start follows, if there is one, stays the cause.
+    end = Outcome.FAILED if state.is_restart else Outcome.ERROR
     failed = replace(state, workers=WorkerState.FAILED)
-    if state.is_job_wide:
-        return _stop(failed, Outcome.ERROR, states.TellFailure(is_final=True))
-    # After a failure, that is what ended the job: starting again was only to mend it.
-    return _stop(failed, Outcome.FAILED if state.is_restart else Outcome.ERROR)
+    return _stop(failed, end, states.ReportFailure(is_final=True))
 
 
 def _agent_failed(state: State, event: Event) -> Transition:
-    tell = (states.TellFailure(is_final=True),) if state.is_job_wide else ()
-    return _stop(replace(state, workers=WorkerState.FAILED), Outcome.ERROR, *tell)
+    failed = replace(state, workers=WorkerState.FAILED)
+    return _stop(failed, Outcome.ERROR, states.ReportFailure(is_final=True))
 
 
-def _failed(state: State, event: states.WorkFailed) -> Transition:
+def _failed(state: State, event: Event) -> Transition:
     stopped = replace(state, workers=WorkerState.STOPPED)
-    if state.is_job_wide:
-        # It is told as soon as it is complete, while the workers stop.
-        told = (states.TellFailure(), states.Report(Again.DECISION))
-        return _stop(stopped, Again.DECISION, *told)
-    decision = event.decision
-    is_restart = state.restarts_left > 0 if decision is None else decision.is_restart
-    if is_restart and not event.is_final:
-        reason = ""
-        if decision is not None:
-            reason = decision.reason
-            stopped = replace(stopped, pause=decision.delay, is_free=not decision.costs)
-        return _stop(stopped, Again.RESTART, states.Report(Again.RESTART, reason))
-    # What the workers have written, and the result, say what happened.
-    return _stop(replace(state, workers=WorkerState.FAILED), Outcome.FAILED)
+    actions = (states.ReportFailure(), states.Report(RestartReason.FAILURE))
+    return _stop(stopped, RestartReason.FAILURE, *actions)
 
 
 def _succeeded(state: State, event: Event) -> Transition:
@@ -99,26 +86,21 @@ def _succeeded(state: State, event: Event) -> Transition:
 
 def _cleared(state: State, event: Event) -> Transition:
     if state.then is Outcome.SUCCEEDED:
-        # Others are not waited for, but they hear that this node may go.
-        tell = (states.WaitForPeers(),) if state.is_job_wide else ()
-        return _finish(state, Outcome.SUCCEEDED, *tell)
+        # This node does not wait for others, but reports its success to them.
+        return _finish(state, Outcome.SUCCEEDED, states.WaitForPeers())
     return replace(state, phase=Phase.WAITING), (states.WaitForPeers(),)
 
 
 def _stop_requested_while_clearing(state: State, event: Event) -> Transition:
-    # Own workers have succeeded; a stop now cannot undo that, but nobody else is waited for.
+    # Own workers have succeeded; a stop now cannot undo that, but other nodes are not awaited.
     first = state.then is not Outcome.SUCCEEDED
     done = replace(_asked(state, event), then=Outcome.SUCCEEDED)
     actions: tuple[Action, ...] = (states.Report(Outcome.SUCCEEDED),) if first else ()
     return done, (*actions, states.Escalate()) if _is_impatient(state, event) else actions
 
 
-def _closed_while_clearing(state: State, event: Event) -> Transition:
-    return replace(state, then=Outcome.SUCCEEDED), ()
-
-
-def _stops_for(then: Again | Outcome) -> Decision:
-    """Workers are stopped, and that is said."""
+def _stops_for(then: RestartReason | Outcome) -> Decision:
+    """The workers are stopped, and the reason is reported."""
 
     def decide(state: State, event: Event) -> Transition:
         return _stop(replace(state, workers=WorkerState.STOPPED), then, states.Report(then))
@@ -126,9 +108,8 @@ def _stops_for(then: Again | Outcome) -> Decision:
     return decide
 
 
-_stop_for_members = _stops_for(Again.MEMBERSHIP)
-_peers_failed = _stops_for(Again.DECISION)
-_closed = _stops_for(Outcome.CLOSED)
+_stop_for_members = _stops_for(RestartReason.MEMBERSHIP)
+_peers_failed = _stops_for(RestartReason.FAILURE)
 
 
 def _membership_changed(state: State, event: states.NodesChanged) -> Transition:
@@ -140,15 +121,11 @@ def _unreachable(state: State, event: Event) -> Transition:
     return _stop(stopped, Outcome.ERROR, states.Report(Outcome.ERROR))
 
 
-def _before_stopped_for(end: Outcome) -> Decision:
-    """A stop that was for another round, which can no longer form, is one for this end."""
-
-    def decide(state: State, event: Event) -> Transition:
-        if isinstance(state.then, Again):
-            return replace(state, then=end), (states.Report(end),)
-        return state, ()
-
-    return decide
+def _unreachable_before_stopped(state: State, event: Event) -> Transition:
+    # Only a stop for another round changes its aim.
+    if isinstance(state.then, RestartReason):
+        return replace(state, then=Outcome.ERROR), (states.Report(Outcome.ERROR),)
+    return state, ()
 
 
 def _job_ended(state: State, event: states.JobEnded) -> Transition:
@@ -169,7 +146,7 @@ def _job_ended_while_clearing(state: State, event: states.JobEnded) -> Transitio
 
 def _job_ended_before_stopped(state: State, event: states.JobEnded) -> Transition:
     # Only a stop for another round changes its aim.
-    if isinstance(state.then, Again):
+    if isinstance(state.then, RestartReason):
         ended = _with_end_of_job(state, event)
         return ended, (states.Report(_end(ended)),)
     return state, ()
@@ -213,31 +190,26 @@ def _stop_requested_while_stopping(state: State, event: Event) -> Transition:
     # A failure or an error that already decided the end keeps its place as the first cause.
     actions: tuple[Action, ...] = (states.Escalate(),) if _is_impatient(state, event) else ()
     known = _asked(state, event)
-    if isinstance(state.then, Again):
+    if isinstance(state.then, RestartReason):
         return replace(known, then=Outcome.SIGNALLED), (states.Report(Outcome.SIGNALLED), *actions)
     return known, actions
 
 
 def _restart_requested(state: State, event: states.Requested) -> Transition:
-    if state.has_succeeded and not state.is_job_wide:
-        return state, ()  # nobody is at work any more
     known = replace(_asked(state, event), workers=WorkerState.STOPPED)
-    return _stop(known, Again.REQUEST, states.Report(Again.REQUEST))
+    return _stop(known, RestartReason.REQUEST, states.Report(RestartReason.REQUEST))
+
+
+def _restart_requested_before_round(state: State, event: states.Requested) -> Transition:
+    return state, (states.SkipDelay(),) if state.is_restart else ()
 
 
 def _stopped(state: State, event: Event) -> Transition:
     if isinstance(state.then, Outcome):
         return _finish(state, state.then)
-    attempt = state.attempt + (state.then is Again.RESTART and not state.is_free)
-    is_restart = state.then in (Again.RESTART, Again.DECISION)
-    again = replace(state, attempt=attempt, is_restart=is_restart, pause=0.0, is_free=False)
-    if is_restart and state.pause > 0:
-        return replace(again, phase=Phase.PAUSING), (states.Pause(state.pause),)
+    is_restart = state.then is RestartReason.FAILURE
+    again = replace(state, is_restart=is_restart)
     return _join(again, is_suspect=is_restart or state.is_suspect)
-
-
-def _pause_ended(state: State, event: Event) -> Transition:
-    return _join(state, is_suspect=True)
 
 
 def _healthy(state: State, event: Event) -> Transition:
@@ -248,9 +220,8 @@ def _unhealthy(state: State, event: Event) -> Transition:
     return _finish(state, Outcome.ERROR)
 
 
-def _ends_before_round(end: Outcome) -> Decision:
-    """There is no other round, and that is said."""
-    return lambda state, event: _finish(state, end, states.Report(end))
+def _unreachable_before_round(state: State, event: Event) -> Transition:
+    return _finish(state, Outcome.ERROR, states.Report(Outcome.ERROR))
 
 
 def _stop_failed(state: State, event: Event) -> Transition:
@@ -268,9 +239,9 @@ def _stop_requested_while_waiting(state: State, event: Event) -> Transition:
 
 
 def _while_clearing(transition: Decision) -> Decision:
-    """The same decision while the stop sequence is at work already, for what was left behind.
+    """The same decision while what the workers left behind is being ended already.
 
-    Who was asked to stop meanwhile ends with its success, whatever becomes of the others.
+    A node that was asked to stop in the meantime ends with its success, whatever happens to others.
     """
 
     def decide(state: State, event: Event) -> Transition:
@@ -312,7 +283,7 @@ def _is_impatient(state: State, event: Event) -> bool:
 # --- what several of them have in common ---------------------------------------------------------
 
 
-def _stop(state: State, then: Again | Outcome, *before: Action) -> Transition:
+def _stop(state: State, then: RestartReason | Outcome, *before: Action) -> Transition:
     return replace(state, phase=Phase.STOPPING, then=then), (*before, states.StopWorkers())
 
 
@@ -330,19 +301,16 @@ def _finish(state: State, outcome: Outcome, *before: Action) -> Transition:
 _TABLE: dict[tuple[Phase, type | RequestKind], Decision] = {
     (Phase.IDLE, states.Begin): _begin,
     (Phase.IDLE, states.StopRequested): _stop_requested_before_start,
-    (Phase.PAUSING, states.PauseEnded): _pause_ended,
-    (Phase.PAUSING, states.StopRequested): _stop_requested_before_start,
-    (Phase.PAUSING, RequestKind.RESTART): _pause_ended,
     (Phase.CHECKING, states.NodeHealthy): _healthy,
     (Phase.CHECKING, states.NodeUnhealthy): _unhealthy,
-    (Phase.CHECKING, states.PeersUnreachable): _ends_before_round(Outcome.ERROR),
-    (Phase.CHECKING, states.RendezvousClosed): _ends_before_round(Outcome.CLOSED),
+    (Phase.CHECKING, states.PeersUnreachable): _unreachable_before_round,
     (Phase.CHECKING, states.JobEnded): _job_ended_before_round,
     (Phase.CHECKING, states.StopRequested): _stop_requested_before_start,
     (Phase.JOINING, states.RoundFormed): _round_formed,
     (Phase.JOINING, states.RoundFailed): _round_failed,
     (Phase.JOINING, states.JobEnded): _job_ended_before_round,
     (Phase.JOINING, states.StopRequested): _stop_requested_before_start,
+    (Phase.JOINING, RequestKind.RESTART): _restart_requested_before_round,
     (Phase.STARTING, states.StartSucceeded): _started,
     (Phase.STARTING, states.StartFailed): _start_failed,
     (Phase.STARTING, states.AgentFailed): _agent_failed,
@@ -353,15 +321,13 @@ _TABLE: dict[tuple[Phase, type | RequestKind], Decision] = {
     (Phase.RUNNING, states.NodesChanged): _membership_changed,
     (Phase.RUNNING, states.PeersFailed): _peers_failed,
     (Phase.RUNNING, states.PeersUnreachable): _unreachable,
-    (Phase.RUNNING, states.RendezvousClosed): _closed,
     (Phase.RUNNING, states.JobEnded): _job_ended,
     (Phase.RUNNING, states.AgentFailed): _agent_failed,
     (Phase.RUNNING, states.StopRequested): _stop_requested,
     (Phase.RUNNING, RequestKind.RESTART): _restart_requested,
     (Phase.STOPPING, states.StopSucceeded): _stopped,
     (Phase.STOPPING, states.StopFailed): _stop_failed,
-    (Phase.STOPPING, states.PeersUnreachable): _before_stopped_for(Outcome.ERROR),
-    (Phase.STOPPING, states.RendezvousClosed): _before_stopped_for(Outcome.CLOSED),
+    (Phase.STOPPING, states.PeersUnreachable): _unreachable_before_stopped,
     (Phase.STOPPING, states.JobEnded): _job_ended_before_stopped,
     (Phase.STOPPING, states.StopRequested): _stop_requested_while_stopping,
     (Phase.CLEARING, states.StopSucceeded): _cleared,
@@ -370,16 +336,14 @@ _TABLE: dict[tuple[Phase, type | RequestKind], Decision] = {
     (Phase.CLEARING, states.PeersFailed): _while_clearing(_peers_failed),
     (Phase.CLEARING, states.PeersUnreachable): _while_clearing(_unreachable),
     (Phase.CLEARING, states.JobEnded): _job_ended_while_clearing,
-    (Phase.CLEARING, states.RendezvousClosed): _closed_while_clearing,
     (Phase.CLEARING, states.StopRequested): _stop_requested_while_clearing,
     (Phase.CLEARING, RequestKind.RESTART): _while_clearing(_restart_requested),
     (Phase.WAITING, states.PeersFinished): _peers_finished,
-    # The job is not done after all. Only a rendezvous that knows the whole job says so.
+    # The job is not done after all.
     (Phase.WAITING, states.NodesChanged): _membership_changed,
     (Phase.WAITING, states.PeersFailed): _peers_failed,
     (Phase.WAITING, states.PeersUnreachable): _unreachable,
     (Phase.WAITING, states.JobEnded): _job_ended,
-    (Phase.WAITING, states.RendezvousClosed): _peers_finished,
     (Phase.WAITING, states.StopRequested): _stop_requested_while_waiting,
     (Phase.WAITING, RequestKind.RESTART): _restart_requested,
 }

@@ -33,17 +33,14 @@ if TYPE_CHECKING:
 
 @plain_dataclass
 class Notification(Value):
-    """Something has happened; `group` are the workers as they are then."""
+    """Something has happened; `group` is the worker group at that time."""
 
     group: GroupInfo
 
 
 @plain_dataclass
 class RestartDelayed(Notification):
-    """The workers have been stopped, and the agent joins the next round in so many seconds.
-
-    Where the rendezvous knows the whole job, it is that which waits, and this is not told.
-    """
+    """A restart policy has delayed the next round, which begins in so many `seconds`."""
 
     seconds: float
 
@@ -121,10 +118,10 @@ class WorkerExited(Notification):
 
 @plain_dataclass
 class WorkersFailed(Notification):
-    """Workers have failed by themselves, by global rank; `first` is whose failure began it all.
+    """Workers have failed by themselves, by global rank; `first` is the rank that failed first.
 
-    At the end of a job that all nodes know of, these are the failures of all of them; a launcher
-    that failed has a negative rank.
+    At the end of a job, these are the failures of all nodes; a launcher that failed has a negative
+    rank.
     """
 
     failures: Mapping[int, ProcessFailure]
@@ -133,7 +130,7 @@ class WorkersFailed(Notification):
 
 @plain_dataclass
 class MembershipChanged(Notification):
-    """The rendezvous told of a change among the nodes."""
+    """The rendezvous has reported a change among the nodes."""
 
     change: MembershipChange
 
@@ -142,7 +139,7 @@ class MembershipChanged(Notification):
 class SignalReceived(Notification):
     """The launcher has received a signal; `action` is what follows.
 
-    `node` has received it instead, and asked this one to pass it on.
+    If `node` is not empty, that node has received it and forwarded it to this one.
     """
 
     signum: int
@@ -152,7 +149,7 @@ class SignalReceived(Notification):
 
 @plain_dataclass
 class RequestReceived(Notification):
-    """Somebody has asked for a stop, a restart, or for this node to leave."""
+    """A stop, a restart, or that this node leaves was requested."""
 
     request: Requested
 
@@ -252,14 +249,19 @@ class Notifier:
         """Where the agent's state machine is."""
         return self._state()
 
+    @property
+    def run_id(self) -> str:
+        """The id of the job."""
+        return self._group.spec.rdzv_handler.get_run_id()
+
     def group_info(self, formed: RoundFormed | None = None) -> GroupInfo:
         """The group as it is; as it is about to be in the round that has `formed`."""
         group, state = self._group, self._state()
         attempt, number = state.attempt, state.round
         if formed is not None:
-            attempt, number = formed.counted(state)
+            attempt, number = formed.attempt, formed.number_after(state)
         return GroupInfo(
-            run_id=self._group.spec.rdzv_handler.get_run_id(),
+            run_id=self.run_id,
             role=group.spec.role,
             state=group.state,
             attempt=attempt,
@@ -283,18 +285,18 @@ class Notifier:
             self._notify(notification(self.group_info(), *args, **kwargs))
 
     def notify_round(self, formed: RoundFormed, waited: float, reason: str) -> None:
-        """Tell that a round has formed for which this node waited so many seconds."""
+        """Notify that a round has formed, for which this node `waited` so many seconds."""
         if self._notify is not None:
             self._notify(AfterRendezvous(self.group_info(formed), waited, reason))
 
     def notify_state(self, new: WorkerState) -> None:
-        """Let the workers have another state, and tell of it if it is another one."""
+        """Set the state of the worker group; notify if it has changed."""
         old, self._group.state = self._group.state, new
         if old is not new:
             self.notify(StateChanged, old, new)
 
     def notify_changes(self, changes: Sequence[MembershipChange]) -> Sequence[MembershipChange]:
-        """Tell of `changes`, and return them."""
+        """Notify of each of `changes`, and return them."""
         for change in changes:
             if change.kind is ChangeKind.NOTICE:
                 self.notify(SignalReceived, change.signum, SignalAction.NOTIFY, change.node)
@@ -303,7 +305,7 @@ class Notifier:
         return changes
 
     def notify_failures(self, result: RunResult) -> None:
-        """Tell which workers have failed, if any, and which one of them first."""
+        """Notify which workers have failed, if any, and which of them first."""
         failures = result.failures
         if failures:
             first = result.first_failure

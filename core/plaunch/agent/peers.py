@@ -1,215 +1,389 @@
-"""The other nodes, as far as the rendezvous lets an agent know of them."""
+"""The other nodes of the job: what the rendezvous reports, and what the agent reports to it."""
 
 from __future__ import annotations
 
 import logging
+import signal
+import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from plaunch.agent.poller import BackgroundCall
-from plaunch.agent.states import (
-    Event,
-    NodesChanged,
-    Outcome,
-    PeersFinished,
-    RendezvousClosed,
-    RoundFailed,
+from plaunch.agent import states
+from plaunch.agent.messages import describe_asker, describe_failures
+from plaunch.agent.results import LAUNCHER, launcher_failure
+from plaunch.agent.worker import RunResult, WorkerState
+from plaunch.errors import (
+    PlaunchError,
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousGracefulExitError,
 )
-from plaunch.errors import RendezvousClosedError, RendezvousGracefulExitError
-from plaunch.rendezvous.api import ChangeKind, MembershipChange, ObservableRendezvous
+from plaunch.rendezvous.api import ChangeKind
 
 if TYPE_CHECKING:
-    import signal
     from collections.abc import Callable, Mapping, Sequence
     from typing import Protocol
 
+    from plaunch.agent.forwarded_signals import ForwardedSignals
     from plaunch.agent.notifications import Notifier
     from plaunch.agent.poller import Poller
-    from plaunch.agent.states import Again, State
-    from plaunch.agent.worker import RunResult
     from plaunch.process.failures.failure import ProcessFailure
-    from plaunch.rendezvous.api import RendezvousHandler
+    from plaunch.rendezvous.api import MembershipChange
+    from plaunch.rendezvous.job import JobRendezvous
 
-    class LookAtOwn(Protocol):
-        """Looks, for a moment, whether own workers have failed; after a loss, by themselves."""
+    class FindOwnFailures(Protocol):
+        """Checks, for a moment, whether own workers have failed by themselves."""
 
-        def __call__(self, *, is_loss: bool) -> list[Event]:
-            """What has ended their work."""
+        def __call__(self, *, is_loss: bool) -> list[states.Event]:
+            """The event of their failure, or nothing; `is_loss` says that a node was lost."""
 
 
 logger = logging.getLogger("plaunch")
 
-# Seconds between two looks where everything wakes the loop by itself. Ten looks a second at nothing
-# would be most of what a launcher costs; were a wake-up lost, the job would be late, but not stuck.
-QUIET_INTERVAL = 2.0
+_OUTCOMES = {
+    "succeeded": states.Outcome.SUCCEEDED,
+    "failed": states.Outcome.FAILED,
+    "closed": states.Outcome.CLOSED,
+}
+_DESCRIPTIONS = {
+    ChangeKind.ARRIVED: ("node {} arrived", "a node arrived"),
+    ChangeKind.LEFT: ("node {} left", "a node left"),
+    ChangeKind.LOST: ("node {} was lost", "a node was lost"),
+    ChangeKind.FAILED: ("workers of node {} failed", "workers of another node failed"),
+    ChangeKind.RESTART: ("node {} asks for a restart", "another node asks for a restart"),
+    ChangeKind.UNREACHABLE: (
+        "node {} cannot be reached any more",
+        "the other nodes cannot be reached any more",
+    ),
+}
 
 
 class Peers:
-    """The nodes behind a rendezvous that has to be asked how many of them wait.
-
-    What only a rendezvous that knows the whole job can do, does nothing here.
+    """The other nodes of a job, for the loop of one agent.
 
     Args:
-        handler: the rendezvous.
-        notifier: is told of changes.
+        job: the rendezvous.
+        notifier: is notified of changes.
         poller: waits, and is woken.
+        forwarded: passes on the signals that another node has received.
+        interval: seconds between two calls of `look` if nothing happens.
     """
-
-    is_job_wide = False
-    wakes = False  # whether it makes a descriptor readable, and need not be asked
-    interval = QUIET_INTERVAL  # seconds between two looks if nothing else happens
-
-    def __init__(self, handler: RendezvousHandler, notifier: Notifier, poller: Poller) -> None:
-        self.reason = ""  # why the agent changes its course, or the rendezvous was closed
-        self._handler = handler
-        self._notifier = notifier
-        self._poller = poller
-        self._call: BackgroundCall[None] | None = None
-
-    # --- what happens to them ---------------------------------------------------------------------
-
-    def fds(self) -> list[int]:
-        """Descriptors that are readable while there is news of them."""
-        return []
-
-    def look(self, look_at_own: LookAtOwn) -> list[Event]:
-        """What has happened to them while own workers run.
-
-        `look_at_own` looks, for a moment, whether own workers have failed as well.
-        """
-        del look_at_own
-        with self._poller.alive.calling():
-            waiting = self._handler.num_nodes_waiting()
-        if waiting <= 0:
-            return []
-        self._notifier.notify_changes([MembershipChange(ChangeKind.ARRIVED)])
-        return [NodesChanged()]
-
-    def look_while_stopping(self, *, is_clearing: bool) -> list[Event]:
-        """The same while own workers are stopped, or what they have left behind is."""
-        del is_clearing
-        return []
-
-    def look_while_joining(self) -> None:
-        """The same while this node waits for a round."""
-
-    def take_losses(self) -> list[str]:
-        """The messages about lost nodes that were logged since the last call."""
-        return []
-
-    def event_of_failed_round(self, error: BaseException) -> Event:
-        """What it means that a round did not form."""
-        return RoundFailed(isinstance(error, RendezvousGracefulExitError))
-
-    # --- the wait for them, when own workers have succeeded ---------------------------------------
-
-    def begin_wait(self, timeout: float, wait: Callable[[float], None]) -> None:
-        """Wait for them to succeed as well, at most `timeout` seconds, by means of `wait`."""
-        self._call = BackgroundCall("peers", lambda: wait(timeout), self._poller.wake_up)
-
-    def watch(self, fds: Sequence[int], due: float | None) -> list[Event]:
-        """Go on with that, until something happens; also to `fds`, or in `due` seconds."""
-        self._poller.poll(fds, due)
-        call = self._call
-        if call is None or not call.is_done():
-            return []
-        self._call = None
-        call.join()
-        if call.error is not None:
-            logger.warning("waiting for the other nodes failed: %s", call.error)
-        return [PeersFinished()]
-
-    # --- what they are told, where the whole job is known -----------------------------------------
-
-    def note_succeeded(self, ended: Mapping[int, float]) -> None:
-        """Record when own workers ended that have succeeded, by global rank."""
-
-    def note_failure(self, result: RunResult) -> None:
-        """Know that own workers failed by themselves; `report_failures` follows."""
-
-    def report_failures(
-        self, failures: Mapping[int, ProcessFailure], *, is_final: bool = False
-    ) -> None:
-        """Tell which own workers failed by themselves, by global rank; once a round.
-
-        `is_final` says that no restart is to follow.
-        """
-
-    def report_error(self, error: BaseException, before: Mapping[int, ProcessFailure]) -> None:
-        """Tell that this node failed itself, after the failures of workers `before`."""
-
-    def announce(self, then: Again | Outcome, state: State) -> None:
-        """Tell what this node is about to do, where others should know."""
-
-    def exclude(self, reason: str) -> None:
-        """Tell that the job goes on without this node, and why."""
-
-    def send_notice(self, signum: signal.Signals) -> None:
-        """Pass a signal on."""
-
-    # --- how it ends ------------------------------------------------------------------------------
-
-    def has_verdict(self) -> bool:
-        """Whether the job has ended, and this node knows how."""
-        return False
-
-    def awaits_verdict(self) -> bool:
-        """Whether the job has yet to act on an error of this node, or a wish for its end."""
-        return False
-
-    def take_changes(self) -> Sequence[MembershipChange]:
-        """All changes since the last call; the listener is notified of them."""
-        return ()
-
-    def failed_result(self, own: RunResult) -> RunResult:
-        """The result of a run that has failed."""
-        return own
-
-    def error_of(self, outcome: Outcome) -> Exception:
-        """The error of an end that was none of this node's own making."""
-        if outcome is not Outcome.CLOSED:
-            return RuntimeError(f"the agent ended with {outcome.value!r} but without an error")
-        run_id = self._handler.get_run_id()
-        return RendezvousClosedError(f"the rendezvous of job {run_id!r} was closed: {self.reason}")
-
-
-class ObservedPeers(Peers):
-    """The nodes behind a rendezvous that says by itself when one comes or goes."""
-
-    wakes = True
 
     def __init__(
         self,
-        handler: RendezvousHandler,
+        job: JobRendezvous,
         notifier: Notifier,
         poller: Poller,
-        observable: ObservableRendezvous,
+        forwarded: ForwardedSignals,
+        interval: float,
     ) -> None:
-        super().__init__(handler, notifier, poller)
-        self._observable = observable
+        self.reason = ""  # why the agent stops its workers, or the job was closed
+        self.interval = interval
+        self._job = job
+        self._notifier = notifier
+        self._poller = poller
+        self._forwarded = forwarded
+        self._lost: MembershipChange | None = None
+        self._timeout = 0.0
+        self._wait_until = 0.0  # on the monotonic clock
+        self._awaits_verdict = False
+        self._losses: list[str] = []  # logged since the last round, while no own worker ran
+        self._has_ended_job = False  # the end of the job was requested on this node
+        self._has_seen_end = False  # of the job
+
+    # --- changes ----------------------------------------------------------------------------------
 
     def fds(self) -> list[int]:
-        """The descriptor of the rendezvous, if it has one."""
-        fd = self._observable.fileno()
+        """The descriptor that is readable while there are changes, if there is one."""
+        fd = self._job.fileno()
         return [fd] if fd >= 0 else []
 
     def take_changes(self) -> Sequence[MembershipChange]:
         """All changes since the last call; the listener is notified of them."""
-        return self._notifier.notify_changes(list(self._observable.changes()))
+        with self._poller.watchdog.calling():
+            changes = list(self._job.changes())
+        return self._notifier.notify_changes(changes)
 
-    def look(self, look_at_own: LookAtOwn) -> list[Event]:
-        """What has happened to them while own workers run."""
-        del look_at_own
-        events: list[Event] = []
-        for change in self.take_changes():
-            logger.info("node %s %s: %s", change.node, change.kind.value, change.reason)
-            if change.kind is ChangeKind.CLOSED:
-                self.reason = change.reason
-                events.append(RendezvousClosed())
+    def look(self, find_own_failures: FindOwnFailures) -> list[states.Event]:
+        """The event of the latest changes while own workers run.
+
+        If others have failed or are lost, a failure of own workers at the same moment comes first.
+        """
+        changes = self.take_changes()
+        kinds = {change.kind for change in changes}
+        failed: list[states.Event] = []
+        if kinds & {ChangeKind.FAILED, ChangeKind.LOST}:
+            failed = find_own_failures(is_loss=ChangeKind.LOST in kinds)
+        return failed or self._events(changes, self._forwarded.pass_on)
+
+    def look_while_stopping(self, *, is_clearing: bool) -> list[states.Event]:
+        """The same while own workers are stopped, where only the end of the job counts.
+
+        Workers do not get another signal while they save, so signals are not forwarded. Workers
+        that have succeeded (`is_clearing`) need not be stopped for another round.
+        """
+        reason = self.reason
+        changes = self.take_changes()
+        if not is_clearing:
+            self._note_losses(changes)
+        events = self._events(changes, None)
+        ends = (states.JobEnded, states.Requested, states.PeersUnreachable)
+        if is_clearing or isinstance(events[0] if events else None, ends):
+            return events
+        self.reason = reason
+        return []
+
+    def look_while_joining(self) -> None:
+        """Log which nodes are lost while this one waits for a round."""
+        self._note_losses(self._notifier.notify_changes(list(self._job.take_losses())))
+
+    def take_losses(self) -> list[str]:
+        """The messages about lost nodes that were logged since the last call."""
+        losses, self._losses = self._losses, []
+        return losses
+
+    def _note_losses(self, changes: Sequence[MembershipChange]) -> None:
+        """Log which nodes were lost: probably why own workers have failed."""
+        for change in changes:
+            if change.kind is ChangeKind.LOST:
+                self._losses.append(_describe(change))
+                logger.warning("%s", self._losses[-1])
+
+    def event_of_failed_round(self, error: BaseException) -> states.Event:
+        """The event of a round that did not form."""
+        if isinstance(error, RendezvousClosedError) and self.has_verdict():
+            return self._end()
+        return states.RoundFailed(isinstance(error, RendezvousGracefulExitError))
+
+    def _events(
+        self,
+        changes: Sequence[MembershipChange],
+        pass_on: Callable[[signal.Signals, str], object] | None,
+    ) -> list[states.Event]:
+        """The event of `changes`, at most one.
+
+        The end of the job comes first; all changes that lead to a new round are one event.
+        `pass_on` is called with the signal of each notice, and the node that has received it.
+        """
+        by_kind: dict[ChangeKind, list[MembershipChange]] = {}
+        for change in changes:
+            if change.kind is ChangeKind.NOTICE:
+                _forward(change, pass_on)
             else:
-                events.append(NodesChanged(change.kind is ChangeKind.LOST))
+                by_kind.setdefault(change.kind, []).append(change)
+        closed = by_kind.pop(ChangeKind.CLOSED, None)
+        if not self._has_seen_end and (closed or self.has_verdict()):
+            self._has_seen_end = True
+            end = self._end(closed[0].reason if closed else "")
+            is_own = isinstance(end, states.Requested) and self._has_ended_job
+            return [] if is_own else [end]
+        if not by_kind:
+            return []
+        self.reason = "; ".join(_describe(change) for same in by_kind.values() for change in same)
+        if ChangeKind.UNREACHABLE in by_kind:
+            self._lost = by_kind[ChangeKind.UNREACHABLE][0]
+            self.reason = _describe(replace(self._lost, reason=""))  # the error has the reason
+            return [states.PeersUnreachable()]
+        if ChangeKind.FAILED in by_kind:
+            return [states.PeersFailed()]
+        return [states.NodesChanged(ChangeKind.LOST in by_kind)]
+
+    def _end(self, reason: str = "") -> states.Event:
+        """The event of the end of the job; CLOSED if only `reason` is known.
+
+        If the end was requested on another node, the request is for this one, too: all nodes of the
+        job end alike.
+        """
+        verdict = self._job.verdict
+        if verdict is None:
+            self.reason = reason
+            return states.JobEnded(states.Outcome.CLOSED)
+        self.reason = verdict.reason
+        if verdict.outcome == "failed" and not verdict.failures:
+            return states.JobEnded(states.Outcome.CLOSED)
+        if verdict.outcome == "stopped" and not verdict.is_past:
+            return states.Requested(states.RequestKind.STOP, verdict.reason, "", verdict.node)
+        return states.JobEnded(_OUTCOMES.get(verdict.outcome, states.Outcome.CLOSED))
+
+    # --- after own workers have succeeded ---------------------------------------------------------
+
+    def begin_wait(self, timeout: float) -> None:
+        """Report that all own workers have succeeded; wait at most `timeout` seconds for others."""
+        self._timeout, self._wait_until = timeout, time.monotonic() + timeout
+        self._job.report_success()
+
+    def watch(self, fds: Sequence[int], due: float | None) -> list[states.Event]:
+        """Wait until the job has ended, needs another round, or the timeout has passed.
+
+        Args:
+            fds: descriptors that end this call.
+            due: seconds until it ends in any case, or None.
+        """
+        pause = min(self._patience(), self.interval, self.interval if due is None else due)
+        self._poller.poll([*fds, *self.fds()], pause)
+        events = self._events(self.take_changes(), self._forwarded.pass_on)
+        if not events and self._patience() <= 0:
+            logger.warning(
+                "other nodes have not finished %g s after this one (--exit-barrier-timeout); this "
+                "node does not wait any longer",
+                self._timeout,
+            )
+            return [states.PeersFinished()]
         return events
 
-    def look_while_stopping(self, *, is_clearing: bool) -> list[Event]:
-        """The same while own workers are stopped."""
-        del is_clearing
-        return self.look(lambda *, is_loss: [])
+    def _patience(self) -> float:
+        return max(self._wait_until - time.monotonic(), 0.0)
+
+    # --- reports to the job -----------------------------------------------------------------------
+
+    def note_succeeded(self, ended: Mapping[int, float]) -> None:
+        """Record when own workers ended that have succeeded, for reports of other nodes."""
+        self._job.note_succeeded(ended)
+
+    def note_failure(self, result: RunResult) -> None:
+        """Own workers have failed by themselves; `report_failures` follows."""
+        self.reason = describe_failures(result)
+
+    def report_failures(
+        self, failures: Mapping[int, ProcessFailure], *, is_final: bool = False
+    ) -> None:
+        """Report which own workers have failed by themselves, by global rank; once a round.
+
+        Args:
+            failures: may be empty if a subclass of the agent knows no more.
+            is_final: whether no restart may follow.
+        """
+        failures = failures or {LAUNCHER: launcher_failure("the workers failed", 1)}
+        self._job.report_failure(failures, is_final=is_final)
+
+    def report_error(self, error: BaseException, before: Mapping[int, ProcessFailure]) -> None:
+        """Report that this node failed itself, which a restart cannot fix.
+
+        Args:
+            error: why.
+            before: the failures of its workers that led to this round, by global rank; they stay
+                the first cause.
+        """
+        self.reason = str(error)
+        self._awaits_verdict = True
+        text = self.reason if isinstance(error, PlaunchError) else repr(error)
+        failure = launcher_failure(text, getattr(error, "exit_code", 1))
+        # `before` may have a failure of the launcher, too: its store was lost.
+        rank = min([LAUNCHER, *(rank - 1 for rank in before)])
+        self._job.report_failure({**before, rank: failure}, is_final=True)
+
+    def announce(self, then: states.RestartReason | states.Outcome, state: states.State) -> None:
+        """Report that this node leaves, or a request to this node for all nodes of the job."""
+        request = state.request
+        origin = "" if request is None else request.origin
+        if request is not None and request.kind is states.RequestKind.STOP:
+            if not request.node:  # else the job is over
+                self._awaits_verdict = self._has_ended_job = True
+                self._job.end_job(origin)
+        elif then is states.RestartReason.REQUEST:
+            self._job.request_round(origin)
+        elif then is states.Outcome.SIGNALLED:
+            self._job.announce_leave(origin or describe_asker(state))
+
+    def skip_delay(self, request: states.Requested | None) -> None:
+        """Request that a round which the job has delayed begins now."""
+        self._job.request_round("" if request is None else request.origin)
+
+    def exclude(self, reason: str) -> None:
+        """Report that the job is to continue without this node, and why."""
+        self._job.announce_leave(reason, is_excluded=True)
+
+    def send_notice(self, signum: signal.Signals) -> None:
+        """Pass a signal on to the other nodes."""
+        self._job.send_notice(signum)
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def has_verdict(self) -> bool:
+        """Whether this node knows how the job ended."""
+        return self._job.verdict is not None
+
+    def awaits_verdict(self) -> bool:
+        """Whether this node has ended the job, or failed itself, and the job has yet to react.
+
+        The node may host the store of the job, so it must not go before.
+        """
+        return self._awaits_verdict and not self.has_verdict()
+
+    def failed_result(self, own: RunResult) -> RunResult:
+        """The result of a job that failed: the failures of all nodes, the same one first on all.
+
+        That of this node (`own`) if the verdict is not known.
+        """
+        verdict = self._job.verdict
+        if verdict is None:
+            return own
+        # Own failures may be more complete by now than when they were reported.
+        workers = {rank: failure for rank, failure in own.failures.items() if rank >= 0}
+        result = replace(
+            own,
+            state=WorkerState.FAILED,
+            failures={**verdict.failures, **workers},
+            early_ends=list(verdict.early_ends) or own.early_ends,
+            first_failure=verdict.first,
+            counted=dict(verdict.counted),
+            no_restart=verdict.no_restart,
+        )
+        self._notifier.notify_failures(result)
+        return result
+
+    def error_of(self, outcome: states.Outcome) -> Exception:
+        """The error of an end that this node has not caused itself."""
+        verdict, run_id = self._job.verdict, self._notifier.run_id
+        if outcome is states.Outcome.ERROR:
+            reason = "" if self._lost is None else self._lost.reason
+            node = "" if self._lost is None or not self._lost.node else f" (node {self._lost.node})"
+            return RendezvousConnectionError(
+                f"this node has lost touch with job {run_id!r}{node}: {reason}; its workers "
+                "were stopped"
+            )
+        if outcome is not states.Outcome.CLOSED:
+            return RuntimeError(f"the agent ended with {outcome.value!r} but without an error")
+        if verdict is None:
+            return RendezvousClosedError(
+                f"the rendezvous of job {run_id!r} was closed: {self.reason}"
+            )
+        from datetime import datetime  # this end only
+
+        when = f"{datetime.fromtimestamp(verdict.time).astimezone():%Y-%m-%d %H:%M:%S %z}"
+        return RendezvousClosedError(
+            f"job {run_id!r} ended without this node: {verdict.outcome}, found by node "
+            f"{verdict.node} at {when}: {verdict.reason}"
+        )
+
+
+def _forward(
+    change: MembershipChange, pass_on: Callable[[signal.Signals, str], object] | None
+) -> None:
+    try:
+        signum = signal.Signals(change.signum)
+    except ValueError:
+        signum = None
+    if signum in (None, signal.SIGKILL, signal.SIGSTOP):
+        logger.warning(
+            "node %s forwards signal %d, which cannot be handled; it is ignored",
+            change.node,
+            change.signum,
+        )
+    elif pass_on is None:
+        logger.warning(
+            "%s received on node %s; the workers of this node are being stopped and do not get it",
+            signum.name,
+            change.node,
+        )
+    else:
+        pass_on(signum, change.node)
+
+
+def _describe(change: MembershipChange) -> str:
+    if change.kind is ChangeKind.FAILED and change.reason:
+        return change.reason  # which names the worker and its host
+    with_name, without = _DESCRIPTIONS[change.kind]
+    node = change.node if change.index is None else f"{change.node} (index {change.index})"
+    text = with_name.format(node) if change.node else without
+    return f"{text}: {change.reason}" if change.reason else text

@@ -16,9 +16,13 @@ from plaunch.threads import start_thread
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from plaunch.agent.alive import Alive
+    from plaunch.agent.watchdog import LoopWatchdog
 
 T = TypeVar("T")
+
+# Seconds between two looks if everything wakes the loop by itself. Ten looks a second would be most
+# of what a launcher costs; if a wake-up were lost, the job would be late, but not stuck.
+QUIET_INTERVAL = 2.0
 
 
 class WakeUp:
@@ -93,12 +97,12 @@ class Poller:
     """Waits for descriptors, for a time, or to be woken.
 
     Args:
-        alive: is notified when the loop goes to sleep and wakes.
+        watchdog: is notified when the loop goes to sleep and wakes.
     """
 
-    def __init__(self, alive: Alive) -> None:
+    def __init__(self, watchdog: LoopWatchdog) -> None:
         self.is_closed = False
-        self.alive = alive
+        self.watchdog = watchdog
         self.wake_up = WakeUp()
 
     def poll(self, fds: Iterable[int], timeout: float | None) -> None:
@@ -107,16 +111,16 @@ class Poller:
         poller.register(self.wake_up.fileno(), select.POLLIN)
         for fd in fds:
             poller.register(fd, select.POLLIN)
-        self.alive.sleeps(timeout)
+        self.watchdog.sleeps(timeout)
         poller.poll(milliseconds(timeout))
-        self.alive.wakes()
+        self.watchdog.wakes()
         self.wake_up.clear()
 
     def close(self) -> None:
         """There is no loop any more."""
         self.is_closed = True
         self.wake_up.close()
-        self.alive.ends()
+        self.watchdog.ends()
 
 
 class BackgroundCall(Generic[T]):

@@ -1,4 +1,4 @@
-"""What is known of how a run goes: what has become of its workers, and who is told of that."""
+"""The results of workers, round after round, and when failures are reported."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("plaunch")
 
-# Seconds that a failure may take to be complete: that others of the same moment and cause are seen,
-# and what they last wrote. Then it is told, while the stop goes on.
+# Seconds between a failure and its report, while the stop runs: other failures of the same moment
+# and cause are seen by then, and the last lines of output.
 _SETTLE = 0.1
 
-LAUNCHER = -1  # the "rank" of a failure that is no worker's; its launcher's, in reports
+LAUNCHER = -1  # the "rank" of a failure of the launcher, in reports
 
 
 def launcher_failure(text: str, exitcode: int) -> ProcessFailure:
-    """A failure of the launcher itself, and not of one of its workers."""
+    """A failure of the launcher itself, not of one of its workers."""
     failure = ProcessFailure(LAUNCHER, os.getpid(), exitcode, "")
     failure.message = text
     failure.error_file_data = {"message": text}
@@ -35,7 +35,7 @@ def launcher_failure(text: str, exitcode: int) -> ProcessFailure:
 
 
 def describe_cause(result: RunResult) -> str:
-    """What failed first, and how, in few words."""
+    """What failed first, and how, in a few words."""
     if not result.failures:
         return "the workers failed"
     rank, failure = first_failure(result.failures)
@@ -47,27 +47,26 @@ class Results:
 
     Args:
         workers: whose results these are.
-        peers: are told of failures.
-        notifier: is told of them as well.
+        peers: receive reports of failures.
+        notifier: is notified of failures.
     """
 
     def __init__(self, workers: Workers, peers: Peers, notifier: Notifier) -> None:
         self.of_workers = RunResult(WorkerState.INIT)
         self.error: BaseException | None = None
-        self.no_restart = ""  # why a restart policy wants no other attempt
         self._workers = workers
         self._peers = peers
         self._notifier = notifier
-        self._to_mend: RunResult | None = None  # the failure that this round follows
+        self._failed_before: RunResult | None = None  # the failure that led to this round
         self._has_started = False  # whether the workers of this round have been
-        self._told_at: float | None = None  # on the monotonic clock, of a failure not told yet
+        self._report_at: float | None = None  # on the monotonic clock, if one is due
         self.earlier: list[EarlierAttempt] = []
         self._attempt: int | None = None  # of the workers that were started last
         self._began = 0.0  # on the monotonic clock, when they were
         self._lasted: float | None = None  # seconds until something ended their work
 
     def begin_round(self, attempt: int = 0, reason: str = "") -> None:
-        """A round has formed, in this attempt; the job says for which `reason`, if it does."""
+        """A round has formed, in this attempt; `reason` is the job's, empty if it gave none."""
         if self._attempt is not None and attempt > self._attempt:
             cause = reason.partition("; ")[0] or describe_cause(self.of_workers)
             self.earlier.append(EarlierAttempt(self._attempt, cause, self._lasted or 0.0))
@@ -78,19 +77,19 @@ class Results:
         """The workers of the round have been started."""
         self._attempt, self._began, self._lasted = attempt, time.monotonic(), None
         self._has_started = True
-        self._to_mend = None  # it is mended
+        self._failed_before = None  # the restart has worked
 
     def end_work(self) -> None:
-        """Something ends the round; more may be heard of it."""
+        """The work of the round has ended; called for each cause, the first one counts."""
         if self._lasted is None:
             self._lasted = time.monotonic() - self._began
 
     def fail_start(self, error: Exception, *, is_restart: bool, is_wanted: bool) -> None:
-        """The workers of the round could not be started; if `is_wanted`, that is said."""
+        """The workers of the round could not be started; logged if it `is_wanted`."""
         self.error = error
-        if is_restart and self._to_mend is not None:
-            # The first failure stays the cause; that it could not be mended is said beside it.
-            self.of_workers = self._to_mend
+        if is_restart and self._failed_before is not None:
+            # The first failure stays the cause; that the restart failed is logged beside it.
+            self.of_workers = self._failed_before
             if is_wanted:
                 logger.error(
                     "the workers cannot be started again after a failure, so the job ends: %s",
@@ -98,21 +97,21 @@ class Results:
                 )
 
     def fail(self, result: RunResult) -> None:
-        """Workers have failed; told in a moment, or at once where no more will be known of it."""
+        """Workers have failed; reported in a moment, or now if no more will be known of it."""
         self.of_workers = result
-        self._told_at = time.monotonic() + _SETTLE
+        self._report_at = time.monotonic() + _SETTLE
         if not self._workers.stop_in_steps():
-            self.tell_failure()
+            self.report_failure()
 
     def due(self) -> float | None:
-        """Seconds until a failure is to be told, or None."""
-        return None if self._told_at is None else max(self._told_at - time.monotonic(), 0.0)
+        """Seconds until a failure must be reported, or None."""
+        return None if self._report_at is None else max(self._report_at - time.monotonic(), 0.0)
 
-    def tell_failure(self) -> None:
-        """Tell of the failure that ended the round, with all that is known of it by now; once."""
-        if self._told_at is None:
+    def report_failure(self) -> None:
+        """Report the failure that ended the round, with all that is known of it by now; once."""
+        if self._report_at is None:
             return
-        self._told_at = None
+        self._report_at = None
         self._complete()
         self._notifier.notify_failures(self.of_workers)
         if self._workers.are_of_use():
@@ -120,24 +119,24 @@ class Results:
 
     def end_stop(self) -> None:
         """The workers have been stopped."""
-        if self._told_at is not None:
-            self.tell_failure()
+        if self._report_at is not None:
+            self.report_failure()
         elif self.of_workers.is_failed():
             self._complete()
 
-    def tell_error(self, *, is_restart: bool) -> None:
-        """Tell the job why this node ends, unless the job would rather go on without it."""
+    def report_error(self, *, is_restart: bool) -> None:
+        """Report to the job why this node ends, unless the job should continue without it."""
         error = self.error
         if error is None or self._peers.has_verdict():
             return
         if not isinstance(error, (RendezvousError, SignalException, UnkillableWorkerError)):
-            before = self._to_mend if is_restart else None
+            before = self._failed_before if is_restart else None
             self._peers.report_error(error, {} if before is None else before.failures)
 
     def _complete(self) -> None:
-        """Have all in the result that is known of the failure by now."""
-        # Before the workers of a round are started, all that is there are those of the last one.
+        """Add to the result what is known of the failure by now."""
+        # Until the workers of a round are started, `stopped_result` is that of the last round.
         result = self._workers.stopped_result() if self._has_started else None
         if result is not None and result.failures:
             self.of_workers = result
-        self._to_mend = self.of_workers
+        self._failed_before = self.of_workers

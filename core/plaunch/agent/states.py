@@ -11,21 +11,18 @@ from plaunch.values import Value, plain_dataclass
 if TYPE_CHECKING:
     import signal
 
-    from plaunch.restarts import Decision
-
 
 class Phase(enum.Enum):
     """What the agent is busy with."""
 
     IDLE = "idle"
-    PAUSING = "pausing"  # after a failure, the next round is not to begin yet
     CHECKING = "checking"  # whether this node is healthy, before it joins
     JOINING = "joining"  # waiting for a round to form
     STARTING = "starting"
     RUNNING = "running"
-    STOPPING = "stopping"  # the stop sequence is at work; `State.then` says what follows
+    STOPPING = "stopping"  # the stop sequence runs; `State.then` says what follows
     CLEARING = "clearing"  # own workers have succeeded; what they left behind is being ended
-    WAITING = "waiting"  # own workers have succeeded, other nodes' are still at work
+    WAITING = "waiting"  # own workers have succeeded, those of other nodes still run
     DONE = "done"
 
 
@@ -40,13 +37,12 @@ class Outcome(enum.Enum):
     ERROR = "error"  # the rendezvous failed, or workers could not be started or stopped
 
 
-class Again(enum.Enum):
+class RestartReason(enum.Enum):
     """Why the agent joins another round after a stop."""
 
-    RESTART = "restart"
     MEMBERSHIP = "membership"
-    DECISION = "decision"  # workers failed; whether there is another round, the job says
-    REQUEST = "request"  # somebody has asked for it; no restart of the budget is used
+    FAILURE = "failure"  # the job decides whether there is another round
+    REQUEST = "request"  # not counted against --max-restarts
 
 
 class RequestKind(enum.Enum):
@@ -61,17 +57,14 @@ class RequestKind(enum.Enum):
 class State(Value):
     """All that the agent's decisions depend on."""
 
-    max_restarts: int
+    max_restarts: int = 0  # shown to users; the job decides about restarts
     phase: Phase = Phase.IDLE
     workers: WorkerState = WorkerState.INIT
     attempt: int = 0
     round: int = -1
-    is_job_wide: bool = False  # the job counts attempts, not this agent
     has_succeeded: bool = False  # own workers have, in the round formed last
     is_restart: bool = False  # the round follows a failure
-    then: Again | Outcome | None = None  # after STOPPING: another round, or the end
-    pause: float = 0.0  # seconds before that round
-    is_free: bool = False  # whether that round uses up no restart
+    then: RestartReason | Outcome | None = None  # after STOPPING: another round, or the end
     has_checks: bool = False  # whether there are health checks of this node
     is_suspect: bool = False  # whether they come before that round although no worker failed
     asked_by: signal.Signals | None = None  # the first signal that asked for a stop
@@ -88,11 +81,11 @@ class State(Value):
     @property
     def stop_cause(self) -> str:
         """Why the workers are stopped: `failure`, `membership`, `request` or `end`."""
-        if self.is_asked_to_end or self.then is Again.REQUEST:
+        if self.is_asked_to_end or self.then is RestartReason.REQUEST:
             return "request"
-        if self.then in (Again.RESTART, Again.DECISION, Outcome.FAILED):
+        if self.then in (RestartReason.FAILURE, Outcome.FAILED):
             return "failure"
-        return "membership" if self.then is Again.MEMBERSHIP else "end"
+        return "membership" if self.then is RestartReason.MEMBERSHIP else "end"
 
     @property
     def restarts_left(self) -> int:
@@ -115,18 +108,17 @@ class Begin(Event):
 class RoundFormed(Event):
     """The rendezvous is complete and ranks are assigned.
 
-    `attempt` and `round` are the job's, if it counts them.
+    Args:
+        attempt: how many restarts the job has used.
+        round: the number of the round; None if the job does not count rounds.
     """
 
-    attempt: int | None = None
+    attempt: int = 0
     round: int | None = None
 
-    def counted(self, state: State) -> tuple[int, int]:
-        """The attempt and the number of the round, for an agent that was in `state`."""
-        return (
-            state.attempt if self.attempt is None else self.attempt,
-            state.round + 1 if self.round is None else self.round,
-        )
+    def number_after(self, state: State) -> int:
+        """The number of the round, for an agent that was in `state`."""
+        return state.round + 1 if self.round is None else self.round
 
 
 @plain_dataclass
@@ -148,15 +140,8 @@ class AgentFailed(Event):
     """Something went wrong in the agent itself."""
 
 
-@plain_dataclass
 class WorkFailed(Event):
-    """At least one worker failed by itself; `is_final` if no restart can help.
-
-    `decision` is what a restart policy makes of it; None leaves it to the budget.
-    """
-
-    is_final: bool = False
-    decision: Decision | None = None
+    """At least one worker failed by itself."""
 
 
 class WorkSucceeded(Event):
@@ -175,11 +160,7 @@ class PeersFailed(Event):
 
 
 class PeersUnreachable(Event):
-    """Nothing was heard of the other nodes for too long."""
-
-
-class RendezvousClosed(Event):
-    """Another node closed the rendezvous."""
+    """The other nodes have been silent for too long."""
 
 
 @plain_dataclass
@@ -223,10 +204,6 @@ class StopSucceeded(Event):
     """The stop sequence is through: no worker is left, nor what it has started."""
 
 
-class PauseEnded(Event):
-    """The next round may begin."""
-
-
 class NodeHealthy(Event):
     """No health check keeps this node from the next round."""
 
@@ -250,19 +227,16 @@ class Action(Value):
     """Something that follows, and that the loop carries out."""
 
 
-@plain_dataclass
-class Pause(Action):
-    """Wait for so many seconds; their end is an event."""
-
-    seconds: float
-
-
 class CheckHealth(Action):
-    """Ask the health checks of this node; their answer is an event."""
+    """Run the health checks of this node; their result is an event."""
 
 
 class Join(Action):
     """Take part in the next round."""
+
+
+class SkipDelay(Action):
+    """Begin the next round now, although the job has delayed it."""
 
 
 class StartWorkers(Action):
@@ -282,10 +256,11 @@ class Escalate(Action):
 
 
 @plain_dataclass
-class TellFailure(Action):
-    """Tell the job what failed on this node, in a moment; at once if restarting cannot help.
+class ReportFailure(Action):
+    """Report to the job what failed on this node.
 
-    That is what `is_final` says.
+    If `is_final`, no restart can help: it is reported at once. Otherwise it is reported a moment
+    later, when more is known of it.
     """
 
     is_final: bool = False
@@ -297,13 +272,9 @@ class WaitForPeers(Action):
 
 @plain_dataclass
 class Report(Action):
-    """Say what happened and what follows; also to the other nodes, if they should know.
+    """Log what happened and what follows, and report it to the job if other nodes need it."""
 
-    `reason` is why a restart policy has decided so.
-    """
-
-    then: Again | Outcome
-    reason: str = ""
+    then: RestartReason | Outcome
 
 
 @plain_dataclass

@@ -1,10 +1,10 @@
-"""What the agent says while a round is not complete, and how long the first one may take."""
+"""Messages while a round is not complete, and the timeout of the first one."""
 
 from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from plaunch.durations import format_duration
 from plaunch.errors import RendezvousTimeoutError
@@ -13,15 +13,17 @@ from plaunch.rendezvous.api import RendezvousHandler
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from plaunch.rendezvous.job import JobRendezvous
+
 logger = logging.getLogger("plaunch")
 
-_FIRST_WORD = 3.0  # seconds of waiting before there is anything to say
+_FIRST_LINE = 3.0  # seconds of waiting before the first line
 _LIVE_INTERVAL = 1.0  # seconds between two changes of a live line
 _MOST_SILENCE = 60.0  # seconds between two plain lines; each pause is twice the one before
 
 
 class WaitReporter:
-    """Tells of one wait after the other, in a live line, or in plain ones that become rarer.
+    """Reports each wait in a live line, or in log lines that become rarer.
 
     Args:
         start_timeout: seconds from now until the first worker must run, or None for no bound.
@@ -47,14 +49,14 @@ class WaitReporter:
         self._start_by = None if start_timeout is None else now + start_timeout
         self._since = now
         self._since_time = 0.0
-        self._silence = _FIRST_WORD
+        self._silence = _FIRST_LINE
         self._speak_at = now
 
     def begin(self) -> None:
         """A wait begins."""
         self._since = self._clock()
         self._since_time = self._wall_clock()
-        self._silence = _FIRST_WORD
+        self._silence = _FIRST_LINE
         self._speak_at = self._since + self._silence
 
     def end(self) -> None:
@@ -63,7 +65,7 @@ class WaitReporter:
             self._show("")
 
     def workers_started(self) -> None:
-        """From now on nothing is too late."""
+        """Workers run: `start_timeout` no longer applies."""
         self._start_by = None
 
     def pause(self) -> float:
@@ -71,8 +73,8 @@ class WaitReporter:
         until = self._speak_at if self._start_by is None else min(self._speak_at, self._start_by)
         return max(until - self._clock(), 0.0)
 
-    def look(self, handler: RendezvousHandler) -> RendezvousTimeoutError | None:
-        """Say what is waited for, if it is time; the error if the wait must end."""
+    def look(self, handler: RendezvousHandler | JobRendezvous) -> RendezvousTimeoutError | None:
+        """Report what the agent waits for, if it is time; return the error if the wait must end."""
         now = self._clock()
         if self._start_by is not None and now >= self._start_by:
             self.end()
@@ -95,8 +97,8 @@ class WaitReporter:
         return None
 
 
-def describe_wait(handler: RendezvousHandler) -> str:
+def describe_wait(handler: Any) -> str:
     """What `next_rendezvous` of `handler` waits for, in a few words."""
-    # A handler that was written for torchrun, or is only shaped like ours, has no such method.
+    # A handler that does not derive from plaunch's class may have no such method.
     describe = getattr(handler, "describe_wait", None)
     return RendezvousHandler.describe_wait(handler) if describe is None else str(describe())

@@ -1,4 +1,4 @@
-"""The workers of a node, and a stop of them, as the agent's loop knows them."""
+"""The workers of a node, and a stop of them, for the agent's loop."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger("plaunch")
 
 
-class Stopping:
-    """The stop in progress, if there is one, as the loop drives it.
+class StopInProgress:
+    """The stop in progress, if there is one, for the loop that drives it.
 
     Args:
-        at_end: called when one is over, also if something outlives SIGKILL; what this raises comes
-            in the place of that. A step that is interrupted is not the end: another one follows.
+        at_end: called when a stop is over, also if a worker survives SIGKILL; an
+            `UnkillableWorkerError` of it replaces that of the stop. A step that is interrupted is
+            not the end: another one follows.
     """
 
     def __init__(self, at_end: Callable[[], None]) -> None:
@@ -38,7 +39,7 @@ class Stopping:
         self.error: BaseException | None = None  # why the last one failed
 
     def begin(self, begin: Callable[[], Stop | None]) -> Event | None:
-        """Begin one; its end, if that was all."""
+        """Begin a stop; the event of its end, if it is over at once."""
         try:
             self._stop = begin()
         except UnkillableWorkerError as error:
@@ -47,7 +48,7 @@ class Stopping:
         return self.step()
 
     def step(self) -> Event | None:
-        """Take the next step; an event if it was the last one."""
+        """Take the next step; the event of the end, if it was the last one."""
         if self._stop is None:
             return StopSucceeded()
         error: UnkillableWorkerError | None = None
@@ -69,7 +70,7 @@ class Stopping:
         return StopFailed()
 
     def is_in_progress(self) -> bool:
-        """Whether there is one."""
+        """Whether a stop has begun and is not over."""
         return self._stop is not None
 
     def escalate(self) -> None:
@@ -218,7 +219,7 @@ class Workers:
     def wait_for_peers(self, timeout: float) -> None:
         """Wait for the other nodes of the round to finish; runs in a background thread.
 
-        Only where the round has a store, which a node that leaves might take with it.
+        Only if the round has a store, which may be lost when this node leaves.
         """
         nodes = self.group.group_world_size or 1
         store = self.group.agent_store

@@ -23,11 +23,11 @@ from plaunch.threads import BoundedCall
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
-    from plaunch.agent.alive import Alive
     from plaunch.agent.extensions import Control, Extension
     from plaunch.agent.local import LocalElasticAgent
     from plaunch.agent.notifications import LaunchEvents, Notification
     from plaunch.agent.requests import Progress, Snapshot
+    from plaunch.agent.watchdog import LoopWatchdog
     from plaunch.agent.worker import RunResult
     from plaunch.events import Event
     from plaunch.plugin.context import PluginContext
@@ -118,7 +118,7 @@ class Extending:
 def snapshot_of_launch(
     agent: LocalElasticAgent,
     handler: RendezvousHandler,
-    alive: Alive,
+    alive: LoopWatchdog,
     traffic: Traffic,
     events: LaunchEvents | None,
 ) -> Snapshot:

@@ -152,10 +152,19 @@ class SharedTexts(Protocol):
 class JobRendezvous(ObservableRendezvous, Protocol):
     """What a handler adds that knows the whole job: one attempt number, one budget, one verdict.
 
-    Nothing here blocks. `next_rendezvous` returns a `JobRound`. After a failure, agents on all
-    nodes stop their workers and call it again; it raises `RendezvousClosedError` if no restart was
-    left, and `RendezvousGracefulExitError` on a spare node when the job has succeeded without it.
+    Only `next_rendezvous` blocks. After a failure, agents on all nodes stop their workers and call
+    it again; it raises `RendezvousClosedError` if no restart was left, and
+    `RendezvousGracefulExitError` on a spare node when the job has succeeded without it.
     """
+
+    def next_rendezvous(self) -> JobRound:
+        """Join the next round and return when it is complete."""
+
+    def restart_delay(self) -> float:
+        """Seconds until the next round may begin, if a restart policy has delayed it; else 0.
+
+        Called while this node waits for that round.
+        """
 
     @property
     def verdict(self) -> Verdict | None:
@@ -203,7 +212,8 @@ class JobRendezvous(ObservableRendezvous, Protocol):
     def request_round(self, reason: str) -> None:
         """Ask all nodes to stop their workers and to join another round, although none has failed.
 
-        The others get a RESTART change. It uses none of the restarts.
+        The others get a RESTART change. It is not counted against `max_restarts`. While a round is
+        delayed, this may end the delay.
         """
 
     def end_job(self, reason: str) -> None:

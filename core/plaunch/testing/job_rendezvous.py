@@ -89,6 +89,10 @@ class FakeJobRendezvous(FakeElasticRendezvous):
         if is_final:
             self._decide()
 
+    def restart_delay(self) -> float:
+        """0: no round is delayed."""
+        return 0.0
+
     def take_losses(self) -> Sequence[MembershipChange]:
         """None: the test plays lost nodes with `lose`, in a round."""
         return ()

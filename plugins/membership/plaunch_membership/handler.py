@@ -323,6 +323,10 @@ class DynamicRendezvousHandler(RendezvousHandler):
         self._reported = failures
         self._agent.report(to_job_failures(failures), is_final=is_final)
 
+    def restart_delay(self) -> float:
+        """Seconds until the next round may begin, if a restart policy has delayed it."""
+        return self._arrivals.pause.left(self._membership.state)
+
     def take_losses(self) -> list[MembershipChange]:
         """The nodes lost while this one waits for a round; see `JobRendezvous`."""
         return self._news.take_losses()

@@ -122,7 +122,7 @@ class Node:
         def run() -> None:
             try:
                 while not self._is_over.is_set():
-                    self.present = cast("JobRound", self.handler.next_rendezvous())
+                    self.present = self.handler.next_rendezvous()
                     while not self._is_over.is_set() and not self._is_to_join():
                         pass
                     self.present = None

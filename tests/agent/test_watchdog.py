@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from plaunch.agent.alive import Alive
+from plaunch.agent.watchdog import LoopWatchdog
 
 from helpers.clock import Clock
 
@@ -17,7 +17,7 @@ def clock():
 
 @pytest.fixture
 def alive(clock):
-    return Alive(10.0, clock=clock, wall_clock=lambda: clock.now + 5000)
+    return LoopWatchdog(10.0, clock=clock, wall_clock=lambda: clock.now + 5000)
 
 
 def after(alive, clock, seconds):
@@ -70,7 +70,7 @@ def test_a_loop_that_waits_for_plugins_is_alive_as_long_as_it_says_so(alive, clo
 
 def test_progress_elsewhere_is_a_sign_of_life_for_as_long_as_the_bound(clock):
     progress = -math.inf
-    alive = Alive(10.0, progress=lambda: progress, clock=clock)
+    alive = LoopWatchdog(10.0, progress=lambda: progress, clock=clock)
     alive.wakes()
     assert after(alive, clock, 100) == 100
     progress = clock.now - 9

@@ -1,4 +1,4 @@
-"""Which ranks workers get, alone, among equals, and over a store."""
+"""Joining rounds: which ranks workers get, alone, among equals, and over a store."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from plaunch.agent import WorkerSpec
-from plaunch.agent.rounds import assign_alike, create_workers, join_round
+from plaunch.agent.local_job import LocalJob, assign_alike
+from plaunch.agent.rounds import create_workers, join_round
 from plaunch.errors import RendezvousStateError
-from plaunch.rendezvous import WorldRanks, world_ranks
+from plaunch.rendezvous import JobRendezvous, WorldRanks, world_ranks
 from plaunch.testing import FakeJobRendezvous
 from plaunch.testing.rendezvous import FakeRendezvous
 from plaunch_torchrun.round_store import assign_ranks
@@ -87,7 +88,10 @@ def test_garbage_in_the_store_is_named(garbage):
 def joined(handler, nproc=2):
     """The global ranks of the second of two nodes, and the size of the world."""
     spec = WorkerSpec("trainer", nproc, handler, entrypoint="python")
-    workers = join_round(spec).workers
+    job = handler
+    if not isinstance(handler, JobRendezvous):
+        job = LocalJob(spec, None, attempt=0, wait_for_peers=print, wake=print)
+    workers = join_round(job, spec).workers
     return [worker.global_rank for worker in workers], workers[0].world_size
 
 

@@ -6,7 +6,7 @@ import logging
 import signal
 
 import pytest
-from plaunch.agent.notices import Notices
+from plaunch.agent.forwarded_signals import ForwardedSignals
 
 from helpers.clock import Clock
 
@@ -23,7 +23,7 @@ def passed_on():
 
 @pytest.fixture
 def notices(passed_on, clock):
-    return Notices(passed_on.append, clock=clock)
+    return ForwardedSignals(passed_on.append, clock=clock)
 
 
 def test_a_signal_is_passed_on_once_a_second(notices, passed_on, clock):

@@ -1,7 +1,7 @@
-"""Signals that are passed on to the workers, which go on: each one once, whoever was told of it.
+"""Signals that are passed on to the workers while the job continues.
 
-A scheduler may tell every launcher of a job at once, and each of them tells the others. To a worker
-all of that is one notice: a second one would interrupt the save that the first one has begun.
+A scheduler may send a signal to every launcher of a job, and each of them forwards it to all
+others. Workers get it once: a second one would interrupt the save that the first one has begun.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("plaunch")
 
-_APART = 1.0  # seconds; what comes sooner than that after the last one is the same notice
+_APART = 1.0  # seconds; the same signal again within this time is ignored
 
 
-class Notices:
-    """Passes signals on, and knows which ones the workers have just got.
+class ForwardedSignals:
+    """Passes signals on to the workers, each once.
 
     Args:
         signal_workers: passes a signal on to the workers of this node.
@@ -37,9 +37,14 @@ class Notices:
         self._passed: dict[signal.Signals, float] = {}  # when each was passed on last
 
     def pass_on(self, signum: signal.Signals, node: str = "") -> bool:
-        """Pass a signal on, and say whether it was; not if the workers have just got it.
+        """Pass a signal on to the workers, unless they have just got it.
 
-        `node` is the name of the node that has received it, if that is another one.
+        Args:
+            signum: the signal.
+            node: the node that has received it; empty for this one.
+
+        Returns:
+            Whether it was passed on.
         """
         where = f" on node {node}" if node else ""
         now = self._clock()
@@ -58,5 +63,5 @@ class Notices:
         return True
 
     def forget(self) -> None:
-        """Know that the workers are new, and have got nothing."""
+        """Forget all signals, since new workers have got none."""
         self._passed.clear()

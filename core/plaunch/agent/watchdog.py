@@ -1,4 +1,4 @@
-"""Whether the agent's loop is alive: when it was last heard of, and when it must be again."""
+"""Detects an agent's loop that is stuck."""
 
 from __future__ import annotations
 
@@ -14,19 +14,18 @@ CALL_BOUND = 10.0  # seconds of one call of a plugin's code in the loop
 TURN_BOUND = 60.0  # seconds of one turn of the loop, beyond what stopping workers may take
 
 
-class Alive:
-    """Is told by the loop when it goes to sleep and when it is awake again; asked by any thread.
+class LoopWatchdog:
+    """Records when the loop sleeps and wakes; any thread may ask whether it is overdue.
 
-    A loop that sleeps is alive until its time is over, which may be never: while nodes meet, only
-    the news that a round has formed may wake it, for hours. One that is awake is alive for `bound`
-    seconds, which are more than a stop of workers may take, and for less while it is in a plugin's
-    code that it cannot leave. One that was never heard of, or that has ended, is none of our
-    business.
+    A loop that sleeps is alive until its timeout, which may be infinite: while nodes meet, only the
+    end of the rendezvous may wake it, hours later. One that is awake is alive for `bound` seconds,
+    which exceed the longest stop of workers, and for less while it calls code of a plugin. Before
+    its first sleep, and after its end, it is never overdue.
 
     Args:
         bound: seconds.
-        progress: when something of use happened last that takes as long as it takes, on the
-            monotonic clock: output shown on a slow console, which an agent waits for at the end.
+        progress: returns when the agent last made progress of unknown duration, on the monotonic
+            clock: output shown on a slow console, which it waits for at the end.
         clock: seconds that never go back.
         wall_clock: seconds since the epoch.
     """
@@ -43,34 +42,34 @@ class Alive:
         self._progress = progress
         self._clock = clock
         self._wall_clock = wall_clock
-        # Two numbers that one thread writes and others read; each is replaced as a whole.
-        self._heard = clock()
+        # One thread writes these two numbers and others read them; each is replaced as a whole.
+        self._last_call = clock()
         self._due = math.inf
 
     def sleeps(self, seconds: float | None) -> None:
-        """The loop goes to sleep, for `seconds` at most, or until something happens."""
+        """Called when the loop goes to sleep for at most `seconds`; None for no timeout."""
         self._expect(math.inf if seconds is None else seconds + self.bound)
 
     def wakes(self) -> None:
-        """The loop is awake, and has something to do."""
+        """Called when the loop wakes."""
         self._expect(self.bound)
 
     def waits(self) -> None:
-        """The loop is awake, and waits for code of others as long as each may take; said often.
+        """Called before each of many bounded calls of plugins: the loop is alive meanwhile.
 
-        Nothing where there is no loop, or none any more.
+        A no-op before the loop has begun, and after its end.
         """
         if self._due != math.inf:
             self._expect(self.bound)
 
     def _expect(self, seconds: float) -> None:
-        """The loop is heard of now, and is to be within `seconds`."""
-        self._heard = now = self._clock()
+        """The loop is alive now; its next call is due within `seconds`."""
+        self._last_call = now = self._clock()
         self._due = now + seconds
 
     @contextlib.contextmanager
     def calling(self, seconds: float = CALL_BOUND) -> Iterator[None]:
-        """The loop is in code of others, which should not take longer than `seconds`."""
+        """The loop calls code of a plugin, which should not take longer than `seconds`."""
         self._expect(seconds)
         try:
             yield
@@ -78,21 +77,21 @@ class Alive:
             self.wakes()
 
     def ends(self) -> None:
-        """There is no loop any more."""
+        """Called at the end of the loop."""
         self._expect(math.inf)
 
     def overdue(self) -> float:
-        """Seconds for which nothing has been heard of a loop that should have been; else 0."""
+        """Seconds since the last call of a loop whose next one is overdue; else 0."""
         due = self._due
         now = self._clock()
         if now <= due or now <= self._progress() + self.bound:
             return 0.0
-        return now - self._heard
+        return now - self._last_call
 
     def patience(self) -> float:
-        """Seconds within which it should have been heard of."""
-        return self._due - self._heard
+        """Seconds between the last call of the loop and the next one due."""
+        return self._due - self._last_call
 
     def last_progress(self) -> float:
-        """When it was last seen at work, in seconds since the epoch: now, if it is alive."""
+        """When the loop was last alive, in seconds since the epoch: now, unless it is overdue."""
         return self._wall_clock() - self.overdue()

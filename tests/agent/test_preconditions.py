@@ -1,4 +1,4 @@
-"""Health checks of a node, asked before it joins; what they find, a test says."""
+"""Health checks of a node before it joins; each test sets their results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from plaunch.agent import states as m
 from plaunch.agent.machine import step
 from plaunch.errors import NodeExcludedError, RendezvousClosedError, SignalException
 from plaunch.process.failures.failure import ProcessFailure
-from plaunch.restarts import Decision, RestartAction
 from plaunch.testing import FakeJobRendezvous, FakeRendezvous
 
 from helpers.agents import SUCCEEDED, PretendAgent, and_then
@@ -24,7 +23,7 @@ TERM = m.StopRequested(signal.SIGTERM)
 
 
 def play(*events, has_checks=True, **options):
-    state, done = m.State(max_restarts=1, has_checks=has_checks, **options), []
+    state, done = m.State(has_checks=has_checks, **options), []
     for event in events:
         state, actions = step(state, event)
         done.extend(actions)
@@ -62,7 +61,7 @@ def test_nothing_is_asked_without_checks():
     ],
 )
 def test_failures_and_losses_are_a_reason_and_planned_changes_are_none(event, is_checked):
-    state, done = play(*UP, event, m.StopSucceeded(), is_job_wide=True)
+    state, done = play(*UP, event, m.StopSucceeded())
     assert asked(done) == 1 + is_checked
     assert state.phase is (m.Phase.CHECKING if is_checked else m.Phase.JOINING)
 
@@ -70,16 +69,8 @@ def test_failures_and_losses_are_a_reason_and_planned_changes_are_none(event, is
 def test_a_loss_is_a_reason_once():
     again = [m.StopSucceeded(), m.NodeHealthy(), m.RoundFormed(), m.StartSucceeded()]
     lost, planned = m.NodesChanged(is_loss=True), m.NodesChanged()
-    state, done = play(*UP, lost, *again, planned, m.StopSucceeded(), is_job_wide=True)
+    state, done = play(*UP, lost, *again, planned, m.StopSucceeded())
     assert (asked(done), state.phase) == (2, m.Phase.JOINING)
-
-
-def test_a_pause_comes_first():
-    decision = Decision(RestartAction.RESTART, delay=7.0)
-    state, done = play(*UP, m.WorkFailed(decision=decision), m.StopSucceeded())
-    assert (state.phase, asked(done)) == (m.Phase.PAUSING, 1)
-    state, actions = step(state, m.PauseEnded())
-    assert (state.phase, actions) == (m.Phase.CHECKING, (m.CheckHealth(),))
 
 
 @pytest.mark.parametrize(
@@ -87,27 +78,27 @@ def test_a_pause_comes_first():
     [
         (m.NodeUnhealthy(), m.Outcome.ERROR),
         (m.PeersUnreachable(), m.Outcome.ERROR),
-        (m.RendezvousClosed(), m.Outcome.CLOSED),
+        (m.JobEnded(m.Outcome.CLOSED), m.Outcome.CLOSED),
         (m.JobEnded(m.Outcome.FAILED), m.Outcome.FAILED),
         (TERM, m.Outcome.SIGNALLED),
         (m.Requested(m.RequestKind.LEAVE, "why not", "somebody"), m.Outcome.SIGNALLED),
     ],
 )
 def test_what_ends_the_run_meanwhile(event, outcome):
-    state, done = play(*UP, m.WorkFailed(), m.StopSucceeded(), event, is_job_wide=True)
+    state, done = play(*UP, m.WorkFailed(), m.StopSucceeded(), event)
     assert (state.phase, done[-1]) == (m.Phase.DONE, m.Finish(outcome))
 
 
 EVENTS = [
     *(m.NodeHealthy(), m.NodeUnhealthy(), m.RoundFormed(), m.StartSucceeded(), m.WorkFailed()),
     *(m.NodesChanged(), m.NodesChanged(is_loss=True), m.PeersFailed(), m.StopSucceeded()),
-    *(m.PauseEnded(), m.WorkSucceeded(), m.WorkFailed(decision=Decision("restart", delay=1.0))),
+    m.WorkSucceeded(),
 ]
 
 
-@given(st.lists(st.sampled_from(EVENTS), max_size=40), st.booleans())
-def test_no_round_follows_a_failure_unchecked(events, is_job_wide):
-    state = m.State(max_restarts=3, is_job_wide=is_job_wide, has_checks=True)
+@given(st.lists(st.sampled_from(EVENTS), max_size=40))
+def test_no_round_follows_a_failure_unchecked(events):
+    state = m.State(has_checks=True)
     is_known = False  # whether the node is known to be healthy
     for event in [m.Begin(), *events]:
         before = state

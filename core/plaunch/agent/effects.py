@@ -1,0 +1,133 @@
+"""What the loop does for each action of the state machine."""
+
+from __future__ import annotations
+
+import logging
+import signal
+from typing import TYPE_CHECKING, Any
+
+from plaunch.agent import notifications, states
+from plaunch.agent.cause_wait import CauseWait
+from plaunch.agent.messages import describe_decision
+from plaunch.agent.workers import StopInProgress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from plaunch.agent.components import AgentComponents
+    from plaunch.agent.states import Action, Event, State
+
+logger = logging.getLogger("plaunch")
+
+
+class Effects:
+    """Performs actions. Each returns the events that follow from it at once.
+
+    Args:
+        components: of the agent.
+        exit_barrier_timeout: how long to wait for the other nodes after success, in seconds.
+        is_asked_to_end: returns whether a signal or a request asks for the end.
+    """
+
+    def __init__(
+        self,
+        components: AgentComponents,
+        exit_barrier_timeout: float,
+        is_asked_to_end: Callable[[], bool],
+    ) -> None:
+        self.soft_signal = signal.SIGTERM  # that the workers are stopped with
+        self.logged_reason = ""  # the last message about why the workers are stopped
+        self.cause_wait = CauseWait()
+        self.stop = StopInProgress(components.workers.end_stop)
+        self._components = components
+        self._exit_barrier_timeout = exit_barrier_timeout
+        self._is_asked_to_end = is_asked_to_end
+
+    def perform(self, action: Action, state: State) -> list[Event]:
+        """Perform one action; `state` is the state after the step that it comes from."""
+        effect: Callable[..., list[Event] | None] = _EFFECTS[type(action)]
+        return effect(self, action, state) or []
+
+    def end_of_stop(self, end: Event | None, state: State) -> list[Event]:
+        """The events of a step of the stop: none, or its `end`, after what the job has decided."""
+        if end is None:
+            return []
+        components = self._components
+        components.results.error = self.stop.error or components.results.error
+        components.results.end_stop()
+        is_clearing = state.phase is states.Phase.CLEARING
+        return [*components.peers.look_while_stopping(is_clearing=is_clearing), end]
+
+    def _join(self, action: Action, state: State) -> None:
+        self._components.joiner.join()
+
+    def _skip_delay(self, action: Action, state: State) -> None:
+        self._components.peers.skip_delay(state.request)
+
+    def _check_health(self, action: Action, state: State) -> None:
+        self._components.preconditions.begin(is_member=state.round >= 0)
+
+    def _start_workers(self, action: Action, state: State) -> list[Event]:
+        components = self._components
+        components.notifier.notify(notifications.BeforeWorkers)
+        try:
+            components.forwarded.forget()
+            components.workers.start()
+        except Exception as error:  # noqa: BLE001 - re-raised as the outcome of the run
+            components.results.fail_start(
+                error, is_restart=state.is_restart, is_wanted=not self._is_asked_to_end()
+            )
+            return [states.StartFailed()]
+        components.results.begin_work(state.attempt)
+        self.cause_wait.begin_round()
+        components.reporter.workers_started()
+        components.notifier.notify(notifications.WorkersStarted, components.workers.forked())
+        return [states.StartSucceeded()]
+
+    def _stop_workers(self, action: Action, state: State) -> list[Event]:
+        self._components.notifier.notify(notifications.BeforeStop, state.stop_cause)
+        begin = self._components.workers.begin_stop
+        return self.end_of_stop(self.stop.begin(lambda: begin(self.soft_signal)), state)
+
+    def _clear_up(self, action: Action, state: State) -> list[Event]:
+        return self.end_of_stop(self.stop.begin(self._components.workers.begin_clearing), state)
+
+    def _escalate(self, action: Action, state: State) -> list[Event]:
+        if not self.stop.is_in_progress():
+            return []
+        logger.warning("the rest of the grace is skipped")
+        self.stop.escalate()
+        return self.end_of_stop(self.stop.step(), state)
+
+    def _report_failure(self, action: states.ReportFailure, state: State) -> None:
+        results = self._components.results
+        if action.is_final:
+            results.report_error(is_restart=state.is_restart)
+        else:
+            self._components.peers.note_failure(results.of_workers)
+
+    def _wait_for_peers(self, action: Action, state: State) -> None:
+        self._components.peers.begin_wait(self._exit_barrier_timeout)
+
+    def _report(self, action: states.Report, state: State) -> None:
+        components = self._components
+        components.results.end_work()
+        components.peers.announce(action.then, state)
+        text = describe_decision(action.then, state, components.peers.reason, self.logged_reason)
+        if text:
+            self.logged_reason = text
+            logger.warning("%s", text)
+
+
+_EFFECTS: dict[type, Callable[..., Any]] = {
+    states.CheckHealth: Effects._check_health,
+    states.Join: Effects._join,
+    states.SkipDelay: Effects._skip_delay,
+    states.StartWorkers: Effects._start_workers,
+    states.StopWorkers: Effects._stop_workers,
+    states.ClearUp: Effects._clear_up,
+    states.Escalate: Effects._escalate,
+    states.ReportFailure: Effects._report_failure,
+    states.WaitForPeers: Effects._wait_for_peers,
+    states.Report: Effects._report,
+}

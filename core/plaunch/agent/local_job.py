@@ -1,0 +1,294 @@
+"""A job of one member: what a plain rendezvous handler is to the agent."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import socket
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+from plaunch import parts
+from plaunch.agent.messages import describe_delay, describe_failures
+from plaunch.agent.wait_reporter import describe_wait
+from plaunch.agent.worker import RunResult, WorkerState
+from plaunch.errors import RendezvousClosedError
+from plaunch.process.failures.failure import first_failure
+from plaunch.rendezvous.api import ChangeKind, MembershipChange, ObservableRendezvous, WorldRanks
+from plaunch.rendezvous.job import JobRound, Verdict
+from plaunch.threads import start_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from plaunch.agent.worker import WorkerSpec
+    from plaunch.process.failures.failure import ProcessFailure
+    from plaunch.rendezvous.api import RendezvousInfo, Store
+    from plaunch.restarts import Decided, Decision, RestartPolicy
+
+logger = logging.getLogger("plaunch")
+
+_MOST_KNOWN = 1000  # failures; a service may fail for years
+
+
+class LocalJob:
+    """A `JobRendezvous` over a plain `RendezvousHandler`, whose only member is this agent.
+
+    The agent knows no other kind of rendezvous. Attempts, restarts and the verdict are decided here
+    for the workers of this node alone. Other nodes behind the handler decide for themselves, as
+    under torchrun: this node learns of them only by the rounds that the handler forms.
+
+    Args:
+        spec: what this node runs; its handler is the plain one.
+        policy: decides what follows a failure; None leaves that to `max_restarts`.
+        attempt: how many restarts were used before.
+        wait_for_peers: called on a background thread when own workers have succeeded in a round of
+            several nodes; returns when the workers of the others have finished.
+        wake: makes the agent call `changes`, from any thread.
+        clock: seconds that never go back.
+    """
+
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        policy: RestartPolicy | None,
+        *,
+        attempt: int,
+        wait_for_peers: Callable[[], None],
+        wake: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
+        self._spec = spec
+        self._handler = handler = spec.rdzv_handler
+        self._observable = handler if isinstance(handler, ObservableRendezvous) else None
+        self._policy = policy
+        self._attempt = attempt
+        self._wait_for_peers = wait_for_peers
+        self._wake = wake
+        self._verdict: Verdict | None = None
+        self._history: deque[Decided] = deque(maxlen=_MOST_KNOWN)
+        self._formed_at = -math.inf  # on the monotonic clock
+        self._world_size = 1  # nodes in the last round
+        self._succeeded: Mapping[int, float] = {}
+        self._reason = ""  # of the next round
+        self._delay = 0.0  # seconds before the next round
+        self._resume_at: float | None = None  # on the monotonic clock, once the delay has begun
+        self._resumed = threading.Event()
+
+    @property
+    def is_observable(self) -> bool:
+        """Whether the handler wakes the agent; otherwise `changes` must be called often."""
+        return self._observable is not None
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """How the job ended, if it has."""
+        return self._verdict
+
+    # --- rounds -----------------------------------------------------------------------------------
+
+    def next_rendezvous(self) -> JobRound:
+        """Join the next round of the handler, after the delay of the restart policy.
+
+        Raises:
+            RendezvousClosedError: the job has ended.
+            RendezvousError: the handler has raised it, or this node's ranks cannot be found out.
+        """
+        if self._delay:
+            self._resume_at = self._clock() + self._delay
+            self._resumed.wait(self._delay)
+        self._delay, self._resume_at = 0.0, None
+        self._resumed.clear()
+        if self._verdict is not None:
+            raise RendezvousClosedError(f"the job has ended: {self._verdict.reason}")
+        info = self._handler.next_rendezvous()
+        ranks = _ranks_of(self._spec, info)
+        self._formed_at = self._clock()
+        self._world_size = info.world_size
+        self._succeeded = {}
+        reason, self._reason = self._reason, ""
+        return JobRound(
+            _agent_store_of(info),
+            info.rank,
+            info.world_size,
+            info.bootstrap_store_info,
+            attempt=self._attempt,
+            ranks=ranks,
+            reason=reason,
+            open_store=lambda: info.store,
+        )
+
+    def restart_delay(self) -> float:
+        """Seconds until the next round may begin; 0 if it is not delayed."""
+        if self._resume_at is None:
+            return self._delay
+        return max(self._resume_at - self._clock(), 0.0)
+
+    def describe_wait(self) -> str:
+        """What `next_rendezvous` waits for."""
+        delay = self.restart_delay()
+        return describe_delay(delay, time.time()) if delay else describe_wait(self._handler)
+
+    # --- changes ----------------------------------------------------------------------------------
+
+    def fileno(self) -> int:
+        """The handler's descriptor, or -1 if it has none."""
+        return -1 if self._observable is None else self._observable.fileno()
+
+    def changes(self) -> Sequence[MembershipChange]:
+        """All changes since the last call.
+
+        A handler that cannot report changes is asked for the number of waiting nodes.
+        """
+        changes: Sequence[MembershipChange] = ()
+        if self._observable is not None:
+            changes = self._observable.changes()
+        elif self._handler.num_nodes_waiting() > 0:
+            changes = [MembershipChange(ChangeKind.ARRIVED)]
+        for change in changes:
+            logger.info("node %s %s: %s", change.node, change.kind.value, change.reason)
+            if change.kind is ChangeKind.CLOSED and self._have_all_succeeded():
+                # Other nodes of torchrun's handlers close the rendezvous when they are done.
+                self._end("succeeded", change.reason)
+        return changes
+
+    def take_losses(self) -> Sequence[MembershipChange]:
+        """Nothing: a plain handler does not report losses between rounds."""
+        return ()
+
+    # --- reports of the agent ---------------------------------------------------------------------
+
+    def report_failure(
+        self, failures: Mapping[int, ProcessFailure], *, is_final: bool = False
+    ) -> None:
+        """Decide what follows: the restart policy does, or the number of restarts left."""
+        if self._verdict is not None:
+            return
+        decision = None if is_final else self._decide(failures)
+        is_restart = self._attempt < self._spec.max_restarts
+        if decision is not None:
+            is_restart = decision.is_restart
+        result = RunResult(WorkerState.FAILED, failures=dict(failures))
+        what = describe_failures(result)
+        why = "" if decision is None else decision.reason
+        if is_final or not is_restart:
+            self._end("failed", what, failures, why)
+            return
+        why = why or f"restart {self._attempt + 1} of {self._spec.max_restarts}"
+        self._reason = f"{what}; {why}"
+        self._attempt += decision is None or decision.costs
+        self._delay = 0.0 if decision is None else decision.delay
+
+    def note_succeeded(self, ended: Mapping[int, float]) -> None:
+        """Record which workers have succeeded, and when."""
+        self._succeeded = ended
+
+    def report_success(self) -> None:
+        """End the job, in a round of several nodes when the workers of the others have finished."""
+        if self._world_size > 1:
+            start_thread(threading.Thread(target=self._finish, name="plaunch-peers", daemon=True))
+        else:
+            self._end("succeeded", "all workers have succeeded")
+
+    def _finish(self) -> None:
+        try:
+            self._wait_for_peers()
+        except Exception as error:  # noqa: BLE001 - whatever a store raises, own workers are done
+            logger.warning("waiting for the other nodes failed: %s", error)
+        self._end("succeeded", "all workers have succeeded")
+
+    def send_notice(self, signum: int) -> None:
+        """Do nothing: a plain handler has no way to other agents."""
+
+    def request_round(self, reason: str) -> None:
+        """End the delay of the next round; this agent joins it by itself."""
+        del reason
+        self._resumed.set()
+
+    def end_job(self, reason: str) -> None:
+        """End the job."""
+        self._end("stopped", reason)
+
+    def announce_leave(self, reason: str, *, is_excluded: bool = False) -> None:
+        """End the job, which has no other member."""
+        del is_excluded
+        self._end("stopped", reason)
+
+    # --- decisions --------------------------------------------------------------------------------
+
+    def _decide(self, failures: Mapping[int, ProcessFailure]) -> Decision | None:
+        """What the restart policy decides; None leaves it to the number of restarts left."""
+        workers = {rank: failure for rank, failure in failures.items() if rank >= 0}
+        if self._policy is None or not workers:
+            return None
+        from plaunch.restarts import Decided, failure_of  # failures only
+
+        failure = failure_of(
+            failures,
+            first_failure(failures)[0],
+            started=self._clock() - self._formed_at,
+            attempt=self._attempt,
+        )
+        decision: Decision | None = self._policy.decide(failure, tuple(self._history))
+        if decision is not None:
+            decision = decision.among((failure.host,))
+            self._history.append(Decided(failure, decision))
+        return decision
+
+    def _have_all_succeeded(self) -> bool:
+        return len(self._succeeded) == self._spec.local_world_size
+
+    def _end(
+        self,
+        outcome: str,
+        reason: str,
+        failures: Mapping[int, ProcessFailure] | None = None,
+        no_restart: str = "",
+    ) -> None:
+        if self._verdict is None:
+            self._verdict = Verdict(
+                outcome,
+                socket.gethostname(),
+                reason,
+                time.time(),
+                failures or {},
+                no_restart=no_restart,
+            )
+        self._resumed.set()
+        self._wake()
+
+
+def _ranks_of(spec: WorkerSpec, info: RendezvousInfo) -> WorldRanks:
+    """The ranks of this node's workers in a round of a plain handler.
+
+    A handler that knows what all nodes run brings them along. Otherwise they are exchanged through
+    the store of the round. All nodes are taken to be alike if there is no store, or if
+    `TORCH_ELASTIC_WORKER_IDENTICAL=1` says so.
+    """
+    size = spec.local_world_size
+    ranks: WorldRanks | None = getattr(info, "ranks", None)  # torch's own class has none
+    if ranks is not None:
+        return ranks
+    store = _agent_store_of(info)
+    alike = os.environ.get("TORCH_ELASTIC_WORKER_IDENTICAL", "0") == "1"
+    if store is None or info.world_size == 1 or alike:
+        return assign_alike(size, info.rank, info.world_size)
+    assign_ranks = parts.load_part(parts.RANKS_THROUGH_STORE)
+    exchanged: WorldRanks = assign_ranks(store, spec.role, size, info.rank, info.world_size)
+    return exchanged
+
+
+def assign_alike(local_world_size: int, group_rank: int, group_world_size: int) -> WorldRanks:
+    """The ranks of one node's workers if all nodes are alike, without communication."""
+    first = group_rank * local_world_size
+    world_size = group_world_size * local_world_size
+    return WorldRanks(first, world_size, first, world_size)
+
+
+def _agent_store_of(info: RendezvousInfo) -> Store | None:
+    # torch's own class has one store, and reading that costs nothing.
+    return info.agent_store if hasattr(info, "agent_store") else info.store

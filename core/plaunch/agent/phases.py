@@ -1,0 +1,135 @@
+"""What the loop waits for in each phase, and the events that it finds."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from plaunch.agent import states
+from plaunch.agent.states import Phase
+from plaunch.agent.worker import WorkerState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from plaunch.agent.components import AgentComponents
+    from plaunch.agent.effects import Effects
+    from plaunch.agent.states import Event, State
+
+# Seconds that own workers are given to show a failure of their own, once others have failed or are
+# lost: theirs may be the first of the job, and only this node sees it.
+_LAST_LOOK = 0.1
+
+
+class Phases:
+    """Waits, in each phase, until something may have happened, and returns the events.
+
+    Args:
+        components: of the agent.
+        effects: have the stop in progress, and the wait for the cause of a failure.
+    """
+
+    def __init__(self, components: AgentComponents, effects: Effects) -> None:
+        self._components = components
+        self._effects = effects
+        self._monitor_interval = components.workers.group.spec.monitor_interval
+
+    def watch(self, state: State) -> list[Event]:
+        """Wait once; an empty list if nothing has happened."""
+        return _WATCHES[state.phase](self, state)
+
+    def _watch_checks(self, state: State) -> list[Event]:
+        preconditions, results = self._components.preconditions, self._components.results
+        events = preconditions.watch()
+        results.error = preconditions.error or results.error
+        return events
+
+    def _watch_round(self, state: State) -> list[Event]:
+        joiner, results = self._components.joiner, self._components.results
+        events = joiner.watch(state, self._effects.logged_reason)
+        for formed in (one for one in events if isinstance(one, states.RoundFormed)):
+            results.begin_round(formed.attempt, joiner.reason)
+        results.error = joiner.error or results.error
+        return events
+
+    def _watch_workers(self, state: State) -> list[Event]:
+        workers, peers = self._components.workers, self._components.peers
+        exit_fds, interval = workers.exit_fds(), peers.interval
+        if exit_fds is None or not workers.exits_suffice():
+            interval = min(interval, self._monitor_interval)
+        self._components.poller.poll(
+            [*(exit_fds or ()), *peers.fds()],
+            _earliest(interval, workers.due(), self._effects.cause_wait.due()),
+        )
+        return self._look_at_workers() or peers.look(self._find_own_failures)
+
+    def _look_at_workers(self) -> list[Event]:
+        workers, results = self._components.workers, self._components.results
+        result = workers.look()
+        if result.state is WorkerState.SUCCEEDED:
+            results.of_workers = result
+            return [states.WorkSucceeded()]
+        if result.state in (WorkerState.FAILED, WorkerState.UNHEALTHY):
+            group = workers.group
+            is_alone = (group.group_world_size or 1) == 1
+            are_all = len(result.failures) == len(group.workers)
+            if self._effects.cause_wait.is_on(result, others=not (is_alone and are_all)):
+                return []
+            results.fail(result)
+            return [states.WorkFailed()]
+        if result.state is not WorkerState.HEALTHY:
+            raise RuntimeError(
+                f"the workers of role {workers.group.spec.role!r} are {result.state.name}, "
+                "says _monitor_workers of this agent, but that is not a state of started workers"
+            )
+        return []
+
+    def _find_own_failures(self, *, is_loss: bool) -> list[Event]:
+        """Check for a moment whether own workers have failed by themselves.
+
+        If a node is lost (`is_loss`), workers that only miss a peer have not.
+        """
+        if not is_loss:
+            self._effects.cause_wait.end()
+        until = time.monotonic() + _LAST_LOOK
+        while (remaining := until - time.monotonic()) > 0:
+            self._components.poller.poll(self._components.workers.exit_fds() or (), remaining)
+            events = self._look_at_workers()
+            if events and isinstance(events[0], states.WorkFailed):
+                # The other nodes soon decide what failed first, and do not wait for this report.
+                self._components.results.report_failure()
+                return events
+        return []
+
+    def _watch_peers(self, state: State) -> list[Event]:
+        workers = self._components.workers
+        events = self._components.peers.watch(workers.exit_fds() or (), workers.due())
+        workers.tend()
+        return events
+
+    def _watch_stop(self, state: State) -> list[Event]:
+        workers, peers = self._components.workers, self._components.peers
+        results, stop = self._components.results, self._effects.stop
+        self._components.poller.poll(
+            [*(workers.exit_fds() or ()), *peers.fds()],
+            _earliest(min(stop.delay, peers.interval), workers.due(), results.due()),
+        )
+        workers.tend()
+        if results.due() == 0.0:
+            results.report_failure()
+        events = peers.look_while_stopping(is_clearing=state.phase is Phase.CLEARING)
+        return [*events, *self._effects.end_of_stop(stop.step(), state)]
+
+
+def _earliest(timeout: float, *dues: float | None) -> float:
+    return min(timeout, *(due for due in dues if due is not None), timeout)
+
+
+_WATCHES: dict[Phase, Callable[[Phases, State], list[Event]]] = {
+    Phase.CHECKING: Phases._watch_checks,
+    Phase.JOINING: Phases._watch_round,
+    Phase.RUNNING: Phases._watch_workers,
+    Phase.STOPPING: Phases._watch_stop,
+    Phase.CLEARING: Phases._watch_stop,
+    Phase.WAITING: Phases._watch_peers,
+}
