@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 # --- built in -------------------------------------------------------------------------------------
 
 # Carries the workers' output, for a logs spec that does not bring its own streams.
-STREAMS = "plaunch_streams.worker_streams:WorkerStreams"
+STREAMS = "plaunch_logs_default.streams.worker_streams:WorkerStreams"
 # The logs spec of a call without plugins.
 DIRECT_LOGS_SPECS = "plaunch_logs_default:DefaultLogsSpecs"
 # The signal policy of an agent that is given none.
@@ -30,7 +30,6 @@ BUILT_IN = frozenset(
         "plaunch_network",
         "plaunch_rendezvous_static",
         "plaunch_signals",
-        "plaunch_streams",
     }
 )
 

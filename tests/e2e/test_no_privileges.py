@@ -52,7 +52,7 @@ def bare(plaunch, tmp_path):
     lines = "".join(f"[{group}]\n{entry}\n" for group, entry in KEPT.items())
     (info / "entry_points.txt").write_text(lines)
     kept = {entry.partition("= ")[2].partition(":")[0].partition(".")[0] for entry in KEPT.values()}
-    kept |= {"plaunch_network", "plaunch_streams", "plaunch_completion"}
+    kept |= {"plaunch_network", "plaunch_completion"}
     (site / "sitecustomize.py").write_text(SITECUSTOMIZE.format(kept=kept))
     plaunch.environ["PYTHONPATH"] = str(site)
     return plaunch

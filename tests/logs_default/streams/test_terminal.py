@@ -6,8 +6,8 @@ import struct
 import termios
 
 import pytest
-from plaunch_streams.descriptors import copy_size, open_terminal
-from plaunch_streams.sinks import SIZE_INTERVAL, SizeKeeper
+from plaunch_logs_default.streams.descriptors import copy_size, open_terminal
+from plaunch_logs_default.streams.sinks import SIZE_INTERVAL, SizeKeeper
 
 
 def set_size(fd, rows, columns):

@@ -13,7 +13,7 @@ from plaunch.process import read_process
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from plaunch_streams.notices import Notices
+    from plaunch_logs_default.streams.notices import Notices
 
 _GET_PTY_NUMBER = 0x80045430  # ioctl TIOCGPTN
 _MOST_STREAMS = 2  # named in one message

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from plaunch_streams.reader import FollowedFile, Reader, Source
+from plaunch_logs_default.streams.reader import FollowedFile, Reader, Source
 
 from helpers.sinks import Kept, Plain
 from helpers.waiting import BOUND, wait_until

@@ -6,16 +6,16 @@ import errno
 import time
 from typing import TYPE_CHECKING
 
-from plaunch_streams.backlog import Backlog
-from plaunch_streams.sinks import Sink
-from plaunch_streams.writer import Writer
+from plaunch_logs_default.streams.backlog import Backlog
+from plaunch_logs_default.streams.sinks import Sink
+from plaunch_logs_default.streams.writer import Writer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from plaunch.process import Sink as LogSink
 
-    from plaunch_streams.notices import Notices
+    from plaunch_logs_default.streams.notices import Notices
 
 MEMORY_LIMIT = 1 << 20  # bytes that wait for one sink in memory
 LIMIT = 64 << 20  # bytes that wait for one sink, most of them on the disk

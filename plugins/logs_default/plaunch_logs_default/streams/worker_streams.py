@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 from plaunch.process import OutputCounts
 from plaunch.values import Record, plain_dataclass
 
-from plaunch_streams.console import Console, find_replaced, text_writer
-from plaunch_streams.descriptors import (
+from plaunch_logs_default.streams.console import Console, find_replaced, text_writer
+from plaunch_logs_default.streams.descriptors import (
     close_quietly,
     open_log,
     open_pipe,
     open_sink,
     open_terminal,
 )
-from plaunch_streams.last_lines import Ring, read_last_lines
-from plaunch_streams.lines import (
+from plaunch_logs_default.streams.last_lines import Ring, read_last_lines
+from plaunch_logs_default.streams.lines import (
     LINE_MACRO,
     TIME_MACRO,
     LinesToConsole,
@@ -30,10 +30,10 @@ from plaunch_streams.lines import (
     Prefix,
     encode,
 )
-from plaunch_streams.notices import Notices
-from plaunch_streams.reader import FollowedFile, Reader, Source
-from plaunch_streams.routes import Route, Way, choose_route, outliving, through_sink
-from plaunch_streams.sinks import FileSink, RawToConsole, SizeKeeper
+from plaunch_logs_default.streams.notices import Notices
+from plaunch_logs_default.streams.reader import FollowedFile, Reader, Source
+from plaunch_logs_default.streams.routes import Route, Way, choose_route, outliving, through_sink
+from plaunch_logs_default.streams.sinks import FileSink, RawToConsole, SizeKeeper
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from plaunch.process import LogsDest, Streams
     from plaunch.process import Sink as LogSink
 
-    from plaunch_streams.log_sinks import LogSinkWriter
-    from plaunch_streams.sinks import Sink
-    from plaunch_streams.writer import Writer
+    from plaunch_logs_default.streams.log_sinks import LogSinkWriter
+    from plaunch_logs_default.streams.sinks import Sink
+    from plaunch_logs_default.streams.writer import Writer
 
 FINISH_TIMEOUT = 5.0  # seconds without progress
 _MESSAGE_ORDER_WAIT = 0.1  # seconds; a console that is read shows what it has before messages come
@@ -224,7 +224,7 @@ class WorkerStreams:
         sink = open_sink(open_its, rank, stream)
         if sink is None:
             return route, None
-        from plaunch_streams.log_sinks import LogSinkWriter, ToLogSink  # if any
+        from plaunch_logs_default.streams.log_sinks import LogSinkWriter, ToLogSink  # if any
 
         writer = LogSinkWriter(sink, f"{stream} of local rank {rank}", self._notices)
         self._log_sinks.append(writer)
@@ -238,7 +238,7 @@ class WorkerStreams:
         to_console: Callable[[Console], Sink]
         to_matches: Callable[[Sequence[bytes], Sink], Sink]
         if LINE_MACRO in text:
-            from plaunch_streams import json_lines  # if asked for
+            from plaunch_logs_default.streams import json_lines  # if asked for
 
             form = json_lines.LineFormat(text, stream.name, is_late=is_late)
             to_console = partial(json_lines.JsonLinesToConsole, form)
@@ -428,7 +428,7 @@ class WorkerStreams:
             )
 
     def _report_held(self, streams: Mapping[int, str]) -> None:
-        from plaunch_streams.holders import report_holders  # rare
+        from plaunch_logs_default.streams.holders import report_holders  # rare
 
         report_holders(streams, self._notices)
 

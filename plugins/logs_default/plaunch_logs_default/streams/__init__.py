@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from plaunch.lazy import attach
 
 if TYPE_CHECKING:
-    from plaunch_streams.descriptors import StreamsError as StreamsError
-    from plaunch_streams.worker_streams import WorkerStreams as WorkerStreams
+    from plaunch_logs_default.streams.descriptors import StreamsError as StreamsError
+    from plaunch_logs_default.streams.worker_streams import WorkerStreams as WorkerStreams
 
 __getattr__, __dir__, __all__ = attach(
     __name__, {".descriptors": "StreamsError", ".worker_streams": "WorkerStreams"}

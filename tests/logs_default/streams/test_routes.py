@@ -3,7 +3,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from plaunch_streams.routes import Route, Way, choose_route
+from plaunch_logs_default.streams.routes import Route, Way, choose_route
 
 NULL = os.devnull
 

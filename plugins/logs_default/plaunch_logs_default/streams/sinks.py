@@ -8,13 +8,13 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from plaunch_streams.descriptors import copy_size
+from plaunch_logs_default.streams.descriptors import copy_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from plaunch_streams.console import Console
-    from plaunch_streams.notices import Notices
+    from plaunch_logs_default.streams.console import Console
+    from plaunch_logs_default.streams.notices import Notices
 
 HOLD = 0.05  # seconds that the rest of a line is waited for
 LONG_HOLD = 0.5  # seconds after a long piece, whose rest is sure to come

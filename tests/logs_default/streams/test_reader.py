@@ -6,7 +6,7 @@ import threading
 import time
 
 import pytest
-from plaunch_streams.reader import READ_SIZE, Reader, Source
+from plaunch_logs_default.streams.reader import READ_SIZE, Reader, Source
 
 from helpers.sinks import Kept, Plain
 from helpers.waiting import wait_until

@@ -13,9 +13,9 @@ from contextlib import suppress
 import pytest
 from plaunch.errors import LogDirectoryError, PluginError
 from plaunch.process import LogsDest
-from plaunch_streams import StreamsError, WorkerStreams
-from plaunch_streams.backlog import Backlog
-from plaunch_streams.log_sinks import LogSinkWriter
+from plaunch_logs_default.streams import StreamsError, WorkerStreams
+from plaunch_logs_default.streams.backlog import Backlog
+from plaunch_logs_default.streams.log_sinks import LogSinkWriter
 
 from helpers.waiting import BOUND, wait_until
 

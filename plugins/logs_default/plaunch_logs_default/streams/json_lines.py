@@ -7,13 +7,13 @@ import time
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from plaunch_streams.lines import LINE_MACRO, MAX_LINE, MatchesToFile, encode
-from plaunch_streams.sinks import Sink
+from plaunch_logs_default.streams.lines import LINE_MACRO, MAX_LINE, MatchesToFile, encode
+from plaunch_logs_default.streams.sinks import Sink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from plaunch_streams.console import Console
+    from plaunch_logs_default.streams.console import Console
 
 UTC_MACRO = "${utc}"
 _STREAM_MACRO = "${stream}"

@@ -6,7 +6,7 @@ import os
 import subprocess
 
 import pytest
-from plaunch_streams.holders import report_holders
+from plaunch_logs_default.streams.holders import report_holders
 
 FOREVER = 60.0  # seconds
 

@@ -10,9 +10,9 @@ import tempfile
 import threading
 
 import pytest
-from plaunch_streams.backlog import Backlog
-from plaunch_streams.console import Console
-from plaunch_streams.notices import Notices
+from plaunch_logs_default.streams.backlog import Backlog
+from plaunch_logs_default.streams.console import Console
+from plaunch_logs_default.streams.notices import Notices
 
 from helpers.waiting import wait_until
 

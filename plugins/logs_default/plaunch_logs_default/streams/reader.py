@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 from plaunch.threads import start_thread
 
-from plaunch_streams.descriptors import close_quietly
+from plaunch_logs_default.streams.descriptors import close_quietly
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from plaunch_streams.notices import Notices
-    from plaunch_streams.sinks import Sink
+    from plaunch_logs_default.streams.notices import Notices
+    from plaunch_logs_default.streams.sinks import Sink
 
 READ_SIZE = 256 << 10  # bytes
 QUIET = 0.1  # seconds without data after which a pipe that someone still holds is given up

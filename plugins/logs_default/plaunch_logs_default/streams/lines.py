@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from plaunch_streams.sinks import HOLD, Sink
+from plaunch_logs_default.streams.sinks import HOLD, Sink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from plaunch_streams.console import Console
+    from plaunch_logs_default.streams.console import Console
 
 MAX_LINE = 1 << 20  # bytes; a longer line is shown in pieces
 TIME_MACRO = "${time}"

@@ -6,7 +6,7 @@ import os
 import stat
 import threading
 
-from plaunch_streams.sinks import Sink
+from plaunch_logs_default.streams.sinks import Sink
 
 KEPT_LINES = 20
 KEPT_BYTES = 64 * 1024

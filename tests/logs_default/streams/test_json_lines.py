@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
-from plaunch_streams.json_lines import JsonLinesToConsole, JsonMatchesToFile, LineFormat
+from plaunch_logs_default.streams.json_lines import (
+    JsonLinesToConsole,
+    JsonMatchesToFile,
+    LineFormat,
+)
 
 from helpers.clock import Clock
 

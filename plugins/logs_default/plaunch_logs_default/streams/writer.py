@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from plaunch.threads import start_thread
 
-from plaunch_streams.backlog import Backlog
+from plaunch_logs_default.streams.backlog import Backlog
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from plaunch_streams.notices import Notices
+    from plaunch_logs_default.streams.notices import Notices
 
 SLICE = 64 << 10  # bytes of one write
 SLOW_SLICE = 4 << 10  # bytes of one write to what makes us wait

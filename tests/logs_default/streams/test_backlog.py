@@ -6,8 +6,8 @@ import subprocess
 import tempfile
 
 import pytest
-from plaunch_streams import backlog as backlog_module
-from plaunch_streams.backlog import Backlog
+from plaunch_logs_default.streams import backlog as backlog_module
+from plaunch_logs_default.streams.backlog import Backlog
 
 
 def read_all(backlog, size=1 << 16):

@@ -11,14 +11,14 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from plaunch_streams.writer import Writer
+from plaunch_logs_default.streams.writer import Writer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TextIO
 
-    from plaunch_streams.backlog import Backlog
-    from plaunch_streams.notices import Notices
+    from plaunch_logs_default.streams.backlog import Backlog
+    from plaunch_logs_default.streams.notices import Notices
 
 
 class Console(Writer):

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plaunch_streams.lines import MatchesToFile, Prefix
+from plaunch_logs_default.streams.lines import MatchesToFile, Prefix
 
 from helpers.clock import Clock, utc  # noqa: F401 - a fixture
 from helpers.sinks import Plain

@@ -3,7 +3,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from plaunch_streams.last_lines import (
+from plaunch_logs_default.streams.last_lines import (
     KEPT_BYTES,
     KEPT_LINES,
     Ring,

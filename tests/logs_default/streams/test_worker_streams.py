@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from plaunch.errors import LogDirectoryError, PlaunchError
 from plaunch.process import LogsDest
-from plaunch_streams import StreamsError, WorkerStreams
-from plaunch_streams.reader import Reader
-from plaunch_streams.sinks import FileSink
+from plaunch_logs_default.streams import StreamsError, WorkerStreams
+from plaunch_logs_default.streams.reader import Reader
+from plaunch_logs_default.streams.sinks import FileSink
 
 from helpers.calls import meanwhile
 from helpers.programs import run_python
@@ -732,7 +732,7 @@ class TestErrors:
 import os, sys
 os.closerange(0, 3)
 from plaunch.process import LogsDest
-from plaunch_streams import WorkerStreams
+from plaunch_logs_default.streams import WorkerStreams
 out = sys.argv[1]
 streams = WorkerStreams(LogsDest({0: out}, {0: ""}, {0: out}, {}), 1, prefixes={0: "[0]:"})
 fds = streams.child_fds(0)

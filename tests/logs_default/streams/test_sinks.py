@@ -4,9 +4,9 @@ import errno
 import os
 
 import pytest
-from plaunch_streams.console import Console
-from plaunch_streams.lines import LinesToConsole, MatchesToFile, Prefix
-from plaunch_streams.sinks import (
+from plaunch_logs_default.streams.console import Console
+from plaunch_logs_default.streams.lines import LinesToConsole, MatchesToFile, Prefix
+from plaunch_logs_default.streams.sinks import (
     HOLD,
     LONG_HOLD,
     MAX_HELD,
