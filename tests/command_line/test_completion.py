@@ -17,7 +17,7 @@ from plaunch.cli.program import main, run
 from plaunch.cli.table import installed_table
 from plaunch.errors import PluginLoadError, UsageError
 from plaunch.plugin import installed_plugins
-from plaunch_completion import script as completion
+from plaunch_command_line import completion
 
 FIRST_PARTY_ONLY = {"PLAUNCH_DISABLE_PLUGIN_AUTOLOAD": "1"}
 SHELLS = ("bash", "zsh", "tcsh", "fish")

@@ -10,15 +10,15 @@ from plaunch.cli.table import OptionTable
 from plaunch.errors import UsageError
 from plaunch.options import Option, integer
 from plaunch.plugin.options import PluginOptions
+from plaunch_command_line.options import SettingsFile
 from plaunch_events.options import OPTIONS as EVENT_OPTIONS
-from plaunch_settings_file.options import OPTIONS
 
 pytestmark = pytest.mark.skipif(
     sys.version_info < (3, 11) and __import__("importlib").util.find_spec("tomli") is None,
     reason="there is nothing to read TOML with",
 )
 
-SETTINGS = PluginOptions("settings_file", "plaunch", OPTIONS, "")
+SETTINGS = PluginOptions("settings_file", "plaunch", SettingsFile.OPTIONS, "")
 ACME = PluginOptions(
     "acme",
     "acme 1.0",

@@ -17,7 +17,7 @@ from plaunch.plugin import RENDEZVOUS
 from plaunch.rendezvous import RendezvousHandler, traits_of
 from plaunch_network import parse_rendezvous_endpoint
 
-from plaunch_dry_run.text import OPEN, format_plan
+from plaunch_command_line.plan_text import OPEN, format_plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
