@@ -47,7 +47,7 @@ LATE_EVENTS = "plaunch_events:LateEvents"
 # Makes the failure bundle of a launch without options for it: no bundle.
 AFTER_FAILURE = "plaunch_failure_bundle.plugin:AfterFailure"
 # Takes stacks of workers that are about to be killed: no stacks.
-SLOW_STOPS = "plaunch_stacks.slow_stops:SlowStops"
+SLOW_STOPS = "plaunch_hang.stacks.slow_stops:SlowStops"
 # Opens the workers' store outside of them: the worker of rank 0 hosts it.
 OPEN_WORKER_STORE = "plaunch_worker_store:open_store"
 # The text of a `ChildFailedError`, and its text for the console: a short report.

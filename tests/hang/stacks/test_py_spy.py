@@ -6,8 +6,8 @@ import json
 import sys
 
 import pytest
-from plaunch_stacks import Frame, find_py_spy, py_spy
-from plaunch_stacks.py_spy import UnreadableError, explain, parse_threads, read_threads
+from plaunch_hang.stacks import Frame, find_py_spy, py_spy
+from plaunch_hang.stacks.py_spy import UnreadableError, explain, parse_threads, read_threads
 
 
 def thread(number, name, *functions):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from plaunch_stacks import Frame, KernelState, ProcessStacks, ThreadStack, group, write
+from plaunch_hang.stacks import Frame, KernelState, ProcessStacks, ThreadStack, group, write
 
 TRAIN = Frame("train", "/job/train.py", 10)
 

@@ -9,9 +9,17 @@ from types import SimpleNamespace
 import pytest
 from plaunch.agent import Snapshot, WorkerState
 from plaunch.plugin import PluginContext
-from plaunch_stacks import Frame, Group, JobStacks, JobView, KernelState, ProcessStacks, ThreadStack
-from plaunch_stacks.job_stacks import ANSWER_BOUND
-from plaunch_stacks.records import NodeAnswer, dump_answer, load_answer
+from plaunch_hang.stacks import (
+    Frame,
+    Group,
+    JobStacks,
+    JobView,
+    KernelState,
+    ProcessStacks,
+    ThreadStack,
+)
+from plaunch_hang.stacks.job_stacks import ANSWER_BOUND
+from plaunch_hang.stacks.records import NodeAnswer, dump_answer, load_answer
 
 from helpers.calls import Call
 from helpers.clock import Clock

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 from plaunch.agent import WorkerInfo
 from plaunch.plugin import PluginContext
-from plaunch_stacks import flight_recorder
-from plaunch_stacks.plugin import Stacks
+from plaunch_hang.stacks import flight_recorder
+from plaunch_hang.stacks.plugin import Stacks
 
 WORKER = WorkerInfo(1, 5, 5, 8, 8)
 ENV = {"PLAUNCH_ROUND": "3", "TORCHELASTIC_RESTART_COUNT": "2"}

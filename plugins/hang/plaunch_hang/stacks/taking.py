@@ -12,10 +12,10 @@ from plaunch.errors import ThreadStartError
 from plaunch.process import read_process, read_table
 from plaunch.threads import BoundedCall
 
-from plaunch_stacks.kernel import read_kernel_state, read_title
-from plaunch_stacks.py_spy import UnreadableError, find_py_spy, read_threads
-from plaunch_stacks.stack import ProcessStacks
-from plaunch_stacks.torch_server import MOST_BYTES, MOST_OF_ALL, ask, find_servers
+from plaunch_hang.stacks.kernel import read_kernel_state, read_title
+from plaunch_hang.stacks.py_spy import UnreadableError, find_py_spy, read_threads
+from plaunch_hang.stacks.stack import ProcessStacks
+from plaunch_hang.stacks.torch_server import MOST_BYTES, MOST_OF_ALL, ask, find_servers
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -6,16 +6,16 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
-from plaunch_stacks.files import write
-from plaunch_stacks.grouping import format_groups, group
+from plaunch_hang.stacks.files import write
+from plaunch_hang.stacks.grouping import format_groups, group
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from plaunch.agent import GroupInfo
 
-    from plaunch_stacks.grouping import Group
-    from plaunch_stacks.stack import ProcessStacks
+    from plaunch_hang.stacks.grouping import Group
+    from plaunch_hang.stacks.stack import ProcessStacks
 
 logger = logging.getLogger("plaunch")
 

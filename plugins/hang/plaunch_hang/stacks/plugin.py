@@ -11,11 +11,11 @@ from plaunch import hookimpl
 from plaunch.errors import ThreadStartError
 from plaunch.threads import BoundedCall
 
-from plaunch_stacks.grouping import group as group_ranks
-from plaunch_stacks.grouping import merge
-from plaunch_stacks.records import dump_groups, load_groups
-from plaunch_stacks.taking import take
-from plaunch_stacks.telling import only_alive, tell, workers_of
+from plaunch_hang.stacks.grouping import group as group_ranks
+from plaunch_hang.stacks.grouping import merge
+from plaunch_hang.stacks.records import dump_groups, load_groups
+from plaunch_hang.stacks.taking import take
+from plaunch_hang.stacks.telling import only_alive, tell, workers_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from plaunch.events import Event
     from plaunch.plugin import PluginContext
 
-    from plaunch_stacks.flight_recorder import FlightRecorder
-    from plaunch_stacks.grouping import Group
-    from plaunch_stacks.stack import ProcessStacks
+    from plaunch_hang.stacks.flight_recorder import FlightRecorder
+    from plaunch_hang.stacks.grouping import Group
+    from plaunch_hang.stacks.stack import ProcessStacks
 
     Take = Callable[..., dict[int, ProcessStacks]]
 
@@ -96,7 +96,7 @@ class Stacks:
             self._context = context
             found.append(self)
         if context.options.get("flight_recorder"):
-            from plaunch_stacks.flight_recorder import FlightRecorder  # one option
+            from plaunch_hang.stacks.flight_recorder import FlightRecorder  # one option
 
             self._recorder = FlightRecorder(context)
             found.append(self._recorder)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from plaunch_stacks import format_groups, group, take
+from plaunch_hang.stacks import format_groups, group, take
 
 from helpers.programs import run_python, running_python
 from helpers.stacks import readable_stacks  # noqa: F401 - a fixture
@@ -17,7 +17,7 @@ from helpers.stacks import readable_stacks  # noqa: F401 - a fixture
 # Without the right to trace: a process of another user, one that wants no look, and one more.
 NO_RIGHT = """
 import json, subprocess, sys
-from plaunch_stacks import format_groups, group, take
+from plaunch_hang.stacks import format_groups, group, take
 
 def start(code):
     code += "; print(flush=True); input()"
@@ -86,6 +86,6 @@ def test_py_spy_is_neither_beside_python_nor_on_path(monkeypatch, tmp_path):
 
 def test_nothing_is_imported_for_it_that_takes_long():
     """It is the launcher that looks."""
-    code = "import sys, plaunch_stacks; plaunch_stacks.JobStacks, plaunch_stacks.take; "
+    code = "import sys; from plaunch_hang.stacks import JobStacks, take; "
     done = run_python("-c", code + "print('torch' in sys.modules, 'asyncio' in sys.modules)")
     assert done.stdout.split() == ["False", "False"], done.stderr

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 from plaunch.agent import WorkerInfo, notifications
 from plaunch.process.stopping.stop_sequence import StopStep
-from plaunch_stacks import Frame, KernelState, ProcessStacks, ThreadStack
-from plaunch_stacks.slow_stops import SlowStops
+from plaunch_hang.stacks import Frame, KernelState, ProcessStacks, ThreadStack
+from plaunch_hang.stacks.slow_stops import SlowStops
 
 from helpers.faults import raising
 from helpers.groups import make_group

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from plaunch_stacks.grouping import format_groups
-from plaunch_stacks.operations import format_operations, last_operations
+from plaunch_hang.stacks.grouping import format_groups
+from plaunch_hang.stacks.operations import format_operations, last_operations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from plaunch_stacks.grouping import Group
-    from plaunch_stacks.stack import ProcessStacks, ThreadStack
+    from plaunch_hang.stacks.grouping import Group
+    from plaunch_hang.stacks.stack import ProcessStacks, ThreadStack
 
 SUMMARY = "summary.txt"
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from plaunch_stacks.stack import Origin
+from plaunch_hang.stacks.stack import Origin
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from plaunch_stacks.stack import Frame
+    from plaunch_hang.stacks.stack import Frame
 
 # Not asyncio, whose loop waits in `selectors` as well, but goes on with every event; nor
 # `concurrent.futures` and `communicate` of `subprocess`, whose variables change with every result.

@@ -6,9 +6,9 @@ import itertools
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from plaunch_stacks.children import ChildKind
-from plaunch_stacks.grouping import MOST_FRAMES, Group, merge
-from plaunch_stacks.stack import Frame
+from plaunch_hang.stacks.children import ChildKind
+from plaunch_hang.stacks.grouping import MOST_FRAMES, Group, merge
+from plaunch_hang.stacks.stack import Frame
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from plaunch.agent import AgentFinished, BeforeRendezvous, BeforeWorkers, Stopping
 
-from plaunch_stacks.taking import take, timeout_for
-from plaunch_stacks.telling import only_alive, tell, workers_of
+from plaunch_hang.stacks.taking import take, timeout_for
+from plaunch_hang.stacks.telling import only_alive, tell, workers_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from plaunch import LaunchConfig
     from plaunch.agent import Notification
 
-    from plaunch_stacks.stack import ProcessStacks
+    from plaunch_hang.stacks.stack import ProcessStacks
 
     Take = Callable[..., dict[int, ProcessStacks]]
 

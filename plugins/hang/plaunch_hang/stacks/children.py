@@ -5,12 +5,12 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING
 
-from plaunch_stacks.waiting import is_loader, is_multiprocessing, waits_for_process
+from plaunch_hang.stacks.waiting import is_loader, is_multiprocessing, waits_for_process
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from plaunch_stacks.stack import Frame, ProcessStacks
+    from plaunch_hang.stacks.stack import Frame, ProcessStacks
 
 _SERVANTS = ("resource_tracker", "forkserver")  # of multiprocessing; they only wait
 

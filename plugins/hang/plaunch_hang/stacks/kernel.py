@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from plaunch_stacks.stack import KernelState
+from plaunch_hang.stacks.stack import KernelState
 
 PROC = "/proc"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plaunch_stacks import (
+from plaunch_hang.stacks import (
     Frame,
     Group,
     KernelState,
@@ -17,7 +17,7 @@ from plaunch_stacks import (
     load_groups,
     merge,
 )
-from plaunch_stacks.grouping import fold
+from plaunch_hang.stacks.grouping import fold
 
 TORCH = "/venv/lib/python3.11/site-packages/torch/distributed"
 PYTHON = "/usr/lib/python3.11"

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from plaunch.errors import PlaunchError
 
-from plaunch_stacks.telling import find_run_dir
-from plaunch_stacks.torch_server import FOLDER as SOCKETS
-from plaunch_stacks.torch_server import VARIABLE
+from plaunch_hang.stacks.telling import find_run_dir
+from plaunch_hang.stacks.torch_server import FOLDER as SOCKETS
+from plaunch_hang.stacks.torch_server import VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plaunch_stacks import (
+from plaunch_hang.stacks import (
     Frame,
     ProcessStacks,
     ThreadStack,

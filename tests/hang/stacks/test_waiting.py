@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from plaunch_stacks import (
+from plaunch_hang.stacks import (
     Frame,
     count_waiting,
     waits_for_process,
     waits_for_program,
     waits_for_thread,
 )
-from plaunch_stacks.waiting import waits_for_peers
+from plaunch_hang.stacks.waiting import waits_for_peers
 
 PYTHON = "/usr/lib/python3.11"
 TORCH = "/venv/lib/python3.11/site-packages/torch"

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from plaunch.agent import WorkerInfo
 from plaunch.plugin import PluginContext
-from plaunch_stacks import (
+from plaunch_hang.stacks import (
     Frame,
     Group,
     KernelState,
@@ -16,8 +16,8 @@ from plaunch_stacks import (
     dump_groups,
     load_groups,
 )
-from plaunch_stacks.plugin import TAKE_BOUND, Stacks
-from plaunch_stacks.telling import find_run_dir, tell
+from plaunch_hang.stacks.plugin import TAKE_BOUND, Stacks
+from plaunch_hang.stacks.telling import find_run_dir, tell
 
 from helpers.clock import Clock
 from helpers.faults import raising

@@ -9,11 +9,11 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
-from plaunch_stacks.grouping import Group, group, merge
-from plaunch_stacks.operations import last_operations, merge_operations
-from plaunch_stacks.records import NodeAnswer, dump_answer, load_answer
-from plaunch_stacks.taking import take
-from plaunch_stacks.telling import keep, only_alive
+from plaunch_hang.stacks.grouping import Group, group, merge
+from plaunch_hang.stacks.operations import last_operations, merge_operations
+from plaunch_hang.stacks.records import NodeAnswer, dump_answer, load_answer
+from plaunch_hang.stacks.taking import take
+from plaunch_hang.stacks.telling import keep, only_alive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from plaunch.agent import Control
     from plaunch.plugin import PluginContext
 
-    from plaunch_stacks.stack import ProcessStacks
+    from plaunch_hang.stacks.stack import ProcessStacks
 
     Take = Callable[..., dict[int, ProcessStacks]]
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from shutil import which
 
-from plaunch_stacks.stack import Frame, ThreadStack
+from plaunch_hang.stacks.stack import Frame, ThreadStack
 
 _MOST_FRAMES = 500  # of a thread; the innermost ones
 _MOST_THREADS = 1000

@@ -10,7 +10,7 @@ from plaunch.numbers import format_ranks
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from plaunch_stacks.stack import ProcessStacks
+    from plaunch_hang.stacks.stack import ProcessStacks
 
 _MOST = 200  # characters of one operation
 _MOST_LINES = 20

@@ -9,9 +9,9 @@ import tempfile
 import time
 
 import pytest
-from plaunch_stacks import ProcessStacks, group, take, taking, torch_server
-from plaunch_stacks.files import write
-from plaunch_stacks.operations import describe_last_operation, format_operations
+from plaunch_hang.stacks import ProcessStacks, group, take, taking, torch_server
+from plaunch_hang.stacks.files import write
+from plaunch_hang.stacks.operations import describe_last_operation, format_operations
 
 from helpers.programs import running_python
 

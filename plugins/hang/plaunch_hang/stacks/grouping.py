@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from plaunch.numbers import format_ranks, name_ranks
 
-from plaunch_stacks.children import ChildKind, find_busy_child
-from plaunch_stacks.stack import Frame, Origin
-from plaunch_stacks.waiting import waits_for_peers
+from plaunch_hang.stacks.children import ChildKind, find_busy_child
+from plaunch_hang.stacks.stack import Frame, Origin
+from plaunch_hang.stacks.waiting import waits_for_peers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from plaunch_stacks.stack import ProcessStacks
+    from plaunch_hang.stacks.stack import ProcessStacks
 
 MOST_FRAMES = 40  # of a group, so that the groups of a node are of a bounded size
 _MOST_NAME = 100  # characters
