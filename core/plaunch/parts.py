@@ -45,7 +45,7 @@ EVENTS = "plaunch_events:find_events"
 # Makes events of what an agent has done so far: an error where an extension takes events.
 LATE_EVENTS = "plaunch_events:LateEvents"
 # Makes the failure bundle of a launch without options for it: no bundle.
-AFTER_FAILURE = "plaunch_failure_bundle.plugin:AfterFailure"
+AFTER_FAILURE = "plaunch_report.plugin:AfterFailure"
 # Takes stacks of workers that are about to be killed: no stacks.
 SLOW_STOPS = "plaunch_hang.stacks.slow_stops:SlowStops"
 # Opens the workers' store outside of them: the worker of rank 0 hosts it.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from plaunch import __version__
 
-from plaunch_failure_bundle.gathering import File
+from plaunch_report.failure_bundle.gathering import File
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -27,7 +27,7 @@ def plaunch_extensions(context: PluginContext) -> list[Extension]:
     which = context.options.get("failure_bundles", "none")
     if which == "none":
         return []
-    from plaunch_failure_bundle.extension import FailureBundles  # if asked for
+    from plaunch_report.failure_bundle.extension import FailureBundles  # if asked for
 
     return [FailureBundles(context, read_folder(context.options["failure_bundle"]), which)]
 
@@ -68,7 +68,7 @@ class AfterFailure:
         events = self._control.take_events()
         if all(event.name != "plaunch.workers.started" for event in events):
             return
-        from plaunch_failure_bundle.extension import FailureBundles  # failures
+        from plaunch_report.failure_bundle.extension import FailureBundles  # failures
 
         bundles = FailureBundles(self._context, "", "last")
         for event in events:

@@ -16,10 +16,10 @@ from plaunch.agent import RunResult, WorkerState
 from plaunch.errors import UsageError
 from plaunch.events import Event, EventSource
 from plaunch.process import ProcessFailure
-from plaunch_failure_bundle import bundle, commands, kernel
-from plaunch_failure_bundle.extension import FailureBundles
-from plaunch_failure_bundle.history import FIRST_EVENTS, LAST_EVENTS, FailedAttempt, History
-from plaunch_failure_bundle.plugin import plaunch_extensions, read_folder
+from plaunch_report.failure_bundle import bundle, commands, kernel
+from plaunch_report.failure_bundle.extension import FailureBundles
+from plaunch_report.failure_bundle.history import FIRST_EVENTS, LAST_EVENTS, FailedAttempt, History
+from plaunch_report.plugin import plaunch_extensions, read_folder
 
 from helpers.hooks import context_of
 

@@ -7,8 +7,8 @@ import os
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from plaunch_failure_bundle.gathering import File, MissingError
-from plaunch_failure_bundle.reading import read_last_lines, read_start
+from plaunch_report.failure_bundle.gathering import File, MissingError
+from plaunch_report.failure_bundle.reading import read_last_lines, read_start
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from plaunch.process import LAUNCHER_VARIABLE, inheritable
 from plaunch_events import WITHHELD, is_secret
 
-from plaunch_failure_bundle.gathering import File, MissingError
+from plaunch_report.failure_bundle.gathering import File, MissingError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

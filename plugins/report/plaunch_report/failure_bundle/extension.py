@@ -7,14 +7,14 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from plaunch_failure_bundle.history import History
+from plaunch_report.failure_bundle.history import History
 
 if TYPE_CHECKING:
     from plaunch.agent import Control, RunResult
     from plaunch.events import Event
     from plaunch.plugin import PluginContext
 
-    from plaunch_failure_bundle.history import FailedAttempt
+    from plaunch_report.failure_bundle.history import FailedAttempt
 
 logger = logging.getLogger("plaunch")
 
@@ -77,7 +77,7 @@ class FailureBundles:
                 len(self._threads),
             )
             return
-        from plaunch_failure_bundle.bundle import write_bundle  # failures only
+        from plaunch_report.failure_bundle.bundle import write_bundle  # failures only
 
         thread = threading.Thread(
             target=write_bundle,

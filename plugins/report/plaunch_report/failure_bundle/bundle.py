@@ -18,9 +18,9 @@ from plaunch.plugin import one_line
 from plaunch.threads import BoundedCall
 from plaunch_events import Redaction
 
-from plaunch_failure_bundle import commands, kernel, report, versions
-from plaunch_failure_bundle.gathering import File, MissingError, gather
-from plaunch_failure_bundle.logs import AttemptFiles, find_folders
+from plaunch_report.failure_bundle import commands, kernel, report, versions
+from plaunch_report.failure_bundle.gathering import File, MissingError, gather
+from plaunch_report.failure_bundle.logs import AttemptFiles, find_folders
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from plaunch.plugin import PluginContext
     from plaunch.process import LogsSpecs, ProcessFailure
 
-    from plaunch_failure_bundle.gathering import Part
-    from plaunch_failure_bundle.history import FailedAttempt
+    from plaunch_report.failure_bundle.gathering import Part
+    from plaunch_report.failure_bundle.history import FailedAttempt
 
 logger = logging.getLogger("plaunch")
 

@@ -8,7 +8,7 @@ import subprocess
 import time
 from typing import TYPE_CHECKING
 
-from plaunch_failure_bundle.gathering import File, MissingError
+from plaunch_report.failure_bundle.gathering import File, MissingError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator

@@ -8,12 +8,12 @@ import time
 
 import pytest
 from plaunch.process import ProcessFailure
-from plaunch_failure_bundle.gathering import File, MissingError, gather
-from plaunch_failure_bundle.kernel import find_kernel_lines, select_lines
-from plaunch_failure_bundle.logs import AttemptFiles, find_folders
-from plaunch_failure_bundle.reading import read_last_lines
-from plaunch_failure_bundle.versions import find_versions
 from plaunch_logs_default import DefaultLogsSpecs
+from plaunch_report.failure_bundle.gathering import File, MissingError, gather
+from plaunch_report.failure_bundle.kernel import find_kernel_lines, select_lines
+from plaunch_report.failure_bundle.logs import AttemptFiles, find_folders
+from plaunch_report.failure_bundle.reading import read_last_lines
+from plaunch_report.failure_bundle.versions import find_versions
 
 
 @pytest.mark.parametrize(

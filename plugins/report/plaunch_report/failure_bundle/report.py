@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from plaunch.events import Event
 
-    from plaunch_failure_bundle.history import FailedAttempt
+    from plaunch_report.failure_bundle.history import FailedAttempt
 
 
 def find_failures(

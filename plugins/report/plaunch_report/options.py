@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from plaunch.options import Option
 
-PLUGIN = "plaunch_failure_bundle.plugin"
+PLUGIN = "plaunch_report.plugin"
 
 OPTIONS = (
     Option(
