@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 
-from plaunch_stacks import group, own_stacks, take
+from plaunch_hang.stacks import group, own_stacks, take
 
 CODE = """
 import sys, time

@@ -19,8 +19,8 @@ PACKAGES = [
     "plaunch.rendezvous",
     "plaunch.restarts",
     "plaunch.testing",
+    "plaunch_hang.stacks",
     "plaunch_network",
-    "plaunch_stacks",
 ]
 
 
@@ -50,6 +50,12 @@ def test_a_name_that_does_not_exist(name):
     package = importlib.import_module(name)
     with pytest.raises(AttributeError, match="no_such_name"):
         _ = package.no_such_name
+
+
+@pytest.mark.parametrize(("old", "new"), [("plaunch_stacks", "plaunch_hang.stacks")])
+def test_an_old_name_of_a_package_has_the_same_names(old, new):
+    old, new = importlib.import_module(old), importlib.import_module(new)
+    assert all(getattr(old, name) is getattr(new, name) for name in public_names(new))
 
 
 def test_importing_plaunch_imports_next_to_nothing():

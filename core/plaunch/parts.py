@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 # --- built in -------------------------------------------------------------------------------------
 
 # Carries the workers' output, for a logs spec that does not bring its own streams.
-STREAMS = "plaunch_streams.worker_streams:WorkerStreams"
+STREAMS = "plaunch_logs_default.streams.worker_streams:WorkerStreams"
 # The logs spec of a call without plugins.
 DIRECT_LOGS_SPECS = "plaunch_logs_default:DefaultLogsSpecs"
 # The signal policy of an agent that is given none.
@@ -30,25 +30,24 @@ BUILT_IN = frozenset(
         "plaunch_network",
         "plaunch_rendezvous_static",
         "plaunch_signals",
-        "plaunch_streams",
     }
 )
 
 # --- optional: a launch does not have what it does ------------------------------------------------
 
 # Advice on command lines that are probably not meant: no advice.
-ADVICE_ON_OPTIONS = "plaunch_advice.contradictions:advise_on_options"
-ADVICE_ON_SCRIPT = "plaunch_advice.scripts:advise_on_script"
-ADVICE_ON_NO_SCRIPT = "plaunch_advice.scripts:advise_on_no_script"
+ADVICE_ON_OPTIONS = "plaunch_command_line.contradictions:advise_on_options"
+ADVICE_ON_SCRIPT = "plaunch_command_line.scripts:advise_on_script"
+ADVICE_ON_NO_SCRIPT = "plaunch_command_line.scripts:advise_on_no_script"
 # Makes events and brings them to event handlers and extensions: no events, unless a launch asks for
 # some, which is an error.
 EVENTS = "plaunch_events:find_events"
 # Makes events of what an agent has done so far: an error where an extension takes events.
 LATE_EVENTS = "plaunch_events:LateEvents"
 # Makes the failure bundle of a launch without options for it: no bundle.
-AFTER_FAILURE = "plaunch_failure_bundle.plugin:AfterFailure"
+AFTER_FAILURE = "plaunch_report.plugin:AfterFailure"
 # Takes stacks of workers that are about to be killed: no stacks.
-SLOW_STOPS = "plaunch_stacks.slow_stops:SlowStops"
+SLOW_STOPS = "plaunch_hang.stacks.slow_stops:SlowStops"
 # Opens the workers' store outside of them: the worker of rank 0 hosts it.
 OPEN_WORKER_STORE = "plaunch_worker_store:open_store"
 # The text of a `ChildFailedError`, and its text for the console: a short report.

@@ -85,9 +85,9 @@ MODULES: dict[str, tuple[str, ...]] = {
     "plaunch.threads": ("BoundedCall", "start_thread"),
     "plaunch_devices": ALL,
     "plaunch_events": ("COMMON_KEYS", "EventType", "SCHEMA"),
+    "plaunch_hang.stacks": ALL,
     "plaunch_membership": ALL,
     "plaunch_network": ALL,
-    "plaunch_stacks": ALL,
     "plaunch_membership.testing": ALL,
     "plaunch_testing.conformance": ALL,
     "plaunch_rendezvous_etcd.testing": (

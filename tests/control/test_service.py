@@ -382,7 +382,7 @@ def test_nothing_that_answers_is_imported_before_somebody_asks(runtime_dir):
         "print(len(os.listdir(os.environ['PLAUNCH_RUNTIME_DIR'])))\n"
         "extension.stop(None)\n"
         "print(len(os.listdir(os.environ['PLAUNCH_RUNTIME_DIR'])))\n"
-        "late = {'http.server', 'json', 'plaunch_control.answers', 'plaunch_stacks'}\n"
+        "late = {'http.server', 'json', 'plaunch_control.answers', 'plaunch_hang.stacks'}\n"
         "print(late & set(sys.modules))\n"
     )
     done = subprocess.run(

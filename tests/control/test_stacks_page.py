@@ -7,7 +7,7 @@ from plaunch.agent import Snapshot, WorkerState
 from plaunch.plugin import PluginContext
 from plaunch_control.answers import Service
 from plaunch_control.requests import Request
-from plaunch_stacks import Frame, Group, JobView
+from plaunch_hang.stacks import Frame, Group, JobView
 
 from helpers.pretended_launches import PretendedLaunch
 

@@ -208,7 +208,7 @@ def test_a_rank_that_ended_early_is_named_on_all_nodes(broken_job, backend):
 
 def test_operations_that_differ_are_shown_beside_each_other(broken_job):
     """Rank 1 receives what no rank sends; rank 0 waits for it in another operation."""
-    pytest.importorskip("plaunch_stacks")
+    pytest.importorskip("plaunch_hang.stacks")
     nodes = broken_job("dist.recv(ones, 0)", "--hang-timeout=4s", "--on-hang=stop")
     assert [node.exit_code() for node in nodes] == [116, 116]
     for node in nodes:

@@ -259,7 +259,8 @@ def test_what_does_not_fail_imports_nothing_of_it(plaunch, words, fails, expecte
     shown = run_python(*argv, env=plaunch.environ, cwd=plaunch.folder)
     assert shown.returncode == fails
     modules = {line.rpartition("|")[2].strip() for line in shown.stderr.splitlines()}
-    own = {name.partition(".")[2] for name in modules if name.startswith("plaunch_failure_bundle.")}
+    package = "plaunch_report.failure_bundle."
+    own = {name.removeprefix(package) for name in modules if name.startswith(package)}
     assert own == expected
 
 

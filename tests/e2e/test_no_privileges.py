@@ -13,11 +13,10 @@ KEPT = {
     "plaunch.device_counts": "cpu = plaunch_devices:count_cpu",
     "plaunch.signal_policies": "torchrun = plaunch_signals.torchrun:TorchrunSignalPolicy",
     "plaunch.restart_policies": "standard = plaunch_restarts.standard:StandardRestartPolicy",
-    "plaunch.options": "dry_run = plaunch_dry_run.options",
+    "plaunch.options": "dry_run = plaunch_command_line.options:DryRun",
     "plaunch.schedulers": "none = plaunch_schedulers.none:find_no_allocation",
 }
-# What has no entry point here cannot be imported either, but for a library of theirs, what carries
-# the workers' output, and what prints the help.
+# What has no entry point here cannot be imported either, but for a library of theirs.
 SITECUSTOMIZE = """\
 import sys
 
@@ -52,7 +51,7 @@ def bare(plaunch, tmp_path):
     lines = "".join(f"[{group}]\n{entry}\n" for group, entry in KEPT.items())
     (info / "entry_points.txt").write_text(lines)
     kept = {entry.partition("= ")[2].partition(":")[0].partition(".")[0] for entry in KEPT.values()}
-    kept |= {"plaunch_network", "plaunch_streams", "plaunch_completion"}
+    kept.add("plaunch_network")
     (site / "sitecustomize.py").write_text(SITECUSTOMIZE.format(kept=kept))
     plaunch.environ["PYTHONPATH"] = str(site)
     return plaunch

@@ -24,7 +24,7 @@ class Missing:
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 sys.meta_path.insert(0, Missing)
 """
-PACKAGES = {package.parent.name: package.name for package in ROOT.glob("plugins/*/plaunch_*")}
+PACKAGES = {path.name: f"plaunch_{path.name}" for path in ROOT.glob("plugins/*")}
 OPTIONAL = sorted(folder for folder in PACKAGES if PACKAGES[folder] not in BUILT_IN)
 
 

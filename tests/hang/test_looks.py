@@ -19,9 +19,9 @@ from plaunch_hang.process import (
     read_written,
     uses_gpu,
 )
+from plaunch_hang.stacks import Frame, ProcessStacks, ThreadStack
 from plaunch_hang.variables import read_all_variables, read_variables
 from plaunch_hang.watch import has_moved
-from plaunch_stacks import Frame, ProcessStacks, ThreadStack
 
 from helpers.programs import running_python
 from helpers.waiting import wait_until

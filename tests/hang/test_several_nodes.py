@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from plaunch.agent import WorkerState
 from plaunch.process import Held
 from plaunch_hang.records import NodeState, Told, dump_told, load_told
-from plaunch_stacks import Frame, Group
+from plaunch_hang.stacks import Frame, Group
 
 from helpers.hangs import FILE, Node
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from plaunch.agent import Snapshot, WorkerState
 from plaunch.plugin import PluginContext
 from plaunch_hang.extension import HangExtension
+from plaunch_hang.stacks import Frame, ProcessStacks, ThreadStack
 from plaunch_hang.telling import Scenes
 from plaunch_hang.watch import Sight
-from plaunch_stacks import Frame, ProcessStacks, ThreadStack
 
 FILE = "/home/me/train.py"
 PIDS = {4: 104, 5: 105, 6: 106}

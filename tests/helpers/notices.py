@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plaunch_streams.notices import Notices
+from plaunch_logs_default.streams.notices import Notices
 
 
 class Recorded(Notices):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from plaunch_streams.sinks import Sink
+from plaunch_logs_default.streams.sinks import Sink
 
 
 class Kept(Sink):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from plaunch_stacks import own_stacks
+from plaunch_hang.stacks import own_stacks
 
 from helpers.programs import running_python
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from plaunch_streams.lines import MAX_LINE, LinesToConsole
+from plaunch_logs_default.streams.lines import MAX_LINE, LinesToConsole
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,8 +12,8 @@ from plaunch.plugin import PluginContext
 from plaunch.process import Std
 from plaunch_logs_default import DefaultLogsSpecs, rotating_file
 from plaunch_logs_default.options import read_rotation
+from plaunch_logs_default.plugin import plaunch_extensions
 from plaunch_logs_default.rotating_file import RotatingFile
-from plaunch_logs_default.rotation import plaunch_extensions
 
 from helpers.faults import raising
 from helpers.logs_specs import NoFiles

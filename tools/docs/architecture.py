@@ -40,9 +40,9 @@ GROUND = "ground"
 # A library is a box of its own; plugins that import the same rooms share one.
 LIBRARIES = (
     "plaunch_events",
+    "plaunch_hang.stacks",
     "plaunch_membership",
     "plaunch_network",
-    "plaunch_stacks",
     "plaunch_testing",
 )
 
@@ -134,7 +134,7 @@ def _names(path: Path) -> Iterator[tuple[str, ...]]:
 def _place(name: tuple[str, ...], members: set[str]) -> str:
     """The room or package that a dotted name is in."""
     if name[0] != "plaunch":
-        return name[0]
+        return next((each for each in LIBRARIES if ".".join(name).startswith(each)), name[0])
     room = name[1]
     if room not in members:
         # A name that the package itself has from one of its rooms.

@@ -10,8 +10,8 @@ from plaunch import __version__
 from plaunch.agent import RequestKind
 from plaunch.numbers import format_ranks, name_ranks, quote
 from plaunch_events import LauncherStatus, redact_command
+from plaunch_hang.stacks import JobStacks, format_groups, format_operations
 from plaunch_membership import printable
-from plaunch_stacks import JobStacks, format_groups, format_operations
 
 from plaunch_control.history import History
 from plaunch_control.nodes import JobNodes
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from plaunch.agent import Control, Snapshot
     from plaunch.plugin import PluginContext
-    from plaunch_stacks import Group, JobView
+    from plaunch_hang.stacks import Group, JobView
 
 VERSION = 1
 _LONGEST_WAIT = 2.0  # seconds that a question may wait for an event, or for the end

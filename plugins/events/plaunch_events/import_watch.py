@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from plaunch.agent import BeforeRendezvous, Stopping, WorkerEnded, WorkersStarted
-from plaunch_stacks import find_py_spy, own_stacks
+from plaunch_hang.stacks import find_py_spy, own_stacks
 
 from plaunch_events.imports import RoundImports, advise, is_enough
 

@@ -149,7 +149,7 @@ class LaunchEvents:
     def _note_start(self, notification: WorkersStarted) -> None:
         """From the first restart on, have an eye on imports, if somebody reads what comes of it."""
         if self._has_started and logger.isEnabledFor(logging.INFO):
-            # plaunch_stacks, which it uses, need not be installed.
+            # plaunch_hang, which it uses, need not be installed.
             with contextlib.suppress(ModuleNotFoundError):
                 from plaunch_events.import_watch import ImportWatch  # restarts only
 

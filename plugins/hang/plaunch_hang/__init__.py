@@ -1,4 +1,5 @@
 """Finds out that a job hangs, says where its ranks are, and acts.
 
-Nothing is imported here: this package is on every command line's way.
+The library `plaunch_hang.stacks` looks at the workers. Nothing is imported here: this package is on
+every command line's way.
 """

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from plaunch_stacks import count_waiting, waits_for_process, waits_for_program, waits_for_thread
-
 from plaunch_hang.process import read_parents, read_use
+from plaunch_hang.stacks import (
+    count_waiting,
+    waits_for_process,
+    waits_for_program,
+    waits_for_thread,
+)
 from plaunch_hang.watch import ChildSight
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 
-    from plaunch_stacks import Frame, ProcessStacks
+    from plaunch_hang.stacks import Frame, ProcessStacks
 
 _WAIT = "do_wait"  # where the kernel has a thread that waits for a process, as in `os.system`
 
 
 class ReadStacks(Protocol):
-    """`plaunch_stacks.own_stacks` or `take`."""
+    """`plaunch_hang.stacks.own_stacks` or `take`."""
 
     def __call__(self, pids: Mapping[int, int], /) -> dict[int, ProcessStacks]:
         """The stacks of processes, by rank."""

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from plaunch.agent import WorkerState
 from plaunch.numbers import name_ranks
 from plaunch.process import describe_early_ends
-from plaunch_stacks import format_groups
 
 from plaunch_hang.job import JobWatch, Kind
 from plaunch_hang.options import ACTIONS
 from plaunch_hang.records import NodeState, Told
+from plaunch_hang.stacks import format_groups
 from plaunch_hang.telling import describe_held, describe_time
 from plaunch_hang.watch import ALONE, LOOKS
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from plaunch.agent import WorkerState
 from plaunch.threads import start_thread
-from plaunch_stacks import find_py_spy
 
 from plaunch_hang.beating import VARIABLE
 from plaunch_hang.beats import Beat, Beats
 from plaunch_hang.conclusions import Conclusions, Look, Round
 from plaunch_hang.held import LateHolds
 from plaunch_hang.looks import Looks
+from plaunch_hang.stacks import find_py_spy
 from plaunch_hang.steps import Steps, format_steps
 from plaunch_hang.telling import Scenes
 from plaunch_hang.timeouts import UNLEARNED, Timeouts

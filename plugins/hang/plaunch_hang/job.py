@@ -11,17 +11,17 @@ import enum
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
-from plaunch_stacks import merge
-
 from plaunch_hang.options import ACTIONS
 from plaunch_hang.records import NAME, NodeState, Told, dump_told, load_told
+from plaunch_hang.stacks import merge
 from plaunch_hang.watch import LOOKS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from plaunch.agent import Control
-    from plaunch_stacks import Group
+
+    from plaunch_hang.stacks import Group
 
 logger = logging.getLogger("plaunch")
 

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from plaunch_stacks import own_stacks, take, waits_for_thread
-
 from plaunch_hang.children import ReadStacks, place_of, read_children, waits_for_children
 from plaunch_hang.computing import ComputeWatch
 from plaunch_hang.process import read_uses, read_written
+from plaunch_hang.stacks import own_stacks, take, waits_for_thread
 from plaunch_hang.variables import read_all_variables
 from plaunch_hang.watch import Sight
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Mapping
 
-    from plaunch_stacks import ProcessStacks
-
     from plaunch_hang.beats import Beat
+    from plaunch_hang.stacks import ProcessStacks
 
 _TRIES = 5  # looks in vain, after which a stack is looked for more rarely
 _RARELY = 20  # looks

@@ -1,11 +1,9 @@
-"""The options of the watch for hangs."""
+"""The options of the watch for hangs, and of stacks."""
 
 from __future__ import annotations
 
 from plaunch.durations import Duration
 from plaunch.options import Option
-
-PLUGIN = "plaunch_hang.plugin:Hangs"
 
 AUTO = "auto"
 ACTIONS = ("warn", "restart", "stop")  # the mildest first
@@ -26,19 +24,43 @@ def hang_timeout(text: str) -> float | str:
         raise ValueError(f"{error}; or {AUTO}") from None
 
 
-OPTIONS = (
-    Option(
-        ("--hang-timeout",),
-        "say where all ranks are once no worker of the job has moved for so long, as in 10m; auto "
-        "learns how long from the heartbeats of the script (default: off)",
-        metavar="DURATION",
-        read=hang_timeout,
-    ),
-    Option(
-        ("--on-hang",),
-        "what follows then: only say it, restart all workers as after a failure, or end the job "
-        "(default: warn; needs --hang-timeout)",
-        metavar="ACTION",
-        choices=ACTIONS,
-    ),
-)
+class Hang:
+    """The options of the watch for hangs."""
+
+    PLUGIN = "plaunch_hang.plugin:Hangs"
+    OPTIONS = (
+        Option(
+            ("--hang-timeout",),
+            "say where all ranks are once no worker of the job has moved for so long, as in 10m; "
+            "auto learns how long from the heartbeats of the script (default: off)",
+            metavar="DURATION",
+            read=hang_timeout,
+        ),
+        Option(
+            ("--on-hang",),
+            "what follows then: only say it, restart all workers as after a failure, or end the "
+            "job (default: warn; needs --hang-timeout)",
+            metavar="ACTION",
+            choices=ACTIONS,
+        ),
+    )
+
+
+class Stacks:
+    """The options of stacks."""
+
+    PLUGIN = "plaunch_hang.stacks.plugin:Stacks"
+    OPTIONS = (
+        Option(
+            ("--stacks-on-failure",),
+            "when a worker fails, look at where the others are before they are stopped, which may "
+            "take most of a second (default: off)",
+            read=None,
+        ),
+        Option(
+            ("--flight-recorder",),
+            "have torch keep the last collective operations of each worker, dump them into the "
+            "folder of the run when NCCL times out, and show them beside stacks (default: off)",
+            read=None,
+        ),
+    )

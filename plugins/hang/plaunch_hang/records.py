@@ -7,14 +7,13 @@ import json
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from plaunch_stacks import dump_groups, load_groups
-
 from plaunch_hang.options import ACTIONS
+from plaunch_hang.stacks import dump_groups, load_groups
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from plaunch_stacks import Group
+    from plaunch_hang.stacks import Group
 
 NAME = "hang"  # of the texts
 VERSION = 1

@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, NamedTuple
 from plaunch.durations import format_duration
 from plaunch.errors import PlaunchError
 from plaunch.numbers import name_ranks
-from plaunch_stacks import format_groups, group, take, write
+
+from plaunch_hang.stacks import format_groups, group, take, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from plaunch.plugin import PluginContext
     from plaunch.process import Held
-    from plaunch_stacks import Group, ProcessStacks
+
+    from plaunch_hang.stacks import Group, ProcessStacks
 
 logger = logging.getLogger("plaunch")
 

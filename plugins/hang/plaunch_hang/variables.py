@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 from plaunch.errors import ThreadStartError
 from plaunch.threads import BoundedCall
-from plaunch_stacks import Frame, count_waiting, find_py_spy, waits_for_thread
 
 from plaunch_hang.main_globals import read_main_globals
+from plaunch_hang.stacks import Frame, count_waiting, find_py_spy, waits_for_thread
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -55,8 +55,8 @@ def read_all_variables(pids: Collection[int]) -> dict[int, bytes]:
 def read_variables(pid: int) -> bytes | None:
     """The local variables of the main thread and the globals of the main module, as a hash.
 
-    Those of functions do not count that wait in a library (`plaunch_stacks.count_waiting`). If the
-    main thread may wait for another thread, the lines and variables count of those that do not wait
+    Those of functions do not count that wait in a library (`stacks.count_waiting`). If the main
+    thread may wait for another thread, the lines and variables count of those that do not wait
     themselves.
     The hash stays the same while the thread waits. Numbers that count and objects that are made
     anew change it. None if the local variables cannot be read; globals that cannot be read are left

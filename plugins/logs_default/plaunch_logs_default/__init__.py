@@ -1,6 +1,7 @@
 """The default logs spec: torchrun's folders, without its removals.
 
-The public name loads on first use, as this package is on every command line's way.
+The package `streams` carries the workers' output there. The public name loads on first use, as this
+package is on every command line's way.
 """
 
 from __future__ import annotations

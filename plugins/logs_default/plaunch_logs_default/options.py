@@ -5,7 +5,7 @@ from __future__ import annotations
 from plaunch.numbers import digits, quote
 from plaunch.options import Option
 
-PLUGIN = "plaunch_logs_default.rotation"
+PLUGIN = "plaunch_logs_default.plugin"
 
 SMALLEST = 64 << 10  # bytes of a file; what is written at once
 LARGEST = 1 << 60

@@ -1,7 +1,7 @@
 """The workers' side of torch's control plane; the name is torch's.
 
 It serves stack dumps and the like from inside a worker, over a socket that the user names in
-`TORCH_WORKER_SERVER_SOCKET`. `plaunch_stacks` sets that with `--flight-recorder`, and asks there.
+`TORCH_WORKER_SERVER_SOCKET`. Plugin `stacks` sets that with `--flight-recorder`, and asks there.
 """
 
 from __future__ import annotations

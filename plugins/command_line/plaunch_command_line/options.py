@@ -1,0 +1,93 @@
+"""The options of the settings file, of shell completion and of the dry run."""
+
+from __future__ import annotations
+
+import os
+
+from plaunch.options import Option
+
+TYPE_CHECKING = False  # as in plaunch itself
+if TYPE_CHECKING:
+    from plaunch.cli import Arguments
+
+FILE = "plaunch.toml"
+PROJECT = "pyproject.toml"
+_TABLE = b"[tool.plaunch"
+
+
+class SettingsFile:
+    """The option that names the settings file."""
+
+    OPTIONS = (
+        Option(
+            ("--config",),
+            "settings file with options by name; the command line and variables override it; an "
+            "empty name means no file (default: plaunch.toml, or [tool.plaunch] in pyproject.toml)",
+            metavar="FILE",
+            path="file",
+            is_shared=True,
+            source="plaunch_command_line.options:apply_settings",
+        ),
+    )
+
+
+class Completion:
+    """The option of shell completion."""
+
+    OPTIONS = (
+        Option(
+            ("--print-completion",),
+            "print the completion script for a shell: bash, zsh, tcsh or fish",
+            metavar="SHELL",
+            choices=("bash", "zsh", "tcsh", "fish"),
+            command="plaunch_command_line.completion:run_completion",
+        ),
+    )
+
+
+class DryRun:
+    """The option that shows what would run."""
+
+    OPTIONS = (
+        Option(
+            ("--dry-run",),
+            "print what would run and where each setting comes from, without starting anything; "
+            "--dry-run=json prints JSON",
+            metavar="FORM",
+            choices=("text", "json"),
+            bare="text",
+            is_shared=True,
+            command="plaunch_command_line.plan:show_plan",
+        ),
+    )
+
+
+def apply_settings(args: Arguments) -> str:
+    """Fill in from the settings file the options that have their default; changes `args`.
+
+    It is what `--config` names, else `plaunch.toml` or the table `[tool.plaunch]` of
+    `pyproject.toml` in the working folder. With `--config=` there is none.
+
+    Returns:
+        The path of the file; empty if there is none.
+
+    Raises:
+        UsageError: the file that was named does not exist, the file cannot be read, it has an
+            option that there is not, or a value that is none.
+    """
+    path: str = _find() if args.config is None else args.config
+    if path:
+        from plaunch_command_line.settings_file import apply_file  # most have none
+
+        apply_file(args, path, is_project=os.path.basename(path) == PROJECT)
+    return path
+
+
+def _find() -> str:
+    if os.path.exists(FILE):
+        return FILE
+    try:
+        with open(PROJECT, "rb") as file:
+            return PROJECT if _TABLE in file.read() else ""
+    except OSError:
+        return ""

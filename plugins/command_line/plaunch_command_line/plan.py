@@ -1,0 +1,245 @@
+"""What a command line would do: settings and their sources, commands, environment, logs, plugins.
+
+Making it starts nothing and opens no socket. What only a rendezvous decides is left open.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from plaunch import __version__
+from plaunch.agent import Worker, WorkerGroup, WorkerInfo, WorkerSpec, macros, worker_environment
+from plaunch.plugin import RENDEZVOUS
+from plaunch.rendezvous import RendezvousHandler, traits_of
+from plaunch_network import parse_rendezvous_endpoint
+
+from plaunch_command_line.plan_text import OPEN, format_plan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from plaunch import LaunchConfig
+    from plaunch.cli import Invocation
+    from plaunch.plugin import PluginManager
+    from plaunch.rendezvous import RendezvousInfo
+
+VERSION = 1  # of the form that programs read
+FREE_PORT = "<a free port>"
+LOOP_BACK = "127.0.0.1"
+# What a worker's environment holds of ranks and of the place to meet.
+_DECIDED_LATER = (
+    "RANK",
+    "GROUP_RANK",
+    "ROLE_RANK",
+    "WORLD_SIZE",
+    "GROUP_WORLD_SIZE",
+    "ROLE_WORLD_SIZE",
+)
+
+
+class _NoRendezvous(RendezvousHandler):
+    """Takes the place of the handler that a launch would have; it meets no other nodes."""
+
+    def __init__(self, backend: str, run_id: str) -> None:
+        self._backend = backend
+        self._run_id = run_id
+
+    def get_backend(self) -> str:
+        return self._backend
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        raise NotImplementedError("a plan does not contact other nodes")
+
+    def is_closed(self) -> bool:
+        return False
+
+    def set_closed(self) -> None:
+        """Do nothing: there are no other nodes."""
+
+    def num_nodes_waiting(self) -> int:
+        return 0
+
+    def get_run_id(self) -> str:
+        return self._run_id
+
+    def shutdown(self) -> bool:
+        return True
+
+
+def show_plan(invocation: Invocation) -> int:
+    """Print what the launch would do.
+
+    Raises:
+        PlaunchError: the launch would not start.
+    """
+    with invocation.blaming():
+        plan = make_plan(invocation)
+    is_json = invocation.options["dry_run"] == "json"
+    text = json.dumps(plan, indent=2) + "\n" if is_json else format_plan(plan)
+    # Some of it may have come as bytes that are no text.
+    encoding = invocation.stream.encoding or "utf-8"
+    invocation.write(text.encode(encoding, "backslashreplace").decode(encoding))
+    return 0
+
+
+def make_plan(invocation: Invocation) -> dict[str, Any]:
+    """The plan of the launch, as plain values that JSON can hold.
+
+    Raises:
+        PlaunchError: the launch would not start.
+    """
+    args = invocation.parsed()
+    entrypoint, entrypoint_args = invocation.command()
+    manager = invocation.create_manager()
+    config, _ = invocation.configure(manager)
+    invocation.load_chosen(manager, config)
+    return {
+        "version": VERSION,
+        "plaunch": __version__,
+        "python": {"version": ".".join(map(str, sys.version_info[:3])), "path": sys.executable},
+        "settings": {
+            option.dest: {
+                "value": _resolved(option.dest, invocation.options, config),
+                "source": args.sources[option.dest],
+            }
+            for option in invocation.table
+            if option.has_variable
+        },
+        "job": {
+            "run_id": config.run_id,
+            "min_nodes": config.min_nodes,
+            "max_nodes": config.max_nodes,
+            "workers_on_this_node": config.nproc_per_node,
+            "backend": config.rdzv_backend,
+            "endpoint": config.rdzv_endpoint,
+            "options": {key: _plain(value) for key, value in config.rdzv_configs.items()},
+        },
+        "plugins": [
+            {
+                "kind": plugin.kind,
+                "name": plugin.name,
+                "distribution": plugin.distribution,
+                "version": plugin.version,
+                "module": plugin.module,
+            }
+            for plugin in manager.selected()
+        ],
+        "workers": _workers(config, entrypoint, entrypoint_args, manager),
+    }
+
+
+def _resolved(dest: str, options: Mapping[str, Any], config: LaunchConfig) -> Any:
+    """The value of an option; one that names a component keeps the name."""
+    if dest == "rdzv_id":
+        return config.run_id
+    if dest == "job_id":
+        return config.job_id or config.run_id
+    if dest in ("nproc_per_node", "rdzv_endpoint", "shutdown_timeout", "node_rank"):
+        return _plain(getattr(config, dest))
+    return _plain(options[dest])
+
+
+def _plain(value: object) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # JSON has no word for it
+    return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
+
+
+def _workers(
+    config: LaunchConfig,
+    entrypoint: Callable[..., Any] | str,
+    entrypoint_args: list[str],
+    manager: PluginManager,
+) -> list[dict[str, Any]]:
+    context = config.context()
+    spec = WorkerSpec(
+        role=config.role,
+        local_world_size=config.nproc_per_node,
+        rdzv_handler=_NoRendezvous(config.rdzv_backend, config.run_id),
+        entrypoint=entrypoint,
+        args=tuple(entrypoint_args),
+        max_restarts=config.max_restarts,
+        worker_store="rank0" if manager.worker_store(context) is None else "agent",
+        job_id=config.job_id,
+    )
+    group = WorkerGroup(spec)
+    traits = traits_of(manager.get(RENDEZVOUS, config.rdzv_backend))
+    is_known = _place(group, config, is_given=traits.has_given_ranks)
+    binder = manager.worker_binder(context)
+    starter = manager.worker_starter(context)
+    bindings = {} if binder is None else binder.plan(spec.local_world_size)
+    found: list[dict[str, Any]] = []
+    for worker in group.workers:
+        env = worker_environment(
+            group, worker, attempt=0, round=0, environ=os.environ, binder=binder
+        )
+        env.update(config.worker_env)
+        if is_known:
+            # Plugins may count with ranks, so they are asked only where there are some.
+            env.update(manager.worker_env(_described(worker), env))
+        else:
+            env.update(dict.fromkeys(_DECIDED_LATER, OPEN))
+        files = _logs(config, worker)
+        if "error_file" in files:
+            env["TORCHELASTIC_ERROR_FILE"] = files["error_file"]
+        args = macros.substitute(list(spec.args), str(worker.local_rank))
+        found.append(
+            {
+                "local_rank": worker.local_rank,
+                "rank": worker.global_rank if is_known else None,
+                "command": [_name_of(entrypoint), *args],
+                "environment": dict(sorted(env.items())),
+                "logs": files,
+                **(bindings[worker.local_rank].describe() if worker.local_rank in bindings else {}),
+                **({} if starter is None else {"started by": str(starter)}),
+            }
+        )
+    return found
+
+
+def _name_of(entrypoint: Callable[..., Any] | str) -> str:
+    if isinstance(entrypoint, str):
+        return entrypoint
+    return f"{entrypoint.__module__}.{entrypoint.__qualname__}"
+
+
+def _place(group: WorkerGroup, config: LaunchConfig, *, is_given: bool) -> bool:
+    """Give the group the place that it will have, and say whether that is known by now."""
+    spec = group.spec
+    if not is_given:
+        group.master_addr, group.master_port = OPEN, OPEN  # type: ignore[assignment]
+        return False
+    rank = int(str(config.rdzv_configs.get("rank", 0)))
+    host, port = "", -1
+    if config.rdzv_endpoint:
+        host, port = parse_rendezvous_endpoint(config.rdzv_endpoint, default_port=-1)
+    group.group_rank, group.group_world_size = rank, config.max_nodes
+    group.master_addr = host or config.local_addr or LOOP_BACK
+    group.master_port = port if port >= 0 else FREE_PORT  # type: ignore[assignment]
+    here = spec.local_world_size
+    world = here * config.max_nodes
+    group.workers = [Worker(i, rank * here + i, rank * here + i, world, world) for i in range(here)]
+    return True
+
+
+def _described(worker: Worker) -> WorkerInfo:
+    return WorkerInfo(
+        worker.local_rank,
+        worker.global_rank,
+        worker.role_rank,
+        worker.world_size,
+        worker.role_world_size,
+    )
+
+
+def _logs(config: LaunchConfig, worker: Worker) -> dict[str, str]:
+    """Describe where a worker's streams go; folders are created when workers start."""
+    specs = config.logs_specs
+    files = None if specs is None else specs.planned(config.run_id, worker.local_rank)
+    return {"decided_by": type(specs).__name__} if files is None else files

@@ -1,0 +1,51 @@
+"""The stacks of workers, looked at from outside: a library, and the plugin `stacks`.
+
+`take` looks at all threads of processes and of those that they have started, in a bounded time;
+`own_stacks` looks at the processes alone. `group` puts ranks with the same stack together, also
+those of several nodes, and `format_groups` says which ranks are where. The public names load on
+first use. Nothing is needed in the workers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from plaunch.lazy import attach
+
+if TYPE_CHECKING:
+    from plaunch_hang.stacks.files import write as write
+    from plaunch_hang.stacks.grouping import Group as Group
+    from plaunch_hang.stacks.grouping import format_groups as format_groups
+    from plaunch_hang.stacks.grouping import group as group
+    from plaunch_hang.stacks.grouping import merge as merge
+    from plaunch_hang.stacks.job_stacks import JobStacks as JobStacks
+    from plaunch_hang.stacks.job_stacks import JobView as JobView
+    from plaunch_hang.stacks.operations import format_operations as format_operations
+    from plaunch_hang.stacks.py_spy import find_py_spy as find_py_spy
+    from plaunch_hang.stacks.records import dump_groups as dump_groups
+    from plaunch_hang.stacks.records import load_groups as load_groups
+    from plaunch_hang.stacks.stack import Frame as Frame
+    from plaunch_hang.stacks.stack import KernelState as KernelState
+    from plaunch_hang.stacks.stack import ProcessStacks as ProcessStacks
+    from plaunch_hang.stacks.stack import ThreadStack as ThreadStack
+    from plaunch_hang.stacks.taking import own_stacks as own_stacks
+    from plaunch_hang.stacks.taking import take as take
+    from plaunch_hang.stacks.waiting import count_waiting as count_waiting
+    from plaunch_hang.stacks.waiting import waits_for_process as waits_for_process
+    from plaunch_hang.stacks.waiting import waits_for_program as waits_for_program
+    from plaunch_hang.stacks.waiting import waits_for_thread as waits_for_thread
+
+__getattr__, __dir__, __all__ = attach(
+    __name__,
+    {
+        ".stack": "Frame KernelState ProcessStacks ThreadStack",
+        ".py_spy": "find_py_spy",
+        ".taking": "own_stacks take",
+        ".grouping": "Group format_groups group merge",
+        ".operations": "format_operations",
+        ".job_stacks": "JobStacks JobView",
+        ".records": "dump_groups load_groups",
+        ".files": "write",
+        ".waiting": "count_waiting waits_for_process waits_for_program waits_for_thread",
+    },
+)

@@ -1,0 +1,210 @@
+"""Which ranks of a job are at the same place, and what that is called."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from plaunch.numbers import format_ranks, name_ranks
+
+from plaunch_hang.stacks.children import ChildKind, find_busy_child
+from plaunch_hang.stacks.stack import Frame, Origin
+from plaunch_hang.stacks.waiting import waits_for_peers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from plaunch_hang.stacks.stack import ProcessStacks
+
+MOST_FRAMES = 40  # of a group, so that the groups of a node are of a bounded size
+_MOST_NAME = 100  # characters
+_MOST_PATH = 200
+_MOST_CALLERS = 4
+_MOST_HOSTS = 2  # that are named
+
+
+class Group(NamedTuple):
+    """Ranks whose main threads are at the same place.
+
+    Args:
+        ranks: global ranks by host.
+        frames: the innermost first; those of libraries without lines, and those of Python's own
+            modules as one. None if there is no stack.
+        state: what the kernel tells, if there is no stack.
+        reason: why there is none.
+        child: where a process is that they have started and wait for; none if they wait for none.
+        kind: what that process is.
+        held: what holds them, so that they cannot run; empty if nothing does.
+    """
+
+    ranks: Mapping[str, tuple[int, ...]]
+    frames: tuple[Frame, ...] = ()
+    state: str = ""
+    reason: str = ""
+    child: tuple[Frame, ...] = ()
+    kind: ChildKind | None = None
+    held: str = ""
+
+    @property
+    def size(self) -> int:
+        """How many ranks there are."""
+        return sum(map(len, self.ranks.values()))
+
+    @property
+    def all_ranks(self) -> tuple[int, ...]:
+        """The ranks of all hosts, sorted."""
+        return tuple(sorted(rank for ranks in self.ranks.values() for rank in ranks))
+
+    @property
+    def order(self) -> tuple[int, int, tuple[int, ...]]:
+        """What groups are sorted by: the first one is most often the cause.
+
+        Who is held comes first, then who waits for a process of its own. Who waits for other ranks
+        comes last. Of the others, the smallest group comes first.
+        """
+        likely = 0 if self.held else 1 if self.child else 3 if waits_for_peers(self.frames) else 2
+        return likely, self.size, self.all_ranks
+
+
+def group(
+    stacks: Mapping[str, Mapping[int, ProcessStacks]], held: Mapping[int, object] | None = None
+) -> list[Group]:
+    """Put ranks together whose main threads are in the same lines of the user's code.
+
+    Args:
+        stacks: by host and global rank.
+        held: what holds workers that cannot run, by global rank.
+
+    Returns:
+        The one that is most often the cause first, in the order of `Group.order`.
+    """
+    return merge(
+        _group_of(host, rank, process)._replace(held=str((held or {}).get(rank, "")))
+        for host, by_rank in stacks.items()
+        for rank, process in by_rank.items()
+    )
+
+
+def merge(groups: Iterable[Group]) -> list[Group]:
+    """Put groups together, which may be those of several nodes, in the order of `Group.order`."""
+    found: dict[tuple[object, ...], dict[str, set[int]]] = {}
+    for item in groups:
+        ranks = found.setdefault(item[1:], {})
+        for host, own in item.ranks.items():
+            ranks.setdefault(host, set()).update(own)
+    merged = [
+        Group({host: tuple(sorted(ranks[host])) for host in sorted(ranks)}, *what)  # type: ignore[arg-type]
+        for what, ranks in found.items()
+    ]
+    return sorted(merged, key=lambda item: item.order)
+
+
+def fold(frames: Sequence[Frame]) -> tuple[Frame, ...]:
+    """What two stacks at the same place have in common.
+
+    Lines count in the user's code only. Python's own modules often wait in a loop, so what they
+    call inside is left out, and what they do before the program begins as well.
+    """
+    folded: list[Frame] = []
+    previous: Origin | None = Origin.PYTHON if _has_program(frames) else None
+    for frame in reversed(frames):
+        origin = frame.origin
+        if origin is Origin.PYTHON and previous is Origin.PYTHON:
+            continue
+        previous = origin
+        line = frame.line if origin is Origin.USER else 0
+        folded.append(Frame(frame.function[:_MOST_NAME], frame.file[-_MOST_PATH:], line))
+    return tuple(folded[: -MOST_FRAMES - 1 : -1])
+
+
+def _has_program(frames: Iterable[Frame]) -> bool:
+    return any(frame.origin is not Origin.PYTHON for frame in frames)
+
+
+def _group_of(host: str, rank: int, process: ProcessStacks) -> Group:
+    ranks = {host: (rank,)}
+    main = process.main
+    if main is not None:
+        frames = fold(main.frames)
+        state = "" if frames else "has not begun to run Python code"
+        child, kind = find_busy_child(process) or ((), None)
+        return Group(ranks, frames, state, "", fold(child), kind)
+    return Group(ranks, (), str(process.kernel or ""), process.reason or "it could not be read")
+
+
+def format_groups(groups: Sequence[Group], *, most: int = 20) -> list[str]:
+    """Lines for the user, one for each group and one for each reason why a stack is unknown.
+
+    Args:
+        groups: as `group` and `merge` return them.
+        most: groups that are shown; the last line counts the others.
+    """
+    hosts = {host for item in groups for host in item.ranks}
+    places = _name_places(groups[:most])
+    lines = [
+        f"{_format_ranks(item, hosts)} {place}"
+        for item, place in zip(groups[:most], places, strict=True)
+    ]
+    if groups[most:]:
+        rest = sum(item.size for item in groups[most:])
+        lines.append(f"and {rest} ranks in {len(groups) - most} more groups")
+    unknown: dict[str, list[int]] = {}
+    for item in groups:
+        if item.reason:
+            unknown.setdefault(item.reason, []).extend(item.all_ranks)
+    for reason, ranks in unknown.items():
+        lines.append(f"the stack of {name_ranks(ranks)} is unknown: {reason}")
+    return lines
+
+
+def _format_ranks(item: Group, hosts: set[str]) -> str:
+    ranks = item.all_ranks
+    text = f"{item.size} rank{'' if item.size == 1 else 's'}: {_spaced(ranks)}"
+    if len(item.ranks) <= _MOST_HOSTS and len(item.ranks) < len(hosts):
+        text += f" ({', '.join(item.ranks)})"
+    return text
+
+
+def _spaced(ranks: Iterable[int]) -> str:
+    return format_ranks(ranks).replace(",", ", ")
+
+
+def _name_places(groups: Sequence[Group]) -> list[str]:
+    """A text for each group, with as many callers as it takes to tell them apart."""
+    places = [_name_place(item, 0) for item in groups]
+    for callers in range(1, _MOST_CALLERS + 1):
+        if len(set(places)) == len(places):
+            break
+        places = [
+            _name_place(item, callers) if places.count(place) > 1 else place
+            for item, place in zip(groups, places, strict=True)
+        ]
+    return places
+
+
+def _name_place(item: Group, callers: int) -> str:
+    if not item.frames:
+        return item.state or "nothing is known"
+    place = _name_frames(item.frames, callers)
+    if item.held:
+        return f"{place}, {item.held}"
+    if item.kind is None:
+        return place
+    ranks = name_ranks(item.all_ranks)
+    who = f"{ranks} waits" if item.size == 1 else f"{ranks} wait"
+    child = _name_frames(item.child, callers)
+    # What waits is the same everywhere; that the caller waits for a child is said.
+    users = [frame for frame in item.frames if not frame.is_library]
+    place = " <- ".join(map(str, users[: callers + 1])) or place
+    return f"{child}, {item.kind.describe(ranks, item.size)}; {who} in {place}"
+
+
+def _name_frames(frames: Sequence[Frame], callers: int) -> str:
+    users = [frame for frame in frames if not frame.is_library]
+    if not users:
+        return " <- ".join(map(str, frames[: callers + 1]))
+    inner = frames[: frames.index(users[0])]
+    library = next((frame for frame in inner if frame.origin is Origin.INSTALLED), None)
+    if library is None and inner:
+        library = inner[-1]
+    words = [] if library is None else [library.function]
+    return " <- ".join([*words, *map(str, users[: callers + 1])])

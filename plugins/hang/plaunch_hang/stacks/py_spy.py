@@ -1,0 +1,136 @@
+"""Reading the stacks of one process with py-spy, in a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from shutil import which
+
+from plaunch_hang.stacks.stack import Frame, ThreadStack
+
+_MOST_FRAMES = 500  # of a thread; the innermost ones
+_MOST_THREADS = 1000
+_MOST_TEXT = 300  # characters of what py-spy says
+_KILL_WAIT = 0.2  # seconds
+
+
+class UnreadableError(Exception):
+    """py-spy cannot read a process; the message says why, as part of a sentence.
+
+    Args:
+        reason: why.
+        is_lasting: whether it would be so for every process, or always for this one.
+    """
+
+    def __init__(self, reason: str, *, is_lasting: bool) -> None:
+        super().__init__(reason)
+        self.is_lasting = is_lasting
+
+
+def find_py_spy() -> str:
+    """The program py-spy, next to this interpreter or on PATH.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
+    folder = os.path.dirname(sys.executable)
+    found = which("py-spy", path=os.pathsep.join([folder, os.environ.get("PATH", "")]))
+    if found is None:
+        raise FileNotFoundError("py-spy is not installed (pip install 'plaunch[stacks]')")
+    return found
+
+
+def read_threads(program: str, pid: int, seconds: float) -> tuple[ThreadStack, ...]:
+    """The threads of a process, the main thread first; it is not stopped meanwhile.
+
+    Args:
+        program: py-spy.
+        pid: the process.
+        seconds: for how long it may take.
+
+    Raises:
+        UnreadableError: it cannot be read.
+    """
+    command = [program, "dump", "--nonblocking", "--json", "--pid", str(pid)]
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={},
+        )
+    except OSError as error:
+        raise UnreadableError(f"py-spy cannot be run: {error}", is_lasting=True) from None
+    with contextlib.ExitStack() as stack:
+        for pipe in (process.stdout, process.stderr):
+            stack.enter_context(pipe)  # type: ignore[arg-type]
+        try:
+            written, said = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            # Reading a process that sleeps in the kernel may sleep there as well, for ever.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_KILL_WAIT)
+            raise UnreadableError(f"not read within {seconds:.1f} s", is_lasting=False) from None
+    if process.returncode:
+        raise explain(said.decode(errors="replace"))
+    return parse_threads(written, pid)
+
+
+def explain(said: str) -> UnreadableError:
+    """Why a process could not be read, from what py-spy has said."""
+    text = " ".join(said.partition("Stack backtrace:")[0].split())
+    lower = text.lower()
+    if "permission denied" in lower or "operation not permitted" in lower:
+        return UnreadableError(f"the system does not allow it{_find_rule()}", is_lasting=True)
+    if "python version from target" in lower or "python interpreter" in lower:
+        return UnreadableError("it is not Python", is_lasting=True)
+    if "no such file or directory" in lower or "no such process" in lower:
+        return UnreadableError("it has ended", is_lasting=True)
+    text = text.removeprefix("Error: ")[:_MOST_TEXT]
+    return UnreadableError(f"py-spy: {text or 'failed without a word'}", is_lasting=False)
+
+
+def _find_rule() -> str:
+    try:
+        with open("/proc/sys/kernel/yama/ptrace_scope", encoding="ascii") as file:
+            scope = file.read().strip()
+    except (OSError, ValueError):
+        return ""
+    return f" (kernel.yama.ptrace_scope is {scope})" if scope != "0" else ""
+
+
+def parse_threads(text: bytes, pid: int) -> tuple[ThreadStack, ...]:
+    """The threads in what `py-spy dump --json` has written of a process, the main thread first.
+
+    Raises:
+        UnreadableError: that is something else.
+    """
+    try:
+        threads = [_parse_thread(thread, pid) for thread in json.loads(text)[:_MOST_THREADS]]
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        shown = text[:60].decode(errors="replace")
+        raise UnreadableError(f"py-spy has written {shown!r}", is_lasting=False) from None
+    if len(threads) == 1:  # the system's number of a thread is not known of every Python
+        threads = [threads[0]._replace(is_main=True)]
+    return tuple(sorted(threads, key=lambda thread: (not thread.is_main, thread.number)))
+
+
+def _parse_thread(thread: dict[str, object], pid: int) -> ThreadStack:
+    name, number, frames = thread["thread_name"], thread["os_thread_id"], thread["frames"]
+    if not isinstance(frames, list):
+        raise TypeError
+    return ThreadStack(
+        name=str(name) if name else "",
+        number=number if isinstance(number, int) else 0,
+        frames=tuple(
+            Frame(str(frame["name"]), str(frame["filename"]), max(int(frame["line"] or 0), 0))
+            for frame in frames[:_MOST_FRAMES]
+        ),
+        is_main=number == pid or (number is None and name == "MainThread"),
+        has_lock=thread.get("owns_gil") is True,
+    )

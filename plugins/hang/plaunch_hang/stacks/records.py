@@ -1,0 +1,208 @@
+"""What one node has seen, as a text of bounded size, for the other nodes of its job."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from plaunch_hang.stacks.children import ChildKind
+from plaunch_hang.stacks.grouping import MOST_FRAMES, Group, merge
+from plaunch_hang.stacks.stack import Frame
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+MOST_BYTES = 16 << 10
+VERSION = 1
+
+_REST = "in groups for which there was no room"
+_MOST_GROUPS = 1000
+_MOST_RANKS = 1 << 20
+_MOST_TEXT = 1000  # characters
+_MOST_WORDS = 300  # characters of a host, and of a problem; each may take six bytes
+_MOST_OPERATIONS = 3000  # bytes
+_MOST_CALLS = 8
+_ROOM = 40  # bytes of a text beside the groups
+
+
+def dump_groups(groups: Sequence[Group], *, most: int = MOST_BYTES) -> str:
+    """Write groups as JSON, in ASCII, the first ones as far as there is room.
+
+    The others become one group that only says so, and if there is no room for that, they are left
+    out.
+
+    Args:
+        groups: those of one node, the likely cause first.
+        most: bytes of the text.
+    """
+    texts = [_dump(item) for item in groups]
+    sizes = [0, *itertools.accumulate(len(text) + 1 for text in texts)]
+    for kept in range(len(groups), -1, -1):
+        if sizes[kept] > most:
+            continue
+        rest = merge(Group(item.ranks, (), _REST) for item in groups[kept:])
+        text = _join([*texts[:kept], *map(_dump, rest)])
+        if len(text) <= most:
+            return text
+    kept = max(number for number, size in enumerate(sizes) if size == 0 or size <= most - _ROOM)
+    text = _join(texts[:kept])
+    if len(text) > most:
+        raise ValueError(f"there is no room in {most} bytes")
+    return text
+
+
+def _join(texts: Iterable[str]) -> str:
+    return f'{{"version":{VERSION},"groups":[{",".join(texts)}]}}'
+
+
+def _dump(item: Group) -> str:
+    return json.dumps(
+        {
+            "ranks": {host: _dump_ranks(ranks) for host, ranks in item.ranks.items()},
+            "frames": [list(frame) for frame in item.frames],
+            "state": item.state[:_MOST_TEXT],
+            "reason": item.reason[:_MOST_TEXT],
+            **({} if item.kind is None else {"kind": item.kind.value}),
+            **({"held": item.held[:_MOST_TEXT]} if item.held else {}),
+            **({"child": [list(frame) for frame in item.child]} if item.child else {}),
+        },
+        separators=(",", ":"),
+    )
+
+
+def _dump_ranks(ranks: Iterable[int]) -> list[list[int]]:
+    """Spans of ranks, from the first to the last of each."""
+    spans: list[list[int]] = []
+    for rank in sorted(ranks):
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    return spans
+
+
+def load_groups(text: str) -> list[Group]:
+    """Read what `dump_groups` has written, maybe on another node.
+
+    Raises:
+        ValueError: it is something else, or of a version that is not known.
+    """
+    try:
+        told = json.loads(text)
+        groups = [_load(item) for item in told["groups"][:_MOST_GROUPS]]
+        version = told["version"]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"no groups of stacks ({error}): {text[:60]!r}") from error
+    if version != VERSION:
+        raise ValueError(f"groups of stacks of version {version!r:.20}, not {VERSION}")
+    return groups
+
+
+def _load(item: dict[str, Any]) -> Group:
+    return Group(
+        ranks={_text(host): _load_ranks(spans) for host, spans in item["ranks"].items()},
+        frames=_load_frames(item["frames"]),
+        state=_text(item["state"]),
+        reason=_text(item["reason"]),
+        child=_load_frames(item.get("child", [])),
+        kind=ChildKind(item["kind"]) if "kind" in item else None,
+        held=_text(item.get("held", "")),
+    )
+
+
+def _load_frames(frames: list[list[Any]]) -> tuple[Frame, ...]:
+    return tuple(
+        Frame(_text(function), _text(file), _number(line))
+        for function, file, line in frames[:MOST_FRAMES]
+    )
+
+
+def _load_ranks(spans: list[list[int]]) -> tuple[int, ...]:
+    ranks: set[int] = set()
+    for first, last in spans[:_MOST_GROUPS]:
+        if not 0 <= _number(first) <= _number(last) < _MOST_RANKS:
+            raise ValueError(f"ranks from {first!r:.20} to {last!r:.20}")
+        ranks.update(range(first, last + 1))
+    return tuple(sorted(ranks))
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    # Whatever another node writes, it is shown on a terminal.
+    return "".join(letter if letter.isprintable() else "?" for letter in value[:_MOST_TEXT])
+
+
+def _number(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError
+    return value
+
+
+class NodeAnswer(NamedTuple):
+    """What a node answers to who has asked where all workers of the job are.
+
+    Args:
+        by: whose it is; no two of a job are the same.
+        calls: the last ones, which this is the answer to.
+        host: the node.
+        folder: where it has its whole stacks; empty if they are nowhere.
+        problem: why they are not kept, if they should be.
+        groups: its own.
+        operations: what its ranks have begun last, as far as torch tells.
+    """
+
+    by: str
+    calls: tuple[str, ...]
+    host: str
+    folder: str
+    problem: str
+    groups: list[Group]
+    operations: Mapping[str, tuple[int, ...]]
+
+
+def dump_answer(answer: NodeAnswer, *, most: int = MOST_BYTES) -> str:
+    """Write an answer, as one line: JSON for all but the groups, which follow as their own."""
+    head = json.dumps(
+        {
+            "by": answer.by,
+            "calls": answer.calls[-_MOST_CALLS:],
+            "host": answer.host[:_MOST_WORDS],
+            "folder": answer.folder if len(answer.folder) <= _MOST_TEXT else "",
+            "problem": answer.problem[:_MOST_WORDS],
+            "operations": _dump_operations(answer.operations),
+        }
+    )
+    return f"{head} {dump_groups(answer.groups, most=most - len(head) - 1)}"
+
+
+def _dump_operations(operations: Mapping[str, tuple[int, ...]]) -> dict[str, list[list[int]]]:
+    """Those of the fewest ranks, as far as there is room for them."""
+    found: dict[str, list[list[int]]] = {}
+    for operation, ranks in operations.items():
+        found[operation] = _dump_ranks(ranks)
+        if len(json.dumps(found)) > _MOST_OPERATIONS:
+            del found[operation]
+            break
+    return found
+
+
+def load_answer(text: str) -> NodeAnswer:
+    """Read what `dump_answer` has written, maybe on another node.
+
+    Raises:
+        ValueError: it is something else, or of a version that is not known.
+    """
+    try:
+        told, end = json.JSONDecoder().raw_decode(text)
+        calls = tuple(_text(call) for call in told["calls"][:_MOST_CALLS])
+        by, host, folder, problem = (
+            _text(told[key]) for key in ("by", "host", "folder", "problem")
+        )
+        operations = {
+            _text(operation): _load_ranks(spans) for operation, spans in told["operations"].items()
+        }
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"no answer with stacks ({error}): {text[:60]!r}") from error
+    return NodeAnswer(by, calls, host, folder, problem, load_groups(text[end:]), operations)

@@ -1,0 +1,189 @@
+"""Looking at many processes side by side, in a bounded time."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from plaunch.errors import ThreadStartError
+from plaunch.process import read_process, read_table
+from plaunch.threads import BoundedCall
+
+from plaunch_hang.stacks.kernel import read_kernel_state, read_title
+from plaunch_hang.stacks.py_spy import UnreadableError, find_py_spy, read_threads
+from plaunch_hang.stacks.stack import ProcessStacks
+from plaunch_hang.stacks.torch_server import MOST_BYTES, MOST_OF_ALL, ask, find_servers
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+_AT_A_TIME = 4  # looks, if there are as many processors
+_LOOK = 2.0  # seconds for one process, which takes 20 to 80 ms
+_TRIES = 3  # a stack that changes cannot always be read
+_MOST_CHILDREN = 1000  # of all workers together
+_ENDED = "it has ended"
+
+
+def timeout_for(count: int) -> float:
+    """Seconds that looking at so many processes should never take."""
+    return min(3.0 + 0.1 * count, 60.0)
+
+
+def take(
+    pids: Mapping[int, int], *, timeout: float | None = None, children: bool = True
+) -> dict[int, ProcessStacks]:
+    """Look at all threads of processes, and of what they have started.
+
+    py-spy looks, in a process for each of them, some at a time; no process is stopped. Where it is
+    not installed or not allowed, there is what the kernel tells, and the reason. Where torch's own
+    server runs in a process, what that tells is there, too. This waits, on any thread, and raises
+    nothing.
+
+    Args:
+        pids: the processes, by the ranks of the workers.
+        timeout: seconds for all of it; by default it depends on how many there are. The workers
+            come first, and what could not be looked at has that as its reason.
+        children: whether to look at what they have started as well.
+
+    Returns:
+        One entry for each rank.
+    """
+    trees = _find_trees(pids, children=children)
+    looks = _look_at_all(trees, timeout, is_whole=True)
+    return {rank: _assemble(tree, looks) for rank, tree in zip(pids, trees, strict=True)}
+
+
+def own_stacks(
+    pids: Mapping[int, int], *, timeout: float | None = None
+) -> dict[int, ProcessStacks]:
+    """Look at the threads of processes alone, which takes 10 to 20 ms of a processor each.
+
+    The same as `take` without what they have started, their titles and torch's own server. Two
+    looks have the same `main.frames` if the main thread is in the same lines.
+    """
+    trees = _find_trees(pids, children=False)
+    looks = _look_at_all(trees, timeout, is_whole=False)
+    return {rank: _assemble(tree, looks) for rank, tree in zip(pids, trees, strict=True)}
+
+
+class _Tree(NamedTuple):
+    """A process before it was looked at."""
+
+    pid: int
+    start: int  # -1 if it has ended already
+    children: tuple[_Tree, ...] = ()
+
+
+def _find_trees(pids: Mapping[int, int], *, children: bool) -> list[_Tree]:
+    if not children:
+        return [_Tree(pid, _find_start(pid)) for pid in pids.values()]
+    table = read_table()
+    below: dict[int, list[int]] = {}
+    for process in table.values():
+        if process.is_alive:
+            below.setdefault(process.ppid, []).append(process.pid)
+    room = _MOST_CHILDREN
+    seen: set[int] = set(pids.values())
+
+    def grow(pid: int) -> _Tree:
+        nonlocal room
+        found = table.get(pid)
+        own = [child for child in sorted(below.get(pid, ())) if child not in seen][:room]
+        room -= len(own)
+        seen.update(own)
+        return _Tree(pid, -1 if found is None else found.start, tuple(grow(one) for one in own))
+
+    return [grow(pid) for pid in pids.values()]
+
+
+def _find_start(pid: int) -> int:
+    process = read_process(pid)
+    return -1 if process is None or not process.is_alive else process.start
+
+
+def _in_order(trees: Collection[_Tree]) -> list[_Tree]:
+    """The workers, then what they have started, then what these have started."""
+    level, found = list(trees), []
+    while level:
+        found += level
+        level = [child for tree in level for child in tree.children]
+    return found
+
+
+def _look_at_all(
+    trees: Collection[_Tree], timeout: float | None, *, is_whole: bool
+) -> dict[int, ProcessStacks]:
+    """What is seen of each process within the time, by its number."""
+    waiting = deque(_in_order(trees))
+    if timeout is None:
+        timeout = timeout_for(len(waiting))
+    until = time.monotonic() + timeout
+    try:
+        program, problem = find_py_spy(), ""
+    except FileNotFoundError as error:
+        program, problem = "", str(error)
+    looks: dict[int, ProcessStacks] = {}
+    servers = find_servers({tree.pid for tree in waiting}) if is_whole else {}
+
+    def look() -> None:
+        while time.monotonic() < until:
+            try:
+                tree = waiting.popleft()
+            except IndexError:
+                return
+            seen = _look(tree, program, problem, until, is_whole=is_whole)
+            server = servers.get(tree.pid)
+            if server is not None and seen.kernel is not None:
+                answers = ask(server, until, min(MOST_BYTES, MOST_OF_ALL // len(servers)))
+                seen = seen._replace(torch_answers=tuple(answers.items()))
+            looks[tree.pid] = seen
+
+    calls = []
+    with contextlib.suppress(ThreadStartError, RuntimeError):
+        for number in range(min(_AT_A_TIME, _count_processors(), len(waiting))):
+            calls.append(BoundedCall(f"stacks-{number}", look))
+    for call in calls:
+        call.wait(until - time.monotonic())
+    late = f"not looked at within {timeout:.1f} s" if calls else "no thread could be started"
+    for tree in _in_order(trees):
+        if tree.pid not in looks:
+            kernel = read_kernel_state(tree.pid)
+            reason = _ENDED if kernel is None else late
+            looks[tree.pid] = ProcessStacks(tree.pid, tree.start, reason=reason, kernel=kernel)
+    return looks
+
+
+def _look(
+    tree: _Tree, program: str, problem: str, until: float, *, is_whole: bool
+) -> ProcessStacks:
+    pid, start = tree.pid, tree.start
+    seen = ProcessStacks(pid, start, title=read_title(pid) if is_whole else "", reason=problem)
+    for _ in range(_TRIES if program else 0):
+        try:
+            threads = read_threads(program, pid, min(_LOOK, max(until - time.monotonic(), 0.1)))
+        except UnreadableError as error:
+            seen = seen._replace(reason=str(error))
+            if error.is_lasting or time.monotonic() >= until:
+                break
+        else:
+            seen = seen._replace(threads=threads, reason="" if threads else "it has no threads")
+            break
+    seen = seen._replace(kernel=read_kernel_state(pid))
+    # Its number may be another process's by now.
+    if start == -1 or _find_start(pid) != start:
+        return ProcessStacks(pid, start, reason=_ENDED)
+    return seen
+
+
+def _assemble(tree: _Tree, looks: Mapping[int, ProcessStacks]) -> ProcessStacks:
+    children = tuple(_assemble(child, looks) for child in tree.children)
+    return looks[tree.pid]._replace(children=children)
+
+
+def _count_processors() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,0 +1,18 @@
+"""Carries what workers write to files and to the console, which may be slow.
+
+Every public name loads on first use.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from plaunch.lazy import attach
+
+if TYPE_CHECKING:
+    from plaunch_logs_default.streams.descriptors import StreamsError as StreamsError
+    from plaunch_logs_default.streams.worker_streams import WorkerStreams as WorkerStreams
+
+__getattr__, __dir__, __all__ = attach(
+    __name__, {".descriptors": "StreamsError", ".worker_streams": "WorkerStreams"}
+)

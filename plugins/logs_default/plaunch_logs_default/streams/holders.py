@@ -1,0 +1,117 @@
+"""Which processes have a worker's stream open after its end; imported if there are any."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from plaunch.process import read_process
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from plaunch_logs_default.streams.notices import Notices
+
+_GET_PTY_NUMBER = 0x80045430  # ioctl TIOCGPTN
+_MOST_STREAMS = 2  # named in one message
+_MOST_PROCESSES = 4  # named one by one
+_LONGEST_COMMAND = 200  # characters
+
+
+def report_holders(streams: Mapping[int, str], notices: Notices, proc: str = "/proc") -> None:
+    """Log which processes can still write to streams that are about to be closed.
+
+    Args:
+        streams: what messages call them, by the descriptor that they are read from.
+        notices: where the warnings go.
+        proc: where the system lists processes.
+    """
+    open_ones = {fd: label for fd, label in streams.items() if not _is_hung_up(fd)}
+    if not open_ones:
+        return
+    held = {_name_of_other_end(fd): label for fd, label in open_ones.items()}
+    found = {pid: labels for pid, labels in _find_holders(held, proc) if labels}
+    for pid, labels in list(found.items())[:_MOST_PROCESSES]:
+        notices.warn(
+            "%s still has %s open; what it writes there from now on is lost",
+            _describe(pid, proc),
+            _join(labels),
+        )
+    if len(found) > _MOST_PROCESSES:
+        notices.warn("%d more processes have workers' streams open", len(found) - _MOST_PROCESSES)
+    if unknown := set(held.values()).difference(*found.values()):
+        notices.warn(
+            "a process that the launcher may not inspect still has %s open; what it writes there "
+            "from now on is lost",
+            _join(sorted(unknown)),
+        )
+
+
+def _is_hung_up(fd: int) -> bool:
+    poll = select.poll()
+    poll.register(fd, 0)
+    return bool(poll.poll(0))
+
+
+def _name_of_other_end(fd: int) -> str:
+    """What a link to the end that is written to has as its target in /proc."""
+    if not os.isatty(fd):
+        return f"pipe:[{os.fstat(fd).st_ino}]"
+    number = fcntl.ioctl(fd, _GET_PTY_NUMBER, bytes(4))
+    return f"/dev/pts/{int.from_bytes(number, 'little')}"
+
+
+def _find_holders(held: Mapping[str, str], proc: str) -> Iterator[tuple[int, list[str]]]:
+    for name in sorted(filter(str.isdecimal, os.listdir(proc)), key=int):
+        with suppress(OSError):  # it has ended, or is another user's
+            labels = {
+                held[target]
+                for fd in os.listdir(f"{proc}/{name}/fd")
+                if (target := _target(f"{proc}/{name}/fd/{fd}")) in held
+                and _is_writable(f"{proc}/{name}/fdinfo/{fd}")
+            }
+            yield int(name), sorted(labels)
+
+
+def _target(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:  # closed meanwhile
+        return ""
+
+
+def _is_writable(path: str) -> bool:
+    """Whether a descriptor can be written to: a fork of the launcher has the other end as well."""
+    with suppress(OSError), open(path, encoding="ascii") as file:
+        for line in file:
+            if line.startswith("flags:"):
+                return int(line.split()[1], 8) & os.O_ACCMODE != os.O_RDONLY
+    return False
+
+
+def _describe(pid: int, proc: str) -> str:
+    if pid == os.getpid():
+        return f"the launcher itself (pid {pid}), in which a plugin has copied the descriptor,"
+    command = ""
+    with suppress(OSError), open(f"{proc}/{pid}/cmdline", "rb") as file:
+        words = file.read(_LONGEST_COMMAND + 1).replace(b"\0", b" ").strip()
+        command = words.decode(errors="backslashreplace")
+    if len(command) > _LONGEST_COMMAND:
+        command = command[:_LONGEST_COMMAND] + "..."
+    process, launcher = read_process(pid, proc), read_process(os.getpid(), proc)
+    # Parents say nothing: orphans of workers become children of the launcher. But each worker has a
+    # session of its own.
+    if process is not None and launcher is not None and process.session == launcher.session:
+        origin = "which a plugin of the launcher has started"
+    else:
+        origin = "which a worker or a plugin has left behind"
+    return f"process {pid} ({command or 'command unknown'}), {origin},"
+
+
+def _join(labels: list[str]) -> str:
+    named = " and ".join(labels[:_MOST_STREAMS])
+    more = len(labels) - _MOST_STREAMS
+    return f"{named} and {more} more" if more > 0 else named

@@ -1,0 +1,204 @@
+"""One bundle: what is in it, how long that may take, and where it is written."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import os
+import secrets
+import sys
+import time
+import zipfile
+from typing import TYPE_CHECKING, BinaryIO, cast
+
+from plaunch import __version__
+from plaunch.errors import PlaunchError, ThreadStartError
+from plaunch.plugin import one_line
+from plaunch.threads import BoundedCall
+from plaunch_events import Redaction
+
+from plaunch_report.failure_bundle import commands, kernel, report, versions
+from plaunch_report.failure_bundle.gathering import File, MissingError, gather
+from plaunch_report.failure_bundle.logs import AttemptFiles, find_folders
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from plaunch.plugin import PluginContext
+    from plaunch.process import LogsSpecs, ProcessFailure
+
+    from plaunch_report.failure_bundle.gathering import Part
+    from plaunch_report.failure_bundle.history import FailedAttempt
+
+logger = logging.getLogger("plaunch")
+
+# A command line waits for 1.5 s at its end for threads of plugins. In seconds since the bundle was
+# begun:
+_COMMANDS = 1.0  # until programs are ended
+_PARTS = 1.05  # until parts that are not done are given up
+_FILES = 1.25  # until no more files are written into the bundle
+_ALL = 1.4  # until the bundle is given up
+
+
+def write_bundle(failed: FailedAttempt, context: PluginContext, folder: str) -> None:
+    """Write a bundle, and say in one line where it is, or why there is none. Nothing is raised.
+
+    Args:
+        failed: what has failed.
+        context: the launch.
+        folder: where the bundle goes; empty for the folder of the run.
+    """
+    began = time.monotonic()
+    try:
+        call = BoundedCall("failure-bundle", lambda: _write(failed, context, folder, began))
+    except (ThreadStartError, RuntimeError) as error:
+        logger.warning("no failure bundle is written: %s", error)
+        return
+    if not call.wait(began + _ALL - time.monotonic()):
+        logger.warning("no failure bundle: it was not done within %.1f s", _ALL)
+    elif call.error is not None:
+        logger.warning("no failure bundle is written: %s", _describe(call.error))
+    elif not call.result:
+        logger.info(
+            "no failure bundle: the run has no folder; give --log-dir or --failure-bundle=DIR"
+        )
+    else:
+        # As the report, which it belongs to, at any level that people choose.
+        logger.warning("failure bundle: %s (for plaunch-report)", call.result)
+
+
+def _write(failed: FailedAttempt, context: PluginContext, folder: str, began: float) -> str:
+    """Where the bundle is; empty if there is no folder for it."""
+    specs = cast("LogsSpecs | None", context.settings.get("logs_specs"))
+    folders = find_folders(specs, context.run_id)
+    target = folder or folders.kept
+    if not target:
+        return ""
+    words = commands.own_words()
+    redact = Redaction.of_launch(os.environ, words or (), context.settings)
+    repeat = failed.repeat if failed.is_restart else None
+    attempt_files = AttemptFiles(folders.run, failed.attempt, failed.ranks, repeat)
+    parts = _parts(failed, context, attempt_files, words, began + _COMMANDS)
+    files, missing = gather(parts, began + _PARTS)
+    title = (
+        f"run {context.run_id!r}, attempt {failed.attempt}, on {context.host}: "
+        f"{failed.name or 'the launch'} failed\n"
+        f"by plaunch {__version__}, {time.strftime('%Y-%m-%d %H:%M:%S %z')}\n"
+        f"Values with a name such as token, password, secret or key, and what looks like a token, "
+        f"are written as <withheld>.\n"
+    )
+    os.makedirs(target, exist_ok=True)
+    partial = os.path.join(target, f".failure-{failed.attempt}-{secrets.token_hex(8)}.partial")
+    try:
+        with (
+            _open(partial) as file,
+            zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
+        ):
+            contents = _add_all(archive, files, redact, began + _FILES)
+            contents += [f"{name}: {why}" for name, why in missing.items()]
+            data = redact("\n".join((title, *contents, "")).encode(errors="replace"))
+            _add(archive, "contents.txt", data)
+        # It is closed: some file systems tell only then that they are full.
+        return _publish(partial, os.path.join(target, f"failure-{failed.attempt}"))
+    except OSError as error:
+        error.filename = target
+        raise
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(partial)
+
+
+def _open(path: str) -> BinaryIO:
+    # Whoever else may write to the folder cannot know the name, and so cannot lead it elsewhere.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    return open(os.open(path, flags, 0o600), "wb")
+
+
+def _describe(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return str(error) if isinstance(error, PlaunchError) else one_line(error)
+
+
+def _parts(
+    failed: FailedAttempt,
+    context: PluginContext,
+    attempt_files: AttemptFiles,
+    words: Sequence[str] | None,
+    until: float,
+) -> dict[str, Part]:
+    """What makes each part, the most telling ones first."""
+
+    def failures() -> dict[int, ProcessFailure]:
+        return report.find_failures(failed, attempt_files.of_worker)
+
+    def find_report() -> Iterator[File]:
+        yield File("report.txt", report.format_report(failed, failures()).encode(errors="replace"))
+
+    parts: dict[str, Part] = {
+        "report.txt": find_report,
+        "error-files": lambda: attempt_files.error_files(failures()),
+        "events.jsonl": lambda: _events(failed),
+        "logs": lambda: attempt_files.logs(failures()),
+        "stacks": attempt_files.stacks,
+        "versions.txt": lambda: versions.find_versions(sys.path),
+        "plan.txt": lambda: commands.find_plan(words, context.settings, context.run_id, until),
+        "doctor.txt": lambda: commands.find_doctor(words, until),
+        "kernel.txt": lambda: kernel.find_kernel_lines(failed.pids, failed.began),
+    }
+    if failed.is_restart and context.settings.get("start_method") == "fork":
+        # Workers may be forked from this process meanwhile, which must be quick.
+        for name in ("plan.txt", "doctor.txt", "kernel.txt"):
+            parts[name] = _leave_out
+    return parts
+
+
+def _leave_out() -> list[File]:
+    raise MissingError("not asked for when workers are forked again (--start-method=fork)")
+
+
+def _events(failed: FailedAttempt) -> Iterator[File]:
+    lines = "".join(f"{event.serialize()}\n" for event in failed.events)
+    note = f"{failed.left_out} events in the middle are left out" if failed.left_out else ""
+    yield File("events.jsonl", lines.encode(errors="replace"), note)
+
+
+def _add_all(
+    archive: zipfile.ZipFile, files: Sequence[File], redact: Redaction, until: float
+) -> list[str]:
+    """Add files as long as there is time; a line about each."""
+    lines = []
+    for file in files:
+        if time.monotonic() > until:
+            lines.append(f"{file.name}: left out, as there was no time left")
+            continue
+        data = redact(file.data)
+        _add(archive, file.name, data)
+        lines.append(f"{file.name}: {len(data)} bytes{file.note and f' ({file.note})'}")
+    return lines
+
+
+def _add(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
+    date = time.localtime()[:6]
+    info = zipfile.ZipInfo(name, date if date[0] >= 1980 else (1980, 1, 1, 0, 0, 0))
+    info.compress_type = archive.compression
+    info.external_attr = 0o600 << 16
+    archive.writestr(info, data)
+
+
+def _publish(partial: str, base: str) -> str:
+    """Give a complete file its name; several launchers may write to one folder."""
+    for count in itertools.count():
+        path = f"{base}.{count}.zip" if count else f"{base}.zip"
+        try:
+            os.link(partial, path)
+        except FileExistsError:
+            continue
+        except OSError:
+            # The file system has no links.
+            if os.path.lexists(path):
+                continue
+            os.rename(partial, path)
+        return path
+    raise AssertionError  # the numbers do not end

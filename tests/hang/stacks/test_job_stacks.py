@@ -1,0 +1,272 @@
+"""Stacks of a whole job on request, in a job whose nodes are objects in this process."""
+
+from __future__ import annotations
+
+import json
+import threading
+from types import SimpleNamespace
+
+import pytest
+from plaunch.agent import Snapshot, WorkerState
+from plaunch.plugin import PluginContext
+from plaunch_hang.stacks import (
+    Frame,
+    Group,
+    JobStacks,
+    JobView,
+    KernelState,
+    ProcessStacks,
+    ThreadStack,
+)
+from plaunch_hang.stacks.job_stacks import ANSWER_BOUND
+from plaunch_hang.stacks.records import NodeAnswer, dump_answer, load_answer
+
+from helpers.calls import Call
+from helpers.clock import Clock
+from helpers.waiting import wait_until
+
+
+def at(function):
+    main = ThreadStack("MainThread", 1, (Frame(function, "train.py", 6),), is_main=True)
+    return ProcessStacks(1, threads=(main,), kernel=KernelState("S"))
+
+
+ENDED = ProcessStacks(1, reason="it has ended", kernel=KernelState("Z"))
+
+
+class Job:
+    """Nodes that hear of each other at once, unless they are deaf."""
+
+    def __init__(self, knows_all=True):
+        self.knows_all = knows_all
+        self.clock = Clock()
+        self.nodes = {}
+        self.texts = {}
+        self.has_store = True
+
+    def add(self, host, seen, *, is_deaf=False, **settings):
+        node = Node(self, host, seen, is_deaf, settings)
+        self.nodes[host] = node
+        return node
+
+
+class Node:
+    """One node, as the control of its launch shows it."""
+
+    def __init__(self, job, host, seen, is_deaf, settings):
+        self.job, self.host, self.is_deaf = job, host, is_deaf
+        self.seen = seen
+        self.looks = 0
+        context = PluginContext("job", "trainer", host, settings=settings)
+        self.stacks = JobStacks(context, self, take=self.take, clock=job.clock, sleep=self.sleep)
+
+    def sleep(self, seconds):
+        self.job.clock.now += seconds
+
+    def take(self, pids, *, timeout):
+        assert set(pids) == set(self.seen)
+        assert timeout <= ANSWER_BOUND
+        self.looks += 1
+        return self.seen
+
+    def snapshot(self):
+        pids = {rank: 100 + rank for rank in self.seen}
+        return Snapshot(WorkerState.HEALTHY, 0, 2, tuple(pids), pids)
+
+    def held(self):
+        return {}
+
+    def broadcast(self, name, text):
+        for node in self.job.nodes.values() if self.job.knows_all else ():
+            if not node.is_deaf:
+                node.stacks.hear(text)
+
+    def publish(self, name, text):
+        self.job.texts[f"{self.host}~1"] = text
+
+    def published(self, name, timeout, *, all_nodes):
+        assert all_nodes
+        if not self.job.knows_all:
+            return None
+        if not self.job.has_store:
+            return {}
+        return {f"{host}~1": self.job.texts.get(f"{host}~1", "") for host in self.job.nodes}
+
+
+def places(groups):
+    return [(item.all_ranks, item.frames[0].function) for item in groups]
+
+
+def test_any_node_knows_where_all_workers_are():
+    job = Job()
+    job.add("a", {0: at("all_reduce"), 1: at("all_reduce")})
+    job.add("b", {2: at("load_batch"), 3: at("all_reduce"), 4: ENDED})
+    for host in ("a", "b", "a"):
+        view = job.nodes[host].stacks.ask()
+        assert places(view.groups) == [((2,), "load_batch"), ((0, 1, 3), "all_reduce")]
+        assert (view.silent, view.is_job_wide, view.has_store) == ((), True, True)
+    # Nobody looks twice for one request, and it was answered without a wait.
+    assert [node.looks for node in job.nodes.values()] == [3, 3]
+    assert job.clock.now == Clock().now
+
+
+def test_what_torch_has_recorded_is_that_of_the_whole_job():
+    def recorded(name):
+        entry = {"profiling_name": name, "collective_seq_id": 4, "process_group": ["tp"]}
+        text = json.dumps({"entries": [entry]})
+        return at("step")._replace(torch_answers=(("fr_trace_json", text),))
+
+    job = Job()
+    job.add("a", {0: recorded("nccl:send"), 1: recorded("nccl:recv"), 2: at("step")})
+    job.add("b", {3: recorded("nccl:send")})
+    assert [*job.nodes["a"].stacks.ask().operations.items()] == [
+        ("nccl:recv, number 4 in tp", (1,)),
+        ("nccl:send, number 4 in tp", (0, 3)),
+    ]
+
+
+def test_an_old_answer_is_none():
+    job = Job()
+    job.add("a", {0: at("step")})
+    other = job.add("b", {1: at("before")})
+    job.nodes["a"].stacks.ask()
+    other.is_deaf = True
+    view = job.nodes["a"].stacks.ask()
+    assert places(view.groups) == [((0,), "step")]
+    assert view.silent == ("b",)
+    assert job.clock.now - Clock().now < ANSWER_BOUND + 0.5
+
+
+def test_what_another_node_writes_may_be_nonsense():
+    job = Job()
+    job.add("a", {0: at("step")})
+    other = job.add("b", {1: at("step")})
+    other.publish = lambda name, text: job.texts.update({"b~1": "no answer"})
+    assert job.nodes["a"].stacks.ask().silent == ("b",)
+
+
+@pytest.mark.parametrize(("knows_all", "has_store"), [(False, True), (True, False)])
+def test_who_reaches_nobody_shows_its_own(knows_all, has_store):
+    job = Job(knows_all)
+    job.has_store = has_store
+    job.add("a", {0: at("step")})
+    view = job.nodes["a"].stacks.ask()
+    assert places(view.groups) == [((0,), "step")]
+    assert (view.is_job_wide, view.has_store) == (knows_all, has_store)
+
+
+def test_requests_at_one_time_get_the_same_look():
+    job = Job()
+    node = job.add("a", {0: at("step")})
+    looks, goes_on = threading.Event(), threading.Event()
+
+    def take(pids, timeout):
+        looks.set()
+        assert goes_on.wait(30)
+        return {0: at("step")}
+
+    node.stacks._take = take
+    first = Call(node.stacks.ask)
+    assert looks.wait(30)
+    looks.clear()
+    second = Call(node.stacks.ask)
+    another = Call(node.stacks.hear, "of another node")
+    wait_until(lambda: "of another node" in node.stacks._calls, "it is heard")
+    goes_on.set()
+    assert first.get() == second.get()
+    another.get()
+    assert not looks.is_set()
+    # The node that has called meanwhile has its answer as well.
+    assert "of another node" in load_answer(job.texts["a~1"]).calls
+
+
+def test_a_process_that_is_to_fork_waits_for_a_look():
+    """A thread that looks would be missing in the new process, with what it holds."""
+    node = Job().add("a", {0: at("step")})
+    looks, goes_on = threading.Event(), threading.Event()
+
+    def take(pids, timeout):
+        looks.set()
+        assert goes_on.wait(30)
+        return {0: at("step")}
+
+    node.stacks._take = take
+    node.stacks.rest(30)  # there is none
+    asking = Call(node.stacks.ask)
+    assert looks.wait(30)
+    resting = Call(node.stacks.rest, 30)
+    assert not resting.ended(0.05)
+    goes_on.set()
+    resting.get()
+    asking.get()
+
+
+def test_after_a_look_that_failed_there_is_another():
+    node = Job().add("a", {0: at("step")})
+
+    def take(pids, timeout):
+        raise MemoryError
+
+    node.stacks._take = take
+    with pytest.raises(MemoryError):
+        node.stacks.ask()
+    node.stacks._take = node.take
+    assert places(node.stacks.ask().groups) == [((0,), "step")]
+
+
+def test_whole_stacks_are_in_the_folder_of_each_run(tmp_path):
+    job = Job()
+    for host, rank in (("a", 0), ("b", 1)):
+        specs = SimpleNamespace(root_log_dir=str(tmp_path / host))
+        job.add(host, {rank: at("step")}, logs_specs=specs)
+    (tmp_path / "c").write_text("no folder")
+    specs = SimpleNamespace(root_log_dir=str(tmp_path / "c"))
+    job.add("c", {2: at("step")}, logs_specs=specs)
+    view = job.nodes["b"].stacks.ask()
+    folders = {host: str(tmp_path / host / "stacks" / "attempt_2-1-request") for host in "ab"}
+    assert dict(view.folders) == folders
+    assert "step (train.py:6)" in (tmp_path / "a/stacks/attempt_2-1-request/rank_0.txt").read_text()
+    ((host, problem),) = view.problems
+    assert host == "c"
+    assert "Not a directory" in problem or "File exists" in problem
+
+
+def test_some_ranks_of_all():
+    view = JobView([Group({"a": (0, 2), "b": (5,)}), Group({"a": (3,)}, (Frame("f", "x.py", 1),))])
+    assert view.of({2, 3, 9}) == [Group({"a": (2,)}), Group({"a": (3,)}, (Frame("f", "x.py", 1),))]
+
+
+def test_an_answer_is_one_line_of_bounded_size():
+    """What is no such line is read as escape sequences by other nodes."""
+    groups = [Group({"a": (rank,)}, (Frame(f"f{rank}", "x" * 150, 1),)) for rank in range(500)]
+    answer = NodeAnswer("me", ("1", "2"), "a\nb", "/logs/\x1b[1m", "", groups, {"send": (3,)})
+    text = dump_answer(answer)
+    assert len(text) <= 16384
+    assert text.isprintable()
+    read = load_answer(text)
+    assert (read.by, read.calls, read.host, read.folder) == ("me", ("1", "2"), "a?b", "/logs/?[1m")
+    assert sum(item.size for item in read.groups) == 500
+
+
+def test_long_names_leave_room_for_groups():
+    long = "\N{SNOWMAN}" * 1000
+    answer = NodeAnswer("me", (), long, long, long, [Group({"a": (3,)})], {})
+    text = dump_answer(answer)
+    assert len(text) <= 16384
+    assert load_answer(text).groups == answer.groups
+    assert load_answer(text).folder == long
+
+
+def test_so_many_operations_are_told_as_there_is_room_for():
+    operations = {f"{number} {'x' * 150}": (number,) for number in range(500)}
+    text = dump_answer(NodeAnswer("me", (), "a", "", "", [Group({"a": (3,)})], operations))
+    assert len(text) <= 16384
+    told = load_answer(text).operations
+    assert [*told.items()] == [*operations.items()][: len(told)]
+    assert len(told) > 10
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1] 2", '{"by": 3}', "x" * 50])
+def test_what_is_no_answer(text):
+    with pytest.raises(ValueError, match="no answer with stacks"):
+        load_answer(text)

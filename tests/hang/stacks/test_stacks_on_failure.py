@@ -1,0 +1,177 @@
+"""The plugin behind `--stacks-on-failure`."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from plaunch.agent import WorkerInfo
+from plaunch.plugin import PluginContext
+from plaunch_hang.stacks import (
+    Frame,
+    Group,
+    KernelState,
+    ProcessStacks,
+    ThreadStack,
+    dump_groups,
+    load_groups,
+)
+from plaunch_hang.stacks.plugin import TAKE_BOUND, Stacks
+from plaunch_hang.stacks.telling import find_run_dir, tell
+
+from helpers.clock import Clock
+from helpers.faults import raising
+from helpers.groups import make_group
+
+WORKERS = tuple(WorkerInfo(rank, rank, rank, 3, 3, pid=100 + rank) for rank in range(3))
+GROUP = make_group(workers=WORKERS)
+MAIN = ThreadStack("MainThread", 1, (Frame("load_batch", "train.py", 6),), is_main=True)
+LIVES = ProcessStacks(1, threads=(MAIN,), kernel=KernelState("S"))
+ENDED = ProcessStacks(1, reason="it has ended", kernel=KernelState("Z"))
+
+
+class Control:
+    """The other nodes, as the texts that they show one after the other."""
+
+    def __init__(self, *texts):
+        self.texts = list(texts)
+        self.published_here = []
+
+    def publish(self, name, text):
+        self.published_here.append(text)
+
+    def published(self, name, timeout):
+        return self.texts.pop(0) if len(self.texts) > 1 else self.texts[0]
+
+
+def plugin(take, *texts, **options):
+    clock = Clock()
+
+    def sleep(seconds):
+        clock.now += seconds
+
+    stacks = Stacks(take, clock, sleep)
+    context = PluginContext("job", "trainer", "node7", options=options)
+    extensions = stacks.plaunch_extensions(context)
+    for extension in extensions:
+        extension.start(Control(*texts))
+    return stacks, extensions
+
+
+def test_those_that_live_are_told_of(caplog):
+    asked = []
+
+    def take(pids, *, timeout):
+        asked.append((dict(pids), timeout))
+        return {0: LIVES, 1: ENDED, 2: LIVES}
+
+    stacks, (extension,) = plugin(take, None, stacks_on_failure=True)
+    stacks.plaunch_before_stop(GROUP, "failure")
+    extension.stop(None)
+    assert asked == [({0: 100, 1: 101, 2: 102}, TAKE_BOUND)]
+    assert "  2 ranks: 0, 2 load_batch (train.py:6)" in caplog.messages
+
+
+def test_if_nobody_lives_nothing_is_said(caplog):
+    stacks, (extension,) = plugin(lambda pids, timeout: {1: ENDED}, None, stacks_on_failure=True)
+    stacks.plaunch_before_stop(GROUP, "failure")
+    extension.stop(None)
+    assert caplog.messages == []
+
+
+# --- of several nodes -----------------------------------------------------------------------------
+
+NODES = make_group(workers=WORKERS, group_world_size=2, round=3)
+OTHER = dump_groups([Group({"node8": (3, 4)}, (Frame("all_reduce", "x.py", 1),))])
+
+
+def fail(stacks, extension, group=NODES):
+    stacks.plaunch_before_stop(group, "failure")
+    stacks.plaunch_before_rendezvous()
+    extension.stop(None)
+
+
+def test_the_node_of_the_failure_shows_the_whole_job(caplog):
+    """It waits for the others, and does not take what they saw at an earlier failure."""
+    own = {"node7": "3 " + dump_groups([])}
+    texts = [{**own, "node8": f"2 {OTHER}"}, {**own, "node8": f"3 {OTHER}"}]
+    stacks, (extension,) = plugin(
+        lambda pids, timeout: {0: LIVES, 1: ENDED, 2: LIVES}, *texts, stacks_on_failure=True
+    )
+    fail(stacks, extension)
+    assert [line for line in caplog.messages if line.startswith("  ")] == [
+        "  2 ranks: 0, 2 (node7) load_batch (train.py:6)",
+        "  2 ranks: 3-4 (node8) all_reduce (x.py:1)",
+    ]
+
+
+@pytest.mark.parametrize("texts", [None, {}, {"node7": "3 nonsense"}, {"node8": "2 of old"}])
+def test_who_hears_of_nobody_shows_its_own(texts, caplog):
+    stacks, (extension,) = plugin(
+        lambda pids, timeout: {0: LIVES, 1: ENDED}, texts, stacks_on_failure=True
+    )
+    fail(stacks, extension)
+    assert "  1 rank: 0 load_batch (train.py:6)" in caplog.messages
+
+
+def test_other_nodes_tell_that_one_and_show_nothing(caplog):
+    stacks, (extension,) = plugin(lambda pids, timeout: {0: LIVES}, {}, stacks_on_failure=True)
+    fail(stacks, extension)
+    assert caplog.messages == []
+    (text,) = extension._control.published_here
+    number, _, groups = text.partition(" ")
+    assert number == "3"
+    assert [item.all_ranks for item in load_groups(groups)] == [(0,)]
+    assert len(text) <= 16384
+
+
+# --- when nobody looks ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cause", ["request", "membership", "end"])
+def test_other_stops_are_not_delayed(cause):
+    stacks, _ = plugin(raising(AssertionError("nobody looks")), None, stacks_on_failure=True)
+    stacks.plaunch_before_stop(GROUP, cause)
+
+
+@pytest.mark.parametrize("options", [{}, {"stacks_on_failure": False}])
+def test_it_is_off_unless_it_is_asked_for(options):
+    stacks, extensions = plugin(raising(AssertionError("nobody looks")), None, **options)
+    assert extensions == []
+    stacks.plaunch_before_stop(GROUP, "failure")
+
+
+# --- where whole stacks are kept ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("specs", "folder"),
+    [
+        (None, ""),
+        (SimpleNamespace(create_run_dir=lambda run_id: f"/logs/{run_id}"), "/logs/job"),
+        (SimpleNamespace(create_run_dir=lambda run_id: None, root_log_dir=None), ""),
+        (SimpleNamespace(root_log_dir="/logs"), "/logs"),  # of one for torchrun
+        (SimpleNamespace(root_log_dir="/dev/null"), ""),
+        (SimpleNamespace(root_log_dir="/tmp/x", temporary_dir="/tmp/x"), ""),
+    ],
+)
+def test_the_folder_of_a_run(specs, folder):
+    assert find_run_dir(specs, "job") == folder
+
+
+def test_each_time_has_a_folder(tmp_path):
+    specs = SimpleNamespace(root_log_dir=str(tmp_path))
+    for _ in range(2):
+        tell({0: LIVES}, "here:", host="a", attempt=3, occasion="failure", logs_specs=specs)
+    assert sorted(path.name for path in (tmp_path / "stacks").iterdir()) == [
+        "attempt_3-1-failure",
+        "attempt_3-2-failure",
+    ]
+
+
+def test_a_folder_that_cannot_be_written_is_told_of(tmp_path, caplog):
+    (tmp_path / "stacks").write_text("no folder")
+    specs = SimpleNamespace(root_log_dir=str(tmp_path))
+    tell({0: LIVES}, "here:", host="a", attempt=0, occasion="failure", logs_specs=specs)
+    assert "  1 rank: 0 load_batch (train.py:6)" in caplog.messages
+    assert "whole stacks are not kept: " in caplog.messages[-1]

@@ -1,0 +1,169 @@
+"""Torch's own server in a worker: found, and asked in a bounded time."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+import time
+
+import pytest
+from plaunch_hang.stacks import ProcessStacks, group, take, taking, torch_server
+from plaunch_hang.stacks.files import write
+from plaunch_hang.stacks.operations import describe_last_operation, format_operations
+
+from helpers.programs import running_python
+
+# A server that has the pages of torch's, and one that never answers.
+SERVER = """
+import http.server, os, socketserver, sys, time
+class Handler(http.server.BaseHTTPRequestHandler):
+    def address_string(self): return ""
+    def log_message(self, *args): pass
+    def do_GET(self): self.answer(b'["fr_trace_json", "dump_traceback", "ping"]')
+    def do_POST(self):
+        page = self.path.rpartition("/")[2]
+        self.answer(b'{"entries": []}' if page == "fr_trace_json" else PAGES.encode())
+    def answer(self, body):
+        if "silent" in sys.argv: time.sleep(60)
+        self.send_response(200 if "broken" not in sys.argv else 500)
+        self.end_headers()
+        self.wfile.write(body)
+PAGES = "x" * 5000
+class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer): daemon_threads = True
+server = Server(sys.argv[1], Handler)
+print(flush=True)
+server.serve_forever()
+"""
+
+
+@pytest.fixture
+def start():
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+
+        def start(*words, name="s", told=True):
+            path = f"{folder}/{name}"
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            variable = {"TORCH_WORKER_SERVER_SOCKET": path} if told else {}
+            process = stack.enter_context(
+                running_python("-c", SERVER, path, *words, env={**os.environ, **variable})
+            )
+            process.stdout.readline()
+            return process.pid, path
+
+        yield start
+
+
+def soon():
+    return time.monotonic() + 30
+
+
+def test_a_server_is_found_by_the_variable_of_its_process(start):
+    pid, path = start()
+    assert torch_server.find_servers({pid, os.getpid()}) == {pid: path}
+    assert torch_server.find_servers({os.getpid()}) == {}
+
+
+def test_who_has_inherited_the_variable_has_no_server(start, monkeypatch):
+    _, path = start()
+    monkeypatch.setattr(torch_server, "_variable_of", lambda pid, proc: path)
+    assert torch_server.find_servers({os.getpid()}) == {}
+
+
+def test_a_forked_worker_is_found_by_the_folder_that_plaunch_chose(start):
+    """It has its variables nowhere in /proc."""
+    pid, path = start(name=f"{torch_server.FOLDER}abc/0.0.sock", told=False)
+    assert torch_server.find_servers({pid}) == {pid: path}
+
+
+def test_a_socket_that_is_nobodys_is_not_asked(start, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch_server, "_variable_of", lambda pid, proc: str(tmp_path / "none"))
+    assert torch_server.find_servers({os.getpid()}) == {}
+
+
+def test_what_it_answers(start):
+    _, path = start()
+    assert torch_server.ask(path, soon()) == {
+        "fr_trace_json": '{"entries": []}',
+        "dump_traceback": "x" * 5000,
+    }
+
+
+def test_what_is_too_much_is_left_out(start):
+    _, path = start()
+    assert torch_server.ask(path, soon(), most=2000) == {"fr_trace_json": '{"entries": []}'}
+
+
+@pytest.mark.parametrize("fault", ["silent", "broken"])
+def test_one_that_does_not_answer_costs_little(start, fault):
+    _, path = start(fault)
+    began = time.monotonic()
+    assert torch_server.ask(path, soon()) == {}
+    assert time.monotonic() - began < 20
+
+
+def test_its_answers_are_beside_the_stacks(start, tmp_path, monkeypatch):
+    def refuse():
+        raise FileNotFoundError("py-spy is not installed")
+
+    monkeypatch.setattr(taking, "find_py_spy", refuse)
+    pid, _ = start()
+    stacks = take({3: pid})
+    write(str(tmp_path / "stacks"), stacks)
+    assert sorted(path.name for path in (tmp_path / "stacks").iterdir()) == [
+        "rank_3.dump_traceback.txt",
+        "rank_3.fr_trace.json",
+        "rank_3.txt",
+    ]
+    assert (tmp_path / "stacks" / "rank_3.fr_trace.json").read_text() == '{"entries": []}\n'
+    told = (tmp_path / "stacks" / "rank_3.txt").read_text()
+    assert "torch's server in it has answered: fr_trace_json, dump_traceback" in told
+
+
+def recorded(**entry):
+    return json.dumps({"entries": [{}, entry]})
+
+
+NAMED = {"profiling_name": "nccl:send", "collective_seq_id": 3, "p2p_seq_id": 9}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (recorded(**NAMED, process_group=["0", "tp"]), "nccl:send, number 3 in tp"),
+        (recorded(**NAMED, process_group=["0", ""]), "nccl:send, number 3 in 0"),
+        (recorded(**NAMED, is_p2p=True, process_group=["0"]), "nccl:send, number 9 in 0"),
+        (recorded(**NAMED), ""),
+        ('{"entries": []}', ""),
+        ('{"entries": [3]}', ""),
+        ("[]", ""),
+        ("", ""),
+    ],
+)
+def test_the_last_operation(text, said):
+    answers = [("dump_traceback", "x"), ("fr_trace_json", text)]
+    assert describe_last_operation(answers) == said
+
+
+def test_last_operations_are_in_the_summary(tmp_path):
+    """Those of which nothing is recorded are not."""
+    texts = {0: recorded(**NAMED, process_group=["tp"]), 1: "", 3: '{"entries": []}'}
+    texts[2] = texts[4] = texts[0].replace("send", "recv")
+    stacks = {
+        rank: ProcessStacks(rank, torch_answers=(("fr_trace_json", text),))
+        for rank, text in texts.items()
+    }
+    write(str(tmp_path / "stacks"), stacks, group({"a": stacks}))
+    assert (tmp_path / "stacks" / "summary.txt").read_text().splitlines()[-3:] == [
+        "what torch's flight recorder has last:",
+        "1 rank: 0 nccl:send, number 3 in tp",
+        "2 ranks: 2, 4 nccl:recv, number 3 in tp",
+    ]
+
+
+def test_very_many_operations_are_counted():
+    lines = format_operations({f"send {number}": (number,) for number in range(25)})
+    assert lines[1] == "1 rank: 0 send 0"
+    assert lines[20:] == ["1 rank: 19 send 19", "and 5 more operations"]

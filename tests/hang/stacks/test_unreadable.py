@@ -1,0 +1,91 @@
+"""Workers whose stacks cannot be read: the reason is said, and what the kernel tells."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+from plaunch_hang.stacks import format_groups, group, take
+
+from helpers.programs import run_python, running_python
+from helpers.stacks import readable_stacks  # noqa: F401 - a fixture
+
+# Without the right to trace: a process of another user, one that wants no look, and one more.
+NO_RIGHT = """
+import json, subprocess, sys
+from plaunch_hang.stacks import format_groups, group, take
+
+def start(code):
+    code += "; print(flush=True); input()"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    process = subprocess.Popen([sys.executable, "-c", code], **pipes)
+    process.stdout.readline()
+    return process
+
+PR_SET_DUMPABLE = 4
+workers = [
+    subprocess.Popen(["sleep", "60"], user=65534),
+    start(f"import ctypes; ctypes.CDLL(None).prctl({PR_SET_DUMPABLE}, 0)"),
+    start("pass"),
+]
+try:
+    seen = take({rank: worker.pid for rank, worker in enumerate(workers)})
+    print(json.dumps(format_groups(group({"a": seen}))))
+finally:
+    for worker in workers:
+        worker.kill()
+"""
+
+
+@pytest.mark.usefixtures("readable_stacks")
+def test_without_the_right_to_trace():
+    setpriv = shutil.which("setpriv")
+    if os.geteuid() != 0 or setpriv is None:
+        pytest.skip("only root can give up the right, with setpriv")
+    without = [setpriv, "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace"]
+    done = subprocess.run(
+        [*without, sys.executable, "-c", NO_RIGHT],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = json.loads(done.stdout)
+    assert lines[0] == "1 rank: 2 <module> (<string>:1)"
+    assert lines[-1].startswith("the stack of ranks 0-1 is unknown: the system does not allow it")
+    assert all("state S" in line for line in lines[1:-1])
+
+
+@pytest.mark.usefixtures("readable_stacks")
+def test_a_worker_that_is_not_python():
+    with subprocess.Popen(["sleep", "60"]) as process:
+        try:
+            lines = format_groups(group({"a": take({0: process.pid})}))
+        finally:
+            process.kill()
+    assert lines[0].startswith("1 rank: 0 state ")
+    assert lines[1] == "the stack of rank 0 is unknown: it is not Python"
+
+
+def test_py_spy_is_neither_beside_python_nor_on_path(monkeypatch, tmp_path):
+    with running_python("-c", "print(flush=True); input()") as process:
+        process.stdout.readline()
+        monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+        monkeypatch.setenv("PATH", str(tmp_path))
+        lines = format_groups(group({"a": take({0: process.pid})}))
+    assert lines[0].startswith("1 rank: 0 state ")
+    assert lines[1] == (
+        "the stack of rank 0 is unknown: py-spy is not installed (pip install 'plaunch[stacks]')"
+    )
+
+
+def test_nothing_is_imported_for_it_that_takes_long():
+    """It is the launcher that looks."""
+    code = "import sys; from plaunch_hang.stacks import JobStacks, take; "
+    done = run_python("-c", code + "print('torch' in sys.modules, 'asyncio' in sys.modules)")
+    assert done.stdout.split() == ["False", "False"], done.stderr

@@ -1,0 +1,274 @@
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+from plaunch_logs_default.streams.console import Console
+from plaunch_logs_default.streams.lines import LinesToConsole, MatchesToFile, Prefix
+from plaunch_logs_default.streams.sinks import (
+    HOLD,
+    LONG_HOLD,
+    MAX_HELD,
+    FileSink,
+    RawToConsole,
+)
+
+from helpers.clock import Clock
+from helpers.notices import Recorded
+from helpers.sinks import Kept
+
+
+class Screen(Console):
+    """A console that remembers what was put there; it need not be started."""
+
+    def __init__(self, *, is_terminal=False):
+        super().__init__(1, "stdout", Recorded())
+        self.is_terminal = is_terminal
+
+    @property
+    def content(self):
+        return b"".join(self._backlog._blocks)
+
+
+class Disk:
+    """Writes until it is full."""
+
+    def __init__(self, room):
+        self.room = room
+        self.error = errno.ENOSPC
+
+    def write(self, fd, data):
+        if self.room <= 0:
+            raise OSError(self.error, os.strerror(self.error))
+        done = os.write(fd, data[: self.room])
+        self.room -= done
+        return done
+
+
+class TestFile:
+    @pytest.fixture
+    def path(self, tmp_path):
+        return tmp_path / "stdout.log"
+
+    @pytest.fixture
+    def open_sink(self, path, notices):
+        def open_sink(write=os.write):
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            return FileSink(fd, str(path), notices, write)
+
+        return open_sink
+
+    @pytest.mark.parametrize("most", [3, 100], ids=["short writes", "whole writes"])
+    def test_gets_the_bytes_as_they_are(self, path, notices, open_sink, most):
+        sink = open_sink(lambda fd, data: os.write(fd, data[:most]))
+        for piece in (b"one\ntw", b"", b"o\r\n\xff\x00", b"no end"):
+            sink.write(piece)
+        sink.close()
+        assert path.read_bytes() == b"one\ntwo\r\n\xff\x00no end"
+        assert notices.messages == []
+
+    @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+    def test_a_full_disk_is_reported_once_and_its_lines_are_counted(
+        self, path, notices, open_sink, error
+    ):
+        disk = Disk(room=8)
+        disk.error = error
+        sink = open_sink(disk.write)
+        sink.write(b"one\ntwo\nthree\n")
+        (message,) = notices.messages
+        assert message == (
+            f"cannot write to {str(path)!r} ({os.strerror(error)}): lines are missing there until "
+            "it is possible again; the job goes on"
+        )
+        sink.write(b"four\n")
+        sink.write(b"fi")
+        sink.write(b"ve")
+        assert len(notices.messages) == 1
+        sink.close()
+        assert path.read_bytes() == b"one\ntwo\n"
+        assert notices.messages[1:] == [f"lines missing in {str(path)!r}: 3"]
+
+    @pytest.mark.parametrize(
+        ("room", "pieces", "more", "content", "lost"),
+        [
+            (4, [b"one\ntwo\n"], [b"three\n"], b"one\nthree\n", 1),
+            (4, [b"one\ntwo"], [b" rest\nthree\n"], b"one\nthree\n", 1),
+            (4, [b"one\ntwo"], [b" rest", b" of it\nthree\n"], b"one\nthree\n", 1),
+            (6, [b"one\ntwo\n"], [b"three\n"], b"one\ntw\nthree\n", 1),
+            (6, [b"one\ntwo"], [b" rest\nthree\n"], b"one\ntw\nthree\n", 1),
+            (6, [b"one\ntwo", b"\n"], [b"three"], b"one\ntw\nthree", 1),
+            (0, [b"one\ntwo\n"], [b"three\n"], b"three\n", 2),
+            (0, [b"one"], [b"", b"two", b"\n"], b"", 1),
+        ],
+    )
+    def test_goes_on_with_a_whole_line_when_there_is_space_again(
+        self, path, notices, open_sink, room, pieces, more, content, lost
+    ):
+        disk = Disk(room)
+        sink = open_sink(disk.write)
+        for piece in pieces:
+            sink.write(piece)
+        disk.room = 1000
+        for piece in more:
+            sink.write(piece)
+        sink.close()
+        assert path.read_bytes() == content
+        assert sink.lost_lines == lost
+
+    def test_an_error_at_the_close_is_reported(self, path, notices, open_sink):
+        sink = open_sink()
+        os.close(sink._fd)
+        sink.close()
+        assert "may be missing (Bad file descriptor)" in notices.messages[0]
+
+    def test_matching_lines_of_several_streams_share_a_file(self, path, open_sink):
+        file = open_sink()
+        matches = [MatchesToFile(Prefix(text), [b"loss"], file) for text in ("0:", "1:")]
+        matches[0].write(b"nothing\nloss=1\nlo")
+        matches[1].write(b"loss=2\nnothing\n")
+        matches[0].write(b"ss=3")
+        for match in matches:
+            match.close()
+        file.close()
+        assert path.read_bytes() == b"0:loss=1\n1:loss=2\n0:loss=3\n"
+
+
+class TestRaw:
+    @pytest.fixture
+    def screen(self):
+        return Screen()
+
+    @pytest.fixture
+    def clock(self):
+        return Clock()
+
+    def test_is_shown_as_soon_as_it_comes(self, screen, clock):
+        raw = RawToConsole(screen, clock)
+        for piece in (b"10%", b"\r20%", b"\rdone\n", b"prompt: "):
+            raw.write(piece)
+        assert screen.content == b"10%\r20%\rdone\n"
+        raw.flush()
+        assert screen.content == b"10%\r20%\rdone\nprompt: "
+        assert raw.due is None
+
+    @pytest.mark.parametrize("size", [1, 99, 838, 3097, 4095, 8191])
+    def test_a_line_that_arrives_in_pieces_stays_one(self, screen, clock, size):
+        """Wherever a read ends: of a terminal's, one in four ends inside a line."""
+        raws = [RawToConsole(screen, clock) for _ in range(2)]
+        lines = [b"%d" % rank * 120 + b"\n" for rank in range(2)]
+        texts = [line * 100 for line in lines]
+        for start in range(0, len(texts[0]), size):
+            for raw, text in zip(raws, texts, strict=True):
+                raw.write(text[start : start + size])
+        assert {*screen.content.splitlines(keepends=True)} == {*lines}
+
+    def test_a_line_that_grows_by_and_by_is_shown_as_it_grows(self, screen, clock):
+        raw = RawToConsole(screen, clock)
+        raw.write(b"dots: ")
+        due = raw.due
+        for _ in range(10):
+            clock.now += HOLD / 4
+            raw.write(b".")
+        assert raw.due == due < clock.now
+        raw.flush()
+        assert screen.content == b"dots: .........."
+
+    def test_the_rest_of_a_long_write_is_waited_for_a_moment(self, screen, clock):
+        raw, other = RawToConsole(screen, clock), RawToConsole(screen, clock)
+        raw.write(b"x" * 4092 + b"\nhal")
+        assert raw.due == clock.now + LONG_HOLD
+        other.write(b"other\n")
+        raw.write(b"f\n")
+        assert raw.due is None
+        assert screen.content == b"x" * 4092 + b"\nother\nhalf\n"
+
+    def test_the_wait_ends(self, screen, clock):
+        raw = RawToConsole(screen, clock)
+        raw.write(b"x" * 4092 + b"\nhalf")
+        raw.flush()
+        assert raw.due is None
+        assert screen.content.endswith(b"\nhalf")
+        raw.write(b"x" * 4092 + b"\nend")
+        raw.close()
+        assert screen.content.endswith(b"\nend")
+
+    def test_a_progress_bar_is_not_waited_for(self, screen, clock):
+        RawToConsole(screen, clock).write(b"x" * 5000 + b"\r")
+        assert screen.content == b"x" * 5000 + b"\r"
+
+    def test_a_line_without_end_does_not_pile_up(self, screen, clock):
+        raw = RawToConsole(screen, clock)
+        for _ in range(MAX_HELD // 4096 + 1):
+            raw.write(b"x" * 4096)
+        assert len(screen.content) > MAX_HELD
+
+
+class TestLines:
+    def test_are_prefixed_and_whole(self):
+        screen = Screen()
+        a = LinesToConsole(Prefix("[a]:"), screen)
+        b = LinesToConsole(Prefix("[b]:"), screen)
+        a.write(b"one\nhal")
+        b.write(b"two\n")
+        a.write(b"f\nend")
+        b.close()
+        a.close()
+        assert screen.content == b"[a]:one\n[b]:two\n[a]:half\n[a]:end\n"
+
+    def test_the_state_of_a_bar_is_shown_on_a_terminal(self):
+        screen, clock = Screen(is_terminal=True), Clock()
+        bar = LinesToConsole(Prefix("[a]:"), screen, clock)
+        bar.write(b"\r10%")
+        assert (screen.content, bar.due) == (b"[a]:\r", clock.now + HOLD)
+        bar.flush()
+        assert (screen.content, bar.due) == (b"[a]:\r[a]:10%", None)
+        bar.write(b"\r20%")
+        assert bar.due is not None
+        bar.flush()
+        bar.write(b"\n")
+        bar.close()
+        assert screen.content == b"[a]:\r[a]:10%\r[a]:20%\n"
+        assert bar.due is None
+
+    def test_the_state_of_a_bar_is_shown_again_after_an_interruption(self):
+        screen, clock = Screen(is_terminal=True), Clock()
+        bar = LinesToConsole(Prefix("[a]:"), screen, clock)
+        other = LinesToConsole(Prefix("[b]:"), screen, clock)
+        bar.write(b"\r10%")
+        bar.flush()
+        other.write(b"line\n")
+        bar.write(b" of 3\r20%\n")
+        assert screen.content == b"[a]:\r[a]:10%\n[b]:line\n[a]:10% of 3\r[a]:20%\n"
+
+    @pytest.mark.parametrize(("is_terminal", "text"), [(False, b"\r10%"), (True, b"Loading ...")])
+    def test_nothing_else_is_shown_before_it_is_complete(self, is_terminal, text):
+        screen = Screen(is_terminal=is_terminal)
+        lines = LinesToConsole(Prefix("[a]:"), screen)
+        lines.write(text)
+        assert lines.due is None
+        lines.write(b" done\n")
+        assert screen.content.endswith(text.lstrip(b"\r") + b" done\n")
+
+
+@pytest.mark.parametrize(
+    ("pieces", "picked"),
+    [
+        ([b"a\nb\n"], b""),
+        ([b"a\nloss=1\nb\n"], b"[r0]:loss=1\n"),
+        ([b"an error\na loss\n"], b"[r0]:an error\n[r0]:a loss\n"),
+        ([b"lo", b"ss", b"=1\nb\n"], b"[r0]:loss=1\n"),
+        ([b"lo\nss\n"], b""),
+        ([b"a\nloss without end"], b"[r0]:loss without end\n"),
+        ([b"\n\nloss\n"], b"[r0]:loss\n"),
+        # a line without an end does not pile up
+        ([b"loss", b"x" * 20, b"yyy\n"], b"[r0]:lossxxxxxxxxxxxxxxxxxxxx\n"),
+    ],
+)
+def test_lines_with_a_substring_are_picked(pieces, picked):
+    file = Kept()
+    sink = MatchesToFile(lambda: b"[r0]:", [b"loss", b"error"], file, max_line=20)
+    for piece in pieces:
+        sink.write(piece)
+    sink.close()
+    assert file.data == picked

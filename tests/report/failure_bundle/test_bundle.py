@@ -1,0 +1,331 @@
+"""Bundles as a whole: their files, their names, and what keeps one from being written."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import queue
+import threading
+import zipfile
+from dataclasses import replace
+
+import pytest
+from plaunch.agent import RunResult, WorkerState
+from plaunch.errors import UsageError
+from plaunch.events import Event, EventSource
+from plaunch.process import ProcessFailure
+from plaunch_report.failure_bundle import bundle, commands, kernel
+from plaunch_report.failure_bundle.extension import FailureBundles
+from plaunch_report.failure_bundle.history import FIRST_EVENTS, LAST_EVENTS, FailedAttempt, History
+from plaunch_report.plugin import plaunch_extensions, read_folder
+
+from helpers.hooks import context_of
+
+
+@pytest.fixture(autouse=True)
+def no_commands(monkeypatch):
+    """What takes long, and depends on the machine, is left out."""
+    monkeypatch.setattr(commands, "_run", lambda words, until: b"said\n")
+    monkeypatch.setattr(kernel, "_lines", lambda log: [])
+
+
+def event(name, **told):
+    common = {"attempt": 0, "run_id": "job", "reason": ""}
+    return Event(f"plaunch.{name}", EventSource.AGENT, 1e9, {**common, **told}, 5.0)
+
+
+def failure(rank, message, *, is_first=False, **told):
+    about = {
+        "global_rank": rank, "failed_host": "node7", "worker_pid": 100 + rank, "exit_code": 3,
+        "message": message, "error_file": None, "last_lines": "a\nb", "is_first": is_first,
+    }  # fmt: skip
+    return event("failure", **{**about, **told})
+
+
+def write(folder, failed=None, **settings):
+    failed = failed or FailedAttempt("job", "train.py", 0, reason="it broke")
+    bundle.write_bundle(failed, context_of(**settings), str(folder))
+
+
+def read(path):
+    with zipfile.ZipFile(path) as archive:
+        assert archive.testzip() is None
+        return {name: archive.read(name).decode() for name in archive.namelist()}
+
+
+@pytest.fixture
+def said(caplog):
+    caplog.set_level(logging.INFO, "plaunch")
+    return caplog
+
+
+@pytest.mark.parametrize("umask", [0, 0o022, 0o077])
+def test_a_bundle_is_for_its_owner_alone(tmp_path, monkeypatch, umask):
+    """From its first byte on; it may be in a folder that others read."""
+    modes = []
+
+    def note(archive, name, data, add=bundle._add):
+        modes.extend(path.stat().st_mode & 0o777 for path in tmp_path.iterdir())
+        add(archive, name, data)
+
+    monkeypatch.setattr(bundle, "_add", note)
+    previous = os.umask(umask)
+    try:
+        write(tmp_path)
+    finally:
+        os.umask(previous)
+    (path,) = tmp_path.iterdir()
+    assert {*modes, path.stat().st_mode & 0o777} == {0o600}
+    with zipfile.ZipFile(path) as archive:
+        assert {info.external_attr >> 16 for info in archive.infolist()} == {0o600}
+
+
+def test_no_name_is_used_twice(tmp_path, said):
+    for _ in range(3):
+        write(tmp_path)
+    names = ["failure-0.1.zip", "failure-0.2.zip", "failure-0.zip"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
+    assert f"failure bundle: {tmp_path / 'failure-0.2.zip'} (" in said.text
+
+
+def test_a_file_system_without_links(tmp_path, monkeypatch):
+    def refuse(*args):
+        raise OSError(errno.EPERM, "no links")
+
+    monkeypatch.setattr(os, "link", refuse)
+    write(tmp_path)
+    write(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "failure-0.1.zip", "failure-0.zip",
+    ]  # fmt: skip
+    assert read(tmp_path / "failure-0.1.zip")["report.txt"] == "train.py: it broke\n"
+
+
+def test_what_is_missing_is_said(tmp_path):
+    write(tmp_path)
+    files = read(tmp_path / "failure-0.zip")
+    assert sorted(files) == [
+        "contents.txt", "doctor.txt", "events.jsonl", "plan.txt", "report.txt", "versions.txt",
+    ]  # fmt: skip
+    contents = files["contents.txt"]
+    assert contents.startswith("run 'job', attempt 0, on node7: train.py failed\n")
+    assert "\nlogs: there are none" in contents
+    assert "\nkernel.txt: the kernel's log has no line about" in contents
+    assert f"\nreport.txt: {len(files['report.txt'])} bytes\n" in contents
+
+
+def test_a_part_that_hangs_is_left_out(tmp_path, monkeypatch, gate):
+    monkeypatch.setattr(bundle, "_PARTS", 0.4)
+    monkeypatch.setattr(commands, "_run", lambda words, until: gate.wait() and b"")
+    write(tmp_path)
+    files = read(tmp_path / "failure-0.zip")
+    assert files.keys() == {
+        "report.txt",
+        "events.jsonl",
+        "versions.txt",
+        "plan.txt",
+        "contents.txt",
+    }
+    assert "\ndoctor.txt: not done within 0." in files["contents.txt"]
+
+
+def test_when_there_is_no_time_left_the_rest_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(bundle, "_FILES", 0.0)
+    write(tmp_path)
+    files = read(tmp_path / "failure-0.zip")
+    assert files.keys() == {"contents.txt"}
+    assert "\nreport.txt: left out, as there was no time left\n" in files["contents.txt"]
+
+
+def test_a_bundle_that_hangs_is_given_up(tmp_path, monkeypatch, said, gate):
+    monkeypatch.setattr(bundle, "_ALL", 0.2)
+    monkeypatch.setattr(os, "makedirs", lambda *args, **options: gate.wait())
+    write(tmp_path)
+    assert said.messages == ["no failure bundle: it was not done within 0.2 s"]
+
+
+@pytest.mark.parametrize("calls", [[(zipfile.ZipFile, "writestr")], [(os, "link"), (os, "rename")]])
+def test_a_full_disk_is_one_line(tmp_path, monkeypatch, said, calls):
+    def fill(*args):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    for owner, name in calls:
+        monkeypatch.setattr(owner, name, fill)
+    write(tmp_path)
+    assert said.messages == [f"no failure bundle is written: {tmp_path}: No space left on device"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_folder_nothing_is_written(tmp_path, said):
+    write("")
+    (message,) = said.messages
+    assert message.startswith("no failure bundle: the run has no folder; give --log-dir or")
+
+
+def test_a_launch_from_code_has_a_plan_of_its_settings(tmp_path):
+    write(tmp_path, nproc_per_node=2, rdzv_configs={"password": "hidden", "timeout": "3"})
+    plan = read(tmp_path / "failure-0.zip")["plan.txt"]
+    assert "nproc_per_node = 2\n" in plan
+    assert "rdzv_configs = {'password': '<withheld>', 'timeout': '3'}\n" in plan
+
+
+def test_a_fork_is_not_kept_waiting_for_programs(tmp_path):
+    failed = FailedAttempt("job", "train", 1, is_restart=True)
+    write(tmp_path, failed, start_method="fork")
+    files = read(tmp_path / "failure-1.zip")
+    assert files.keys() == {"report.txt", "events.jsonl", "versions.txt", "contents.txt"}
+    assert "\ndoctor.txt: not asked for when workers are forked again" in files["contents.txt"]
+
+
+# --- what has failed --------------------------------------------------------------------------
+
+
+def failed_of(*events, result=None):
+    history = History("job")
+    for one in events:
+        history.note(one)
+    return history.failed(events[-1], result)
+
+
+def test_a_restart_is_the_failure_of_the_attempt_before(tmp_path):
+    (tmp_path / "attempt_0" / "0").mkdir(parents=True)
+    told = {"message": {"message": "ValueError: odd", "extraInfo": {"py_callstack": "Trace"}}}
+    (tmp_path / "attempt_0" / "0" / "error.json").write_text(json.dumps(told))
+    failed = failed_of(
+        event("launcher.started", entry_point="train.py"),
+        *(event("worker.started", local_rank=n, global_rank=4 + n, worker_pid=n) for n in (0, 1)),
+        failure(5, "later"),
+        failure(4, "ValueError: odd", is_first=True, error_file="/elsewhere/error.json"),
+        event("worker.exited", global_rank=6, stopped=True, exit_code=-15),
+        event("restart", attempt=1, reason="rank 4 failed", cause="failure"),
+    )
+    assert (failed.attempt, failed.pids, failed.is_restart) == (0, {0, 1}, True)
+
+    class Specs:
+        root_log_dir = temporary_dir = str(tmp_path)
+
+    write(tmp_path / "out", failed, logs_specs=Specs())
+    files = read(tmp_path / "out" / "failure-0.zip")
+    report = files["report.txt"]
+    assert report.startswith("train.py FAILED: rank 4 on node7: ValueError: odd\n")
+    assert "    Trace\n" in report
+    assert "rank 5 (local rank 1) on node7, pid 105" in report
+    assert "Stopped by plaunch: rank 6 (SIGTERM)" in report
+    assert json.loads(files["error-files/rank-4.json"]) == told
+    assert len(files["events.jsonl"].splitlines()) == 7
+
+
+def test_error_files_that_are_gone_are_as_they_were_read(tmp_path):
+    gone = tmp_path / "error.json"
+    gone.write_text('{"message": "all is lost"}')
+    worker = ProcessFailure(0, 7, 1, str(gone), global_rank=0)
+    gone.unlink()
+    result = RunResult(WorkerState.FAILED, failures={0: worker})
+    write(tmp_path, FailedAttempt("job", "train.py", 0, result=result))
+    files = read(tmp_path / "failure-0.zip")
+    assert json.loads(files["error-files/rank-0.json"]) == {"message": "all is lost"}
+    assert "all is lost" in files["report.txt"]
+
+
+def test_events_are_kept_in_bounds():
+    history = History("job")
+    for number in range(FIRST_EVENTS + LAST_EVENTS + 30):
+        history.note(event("state.changed", number=number))
+    failed = history.failed(event("launcher.finished", outcome="error"))
+    numbers = [one.metadata["number"] for one in failed.events]
+    assert numbers[:FIRST_EVENTS] == [*range(FIRST_EVENTS)]
+    assert numbers[FIRST_EVENTS:] == [*range(FIRST_EVENTS + 30, FIRST_EVENTS + LAST_EVENTS + 30)]
+    assert failed.left_out == 30
+
+
+# --- when there is one ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("which", "told", "expected"),
+    [
+        ("last", [event("launcher.finished", outcome="failed")], ["failure-0.zip"]),
+        ("last", [event("launcher.finished", outcome="error")], ["failure-0.zip"]),
+        ("all", [event("launcher.finished", outcome="succeeded")], []),
+        ("all", [event("launcher.finished", outcome="signalled")], []),
+        ("all", [event("launcher.finished", outcome="not_needed")], []),
+        ("all", [], []),
+        ("last", [event("restart", attempt=1, cause="failure")], []),
+        ("all", [event("restart", attempt=1, cause="failure")], ["failure-0.zip"]),
+        ("all", [event("restart", attempt=0, cause="membership")], []),
+    ],
+)
+def test_only_failures_have_bundles(tmp_path, which, told, expected):
+    extension = FailureBundles(context_of(), str(tmp_path), which)
+    for one in told:
+        extension.handle(one)
+    extension.stop(None)
+    for thread in threading.enumerate():
+        if thread.name.startswith("plaunch-failure-bundle-"):
+            thread.join()
+    assert [path.name for path in tmp_path.iterdir()] == expected
+
+
+def test_workers_that_fail_at_once_do_not_fill_the_process(tmp_path, monkeypatch, said, gate):
+    monkeypatch.setattr(bundle, "write_bundle", lambda *args: gate.wait())
+    extension = FailureBundles(context_of(), str(tmp_path), "all")
+    for attempt in range(1, 6):
+        extension.handle(event("restart", attempt=attempt, cause="failure"))
+    extension.handle(event("launcher.finished", attempt=5, outcome="failed"))
+    extension.stop(None)
+    names = sorted(one.name for one in threading.enumerate() if "failure-bundle-" in one.name)
+    assert [name[-1] for name in names] == ["0", "1", "2", "3", "5"]
+    assert said.messages == ["no failure bundle of attempt 4: 4 others are being written"]
+
+
+def test_restarts_that_cost_nothing_have_bundles_of_their_own(tmp_path, monkeypatch):
+    written = queue.Queue()
+    monkeypatch.setattr(bundle, "write_bundle", lambda failed, *_: written.put(failed))
+    extension = FailureBundles(context_of(), str(tmp_path), "all")
+    for attempt, following in ((0, 0), (0, 1), (1, 1)):
+        extension.handle(event("workers.started", attempt=attempt))
+        extension.handle(event("restart", attempt=following, cause="failure"))
+        extension.rest()
+    found = [written.get(timeout=60) for _ in range(3)]
+    assert [(one.attempt, one.repeat) for one in found] == [(0, 0), (0, 1), (1, 0)]
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ("{}/file", "which is not a folder; give another folder"),
+        ("{}/file/below", "and '{}/file' is not a folder; give another folder"),
+        ("{}/name.zip", "so it should be a folder"),
+        ("a\0b", "which is no path"),
+        ("x" * 4000, "which is no path"),
+        ("\ud800", "which is no path"),
+        (7, "give the path of a folder"),
+        (b"x", "give the path of a folder"),
+    ],
+)
+def test_folders_that_cannot_be(tmp_path, given, problem):
+    (tmp_path / "file").touch()
+    given = given.format(tmp_path) if isinstance(given, str) else given
+    with pytest.raises(UsageError) as raised:
+        read_folder(given)
+    assert problem.format(tmp_path) in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_folder_that_is_not_writable(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: path != str(tmp_path))
+    with pytest.raises(UsageError, match=r"and '.*' is not writable for this user"):
+        read_folder(tmp_path / "new" / "folder")
+
+
+def test_nothing_is_created_before_there_is_a_failure(tmp_path):
+    assert read_folder(str(tmp_path / "new")) == str(tmp_path / "new")
+    assert read_folder("") == read_folder(None) == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_none_is_none(tmp_path):
+    options = {"failure_bundle": str(tmp_path / "new"), "failure_bundles": "none"}
+    assert plaunch_extensions(replace(context_of(), options=options)) == []
