@@ -235,7 +235,7 @@ def bounded_call(
 # --- hooks ----------------------------------------------------------------------------------------
 
 
-class Answer(NamedTuple):
+class HookResult(NamedTuple):
     """What one plugin returns from a hook with a result."""
 
     plugin: Registration
@@ -281,15 +281,15 @@ class HookGuard:
 
     def wrap(
         self, plugin: Registration, hook: str, function: Callable[..., object]
-    ) -> Callable[..., Answer | None]:
+    ) -> Callable[..., HookResult | None]:
         """Guard an implementation; the result has its argument names.
 
-        It returns an `Answer`, or None if the plugin returns None.
+        It returns an `HookResult`, or None if the plugin returns None.
         """
         call = self._notify if hook in self._notifications else self._ask
 
         @functools.wraps(function)
-        def guarded(*arguments: object) -> Answer | None:
+        def guarded(*arguments: object) -> HookResult | None:
             own = [_own(plugin, argument) for argument in arguments]
             return call(plugin, hook, lambda: function(*own))
 
@@ -297,7 +297,7 @@ class HookGuard:
 
     def _ask(
         self, plugin: Registration, hook: str, function: Callable[[], object]
-    ) -> Answer | None:
+    ) -> HookResult | None:
         def evaluate() -> object:
             value = function()
             # Iterating runs the plugin's code too.
@@ -312,7 +312,7 @@ class HookGuard:
             passing=(PlaunchError,),
             advice="; fix what it waits for, or block it with -p no:NAME",
         )
-        return None if value is None else Answer(plugin, value)
+        return None if value is None else HookResult(plugin, value)
 
     def _notify(self, plugin: Registration, hook: str, function: Callable[[], object]) -> None:
         _, running = self._running.get(plugin.name, ("", None))
