@@ -22,7 +22,21 @@ from plaunch.errors import (
     UnkillableWorkerError,
     UsageError,
 )
-from plaunch.plugin.extensions import AgentControl, Extending, Told, ending, snapshot_of_launch
+from plaunch.plugin.components import (
+    find_binder,
+    find_starter,
+    find_worker_env,
+    find_worker_store,
+    notify,
+)
+from plaunch.plugin.extensions import (
+    AgentControl,
+    Extending,
+    Told,
+    create_extensions,
+    ending,
+    snapshot_of_launch,
+)
 from plaunch.plugin.kinds import LOGS_SPECS, SIGNAL_POLICIES
 from plaunch.plugin.manager import PluginManager
 from plaunch.plugin.policies import LaunchRestartPolicy, LaunchSignalPolicy
@@ -192,10 +206,10 @@ class _Launch:
         if config.health_checks:
             self._health_checks = parts.load_part(parts.HEALTH_CHECKS)(manager, context)
         manager.stop_waiting_when(self._has_stop)
-        self._extending = manager.create_extensions(context)
-        self._binder = manager.worker_binder(context)
-        self._open_store = manager.worker_store(context)
-        self._starter = manager.worker_starter(context)
+        self._extending = create_extensions(manager, context)
+        self._binder = find_binder(manager, context)
+        self._open_store = find_worker_store(manager, context)
+        self._starter = find_starter(manager, context)
         if create_events is None and any(item.takes_events for item in self._extending):
             create_events = components.find_events(config, manager, is_wanted=True)
         try:
@@ -353,7 +367,7 @@ class _Launch:
                 item.release()
             if self._started is not None:
                 self._started()
-        self._manager.notify(notification)
+        notify(self._manager, notification)
         if events is not None:
             events(notification)
         forks = self._config.start_method == "fork" and callable(self._entrypoint)
@@ -375,7 +389,7 @@ class _Launch:
 
     def _worker_env(self, worker: WorkerInfo, env: Mapping[str, str]) -> Mapping[str, str]:
         self._keep_alive()
-        added = self._manager.worker_env(worker, env)
+        added = find_worker_env(self._manager, worker, env)
         return {**self._config.worker_env, **added}
 
     def _conclude(self, result: RunResult, logs_specs: LogsSpecs) -> dict[int, Any]:

@@ -9,7 +9,7 @@ import sys
 import pytest
 from plaunch import LaunchConfig, elastic_launch, parts
 from plaunch.errors import PluginError, PluginLoadError, UsageError
-from plaunch.plugin import guard
+from plaunch.plugin import find_binder, guard
 from plaunch.process.binding import default_binder
 from plaunch.testing import plugin_manager
 
@@ -61,13 +61,13 @@ def plugin(name, answer):
 
 
 def binder_of(*plugins, **settings):
-    return plugin_manager(*plugins).worker_binder(context_of(**settings))
+    return find_binder(plugin_manager(*plugins), context_of(**settings))
 
 
 def test_without_a_plugin_and_a_setting_nothing_is_bound_or_loaded():
     plugins = plugin_manager(plugin("A", None), words=NO_OTHERS)
     settings = {"numa_options": None, "devices": None, "virtual_local_rank": False}
-    assert plugins.worker_binder(context_of(**settings)) is None
+    assert find_binder(plugins, context_of(**settings)) is None
     assert [loaded.name for loaded in plugins.selected()] == ["A"]
 
 
@@ -77,7 +77,7 @@ def test_without_a_plugin_and_a_setting_nothing_is_bound_or_loaded():
 def test_plaunchs_own_answers_for_the_settings(settings):
     plugins = plugin_manager(plugin("A", None), words=NO_OTHERS)
     for _ in range(2):
-        assert type(plugins.worker_binder(context_of(**settings))).__name__ == "DeviceBinder"
+        assert type(find_binder(plugins, context_of(**settings))).__name__ == "DeviceBinder"
     assert [loaded.name for loaded in plugins.selected()] == ["A", "devices"]
 
 
@@ -127,7 +127,7 @@ def test_a_third_partys_binder_in_a_launch(tmp_path):
 
 def test_without_plaunchs_plugin_the_settings_are_refused(monkeypatch):
     with pytest.raises(UsageError, match=r"no plugin assigns devices to workers; do not block 'd"):
-        plugin_manager(words=["no:devices"]).worker_binder(context_of(devices=["0"]))
+        find_binder(plugin_manager(words=["no:devices"]), context_of(devices=["0"]))
     monkeypatch.setattr(parts, "BINDER", "plaunch_gone:create_binder")
     with pytest.raises(PluginLoadError, match="plaunch_gone, which comes with plaunch, is not"):
         default_binder("node")

@@ -10,7 +10,7 @@ import time
 import pytest
 from plaunch.agent import Progress, RequestKind, Snapshot
 from plaunch.errors import PluginError, UsageError
-from plaunch.plugin import extensions
+from plaunch.plugin import create_extensions, extensions
 from plaunch.plugin.context import PluginContext
 from plaunch.plugin.extensions import AgentControl, Extending, Told, ending
 from plaunch.testing import plugin_manager
@@ -50,7 +50,7 @@ def created(answer):
         return answer
 
     plugins = plugin_manager(plugin_of(plaunch_extensions=offer), words=NO_OTHERS)
-    return plugins.create_extensions(CONTEXT)
+    return create_extensions(plugins, CONTEXT)
 
 
 @pytest.mark.parametrize("answer", [None, [], ()])

@@ -13,7 +13,7 @@ import threading
 import pytest
 from plaunch.agent.notifications import BeforeRendezvous, WorkersStarted
 from plaunch.errors import ExitCode, PluginError, UsageError
-from plaunch.plugin import guard, hookimpl
+from plaunch.plugin import create_extensions, guard, hookimpl, notify
 from plaunch.plugin.context import PluginContext
 from plaunch.plugin.kinds import KINDS, LOGS_SPECS
 from plaunch.plugin.manager import PluginManager
@@ -51,7 +51,7 @@ def test_a_hook_that_does_not_return_its_extensions_is_named(monkeypatch, gate) 
     monkeypatch.setattr(guard, "HOOK_TIMEOUT", 0.01)
     manager = plugin_manager(hangs_in("plaunch_extensions", gate), words=NO_OTHERS)
     with pytest.raises(PluginError, match=re.escape(f"{WHO} has not returned from plaunch_ext")):
-        manager.create_extensions(PluginContext("job", "role", "host"))
+        create_extensions(manager, PluginContext("job", "role", "host"))
 
 
 def test_extensions_that_are_made_one_after_the_other_are_waited_for_as_well(
@@ -62,7 +62,7 @@ def test_extensions_that_are_made_one_after_the_other_are_waited_for_as_well(
     plugin = plugin_of(plaunch_extensions=lambda: (gate.wait(BOUND) for _ in range(1)))
     manager = plugin_manager(plugin, words=NO_OTHERS)
     with pytest.raises(PluginError, match="has not returned from plaunch_extensions"):
-        manager.create_extensions(PluginContext("job", "role", "host"))
+        create_extensions(manager, PluginContext("job", "role", "host"))
 
 
 class Specs(LogsSpecs):
@@ -173,19 +173,19 @@ def listener(name: str, told: list[str], action=None, **marks: bool):
     [({}, "abc"), ({"a": {"trylast": True}, "c": {"tryfirst": True}}, "cba")],
 )
 def test_the_order_is_that_of_names_but_for_marks_of_pluggy(manager, told, marks, order) -> None:
-    manager(*(listener(name, told, **marks.get(name, {})) for name in "bca")).notify(MOMENT)
+    notify(manager(*(listener(name, told, **marks.get(name, {})) for name in "bca")), MOMENT)
     assert told == list(order)
 
 
 def test_nobody_listens(manager) -> None:
-    manager().notify(MOMENT)
+    notify(manager(), MOMENT)
 
 
 @pytest.mark.parametrize("error", [RuntimeError("two\nlines"), SystemExit(3)], ids=repr)
 def test_a_plugin_that_fails_is_reported_and_switched_off(manager, told, caplog, error) -> None:
     tested = manager(listener("a", told, raising(error)), listener("b", told))
     for _ in range(3):
-        tested.notify(MOMENT)
+        notify(tested, MOMENT)
     assert told == ["a", "b", "b", "b"]
     (record,) = caplog.records
     message = record.getMessage()
@@ -200,7 +200,7 @@ def test_an_error_that_cannot_be_told_is_none_of_the_agents(manager, told, caplo
         def __str__(self):
             raise KeyError("text")
 
-    manager(listener("a", told, raising(Mute())), listener("b", told)).notify(MOMENT)
+    notify(manager(listener("a", told, raising(Mute())), listener("b", told)), MOMENT)
     assert told == ["a", "b"]
     (record,) = caplog.records
     assert "the job goes on: Mute: <its text is not available: KeyError>" in record.getMessage()
@@ -211,16 +211,16 @@ def test_other_hooks_of_a_failed_plugin_stay_and_so_does_it_in_another_launch(
 ) -> None:
     plugin = listener("a", told, raising(RuntimeError()))
     tested = manager(plugin)
-    tested.notify(MOMENT)
-    tested.notify(OTHER)
+    notify(tested, MOMENT)
+    notify(tested, OTHER)
     assert told == ["a", "a started"]
-    manager(plugin).notify(MOMENT)
+    notify(manager(plugin), MOMENT)
     assert told[2:] == ["a"]
 
 
 def test_the_traceback_is_logged_on_request(manager, told, caplog) -> None:
     error = RuntimeError("why")
-    manager(listener("a", told, raising(error)), PLAUNCH_DEBUG="1").notify(MOMENT)
+    notify(manager(listener("a", told, raising(error)), PLAUNCH_DEBUG="1"), MOMENT)
     (record,) = caplog.records
     assert record.exc_info[1] is error
 
@@ -232,7 +232,7 @@ def test_ctrl_c_is_heard_while_a_plugin_is_waited_for(manager, told, caplog, gat
 
     tested = manager(listener("a", told, interrupt))
     with pytest.raises(KeyboardInterrupt):
-        tested.notify(MOMENT)
+        notify(tested, MOMENT)
     assert not caplog.records
 
 
@@ -248,10 +248,10 @@ def test_a_plugin_that_does_not_return_is_left_to_itself(
 
     tested = manager(listener("a", told, stand), listener("b", told))
     assert tested.left_behind() == []
-    tested.notify(MOMENT)
+    notify(tested, MOMENT)
     monkeypatch.setattr(guard, "NOTIFY_TIMEOUT", BOUND)
-    tested.notify(MOMENT)
-    tested.notify(OTHER)
+    notify(tested, MOMENT)
+    notify(tested, OTHER)
     assert told == ["a", "b", "b", "b started"]  # no two hooks of one plugin at once
     assert tested.left_behind() == [A]
     (record,) = caplog.records
@@ -262,8 +262,8 @@ def test_a_plugin_that_does_not_return_is_left_to_itself(
     )
     gate.set()
     threads[0].join()
-    tested.notify(MOMENT)
-    tested.notify(OTHER)
+    notify(tested, MOMENT)
+    notify(tested, OTHER)
     assert told[4:] == ["b", "a started", "b started"]
     assert tested.left_behind() == []
 
@@ -280,10 +280,10 @@ def test_one_that_returns_after_all_is_not_called_again(
         raise RuntimeError("too late to be heard")
 
     tested = manager(listener("a", told, dawdle))
-    tested.notify(MOMENT)
+    notify(tested, MOMENT)
     gate.set()
     assert ended.wait(BOUND)
-    tested.notify(MOMENT)
+    notify(tested, MOMENT)
     assert told == ["a"]
     assert len(caplog.records) == 1
 
@@ -291,7 +291,7 @@ def test_one_that_returns_after_all_is_not_called_again(
 def test_hooks_run_on_another_thread_that_is_gone_afterwards(manager, told) -> None:
     threads = []
     tested = manager(listener("a", told, lambda: threads.append(threading.current_thread())))
-    tested.notify(MOMENT)
+    notify(tested, MOMENT)
     (thread,) = threads
     assert thread is not threading.current_thread()
     assert not thread.is_alive()
@@ -305,7 +305,7 @@ def test_what_a_hook_starts_can_be_ended(manager, told, caplog) -> None:
         child.terminate()
         codes.append(child.wait(BOUND))
 
-    manager(listener("a", told, start)).notify(MOMENT)
+    notify(manager(listener("a", told, start)), MOMENT)
     assert codes == [-signal.SIGTERM]
 
 
@@ -316,15 +316,15 @@ def test_without_threads_nobody_is_told(manager, told, monkeypatch, caplog, why)
     tested = manager(listener("a", told), listener("b", told))
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", raising(RuntimeError(why)))
-        tested.notify(MOMENT)
-        tested.notify(OTHER)
+        notify(tested, MOMENT)
+        notify(tested, OTHER)
     assert told == []
     (record,) = caplog.records
     assert (
         f"{A} was not notified (plaunch_before_rendezvous), and neither was any other plugin: "
         in record.getMessage()
     )
-    tested.notify(MOMENT)
+    notify(tested, MOMENT)
     assert told == ["a", "b"]
 
 
@@ -367,3 +367,48 @@ def test_the_handler_of_a_program_comes_back(caplog) -> None:
     with guard.keeping_sigchld(WHO, "a hook"):
         pass
     assert not caplog.records
+
+
+class Bound:
+    def reify(self):
+        return threading.current_thread()
+
+    def fail(self):
+        raise ValueError("no such thing")
+
+    def refuse(self):
+        raise FileNotFoundError("no such folder")
+
+
+def test_methods_of_a_component_run_on_a_thread_that_is_gone_afterwards(manager) -> None:
+    bound = Bound()
+    manager().guard.limit_methods(WHO, bound, ("reify", "fail", "refuse", "lacking"))
+    thread = bound.reify()
+    assert thread is not threading.current_thread()
+    assert not thread.is_alive()
+    with pytest.raises(PluginError, match=re.escape(f"{WHO} failed in fail: ValueError: no such")):
+        bound.fail()
+    with pytest.raises(FileNotFoundError):
+        bound.refuse()
+
+
+def test_methods_of_the_core_need_no_thread(manager) -> None:
+    class Specs(LogsSpecs):
+        root_log_dir = None
+
+        def reify(self, envs):
+            return threading.current_thread()
+
+    specs = Specs()
+    manager().guard.limit_methods(WHO, specs, LOGS_SPECS.limited)
+    assert specs.reify({}) is not threading.current_thread()
+    assert specs.open_sink.__func__ is LogsSpecs.open_sink
+
+
+def test_methods_of_plaunchs_own_components_need_no_thread(manager) -> None:
+    assert "reify" not in vars(plugin_manager().make(LOGS_SPECS, LOGS_SPECS.default))
+
+
+def test_an_object_without_a_dictionary_stays_as_it_is(manager) -> None:
+    stands = signal.Signals.SIGTERM
+    manager().guard.limit_methods(WHO, (stands,), ("count",))

@@ -11,8 +11,17 @@ import pytest
 from plaunch.agent import notifications
 from plaunch.agent.worker import RunResult, WorkerExit, WorkerInfo, WorkerState
 from plaunch.doctor import DoctorContext, Finding, Status
-from plaunch.plugin import PluginContext, hookspecs
-from plaunch.plugin.hooks import NOTIFICATIONS as TOLD
+from plaunch.plugin import (
+    PluginContext,
+    create_extensions,
+    find_binder,
+    find_starter,
+    find_worker_env,
+    find_worker_store,
+    hookspecs,
+    notify,
+)
+from plaunch.plugin.components import HOOK_OF
 from plaunch.plugin.kinds import KINDS, LOGS_SPECS
 from plaunch.process.streams.logs import LogsSpecs
 from plaunch.testing import plugin_manager
@@ -65,7 +74,7 @@ def test_a_hook_documents_its_parameters(hook) -> None:
 
 @pytest.mark.parametrize("hook", HOOKS)
 def test_a_hook_has_a_test(hook) -> None:
-    tested = {kind.hook for kind in KINDS} | {TOLD[type(moment)] for moment in MOMENTS}
+    tested = {kind.hook for kind in KINDS} | {HOOK_OF[type(moment)] for moment in MOMENTS}
     assert hook in tested or callable(globals().get(f"test_{hook}"))
 
 
@@ -86,7 +95,7 @@ def test_every_hook_has_a_caller() -> None:
         "plaunch_doctor_checks",
         "plaunch_extensions",
     }
-    assert set(HOOKS) == offered | set(TOLD.values()) | contributed
+    assert set(HOOKS) == offered | set(HOOK_OF.values()) | contributed
 
 
 @pytest.mark.parametrize(
@@ -94,11 +103,11 @@ def test_every_hook_has_a_caller() -> None:
     [
         notification
         for notification in notifications.Notification.__subclasses__()
-        if notification in TOLD
+        if notification in HOOK_OF
     ],
 )
 def test_a_notification_has_all_that_its_hook_tells(notification) -> None:
-    wanted = set(inspect.signature(HOOKS[TOLD[notification]]).parameters)
+    wanted = set(inspect.signature(HOOKS[HOOK_OF[notification]]).parameters)
     assert wanted <= {field.name for field in fields(notification)}
 
 
@@ -124,7 +133,9 @@ def test_plaunch_worker_env() -> None:
             "MINE": f"{worker.global_rank} of {env['WORLD_SIZE']}"
         }
     )
-    assert plugin_manager(plugin).worker_env(WORKER, {"WORLD_SIZE": "8"}) == {"MINE": "4 of 8"}
+    assert find_worker_env(plugin_manager(plugin), WORKER, {"WORLD_SIZE": "8"}) == {
+        "MINE": "4 of 8"
+    }
 
 
 def test_plaunch_worker_binder() -> None:
@@ -136,9 +147,9 @@ def test_plaunch_worker_binder() -> None:
             plaunch_worker_binder=lambda context: binder if context.role == "trainer" else None
         )
     )
-    found = manager.worker_binder(CONTEXT)
+    found = find_binder(manager, CONTEXT)
     assert (found.plan(2), found.environment(0, {"A": "1"})) == ({0: "one of 2"}, {"A": "1"})
-    assert manager.worker_binder(PluginContext("job", "other", "node7")) is None
+    assert find_binder(manager, PluginContext("job", "other", "node7")) is None
 
 
 def test_plaunch_worker_store() -> None:
@@ -147,7 +158,7 @@ def test_plaunch_worker_store() -> None:
             lambda store_round: f"{context.role}'s store for {store_round}"
         )
     )
-    found = plugin_manager(plugin).worker_store(CONTEXT)
+    found = find_worker_store(plugin_manager(plugin), CONTEXT)
     assert found("a round") == "trainer's store for a round"
 
 
@@ -158,8 +169,8 @@ def test_plaunch_worker_starter() -> None:
         plaunch_worker_starter=lambda context: starter if context.role == "trainer" else None
     )
     manager = plugin_manager(plugin)
-    assert manager.worker_starter(CONTEXT).start(0, ["true"], env={}) == ["true"]
-    assert manager.worker_starter(PluginContext("job", "other", "node7")) is None
+    assert find_starter(manager, CONTEXT).start(0, ["true"], env={}) == ["true"]
+    assert find_starter(manager, PluginContext("job", "other", "node7")) is None
 
 
 def test_plaunch_extensions() -> None:
@@ -171,8 +182,8 @@ def test_plaunch_extensions() -> None:
         ),
         words=NO_OTHERS,
     )
-    assert manager.create_extensions(PluginContext("other", "role", "host")) == []
-    (item,) = manager.create_extensions(CONTEXT)
+    assert create_extensions(manager, PluginContext("other", "role", "host")) == []
+    (item,) = create_extensions(manager, CONTEXT)
     item.start("control")
     assert told == ["control"]
 
@@ -205,7 +216,7 @@ def test_what_a_plugin_is_told() -> None:
     )
     manager = plugin_manager(plugin)
     for moment in MOMENTS:
-        manager.notify(moment)
+        notify(manager, moment)
     assert told == [
         ("before", GROUP),
         ("after", GROUP),

@@ -23,13 +23,14 @@ HEAVY = {
 
 DEFAULTS = """
 from plaunch.plugin import EVENT_HANDLERS, LOGS_SPECS, RENDEZVOUS, SIGNAL_POLICIES, PluginManager
+from plaunch.plugin import create_extensions
 manager = PluginManager.create()
 manager.get(RENDEZVOUS, "static")
 manager.get(LOGS_SPECS, "default")
 manager.get(EVENT_HANDLERS, "null")
 manager.get(SIGNAL_POLICIES, "torchrun")
 from plaunch.plugin.context import PluginContext
-manager.create_extensions(PluginContext("job", "role", "host"))
+create_extensions(manager, PluginContext("job", "role", "host"))
 names = {p.name for p in manager.selected()}
 assert names == {"control", "default", "null", "static", "torchrun"}
 """

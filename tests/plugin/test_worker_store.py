@@ -10,6 +10,7 @@ import pytest
 from plaunch import LaunchConfig, elastic_launch, parts
 from plaunch.agent.worker_store import open_default_store
 from plaunch.errors import PluginError, PluginLoadError, WorkerStoreError
+from plaunch.plugin import find_worker_store
 from plaunch.process import ChildFailedError
 from plaunch.testing import plugin_manager
 
@@ -75,12 +76,12 @@ def plugin(name, answer):
 
 
 def store_of(*plugins, words=(), **settings):
-    return plugin_manager(*plugins, words=words).worker_store(context_of(**settings))
+    return find_worker_store(plugin_manager(*plugins, words=words), context_of(**settings))
 
 
 def test_it_is_plaunchs_own_which_nobody_loads_before_it_is_opened():
     plugins = plugin_manager(plugin("A", lambda context: None), words=NO_OTHERS)
-    assert plugins.worker_store(context_of(worker_store="agent")) is open_default_store
+    assert find_worker_store(plugins, context_of(worker_store="agent")) is open_default_store
     assert [loaded.name for loaded in plugins.selected()] == ["A"]
 
 
@@ -96,7 +97,7 @@ def test_it_is_nobodys_where_a_worker_is_to_host_it_or_it_is_blocked():
 def test_plaunchs_own_answers_for_its_option(value, is_found):
     plugins = plugin_manager()
     plugins.use_options({"worker_store": value}, {})
-    assert (plugins.worker_store(context_of()) is not None) is is_found
+    assert (find_worker_store(plugins, context_of()) is not None) is is_found
 
 
 def test_two_answers_are_an_error_that_names_both():

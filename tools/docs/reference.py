@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from plaunch.cli.options import GROUPS
 from plaunch.cli.table import installed_table
 from plaunch.plugin import KINDS, hookspecs
-from plaunch.plugin.hooks import NOTIFICATIONS
+from plaunch.plugin.hooks import NOTIFICATION_HOOKS
 from plaunch.plugin.selection import AUTOLOAD_VARIABLE
 
 if TYPE_CHECKING:
@@ -80,7 +80,6 @@ results are in the [Python API](api.md).
 `{COMMAND}` generates this page from `plaunch.plugin.hookspecs`.
 """
 _OFFERING = frozenset(kind.hook for kind in KINDS)
-_NOTIFYING = frozenset(NOTIFICATIONS.values())
 # In the help of options: options, variables, and what is replaced in a template.
 _WORDS_OF_CODE = re.compile(
     r"(?<!\S)--[a-z-]+(?:=\w+)?|\b[A-Z]+_[A-Z_]+\b|\[?(?:\$\{\w+\})+(?:\]:)?"
@@ -156,7 +155,7 @@ def hooks() -> str:
         title = "Contribution hooks"
         if name in _OFFERING:
             title = "Offer hooks"
-        elif name in _NOTIFYING:
+        elif name in NOTIFICATION_HOOKS:
             title = "Notification hooks"
         sorts[title].append(_hook(name, function))
     for title, found in sorts.items():

@@ -10,7 +10,13 @@ if TYPE_CHECKING:
     from plaunch._names import closest as closest
     from plaunch._names import did_you_mean as did_you_mean
     from plaunch._names import suggest as suggest
+    from plaunch.plugin.components import find_binder as find_binder
+    from plaunch.plugin.components import find_starter as find_starter
+    from plaunch.plugin.components import find_worker_env as find_worker_env
+    from plaunch.plugin.components import find_worker_store as find_worker_store
+    from plaunch.plugin.components import notify as notify
     from plaunch.plugin.context import PluginContext as PluginContext
+    from plaunch.plugin.extensions import create_extensions as create_extensions
     from plaunch.plugin.factories import DeviceCounter as DeviceCounter
     from plaunch.plugin.factories import EventHandlerFactory as EventHandlerFactory
     from plaunch.plugin.factories import HealthCheckFactory as HealthCheckFactory
@@ -19,6 +25,7 @@ if TYPE_CHECKING:
     from plaunch.plugin.factories import RestartPolicyFactory as RestartPolicyFactory
     from plaunch.plugin.factories import Scheduler as Scheduler
     from plaunch.plugin.factories import SignalPolicyFactory as SignalPolicyFactory
+    from plaunch.plugin.guard import HookResult as HookResult
     from plaunch.plugin.guard import LoadedPlugin as LoadedPlugin
     from plaunch.plugin.hooks import Implementation as Implementation
     from plaunch.plugin.hookspecs import hookimpl as hookimpl
@@ -47,11 +54,13 @@ __getattr__, __dir__, __all__ = attach(
     {
         "plaunch._names": "closest did_you_mean suggest",
         "plaunch.process.failures.error_file": "one_line",
+        ".components": "find_binder find_starter find_worker_env find_worker_store notify",
         ".context": "PluginContext",
+        ".extensions": "create_extensions",
         ".metadata": "EntryPoint",
         ".hookspecs": "hookimpl",
         ".selection": "Installed installed_plugins",
-        ".guard": "LoadedPlugin",
+        ".guard": "HookResult LoadedPlugin",
         ".hooks": "Implementation",
         ".manager": "PluginManager",
         ".options": "PluginOptions",

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from plaunch.agent.states import RequestKind
 from plaunch.agent.wait_reporter import describe_wait
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from plaunch.agent.worker import RunResult
     from plaunch.events import Event
     from plaunch.plugin.context import PluginContext
-    from plaunch.plugin.guard import Answer
+    from plaunch.plugin.guard import HookResult
+    from plaunch.plugin.manager import PluginManager
     from plaunch.process.kernel.holds import Held
     from plaunch.process.streams.api import Traffic
     from plaunch.rendezvous.api import RendezvousHandler
@@ -301,16 +302,16 @@ def ending(extending: Iterable[Extending], told: Told) -> Iterator[None]:
             item.end()
 
 
-def create(hook: Any, context: PluginContext) -> list[Extending]:
-    """The extensions that plugins contribute with `plaunch_extensions`.
+def create_extensions(manager: PluginManager, context: PluginContext) -> list[Extending]:
+    """Return the extensions that plugins contribute with `plaunch_extensions`.
 
     Raises:
         PlaunchError: raised by a plugin.
         PluginError: a plugin failed, or returned something else.
     """
-    answers: list[Answer] = hook.plaunch_extensions(context=context)
+    results: list[HookResult] = manager.hook.plaunch_extensions(context=context)
     found: list[Extending] = []
-    for who, given in ((answer.who, answer.value) for answer in answers):
+    for who, given in ((result.who, result.value) for result in results):
         if not isinstance(given, Iterable):
             raise PluginError(f"{who} returned {given!r} from {HOOK}, which cannot be iterated")
         for extension in given:

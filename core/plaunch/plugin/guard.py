@@ -235,7 +235,7 @@ def bounded_call(
 # --- hooks ----------------------------------------------------------------------------------------
 
 
-class Answer(NamedTuple):
+class HookResult(NamedTuple):
     """What one plugin returns from a hook with a result."""
 
     plugin: Registration
@@ -279,17 +279,52 @@ class HookGuard:
         """The plugins with a notification hook that has not returned, for messages."""
         return [who for who, call in self._running.values() if call.is_out()]
 
+    def limit_call(
+        self, who: str, doing: str, function: Callable[..., object]
+    ) -> Callable[..., Any]:
+        """Wrap a function of a third party that the agent's loop calls while a stop would wait.
+
+        A call runs on a thread, and is abandoned after a minute or once the launch is to stop.
+        """
+
+        @functools.wraps(function)
+        def limited(*args: object, **kwargs: object) -> object:
+            return bounded_call(
+                who,
+                doing,
+                lambda: function(*args, **kwargs),
+                FACTORY_TIMEOUT,
+                self._is_unwanted,
+                passing=(PlaunchError, OSError),
+                advice="; fix what it waits for",
+            )
+
+        return limited
+
+    def limit_methods(self, who: str, component: object, names: Collection[str]) -> None:
+        """Put `limit_call` around methods of a third party's component, on the object itself.
+
+        Those that it inherits from the core are left alone, and so is an object without a
+        dictionary, such as a named tuple.
+        """
+        for name in names:
+            method = getattr(component, name, None)
+            is_own = (getattr(method, "__module__", None) or "").partition(".")[0] != "plaunch"
+            if method is not None and is_own:
+                with contextlib.suppress(AttributeError):
+                    setattr(component, name, self.limit_call(who, name, method))
+
     def wrap(
         self, plugin: Registration, hook: str, function: Callable[..., object]
-    ) -> Callable[..., Answer | None]:
+    ) -> Callable[..., HookResult | None]:
         """Guard an implementation; the result has its argument names.
 
-        It returns an `Answer`, or None if the plugin returns None.
+        It returns an `HookResult`, or None if the plugin returns None.
         """
         call = self._notify if hook in self._notifications else self._ask
 
         @functools.wraps(function)
-        def guarded(*arguments: object) -> Answer | None:
+        def guarded(*arguments: object) -> HookResult | None:
             own = [_own(plugin, argument) for argument in arguments]
             return call(plugin, hook, lambda: function(*own))
 
@@ -297,7 +332,7 @@ class HookGuard:
 
     def _ask(
         self, plugin: Registration, hook: str, function: Callable[[], object]
-    ) -> Answer | None:
+    ) -> HookResult | None:
         def evaluate() -> object:
             value = function()
             # Iterating runs the plugin's code too.
@@ -312,7 +347,7 @@ class HookGuard:
             passing=(PlaunchError,),
             advice="; fix what it waits for, or block it with -p no:NAME",
         )
-        return None if value is None else Answer(plugin, value)
+        return None if value is None else HookResult(plugin, value)
 
     def _notify(self, plugin: Registration, hook: str, function: Callable[[], object]) -> None:
         _, running = self._running.get(plugin.name, ("", None))

@@ -9,31 +9,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pluggy
 
 from plaunch._names import suggest
-from plaunch.agent import notifications
 from plaunch.errors import PluginLoadError
 from plaunch.plugin import hookspecs
-from plaunch.plugin.guard import Answer, HookGuard, Registration
+from plaunch.plugin.guard import HookGuard, HookResult, Registration
 from plaunch.plugin.hookspecs import hookimpl
 from plaunch.process.failures.error_file import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from plaunch.agent.notifications import Notification
-
-# The notification hooks. Their arguments are fields of the notifications.
-NOTIFICATIONS: dict[type[Notification], str] = {
-    notifications.BeforeRendezvous: "plaunch_before_rendezvous",
-    notifications.AfterRendezvous: "plaunch_after_rendezvous",
-    notifications.WorkersStarted: "plaunch_workers_started",
-    notifications.BeforeStop: "plaunch_before_stop",
-    notifications.WorkerExited: "plaunch_worker_exited",
-    notifications.StateChanged: "plaunch_state_changed",
-    notifications.AgentFinished: "plaunch_agent_finished",
-}
-
 _PREFIX = "plaunch_"
-_HOOKS = tuple(name for name in vars(hookspecs) if name.startswith(_PREFIX))
+_HOOKS = {name: spec for name, spec in vars(hookspecs).items() if name.startswith(_PREFIX)}
+# A hook that is specified to return None only notifies.
+NOTIFICATION_HOOKS = frozenset(
+    name for name, spec in _HOOKS.items() if spec.__annotations__["return"] == "None"
+)
 _NOT_PLAIN: tuple[Callable[[object], bool], ...] = (
     inspect.iscoroutinefunction,
     inspect.isgeneratorfunction,
@@ -56,7 +46,7 @@ class Implementation(NamedTuple):
     plugin: Registration
     function: Callable[..., Any]
     argnames: Sequence[str]
-    guarded: Callable[..., Answer | None]
+    guarded: Callable[..., HookResult | None]
 
     @property
     def who(self) -> str:
@@ -69,8 +59,8 @@ class Implementation(NamedTuple):
         Raises:
             PluginError: it has failed, or has not returned in time.
         """
-        answer = self.guarded(*[arguments[name] for name in self.argnames])
-        return None if answer is None else answer.value
+        result = self.guarded(*[arguments[name] for name in self.argnames])
+        return None if result is None else result.value
 
 
 class GuardedHooks:
@@ -92,7 +82,7 @@ class Hooks:
         self._pluggy = pluggy.PluginManager("plaunch")
         self._pluggy.add_hookspecs(hookspecs)
         self.hook = self._pluggy.hook
-        self.guard = HookGuard(NOTIFICATIONS.values(), with_traceback=with_traceback)
+        self.guard = HookGuard(NOTIFICATION_HOOKS, with_traceback=with_traceback)
         self.plugins: dict[str, Registration] = {}  # by name, in the order of registration
         self._guarded: dict[str, GuardedHooks] = {}
 
@@ -157,27 +147,6 @@ class Hooks:
                 f"{who} has no hooks: nothing in it is marked with plaunch.hookimpl"
             )
         return found
-
-    def has(self, plugin: Registration, hook: str) -> bool:
-        """Whether a plugin implements a hook."""
-        found = getattr(self.hook, hook).get_hookimpls()
-        return any(implementation.plugin_name == plugin.name for implementation in found)
-
-    def ask(self, plugin: Registration, hook: str) -> Any:
-        """The result of one plugin's implementation of a hook without arguments.
-
-        Raises:
-            PluginError: it has failed, or has not returned in time.
-        """
-        others = [guarded for name, guarded in self._guarded.items() if name != plugin.name]
-        answers: list[Answer] = self._pluggy.subset_hook_caller(hook, others)()
-        return answers[0].value if answers else None
-
-    def notify(self, notification: Notification) -> None:
-        """Call the hook of a notification, if it has one; raises nothing of what plugins raise."""
-        hook = NOTIFICATIONS.get(type(notification))
-        if hook is not None:
-            getattr(self.hook, hook)(**vars(notification))
 
     def implementations(self, hook: str = "") -> list[Implementation]:
         """The implementations of a hook, or of all hooks, in the order in which they are called."""

@@ -1,15 +1,15 @@
-"""The plugins of one launch: which there are, which are loaded, and how they are called."""
+"""The plugin manager of one launch: registers, finds, guards and calls plugins."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from plaunch._names import class_name
-from plaunch.agent.worker_store import open_default_store
-from plaunch.errors import PlaunchError, UsageError
-from plaunch.plugin import contributions, extensions
+from plaunch.errors import PlaunchError
 from plaunch.plugin.guard import FACTORY_TIMEOUT, bounded_call
 from plaunch.plugin.hooks import Hooks, Implementation
 from plaunch.plugin.kinds import GROUPS, WITH_OPTIONS, Kind, T
@@ -22,42 +22,42 @@ from plaunch.plugin.options import (
 )
 from plaunch.plugin.registry import PluginRegistry
 from plaunch.plugin.selection import Installed, Selection
-from plaunch.process.binding import is_asked_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import TypeVar
 
-    from plaunch.agent.notifications import Notification
-    from plaunch.agent.worker import WorkerInfo
-    from plaunch.agent.worker_store import OpenStore
     from plaunch.options import Option
-    from plaunch.plugin.context import PluginContext
     from plaunch.plugin.culprits import Culprits
-    from plaunch.plugin.extensions import Extending
     from plaunch.plugin.guard import LoadedPlugin, Registration
-    from plaunch.process.binding import Binder
-    from plaunch.process.starting import Starter
 
     R = TypeVar("R")
 
-# Plugins with options that answer without one of these: for settings, and if no other one does.
-DEVICES, WORKER_STORE = "devices", "worker_store"
+# Methods of plaunch 0.1 that are functions of `plaunch.plugin` now; to be removed in 0.2.
+_MOVED = {
+    "create_extensions": "create_extensions",
+    "notify": "notify",
+    "worker_binder": "find_binder",
+    "worker_env": "find_worker_env",
+    "worker_starter": "find_starter",
+    "worker_store": "find_worker_store",
+}
 
 
 class PluginManager:
-    """Finds plugins by kind and name, loads those that are selected, and calls their hooks.
+    """Finds plugins by kind and name, loads those that are selected, and calls them.
 
-    There is one for each launch, and it shares nothing with others: see `create`.
-    `manager.hook.NAME(...)` calls a hook, as with pluggy.
+    Each launch has its own, which shares nothing with others; see `create`.
+    `manager.hook.NAME(...)` calls a hook, as with pluggy, and returns a list of `HookResult`.
     """
 
     def __init__(self, installed: Installed, *, with_traceback: bool = False) -> None:
         self._installed = installed
         self._hooks = Hooks(with_traceback=with_traceback)
         self._registry = PluginRegistry(installed, self._hooks)
-        self._made: list[tuple[object, str]] = []  # components, and how messages call the plugin
+        self._made: list[tuple[object, str]] = []  # components, each with its plugin for messages
         self.hook = self._hooks.hook
+        self.guard = self._hooks.guard
 
     @classmethod
     def create(
@@ -70,19 +70,19 @@ class PluginManager:
         first_party_only: bool = False,
         entries: list[EntryPoint] | None = None,
     ) -> PluginManager:
-        """Look up what is installed, and load what is always on and what is named.
+        """Find the installed plugins, and load those that need no selection or are named.
 
         Args:
             plugins: plugins passed in code: modules, objects or classes with hooks.
             words: the arguments of `-p`.
             environ: the environment variables; by default this process's.
-            path: folders to look for installed plugins in; by default `sys.path`.
-            first_party_only: whether to see no plugins but plaunch's own and the given ones.
-            entries: what is installed, if that is known.
+            path: folders to search for installed plugins; by default `sys.path`.
+            first_party_only: use plaunch's own plugins and the given ones only.
+            entries: the installed entry points, if the caller has scanned them.
 
         Raises:
-            PluginLoadError: a plugin that is always on, named, or given, cannot be used.
-            UsageError: a word names nothing, or more than one thing.
+            PluginLoadError: a plugin that is always on, named, or given, cannot be loaded.
+            UsageError: a word matches no plugin, or more than one.
         """
         environ = os.environ if environ is None else environ
         entries = scan(GROUPS, path) if entries is None else entries
@@ -93,13 +93,13 @@ class PluginManager:
         manager._registry.load_initial(plugins)
         return manager
 
-    # --- components that are chosen by name -------------------------------------------------------
+    # --- find -------------------------------------------------------------------------------------
 
     def get(self, kind: Kind[T], name: str) -> T:
-        """What plugin `name` of `kind` gives; loads it if it is not loaded yet.
+        """Return the factory, class or function that a name stands for; load its plugin first.
 
-        `name` may be written `distribution:name`. A plugin passed in code comes before an
-        installed one of the same name. Call what it gives with `make` or `call`.
+        `name` may be written `distribution:name`. A plugin passed in code has priority over an
+        installed one. Use `make` or `call` to call the result.
 
         Raises:
             UnknownNameError: no plugin offers the name.
@@ -109,10 +109,93 @@ class PluginManager:
         """
         return self._registry.get(kind, name)[1]
 
+    def check_name(self, kind: Kind[Any], name: str) -> None:
+        """Check that a name can be selected, without loading its plugin.
+
+        Raises:
+            UsageError: it is unknown, blocked, or offered by several plugins.
+        """
+        self._registry.find(kind, name)
+
+    def names(self, kind: Kind[Any]) -> list[str]:
+        """Return all names of `kind` that can be selected, sorted; imports nothing."""
+        return self._registry.names(kind)
+
+    def origin(self, kind: Kind[Any], name: str) -> str:
+        """Return the distribution, version and module of a name; empty for plaunch's own."""
+        source = self._registry.get(kind, name)[0].source
+        return "" if source.is_first_party else source.origin
+
+    def selected(self) -> list[LoadedPlugin]:
+        """Return the plugins that are loaded so far, in the order of loading."""
+        return list(self._registry.loaded)
+
+    def implementations(self, hook: str = "") -> list[Implementation]:
+        """Return the implementations of a hook, or of all hooks, in the order of their calls."""
+        return self._hooks.implementations(hook)
+
+    # --- options ----------------------------------------------------------------------------------
+
+    def plugin_options(self) -> list[PluginOptions]:
+        """Return the options that installed plugins declare, without those that cannot be used."""
+        usable = self._installed.usable(WITH_OPTIONS)
+        return find_options(usable, self._installed.selection)[0]
+
+    def own_options(
+        self, kind: Kind[Any], name: str, values: Mapping[str, object]
+    ) -> list[tuple[Option, object]]:
+        """Return the options that a plugin's package declares, each with its value.
+
+        Does not load the plugin.
+
+        Args:
+            kind: the kind.
+            name: the name, as for `get`.
+            values: the given options, by attribute.
+
+        Raises:
+            UsageError: no plugin offers the name, or a value is invalid.
+        """
+        found, _ = self._registry.find(kind, name)
+        module = found.value if isinstance(found, EntryPoint) else found.source.module
+        package = re.split(r"[.:[\s]", module, maxsplit=1)[0]
+        return list(options_of_package(self.plugin_options(), package, values, os.environ))
+
+    def use_options(
+        self, values: Mapping[str, object], environ: Mapping[str, str] | None = None
+    ) -> list[str]:
+        """Load each plugin that has a given option, and keep its values; return their names.
+
+        Args:
+            values: the given options, by attribute.
+            environ: the environment variables; by default this process's.
+
+        Raises:
+            UsageError: no plugin has such an option, or a value is invalid.
+            PluginLoadError: a plugin cannot be loaded.
+        """
+        environ = os.environ if environ is None else environ
+        given = resolve_options(self.plugin_options(), values, environ)
+        for name, resolved in given.items():
+            plugin = self.load_named(WITH_OPTIONS, name)
+            if plugin is not None:
+                plugin.options.update(resolved)
+        return [*given]
+
+    # --- load and call ----------------------------------------------------------------------------
+
+    def load_named(self, kind: Kind[Any], name: str) -> Registration | None:
+        """Load a plugin; None if there is none of the name, or it is blocked.
+
+        Raises:
+            PluginLoadError: it cannot be loaded.
+        """
+        return self._registry.load_named(kind, name)
+
     def make(
         self, kind: Kind[Any], name: str, *given: object, seconds: float = FACTORY_TIMEOUT
     ) -> Any:
-        """Call the factory that a name gives; return the component that it makes.
+        """Call the factory that a name stands for, and return its component.
 
         Args:
             kind: the kind.
@@ -121,7 +204,7 @@ class PluginManager:
             seconds: how long to wait for it.
 
         Raises:
-            PluginError: as `call`, or the component lacks a method that the kind needs.
+            PluginError: as for `call`, or the component lacks a method that the kind requires.
         """
         create: Any = self.get(kind, name)
         return self.call(kind, name, lambda: _with_methods(kind, create(*given)), seconds)
@@ -133,13 +216,13 @@ class PluginManager:
         function: Callable[[], R],
         seconds: float = FACTORY_TIMEOUT,
     ) -> R:
-        """Call `function`, which uses what `get` has given for a name; return its result.
+        """Call `function`, which uses the result of `get`, on a thread; return its result.
 
-        It runs on a thread that is waited for up to `seconds`. plaunch's own exceptions pass: their
-        message says what is wrong.
+        Exceptions of plaunch pass unchanged: their messages say what is wrong.
 
         Raises:
-            PluginError: it raised anything else, also SystemExit; or it has not returned in time.
+            PluginError: it raised another exception, also SystemExit, or has not returned within
+                `seconds`.
         """
         plugin, thing = self._registry.get(kind, name)
         result: R = bounded_call(
@@ -150,181 +233,42 @@ class PluginManager:
             passing=(PlaunchError,),
             advice=f"; fix what it waits for, or select another {kind.label}",
         )
-        self._made.append((result, f"{kind.label} {name!r} ({plugin.source.origin})"))
+        who = f"{kind.label} {name!r} ({plugin.source.origin})"
+        self._made.append((result, who))
+        if not plugin.source.is_first_party:
+            self.guard.limit_methods(who, result, kind.limited)
         return result
 
     def who_made(self, component: object) -> str:
-        """How messages call the plugin that has made a component with `make` or `call`."""
+        """Return how messages name the plugin whose `make` or `call` returned a component."""
         for made, who in self._made:
             if made is component:
                 return who
         return class_name(component)
 
-    def origin(self, kind: Kind[Any], name: str) -> str:
-        """The distribution, version and module of what a name gives; empty for plaunch's own."""
-        source = self._registry.get(kind, name)[0].source
-        return "" if source.is_first_party else source.origin
-
-    def own_options(
-        self, kind: Kind[Any], name: str, values: Mapping[str, object]
-    ) -> list[tuple[Option, object]]:
-        """The options that the package of plugin `name` of `kind` declares, each with its value.
-
-        It does not load the plugin. `values` are the options that are given, by attribute.
-
-        Raises:
-            UsageError: no plugin offers the name, or a value cannot be one of its option.
-        """
-        found, _ = self._registry.find(kind, name)
-        module = found.value if isinstance(found, EntryPoint) else found.source.module
-        package = re.split(r"[.:[\s]", module, maxsplit=1)[0]
-        return list(options_of_package(self.plugin_options(), package, values, os.environ))
-
-    def check_name(self, kind: Kind[Any], name: str) -> None:
-        """See whether plugin `name` of `kind` can be selected; does not load it.
-
-        Raises:
-            UsageError: it is unknown, blocked, or offered by several.
-        """
-        self._registry.find(kind, name)
-
-    def names(self, kind: Kind[Any]) -> list[str]:
-        """All names of `kind` that can be selected, sorted; imports nothing."""
-        return self._registry.names(kind)
-
-    # --- hooks ------------------------------------------------------------------------------------
-
     def stop_waiting_when(self, is_unwanted: Callable[[], bool]) -> None:
-        """Stop waiting for a hook with a result once `is_unwanted` returns true.
+        """Give up waiting for hooks with a result once `is_unwanted` returns true.
 
-        It is called while a plugin takes its time, and returns whether the launch is to stop.
+        It is called repeatedly during a wait, and returns whether the launch is to stop.
         """
-        self._hooks.guard.stop_waiting_when(is_unwanted)
-
-    def notify(self, notification: Notification) -> None:
-        """Call the hook of a notification; no plugin can harm the job."""
-        self._hooks.notify(notification)
+        self.guard.stop_waiting_when(is_unwanted)
 
     def left_behind(self) -> list[str]:
-        """The plugins with a hook that has not returned and is not waited for, for messages."""
-        return self._hooks.guard.left_behind()
-
-    def worker_env(self, worker: WorkerInfo, env: Mapping[str, str]) -> dict[str, str]:
-        """The variables that plugins add for `worker`, beside those in `env`.
-
-        Raises:
-            PluginError: a plugin fails, does not return, changes a variable of `env`, or
-                contradicts another one.
-        """
-        return contributions.added_variables(self.hook, worker, env)
-
-    def worker_binder(self, context: PluginContext) -> Binder | None:
-        """The object that assigns devices and processors to workers, if there is one.
-
-        Raises:
-            UsageError: a setting cannot be used.
-            PluginError: a plugin fails, does not return, or is not the only one that answers.
-        """
-        names = ("numa_options", "devices", "virtual_local_rank")
-        is_asked = is_asked_for(*map(context.settings.get, names))
-        if is_asked:
-            self.load_named(WITH_OPTIONS, DEVICES)
-        binder: Binder | None = contributions.find_sole_answer(
-            contributions.BINDER, self.hook, context
-        )
-        if binder is None and is_asked:
-            raise UsageError(
-                "devices, numa_options or virtual_local_rank is set, but no plugin assigns "
-                f"devices to workers; do not block {DEVICES!r}"
-            )
-        return binder
-
-    def worker_store(self, context: PluginContext) -> OpenStore | None:
-        """The function that opens the workers' store; None if the worker of rank 0 hosts it.
-
-        Raises:
-            PluginError: a plugin fails, does not return, or is not the only one that answers.
-        """
-        if context.settings.get("worker_store", "agent") != "agent":
-            return None
-        open_store: OpenStore | None = contributions.find_sole_answer(
-            contributions.STORE, self.hook, context
-        )
-        if open_store is None:
-            # While plaunch's own is not loaded, its answer is known; only rank 0's node needs it.
-            is_asked = f"{WITH_OPTIONS.name}:{WORKER_STORE}" in self._hooks.plugins
-            is_there = self._installed.find(WITH_OPTIONS, WORKER_STORE) is not None
-            return open_default_store if is_there and not is_asked else None
-        return open_store
-
-    def worker_starter(self, context: PluginContext) -> Starter | None:
-        """The object that starts the processes of workers; None if they are executed.
-
-        Raises:
-            UsageError: a plugin refuses the settings.
-            PluginError: a plugin fails, does not return, or is not the only one that answers.
-        """
-        starter: Starter | None = contributions.find_sole_answer(
-            contributions.STARTER, self.hook, context
-        )
-        return starter
-
-    def create_extensions(self, context: PluginContext) -> list[Extending]:
-        """The extensions of all plugins.
-
-        Raises:
-            PlaunchError: a plugin fails, or returns something else.
-        """
-        return extensions.create(self.hook, context)
-
-    def implementations(self, hook: str = "") -> list[Implementation]:
-        """The implementations of a hook, or of all hooks, in the order in which they are called."""
-        return self._hooks.implementations(hook)
-
-    # --- what is loaded ---------------------------------------------------------------------------
-
-    def use_options(
-        self, values: Mapping[str, object], environ: Mapping[str, str] | None = None
-    ) -> list[str]:
-        """Load the plugins that have a given option, keep its values for them; return their names.
-
-        Args:
-            values: the options that are given, by attribute.
-            environ: the environment variables; by default this process's.
-
-        Raises:
-            UsageError: no plugin has such an option, or a value cannot be used.
-            PluginLoadError: a plugin cannot be loaded.
-        """
-        environ = os.environ if environ is None else environ
-        given = resolve_options(self.plugin_options(), values, environ)
-        for name, resolved in given.items():
-            plugin = self.load_named(WITH_OPTIONS, name)
-            if plugin is not None:
-                plugin.options.update(resolved)
-        return [*given]
-
-    def plugin_options(self) -> list[PluginOptions]:
-        """The options that installed plugins declare, without those that cannot be used."""
-        usable = self._installed.usable(WITH_OPTIONS)
-        return find_options(usable, self._installed.selection)[0]
-
-    def load_named(self, kind: Kind[Any], name: str) -> Registration | None:
-        """Load a plugin, if there is one of the name that is not blocked.
-
-        Raises:
-            PluginLoadError: it cannot be loaded.
-        """
-        return self._registry.load_named(kind, name)
-
-    def selected(self) -> list[LoadedPlugin]:
-        """The plugins that are loaded so far, in the order of loading, and where they come from."""
-        return list(self._registry.loaded)
+        """Return the plugins with an abandoned hook call that still runs, for messages."""
+        return self.guard.left_behind()
 
     @property
     def culprits(self) -> Culprits:
         """Finds the third-party plugin whose code raised an exception."""
         return self._registry.culprits
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name):
+            """Look up a method of plaunch 0.1 that is a function now."""
+            if name not in _MOVED:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            return partial(getattr(importlib.import_module("plaunch.plugin"), _MOVED[name]), self)
 
 
 def _with_methods(kind: Kind[Any], component: object) -> object:

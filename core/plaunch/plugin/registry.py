@@ -137,9 +137,8 @@ class PluginRegistry:
         return self._offers[key]
 
     def _ask(self, plugin: Registration, hook: str) -> Mapping[str, object]:
-        if not self._hooks.has(plugin, hook):
-            return {}
-        offers = self._hooks.ask(plugin, hook)
+        found = [one for one in self._hooks.implementations(hook) if one.plugin is plugin]
+        offers = found[0].call({}) if found else {}
         if not (isinstance(offers, Mapping) and all(isinstance(name, str) for name in offers)):
             raise PluginError(
                 f"{plugin.who} returned {offers!r} from {hook}, which is not a mapping of names"
@@ -206,7 +205,7 @@ class PluginRegistry:
                         value = _bridged_handler(entry, value, source.who)
                     self._offers[name, kind.name] = {entry.name: value}
                     registration = Registration(name, value, source)
-                    self._hooks.plugins[name] = registration
+                    self._hooks.register(registration)
                     self.loaded.append(source)
         except PluginLoadError as error:
             if not kind.hook:

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch import __version__
 from plaunch.agent import Worker, WorkerGroup, WorkerInfo, WorkerSpec, macros, worker_environment
-from plaunch.plugin import RENDEZVOUS
+from plaunch.plugin import (
+    RENDEZVOUS,
+    find_binder,
+    find_starter,
+    find_worker_env,
+    find_worker_store,
+)
 from plaunch.rendezvous import RendezvousHandler, traits_of
 from plaunch_network import parse_rendezvous_endpoint
 
@@ -165,14 +171,14 @@ def _workers(
         entrypoint=entrypoint,
         args=tuple(entrypoint_args),
         max_restarts=config.max_restarts,
-        worker_store="rank0" if manager.worker_store(context) is None else "agent",
+        worker_store="rank0" if find_worker_store(manager, context) is None else "agent",
         job_id=config.job_id,
     )
     group = WorkerGroup(spec)
     traits = traits_of(manager.get(RENDEZVOUS, config.rdzv_backend))
     is_known = _place(group, config, is_given=traits.has_given_ranks)
-    binder = manager.worker_binder(context)
-    starter = manager.worker_starter(context)
+    binder = find_binder(manager, context)
+    starter = find_starter(manager, context)
     bindings = {} if binder is None else binder.plan(spec.local_world_size)
     found: list[dict[str, Any]] = []
     for worker in group.workers:
@@ -182,7 +188,7 @@ def _workers(
         env.update(config.worker_env)
         if is_known:
             # Plugins may count with ranks, so they are asked only where there are some.
-            env.update(manager.worker_env(_described(worker), env))
+            env.update(find_worker_env(manager, _described(worker), env))
         else:
             env.update(dict.fromkeys(_DECIDED_LATER, OPEN))
         files = _logs(config, worker)

@@ -18,6 +18,7 @@ from plaunch.agent import (
     WorkerState,
 )
 from plaunch.doctor import DoctorContext, Finding
+from plaunch.plugin import find_worker_env
 from plaunch.process import Held, ProcessFailure
 from plaunch.testing import plugin_manager
 
@@ -232,8 +233,8 @@ class HooksConformance(PluginSuite):
     def ask_for_env(self, plugin: _Launch) -> None:
         """Ask what the plugin adds to the environment of all workers of a node."""
         for worker in _WORKERS:
-            worker_env = plugin.manager.worker_env
-            self.call("plaunch_worker_env", worker_env, replace(worker, pid=None), _ENV)
+            given = plugin.manager, replace(worker, pid=None), _ENV
+            self.call("plaunch_worker_env", find_worker_env, *given)
 
     def extensions(self, plugin: _Launch) -> list[Extension]:
         """What the plugin wants to run beside an agent."""

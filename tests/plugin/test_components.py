@@ -11,7 +11,7 @@ import pytest
 from plaunch import threads
 from plaunch.agent.worker import WorkerInfo
 from plaunch.errors import ExitCode, PluginError
-from plaunch.plugin import guard
+from plaunch.plugin import find_worker_env, guard
 from plaunch.testing import plugin_manager
 
 from helpers.faults import raising
@@ -31,7 +31,7 @@ def contributor(name: str, result: object):
 
 
 def contributed(*plugins: object) -> dict[str, str]:
-    return plugin_manager(*plugins).worker_env(WORKER, OWN)
+    return find_worker_env(plugin_manager(*plugins), WORKER, OWN)
 
 
 RESULTS = {
@@ -135,7 +135,7 @@ def test_a_plugin_is_not_waited_for_when_the_launch_is_to_stop(monkeypatch, gate
     manager = plugin_manager(plugin)
     manager.stop_waiting_when(lambda: bool(asked.append(1) or asked[1:]))
     with pytest.raises(PluginError, match=r"when the launch had to stop"):
-        manager.worker_env(WORKER, OWN)
+        find_worker_env(manager, WORKER, OWN)
 
 
 def test_a_contribution_is_made_on_another_thread_that_is_gone_afterwards() -> None:
@@ -144,3 +144,10 @@ def test_a_contribution_is_made_on_another_thread_that_is_gone_afterwards() -> N
     (thread,) = seen
     assert thread is not threading.current_thread()
     assert not thread.is_alive()
+
+
+def test_methods_that_have_moved_still_work():
+    manager = plugin_manager(contributor("A", {"A": "1"}))
+    assert manager.worker_env(WORKER, OWN) == find_worker_env(manager, WORKER, OWN) == {"A": "1"}
+    with pytest.raises(AttributeError, match="'PluginManager' object has no attribute 'worker_dog"):
+        manager.worker_dog  # noqa: B018

@@ -1,0 +1,209 @@
+"""The components that plugins contribute to a launch, and what hooks say to and of its workers.
+
+A launch asks for each component once, before its node joins the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from plaunch.agent import notifications
+from plaunch.agent.worker_store import open_default_store
+from plaunch.errors import PluginError, UsageError
+from plaunch.plugin.kinds import WITH_OPTIONS
+from plaunch.process.binding import is_asked_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from plaunch.agent.notifications import Notification
+    from plaunch.agent.worker import WorkerInfo
+    from plaunch.agent.worker_store import OpenStore
+    from plaunch.plugin.context import PluginContext
+    from plaunch.plugin.guard import HookResult
+    from plaunch.plugin.manager import PluginManager
+    from plaunch.process.binding import Binder
+    from plaunch.process.starting import Starter
+
+# plaunch's own plugins with options that provide the component without being asked for by option.
+DEVICES, WORKER_STORE = "devices", "worker_store"
+
+# The hook of each notification; the hook's arguments are fields of the notification.
+HOOK_OF: dict[type[Notification], str] = {
+    notifications.BeforeRendezvous: "plaunch_before_rendezvous",
+    notifications.AfterRendezvous: "plaunch_after_rendezvous",
+    notifications.WorkersStarted: "plaunch_workers_started",
+    notifications.BeforeStop: "plaunch_before_stop",
+    notifications.WorkerExited: "plaunch_worker_exited",
+    notifications.StateChanged: "plaunch_state_changed",
+    notifications.AgentFinished: "plaunch_agent_finished",
+}
+_ENVIRONMENT = "plaunch_worker_env"
+
+
+def notify(manager: PluginManager, notification: Notification) -> None:
+    """Call the hook of a notification, if it has one; never raises what a plugin raises."""
+    hook = HOOK_OF.get(type(notification))
+    if hook is not None:
+        getattr(manager.hook, hook)(**vars(notification))
+
+
+def find_binder(manager: PluginManager, context: PluginContext) -> Binder | None:
+    """Return what assigns devices and processors to workers, or None.
+
+    Raises:
+        UsageError: a setting is invalid, or no plugin can do what the settings ask for.
+        PluginError: a plugin fails, times out, or is not the only one that contributes a binder.
+    """
+    names = ("numa_options", "devices", "virtual_local_rank")
+    is_asked = is_asked_for(*map(context.settings.get, names))
+    if is_asked:
+        manager.load_named(WITH_OPTIONS, DEVICES)
+    found = _find_sole(
+        manager.hook.plaunch_worker_binder(context=context),
+        "plaunch_worker_binder",
+        "a Binder",
+        ("plan", "environment"),
+        does="bind the workers",
+    )
+    if found is None and is_asked:
+        raise UsageError(
+            "devices, numa_options or virtual_local_rank is set, but no plugin assigns devices to "
+            f"workers; do not block {DEVICES!r}"
+        )
+    if found is None:
+        return None
+    binder: Binder = found.value
+    if not found.plugin.source.is_first_party:
+        manager.guard.limit_methods(found.who, binder, ("plan", "environment"))
+    return binder
+
+
+def find_worker_store(manager: PluginManager, context: PluginContext) -> OpenStore | None:
+    """Return the function that opens the workers' store; None if the worker of rank 0 hosts it.
+
+    plaunch's own plugin is not loaded for this: only the node of rank 0 imports it.
+
+    Raises:
+        PluginError: a plugin fails, times out, or is not the only one that contributes a store.
+    """
+    if context.settings.get("worker_store", "agent") != "agent":
+        return None
+    found = _find_sole(
+        manager.hook.plaunch_worker_store(context=context),
+        "plaunch_worker_store",
+        "a function that opens a store",
+        ("__call__",),
+        does="host the workers' store",
+    )
+    if found is not None:
+        open_store: OpenStore = found.value
+        if found.plugin.source.is_first_party:
+            return open_store
+        return manager.guard.limit_call(found.who, "opening the workers' store", open_store)
+    was_asked = (WITH_OPTIONS.name, WORKER_STORE) in (
+        (plugin.kind, plugin.name) for plugin in manager.selected()
+    )
+    is_installed = WORKER_STORE in manager.names(WITH_OPTIONS)
+    return open_default_store if is_installed and not was_asked else None
+
+
+def find_starter(manager: PluginManager, context: PluginContext) -> Starter | None:
+    """Return what starts the workers' processes; None if plaunch executes the command itself.
+
+    Raises:
+        UsageError: a plugin rejects the settings.
+        PluginError: a plugin fails, times out, or is not the only one that contributes a starter.
+    """
+    found = _find_sole(
+        manager.hook.plaunch_worker_starter(context=context),
+        "plaunch_worker_starter",
+        "a Starter",
+        ("begin", "wait", "prepare", "start", "fds", "close"),
+        does="start the workers",
+    )
+    starter: Starter | None = None if found is None else found.value
+    return starter
+
+
+def _find_sole(
+    results: list[HookResult], hook: str, what: str, methods: Iterable[str], *, does: str
+) -> HookResult | None:
+    """Return the one result of a hook that one plugin may implement; None if there is none."""
+    for result in results:
+        if not all(callable(getattr(result.value, name, None)) for name in methods):
+            raise PluginError(
+                f"{result.who} returned {result.value!r} from {hook}, which is not {what}"
+            )
+    if len(results) > 1:
+        raise PluginError(
+            f"{results[0].who} and {results[1].who} both {does} ({hook}); block one of them with "
+            "-p no:NAME"
+        )
+    return results[0] if results else None
+
+
+def find_worker_env(
+    manager: PluginManager, worker: WorkerInfo, env: Mapping[str, str]
+) -> dict[str, str]:
+    """Merge the variables that plugins add for one worker with `plaunch_worker_env`.
+
+    A value that a plugin returns unchanged from `env` is not a contribution.
+
+    Args:
+        manager: the plugins.
+        worker: the worker.
+        env: the variables that plaunch itself sets for it.
+
+    Raises:
+        PluginError: a plugin fails, times out, returns something that is not an environment,
+            changes a variable of plaunch's own, or contradicts another plugin.
+    """
+    merged: dict[str, str] = {}
+    owners: dict[str, str] = {}
+    read_only = MappingProxyType(dict(env))
+    results: list[HookResult] = manager.hook.plaunch_worker_env(worker=worker, env=read_only)
+    for result in results:
+        for name, value in _variables(result):
+            if env.get(name) == value:
+                continue
+            if name in env:
+                raise PluginError(
+                    f"{result.who} sets {name} to {value!r} in {_ENVIRONMENT}, but plaunch itself "
+                    f"sets it to {env[name]!r}; a plugin may only add variables"
+                )
+            if merged.setdefault(name, value) != value:
+                raise PluginError(
+                    f"{owners[name]} and {result.who} set {name} to different values in "
+                    f"{_ENVIRONMENT}: {merged[name]!r} and {value!r}; block one of them with "
+                    "-p no:NAME"
+                )
+            owners.setdefault(name, result.who)
+    return merged
+
+
+def _variables(result: HookResult) -> Iterable[tuple[str, str]]:
+    if not isinstance(result.value, Mapping):
+        raise PluginError(
+            f"{result.who} returned {result.value!r} from {_ENVIRONMENT}, which is neither a "
+            "mapping nor None"
+        )
+    for name, value in result.value.items():
+        if not _is_variable(name, value):
+            raise PluginError(
+                f"{result.who} returned {name!r}: {value!r} from {_ENVIRONMENT}, which is not an "
+                "environment variable; both must be strings, the name without '='"
+            )
+    return result.value.items()
+
+
+def _is_variable(name: object, value: object) -> bool:
+    return (
+        isinstance(name, str)
+        and isinstance(value, str)
+        and bool(name)
+        and "=" not in name
+        and "\0" not in name + value
+    )
