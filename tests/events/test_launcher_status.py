@@ -9,7 +9,7 @@ import re
 
 import pytest
 from plaunch.agent import Progress
-from plaunch_events import LauncherStatus, LaunchPhase, TimeAccount
+from plaunch_events import PHASES, LauncherStatus, LaunchPhase, TimeAccount
 
 from helpers.event_streams import Stream
 
@@ -36,7 +36,7 @@ def check(picture, **wanted):
 
 
 def test_the_end_is_a_phase_of_its_own():
-    assert LauncherStatus.PHASES == (*(phase.value for phase in LaunchPhase), "finished")
+    assert PHASES == (*(phase.value for phase in LaunchPhase), "finished")
 
 
 def test_before_the_first_event(picture):
@@ -97,7 +97,7 @@ def test_waiting_for_a_delayed_restart(picture, stream):
     # What is heard of the round before ends nothing.
     stream.end(25, 0, -15, stopped=True)
     check(picture, phase="pausing")
-    assert picture.account.seconds_until(54.0)["waiting"] == 10 + 30
+    assert picture.history.account.seconds_until(54.0)["waiting"] == 10 + 30
     stream.tell(54, "rendezvous.begun")
     check(picture, phase="rendezvous")
 
@@ -173,14 +173,18 @@ def test_where_the_time_went_is_the_accounts_and_goes_on_between_events():
     stream = Stream(account.note, picture.note)
     stream.begin()
     stream.form(10)
-    assert picture.spent(100.0) == {**account.seconds, "training": 88.0, "total": 100.0}
+    assert picture.history.account.seconds_until(100.0) == {
+        **account.seconds,
+        "training": 88.0,
+        "total": 100.0,
+    }
     stream.fail(110)
     stream.tell(114, "rendezvous.begun")
-    spent = picture.spent(120.0)
+    spent = picture.history.account.seconds_until(120.0)
     assert spent["waiting"] == 16.0
     assert sum(seconds for name, seconds in spent.items() if name != "total") == spent["total"]
     stream.tell(130, "launcher.finished", outcome="failed", exit_code=1)
-    assert picture.spent(1e9) == account.seconds
+    assert picture.history.account.seconds_until(1e9) == account.seconds
 
 
 def test_every_key_is_documented(picture, stream):
@@ -188,7 +192,7 @@ def test_every_key_is_documented(picture, stream):
     rows = re.findall(r"^\| (`[^|]*) \|", lines, re.MULTILINE)
     documented = {key for row in rows for key in re.findall("`([a-z_]+)`", row)}
     assert set(picture.describe(None, 0.0)) == documented
-    for phase in LauncherStatus.PHASES:
+    for phase in PHASES:
         assert f"`{phase}`" in lines
 
 

@@ -32,7 +32,7 @@ class Scraped:
 
     def take(self, event):
         self.status.note(event)
-        self.counters.note(event, self.status.phase)
+        self.counters.note(event, self.status.history.phase)
 
     def families(self):
         families = exposition.find_families(

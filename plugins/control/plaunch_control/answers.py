@@ -168,12 +168,12 @@ class Service:
         self._history.update()
         files = [
             {
-                "global_rank": worker["global_rank"],
-                "local_rank": worker["local_rank"],
-                "stdout": _absolute(now.stdouts.get(worker["local_rank"])),
-                "stderr": _absolute(now.stderrs.get(worker["local_rank"])),
+                "global_rank": worker.global_rank,
+                "local_rank": local_rank,
+                "stdout": _absolute(now.stdouts.get(local_rank)),
+                "stderr": _absolute(now.stderrs.get(local_rank)),
             }
-            for _, worker in sorted(self._status.workers.items())
+            for local_rank, worker in sorted(self._status.history.round.workers.items())
         ]
         return Answer({"round": now.round, "attempt": now.attempt, "files": files})
 

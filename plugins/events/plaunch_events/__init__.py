@@ -17,8 +17,12 @@ if TYPE_CHECKING:
     from plaunch_events.handlers import parse_event_conf as parse_event_conf
     from plaunch_events.late_events import LateEvents as LateEvents
     from plaunch_events.launch_events import find_events as find_events
+    from plaunch_events.launcher_history import PHASES as PHASES
+    from plaunch_events.launcher_history import LauncherHistory as LauncherHistory
+    from plaunch_events.launcher_history import RoundHistory as RoundHistory
+    from plaunch_events.launcher_history import WorkerRun as WorkerRun
+    from plaunch_events.launcher_history import worker_state as worker_state
     from plaunch_events.launcher_status import LauncherStatus as LauncherStatus
-    from plaunch_events.launcher_status import worker_state as worker_state
     from plaunch_events.redaction import WITHHELD as WITHHELD
     from plaunch_events.redaction import Redaction as Redaction
     from plaunch_events.redaction import is_secret as is_secret
@@ -38,7 +42,8 @@ __getattr__, __dir__, __all__ = attach(
         ".handlers": "find_event_handlers parse_event_conf",
         ".late_events": "LateEvents",
         ".launch_events": "find_events",
-        ".launcher_status": "LauncherStatus worker_state",
+        ".launcher_history": "PHASES LauncherHistory RoundHistory WorkerRun worker_state",
+        ".launcher_status": "LauncherStatus",
         ".schema": "COMMON_KEYS EventType SCHEMA",
         ".redaction": "Redaction WITHHELD is_secret redact_command",
         ".replay": "Replay",

@@ -1,4 +1,4 @@
-"""The state of an agent, derived from its events."""
+"""The status of a launcher, as plain values: what its status page and control socket answer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch import __version__
 
-from plaunch_events.time_accounting import LaunchPhase, TimeAccount
+from plaunch_events.launcher_history import LauncherHistory, WorkerRun
+from plaunch_events.time_accounting import LaunchPhase
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,83 +20,40 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 
-_FINISHED = "finished"
-
 _WAITING = (LaunchPhase.RENDEZVOUS.value, LaunchPhase.PAUSING.value)
 
 _FACTS = ("backend", "min_nodes", "max_nodes", "local_world_size", "max_restarts")
 
 
 class LauncherStatus:
-    """Takes the events of one agent, in order, and says at any moment what they amount to.
+    """Describes the current state of a launcher, from its events.
 
-    It has no message of a failure, no output and no setting that might hold a secret: it may be
-    shown to everyone who can reach a port.
+    The description has no failure message, no output and no setting that might hold a secret, so it
+    may be shown to everyone who can reach a port.
 
     Args:
         run_id: the id of the job.
         role: the name of the workers.
     """
 
-    PHASES = (*(phase.value for phase in LaunchPhase), _FINISHED)
-
     def __init__(self, run_id: str, role: str) -> None:
-        self.account = TimeAccount()
-        self.phase = self.account.phase.value
-        self.workers: dict[int, dict[str, Any]] = {}
-        self.told: dict[str, Any] = {"run_id": run_id, "role": role, "host": os.uname().nodename}
-        self.state = "INIT"
-        self._since = time.time()
+        self.history: LauncherHistory[Event] = LauncherHistory()
+        self.facts: dict[str, Any] = {"run_id": run_id, "role": role, "host": os.uname().nodename}
+        self.group_state = "INIT"  # a `plaunch.agent.WorkerState`
+        self._created = time.time()
         self._stop: dict[str, Any] | None = None
-        self._failure: dict[str, Any] | None = None
-        self._end: dict[str, Any] | None = None
-        self._last: Event | None = None
 
     def note(self, event: Event) -> None:
-        """Take the next event."""
-        told = event.metadata
-        self._last = event
-        self.told.update((key, told[key]) for key in _KEPT if told.get(key) is not None)
-        self.account.note(event)
-        phase = self.account.phase.value
-        if event.name == "plaunch.launcher.finished":
-            phase = _FINISHED
-            self._end = {"outcome": told.get("outcome"), "exit_code": told.get("exit_code")}
-        if phase != self.phase:
-            self.phase, self._since = phase, event.timestamp
+        """Add the next event."""
+        metadata, phase = event.metadata, self.history.phase
+        self.facts.update((key, metadata[key]) for key in _KEPT if metadata.get(key) is not None)
+        self.history.note(event)
+        if self.history.phase != phase:
             self._stop = None
-        self._note_details(event.name, event, told)
-
-    def _note_details(self, name: str, event: Event, told: Mapping[str, Any]) -> None:
-        if name == "plaunch.rendezvous.completed":
-            self.workers.clear()
-        elif name == "plaunch.worker.started":
-            self.workers[told["local_rank"]] = {
-                "local_rank": told["local_rank"],
-                "global_rank": told["global_rank"],
-                "pid": told["worker_pid"],
-                "state": "running",
-                "exit_code": None,
-                "since": event.timestamp,
-            }
-        elif name == "plaunch.worker.exited":
-            worker = self.workers.get(told["local_rank"])
-            if worker is not None:
-                worker.update(
-                    state=worker_state(told), exit_code=told["exit_code"], since=event.timestamp
-                )
-        elif name == "plaunch.state.changed":
-            self.state = str(told["new"])
-        elif name == "plaunch.stop.step":
-            self._stop = {key: told.get(key) for key in ("step", "signal_name", "seconds")}
-        elif name == "plaunch.failure":
-            known = self._failure
-            if told.get("is_first") or known is None or known["round"] != told.get("round"):
-                self._failure = {key: told.get(key) for key in _OF_FAILURE}
-
-    def spent(self, now: float) -> dict[str, float]:
-        """Where the time went until `now`, on the monotonic clock; see `TimeAccount`."""
-        return self.account.seconds_until(now)
+        if event.name == "plaunch.state.changed":
+            self.group_state = str(metadata["new"])
+        elif event.name == "plaunch.stop.step":
+            self._stop = {key: metadata.get(key) for key in ("step", "signal_name", "seconds")}
 
     def describe(
         self,
@@ -105,62 +63,77 @@ class LauncherStatus:
         held: Mapping[int, Held] | None = None,
         notes: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
-        """All of it, as plain values for JSON.
+        """Return the status as plain values for JSON.
 
         Args:
-            waiting_for: what the launcher waits for before its workers are started, if it does.
-            silent: seconds for which nothing was heard of the agent's loop that should have been.
-            progress: how far workers are, by global rank.
-            held: what holds workers that cannot run, by global rank.
-            notes: the states that extensions show, by name.
+            waiting_for: what the launcher waits for before it starts workers; None if nothing.
+            silent: seconds by which the agent's loop is overdue.
+            progress: the progress of workers, by global rank.
+            held: why workers cannot run, such as a debugger, by global rank.
+            notes: what extensions add to the status, by name.
         """
-        told, progress, held = self.told, progress or {}, held or {}
-        last = self._last
+        facts, history, progress, held = self.facts, self.history, progress or {}, held or {}
+        began, last, end = history.phase_began, history.last, history.end
+        failures = None if history.failed_round is None else history.failed_round.failures
         return {
             "schema": SCHEMA_VERSION,
             "plaunch": __version__,
-            "run_id": told["run_id"],
-            "role": told["role"],
-            "host": told["host"],
+            "run_id": facts["run_id"],
+            "role": facts["role"],
+            "host": facts["host"],
             "agent_pid": os.getpid(),
-            "backend": told.get("backend"),
+            "backend": facts.get("backend"),
             "alive": not silent,
             "silent_seconds": round(silent, 3),
-            "state": self.state,
-            "phase": self.phase,
-            "since": self._since,
-            "waiting_for": waiting_for if self.phase in _WAITING else None,
-            "round": _known(told.get("round")),
-            "attempt": told.get("attempt", 0),
-            "max_restarts": told.get("max_restarts"),
-            "min_nodes": told.get("min_nodes"),
-            "max_nodes": told.get("max_nodes"),
-            "group_rank": _known(told.get("group_rank")),
-            "group_world_size": _known(told.get("group_world_size")),
-            "ranks": told.get("ranks") or None,
-            "world_size": _known(told.get("world_size")),
-            "local_world_size": told.get("local_world_size"),
-            "master_addr": told.get("master_addr") or None,
-            "master_port": told.get("master_port") or None,
+            "state": self.group_state,
+            "phase": history.phase,
+            "since": self._created if began is None else began.timestamp,
+            "waiting_for": waiting_for if history.phase in _WAITING else None,
+            "round": _known(facts.get("round")),
+            "attempt": facts.get("attempt", 0),
+            "max_restarts": facts.get("max_restarts"),
+            "min_nodes": facts.get("min_nodes"),
+            "max_nodes": facts.get("max_nodes"),
+            "group_rank": _known(facts.get("group_rank")),
+            "group_world_size": _known(facts.get("group_world_size")),
+            "ranks": facts.get("ranks") or None,
+            "world_size": _known(facts.get("world_size")),
+            "local_world_size": facts.get("local_world_size"),
+            "master_addr": facts.get("master_addr") or None,
+            "master_port": facts.get("master_port") or None,
             "workers": [
                 {
-                    **worker,
-                    **_describe_progress(progress.get(worker["global_rank"])),
-                    **_describe_held(held.get(worker["global_rank"])),
+                    **_describe_worker(worker),
+                    **_describe_progress(progress.get(worker.global_rank)),
+                    **_describe_held(held.get(worker.global_rank)),
                 }
-                for _, worker in sorted(self.workers.items())
+                for _, worker in sorted(history.round.workers.items())
             ],
             "notes": {**(notes or {})},
             "stop": self._stop,
-            "failure": self._failure,
-            "end": self._end,
+            "failure": None
+            if not failures
+            else _select(next(iter(failures.values())), _OF_FAILURE),
+            "end": None if end is None else _select(end, ("outcome", "exit_code")),
             "spent_seconds": {
-                name: round(s, 3) for name, s in self.spent(time.monotonic()).items()
+                name: round(seconds, 3)
+                for name, seconds in history.account.seconds_until(time.monotonic()).items()
             },
             "last_event": None
             if last is None
             else {"name": last.name, "timestamp": last.timestamp},
         }
+
+
+def _describe_worker(worker: WorkerRun) -> dict[str, Any]:
+    return {
+        "local_rank": worker.local_rank,
+        "global_rank": worker.global_rank,
+        "pid": worker.pid,
+        "state": worker.state,
+        "exit_code": worker.exit_code,
+        "since": worker.changed,
+    }
 
 
 def _describe_progress(progress: Progress | None) -> dict[str, Any]:
@@ -179,7 +152,6 @@ def _describe_held(held: Held | None) -> dict[str, Any]:
     return {} if held is None else {"held": held.how, "held_since": held.since}
 
 
-# Of the first failure of the last round that had one.
 _OF_FAILURE = (
     "round",
     "attempt",
@@ -203,13 +175,10 @@ _KEPT = (
 )
 
 
-def worker_state(told: Mapping[str, Any]) -> str:
-    """The state of a worker that has exited: succeeded, failed, or stopped by its agent."""
-    if told.get("stopped"):
-        return "stopped"
-    return "failed" if told.get("exit_code") else "succeeded"
+def _select(event: Event, keys: tuple[str, ...]) -> dict[str, Any]:
+    return {key: event.metadata.get(key) for key in keys}
 
 
 def _known(number: int | None) -> int | None:
-    """The number, unless it stands for one that nobody knows yet."""
+    """The number; None if it is missing, or negative because it is not known yet."""
     return None if number is None or number < 0 else number

@@ -4,26 +4,12 @@ from __future__ import annotations
 
 import enum
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-
-class Told(Protocol):
-    """What is needed of an event; `plaunch.events.Event` has it."""
-
-    @property
-    def name(self) -> str:
-        """Which of `plaunch`'s events it is; others are not looked at."""
-
-    @property
-    def monotonic(self) -> float:
-        """Seconds on the clock of the agent's host that never goes back."""
-
-    @property
-    def metadata(self) -> Mapping[str, str | int | float | bool | None]:
-        """Plain values by key."""
+    from plaunch_events.launcher_history import EventLike
 
 
 class LaunchPhase(str, enum.Enum):
@@ -96,7 +82,7 @@ class TimeAccount:
     def _spent_on(self) -> str:
         return _NAME_OF.get(self._phase, self._phase.value)
 
-    def note(self, event: Told) -> None:
+    def note(self, event: EventLike) -> None:
         """Take the next event of the agent."""
         self.advance(event.monotonic)
         self._is_over = event.name == "plaunch.launcher.finished"
@@ -156,7 +142,7 @@ class RestartAccount:
         self._trained_from: float | None = None
         self._marks: dict[str, float] = {}
 
-    def note(self, event: Told) -> None:
+    def note(self, event: EventLike) -> None:
         """Take the next event of the agent."""
         self.seconds = None
         marks, name, now = self._marks, event.name, event.monotonic

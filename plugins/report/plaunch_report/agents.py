@@ -1,19 +1,20 @@
-"""One launcher: what its events come to, one after the other, without being kept."""
+"""One launcher, folded from its events; most events are not kept."""
 
 from __future__ import annotations
 
 from array import array
 from typing import TYPE_CHECKING
 
-from plaunch_events import TimeAccount
+from plaunch_events import LauncherHistory
 
-from plaunch_report.facts import Life, Span
+from plaunch_report.facts import Span
 
 if TYPE_CHECKING:
+    from plaunch_events import TimeAccount
+
     from plaunch_report.record import Record
 
-# Those of which there are few, and which the story is made of; there may be one for each worker and
-# round of all others, and they only count.
+# The events that the story needs. Of the others there may be one for each worker and round.
 _KEPT = frozenset(
     f"plaunch.{name}"
     for name in (
@@ -31,13 +32,13 @@ _KEPT = frozenset(
 )
 
 
-_MOST_WORKERS = 65_536  # of one node
-
-
 class Agent:
-    """One launcher and what it wrote; there is at least one event.
+    """One launcher and its events, of which there is at least one.
 
-    Spans and lives have the times of its monotonic clock, until `place` says how that is read.
+    Args:
+        run_id: the id of the job.
+        host: the host of the launcher.
+        pid: its process id.
     """
 
     def __init__(self, run_id: str, host: str, pid: int) -> None:
@@ -47,17 +48,19 @@ class Agent:
         self.count = 0  # events
         self.began = self.ended = 0.0  # the dates of the first event and of the last
         self.first = 0.0  # the monotonic time of the first
-        self.least = self.most = 0.0  # the monotonic times that are least and most
-        self.account = TimeAccount()
-        self.spans: list[Span] = []
-        self.lives: list[Life] = []
+        self.least = self.most = 0.0  # the smallest and the largest monotonic time
+        self.history: LauncherHistory[Record] = LauncherHistory(max_runs=None)
+        self.spans: list[Span] = []  # in monotonic times of this agent; of no node yet
         self.kept: list[Record] = []  # in the order in which they were written
-        self.offsets = array("d")  # what its date was ahead of its monotonic clock, for each event
-        self._running: dict[tuple[int, int], Life] = {}
-        self._added = 0.0
+        self.offsets = array("d")  # date minus monotonic time, for each event
+
+    @property
+    def account(self) -> TimeAccount:
+        """Where its time went."""
+        return self.history.account
 
     def note(self, record: Record) -> None:
-        """Take its next event."""
+        """Add its next event."""
         now = record.monotonic
         if not self.count:
             self.began, self.first, self.least, self.most = record.timestamp, now, now, now
@@ -65,65 +68,24 @@ class Agent:
         self.ended = record.timestamp
         self.least, self.most = min(self.least, now), max(self.most, now)
         self.offsets.append(record.timestamp - now)
-        self._note_phase(record)
-        if record.name == "plaunch.worker.started":
-            self._note_start(record)
-        elif record.name == "plaunch.worker.exited":
-            self._note_exit(record)
-        elif record.name in _KEPT:
+        before = self.account.phase
+        self.history.note(record)
+        self._note_phase(record, has_changed=self.account.phase is not before)
+        if record.name in _KEPT:
             self.kept.append(record)
 
-    def _note_phase(self, record: Record) -> None:
-        now, before = record.monotonic, self.account.phase.value
-        self.account.note(record)
-        phase, spans = self.account.phase.value, self.spans
-        if not spans:
-            spans.append(Span(-1, phase, now, now, record.number("round")))
-            return
-        spans[-1].end = max(now, spans[-1].end)
-        if phase != before:
-            spans.append(Span(-1, phase, spans[-1].end, spans[-1].end, record.number("round")))
-
-    def _note_start(self, record: Record) -> None:
-        life = Life(
-            node=-1,
-            round=record.number("round"),
-            attempt=record.number("attempt", 0),
-            local_rank=record.number("local_rank", most=_MOST_WORKERS),
-            global_rank=record.number("global_rank"),
-            pid=record.number("worker_pid"),
-            begin=record.monotonic,
-        )
-        self._running[life.local_rank, life.pid] = life
-        self.lives.append(life)
-
-    def _note_exit(self, record: Record) -> None:
-        local_rank = record.number("local_rank", most=_MOST_WORKERS)
-        life = self._running.pop((local_rank, record.number("worker_pid")), None)
-        if life is not None:
-            life.end = record.monotonic
-            life.exit_code = record.code
-            life.signal = record.text("signal_name")
-            life.stopped = record.metadata.get("stopped") is True
-
-    def place(self, node: int, offset: float) -> None:
-        """Say which node it is, and what is added to its monotonic times."""
-        added, self._added = offset - self._added, offset
-        for span in self.spans:
-            span.node = node
-            span.begin += added
-            span.end += added
-        for life in self.lives:
-            life.node = node
-            life.begin += added
-            if life.end is not None:
-                life.end += added
+    def _note_phase(self, record: Record, *, has_changed: bool) -> None:
+        now, spans = record.monotonic, self.spans
+        if spans:
+            now = spans[-1].end = max(now, spans[-1].end)
+        if has_changed or not spans:
+            spans.append(Span(-1, self.account.phase.value, now, now, record.number("round")))
 
     def all(self, name: str) -> list[Record]:
-        """Its events of one name of those that are kept, which is written without `plaunch.`."""
+        """Its kept events of a name, which is given without `plaunch.`."""
         return [record for record in self.kept if record.name == f"plaunch.{name}"]
 
     def last(self, name: str) -> Record | None:
-        """The last of them, if there are any."""
+        """The last of its kept events of a name, if any."""
         found = self.all(name)
         return found[-1] if found else None

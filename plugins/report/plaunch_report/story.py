@@ -8,18 +8,18 @@ from plaunch.numbers import name_ranks
 from plaunch_events import describe_times
 
 from plaunch_report.clocks import NOTABLE_SKEW, align
-from plaunch_report.facts import Failure, Mark, Node, Restart, Round, Story
+from plaunch_report.facts import Failure, Life, Mark, Node, Restart, Round, Span, Story
 
 if TYPE_CHECKING:
     from plaunch_report.agents import Agent
     from plaunch_report.clocks import Clock
-    from plaunch_report.facts import Span
     from plaunch_report.reading import Reading
     from plaunch_report.record import Record
 
 NO_END = "no end"  # outcome of an agent that was killed, or still runs
 # Of agents that ended differently, the first of these is how the job ended.
 _OUTCOMES = ("failed", "error", "signalled", "closed", "succeeded", "not_needed", NO_END)
+_MOST_WORKERS = 65_536  # of one node
 _RESTART = ("noticing", "stopping", "waiting", "starting", "total")
 _ACCOUNT = ("waiting", "starting", "training", "stopping", "showing", "lost", "total")
 
@@ -46,8 +46,6 @@ class Storyteller:
             agent.least + clock.offset
             for agent, clock in zip(self.agents, self._clocks, strict=True)
         )
-        for node, agent in enumerate(self.agents):
-            agent.place(node, self._clocks[node].offset - self._zero)
         self._reading = reading
         self._launch, self._launches = launch, launches
 
@@ -61,9 +59,9 @@ class Storyteller:
     def tell(self) -> Story:
         """Find out everything."""
         nodes = [self._node(index) for index in range(len(self.agents))]
-        spans = [span for agent in self.agents for span in agent.spans if span.end > span.begin]
+        spans = [span for index in range(len(nodes)) for span in self._spans(index)]
         marks = [mark for index in range(len(nodes)) for mark in self._marks(index)]
-        lives = [life for agent in self.agents for life in agent.lives]
+        lives = [life for index in range(len(nodes)) for life in self._lives(index)]
         failures = self._failures()
         rounds = self._rounds(nodes, spans)
         decisive = self._decisive(nodes)
@@ -134,6 +132,37 @@ class Storyteller:
             if _last_round(agent) == last
         ]
         return [node for node in there if node.outcome != NO_END] or there
+
+    def _spans(self, index: int) -> list[Span]:
+        return [
+            Span(
+                node=index,
+                phase=span.phase,
+                begin=self._time(index, span.begin),
+                end=self._time(index, span.end),
+                round=span.round,
+            )
+            for span in self.agents[index].spans
+            if span.end > span.begin
+        ]
+
+    def _lives(self, index: int) -> list[Life]:
+        return [
+            Life(
+                node=index,
+                round=run.round,
+                attempt=max(run.attempt, 0),
+                local_rank=run.local_rank if run.local_rank <= _MOST_WORKERS else -1,
+                global_rank=run.global_rank,
+                pid=run.pid,
+                begin=self._time(index, run.began),
+                end=None if run.ended is None else self._time(index, run.ended),
+                exit_code=run.exit_code,
+                signal=run.signal_name,
+                stopped=run.is_stopped,
+            )
+            for run in self.agents[index].history.runs
+        ]
 
     def _marks(self, index: int) -> list[Mark]:
         marks = []
@@ -324,7 +353,8 @@ def _versions(record: Record) -> str:
 def _local_world_size(agent: Agent, started: Record | None) -> int:
     if started is not None:
         return started.number("local_world_size", 0)
-    return max((life.local_rank for life in agent.lives), default=-1) + 1
+    ranks = (run.local_rank for run in agent.history.runs)
+    return max((rank for rank in ranks if rank <= _MOST_WORKERS), default=-1) + 1
 
 
 def _final_cause(failures: list[Failure]) -> Failure | None:

@@ -94,7 +94,7 @@ class StatusExtension:
         """Take the next event."""
         with self._lock:
             self._status.note(event)
-            self._counters.note(event, self._status.phase)
+            self._counters.note(event, self._status.history.phase)
 
     def stop(self, result: RunResult | None) -> None:
         """End serving."""

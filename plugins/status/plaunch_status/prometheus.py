@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from plaunch import __version__
 from plaunch.agent import WorkerState
+from plaunch_events import PHASES
 from prometheus_client.core import (  # noqa: TID253 - loaded on demand
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -82,10 +83,10 @@ def metrics_page(families: list[Metric]) -> Page:
 
 
 def _agent(status: LauncherStatus, is_alive: bool, started: float) -> Iterator[Metric]:
-    told, phase = status.told, status.phase
+    facts, phase = status.facts, status.history.phase
     names = ("run_id", "role", "host", "backend")
     info = InfoMetricFamily("plaunch", "What this launcher runs.")
-    info.add_metric((), {"version": __version__, **{n: str(told.get(n) or "") for n in names}})
+    info.add_metric((), {"version": __version__, **{n: str(facts.get(n) or "") for n in names}})
     yield info
     yield _gauge(
         "plaunch_start_time_seconds",
@@ -94,18 +95,18 @@ def _agent(status: LauncherStatus, is_alive: bool, started: float) -> Iterator[M
     )
     yield _gauge("plaunch_alive", "Whether the agent's loop runs.", is_alive)
     for key, name, text in _GAUGES:
-        number = told.get(key)
+        number = facts.get(key)
         if number is not None and number >= 0:
             yield _gauge(name, text, number)
     phases = GaugeMetricFamily("plaunch_phase", "Current state of the agent: 1.", labels=("phase",))
-    for name in status.PHASES:
+    for name in PHASES:
         phases.add_metric((name,), name == phase)
     yield phases
     states = GaugeMetricFamily(
         "plaunch_group_state", "The state of the worker group: 1.", labels=("state",)
     )
     for state in WorkerState:
-        states.add_metric((state.value,), state.value == status.state)
+        states.add_metric((state.value,), state.value == status.group_state)
     yield states
 
 
@@ -149,14 +150,14 @@ def _rounds(status: LauncherStatus, counters: Counters) -> Iterator[Metric]:
         "Where the time of the run went until now.",
         labels=("on",),
     )
-    for name, seconds in status.spent(time.monotonic()).items():
+    for name, seconds in status.history.account.seconds_until(time.monotonic()).items():
         if name != "total":
             spent.add_metric((name,), seconds)
     yield spent
 
 
 def _workers(status: LauncherStatus, counters: Counters) -> Iterator[Metric]:
-    states = [worker["state"] for worker in list(status.workers.values())]
+    states = [worker.state for worker in status.history.round.workers.values()]
     workers = GaugeMetricFamily(
         "plaunch_workers", "Workers of this node in its round.", labels=("state",)
     )

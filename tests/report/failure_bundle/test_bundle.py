@@ -18,7 +18,7 @@ from plaunch.events import Event, EventSource
 from plaunch.process import ProcessFailure
 from plaunch_report.failure_bundle import bundle, commands, kernel
 from plaunch_report.failure_bundle.extension import FailureBundles
-from plaunch_report.failure_bundle.history import FIRST_EVENTS, LAST_EVENTS, FailedAttempt, History
+from plaunch_report.failure_bundle.history import FIRST_EVENTS, LAST_EVENTS, FailedAttempt, FailureHistory
 from plaunch_report.plugin import plaunch_extensions, read_folder
 
 from helpers.hooks import context_of
@@ -183,10 +183,10 @@ def test_a_fork_is_not_kept_waiting_for_programs(tmp_path):
 
 
 def failed_of(*events, result=None):
-    history = History("job")
+    history = FailureHistory("job")
     for one in events:
         history.note(one)
-    return history.failed(events[-1], result)
+    return history.describe_failure(events[-1], result)
 
 
 def test_a_restart_is_the_failure_of_the_attempt_before(tmp_path):
@@ -195,13 +195,16 @@ def test_a_restart_is_the_failure_of_the_attempt_before(tmp_path):
     (tmp_path / "attempt_0" / "0" / "error.json").write_text(json.dumps(told))
     failed = failed_of(
         event("launcher.started", entry_point="train.py"),
-        *(event("worker.started", local_rank=n, global_rank=4 + n, worker_pid=n) for n in (0, 1)),
+        *(
+            event("worker.started", local_rank=n, global_rank=4 + n, worker_pid=n)
+            for n in (0, 1, 2)
+        ),
         failure(5, "later"),
         failure(4, "ValueError: odd", is_first=True, error_file="/elsewhere/error.json"),
-        event("worker.exited", global_rank=6, stopped=True, exit_code=-15),
+        event("worker.exited", local_rank=2, worker_pid=2, stopped=True, exit_code=-15),
         event("restart", attempt=1, reason="rank 4 failed", cause="failure"),
     )
-    assert (failed.attempt, failed.pids, failed.is_restart) == (0, {0, 1}, True)
+    assert (failed.attempt, failed.pids, failed.is_restart) == (0, {0, 1, 2}, True)
 
     class Specs:
         root_log_dir = temporary_dir = str(tmp_path)
@@ -214,7 +217,7 @@ def test_a_restart_is_the_failure_of_the_attempt_before(tmp_path):
     assert "rank 5 (local rank 1) on node7, pid 105" in report
     assert "Stopped by plaunch: rank 6 (SIGTERM)" in report
     assert json.loads(files["error-files/rank-4.json"]) == told
-    assert len(files["events.jsonl"].splitlines()) == 7
+    assert len(files["events.jsonl"].splitlines()) == 8
 
 
 def test_error_files_that_are_gone_are_as_they_were_read(tmp_path):
@@ -230,10 +233,10 @@ def test_error_files_that_are_gone_are_as_they_were_read(tmp_path):
 
 
 def test_events_are_kept_in_bounds():
-    history = History("job")
+    history = FailureHistory("job")
     for number in range(FIRST_EVENTS + LAST_EVENTS + 30):
         history.note(event("state.changed", number=number))
-    failed = history.failed(event("launcher.finished", outcome="error"))
+    failed = history.describe_failure(event("launcher.finished", outcome="error"))
     numbers = [one.metadata["number"] for one in failed.events]
     assert numbers[:FIRST_EVENTS] == [*range(FIRST_EVENTS)]
     assert numbers[FIRST_EVENTS:] == [*range(FIRST_EVENTS + 30, FIRST_EVENTS + LAST_EVENTS + 30)]

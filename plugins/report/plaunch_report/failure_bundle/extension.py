@@ -7,7 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from plaunch_report.failure_bundle.history import History
+from plaunch_report.failure_bundle.history import FailureHistory
 
 if TYPE_CHECKING:
     from plaunch.agent import Control, RunResult
@@ -40,7 +40,7 @@ class FailureBundles:
         self._context = context
         self._folder = folder
         self._which = which
-        self._history = History(context.run_id)
+        self._history = FailureHistory(context.run_id)
         self._end: Event | None = None
         self._threads: list[threading.Thread] = []
 
@@ -52,15 +52,17 @@ class FailureBundles:
         self._history.note(event)
         if event.name == "plaunch.launcher.finished":
             self._end = event
-        elif event.name == "plaunch.restart":
-            if self._which == "all" and event.metadata["cause"] == "failure":
-                self._write(self._history.failed(event))
-            self._history.forget_failure()
+        elif (
+            event.name == "plaunch.restart"
+            and self._which == "all"
+            and event.metadata["cause"] == "failure"
+        ):
+            self._write(self._history.describe_failure(event))
 
     def stop(self, result: RunResult | None) -> None:
         """Begin the last bundle, if the launch has failed."""
         if self._end is not None and self._end.metadata["outcome"] in _FAILED:
-            self._write(self._history.failed(self._end, result))
+            self._write(self._history.describe_failure(self._end, result))
 
     def rest(self) -> None:
         """Have no thread, for the process to fork, as far as bundles are soon done."""

@@ -1,4 +1,4 @@
-"""What the events of a launch come to, for a bundle: the last failure, ranks, processes."""
+"""The events of a launch and the failed attempt they describe, for a failure bundle."""
 
 from __future__ import annotations
 
@@ -6,34 +6,37 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from plaunch_events import LauncherHistory, RoundHistory
+
 if TYPE_CHECKING:
     from plaunch.agent import RunResult
     from plaunch.events import Event
 
-FIRST_EVENTS, LAST_EVENTS = 200, 10_000  # that are kept
+FIRST_EVENTS, LAST_EVENTS = 200, 10_000  # events to keep
 _MOST_PROCESSES = 10_000
 
 
 @dataclass(frozen=True)
 class FailedAttempt:
-    """One failure, as it was when a bundle was begun.
+    """A failed attempt, as known when its bundle is written.
 
     Args:
-        run_id: the job.
+        run_id: the id of the job.
         name: what was run, as users call it.
         attempt: the number of the attempt that failed.
-        reason: why the launch ended, or why the workers were started again.
-        is_restart: whether they were.
-        repeat: how many starts with that number there were before, after failures that cost no
-            restart.
-        result: how the run ended, if it has.
-        failures: the events of the workers that failed, by global rank; the first one comes first.
-        stopped: exit codes of those that were stopped, by global rank.
+        reason: why the launch ended, or why the workers are restarted.
+        is_restart: whether the workers are restarted.
+        repeat: how often workers were started before with this attempt number, after restarts that
+            were not counted against --max-restarts.
+        result: the result of the run, if it has ended.
+        failures: the events of the workers that failed, by global rank; the first failure is the
+            first item.
+        stopped: exit codes of workers that the agent stopped, by global rank.
         ranks: the global ranks of this node's workers, by local rank.
-        pids: the processes of all workers of this launch on this node.
+        pids: the process ids of all workers of this launch on this node.
         began: when the launch began, in seconds of the monotonic clock.
-        events: all events that are kept.
-        left_out: how many there were beside these.
+        events: the events that are kept.
+        left_out: how many other events there were.
     """
 
     run_id: str
@@ -52,76 +55,57 @@ class FailedAttempt:
     left_out: int = 0
 
 
-class History:
-    """Keeps the events of one launch in bounds: the first few, and the last ones.
+class FailureHistory:
+    """Keeps the first and the last events of a launch, and describes its failures.
 
     Args:
-        run_id: the job.
+        run_id: the id of the job.
     """
 
     def __init__(self, run_id: str) -> None:
         self._run_id = run_id
+        self._history: LauncherHistory[Event] = LauncherHistory(_MOST_PROCESSES)
         self._first: list[Event] = []
         self._last: deque[Event] = deque(maxlen=LAST_EVENTS)
         self._count = 0
         self._name = ""
-        self._attempt, self._repeat = -1, 0  # of the workers that were started last
-        self._failures: dict[int, Event] = {}
-        self._stopped: dict[int, int] = {}
-        self._ranks: dict[int, int] = {}
-        self._pids: deque[int] = deque(maxlen=_MOST_PROCESSES)
 
     def note(self, event: Event) -> None:
-        """Take the next event."""
+        """Add the next event."""
         self._count += 1
         (self._first if len(self._first) < FIRST_EVENTS else self._last).append(event)
-        told = event.metadata
+        self._history.note(event)
         if event.name == "plaunch.launcher.started":
-            self._name = str(told["entry_point"])
-        elif event.name == "plaunch.workers.started":
-            attempt = _number(told["attempt"])
-            self._repeat = self._repeat + 1 if attempt == self._attempt else 0
-            self._attempt = attempt
-        elif event.name == "plaunch.worker.started":
-            self._ranks[_number(told["local_rank"])] = _number(told["global_rank"])
-            self._pids.append(_number(told["worker_pid"]))
-        elif event.name == "plaunch.worker.exited" and told["stopped"]:
-            self._stopped[_number(told["global_rank"])] = _number(told["exit_code"])
-        elif event.name == "plaunch.failure":
-            rank = _number(told["global_rank"])
-            self._failures.pop(rank, None)
-            if told["is_first"]:
-                self._failures = {rank: event, **self._failures}
-            else:
-                self._failures[rank] = event
+            self._name = str(event.metadata["entry_point"])
 
-    def failed(self, event: Event, result: RunResult | None = None) -> FailedAttempt:
-        """What has failed when `event` says so: the end of the launch, or a restart."""
-        attempt = _number(event.metadata["attempt"])
+    def describe_failure(self, event: Event, result: RunResult | None = None) -> FailedAttempt:
+        """Describe the attempt that failed, after `event`: a restart, or the end of the launch."""
+        history = self._history
+        attempt = int(event.metadata["attempt"] or 0)
         is_restart = event.name == "plaunch.restart"
-        if is_restart and attempt != self._attempt:  # else it was one that cost nothing
+        if is_restart and attempt != history.attempt:  # equal if it is not charged to the budget
             attempt = max(attempt - 1, 0)
+        # If the launch ended before the next round, it did not fail because of the workers before.
+        over = history.round.is_over and not is_restart
+        failed: RoundHistory[Event] = RoundHistory() if over else history.round
+        workers = failed.workers.values()
         return FailedAttempt(
             run_id=self._run_id,
             name=self._name,
             attempt=attempt,
             reason=str(event.metadata["reason"]),
             is_restart=is_restart,
-            repeat=self._repeat if is_restart else 0,
+            repeat=history.repeat if is_restart else 0,
             result=result,
-            failures=dict(self._failures),
-            stopped=dict(self._stopped),
-            ranks=dict(self._ranks),
-            pids=frozenset(self._pids),
+            failures=dict(failed.failures),
+            stopped={
+                worker.global_rank: worker.exit_code
+                for worker in workers
+                if worker.is_stopped and worker.exit_code is not None
+            },
+            ranks={worker.local_rank: worker.global_rank for worker in workers},
+            pids=frozenset(run.pid for run in history.runs),
             began=self._first[0].monotonic if self._first else 0.0,
             events=(*self._first, *self._last),
             left_out=self._count - len(self._first) - len(self._last),
         )
-
-    def forget_failure(self) -> None:
-        """The workers are started again: what failed before does not belong to the next attempt."""
-        self._failures, self._stopped, self._ranks = {}, {}, {}
-
-
-def _number(value: object) -> int:
-    return value if isinstance(value, int) else -1
