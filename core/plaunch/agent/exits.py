@@ -31,7 +31,7 @@ class Exits:
         self._notifier = notifier
         self._failures: dict[int, ProcessFailure] = {}  # by global rank
 
-    def note(self, process_exit: ProcessExit, failure: ProcessFailure | None) -> None:
+    def worker_ended(self, process_exit: ProcessExit, failure: ProcessFailure | None) -> None:
         """A worker has been seen to end, at once."""
         self.ended |= {process_exit.local_rank}
         exited = self._describe(process_exit, failure)
@@ -58,7 +58,7 @@ class Exits:
         line = describe_early_ends(self.succeeded, first_failure(failures)[1].timestamp)
         return [line] if line else []
 
-    def note_step(self, step: StopStep) -> None:
+    def stop_stepped(self, step: StopStep) -> None:
         """The stop sequence has taken a step."""
         self._notifier.notify(notifications.Stopping, step)
         if step.step == "waiting" and self._failures and not self._notifier.state.is_job_wide:

@@ -14,6 +14,7 @@ from plaunch.agent.results import launcher_failure
 from plaunch.agent.worker import RunResult, WorkerState
 from plaunch.agent.workers import Workers
 from plaunch.errors import ExitCode, UnkillableWorkerError, WorkerStoreHostError
+from plaunch.process.contexts.components import ContextComponents
 from plaunch.process.contexts.context import RunProcsResult
 from plaunch.process.failures.failure import ProcessFailure
 from plaunch.process.kernel.details import describe_process
@@ -95,13 +96,13 @@ class LocalWorkers(Workers):
     def launch(
         self,
         envs: Mapping[int, Mapping[str, str]],
-        start: Callable[[Sequence[int]], SupervisedContext],
+        start: Callable[[ContextComponents], SupervisedContext],
     ) -> dict[int, Any]:
-        """Start a round's workers, by means of `start`; the pids, by local rank.
+        """Start the workers of a round; returns their process ids by local rank.
 
         Args:
-            envs: their environments, by local rank.
-            start: makes their context, given descriptors that they must not inherit.
+            envs: their environments by local rank.
+            start: creates and starts their context.
         """
         with self._lock:
             self._exits = Exits(self.group, self._notifier)
@@ -110,11 +111,17 @@ class LocalWorkers(Workers):
             self.is_final = False
             own_fds = self._store.open(self.group, envs.get(0, {}))
             self._started_at = time.time()
-            self.context = start(own_fds)
+            self.context = start(
+                ContextComponents(
+                    reaper=self.reaper,
+                    traffic=self._traffic,
+                    starter=self._starter,
+                    private_fds=own_fds,
+                    observer=self._exits,
+                    holds=self.holds,
+                )
+            )
             self._store.watch(self.context.pids().values())
-            self.context.on_exit = self._exits.note
-            self.context.on_stop_step = self._exits.note_step
-            self.context.holds = self.holds
             return dict(self.context.pids())
 
     def preparation(self) -> Callable[[], Mapping[str, float]] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -18,7 +19,7 @@ from plaunch.process.streams.api import is_shown
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from plaunch.process.contexts.returns import Returns
+    from plaunch.process.contexts.worker_results import WorkerResults
     from plaunch.process.kernel.handle import ProcessHandle
     from plaunch.process.streams.api import Streams
 
@@ -27,7 +28,7 @@ _log = logging.getLogger("plaunch")
 _FileState = tuple[int, int, int]  # what tells one error file from another at the same path
 
 
-class Exits:
+class WorkerOutcomes:
     """Keeps the workers, and judges their ends.
 
     Args:
@@ -35,7 +36,7 @@ class Exits:
         nprocs: how many there will be.
         error_files: where they report their exceptions, by local rank.
         log_files: the files that the streams of a worker go to.
-        returns: what they send back.
+        results: receives what they send back.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class Exits:
         nprocs: int,
         error_files: Mapping[int, str],
         log_files: Callable[[int], list[str]],
-        returns: Returns,
+        results: WorkerResults,
     ) -> None:
         self.workers: dict[int, ProcessHandle] = {}
         self.seen: dict[int, ProcessExit] = {}
@@ -53,12 +54,18 @@ class Exits:
         self._nprocs = nprocs
         self._error_files = error_files
         self._log_files = log_files
-        self._returns = returns
+        self._results = results
         self._untold: list[ProcessExit] = []
         self._told_to_end: frozenset[int] = frozenset()
         self._ended_by_us: frozenset[int] = frozenset()
         self._old_files: dict[int, _FileState | None] = {}
         self._memory: OutOfMemoryWatch | None = None
+
+    def release(self) -> None:
+        """Close what belongs to the workers in this process; called once they are gone."""
+        with contextlib.ExitStack() as stack:
+            for worker in self.workers.values():
+                stack.callback(worker.release)
 
     def begin(self) -> None:
         """Look at what is there before the first worker is started."""
@@ -82,7 +89,7 @@ class Exits:
         self._ended_by_us = frozenset(
             rank
             for rank in live
-            if not (self._has_reported(rank) or self._returns.has_returned(rank))
+            if not (self._has_reported(rank) or self._results.has_returned(rank))
         )
 
     def note(self, local_rank: int) -> tuple[ProcessExit, ProcessFailure | None]:
@@ -93,14 +100,14 @@ class Exits:
         stopped = local_rank in self._ended_by_us
         if exitcode and local_rank in self._told_to_end and not stopped:
             # Its end was hastened: after success, or after it had reported its exception.
-            if self._returns.has_returned(local_rank):
+            if self._results.has_returned(local_rank):
                 stopped = True
             elif exitcode < 0:
                 exitcode = 1
         seen = ProcessExit(local_rank, pid, exitcode, time.time(), stopped)
         self.seen[local_rank] = seen
         self._untold.append(seen)
-        problem = "" if stopped else self._returns.take(local_rank, exitcode)
+        problem = "" if stopped else self._results.take(local_rank, exitcode)
         if stopped or not (exitcode or problem):
             return seen, None
         # A failure must not look like a success to anybody.
@@ -161,7 +168,7 @@ class Exits:
                 failure.is_shown = is_shown(streams, rank)
         stopped = self.stopped()
         are_successes = self.are_successes() and not stopped
-        values = self._returns.values(self._nprocs) if are_successes else {}
+        values = self._results.values(self._nprocs) if are_successes else {}
         return RunProcsResult(values, failures, dict(stdouts), dict(stderrs), stopped)
 
     def _failure(self, local_rank: int, exitcode: int) -> ProcessFailure:
@@ -178,7 +185,7 @@ class Exits:
 
         Its interpreter then only takes its time to end, and it failed by itself, maybe first.
         """
-        return self._returns.has_failed(local_rank) or self._find_error_file(local_rank) not in (
+        return self._results.has_failed(local_rank) or self._find_error_file(local_rank) not in (
             None,
             self._old_files.get(local_rank),
         )
