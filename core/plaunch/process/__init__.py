@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from plaunch.process.contexts.components import ContextComponents as ContextComponents
     from plaunch.process.contexts.components import WorkerObserver as WorkerObserver
     from plaunch.process.contexts.context import PContext as PContext
-    from plaunch.process.contexts.context import ProcessExit as ProcessExit
     from plaunch.process.contexts.context import RunProcsResult as RunProcsResult
     from plaunch.process.contexts.forked import become_worker as become_worker
     from plaunch.process.contexts.start import start_processes as start_processes
@@ -71,6 +70,9 @@ if TYPE_CHECKING:
     from plaunch.process.streams.std import Std as Std
     from plaunch.process.streams.std import to_map as to_map
     from plaunch.process.streams.temporary import remove_temporary as remove_temporary
+    from plaunch.process.worker_exit import ProcessExit as ProcessExit
+    from plaunch.process.worker_exit import WorkerExit as WorkerExit
+    from plaunch.process.worker_exit import WorkerInfo as WorkerInfo
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
@@ -78,7 +80,7 @@ __getattr__, __dir__, __all__ = attach(
         "plaunch._names": "is_python",
         ".binding": "Binder Binding default_binder",
         ".contexts.components": "ContextComponents WorkerObserver",
-        ".contexts.context": "PContext ProcessExit RunProcsResult",
+        ".contexts.context": "PContext RunProcsResult",
         ".kernel.descriptor_limit": "raise_descriptor_limit",
         ".kernel.pidfd": "open_pidfd wait_for_end",
         ".kernel.processes": "Process read_process read_table",
@@ -109,6 +111,7 @@ __getattr__, __dir__, __all__ = attach(
         ".contexts.supervised": "SupervisedContext",
         ".contexts.worker_results": "Returns WorkerResults",
         ".kernel.handle": "ProcessHandle",
+        ".worker_exit": "ProcessExit WorkerExit WorkerInfo",
         ".kernel.watch": "ExitWatch",
     },
 )

@@ -6,17 +6,17 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Protocol
 
 from plaunch.process.kernel.holds import HoldWatch
+from plaunch.process.worker_exit import unranked_worker
 from plaunch.values import Value, plain_dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from plaunch.process.contexts.context import ProcessExit
-    from plaunch.process.failures.failure import ProcessFailure
     from plaunch.process.starting import Starter
     from plaunch.process.stopping.reaper import Reaper
     from plaunch.process.stopping.stop_sequence import StopStep
     from plaunch.process.streams.api import Traffic
+    from plaunch.process.worker_exit import WorkerExit, WorkerInfo
 
 
 class WorkerObserver(Protocol):
@@ -25,7 +25,7 @@ class WorkerObserver(Protocol):
     Called on the thread that uses the context. The methods must neither raise nor block.
     """
 
-    def worker_ended(self, exit: ProcessExit, failure: ProcessFailure | None) -> None:
+    def worker_ended(self, exit: WorkerExit) -> None:
         """A worker has just ended. The last lines of its failure are not known yet."""
 
     def stop_stepped(self, step: StopStep) -> None:
@@ -45,6 +45,7 @@ class ContextComponents(Value):
         private_fds: descriptors of this process that a forked worker must close.
         observer: is notified of exits and stops.
         holds: records since when workers have been suspended.
+        worker_info: what is known of the worker with this local rank and pid.
     """
 
     reaper: Reaper | None = None
@@ -53,3 +54,4 @@ class ContextComponents(Value):
     private_fds: Sequence[int] = ()
     observer: WorkerObserver | None = None
     holds: HoldWatch = field(default_factory=HoldWatch)
+    worker_info: Callable[[int, int], WorkerInfo] = unranked_worker

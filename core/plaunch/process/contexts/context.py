@@ -19,7 +19,7 @@ from plaunch.errors import SignalException, UsageError
 from plaunch.parts import STOP_SIGNALS, load_part
 from plaunch.process.contexts.arguments import validate_ranks, worker_args, worker_envs
 from plaunch.process.streams.logs import LogsDest, open_streams, read_dest
-from plaunch.values import Record, Value, plain_dataclass
+from plaunch.values import Record, plain_dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from plaunch.process.failures.failure import ProcessFailure
     from plaunch.process.streams.api import Streams
     from plaunch.process.streams.logs import LogsSpecs
+    from plaunch.process.worker_exit import WorkerExit
 
 SHUTDOWN_TIMEOUT = 30.0
 _FAILED_START_GRACE = 1.0  # seconds for workers that were started before one that could not be
@@ -54,21 +55,6 @@ class RunProcsResult(Record):
     def is_failed(self) -> bool:
         """Whether there are failures."""
         return bool(self.failures)
-
-
-@plain_dataclass
-class ProcessExit(Value):
-    """One worker's end as its context saw it.
-
-    `exitcode` is negative for a signal (-9 for SIGKILL). `timestamp` is the time of detection in
-    seconds since the epoch. `stopped` says that the context ended the worker.
-    """
-
-    local_rank: int
-    pid: int
-    exitcode: int
-    timestamp: float
-    stopped: bool
 
 
 class StopSignals(Protocol):
@@ -243,7 +229,7 @@ class PContext(abc.ABC):
         """
         return None
 
-    def take_exits(self) -> list[ProcessExit]:
+    def take_exits(self) -> list[WorkerExit]:
         """The exits seen since the last call, in the order seen; empty where none are recorded."""
         return []
 

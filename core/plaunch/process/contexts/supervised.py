@@ -33,11 +33,12 @@ if TYPE_CHECKING:
 
     from plaunch.process.binding import Binder, Binding
     from plaunch.process.contexts.components import WorkerObserver
-    from plaunch.process.contexts.context import ProcessExit, RunProcsResult
+    from plaunch.process.contexts.context import RunProcsResult
     from plaunch.process.kernel.handle import Popen, ProcessHandle
     from plaunch.process.stopping.job import Job
     from plaunch.process.streams.api import Streams
     from plaunch.process.streams.logs import LogsSpecs
+    from plaunch.process.worker_exit import WorkerExit
 
 _log = logging.getLogger("plaunch")
 
@@ -105,7 +106,12 @@ class SupervisedContext(PContext):
         self._reaper = self._components.reaper or Reaper()
         self._results = results or WorkerResults()
         self._outcomes = WorkerOutcomes(
-            name, self.nprocs, self.error_files, self._log_files, self._results
+            name,
+            self.nprocs,
+            self.error_files,
+            self._log_files,
+            self._results,
+            self._components.worker_info,
         )
         self._lock = threading.RLock()  # held while the state of the workers is read or changed
         self._opened: _Opened | None = None
@@ -140,7 +146,7 @@ class SupervisedContext(PContext):
         """Send a signal to one worker only; does nothing if it has ended."""
         self._outcomes.workers[local_rank].send_signal(signum)
 
-    def take_exits(self) -> list[ProcessExit]:
+    def take_exits(self) -> list[WorkerExit]:
         """The exits seen since the last call, in the order seen."""
         return self._outcomes.take()
 
@@ -265,9 +271,6 @@ class SupervisedContext(PContext):
         Returns:
             None while some run and none has failed. Else the result so far: after a failure, others
             may be alive, and the caller must `begin_stop`. It is complete when the stop is over.
-
-        Raises:
-            UsageError: the workers were not started.
         """
         opened = self._begun()
         with self._lock:
@@ -280,21 +283,17 @@ class SupervisedContext(PContext):
             return self._outcomes.result(opened.streams, self.stdouts, self.stderrs)
 
     def fail_stopped(self) -> None:
-        """Count workers that were stopped as failed; see `RunProcsResult`. `wait` does it."""
+        """Count workers that were stopped as failed, as `wait` does; see `RunProcsResult`."""
         self._outcomes.fail_stopped()
 
     def begin_stop(self, death_sig: signal.Signals, timeout: float) -> Stop:
-        """Begin to stop the workers and their orphans; the caller takes the steps of the stop.
+        """Begin to stop the workers and their orphans, or return the stop in progress.
+
+        The caller takes the steps of the stop.
 
         Args:
             death_sig: the soft signal.
             timeout: seconds until SIGKILL.
-
-        Returns:
-            The stop, or the one in progress; if there is nothing to do, its first step ends it.
-
-        Raises:
-            UsageError: the workers were not started.
         """
         with self._lock:
             if self._stop is None:
@@ -356,15 +355,14 @@ class SupervisedContext(PContext):
         self._reaper.tend_guard()
         self._results.receive()
         for rank in watch.ended():
-            seen, failure = self._outcomes.note(rank)
+            seen = self._outcomes.note(rank)
             if self._observer is not None:
-                self._observer.worker_ended(seen, failure)
+                self._observer.worker_ended(seen)
 
     def _look_at_ended(self) -> list[int]:
         """Record exits and reap the workers that have ended; the local ranks of the others."""
         self._note_exits(self._begun().watch)
-        for rank in self._outcomes.seen:
-            self._outcomes.workers[rank].reap()
+        self._outcomes.reap()
         return self._outcomes.live()
 
     def _end_stop(self, stuck: dict[int, list[int]], orphans: list[int]) -> None:
