@@ -31,7 +31,7 @@ def make(tmp_path):
     for agent in made:
         # One that was given up, and could be killed after all, is nobody's any more.
         if agent._workers.context is not None:
-            for worker in agent._workers.context._exits.workers.values():
+            for worker in agent._workers.context._outcomes.workers.values():
                 wait_until(lambda worker=worker: worker.poll() is not None, "its end")
                 worker.reap()
 
@@ -69,7 +69,7 @@ def test_nobody_waits_for_it(make):
     pretend_stuck(agent, 0)
     with pytest.raises(UnkillableWorkerError):
         agent.run()
-    worker = agent._workers.context._exits.workers[0]
+    worker = agent._workers.context._outcomes.workers[0]
     wait_until(lambda: worker.poll() == -signal.SIGKILL, "its end")
 
 

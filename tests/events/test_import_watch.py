@@ -31,7 +31,7 @@ WORKER = WorkerInfo(
 GROUP = make_group(workers=(WORKER,))
 STARTED = notifications.WorkersStarted(GROUP)
 ENDS = [
-    notifications.WorkerEnded(GROUP, WorkerExit(WORKER, 0, False, None), at=0.0),
+    notifications.WorkerExitSeen(GROUP, WorkerExit(WORKER, 0, False)),
     notifications.Stopping(GROUP, StopStep("signalled", 15, (0,), 0.0)),
     notifications.BeforeRendezvous(GROUP),
 ]

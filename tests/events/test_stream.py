@@ -102,9 +102,8 @@ def play_one(recorder, name):
 
 
 def exited(worker, code, stopped=False, failed=None):
-    return notifications.WorkerEnded(
-        GROUP, WorkerExit(worker, code, stopped, failed), at=1_000_100.0
-    )
+    exit_ = WorkerExit(worker, code, stopped, failed, 1_000_100.0)
+    return notifications.WorkerExitSeen(GROUP, exit_)
 
 
 def step(name, signum=signal.SIGTERM, ranks=(0,), seconds=0.5):
@@ -434,7 +433,8 @@ def test_where_the_time_of_a_restart_went(recorder, clock, caplog, reply, notici
     failed = failure(timestamp=1_000_108.0)
     if reply is not None:
         failed.error_file_data = {"message": reply}
-    end = notifications.WorkerEnded(GROUP, WorkerExit(WORKERS[1], 1, False, failed), 1_000_110.0)
+    exit_ = WorkerExit(WORKERS[1], 1, False, failed, 1_000_110.0)
+    end = notifications.WorkerExitSeen(GROUP, exit_)
     stops = notifications.StateChanged(GROUP, WorkerState.HEALTHY, WorkerState.STOPPED)
     again = [*another_round("rank 3 failed"), notifications.WorkersStarted(replace(GROUP, round=1))]
     recorder.begin()
@@ -466,7 +466,8 @@ def test_a_life_is_as_long_as_it_was_when_its_end_was_seen(recorder, clock):
     for notification in START:
         recorder(notification)
     clock.now = 112.0
-    recorder(notifications.WorkerEnded(GROUP, WorkerExit(WORKERS[0], 0, False), at=1_000_110.5))
+    exit_ = WorkerExit(WORKERS[0], 0, False, timestamp=1_000_110.5)
+    recorder(notifications.WorkerExitSeen(GROUP, exit_))
     event = recorder.events[-1]
     assert event.metadata["lifetime"] == 10.5
     assert event.timestamp == 1_000_110.5
@@ -477,7 +478,8 @@ def test_times_never_go_back(recorder, clock):
     recorder.begin()
     clock.now = 200.0
     recorder(notifications.BeforeRendezvous(BEFORE))
-    recorder(notifications.WorkerEnded(GROUP, WorkerExit(WORKERS[0], 0, False), at=1_000_150.0))
+    exit_ = WorkerExit(WORKERS[0], 0, False, timestamp=1_000_150.0)
+    recorder(notifications.WorkerExitSeen(GROUP, exit_))
     assert recorder.events[-1].monotonic == 200.0
 
 

@@ -108,5 +108,5 @@ def test_two_stop_signals_at_once_are_no_failure(returning):
     pid = context.pids()[0]
     for signum in (signal.SIGSTOP, signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGCONT):
         os.kill(pid, signum)
-    wait_until(lambda: context.look() is None and 0 in context._exits.seen, "the end of rank 0")
-    assert context._exits.seen[0].exitcode == 0
+    wait_until(lambda: context.look() is None and 0 in context._outcomes.exits, "the end of rank 0")
+    assert context._outcomes.exits[0].exitcode == 0

@@ -72,7 +72,7 @@ def test_the_guard_that_is_a_program_of_its_own_gets_no_secret(monkeypatch):
 
 FORKED = """\
 import os, sys, time
-from plaunch.process import start_processes
+from plaunch.process import ContextComponents, start_processes
 from plaunch.process.stopping.guard import guard as guard_module
 from plaunch.process.stopping.reaper import Reaper
 
@@ -88,7 +88,8 @@ def worker():
 if __name__ == "__main__":
     method = sys.argv[1]
     reaper = Reaper()
-    context = start_processes("t", worker, {0: ()}, start_method=method, reaper=reaper)
+    components = ContextComponents(reaper=reaper)
+    context = start_processes("t", worker, {0: ()}, start_method=method, components=components)
     pid = reaper.guard.pid
     deadline = time.monotonic() + 60
     while open(f"/proc/{pid}/comm").read() != "workers-guard\\n":

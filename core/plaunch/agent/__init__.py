@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from plaunch.agent.notifications import Stopping as Stopping
     from plaunch.agent.notifications import WorkerEnded as WorkerEnded
     from plaunch.agent.notifications import WorkerExited as WorkerExited
+    from plaunch.agent.notifications import WorkerExitSeen as WorkerExitSeen
     from plaunch.agent.notifications import WorkersFailed as WorkersFailed
     from plaunch.agent.notifications import WorkersStarted as WorkersStarted
     from plaunch.agent.requests import Progress as Progress
@@ -58,7 +59,7 @@ __getattr__, __dir__, __all__ = attach(
             "AfterRendezvous AgentFinished BeforeRendezvous BeforeStop BeforeWorkers "
             "ConsoleAwaited MembershipChanged Notification Preloaded RendezvousFailed "
             "RequestReceived RestartDelayed SignalReceived StateChanged Stopping WorkerEnded "
-            "WorkerExited WorkersFailed WorkersStarted"
+            "WorkerExitSeen WorkerExited WorkersFailed WorkersStarted"
         ),
         ".requests": "Progress Snapshot",
         ".states": "RequestKind Requested",

@@ -1,65 +1,54 @@
-"""The ends of workers of one round, as others are notified of them."""
+"""Notifies listeners of the exits of workers."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from plaunch.agent import notifications
-from plaunch.agent.worker import WorkerExit, describe_worker
 from plaunch.process.failures.failure import describe_early_ends, first_failure
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from plaunch.agent.notifications import Notifier
-    from plaunch.agent.worker import WorkerGroup
-    from plaunch.process.contexts.context import PContext, ProcessExit, RunProcsResult
     from plaunch.process.failures.failure import ProcessFailure
     from plaunch.process.stopping.stop_sequence import StopStep
+    from plaunch.process.worker_exit import WorkerExit
 
 
-class Exits:
-    """Knows which workers have ended, and notifies others of it."""
+class ExitReporter:
+    """Observes the context of one round, and notifies the agent's listeners.
 
-    def __init__(self, group: WorkerGroup, notifier: Notifier) -> None:
+    Args:
+        notifier: notifies them.
+    """
+
+    def __init__(self, notifier: Notifier) -> None:
         self.ended: frozenset[int] = frozenset()  # local ranks
         self.succeeded: dict[int, float] = {}  # when, by global rank, in seconds since the epoch
-        self._group = group
         self._notifier = notifier
 
-    def note(self, process_exit: ProcessExit, failure: ProcessFailure | None) -> None:
-        """A worker has been seen to end, at once."""
-        self.ended |= {process_exit.local_rank}
-        exited = self._describe(process_exit, failure)
-        if process_exit.exitcode == 0 and failure is None and not process_exit.stopped:
+    def worker_ended(self, exit: WorkerExit) -> None:
+        """Record the exit of a worker that has just ended, and notify the listeners."""
+        self.ended |= {exit.local_rank}
+        rank = exit.worker.global_rank
+        if exit.succeeded:
             # A new dictionary, since other threads read the old one.
-            rank = exited.worker.global_rank
-            self.succeeded = {**self.succeeded, rank: process_exit.timestamp}
-        self._notifier.notify(notifications.WorkerEnded, exited, process_exit.timestamp)
+            self.succeeded = {**self.succeeded, rank: exit.timestamp}
+        self._notifier.notify(notifications.WorkerExitSeen, exit)
 
-    def collect(self, context: PContext, result: RunProcsResult | None) -> None:
-        """Tell of those that `context` has looked after, with the failures of `result`."""
-        for process_exit in context.take_exits():
-            self.ended |= {process_exit.local_rank}
-            failure = None if result is None else result.failures.get(process_exit.local_rank)
-            exited = self._describe(process_exit, failure)
-            self._notifier.notify(notifications.WorkerExited, exited)
+    def report(self, exits: Iterable[WorkerExit]) -> None:
+        """Notify the listeners of exits that the agent has dealt with."""
+        for each in exits:
+            self._notifier.notify(notifications.WorkerExited, each)
 
     def early_ends(self, failures: Mapping[int, ProcessFailure]) -> list[str]:
-        """Say which workers had succeeded before the first of these failures; empty if none."""
+        """Which workers had succeeded before the first of these failures; empty if none had."""
         if not failures:
             return []
         line = describe_early_ends(self.succeeded, first_failure(failures)[1].timestamp)
         return [line] if line else []
 
-    def note_step(self, step: StopStep) -> None:
-        """The stop sequence has taken a step."""
+    def stop_stepped(self, step: StopStep) -> None:
+        """Notify the listeners of a step of the stop sequence."""
         self._notifier.notify(notifications.Stopping, step)
-
-    def _describe(self, process_exit: ProcessExit, failure: ProcessFailure | None) -> WorkerExit:
-        return WorkerExit(
-            worker=describe_worker(self._group.workers[process_exit.local_rank]),
-            exitcode=process_exit.exitcode,
-            stopped=process_exit.stopped,
-            failure=failure,
-        )

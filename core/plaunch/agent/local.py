@@ -220,7 +220,7 @@ class LocalElasticAgent(SimpleElasticAgent):
             raise UsageError("a WorkerSpec needs an entrypoint: a function or a program")
         return self._local.launch(
             envs,
-            lambda private_fds: start_processes(
+            lambda components: start_processes(
                 name=spec.role,
                 entrypoint=entrypoint,
                 args=args,
@@ -232,11 +232,8 @@ class LocalElasticAgent(SimpleElasticAgent):
                 duplicate_stderr_filters=spec.duplicate_stderr_filters,
                 shutdown_timeout=self._shutdown_timeout,
                 handle_signals=False,
-                reaper=self._local.reaper,
                 binder=self._binder,
-                traffic=self._traffic,
-                private_fds=private_fds,
-                starter=self._starter,
+                components=components,
             ),
         )
 

@@ -8,12 +8,13 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from plaunch.agent.exits import Exits
+from plaunch.agent.exits import ExitReporter
 from plaunch.agent.hosted_store import HostedStore
 from plaunch.agent.results import launcher_failure
-from plaunch.agent.worker import RunResult, WorkerState
+from plaunch.agent.worker import RunResult, WorkerState, describe_worker
 from plaunch.agent.workers import Workers
 from plaunch.errors import ExitCode, UnkillableWorkerError, WorkerStoreHostError
+from plaunch.process.contexts.components import ContextComponents
 from plaunch.process.contexts.context import RunProcsResult
 from plaunch.process.failures.failure import ProcessFailure
 from plaunch.process.kernel.details import describe_process
@@ -79,7 +80,7 @@ class LocalWorkers(Workers):
         self._shutdown_timeout = shutdown_timeout
         self._signum = signal.SIGTERM  # that they are stopped with
         self._stop_closes_store = False  # whether the stop in progress does
-        self._exits = Exits(group, notifier)
+        self._exits = ExitReporter(notifier)
         self._starter = starter
         self._traffic = traffic
         self._store = HostedStore(open_store, self.reaper)
@@ -95,26 +96,33 @@ class LocalWorkers(Workers):
     def launch(
         self,
         envs: Mapping[int, Mapping[str, str]],
-        start: Callable[[Sequence[int]], SupervisedContext],
+        start: Callable[[ContextComponents], SupervisedContext],
     ) -> dict[int, Any]:
-        """Start a round's workers, by means of `start`; the pids, by local rank.
+        """Start the workers of a round; returns their process ids by local rank.
 
         Args:
-            envs: their environments, by local rank.
-            start: makes their context, given descriptors that they must not inherit.
+            envs: their environments by local rank.
+            start: creates and starts their context.
         """
         with self._lock:
-            self._exits = Exits(self.group, self._notifier)
+            self._exits = ExitReporter(self._notifier)
             self._reasons.clear()
             self._others = {}
             self.is_final = False
             own_fds = self._store.open(self.group, envs.get(0, {}))
             self._started_at = time.time()
-            self.context = start(own_fds)
+            self.context = start(
+                ContextComponents(
+                    reaper=self.reaper,
+                    traffic=self._traffic,
+                    starter=self._starter,
+                    private_fds=own_fds,
+                    observer=self._exits,
+                    holds=self.holds,
+                    worker_info=lambda rank, _: describe_worker(self.group.workers[rank]),
+                )
+            )
             self._store.watch(self.context.pids().values())
-            self.context.on_exit = self._exits.note
-            self.context.on_stop_step = self._exits.note_step
-            self.context.holds = self.holds
             return dict(self.context.pids())
 
     def preparation(self) -> Callable[[], Mapping[str, float]] | None:
@@ -140,8 +148,8 @@ class LocalWorkers(Workers):
             self.context.fail_stopped()
             result = self.context.look()
         if result is None:
-            # The others are told of when more is known of them.
-            self._exits.collect(self.context, None)
+            # After a failure, all exits are reported at the end of the stop.
+            self._exits.report(self.context.take_exits())
         # Workers that have all succeeded do not miss it any more.
         if lost is not None and (result is None or result.failures):
             if isinstance(lost, WorkerStoreHostError):
@@ -185,7 +193,7 @@ class LocalWorkers(Workers):
         try:
             self.context.close(signum, timeout)
         finally:
-            self._exits.collect(self.context, None)
+            self._exits.report(self.context.take_exits())
 
     # --- for the loop -----------------------------------------------------------------------------
 
@@ -239,7 +247,8 @@ class LocalWorkers(Workers):
         if self._stop_closes_store:
             self._store.close()  # none of them needs it any more
         if self.context is not None:
-            self._exits.collect(self.context, self.context.look())
+            self.context.look()  # completes the failures
+            self._exits.report(self.context.take_exits())
         if self._unkillable is not None:
             # Even if it has ended since: the host may be about to fail.
             raise self._unkillable

@@ -98,20 +98,21 @@ class WorkersStarted(Notification):
 
 
 @plain_dataclass
-class WorkerEnded(Notification):
-    """One worker was seen to end, `at` seconds since the epoch; told at once.
+class WorkerExitSeen(Notification):
+    """A worker has just ended; the agent has not reacted to it yet.
 
-    `WorkerExited` follows when the agent has looked after it, which may be a stop of all others
-    later, and then knows what the worker last wrote.
+    `WorkerExited` follows with the same exit, after the stop of the other workers if there is one.
     """
 
     exit: WorkerExit
-    at: float
+
+
+WorkerEnded = WorkerExitSeen  # the old name, until the next version
 
 
 @plain_dataclass
 class WorkerExited(Notification):
-    """One worker has ended, by itself or because the agent stopped it."""
+    """A worker has ended, by itself or because the agent stopped it; its failure is complete."""
 
     exit: WorkerExit
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from plaunch.durations import PERIOD
 from plaunch.errors import UsageError
 from plaunch.numbers import MOST_WORKERS
+from plaunch.process.worker_exit import WorkerExit as WorkerExit  # noqa: PLC0414 - public here
+from plaunch.process.worker_exit import WorkerInfo as WorkerInfo  # noqa: PLC0414
 from plaunch.values import Record, Value, plain_dataclass
 
 if TYPE_CHECKING:
@@ -275,18 +277,6 @@ class RunResult(Record):
         )
 
 
-@plain_dataclass
-class WorkerInfo(Value):
-    """One worker as plugins see it. `pid` is None before it is started."""
-
-    local_rank: int
-    global_rank: int
-    role_rank: int
-    world_size: int
-    role_world_size: int
-    pid: int | None = None
-
-
 def describe_worker(worker: Worker) -> WorkerInfo:
     """What plugins get to know of `worker`."""
     return WorkerInfo(
@@ -319,16 +309,3 @@ class GroupInfo(Value):
     master_addr: str
     master_port: int
     workers: tuple[WorkerInfo, ...]
-
-
-@plain_dataclass
-class WorkerExit(Value):
-    """How one worker ended.
-
-    `exitcode` is negative for a signal (-9 for SIGKILL). `stopped` says that the agent ended it.
-    """
-
-    worker: WorkerInfo
-    exitcode: int
-    stopped: bool
-    failure: ProcessFailure | None = None

@@ -14,15 +14,17 @@ if TYPE_CHECKING:
     from plaunch.process.binding import Binder as Binder
     from plaunch.process.binding import Binding as Binding
     from plaunch.process.binding import default_binder as default_binder
+    from plaunch.process.contexts.components import ContextComponents as ContextComponents
+    from plaunch.process.contexts.components import WorkerObserver as WorkerObserver
     from plaunch.process.contexts.context import PContext as PContext
-    from plaunch.process.contexts.context import ProcessExit as ProcessExit
     from plaunch.process.contexts.context import RunProcsResult as RunProcsResult
     from plaunch.process.contexts.forked import become_worker as become_worker
-    from plaunch.process.contexts.returns import Returns as Returns
     from plaunch.process.contexts.start import start_processes as start_processes
     from plaunch.process.contexts.subprocess_context import SubprocessContext as SubprocessContext
     from plaunch.process.contexts.subprocess_context import start_program as start_program
     from plaunch.process.contexts.supervised import SupervisedContext as SupervisedContext
+    from plaunch.process.contexts.worker_results import Returns as Returns
+    from plaunch.process.contexts.worker_results import WorkerResults as WorkerResults
     from plaunch.process.failures.child_failed import ChildFailedError as ChildFailedError
     from plaunch.process.failures.consequences import Consequence as Consequence
     from plaunch.process.failures.error_file import ErrorFileError as ErrorFileError
@@ -68,13 +70,17 @@ if TYPE_CHECKING:
     from plaunch.process.streams.std import Std as Std
     from plaunch.process.streams.std import to_map as to_map
     from plaunch.process.streams.temporary import remove_temporary as remove_temporary
+    from plaunch.process.worker_exit import ProcessExit as ProcessExit
+    from plaunch.process.worker_exit import WorkerExit as WorkerExit
+    from plaunch.process.worker_exit import WorkerInfo as WorkerInfo
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
         "plaunch._names": "is_python",
         ".binding": "Binder Binding default_binder",
-        ".contexts.context": "PContext ProcessExit RunProcsResult",
+        ".contexts.components": "ContextComponents WorkerObserver",
+        ".contexts.context": "PContext RunProcsResult",
         ".kernel.descriptor_limit": "raise_descriptor_limit",
         ".kernel.pidfd": "open_pidfd wait_for_end",
         ".kernel.processes": "Process read_process read_table",
@@ -100,11 +106,12 @@ __getattr__, __dir__, __all__ = attach(
         ),
         ".contexts.start": "start_processes",
         ".streams.std": "Std to_map",
-        ".contexts.returns": "Returns",
         ".streams.temporary": "remove_temporary",
         ".contexts.subprocess_context": "SubprocessContext start_program",
         ".contexts.supervised": "SupervisedContext",
+        ".contexts.worker_results": "Returns WorkerResults",
         ".kernel.handle": "ProcessHandle",
+        ".worker_exit": "ProcessExit WorkerExit WorkerInfo",
         ".kernel.watch": "ExitWatch",
     },
 )

@@ -7,7 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from plaunch.agent import BeforeRendezvous, Stopping, WorkerEnded, WorkersStarted
+from plaunch.agent import BeforeRendezvous, Stopping, WorkerExitSeen, WorkersStarted
 from plaunch_hang.stacks import find_py_spy, own_stacks
 
 from plaunch_events.imports import RoundImports, advise, is_enough
@@ -69,7 +69,7 @@ class ImportWatch:
             if worker is not None and worker.pid is not None:
                 self._local_rank = worker.local_rank
                 self._begin(worker.pid)
-        elif isinstance(notification, (WorkerEnded, Stopping, BeforeRendezvous)):
+        elif isinstance(notification, (WorkerExitSeen, Stopping, BeforeRendezvous)):
             self._end()
 
     def close(self) -> str:

@@ -192,15 +192,15 @@ class EventStream:
             self._record("plaunch.restart.completed", **told)
             self._say("restarted in " + describe_restart(seconds))
 
-    def _worker_ended(self, notification: agent.WorkerEnded) -> None:
+    def _worker_ended(self, notification: agent.WorkerExitSeen) -> None:
         exited, failure = notification.exit, notification.exit.failure
-        monotonic = self._at(notification.at)
+        monotonic = self._at(exited.timestamp)
         if failure is not None and failure.has_reply:
             # It failed when it wrote so; its end may have taken a while.
             self._restart.note_trouble(self._at(failure.timestamp))
         self._record(
             "plaunch.worker.exited",
-            (notification.at, monotonic),
+            (exited.timestamp, monotonic),
             **tell_worker(exited.worker),
             exit_code=exited.exitcode,
             signal_name=signal_name(exited.exitcode),
@@ -342,7 +342,7 @@ _RECORDS: dict[type, Callable[..., None]] = {
     agent.RendezvousFailed: EventStream._rendezvous_failed,
     agent.Preloaded: EventStream._preloaded,
     agent.WorkersStarted: EventStream._workers_started,
-    agent.WorkerEnded: EventStream._worker_ended,
+    agent.WorkerExitSeen: EventStream._worker_ended,
     agent.WorkersFailed: EventStream._workers_failed,
     agent.MembershipChanged: EventStream._membership_changed,
     agent.SignalReceived: EventStream._signal_received,

@@ -63,11 +63,11 @@ class MultiprocessContext(SupervisedContext):
                 f"entrypoint is {entrypoint!r}; give a function or the path of a program"
             )
         self._values = ReturnValues()
-        kwargs["returns"] = self._values
+        kwargs["results"] = self._values
         super().__init__(name, entrypoint, args, envs, logs_specs, *others, **kwargs)
         self.start_method = start_method
         # With modules that are preloaded, both start as a program, which plaunch's server forks.
-        is_preloaded = start_method == "forkserver" and kwargs.get("starter") is not None
+        is_preloaded = start_method == "forkserver" and self._components.starter is not None
         self._method = "spawn" if is_preloaded else start_method
         self._has_forked = self._method != "spawn"
         self._function = entrypoint

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from plaunch.process import Returns
+from plaunch.process import WorkerResults
 
 from plaunch_functions.results import ResultPipe
 from plaunch_functions.siblings import SiblingGate
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _BUDGET = 0.05  # seconds that one look may spend on large values that are coming
 
 
-class ReturnValues(Returns):
+class ReturnValues(WorkerResults):
     """The pipes of all workers, their values, and the gate at which they wait for each other."""
 
     def __init__(self) -> None:

@@ -21,7 +21,7 @@ from plaunch.errors import (
     WorkerStartError,
 )
 from plaunch.process import SubprocessContext
-from plaunch.process.contexts import exits, supervised
+from plaunch.process.contexts import outcomes, supervised
 from plaunch.process.kernel.processes import read_state
 from plaunch.process.stopping.reaping.tree import ProcTree
 from plaunch.process.stopping.session import WorkerSession
@@ -426,7 +426,7 @@ def test_an_unkillable_worker_is_named_and_not_waited_for(run, caplog, monkeypat
     assert list(result.failures) == [0]
     context.close()
     os.kill(pid, signal.SIGKILL)
-    worker = context._exits.workers[1]
+    worker = context._outcomes.workers[1]
     wait_until(lambda: worker.poll() is not None, "its end")
     worker.reap()
 
@@ -579,7 +579,7 @@ def test_a_start_that_fails_does_not_wait_for_who_ignores_the_signal(run, tmp_pa
 def test_a_kill_for_want_of_memory_is_told_from_others(run, monkeypatch):
     """The counter stands for all, so only a worker that nobody here has killed is asked about."""
     moved = iter([True])
-    monkeypatch.setattr(exits.OutOfMemoryWatch, "has_killed", lambda watch: next(moved, False))
+    monkeypatch.setattr(outcomes.OutOfMemoryWatch, "has_killed", lambda watch: next(moved, False))
     kill = "import os; os.kill(os.getpid(), 9)"
     assert run("raise SystemExit(1)").wait(BOUND).failures[0].oom_killed is False
     assert run(kill).wait(BOUND).failures[0].oom_killed is True

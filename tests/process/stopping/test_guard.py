@@ -13,7 +13,7 @@ import threading
 import types
 
 import pytest
-from plaunch.process import start_processes
+from plaunch.process import ContextComponents, start_processes
 from plaunch.process.kernel.processes import Process, read_process
 from plaunch.process.stopping import reaper as reaper_module
 from plaunch.process.stopping.guard import guard as guard_module
@@ -273,11 +273,12 @@ def test_without_a_process_table_groups_are_killed(run_program, programs, family
     launcher = run_program(
         "-c",
         "import sys, time, descendants\n"
-        "from plaunch.process import start_processes\n"
+        "from plaunch.process import ContextComponents, start_processes\n"
         "from plaunch.process.stopping.reaper import Reaper\n"
         f"argv = (descendants.__file__, {family.folder!r}, 'child,stubborn', 'wait')\n"
+        "components = ContextComponents(reaper=Reaper(proc='/nonexistent'))\n"
         "context = start_processes('t', sys.executable, {0: argv, 1: argv},\n"
-        "                          reaper=Reaper(proc='/nonexistent'))\n"
+        "                          components=components)\n"
         "context.wait(600)\n",
     )
     family.wait_for("worker", 2)
@@ -289,7 +290,7 @@ BETWEEN = """\
 import os, signal, sys
 import descendants
 from plaunch_functions import MultiprocessContext
-from plaunch.process import SubprocessContext, start_processes
+from plaunch.process import ContextComponents, SubprocessContext, start_processes
 from plaunch.process.stopping.reaper import Reaper
 
 folder, method, moment, proc = sys.argv[1:]
@@ -311,13 +312,15 @@ def starting(self, local_rank, *streams):
 
 kind._start_worker = starting
 reaper = Reaper(proc=proc)
+components = ContextComponents(reaper=reaper)
 kinds = ("child", "execd") if proc == "/proc" else ("child",)
 if method == "program":
     argv = (descendants.__file__, folder, ",".join(kinds), "wait")
-    start_processes("t", sys.executable, {0: argv, 1: argv}, reaper=reaper)
+    start_processes("t", sys.executable, {0: argv, 1: argv}, components=components)
 else:
     args = (folder, kinds, "wait")
-    start_processes("t", descendants.work, {0: args, 1: args}, start_method=method, reaper=reaper)
+    options = {"start_method": method, "components": components}
+    start_processes("t", descendants.work, {0: args, 1: args}, **options)
 """
 
 
@@ -401,9 +404,15 @@ def guarded(family, programs, monkeypatch):
     """A job of one worker and its reaper, the clock of both, and what wakes whoever waits."""
     clock = Clock(10.0)
     reaper = Reaper(clock=clock)
+    components = ContextComponents(reaper=reaper)
     argv = (os.path.join(programs, "descendants.py"), family.folder, "child,execd", "wait")
     context = start_processes(
-        "t", sys.executable, {0: argv}, log_dir=os.devnull, handle_signals=False, reaper=reaper
+        "t",
+        sys.executable,
+        {0: argv},
+        log_dir=os.devnull,
+        handle_signals=False,
+        components=components,
     )
     poller = select.poll()
     for fd in context.exit_fds():
@@ -534,12 +543,13 @@ def test_a_second_guard_knows_what_the_first_was_told(run_program, family, progr
     launcher = run_program(
         "-c",
         "import os, signal, sys, descendants\n"
-        "from plaunch.process import start_processes\n"
+        "from plaunch.process import ContextComponents, start_processes\n"
         "from plaunch.process.stopping.reaper import Reaper\n"
         "clock = [0.0]\n"
         "reaper = Reaper(clock=lambda: clock[0])\n"
         f"argv = (descendants.__file__, {family.folder!r}, 'cleared,daemon', 'wait')\n"
-        "context = start_processes('t', sys.executable, {0: argv}, reaper=reaper)\n"
+        "components = ContextComponents(reaper=reaper)\n"
+        "context = start_processes('t', sys.executable, {0: argv}, components=components)\n"
         "os.kill(reaper.guard.pid, signal.SIGKILL)\n"
         "os.waitid(os.P_PID, reaper.guard.pid, os.WEXITED | os.WNOWAIT)\n"
         "sys.stdin.readline()\n"

@@ -17,19 +17,18 @@ from typing import TYPE_CHECKING, Any, Protocol
 from plaunch.durations import PATIENCE, PERIOD
 from plaunch.errors import SignalException, UsageError
 from plaunch.parts import STOP_SIGNALS, load_part
-from plaunch.process.binding import default_binder
 from plaunch.process.contexts.arguments import validate_ranks, worker_args, worker_envs
 from plaunch.process.streams.logs import LogsDest, open_streams, read_dest
-from plaunch.values import Record, Value, plain_dataclass
+from plaunch.values import Record, plain_dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from plaunch.process.binding import Binder, Binding
     from plaunch.process.failures.failure import ProcessFailure
     from plaunch.process.streams.api import Streams
     from plaunch.process.streams.logs import LogsSpecs
+    from plaunch.process.worker_exit import WorkerExit
 
 SHUTDOWN_TIMEOUT = 30.0
 _FAILED_START_GRACE = 1.0  # seconds for workers that were started before one that could not be
@@ -56,21 +55,6 @@ class RunProcsResult(Record):
     def is_failed(self) -> bool:
         """Whether there are failures."""
         return bool(self.failures)
-
-
-@plain_dataclass
-class ProcessExit(Value):
-    """One worker's end as its context saw it.
-
-    `exitcode` is negative for a signal (-9 for SIGKILL). `timestamp` is the time of detection in
-    seconds since the epoch. `stopped` says that the context ended the worker.
-    """
-
-    local_rank: int
-    pid: int
-    exitcode: int
-    timestamp: float
-    stopped: bool
 
 
 class StopSignals(Protocol):
@@ -104,8 +88,6 @@ class PContext(abc.ABC):
             signals says no.
         close_logs: whether the logs spec is closed along with the context. An agent, which uses one
             for several contexts, says no.
-        numa_options: how workers are bound to processors near their devices; None leaves them.
-        binder: an agent's own, in the place of `numa_options`.
 
     Raises:
         RankMappingError: a mapping does not name exactly the local ranks 0 to n-1.
@@ -126,8 +108,6 @@ class PContext(abc.ABC):
         shutdown_timeout: float = SHUTDOWN_TIMEOUT,
         handle_signals: bool = True,
         close_logs: bool = False,
-        numa_options: object = None,
-        binder: Binder | None = None,
     ) -> None:
         PATIENCE.check(shutdown_timeout, "shutdown_timeout")
         self.name = name
@@ -153,8 +133,6 @@ class PContext(abc.ABC):
         self._stdout_filters = tuple(duplicate_stdout_filters or ())
         self._stderr_filters = tuple(duplicate_stderr_filters or ())
         self._handle_signals = handle_signals
-        self._binder = default_binder(numa_options) if binder is None else binder
-        self._bindings: Mapping[int, Binding] = {}
         self._stop_signals: StopSignals | None = None
         self._tails: Streams | None = None
         self._is_started = False
@@ -182,8 +160,6 @@ class PContext(abc.ABC):
             self._stop_signals = stop_signals
             stop_signals.install()
         try:
-            if self._binder is not None:
-                self._bindings = self._binder.plan(self.nprocs)
             self._start()
             self._start_tails()
         except BaseException as error:
@@ -253,7 +229,7 @@ class PContext(abc.ABC):
         """
         return None
 
-    def take_exits(self) -> list[ProcessExit]:
+    def take_exits(self) -> list[WorkerExit]:
         """The exits seen since the last call, in the order seen; empty where none are recorded."""
         return []
 

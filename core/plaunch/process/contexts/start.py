@@ -16,6 +16,8 @@ from plaunch.process.streams.std import Std
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from plaunch.process.binding import Binder
+    from plaunch.process.contexts.components import ContextComponents
     from plaunch.process.contexts.supervised import SupervisedContext
     from plaunch.process.streams.logs import LogsSpecs
 
@@ -37,7 +39,8 @@ def start_processes(
     tee: Std | Mapping[int, Std] = Std.NONE,
     shutdown_timeout: float = SHUTDOWN_TIMEOUT,
     handle_signals: bool = True,
-    **agents: Any,
+    binder: Binder | None = None,
+    components: ContextComponents | None = None,
 ) -> SupervisedContext:
     """Start one worker per local rank and return the context that they run under.
 
@@ -62,7 +65,8 @@ def start_processes(
         tee: the streams that go to files and to the console.
         shutdown_timeout: seconds that workers get between the soft signal and SIGKILL.
         handle_signals: whether to install torchrun's handlers, which raise `SignalException`.
-        **agents: what an agent shares with its contexts; see `SupervisedContext`.
+        binder: binds workers to processors and devices; by default as `numa_options` say.
+        components: what an agent shares with its contexts.
 
     Raises:
         RankMappingError: a mapping does not name exactly the local ranks.
@@ -90,7 +94,8 @@ def start_processes(
         "shutdown_timeout": shutdown_timeout,
         "handle_signals": handle_signals,
         "numa_options": numa_options,
-        **agents,
+        "binder": binder,
+        "components": components,
     }
     if logs_specs is None:
         common.update(logs_specs=default_logs_specs(log_dir, redirects, tee), close_logs=True)

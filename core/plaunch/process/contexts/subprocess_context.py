@@ -23,10 +23,7 @@ if TYPE_CHECKING:
 
 
 class SubprocessContext(SupervisedContext):
-    """Runs the same program once per local rank. Its return values are all None.
-
-    All arguments are those of `PContext`.
-    """
+    """Runs the same program once per local rank. Its return values are all None."""
 
     def _start_worker(
         self, local_rank: int, stdout: int | None, stderr: int | None

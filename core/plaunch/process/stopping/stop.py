@@ -13,6 +13,7 @@ import time
 from typing import TYPE_CHECKING
 
 from plaunch._names import class_name
+from plaunch.errors import UnkillableWorkerError
 from plaunch.process.failures.error_file import one_line
 from plaunch.process.stopping.stop_sequence import KILL_WAIT
 from plaunch.process.streams.api import leave_rest, show_rest
@@ -90,11 +91,26 @@ class Stop:
             self._stages += [self._sweep_up, self._stop_workers]
 
     def run(self, wait: Callable[[float], None]) -> None:
-        """Take all steps, and `wait` for so many seconds at most between them.
+        """Take all steps, and `wait` for at most the given seconds between them.
 
         Raises:
             UnkillableWorkerError: as `step`.
         """
+        try:
+            self._take_steps(wait)
+        except UnkillableWorkerError:
+            raise  # it is over
+        except BaseException:
+            # Whatever interrupts a stop (KeyboardInterrupt above all) must leave no worker.
+            try:
+                self.escalate()
+                self._take_steps(wait)
+            finally:
+                if self._stages:
+                    self._release_all()
+            raise
+
+    def _take_steps(self, wait: Callable[[float], None]) -> None:
         while (delay := self.step()) is not None:
             wait(delay)
 
@@ -125,11 +141,6 @@ class Stop:
     def has_passed_output(self) -> bool:
         """Whether the streams have finished, or are not waited for any longer."""
         return self._output is not None
-
-    def give_up(self) -> None:
-        """Release everything at once, at any stage; nothing happens if it is over."""
-        if self._stages:
-            self._release_all()
 
     def _stop_workers(self) -> float | None:
         assert self._sequence is not None  # noqa: S101 - or this is no stage

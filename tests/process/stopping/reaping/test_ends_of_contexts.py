@@ -9,7 +9,7 @@ import sys
 import time
 
 import pytest
-from plaunch.process import start_processes
+from plaunch.process import ContextComponents, start_processes
 from plaunch.process.stopping.reaper import Reaper
 
 pytestmark = pytest.mark.filterwarnings(
@@ -108,7 +108,7 @@ def test_a_worker_closes_every_descriptor_that_it_has(start, family):
 def test_without_a_process_table_groups_are_ended(start, family, method):
     kinds = ("child", "stubborn")
     reaper = Reaper(proc="/nonexistent")
-    context = start(method, kinds, "return", "return", reaper=reaper)
+    context = start(method, kinds, "return", "return", components=ContextComponents(reaper=reaper))
     assert not context.wait(60).is_failed()
     reaper.close()
     family.wait_until_gone()  # what is killed takes a moment, and nobody tells its end
@@ -137,7 +137,7 @@ def test_two_contexts_do_not_end_each_others_processes(start, family, tmp_path):
 @pytest.mark.parametrize("end", ["return", "fail", "wait"])
 def test_daemons_are_kept_only_if_asked_for_and_only_after_success(start, family, end):
     reaper = Reaper(keep_daemons=True)
-    context = start("program", ["child", "execd"], end, reaper=reaper)
+    context = start("program", ["child", "execd"], end, components=ContextComponents(reaper=reaper))
     if end == "wait":
         family.wait_for("worker")
         context.close()

@@ -391,7 +391,7 @@ def test_workers_do_not_get_the_launchers_variable(run_program):
 
 LAST_LOOK = """\
 import plaunch.process.stopping.reaping.tree as tree_module
-from plaunch.process import start_processes
+from plaunch.process import ContextComponents, start_processes
 
 counts = {"children": 0, "all": 0, "list": 0}
 
@@ -403,7 +403,8 @@ def count(module, name, key):
     setattr(module, name, counting)
 
 context = start_processes(
-    "t", sys.executable, {0: ("-c", "raise SystemExit(7)")}, log_dir=os.devnull, reaper=reaper)
+    "t", sys.executable, {0: ("-c", "raise SystemExit(7)")}, log_dir=os.devnull,
+    components=ContextComponents(reaper=reaper))
 daemon = subprocess.Popen(["sleep", "600"], start_new_session=sys.argv[2] == "own session")
 os.waitid(os.P_PID, context.pids()[0], os.WEXITED | os.WNOWAIT)
 count(tree_module, "read_children", "children")

@@ -1,4 +1,4 @@
-"""What the workers of one start send back: programs nothing, functions what they return."""
+"""What the workers of one start send back: programs nothing, functions their return values."""
 
 from __future__ import annotations
 
@@ -8,41 +8,44 @@ if TYPE_CHECKING:
     from plaunch.process.kernel.watch import ExitWatch
 
 
-class Returns:
-    """Nothing, as of programs."""
+class WorkerResults:
+    """The results of programs, which send nothing; a subclass receives those of functions."""
 
     def begin(self, nprocs: int, watch: ExitWatch) -> None:
-        """Get ready for so many workers; `watch` is to be woken by what they send.
+        """Prepare for `nprocs` workers, whose messages must wake `watch`.
 
         Raises:
             OSError: the system refuses.
         """
 
     def receive(self) -> None:
-        """Take what the workers sent; called again and again, and never waits for long."""
+        """Read what the workers have sent so far; called repeatedly, and returns quickly."""
 
     def take(self, local_rank: int, exitcode: int) -> str:
-        """Take what a worker has sent that has ended by itself.
+        """Read the rest of what a worker sent that has ended by itself.
 
         Returns:
-            What is wrong with it although its exit code is 0; empty if nothing is.
+            Why the worker has failed although its exit code is 0; empty if it has not.
         """
         del local_rank, exitcode
         return ""
 
     def has_failed(self, local_rank: int) -> bool:
-        """Whether a worker that still runs has sent something that is of no use."""
+        """Whether a running worker has sent an invalid result."""
         del local_rank
         return False
 
     def has_returned(self, local_rank: int) -> bool:
-        """Whether a worker that still runs has succeeded already, and only has to end."""
+        """Whether a running worker has sent its result, and only has to exit."""
         del local_rank
         return False
 
     def values(self, nprocs: int) -> dict[int, Any]:
-        """What was returned, by local rank; called once all workers have succeeded."""
+        """The return values by local rank; called once all workers have succeeded."""
         return dict.fromkeys(range(nprocs))
 
     def close(self) -> None:
         """Release everything; called when all workers are gone."""
+
+
+Returns = WorkerResults  # the old name, until the next version

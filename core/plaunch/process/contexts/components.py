@@ -1,0 +1,57 @@
+"""What an agent shares with the contexts of its workers."""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import TYPE_CHECKING, Protocol
+
+from plaunch.process.kernel.holds import HoldWatch
+from plaunch.process.worker_exit import unranked_worker
+from plaunch.values import Value, plain_dataclass
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from plaunch.process.starting import Starter
+    from plaunch.process.stopping.reaper import Reaper
+    from plaunch.process.stopping.stop_sequence import StopStep
+    from plaunch.process.streams.api import Traffic
+    from plaunch.process.worker_exit import WorkerExit, WorkerInfo
+
+
+class WorkerObserver(Protocol):
+    """Is notified of exits and stops, once all workers of a context have been started.
+
+    Called on the thread that uses the context. The methods must neither raise nor block.
+    """
+
+    def worker_ended(self, exit: WorkerExit) -> None:
+        """A worker has just ended. The last lines of its failure are not known yet."""
+
+    def stop_stepped(self, step: StopStep) -> None:
+        """The stop sequence has taken a step."""
+
+
+@plain_dataclass
+class ContextComponents(Value):
+    """The objects that an agent gives to each of its contexts.
+
+    Args:
+        reaper: ends the orphans of the workers; the agent closes it. By default, the context
+            creates and closes its own.
+        traffic: counts the output of all contexts. Its owner waits for a slow console at the end
+            of the run; without one, `close` does.
+        starter: starts the processes of workers that are not forked from this process.
+        private_fds: descriptors of this process that a forked worker must close.
+        observer: is notified of exits and stops.
+        holds: records since when workers have been suspended.
+        worker_info: what is known of the worker with this local rank and pid.
+    """
+
+    reaper: Reaper | None = None
+    traffic: Traffic | None = None
+    starter: Starter | None = None
+    private_fds: Sequence[int] = ()
+    observer: WorkerObserver | None = None
+    holds: HoldWatch = field(default_factory=HoldWatch)
+    worker_info: Callable[[int, int], WorkerInfo] = unranked_worker
