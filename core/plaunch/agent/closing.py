@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import signal
 import threading
 import time
@@ -17,7 +16,6 @@ from plaunch.agent.states import Outcome
 from plaunch.agent.watchdog import LoopWatchdog
 from plaunch.errors import PlaunchError, ThreadStartError
 from plaunch.process.failures.error_file import text_of_error
-from plaunch.process.failures.failure import NOT_AVAILABLE
 from plaunch.process.launcher_variables import owns_process
 from plaunch.process.stopping.signals import SignalAction
 from plaunch.process.streams.api import show_rest
@@ -27,10 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from plaunch.agent.components import AgentComponents
-    from plaunch.agent.worker import RunResult
-    from plaunch.process.failures.child_failed import ChildFailedError
     from plaunch.process.stopping.signals import SignalPolicy
-    from plaunch.process.streams.logs import LogsSpecs
     from plaunch.rendezvous.api import RendezvousHandler
 
 logger = logging.getLogger("plaunch")
@@ -84,20 +79,6 @@ def await_console(
         if is_over:
             streams.escalate()
             until = min(until, time.monotonic() + _REPORT_WAIT)
-
-
-def failure_of_job(name: str, result: RunResult, logs_specs: LogsSpecs) -> ChildFailedError:
-    """The error of a launch of `name` whose workers have failed."""
-    forget_temporary_files(result, logs_specs)
-    return result.error(name)
-
-
-def forget_temporary_files(result: RunResult, logs_specs: LogsSpecs) -> None:
-    """Do not name error files that are gone when the report is read; their content is in it."""
-    folder = getattr(logs_specs, "temporary_dir", None)
-    for failure in result.failures.values():
-        if folder and failure.error_file.startswith(os.path.join(folder, "")):
-            failure.error_file = NOT_AVAILABLE
 
 
 def release_rendezvous(release: Callable[[], bool]) -> None:

@@ -111,7 +111,7 @@ class Invocation:
         Raises:
             PlaunchError: one of them cannot be loaded, or is not there.
         """
-        from plaunch.components import find_events
+        from plaunch.launch.prepare import find_events
         from plaunch.plugin.kinds import RENDEZVOUS, SIGNAL_POLICIES
         from plaunch.plugin.policies import LaunchRestartPolicy
 

@@ -18,7 +18,12 @@ from plaunch.events import Event, EventSource
 from plaunch.process import ProcessFailure
 from plaunch_report.failure_bundle import bundle, commands, kernel
 from plaunch_report.failure_bundle.extension import FailureBundles
-from plaunch_report.failure_bundle.history import FIRST_EVENTS, LAST_EVENTS, FailedAttempt, FailureHistory
+from plaunch_report.failure_bundle.history import (
+    FIRST_EVENTS,
+    LAST_EVENTS,
+    FailedAttempt,
+    FailureHistory,
+)
 from plaunch_report.plugin import plaunch_extensions, read_folder
 
 from helpers.hooks import context_of

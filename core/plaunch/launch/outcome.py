@@ -1,0 +1,97 @@
+"""The end of a launch: what it raises, and what it cleans up."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from functools import partial
+from typing import TYPE_CHECKING
+
+from plaunch import parts
+from plaunch.errors import PlaunchError
+from plaunch.plugin.extensions import AgentControl, Extending
+from plaunch.plugin.guard import bounded_call
+from plaunch.process.failures.failure import NOT_AVAILABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from plaunch.agent.local import LocalElasticAgent
+    from plaunch.agent.worker import RunResult
+    from plaunch.events import Event
+    from plaunch.plugin.context import PluginContext
+    from plaunch.plugin.manager import PluginManager
+    from plaunch.process.failures.child_failed import ChildFailedError
+    from plaunch.process.streams.logs import LogsSpecs
+
+logger = logging.getLogger("plaunch")
+
+FAILURE_BUNDLE = "failure_bundle"  # the plugin that runs after a failure, also without an option
+CLOSE_TIMEOUT = 60.0  # seconds to wait for the logs spec to clean up
+HURRIED_CLOSE = 10.0  # seconds for the same when a signal has ended the job
+
+
+def failure_of_job(name: str, result: RunResult, logs_specs: LogsSpecs) -> ChildFailedError:
+    """The error of a launch of `name` whose workers have failed.
+
+    It does not name error files that are gone when the report is read; their content is in it.
+    """
+    folder = getattr(logs_specs, "temporary_dir", None)
+    for failure in result.failures.values():
+        if folder and failure.error_file.startswith(os.path.join(folder, "")):
+            failure.error_file = NOT_AVAILABLE
+    return result.error(name)
+
+
+def bundle_failure(
+    manager: PluginManager,
+    context: PluginContext,
+    agent: LocalElasticAgent,
+    result: RunResult | None,
+    late_events: Callable[[], Callable[[], list[Event]]],
+) -> None:
+    """Let the failure bundle plugin collect what is known of a failure, unless it is blocked.
+
+    It runs now, and not as an extension from the start, so that launches without failures do not
+    load it.
+    """
+    if FAILURE_BUNDLE not in [one.name for one in manager.plugin_options()]:
+        return
+    create = parts.find_part(parts.AFTER_FAILURE)
+    if create is None:
+        return
+    item = Extending(FAILURE_BUNDLE, create(context))
+    item.result = result
+    item.start(AgentControl(agent, item.who, agent.snapshot, late_events=late_events))
+    item.end()
+
+
+def close_logs(
+    logs_specs: LogsSpecs,
+    manager: PluginManager,
+    is_asked_to_end: Callable[[], bool],
+    *,
+    succeeded: bool,
+) -> None:
+    """Let the logs spec delete what it does not keep; its errors do not change the outcome.
+
+    Args:
+        logs_specs: the logs spec.
+        manager: knows which plugin has made it.
+        is_asked_to_end: returns whether a signal has ended the job.
+        succeeded: whether the job has succeeded.
+    """
+    hurried = time.monotonic() + HURRIED_CLOSE
+    try:
+        bounded_call(
+            manager.who_made(logs_specs),
+            "close",
+            partial(logs_specs.close, succeeded),
+            CLOSE_TIMEOUT,
+            lambda: time.monotonic() > hurried and is_asked_to_end(),
+            advice="; plaunch does not wait for it any longer",
+            warns=False,
+        )
+    except (PlaunchError, RuntimeError) as error:  # the latter if there are no more threads
+        logger.warning("the logs spec could not clean up: %s", error)

@@ -1,0 +1,251 @@
+"""One launch: the agent, with everything around it that starts and ends with it."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+import os
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from plaunch.agent.closing import release_rendezvous, shut_down
+from plaunch.agent.local import LocalElasticAgent
+from plaunch.agent.notifications import BeforeWorkers, Stopping, WorkersStarted
+from plaunch.agent.wait_reporter import WaitReporter
+from plaunch.agent.watchdog import TURN_BOUND, LoopWatchdog
+from plaunch.errors import NodeExcludedError, SignalException, UnkillableWorkerError
+from plaunch.launch import components as creating
+from plaunch.launch import outcome
+from plaunch.plugin.components import find_worker_env, notify
+from plaunch.plugin.extensions import AgentControl, Told, ending, snapshot_of_launch
+from plaunch.process.streams.api import Traffic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from plaunch.agent.notifications import LaunchEvents, Notification, Notify
+    from plaunch.agent.worker import RunResult, WorkerInfo
+    from plaunch.events import Event
+    from plaunch.launch.prepare import LaunchComponents, LaunchRequest
+    from plaunch.plugin.manager import PluginManager
+    from plaunch.rendezvous.api import RendezvousHandler
+
+logger = logging.getLogger("plaunch")
+
+
+class LaunchSession:
+    """Runs one launch to its end.
+
+    Args:
+        request: what to run.
+        manager: notifies plugins.
+        components: of this launch.
+    """
+
+    def __init__(
+        self, request: LaunchRequest, manager: PluginManager, components: LaunchComponents
+    ) -> None:
+        self._request = request
+        self._manager = manager
+        self._components = components
+        self._grace = request.config.shutdown_timeout or 0.0  # seconds
+        self._traffic = Traffic()
+        self._watchdog = LoopWatchdog(self._grace + TURN_BOUND, progress=self._last_progress)
+        self._waiting = WaitReporter(request.config.start_timeout, show=request.show)
+        self._log = Told()
+        self._agent: LocalElasticAgent | None = None
+        self._events: LaunchEvents | None = None
+        self._slow_stops: Notify | None = None
+        self._result: RunResult | None = None
+        self._leaves = False  # whether the job may continue without this node
+        self._has_succeeded = False
+        manager.stop_waiting_when(self._is_asked_to_end)
+
+    def run(self) -> dict[int, Any]:
+        """Run the workers; the value of each by global rank.
+
+        Raises:
+            PlaunchError: see `launch_agent`.
+        """
+        components, config = self._components, self._request.config
+        try:
+            with ExitStack() as stack:
+                stack.enter_context(ending(components.extensions, self._log))
+                if components.create_events is not None:
+                    self._events = components.create_events(
+                        self._request.name,
+                        components.context,
+                        lambda: components.logs_specs.create_run_dir(config.run_id),
+                        [item for item in components.extensions if item.takes_events],
+                    )
+                    stack.enter_context(self._events.of_launch())
+                return self._run_agent(stack)
+        except SignalException:
+            raise
+        except Exception:
+            agent = self._agent
+            if agent is not None and outcome.FAILURE_BUNDLE not in components.used_plugins:
+                outcome.bundle_failure(
+                    self._manager, components.context, agent, self._result, self._late_events()
+                )
+            raise
+
+    def _run_agent(self, stack: ExitStack) -> dict[int, Any]:
+        components, config = self._components, self._request.config
+        checks, starter = components.health_checks, components.starter
+        handler = creating.create_rendezvous(
+            config,
+            self._manager,
+            components.restart_policy,
+            0.0 if checks is None else checks.timeout,
+        )
+        stack.callback(self._release, handler)
+        stack.callback(self._close_logs)
+        if starter is not None:
+            stack.callback(starter.close)
+        if checks is not None:
+            stack.callback(checks.close)
+        self._agent = agent = self._create_agent(handler)
+        try:
+            with agent.guarded():
+                self._start_extensions(agent, handler)
+                if starter is not None:
+                    command = creating.worker_command(self._request)
+                    starter.begin(command, {**os.environ, **config.worker_env})
+                with self._manager.culprits.refusing_exits():
+                    result = self._result = agent.run()
+            for item in components.extensions:
+                item.result = result
+            self._leaves = agent.is_asked_to_end() and not agent.has_ended_job
+            if result.is_failed():
+                raise outcome.failure_of_job(self._request.name, result, components.logs_specs)
+            self._has_succeeded = True
+            return result.return_values
+        except NodeExcludedError as error:
+            failed = agent.result_of_workers
+            if not failed.is_failed():
+                raise
+            raise error from outcome.failure_of_job(
+                self._request.name, failed, components.logs_specs
+            )
+        except (SignalException, UnkillableWorkerError):
+            self._leaves = not agent.has_ended_job
+            raise
+
+    def _create_agent(self, handler: RendezvousHandler) -> LocalElasticAgent:
+        components, config = self._components, self._request.config
+        template = config.log_line_prefix_template
+        if template is None:
+            template = os.environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE")
+        return LocalElasticAgent(
+            spec=creating.worker_spec(
+                self._request,
+                handler,
+                worker_store="rank0" if components.open_store is None else "agent",
+            ),
+            logs_specs=components.logs_specs,
+            start_method=config.start_method,
+            exit_barrier_timeout=config.exit_barrier_timeout,
+            log_line_prefix_template=template,
+            shutdown_timeout=self._grace,
+            health_check_server=self._request.health_check_server,
+            signal_policy=components.signal_policy,
+            notify=self._notify,
+            worker_env=self._worker_env,
+            keep_daemons=config.keep_daemons,
+            waiting=self._waiting,
+            watchdog=self._watchdog,
+            traffic=self._traffic,
+            binder=components.binder,
+            open_store=components.open_store,
+            starter=components.starter,
+            restart_policy=components.restart_policy,
+            health_checks=components.health_checks,
+        )
+
+    def _start_extensions(self, agent: LocalElasticAgent, handler: RendezvousHandler) -> None:
+        snapshot = functools.partial(
+            snapshot_of_launch, agent, handler, self._watchdog, self._traffic, self._events
+        )
+        for item in self._components.extensions:
+            item.start(AgentControl(agent, item.who, snapshot, handler, self._late_events()))
+            if self._events is not None and item.takes_events:
+                self._events.start(item)
+
+    def _late_events(self) -> Callable[[], Callable[[], list[Event]]]:
+        return creating.late_events(self._request.config, self._request.name, self._log)
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def _close_logs(self) -> None:
+        outcome.close_logs(
+            self._components.logs_specs,
+            self._manager,
+            self._is_asked_to_end,
+            succeeded=self._has_succeeded,
+        )
+
+    def _release(self, handler: RendezvousHandler) -> None:
+        """Leave the rendezvous, if the job may continue without this node; else shut it down."""
+        policy = self._components.signal_policy
+        release_rendezvous(handler.leave if self._leaves else lambda: shut_down(handler, policy))
+
+    # --- called by the agent ----------------------------------------------------------------------
+
+    def _is_asked_to_end(self) -> bool:
+        self._watchdog.waits()
+        agent = self._agent
+        return agent is not None and agent.is_asked_to_end()
+
+    def _last_progress(self) -> float:
+        # A slow console may take long to show the last of the output. Only then does it count:
+        # while workers run, other threads look after their output.
+        agent = self._agent
+        return -math.inf if agent is None or agent.snapshot().pids else self._traffic.last_shown()
+
+    def _notify(self, notification: Notification) -> None:
+        """Notify hooks, event handlers and extensions of what the agent does."""
+        self._watchdog.waits()
+        if isinstance(notification, Stopping) and notification.step.step == "waiting":
+            self._slow_stops = self._slow_stops or creating.watch_slow_stops(
+                self._request.config, self._manager
+            )
+        if self._slow_stops is not None:
+            self._slow_stops(notification)
+        self._log.add(notification)
+        if isinstance(notification, WorkersStarted):
+            self._release_threads()
+        notify(self._manager, notification)
+        if self._events is not None:
+            self._events(notification)
+        forks = self._request.config.start_method == "fork" and callable(self._request.entrypoint)
+        if forks and isinstance(notification, BeforeWorkers):
+            self._rest_threads()
+
+    def _release_threads(self) -> None:
+        """Let plugins use the processors, which they leave to the start of workers."""
+        if self._events is not None:
+            self._events.release()
+        for item in self._components.extensions:
+            item.release()
+        if self._request.started is not None:
+            self._request.started()
+
+    def _rest_threads(self) -> None:
+        """End the threads of plugins, which may hold locks at a fork; log which ones remain."""
+        if self._events is not None:
+            self._events.rest()
+        for item in self._components.extensions:
+            item.rest()
+        for who in self._manager.left_behind():
+            logger.warning(
+                "%s has not returned from a hook; workers are forked meanwhile, and a lock that "
+                "the hook holds stays locked in them (use --start-method=spawn to avoid this)",
+                who,
+            )
+
+    def _worker_env(self, worker: WorkerInfo, env: Mapping[str, str]) -> Mapping[str, str]:
+        self._watchdog.waits()
+        added = find_worker_env(self._manager, worker, env)
+        return {**self._request.config.worker_env, **added}
