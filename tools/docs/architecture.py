@@ -25,8 +25,7 @@ TARGET = ROOT / "docs" / "architecture.svg"
 # What a room is for; the other modules of the core are the ground that the rooms stand on.
 ROOMS = {
     "cli": ("the command line", "and its options"),
-    "launch": ("puts a launch together",),
-    "components": ("what settings are", "made into"),
+    "launch": ("runs one launch",),
     "config": ("the settings of a launch",),
     "testing": ("fakes, for tests",),
     "plugin": ("finds, loads and", "calls plugins"),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch.agent.exits import ExitReporter
 from plaunch.agent.hosted_store import HostedStore
-from plaunch.agent.results import launcher_failure
+from plaunch.agent.launcher_failure import launcher_failure
 from plaunch.agent.worker import RunResult, WorkerState, describe_worker
 from plaunch.agent.workers import Workers
 from plaunch.errors import ExitCode, UnkillableWorkerError, WorkerStoreHostError

@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from plaunch.agent import states
+from plaunch.agent.launcher_failure import LAUNCHER, launcher_failure
 from plaunch.agent.messages import describe_asker, describe_failures
-from plaunch.agent.results import LAUNCHER, launcher_failure
 from plaunch.agent.worker import RunResult, WorkerState
 from plaunch.errors import (
     PlaunchError,

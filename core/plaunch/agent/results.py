@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
 from typing import TYPE_CHECKING
 
+from plaunch.agent.messages import describe_failures
 from plaunch.agent.worker import RunResult, WorkerState
 from plaunch.errors import RendezvousError, SignalException, UnkillableWorkerError
-from plaunch.process.failures.failure import EarlierAttempt, ProcessFailure, first_failure
+from plaunch.process.failures.failure import EarlierAttempt
 
 if TYPE_CHECKING:
     from plaunch.agent.notifications import Notifier
@@ -21,25 +21,6 @@ logger = logging.getLogger("plaunch")
 # Seconds between a failure and its report, while the stop runs: other failures of the same moment
 # and cause are seen by then, and the last lines of output.
 _SETTLE = 0.1
-
-LAUNCHER = -1  # the "rank" of a failure of the launcher, in reports
-
-
-def launcher_failure(text: str, exitcode: int) -> ProcessFailure:
-    """A failure of the launcher itself, not of one of its workers."""
-    failure = ProcessFailure(LAUNCHER, os.getpid(), exitcode, "")
-    failure.message = text
-    failure.error_file_data = {"message": text}
-    failure.global_rank = LAUNCHER
-    return failure
-
-
-def describe_cause(result: RunResult) -> str:
-    """What failed first, and how, in a few words."""
-    if not result.failures:
-        return "the workers failed"
-    rank, failure = first_failure(result.failures)
-    return f"rank {rank}, {failure.headline}" if rank >= 0 else failure.headline
 
 
 class Results:
@@ -68,7 +49,7 @@ class Results:
     def begin_round(self, attempt: int = 0, reason: str = "") -> None:
         """A round has formed, in this attempt; `reason` is the job's, empty if it gave none."""
         if self._attempt is not None and attempt > self._attempt:
-            cause = reason.partition("; ")[0] or describe_cause(self.of_workers)
+            cause = reason.partition("; ")[0] or describe_failures(self.of_workers)
             self.earlier.append(EarlierAttempt(self._attempt, cause, self._lasted or 0.0))
         self.of_workers = RunResult(WorkerState.INIT)
         self._has_started = False
