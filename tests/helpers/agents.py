@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from plaunch.agent import (
+    AgentServices,
     LocalElasticAgent,
     RunResult,
     SimpleElasticAgent,
@@ -69,10 +70,12 @@ class PretendAgent(SimpleElasticAgent):
                 **spec,
             ),
             exit_barrier_timeout,
-            signal_policy=policy,
-            notify=self.told.append,
-            watchdog=watchdog,
-            health_checks=health_checks,
+            services=AgentServices(
+                signal_policy=policy,
+                notify=self.told.append,
+                watchdog=watchdog,
+                health_checks=health_checks,
+            ),
         )
         self.scripts = [list(script) for script in scripts]
         self.current = []
@@ -185,7 +188,13 @@ class Node:
             monitor_interval=options.pop("monitor_interval", 0.1),
         )
         logs = DefaultLogsSpecs(log_dir=str(self.folder / "logs"))
-        return kind(spec, logs, **{"notify": self.told.append, "shutdown_timeout": 30, **options})
+        services = {name: options.pop(name) for name in AgentServices._fields if name in options}
+        return kind(
+            spec,
+            logs,
+            services=AgentServices(notify=self.told.append, **services),
+            **{"shutdown_timeout": 30, **options},
+        )
 
     def run(self, script, act=lambda: None, nproc=2, *, after=(), **options):
         """Run it to its end; once there are the files `after`, `act` is done on another thread."""

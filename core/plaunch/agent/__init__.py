@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from plaunch.agent.notifications import WorkersStarted as WorkersStarted
     from plaunch.agent.requests import Progress as Progress
     from plaunch.agent.requests import Snapshot as Snapshot
+    from plaunch.agent.services import AgentServices as AgentServices
     from plaunch.agent.states import Requested as Requested
     from plaunch.agent.states import RequestKind as RequestKind
     from plaunch.agent.worker import GroupInfo as GroupInfo
@@ -62,6 +63,7 @@ __getattr__, __dir__, __all__ = attach(
             "WorkerExitSeen WorkerExited WorkersFailed WorkersStarted"
         ),
         ".requests": "Progress Snapshot",
+        ".services": "AgentServices",
         ".states": "RequestKind Requested",
         ".local": "LocalElasticAgent",
         ".extensions": "Control Extension",

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from plaunch import parts
 from plaunch.agent import notifications
 from plaunch.agent.closing import await_console, await_verdict
-from plaunch.agent.components import AgentComponents
 from plaunch.agent.forwarded_signals import ForwardedSignals
 from plaunch.agent.local_job import LocalJob
 from plaunch.agent.loop import Loop
+from plaunch.agent.loop_components import LoopComponents
 from plaunch.agent.messages import describe_asker
 from plaunch.agent.notifications import Notifier
 from plaunch.agent.peers import Peers
@@ -22,6 +22,7 @@ from plaunch.agent.preconditions import Preconditions
 from plaunch.agent.requests import Hang, Requests, SignalWorkers, Snapshot
 from plaunch.agent.results import Results
 from plaunch.agent.rounds import RoundJoiner, longest_stop, prepare_rendezvous
+from plaunch.agent.services import DEFAULT_SERVICES, AgentServices
 from plaunch.agent.signals import SignalInbox
 from plaunch.agent.states import Outcome, Requested, RequestKind, State
 from plaunch.agent.wait_reporter import WaitReporter
@@ -36,10 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from plaunch.agent.requests import Progress
-    from plaunch.health import HealthChecks
     from plaunch.process.kernel.holds import Held
-    from plaunch.process.stopping.signals import SignalPolicy
-    from plaunch.restarts import RestartPolicy
 
 logger = logging.getLogger("plaunch")
 
@@ -78,14 +76,7 @@ class SimpleElasticAgent(ElasticAgent):
         spec: what to run.
         exit_barrier_timeout: how long to wait for the other nodes after success, in seconds.
         shutdown_timeout: how long workers may take to stop before they are killed, in seconds.
-        signal_policy: what signals mean; by default those of `TORCHELASTIC_SIGNALS_TO_HANDLE` stop
-            the job.
-        notify: is called with each of `plaunch.agent.notifications`; it must not raise or block.
-        waiting: shows what a round waits for, and ends a first one that takes too long.
-        watchdog: records when the loop goes to sleep and wakes.
-        restart_policy: decides what follows a failure, unless the rendezvous is a `JobRendezvous`,
-            which decides itself; by default `max_restarts` does.
-        health_checks: run before this node joins its first round, and after a failure.
+        services: what a launch gives its agent beyond torchrun's arguments.
 
     Raises:
         UsageError: a time cannot be used, or the rendezvous has joined with another spec.
@@ -97,28 +88,24 @@ class SimpleElasticAgent(ElasticAgent):
         exit_barrier_timeout: float = 300,
         shutdown_timeout: float = 30,
         *,
-        signal_policy: SignalPolicy | None = None,
-        notify: notifications.Notify | None = None,
-        waiting: WaitReporter | None = None,
-        watchdog: LoopWatchdog | None = None,
-        restart_policy: RestartPolicy | None = None,
-        health_checks: HealthChecks | None = None,
+        services: AgentServices = DEFAULT_SERVICES,
     ) -> None:
         PATIENCE.check(exit_barrier_timeout, "exit_barrier_timeout")
         PATIENCE.check(shutdown_timeout, "shutdown_timeout")
         self._shutdown_timeout = shutdown_timeout
-        self._signal_policy = signal_policy or parts.load_part(parts.DEFAULT_POLICY)()
+        self._services = services
+        policy = services.signal_policy
+        self._signal_policy = policy or parts.load_part(parts.DEFAULT_POLICY)()
         self._worker_group = group = WorkerGroup(spec)
-        checks_timeout = 0.0 if health_checks is None else health_checks.timeout
+        checks = services.health_checks
+        checks_timeout = 0.0 if checks is None else checks.timeout
         self._longest_stop = longest_stop(shutdown_timeout, checks_timeout)
         prepare_rendezvous(spec, self._longest_stop)
-        self._notifier = Notifier(group, lambda: self._loop.state, notify)
+        self._notifier = Notifier(group, lambda: self._loop.state, services.notify)
         self._workers = self._create_workers(group, self._notifier)
         self._exit_barrier_timeout = exit_barrier_timeout
-        self._watchdog = watchdog or LoopWatchdog(shutdown_timeout + TURN_BOUND)
-        self._reporter = waiting or WaitReporter()
-        self._restart_policy = restart_policy
-        self._health_checks = health_checks
+        self._watchdog = services.watchdog or LoopWatchdog(shutdown_timeout + TURN_BOUND)
+        self._reporter = services.waiting or WaitReporter()
         self.progress: Mapping[int, Progress] = {}  # of the workers, as an extension reports it
         self.notes: Mapping[str, str] = {}  # the states that extensions show, by name
         self._create_loop()
@@ -161,8 +148,8 @@ class SimpleElasticAgent(ElasticAgent):
         state = State() if before is None else before
         job, interval = self._create_job(state.attempt)
         self._peers = peers = Peers(job, notifier, poller, forwarded, interval)
-        preconditions = Preconditions(self._health_checks, peers, poller)
-        self._components = AgentComponents(
+        preconditions = Preconditions(self._services.health_checks, peers, poller)
+        self._components = LoopComponents(
             workers=workers,
             peers=peers,
             joiner=RoundJoiner(job, workers, peers, notifier, poller, self._reporter),
@@ -193,7 +180,7 @@ class SimpleElasticAgent(ElasticAgent):
             return spec.rdzv_handler, _JOB_INTERVAL
         job = LocalJob(
             spec,
-            self._restart_policy,
+            self._services.restart_policy,
             attempt=attempt,
             wait_for_peers=lambda: self._workers.wait_for_peers(self._exit_barrier_timeout),
             wake=self._poller.wake_up.wake,

@@ -24,7 +24,7 @@ from plaunch.rendezvous.job import JobRendezvous
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from plaunch.agent.components import AgentComponents
+    from plaunch.agent.loop_components import LoopComponents
     from plaunch.process.stopping.signals import SignalPolicy
     from plaunch.rendezvous.api import RendezvousHandler
 
@@ -38,7 +38,7 @@ _LAST_CONSOLE_WAIT = 5.0  # seconds for the console after a stop signal, or an e
 _REPORT_WAIT = 2.0  # seconds to report, after that wait, what was not shown
 
 
-def await_verdict(components: AgentComponents, inbox: SignalInbox) -> None:
+def await_verdict(components: LoopComponents, inbox: SignalInbox) -> None:
     """Wait until the job has reacted to an error of this node, which may host its store."""
     peers = components.peers
     until = time.monotonic() + _VERDICT_WAIT
@@ -50,7 +50,7 @@ def await_verdict(components: AgentComponents, inbox: SignalInbox) -> None:
 
 
 def await_console(
-    components: AgentComponents, inbox: SignalInbox, outcome: Outcome | None, *, is_asked: bool
+    components: LoopComponents, inbox: SignalInbox, outcome: Outcome | None, *, is_asked: bool
 ) -> None:
     """Wait until a slow reader of the console has been shown all of the output.
 

@@ -14,7 +14,7 @@ from plaunch.agent.workers import StopInProgress
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from plaunch.agent.components import AgentComponents
+    from plaunch.agent.loop_components import LoopComponents
     from plaunch.agent.states import Action, Event, State
 
 logger = logging.getLogger("plaunch")
@@ -31,7 +31,7 @@ class Effects:
 
     def __init__(
         self,
-        components: AgentComponents,
+        components: LoopComponents,
         exit_barrier_timeout: float,
         is_asked_to_end: Callable[[], bool],
     ) -> None:

@@ -13,8 +13,8 @@ from plaunch import parts
 from plaunch.agent.agent import DEFAULT_ROLE, SimpleElasticAgent
 from plaunch.agent.env import macros, worker_environment
 from plaunch.agent.local_workers import LocalWorkers
+from plaunch.agent.services import DEFAULT_SERVICES, AgentServices
 from plaunch.agent.worker import RunResult, WorkerGroup, WorkerSpec, describe_worker
-from plaunch.agent.worker_store import open_default_store
 from plaunch.durations import PATIENCE
 from plaunch.errors import UsageError
 from plaunch.process.binding import default_binder
@@ -25,38 +25,24 @@ from plaunch.process.streams.logs import default_logs_specs
 from plaunch.process.streams.std import Std
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
-    from plaunch.agent import notifications
     from plaunch.agent.notifications import Notifier
-    from plaunch.agent.wait_reporter import WaitReporter
-    from plaunch.agent.watchdog import LoopWatchdog
-    from plaunch.agent.worker_store import OpenStore
     from plaunch.agent.workers import Workers
-    from plaunch.health import HealthChecks
-    from plaunch.process.binding import Binder
-    from plaunch.process.starting import Starter
-    from plaunch.process.stopping.signals import SignalPolicy
     from plaunch.process.streams.logs import LogsSpecs
-    from plaunch.restarts import RestartPolicy
 
 DEFAULT_PREFIX = "[${role_name}${local_rank}]:"
 HEALTH_VARIABLE = "TORCHELASTIC_HEALTH_CHECK_PORT"
 
 
 class HealthCheckServer(Protocol):
-    """Tells an outside watcher that an agent is alive; torchrun's has these."""
+    """Reports to an outside watcher that an agent is alive; torchrun's has these methods."""
 
     def start(self) -> None:
         """Begin to serve; before the first round."""
 
     def stop(self) -> None:
         """End serving; at the end of the run."""
-
-
-def _nothing_more(worker: object, env: Mapping[str, str]) -> Mapping[str, str]:
-    del worker, env
-    return {}
 
 
 class LocalElasticAgent(SimpleElasticAgent):
@@ -75,25 +61,10 @@ class LocalElasticAgent(SimpleElasticAgent):
             every path (torchrun: only when a signal ends the job).
         health_check_server: is started before the first round and stopped at the end of the run;
             by default the one that `TORCHELASTIC_HEALTH_CHECK_PORT` asks for.
-        signal_policy: what signals mean; by default those of `TORCHELASTIC_SIGNALS_TO_HANDLE` stop
-            the job.
-        notify: is called with each of `plaunch.agent.notifications`.
-        worker_env: is asked for more variables for each worker.
         uninterruptible_state_timeout: seconds that a worker may be in uninterruptible sleep before
             the job ends with `UnkillableWorkerError`; 0 means for ever, and None what
             `TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT` says.
-        keep_daemons: spare what workers leave behind when all of them have succeeded.
-        waiting: shows what a round waits for, and ends a first one that takes too long.
-        watchdog: records when the loop goes to sleep and wakes.
-        traffic: counts the workers' output that passes through the launcher.
-        binder: gives workers their devices and processors; by default what `spec` says of them.
-        open_store: hosts the store of the workers, unless `spec` leaves that to one of them; by
-            default plaunch's own.
-        starter: starts the processes of workers; by default they are executed. Whoever gives it
-            begins and closes it.
-        restart_policy: decides what follows a failure, unless the rendezvous is a `JobRendezvous`,
-            which decides itself; by default `max_restarts` does.
-        health_checks: run before this node joins its first round, and after a failure.
+        services: what a launch gives its agent beyond torchrun's arguments.
 
     Raises:
         UsageError: both `logs_specs` and the older arguments are given, or a time cannot be used,
@@ -111,35 +82,11 @@ class LocalElasticAgent(SimpleElasticAgent):
         health_check_server: HealthCheckServer | None = None,
         uninterruptible_state_timeout: float | None = None,
         *,
-        signal_policy: SignalPolicy | None = None,
-        notify: notifications.Notify | None = None,
-        worker_env: notifications.WorkerEnv = _nothing_more,
-        keep_daemons: bool = False,
-        waiting: WaitReporter | None = None,
-        watchdog: LoopWatchdog | None = None,
-        traffic: Traffic | None = None,
-        binder: Binder | None = None,
-        open_store: OpenStore | None = None,
-        starter: Starter | None = None,
-        restart_policy: RestartPolicy | None = None,
-        health_checks: HealthChecks | None = None,
+        services: AgentServices = DEFAULT_SERVICES,
     ) -> None:
-        self._keep_daemons = keep_daemons
         self._sleep_timeout = _sleep_timeout(uninterruptible_state_timeout)
-        self._open_store = open_store or open_default_store
-        self._starter = starter
-        self._traffic = traffic or Traffic()
-        super().__init__(
-            spec,
-            exit_barrier_timeout,
-            shutdown_timeout,
-            signal_policy=signal_policy,
-            notify=notify,
-            waiting=waiting,
-            watchdog=watchdog,
-            restart_policy=restart_policy,
-            health_checks=health_checks,
-        )
+        self._traffic = services.traffic or Traffic()
+        super().__init__(spec, exit_barrier_timeout, shutdown_timeout, services=services)
         self._logs_specs = logs_specs or _logs_specs_of(spec)
         if logs_specs is not None and _has_older_arguments(spec):
             raise UsageError(
@@ -149,8 +96,7 @@ class LocalElasticAgent(SimpleElasticAgent):
         self._health_check_server = health_check_server
         self._start_method = start_method
         self._log_line_prefix_template = log_line_prefix_template or DEFAULT_PREFIX
-        self._worker_env = worker_env
-        self._binder = binder or default_binder(
+        self._binder = services.binder or default_binder(
             spec.numa_options, spec.devices, spec.virtual_local_rank
         )
         if self._binder is not None:
@@ -164,12 +110,10 @@ class LocalElasticAgent(SimpleElasticAgent):
             notifier,
             shutdown_timeout=self._shutdown_timeout,
             sleep_timeout=self._sleep_timeout,
-            keep_daemons=self._keep_daemons,
             has_own_monitor=type(self)._monitor_workers is LocalElasticAgent._monitor_workers,
             has_own_stop=type(self)._stop_workers is LocalElasticAgent._stop_workers,
-            open_store=self._open_store,
-            starter=self._starter,
             traffic=self._traffic,
+            services=self._services,
         )
         return self._local
 
@@ -206,7 +150,8 @@ class LocalElasticAgent(SimpleElasticAgent):
                 environ=os.environ,
                 binder=self._binder,
             )
-            env.update(self._worker_env(describe_worker(worker), env))
+            if self._services.worker_env is not None:
+                env.update(self._services.worker_env(describe_worker(worker), env))
             # `${time}` is left to the streams, which know when a line was read.
             prefixes[rank] = Template(self._log_line_prefix_template).safe_substitute(
                 role_name=spec.role,

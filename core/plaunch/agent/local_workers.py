@@ -12,6 +12,7 @@ from plaunch.agent.exits import ExitReporter
 from plaunch.agent.hosted_store import HostedStore
 from plaunch.agent.launcher_failure import launcher_failure
 from plaunch.agent.worker import RunResult, WorkerState, describe_worker
+from plaunch.agent.worker_store import open_default_store
 from plaunch.agent.workers import Workers
 from plaunch.errors import ExitCode, UnkillableWorkerError, WorkerStoreHostError
 from plaunch.process.contexts.components import ContextComponents
@@ -26,11 +27,10 @@ if TYPE_CHECKING:
 
     from plaunch.agent.notifications import Notifier
     from plaunch.agent.requests import Hang
+    from plaunch.agent.services import AgentServices
     from plaunch.agent.worker import WorkerGroup
-    from plaunch.agent.worker_store import OpenStore
     from plaunch.agent.workers import TemplateMethods
     from plaunch.process.contexts.supervised import SupervisedContext
-    from plaunch.process.starting import Starter
     from plaunch.process.stopping.stop import Stop
     from plaunch.process.streams.api import Streams, Traffic
 
@@ -46,12 +46,10 @@ class LocalWorkers(Workers):
         notifier: is told of their ends.
         shutdown_timeout: how long they may take to stop before they are killed, in seconds.
         sleep_timeout: seconds that one may be in uninterruptible sleep; 0 means for ever.
-        keep_daemons: spare what they leave behind when all of them have succeeded.
-        has_own_monitor: whether nobody has put another `_monitor_workers` in the place of ours.
+        has_own_monitor: whether no subclass of the agent replaces `_monitor_workers`.
         has_own_stop: the same for `_stop_workers`.
-        open_store: hosts the store of a round, if that is up to this node.
-        starter: starts their processes; None if they are executed.
         traffic: follows their output.
+        services: of the agent.
     """
 
     def __init__(
@@ -62,16 +60,14 @@ class LocalWorkers(Workers):
         *,
         shutdown_timeout: float,
         sleep_timeout: float,
-        keep_daemons: bool,
         has_own_monitor: bool,
         has_own_stop: bool,
-        open_store: OpenStore,
-        starter: Starter | None,
         traffic: Traffic,
+        services: AgentServices,
     ) -> None:
         super().__init__(agent, group)
         self.context: SupervisedContext | None = None
-        self.reaper = Reaper(keep_daemons=keep_daemons)
+        self.reaper = Reaper(keep_daemons=services.keep_daemons)
         self.sleep_watch = UninterruptibleWatch(sleep_timeout) if sleep_timeout > 0 else None
         self._notifier = notifier
         self._reasons: dict[int, tuple[int, str]] = {}  # the last signal of a process, and why
@@ -81,9 +77,9 @@ class LocalWorkers(Workers):
         self._signum = signal.SIGTERM  # that they are stopped with
         self._stop_closes_store = False  # whether the stop in progress does
         self._exits = ExitReporter(notifier)
-        self._starter = starter
+        self._starter = services.starter
         self._traffic = traffic
-        self._store = HostedStore(open_store, self.reaper)
+        self._store = HostedStore(services.open_store or open_default_store, self.reaper)
         # Failures of this round that are no ends of workers: of their store, and that they hang.
         self._others: dict[int, ProcessFailure] = {}
         self._started_at = 0.0  # the workers of this round, in seconds since the epoch

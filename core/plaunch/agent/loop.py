@@ -24,7 +24,7 @@ from plaunch.agent.requests import Hang, Snapshot
 from plaunch.process.stopping.signals import SignalAction
 
 if TYPE_CHECKING:
-    from plaunch.agent.components import AgentComponents
+    from plaunch.agent.loop_components import LoopComponents
     from plaunch.agent.signals import SignalInbox
 
 logger = logging.getLogger("plaunch")
@@ -52,7 +52,7 @@ class Loop:
 
     def __init__(
         self,
-        components: AgentComponents,
+        components: LoopComponents,
         *,
         exit_barrier_timeout: float,
         state: states.State,

@@ -12,8 +12,8 @@ from plaunch.agent.worker import WorkerState
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from plaunch.agent.components import AgentComponents
     from plaunch.agent.effects import Effects
+    from plaunch.agent.loop_components import LoopComponents
     from plaunch.agent.states import Event, State
 
 # Seconds that own workers are given to show a failure of their own, once others have failed or are
@@ -29,7 +29,7 @@ class Phases:
         effects: have the stop in progress, and the wait for the cause of a failure.
     """
 
-    def __init__(self, components: AgentComponents, effects: Effects) -> None:
+    def __init__(self, components: LoopComponents, effects: Effects) -> None:
         self._components = components
         self._effects = effects
         self._monitor_interval = components.workers.group.spec.monitor_interval

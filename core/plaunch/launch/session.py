@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from plaunch.agent.closing import release_rendezvous, shut_down
 from plaunch.agent.local import LocalElasticAgent
 from plaunch.agent.notifications import BeforeWorkers, Stopping, WorkersStarted
+from plaunch.agent.services import AgentServices
 from plaunch.agent.wait_reporter import WaitReporter
 from plaunch.agent.watchdog import TURN_BOUND, LoopWatchdog
 from plaunch.errors import NodeExcludedError, SignalException, UnkillableWorkerError
@@ -150,18 +151,20 @@ class LaunchSession:
             log_line_prefix_template=template,
             shutdown_timeout=self._grace,
             health_check_server=self._request.health_check_server,
-            signal_policy=components.signal_policy,
-            notify=self._notify,
-            worker_env=self._worker_env,
-            keep_daemons=config.keep_daemons,
-            waiting=self._waiting,
-            watchdog=self._watchdog,
-            traffic=self._traffic,
-            binder=components.binder,
-            open_store=components.open_store,
-            starter=components.starter,
-            restart_policy=components.restart_policy,
-            health_checks=components.health_checks,
+            services=AgentServices(
+                signal_policy=components.signal_policy,
+                restart_policy=components.restart_policy,
+                health_checks=components.health_checks,
+                notify=self._notify,
+                waiting=self._waiting,
+                watchdog=self._watchdog,
+                worker_env=self._worker_env,
+                binder=components.binder,
+                open_store=components.open_store,
+                starter=components.starter,
+                traffic=self._traffic,
+                keep_daemons=config.keep_daemons,
+            ),
         )
 
     def _start_extensions(self, agent: LocalElasticAgent, handler: RendezvousHandler) -> None:

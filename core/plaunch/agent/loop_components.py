@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from plaunch.agent.workers import Workers
 
 
-class AgentComponents(NamedTuple):
+class LoopComponents(NamedTuple):
     """The components of one run of an agent.
 
     Args:
