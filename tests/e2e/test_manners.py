@@ -70,7 +70,7 @@ def test_all_that_it_says_can_be_read_by_programs(plaunch):
     begin, failed, *_, report, _bundle = told
     assert begin["level"] == "INFO"
     assert begin["message"].startswith("run id $mine: 1 worker, 1 node")
-    assert "failed with exit code 1; restart 1 of 1" in failed["message"]
+    assert "failed: exit code 1; restart 1 of 1" in failed["message"]
     assert failed["level"] == "WARNING"
     assert report["level"] == "ERROR"
     assert "No restart: all restarts are used" in report["message"]

@@ -154,7 +154,7 @@ def test_a_worker_asks_for_time(plaunch, word):
     times = {event["name"].removeprefix("plaunch."): event["timestamp"] for event in told}
     (delayed,) = (event for event in told if event["name"] == "plaunch.restart.delayed")
     assert delayed["metadata"]["seconds"] == 1.5
-    assert times["rendezvous.begun"] - times["restart.delayed"] >= 1.5
+    assert times["rendezvous.completed"] - times["restart.delayed"] >= 1.5
     if "max" in word:
         reason = r"restart 1 of 1, after 1.5 s as rank 1 on \S+ asks: the disk is full"
         assert re.search(reason, done.stderr)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from plaunch import LaunchConfig, components
+from plaunch import LaunchConfig
+from plaunch.launch import components
 from plaunch.testing import FakeRendezvous
 
 

@@ -186,7 +186,7 @@ def test_a_final_failure(kept):
     with pytest.raises(ChildFailedError):
         launch("raise SystemExit(7)", kept, nproc_per_node=1)
     check(kept)
-    assert kept.names[-3:] == ["state.changed", "failure", "launcher.finished"]
+    assert kept.names[-3:] == ["failure", "state.changed", "launcher.finished"]
     assert kept.outcome == ("failed", 7)
     assert kept.end["reason"].startswith("rank 0 on ")
 

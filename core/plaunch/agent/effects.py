@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
+import time
 from typing import TYPE_CHECKING, Any
 
 from plaunch.agent import notifications, states
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from plaunch.agent.states import Action, Event, State
 
 logger = logging.getLogger("plaunch")
+
+# Seconds until the cause of a stop is logged by itself. Before, the line of the next round, or the
+# report at the end of the job, has it: so it is logged once.
+_LOG_AFTER = 1.0
 
 
 class Effects:
@@ -37,6 +42,8 @@ class Effects:
     ) -> None:
         self.soft_signal = signal.SIGTERM  # that the workers are stopped with
         self.logged_reason = ""  # the last message about why the workers are stopped
+        self._deferred = ""  # the next one
+        self._log_at = 0.0  # on the monotonic clock
         self.cause_wait = CauseWait()
         self.stop = StopInProgress(components.workers.end_stop)
         self._components = components
@@ -114,6 +121,30 @@ class Effects:
         components.results.end_work()
         components.peers.announce(action.then, state)
         text = describe_decision(action.then, state, components.peers.reason, self.logged_reason)
+        if action.then in (states.RestartReason.FAILURE, states.Outcome.FAILED):
+            self._deferred, self._log_at = text, time.monotonic() + _LOG_AFTER
+        else:
+            self.log_deferred()
+            self._log(text)
+
+    def due(self) -> float | None:
+        """Seconds until a deferred message must be logged, or None."""
+        return max(self._log_at - time.monotonic(), 0.0) if self._deferred else None
+
+    def log_round(self, text: str) -> None:
+        """Log why a round has formed; the deferred message if that is not known."""
+        if text:
+            self._deferred = ""
+            logger.warning("%s", text)
+        else:
+            self.log_deferred()
+
+    def log_deferred(self) -> None:
+        """Log the deferred message, if there is one."""
+        self._log(self._deferred)
+        self._deferred = ""
+
+    def _log(self, text: str) -> None:
         if text:
             self.logged_reason = text
             logger.warning("%s", text)

@@ -99,6 +99,8 @@ class Loop:
                     continue
                 for action in self._step(pending.popleft()):
                     if isinstance(action, states.Finish):
+                        if action.outcome is not states.Outcome.FAILED:
+                            self._effects.log_deferred()  # else the report has it
                         return action.outcome
                     pending.extend(self._effects.perform(action, self.state))
             except Exception as error:
@@ -116,6 +118,7 @@ class Loop:
 
     def tear_down(self, error: BaseException) -> None:
         """Stop the workers that still run after `error` has ended `run`."""
+        self._effects.log_deferred()
         if isinstance(error, Exception):
             self.results.error = error
             self.results.report_error(is_restart=self.state.is_restart)

@@ -92,9 +92,11 @@ def describe_round(formed: JobRound, state: State, logged: str = "") -> str:
         return ""  # this node was not there
     if formed.attempt > state.attempt:
         what, _, decision = formed.reason.partition("; ")
-        if decision and what in logged:
-            return decision if "restart" in decision else f"restart ({decision})"
-        return formed.reason or f"restart {formed.attempt} of {state.max_restarts}"
+        if not decision:
+            return what or f"restart {formed.attempt} of {state.max_restarts}"
+        if "restart" not in decision:
+            decision = f"restart ({decision})"
+        return decision if what in logged else f"{what}; {decision}"
     is_news = state.then is RestartReason.FAILURE and formed.reason not in logged
     return formed.reason if is_news else ""
 

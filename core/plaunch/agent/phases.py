@@ -36,6 +36,8 @@ class Phases:
 
     def watch(self, state: State) -> list[Event]:
         """Wait once; an empty list if nothing has happened."""
+        if self._effects.due() == 0.0:
+            self._effects.log_deferred()
         return _WATCHES[state.phase](self, state)
 
     def _watch_checks(self, state: State) -> list[Event]:
@@ -49,6 +51,7 @@ class Phases:
         events = joiner.watch(state, self._effects.logged_reason)
         for formed in (one for one in events if isinstance(one, states.RoundFormed)):
             results.begin_round(formed.attempt, joiner.reason)
+            self._effects.log_round(joiner.message)
         results.error = joiner.error or results.error
         return events
 
@@ -112,7 +115,12 @@ class Phases:
         results, stop = self._components.results, self._effects.stop
         self._components.poller.poll(
             [*(workers.exit_fds() or ()), *peers.fds()],
-            _earliest(min(stop.delay, peers.interval), workers.due(), results.due()),
+            _earliest(
+                min(stop.delay, peers.interval),
+                workers.due(),
+                results.due(),
+                self._effects.due(),
+            ),
         )
         workers.tend()
         if results.due() == 0.0:

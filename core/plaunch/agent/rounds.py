@@ -161,6 +161,7 @@ class RoundJoiner:
         self.waits_for = ""  # while the round is delayed
         self.error: BaseException | None = None  # why the last round did not form
         self.reason = ""  # why the job has formed the last round, if it says so
+        self.message = ""  # what of that is to be logged
 
     def join(self) -> None:
         """Begin to wait for the next round, in a thread that may be abandoned."""
@@ -214,9 +215,8 @@ class RoundJoiner:
         info = call.result.info
         self._group.workers = call.result.workers
         self._group.enter_round(info, info.agent_store)
-        text = describe_round(info, state, "; ".join((logged, *self._peers.take_losses())))
-        if text:
-            logger.warning("%s", text)
+        logged_now = "; ".join((logged, *self._peers.take_losses()))
+        self.message = describe_round(info, state, logged_now)
         self.reason = info.reason
         event = RoundFormed(info.attempt, info.round)
         self._notifier.notify_round(event, call.duration, info.reason or logged)
