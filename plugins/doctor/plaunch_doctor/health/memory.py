@@ -9,8 +9,8 @@ from plaunch.control_groups import group_paths
 from plaunch.doctor import Finding, Status
 from plaunch.numbers import format_bytes
 
-from plaunch_health.sizes import read_size
-from plaunch_health.waiting import Patience
+from plaunch_doctor.health.sizes import read_size
+from plaunch_doctor.health.waiting import Patience
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,8 +6,8 @@ import os
 from types import SimpleNamespace
 
 import pytest
-from plaunch_health import disk
-from plaunch_health.disk import DiskCheck
+from plaunch_doctor.health import disk
+from plaunch_doctor.health.disk import DiskCheck
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from plaunch.doctor import Finding, Status
 from plaunch.numbers import format_bytes
 
-from plaunch_health.sizes import MIB, read_size
+from plaunch_doctor.health.sizes import MIB, read_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,7 +18,7 @@ from plaunch_network import (
     resolve_host,
 )
 
-from plaunch_health.waiting import Patience
+from plaunch_doctor.health.waiting import Patience
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

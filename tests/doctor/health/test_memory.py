@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from plaunch_health.memory import MemoryCheck, read_memory
+from plaunch_doctor.health.memory import MemoryCheck, read_memory
 
 from helpers.occasions import RESTART, SHORT, START
 
@@ -60,7 +60,8 @@ def test_it_is_waited_for(machine, context, tell, monkeypatch):
     check = MemoryCheck(context(), machine(80))
     tell(check, START)
     machine(60)
-    monkeypatch.setattr("plaunch_health.waiting.Patience.pause", lambda patience: bool(machine(79)))
+    pause = "plaunch_doctor.health.waiting.Patience.pause"
+    monkeypatch.setattr(pause, lambda patience: bool(machine(79)))
     assert tell(check, RESTART) == ["79 GiB available of 100 GiB"]
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import socket
 
 import pytest
-from plaunch_health import network
-from plaunch_health.network import NetworkCheck
+from plaunch_doctor.health import network
+from plaunch_doctor.health.network import NetworkCheck
 
 from helpers.occasions import RESTART, START
 from helpers.ports import free_port
