@@ -74,7 +74,7 @@ UNKNOWN_DEVICES = "plaunch_devices.torch_child:count_private_use"
 FUNCTIONS = "plaunch_functions.context:MultiprocessContext"
 FUNCTION_COMMAND = "plaunch_functions.spawned:spawn_command"
 # Runs the health checks that a launch names.
-HEALTH_CHECKS = "plaunch_health.running:LaunchHealthChecks"
+HEALTH_CHECKS = "plaunch_doctor.health.running:LaunchHealthChecks"
 # Messages as JSON (`--log-format=json`), and lines of workers.
 JSON_LINE = "plaunch_report.json_lines:json_line"
 JSON_TEMPLATE = "plaunch_report.json_lines:template_of_lines"

@@ -19,7 +19,7 @@ from plaunch_doctor.limits import (
 from plaunch_doctor.machine import UNLIMITED, Machine, Space
 from plaunch_doctor.memory import check_memory, check_shared_memory
 from plaunch_doctor.processors import check_processors
-from plaunch_doctor.units import GIB, MIB
+from plaunch_doctor.sizes import GIB, MIB
 
 OK, WARNING, PROBLEM = Status.OK, Status.WARNING, Status.PROBLEM
 
@@ -80,6 +80,15 @@ def test_memory_of_the_machine(node):
     node.write("/proc/meminfo", "MemTotal: 4194304 kB\nMemAvailable: 1048576 kB\n")
     assert node.only(check_memory, settings={"nproc_per_node": 2}).status is OK
     assert node.only(check_memory, settings={"nproc_per_node": 3}).status is WARNING
+
+
+def test_files_that_were_read_make_room_in_a_control_group(node):
+    node.write("/proc/self/cgroup", "0::/job\n")
+    node.write("/sys/fs/cgroup/job/memory.max", str(2 * GIB))
+    node.write("/sys/fs/cgroup/job/memory.current", str(2 * GIB))
+    assert node.only(check_memory).status is WARNING
+    node.write("/sys/fs/cgroup/job/memory.stat", f"inactive_file {GIB}\n")
+    assert node.only(check_memory).status is OK
 
 
 def test_what_the_kernel_has_killed_is_told(node):

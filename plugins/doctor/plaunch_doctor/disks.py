@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from plaunch.doctor import Finding, Status
 from plaunch.numbers import format_bytes
 
-from plaunch_doctor.units import GIB, MIB
+from plaunch_doctor.sizes import GIB, MIB
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,9 +25,7 @@ def check_log_folder(context: NodeContext) -> Iterator[Finding]:
     folder = context.options.get("log_dir")
     if not isinstance(folder, str) or not folder:
         return
-    there = os.path.abspath(folder)
-    while not os.path.exists(there) and there != os.path.dirname(there):
-        there = os.path.dirname(there)  # what is missing is made
+    there = nearest_existing(folder)
     if not os.path.isdir(there):
         yield Finding(Status.PROBLEM, "log folder", f"{there} is a file", "give another --log-dir")
         return
@@ -57,6 +55,14 @@ def check_temporary_folder(context: NodeContext) -> Iterator[Finding]:
             "give a shorter TMPDIR: paths of sockets in it would be too long for the system",
         )
     yield _check_folder(context, what, folder, 256 * MIB, "")
+
+
+def nearest_existing(folder: str) -> str:
+    """The folder, or the nearest one above it that exists: what is missing is made later."""
+    there = os.path.abspath(folder)
+    while not os.path.exists(there) and there != os.path.dirname(there):
+        there = os.path.dirname(there)
+    return there
 
 
 def _check_folder(

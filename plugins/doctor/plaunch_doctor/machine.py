@@ -20,6 +20,7 @@ _STATUS_OFFSET = 5 * ctypes.sizeof(
     ctypes.c_long
 )  # modes (padded), offset, freq, maxerror, esterror
 _UNSYNCHRONISED = 0x40  # STA_UNSYNC
+_SAMPLE = b"plaunch looks whether this folder takes files\n" * 100
 
 
 @dataclass(frozen=True)
@@ -85,15 +86,26 @@ class Machine:
         files = found.f_favail if found.f_files else -1
         return Space(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize, files)
 
-    def is_writable(self, folder: str) -> bool:
-        """Whether this user can make files in `folder`, found by making one."""
+    def write_sample(self, folder: str) -> None:
+        """Write a file to `folder`, and remove it.
+
+        Raises:
+            OSError: the folder does not take it.
+        """
         import tempfile  # not for ordinary launches
 
+        with tempfile.NamedTemporaryFile(prefix=".plaunch-", dir=folder) as file:
+            file.write(_SAMPLE)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def is_writable(self, folder: str) -> bool:
+        """Whether this user can write files to `folder`, found by writing one."""
         try:
-            with tempfile.TemporaryFile(dir=folder):
-                return True
+            self.write_sample(folder)
         except OSError:
             return False
+        return True
 
     def which(self, program: str, environ: Mapping[str, str]) -> str:
         """The file that a shell would run for `program`; empty if there is none."""

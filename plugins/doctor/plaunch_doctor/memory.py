@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from plaunch.control_groups import group_paths
 from plaunch.doctor import Finding, Status
 from plaunch.numbers import format_bytes
 
 from plaunch_doctor.capacity import group_files
-from plaunch_doctor.units import GIB, MIB
+from plaunch_doctor.sizes import GIB, MIB
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from plaunch_doctor.capacity import System
     from plaunch_doctor.context import NodeContext
 
 # What one worker needs at least, in bytes: NCCL's buffers and a few batches of a DataLoader's; and
@@ -58,25 +60,18 @@ def check_shared_memory(context: NodeContext) -> Iterator[Finding]:
 def check_memory(context: NodeContext) -> Iterator[Finding]:
     """Free memory, the control group's limit, and what the kernel has killed for lack of it."""
     nproc = context.nproc
-    info = {
-        name: int(rest.split()[0]) * 1024
-        for name, colon, rest in (
-            line.partition(":") for line in context.read("/proc/meminfo").splitlines()
+    node, groups = read_node_memory(context), read_group_memory(context)
+    said = ["the system does not report how much is available"]
+    if node is not None:
+        said = [f"{format_bytes(node.available)} available of {format_bytes(node.whole)}"]
+    if groups:
+        limit, left = min(groups)
+        said.append(
+            f"the control group allows {format_bytes(limit)}, {format_bytes(limit - left)} used"
         )
-        if colon and rest.split() and rest.split()[0].isdecimal()
-    }
-    free = info.get("MemAvailable", _HUGE)
-    said = [f"{format_bytes(free)} available of {format_bytes(info.get('MemTotal', 0))}"]
-    if free == _HUGE:
-        said = ["the system does not report how much is available"]
-    for limit, used in _limits(context):
-        if limit < _HUGE:
-            said.append(
-                f"the control group allows {format_bytes(limit)}, {format_bytes(used)} used"
-            )
-            free = min(free, max(limit - used, 0))
     needed = nproc * WORKER_MEMORY
-    short = free < needed
+    known = groups if node is None else [node, *groups]
+    short = any(memory.available < needed for memory in known)
     yield Finding(
         Status.WARNING if short else Status.OK,
         "memory",
@@ -101,13 +96,50 @@ def check_memory(context: NodeContext) -> Iterator[Finding]:
         )
 
 
-def _limits(context: NodeContext) -> list[tuple[int, int]]:
-    """Limit and use of this process's control group, and of those above it that have a limit."""
-    limits = group_files(context, "memory", "memory.max", "memory.limit_in_bytes")
-    used = group_files(context, "memory", "memory.current", "memory.usage_in_bytes")
-    found = [
-        (int(limit), int(use))
-        for limit, use in zip(limits, used, strict=False)
-        if limit.isdecimal() and use.isdecimal()
-    ]
-    return sorted(found)[:1]
+class Memory(NamedTuple):
+    """The memory of a node, or what a control group may use, in bytes."""
+
+    whole: int
+    available: int
+
+
+def read_memory(system: System) -> Memory | None:
+    """The memory that this process may use; None if the system does not say."""
+    node = read_node_memory(system)
+    if node is None:
+        return None
+    return min([node, *read_group_memory(system)], key=lambda memory: memory.available)
+
+
+def read_node_memory(system: System) -> Memory | None:
+    """The memory of this node; None if the system does not say."""
+    info: dict[str, int] = {}
+    for line in system.read("/proc/meminfo").splitlines():
+        name, _, rest = line.partition(":")
+        if rest.split()[:1] and rest.split()[0].isdecimal():
+            info[name] = int(rest.split()[0]) * 1024
+    if "MemTotal" not in info or "MemAvailable" not in info:
+        return None
+    return Memory(info["MemTotal"], info["MemAvailable"])
+
+
+def read_group_memory(system: System) -> list[Memory]:
+    """What this process's control group allows, and those above it that have a limit."""
+    groups = system.read("/proc/self/cgroup")
+    limits = group_paths(groups, "memory", "memory.max", "memory.limit_in_bytes")
+    uses = group_paths(groups, "memory", "memory.current", "memory.usage_in_bytes")
+    found: list[Memory] = []
+    for limit_path, use_path in zip(limits, uses, strict=True):
+        limit, use = system.read(limit_path), system.read(use_path)
+        if limit.isdecimal() and use.isdecimal() and int(limit) < _HUGE:
+            # Files that were read count as used there, although they make room for others.
+            cache = _inactive_files(system.read(f"{os.path.dirname(use_path)}/memory.stat"))
+            used = max(int(use) - cache, 0)
+            found.append(Memory(int(limit), max(int(limit) - used, 0)))
+    return found
+
+
+def _inactive_files(stat: str) -> int:
+    values = dict(line.split(maxsplit=1) for line in stat.splitlines() if " " in line)
+    text = values.get("total_inactive_file", values.get("inactive_file", "0"))
+    return int(text) if text.isdecimal() else 0

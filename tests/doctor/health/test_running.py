@@ -11,7 +11,7 @@ from plaunch.doctor import Finding, Status
 from plaunch.errors import PluginError, ThreadStartError, UsageError
 from plaunch.plugin import PluginContext
 from plaunch.testing import plugin_manager
-from plaunch_health.running import TIMEOUT, TIMEOUT_VARIABLE, LaunchHealthChecks
+from plaunch_doctor.health.running import TIMEOUT, TIMEOUT_VARIABLE, LaunchHealthChecks
 
 from helpers.faults import raising
 from helpers.programs import run_python
@@ -210,7 +210,7 @@ def test_one_that_hangs_is_named_and_not_asked_again_meanwhile(gate):
 def test_a_node_without_threads_is_not_healthy(monkeypatch):
     checks = chosen(one=making(lambda _: []))
     monkeypatch.setattr(
-        "plaunch_health.running.BoundedCall", raising(ThreadStartError("no more threads"))
+        "plaunch_doctor.health.running.BoundedCall", raising(ThreadStartError("no more threads"))
     )
     assert "was not asked: no more threads" in verdict_of(checks)
 
@@ -246,5 +246,5 @@ def test_a_launch_without_checks_imports_none() -> None:
     done = run_python("-c", LAUNCH.format(words=[]), check=True)
     assert done.stdout.split() == ["0"]
     done = run_python("-c", LAUNCH.format(words=["--health-check=memory:1k"]), check=True)
-    assert "plaunch_health.memory" in done.stdout.split()
-    assert "plaunch_health.gpu" not in done.stdout.split()
+    assert "plaunch_doctor.health.memory" in done.stdout.split()
+    assert "plaunch_doctor.health.gpu" not in done.stdout.split()

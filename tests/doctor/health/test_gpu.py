@@ -6,10 +6,10 @@ import ast
 import inspect
 import sys
 
-import plaunch_health.gpu
+import plaunch_doctor.health.gpu
 import pynvml
 import pytest
-from plaunch_health.gpu import GpuCheck
+from plaunch_doctor.health.gpu import GpuCheck
 
 from helpers.occasions import RESTART, SHORT, START
 
@@ -131,7 +131,7 @@ def no_such(what=pynvml.NVML_ERROR_LIBRARY_NOT_FOUND):
 
 
 def test_every_name_that_is_called_is_one_of_the_real_module():
-    tree = ast.parse(inspect.getsource(plaunch_health.gpu))
+    tree = ast.parse(inspect.getsource(plaunch_doctor.health.gpu))
     names = {
         node.attr
         for node in ast.walk(tree)

@@ -6,8 +6,8 @@ import os
 from types import SimpleNamespace
 
 import pytest
-from plaunch_health import disk
-from plaunch_health.disk import DiskCheck
+from plaunch_doctor.health import disk
+from plaunch_doctor.health.disk import DiskCheck
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def space(monkeypatch):
         if found is None:
             return real(folder)
         free, total = found
-        return SimpleNamespace(f_bavail=free, f_blocks=total, f_frsize=1 << 20)
+        return SimpleNamespace(f_bavail=free, f_blocks=total, f_frsize=1 << 20, f_files=0)
 
     monkeypatch.setattr("os.statvfs", statvfs)
     return sizes

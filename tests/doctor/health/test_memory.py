@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from plaunch_health.memory import MemoryCheck, read_memory
+from plaunch.doctor import DoctorContext
+from plaunch_doctor.health.memory import MemoryCheck
+from plaunch_doctor.memory import read_memory
 
 from helpers.occasions import RESTART, SHORT, START
 
@@ -34,9 +36,12 @@ def machine(tmp_path):
 
 
 def test_what_a_control_group_leaves_counts(machine):
-    assert read_memory(machine(50)) == (100 * GIB, 50 * GIB)
-    assert read_memory(machine(50, limit=20, used=12, cache=4)) == (20 * GIB, 12 * GIB)
-    assert read_memory(machine(5, limit=20, used=12)) == (100 * GIB, 5 * GIB)
+    def read(*given, **limits):
+        return read_memory(DoctorContext(root=machine(*given, **limits)))
+
+    assert read(50) == (100 * GIB, 50 * GIB)
+    assert read(50, limit=20, used=12, cache=4) == (20 * GIB, 12 * GIB)
+    assert read(5, limit=20, used=12) == (100 * GIB, 5 * GIB)
 
 
 def test_a_twentieth_must_be_free_or_what_is_given(machine, context, tell):
@@ -60,7 +65,8 @@ def test_it_is_waited_for(machine, context, tell, monkeypatch):
     check = MemoryCheck(context(), machine(80))
     tell(check, START)
     machine(60)
-    monkeypatch.setattr("plaunch_health.waiting.Patience.pause", lambda patience: bool(machine(79)))
+    pause = "plaunch_doctor.health.waiting.Patience.pause"
+    monkeypatch.setattr(pause, lambda patience: bool(machine(79)))
     assert tell(check, RESTART) == ["79 GiB available of 100 GiB"]
 
 

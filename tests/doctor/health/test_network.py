@@ -5,8 +5,8 @@ from __future__ import annotations
 import socket
 
 import pytest
-from plaunch_health import network
-from plaunch_health.network import NetworkCheck
+from plaunch_doctor.health.network import NetworkCheck
+from plaunch_doctor.network import Network
 
 from helpers.occasions import RESTART, START
 from helpers.ports import free_port
@@ -30,7 +30,7 @@ def interfaces(tmp_path):
 @pytest.fixture
 def elsewhere(monkeypatch):
     """This machine's addresses count as another one's."""
-    monkeypatch.setattr(network, "is_own_address", lambda address: False)
+    monkeypatch.setattr(Network, "is_own", lambda network, address: False)
 
 
 @pytest.fixture

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 from plaunch.doctor import Finding, Status
 from plaunch.numbers import format_bytes
 
-from plaunch_health.sizes import MIB, read_size
+from plaunch_doctor.disks import nearest_existing
+from plaunch_doctor.machine import Machine
+from plaunch_doctor.sizes import MIB, read_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
 
 FLOOR = 100 * MIB  # bytes that must be free
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - workers share memory there
-_SAMPLE = b"plaunch health check\n" * 200
 _WHAT = "disk"
 
 
@@ -36,48 +37,29 @@ class DiskCheck:
         argument = context.options.get("argument")
         self._floor = FLOOR if argument is None else read_size(argument, _WHAT)
         self._log_dir = context.log_dir
+        self._machine = Machine()
 
     def check(self, occasion: HealthOccasion) -> Iterator[Finding]:
         """Look at the log folder, the one for temporary files, and shared memory."""
         del occasion
         folders = {tempfile.gettempdir(): "the TMPDIR of this node"}
         if self._log_dir is not None:
-            folders[_existing(self._log_dir)] = "--log-dir"
+            folders[nearest_existing(self._log_dir)] = "--log-dir"
         for folder, where in folders.items():
             yield self._look(folder, self._floor, f"make room there, or change {where}")
         if os.path.isdir(_SHARED_MEMORY):
             advice = "remove files that dead workers left there, or make it larger"
-            yield self._look(_SHARED_MEMORY, min(self._floor, _tenth(_SHARED_MEMORY)), advice)
+            tenth = self._machine.space(_SHARED_MEMORY).total // 10
+            yield self._look(_SHARED_MEMORY, min(self._floor, tenth), advice)
 
     def _look(self, folder: str, floor: int, advice: str) -> Finding:
         try:
-            free = _free(folder)
+            free = self._machine.space(folder).free
             if free < floor:
                 said = f"{folder} has {format_bytes(free)} free, less than {format_bytes(floor)}"
                 return Finding(Status.PROBLEM, _WHAT, said, advice)
-            with tempfile.NamedTemporaryFile(prefix=".plaunch-", dir=folder) as file:
-                file.write(_SAMPLE)
-                file.flush()
-                os.fsync(file.fileno())
+            self._machine.write_sample(folder)
         except OSError as error:
             said = f"{folder} cannot be written to: {error.strerror or error}"
             return Finding(Status.PROBLEM, _WHAT, said, advice)
         return Finding(Status.OK, _WHAT, f"{folder} has {format_bytes(free)} free")
-
-
-def _existing(folder: str) -> str:
-    """The folder, or the nearest one above it that is there."""
-    there = os.path.abspath(folder)
-    while not os.path.exists(there) and there != os.path.dirname(there):
-        there = os.path.dirname(there)
-    return there
-
-
-def _free(folder: str) -> int:
-    found = os.statvfs(folder)
-    return found.f_bavail * found.f_frsize
-
-
-def _tenth(folder: str) -> int:
-    found = os.statvfs(folder)
-    return found.f_blocks * found.f_frsize // 10

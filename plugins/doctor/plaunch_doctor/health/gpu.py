@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from plaunch.doctor import Finding, Status
 from plaunch.numbers import format_bytes
 
-from plaunch_health.sizes import MIB
-from plaunch_health.waiting import Patience
+from plaunch_doctor.health.waiting import Patience
+from plaunch_doctor.sizes import MIB
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

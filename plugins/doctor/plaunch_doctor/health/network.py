@@ -8,17 +8,12 @@ import socket
 import struct
 from typing import TYPE_CHECKING
 
-from plaunch.doctor import Finding, Status
+from plaunch.doctor import DoctorContext, Finding, Status
 from plaunch.errors import RendezvousConnectionError, UsageError
-from plaunch_network import (
-    find_node_address,
-    is_own_address,
-    join_host_port,
-    parse_rendezvous_endpoint,
-    resolve_host,
-)
+from plaunch_network import find_node_address, join_host_port, parse_rendezvous_endpoint
 
-from plaunch_health.waiting import Patience
+from plaunch_doctor.health.waiting import Patience
+from plaunch_doctor.network import ACCEPTED, REFUSED, Network
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,7 +40,8 @@ class NetworkCheck:
 
     def __init__(self, context: PluginContext, root: str = "/") -> None:
         settings = context.settings
-        self._root = root.rstrip("/")
+        self._system = DoctorContext(root=root)
+        self._network = Network()
         self._backend = str(settings.get("rdzv_backend", "")).rpartition(":")[2]
         self._is_service = self._backend.startswith("etcd")
         self._endpoint = str(settings.get("rdzv_endpoint", "") or "")
@@ -72,13 +68,14 @@ class NetworkCheck:
             host, port, max_nodes=self._max_nodes, local_addr=self._local_addr
         )
         with contextlib.suppress(RendezvousConnectionError):  # it may be a name
-            found = resolve_host(address, 1, self._patience.remaining)
+            found = self._network.resolve(address, 1, self._patience.remaining)
             address = found[0].host if found else address
         name = self._interface_of(address)
         if not name:
             return Finding(Status.OK, _WHAT, f"no interface has {address}: not looked at")
-        state = self._read(f"{name}/operstate")
-        carrier = self._read(f"{name}/carrier")
+        state = self._system.read(f"/sys/class/net/{name}/operstate")
+        # That of an interface which is down cannot be read.
+        carrier = self._system.read(f"/sys/class/net/{name}/carrier")
         # What has no state of its own, such as loopback, is "unknown".
         if state in ("down", "lowerlayerdown", "notpresent", "dormant") or carrier == "0":
             why = "has no carrier" if carrier == "0" else f"is {state}"
@@ -87,11 +84,8 @@ class NetworkCheck:
 
     def _interface_of(self, address: str) -> str:
         """The interface that has an address; empty if none of those that can be seen does."""
-        with (
-            contextlib.suppress(OSError, ValueError),
-            open(f"{self._root}/proc/net/if_inet6", encoding="ascii") as table,
-        ):
-            for line in table:
+        with contextlib.suppress(OSError, ValueError):
+            for line in self._system.read("/proc/net/if_inet6").splitlines():
                 packed, *_, name = line.split()
                 if socket.inet_ntop(socket.AF_INET6, bytes.fromhex(packed)) == address:
                     return name
@@ -103,13 +97,6 @@ class NetworkCheck:
                     if socket.inet_ntoa(answer[20:24]) == address:
                         return name
         return ""
-
-    def _read(self, path: str) -> str:
-        try:
-            with open(f"{self._root}/sys/class/net/{path}", encoding="ascii") as file:
-                return file.read().strip()
-        except OSError:
-            return ""  # the carrier of an interface that is down cannot be read
 
     # --- the endpoint -----------------------------------------------------------------------------
 
@@ -138,11 +125,11 @@ class NetworkCheck:
     def _connect(self, host: str, port: int) -> tuple[bool, str]:
         where = join_host_port(host, port)
         try:
-            addresses = resolve_host(host, port, self._patience.remaining / 2)
+            addresses = self._network.resolve(host, port, self._patience.remaining / 2)
         except RendezvousConnectionError as error:
             return False, str(error)
         is_hosted = not self._is_service  # then by one of the nodes, or by its launcher
-        if is_hosted and any(map(is_own_address, addresses)):
+        if is_hosted and any(map(self._network.is_own, addresses)):
             return True, f"{where} is this node"
         answers = [self._ask(address, len(addresses)) for address in addresses]
         if any(not answer for answer in answers):
@@ -153,14 +140,8 @@ class NetworkCheck:
 
     def _ask(self, address: SocketAddress, number: int) -> str:
         """Why no connection to `address`, one of `number`, can be made; empty if one can."""
-        try:
-            with socket.socket(address.family, socket.SOCK_STREAM) as sock:
-                sock.settimeout(max(self._patience.remaining / (number + 1), 0.1))
-                sock.connect(address.sockaddr)
-        except ConnectionRefusedError:
-            return f"{address} has refused"
-        except TimeoutError:
-            return f"{address} has not answered"
-        except OSError as error:
-            return f"{address}: {error.strerror or error}"
-        return ""
+        timeout = max(self._patience.remaining / (number + 1), 0.1)
+        answer, reason = self._network.connect(address, timeout)
+        if answer == ACCEPTED:
+            return ""
+        return f"{address} has refused" if answer == REFUSED else f"{address}: {reason}"
