@@ -103,6 +103,30 @@ def test_a_signal_is_what_ends_the_job_all_the_same(stop, name):
     assert "cannot be started again" not in err
 
 
+STANDING_LOGS = ["-p", "logs_specs:stands", "--logs-specs=stands", *STAY]
+HANGS = {
+    "reify": STANDING_LOGS,
+    "open_streams": STANDING_LOGS,
+    "open_sink": STANDING_LOGS,
+    "environment": ["-p", "stands-in-a-binder", *STAY],
+    "opening the workers' store": ["-p", "stands-in-a-store", *STAY],
+}
+
+
+@pytest.mark.parametrize("place", HANGS)
+def test_a_component_that_never_returns_does_not_hold_up_a_stop(evil, place):
+    evil.environ["EVIL_PLACE"] = place
+    with evil.start(*HANGS[place]) as launch:
+        wait_for_files(evil.folder / "stands")
+        launch.send_signal(signal.SIGTERM)
+        began = time.monotonic()
+        out, err = launch.communicate(timeout=FORTY)
+    assert (launch.returncode, out) == (128 + signal.SIGTERM, "")
+    assert time.monotonic() - began < 9
+    assert f"{RELEASE}" in err
+    assert f") had not returned from {place} when the launch had to stop" in err
+
+
 LEFT = {
     "leaves-a-thread": "thread 'uploader'",
     "hangs-at-exit": "a function at exit",

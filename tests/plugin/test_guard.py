@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import threading
 
 import pytest
@@ -367,3 +368,48 @@ def test_the_handler_of_a_program_comes_back(caplog) -> None:
     with guard.keeping_sigchld(WHO, "a hook"):
         pass
     assert not caplog.records
+
+
+class Bound:
+    def reify(self):
+        return threading.current_thread()
+
+    def fail(self):
+        raise ValueError("no such thing")
+
+    def leave(self):
+        sys.exit(0)
+
+
+def test_methods_of_a_component_run_on_a_thread_that_is_gone_afterwards(manager) -> None:
+    bound = Bound()
+    manager().guard.limit_methods(WHO, bound, ("reify", "fail", "leave", "lacking"))
+    thread = bound.reify()
+    assert thread is not threading.current_thread()
+    assert not thread.is_alive()
+    with pytest.raises(ValueError, match="no such thing"):
+        bound.fail()
+    with pytest.raises(PluginError, match=re.escape(f"{WHO} failed in leave: SystemExit: 0")):
+        bound.leave()
+
+
+def test_methods_of_the_core_need_no_thread(manager) -> None:
+    class Specs(LogsSpecs):
+        root_log_dir = None
+
+        def reify(self, envs):
+            return threading.current_thread()
+
+    specs = Specs()
+    manager().guard.limit_methods(WHO, specs, LOGS_SPECS.limited)
+    assert specs.reify({}) is not threading.current_thread()
+    assert specs.open_sink.__func__ is LogsSpecs.open_sink
+
+
+def test_methods_of_plaunchs_own_components_need_no_thread(manager) -> None:
+    assert "reify" not in vars(plugin_manager().make(LOGS_SPECS, LOGS_SPECS.default))
+
+
+def test_an_object_without_a_dictionary_stays_as_it_is(manager) -> None:
+    stands = signal.Signals.SIGTERM
+    manager().guard.limit_methods(WHO, (stands,), ("count",))

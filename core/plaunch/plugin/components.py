@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from plaunch.agent import notifications
 from plaunch.agent.worker_store import open_default_store
@@ -61,18 +61,23 @@ def find_binder(manager: PluginManager, context: PluginContext) -> Binder | None
     is_asked = is_asked_for(*map(context.settings.get, names))
     if is_asked:
         manager.load_named(WITH_OPTIONS, DEVICES)
-    binder: Binder | None = _find_sole(
+    found = _find_sole(
         manager.hook.plaunch_worker_binder(context=context),
         "plaunch_worker_binder",
         "a Binder",
         ("plan", "environment"),
         does="bind the workers",
     )
-    if binder is None and is_asked:
+    if found is None and is_asked:
         raise UsageError(
             "devices, numa_options or virtual_local_rank is set, but no plugin assigns devices to "
             f"workers; do not block {DEVICES!r}"
         )
+    if found is None:
+        return None
+    binder: Binder = found.value
+    if not found.plugin.source.is_first_party:
+        manager.guard.limit_methods(found.who, binder, ("plan", "environment"))
     return binder
 
 
@@ -86,15 +91,18 @@ def find_worker_store(manager: PluginManager, context: PluginContext) -> OpenSto
     """
     if context.settings.get("worker_store", "agent") != "agent":
         return None
-    open_store: OpenStore | None = _find_sole(
+    found = _find_sole(
         manager.hook.plaunch_worker_store(context=context),
         "plaunch_worker_store",
         "a function that opens a store",
         ("__call__",),
         does="host the workers' store",
     )
-    if open_store is not None:
-        return open_store
+    if found is not None:
+        open_store: OpenStore = found.value
+        if found.plugin.source.is_first_party:
+            return open_store
+        return manager.guard.limit_call(found.who, "opening the workers' store", open_store)
     was_asked = (WITH_OPTIONS.name, WORKER_STORE) in (
         (plugin.kind, plugin.name) for plugin in manager.selected()
     )
@@ -109,29 +117,32 @@ def find_starter(manager: PluginManager, context: PluginContext) -> Starter | No
         UsageError: a plugin rejects the settings.
         PluginError: a plugin fails, times out, or is not the only one that contributes a starter.
     """
-    starter: Starter | None = _find_sole(
+    found = _find_sole(
         manager.hook.plaunch_worker_starter(context=context),
         "plaunch_worker_starter",
         "a Starter",
         ("begin", "wait", "prepare", "start", "fds", "close"),
         does="start the workers",
     )
+    starter: Starter | None = None if found is None else found.value
     return starter
 
 
 def _find_sole(
     results: list[HookResult], hook: str, what: str, methods: Iterable[str], *, does: str
-) -> Any:
+) -> HookResult | None:
     """Return the one result of a hook that one plugin may implement; None if there is none."""
-    for who, value in ((result.who, result.value) for result in results):
-        if not all(callable(getattr(value, name, None)) for name in methods):
-            raise PluginError(f"{who} returned {value!r} from {hook}, which is not {what}")
+    for result in results:
+        if not all(callable(getattr(result.value, name, None)) for name in methods):
+            raise PluginError(
+                f"{result.who} returned {result.value!r} from {hook}, which is not {what}"
+            )
     if len(results) > 1:
         raise PluginError(
             f"{results[0].who} and {results[1].who} both {does} ({hook}); block one of them with "
             "-p no:NAME"
         )
-    return results[0].value if results else None
+    return results[0] if results else None
 
 
 def find_worker_env(

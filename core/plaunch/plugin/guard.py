@@ -279,6 +279,42 @@ class HookGuard:
         """The plugins with a notification hook that has not returned, for messages."""
         return [who for who, call in self._running.values() if call.is_out()]
 
+    def limit_call(
+        self, who: str, doing: str, function: Callable[..., object]
+    ) -> Callable[..., Any]:
+        """Wrap a function of a third party that the agent's loop calls while a stop would wait.
+
+        A call runs on a thread, and is abandoned after a minute or once the launch is to stop. What
+        it raises passes unchanged; its traceback tells whose code it is.
+        """
+
+        @functools.wraps(function)
+        def limited(*args: object, **kwargs: object) -> object:
+            return bounded_call(
+                who,
+                doing,
+                lambda: function(*args, **kwargs),
+                FACTORY_TIMEOUT,
+                self._is_unwanted,
+                passing=(Exception,),
+                advice="; fix what it waits for",
+            )
+
+        return limited
+
+    def limit_methods(self, who: str, component: object, names: Collection[str]) -> None:
+        """Put `limit_call` around methods of a third party's component, on the object itself.
+
+        Those that it inherits from the core are left alone, and so is an object without a
+        dictionary, such as a named tuple.
+        """
+        for name in names:
+            method = getattr(component, name, None)
+            is_own = (getattr(method, "__module__", None) or "").partition(".")[0] != "plaunch"
+            if method is not None and is_own:
+                with contextlib.suppress(AttributeError):
+                    setattr(component, name, self.limit_call(who, name, method))
+
     def wrap(
         self, plugin: Registration, hook: str, function: Callable[..., object]
     ) -> Callable[..., HookResult | None]:

@@ -40,6 +40,7 @@ class Kind(Value, Generic[T]):
         hook: the hook that offers names; empty for plugins that are not selected by name.
         methods: what an object must have that a factory of this kind returns.
         default: the name that a launch uses if none is given.
+        limited: methods of a third party's object on which a launch waits for a limited time.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Kind(Value, Generic[T]):
     hook: str
     methods: tuple[str, ...] = ()
     default: str = ""
+    limited: tuple[str, ...] = ()
 
 
 RENDEZVOUS: Kind[RendezvousFactory] = Kind(
@@ -67,6 +69,7 @@ LOGS_SPECS: Kind[LogsSpecsFactory] = Kind(
     flag="--logs-specs",
     hook="plaunch_logs_specs",
     default="default",
+    limited=("create_run_dir", "reify", "open_streams", "open_sink"),
 )
 EVENT_HANDLERS: Kind[EventHandlerFactory] = Kind(
     name="event_handlers",

@@ -57,6 +57,7 @@ class PluginManager:
         self._registry = PluginRegistry(installed, self._hooks)
         self._made: list[tuple[object, str]] = []  # components, each with its plugin for messages
         self.hook = self._hooks.hook
+        self.guard = self._hooks.guard
 
     @classmethod
     def create(
@@ -232,7 +233,10 @@ class PluginManager:
             passing=(PlaunchError,),
             advice=f"; fix what it waits for, or select another {kind.label}",
         )
-        self._made.append((result, f"{kind.label} {name!r} ({plugin.source.origin})"))
+        who = f"{kind.label} {name!r} ({plugin.source.origin})"
+        self._made.append((result, who))
+        if not plugin.source.is_first_party:
+            self.guard.limit_methods(who, result, kind.limited)
         return result
 
     def who_made(self, component: object) -> str:
@@ -247,11 +251,11 @@ class PluginManager:
 
         It is called repeatedly during a wait, and returns whether the launch is to stop.
         """
-        self._hooks.guard.stop_waiting_when(is_unwanted)
+        self.guard.stop_waiting_when(is_unwanted)
 
     def left_behind(self) -> list[str]:
         """Return the plugins with an abandoned hook call that still runs, for messages."""
-        return self._hooks.guard.left_behind()
+        return self.guard.left_behind()
 
     @property
     def culprits(self) -> Culprits:

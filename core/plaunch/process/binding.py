@@ -38,8 +38,7 @@ class Binder(Protocol):
     def plan(self, nprocs: int) -> Mapping[int, Binding]:
         """What each local rank is bound to; ranks that are not are missing.
 
-        Called before the node joins the others, and for every start of its workers, on the thread
-        that starts them.
+        Called before the node joins the others, and for every start of its workers.
 
         Raises:
             UsageError: a worker cannot have its binding.

@@ -96,9 +96,9 @@ class LogsSpecs(abc.ABC):
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
         """Create the folders of one start and say where each stream goes.
 
-        Called once before each start of the workers, with their environments by local rank. There
-        is no time limit: while it does not return, the agent handles nothing else. May add
-        variables to them (`TORCHELASTIC_ERROR_FILE` is set here, as torchrun does).
+        Called once before each start of the workers, with their environments by local rank. May add
+        variables to them (`TORCHELASTIC_ERROR_FILE` is set here, as torchrun does). A plugin's runs
+        on a thread that ends with the call, and has a minute.
         """
 
     @property

@@ -8,6 +8,8 @@ import threading
 from plaunch.process import LogsDest, LogsSpecs, SignalAction
 from plaunch.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 
+from evil_plaunch.hooks import stand
+
 FOR_EVER = threading.Event()
 
 
@@ -114,6 +116,29 @@ class LogsThatFailToClose(LogsSpecs):
     def close(self, succeeded):
         print(f"evil: close {succeeded}")
         raise ValueError("no such folder")
+
+
+class StandingLogs(LogsSpecs):
+    """A logs spec one method of which never returns."""
+
+    @property
+    def root_log_dir(self):
+        return None
+
+    def reify(self, envs):
+        self._stand("reify")
+        return LogsDest({0: ""}, {0: ""}, {}, {}, {0: ""})
+
+    def open_sink(self, local_rank, stream):
+        self._stand("open_sink")
+
+    def open_streams(self, dest, nprocs, **options):
+        self._stand("open_streams")
+        return super().open_streams(dest, nprocs, **options)
+
+    def _stand(self, place):
+        if place == os.environ["EVIL_PLACE"]:
+            stand()
 
 
 class FailingLogs(LogsSpecs):

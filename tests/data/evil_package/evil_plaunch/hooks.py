@@ -42,6 +42,25 @@ class StandsInWorkerEnv:
         stand()
 
 
+class StandsInABinder:
+    @hookimpl
+    def plaunch_worker_binder(self):
+        return self
+
+    def plan(self, nprocs):
+        self.plan = lambda nprocs: stand()  # the first call is made before the node joins
+        return {}
+
+    def environment(self, local_rank, environ):
+        stand()
+
+
+class StandsInAStore:
+    @hookimpl
+    def plaunch_worker_store(self):
+        return lambda store_round: stand()
+
+
 class StandsInARestart:
     is_first = True
 
