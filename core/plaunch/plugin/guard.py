@@ -284,7 +284,8 @@ class HookGuard:
     ) -> Callable[..., Any]:
         """Wrap a function of a third party that the agent's loop calls while a stop would wait.
 
-        A call runs on a thread, and is abandoned after a minute or once the launch is to stop.
+        A call runs on a thread, and is abandoned after a minute or once the launch is to stop. What
+        it raises passes unchanged; its traceback tells whose code it is.
         """
 
         @functools.wraps(function)
@@ -295,7 +296,7 @@ class HookGuard:
                 lambda: function(*args, **kwargs),
                 FACTORY_TIMEOUT,
                 self._is_unwanted,
-                passing=(PlaunchError, OSError),
+                passing=(Exception,),
                 advice="; fix what it waits for",
             )
 
