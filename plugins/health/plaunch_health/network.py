@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from plaunch.doctor import Finding, Status
 from plaunch.errors import RendezvousConnectionError, UsageError
+from plaunch.process import read_proc
 from plaunch_network import (
     find_node_address,
     is_own_address,
@@ -87,14 +88,10 @@ class NetworkCheck:
 
     def _interface_of(self, address: str) -> str:
         """The interface that has an address; empty if none of those that can be seen does."""
-        with (
-            contextlib.suppress(OSError, ValueError),
-            open(f"{self._root}/proc/net/if_inet6", encoding="ascii") as table,
-        ):
-            for line in table:
-                packed, *_, name = line.split()
-                if socket.inet_ntop(socket.AF_INET6, bytes.fromhex(packed)) == address:
-                    return name
+        for line in read_proc("net/if_inet6", f"{self._root}/proc").decode().splitlines():
+            packed, *_, name = line.split()
+            if socket.inet_ntop(socket.AF_INET6, bytes.fromhex(packed)) == address:
+                return name
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
             for _, name in socket.if_nameindex():
                 with contextlib.suppress(OSError):

@@ -93,8 +93,10 @@ def _launches() -> dict[str, list[Call]]:
     def changed(old: WorkerState, new: WorkerState) -> Call:
         return "plaunch_state_changed", {"group": _FORMED, "old": old, "new": new}
 
-    def exited(worker: WorkerInfo, code: int, stopped: bool, *failures: ProcessFailure) -> Call:
-        exit_ = WorkerExit(worker, code, stopped, *failures)
+    def exited(
+        worker: WorkerInfo, code: int, stopped: bool, failed: ProcessFailure | None = None
+    ) -> Call:
+        exit_ = WorkerExit(worker, code, stopped, failed)
         return "plaunch_worker_exited", {"group": _FORMED, "exit": exit_}
 
     def finished(group: GroupInfo, result: RunResult | None) -> Call:
