@@ -18,7 +18,7 @@ from plaunch.errors import ExitCode, UnkillableWorkerError, WorkerStoreHostError
 from plaunch.process.contexts.components import ContextComponents
 from plaunch.process.contexts.context import RunProcsResult
 from plaunch.process.failures.failure import ProcessFailure
-from plaunch.process.kernel.details import describe_process
+from plaunch.process.kernel.proc import describe_process
 from plaunch.process.kernel.uninterruptible import UninterruptibleWatch
 from plaunch.process.stopping.reaper import Reaper
 

@@ -10,9 +10,8 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from plaunch.errors import PlaunchError, UsageError
-from plaunch.process.kernel.details import find_processor_wait, read_masks
 from plaunch.process.kernel.priority import raise_priority
-from plaunch.process.kernel.processes import PROC
+from plaunch.process.kernel.proc import PROC, find_processor_wait, read_masks
 from plaunch.process.launcher_variables import owns_process
 from plaunch.process.stopping.signals import (
     DEFAULT_SIGNALS,
@@ -144,7 +143,7 @@ class SignalInbox:
         for signum in listed:
             self._handle(signum)
         self._listed = frozenset(listed)
-        masks = read_masks(f"{self._proc}/self/status")
+        masks = read_masks(self._proc)
         handled = 0 if masks is None else masks[1]  # else Python's own knowledge has to do
         for name in _FATAL:
             fatal = getattr(signal.Signals, name, None)

@@ -24,7 +24,7 @@ from plaunch.errors import PlaunchError, PluginError, SignalException
 from plaunch.plugin.context import PluginContext
 from plaunch.plugin.kinds import ALL_KINDS, FIRST_PARTY, LIFECYCLE
 from plaunch.process.failures.error_file import one_line
-from plaunch.process.kernel.details import read_masks
+from plaunch.process.kernel.proc import read_masks
 from plaunch.threads import BoundedCall
 from plaunch.values import Value, plain_dataclass
 

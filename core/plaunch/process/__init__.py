@@ -41,14 +41,24 @@ if TYPE_CHECKING:
     from plaunch.process.kernel.descriptor_limit import (
         raise_descriptor_limit as raise_descriptor_limit,
     )
-    from plaunch.process.kernel.details import read_environ as read_environ
-    from plaunch.process.kernel.details import read_masks as read_masks
     from plaunch.process.kernel.handle import ProcessHandle as ProcessHandle
     from plaunch.process.kernel.holds import Held as Held
     from plaunch.process.kernel.holds import describe_hold as describe_hold
     from plaunch.process.kernel.pidfd import open_pidfd as open_pidfd
     from plaunch.process.kernel.pidfd import wait_for_end as wait_for_end
+    from plaunch.process.kernel.proc import find_field as find_field
+    from plaunch.process.kernel.proc import list_numbers as list_numbers
+    from plaunch.process.kernel.proc import read_environ as read_environ
+    from plaunch.process.kernel.proc import read_fds as read_fds
+    from plaunch.process.kernel.proc import read_link as read_link
+    from plaunch.process.kernel.proc import read_masks as read_masks
+    from plaunch.process.kernel.proc import read_name as read_name
+    from plaunch.process.kernel.proc import read_proc as read_proc
+    from plaunch.process.kernel.proc import read_stack as read_stack
+    from plaunch.process.kernel.proc import read_stat as read_stat
+    from plaunch.process.kernel.proc import read_waiting_place as read_waiting_place
     from plaunch.process.kernel.processes import Process as Process
+    from plaunch.process.kernel.processes import children_by_parent as children_by_parent
     from plaunch.process.kernel.processes import read_process as read_process
     from plaunch.process.kernel.processes import read_table as read_table
     from plaunch.process.kernel.watch import ExitWatch as ExitWatch
@@ -83,8 +93,11 @@ __getattr__, __dir__, __all__ = attach(
         ".contexts.context": "PContext RunProcsResult",
         ".kernel.descriptor_limit": "raise_descriptor_limit",
         ".kernel.pidfd": "open_pidfd wait_for_end",
-        ".kernel.processes": "Process read_process read_table",
-        ".kernel.details": "read_environ read_masks",
+        ".kernel.processes": "Process children_by_parent read_process read_table",
+        ".kernel.proc": (
+            "find_field list_numbers read_environ read_fds read_link read_masks read_name "
+            "read_proc read_stack read_stat read_waiting_place"
+        ),
         ".kernel.holds": "Held describe_hold",
         ".starting": "Starter",
         ".launcher_variables": "LAUNCHER_VARIABLE inheritable",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from plaunch import __version__
 from plaunch.agent import RequestKind
 from plaunch.numbers import format_ranks, name_ranks, quote
+from plaunch.process import read_proc
 from plaunch_events import LauncherStatus, redact_command
 from plaunch_hang.stacks import JobStacks, format_groups, format_operations
 from plaunch_membership import printable
@@ -353,9 +354,5 @@ def _absolute(path: str | None) -> str | None:
 
 def _command_of_this_process() -> list[str]:
     """The words of the command line, without secrets: they are copied from `ps` into tickets."""
-    try:
-        with open("/proc/self/cmdline", "rb") as file:
-            words = [os.fsdecode(word) for word in file.read().split(b"\0")[:-1]]
-    except OSError:
-        return []
+    words = [os.fsdecode(word) for word in read_proc("self/cmdline").split(b"\0")[:-1]]
     return redact_command(words)

@@ -83,21 +83,20 @@ def choose(launches: list[Launch], word: str | None) -> Launch:
 
 def find_foreign(word: str, user: int, proc: str = "/proc") -> str:
     """Whose launch a run id means, if it stands in the command line of another user's; or empty."""
-    for name in os.listdir(proc):
-        if not name.isdecimal():
-            continue
+    from plaunch.process import list_numbers, read_proc  # rare
+
+    for pid in list_numbers(proc=proc):
         try:
-            owner = os.stat(os.path.join(proc, name)).st_uid
-            if owner == user:
-                continue
-            with open(os.path.join(proc, name, "cmdline"), "rb") as file:
-                words = [os.fsdecode(one) for one in file.read(1 << 16).split(b"\0")]
+            owner = os.stat(f"{proc}/{pid}").st_uid
         except OSError:
             continue
+        if owner == user:
+            continue
+        words = [os.fsdecode(one) for one in read_proc(f"{pid}/cmdline", proc).split(b"\0")]
         if any("plaunch" in one for one in words[:4]) and any(
             one == word or one.endswith(f"={word}") for one in words[1:]
         ):
-            return f"pid {name}, a launch of user {owner}"
+            return f"pid {pid}, a launch of user {owner}"
     return ""
 
 

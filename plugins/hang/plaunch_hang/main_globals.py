@@ -15,6 +15,8 @@ import sys
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
+from plaunch.process import read_proc
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -194,9 +196,8 @@ def _find_base(pid: int, file: tuple[str, str]) -> int:
 
 def _maps(pid: int) -> Iterator[tuple[int, int, int, tuple[str, str] | None]]:
     """Start, end, offset and file of each mapping of a process, in the order of addresses."""
-    with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as lines:
-        for line in lines:
-            addresses, _, offset, device, inode = line.split(None, 5)[:5]
-            start, _, end = addresses.partition("-")
-            file = None if inode == "0" else (device, inode)
-            yield int(start, 16), int(end, 16), int(offset, 16), file
+    for line in os.fsdecode(read_proc(f"{pid}/maps")).splitlines():
+        addresses, _, offset, device, inode = line.split(None, 5)[:5]
+        start, _, end = addresses.partition("-")
+        file = None if inode == "0" else (device, inode)
+        yield int(start, 16), int(end, 16), int(offset, 16), file

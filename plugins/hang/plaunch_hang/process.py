@@ -7,13 +7,19 @@ import re
 import stat
 from typing import TYPE_CHECKING, NamedTuple
 
-from plaunch.process import read_table
+from plaunch.process import (
+    children_by_parent,
+    list_numbers,
+    read_fds,
+    read_proc,
+    read_stat,
+    read_table,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Mapping, Sequence
 
 PROC = "/proc"
-_MOST = 1 << 13  # bytes of a file
 _PARTS = 10  # of a second that a processor is used for: what is less is no movement
 _TICKS = os.sysconf("SC_CLK_TCK")
 _SWITCHES = re.compile(rb"ctxt_switches:\s*(\d+)")  # voluntary ones, and others
@@ -56,21 +62,21 @@ def read_uses(pids: Collection[int], proc: str = PROC) -> dict[int, Hashable]:
     That changes when one of them calls something else in the system, or has used a tenth of a
     second of a processor. Those that are gone are left out.
     """
-    below = _read_children(proc)
+    below = children_by_parent(read_table(proc))
     uses = {pid: _read_use(_tree(pid, below), proc) for pid in pids}
     return {pid: use for pid, use in uses.items() if use is not None}
 
 
 def read_processor_times(pids: Collection[int], proc: str = PROC) -> dict[int, ProcessorTime]:
     """The processor time of each process; those that are gone are left out."""
-    below = _read_children(proc)
+    below = children_by_parent(read_table(proc))
     times = {pid: _read_processor_time(_tree(pid, below), proc) for pid in pids}
     return {pid: time for pid, time in times.items() if time is not None}
 
 
 def read_parents(pids: Collection[int], proc: str = PROC) -> dict[int, dict[int, int]]:
     """The parents of all processes below each of these, by process, parents before children."""
-    below = _read_children(proc)
+    below = children_by_parent(read_table(proc))
     parents = {child: pid for pid, children in below.items() for child in children}
     return {pid: {child: parents[child] for child in _tree(pid, below)[1:]} for pid in pids}
 
@@ -80,42 +86,31 @@ def read_use(pid: int, proc: str = PROC) -> Hashable:
 
     That changes whenever one of them runs, if only for a moment. None if the process is gone.
     """
-    ticks = _read_ticks(f"{proc}/{pid}/stat")
-    folder = f"{proc}/{pid}/task"
-    try:
-        threads = os.listdir(folder)
-    except OSError:
+    threads = list_numbers(f"{pid}/task", proc)
+    if not threads:
         return None
-    counts = (_SWITCHES.findall(_read(f"{folder}/{thread}/status")) for thread in threads)
+    ticks = _read_ticks(pid, proc)
+    counts = (
+        _SWITCHES.findall(read_proc(f"{pid}/task/{thread}/status", proc)) for thread in threads
+    )
     return ticks, sum(int(count) for found in counts for count in found)
 
 
 def uses_gpu(pid: int, proc: str = PROC) -> bool:
     """Whether a process has a GPU open; False if that may not be read."""
-    folder = f"{proc}/{pid}/fd"
-    try:
-        return any(_read_link(f"{folder}/{fd}").startswith(_GPUS) for fd in os.listdir(folder))
-    except OSError:
-        return False
-
-
-def _read_children(proc: str) -> dict[int, list[int]]:
-    below: dict[int, list[int]] = {}
-    for process in read_table(proc).values():
-        below.setdefault(process.ppid, []).append(process.pid)
-    return below
+    return any(target.startswith(_GPUS) for target in read_fds(pid, proc).values())
 
 
 def _read_processor_time(pids: Sequence[int], proc: str) -> ProcessorTime | None:
     main, *children = pids
-    thread = f"{proc}/{main}/task/{main}"
-    own = _read_ticks(f"{thread}/stat")
+    thread = f"{main}/task/{main}"
+    own = _read_ticks(thread, proc)
     if own is None:
         return None
     # Not every kernel has it. A thread on a busy machine, or of a container with a limit, waits.
-    waited = _read(f"{thread}/schedstat").split()[1:2]
-    found = [_read_ticks(f"{proc}/{pid}/stat") for pid in children]
-    threads = _read_ticks(f"{proc}/{main}/stat") or own
+    waited = read_proc(f"{thread}/schedstat", proc).split()[1:2]
+    found = [_read_ticks(pid, proc) for pid in children]
+    threads = _read_ticks(main, proc) or own
     ticks = sum(threads[2:]) + sum(sum(each) for each in found if each is not None)
     return ProcessorTime(
         user=own[0] / _TICKS,
@@ -127,20 +122,13 @@ def _read_processor_time(pids: Sequence[int], proc: str) -> ProcessorTime | None
     )
 
 
-def _read_ticks(path: str) -> tuple[int, int, int, int] | None:
+def _read_ticks(pid: int | str, proc: str) -> tuple[int, int, int, int] | None:
     """User and system time, and both of children that have ended."""
-    fields = _read(path).rpartition(b")")[2].split()
+    fields = read_stat(pid, proc)
     if len(fields) < 15:
         return None
     user, system, children_user, children_system = map(int, fields[11:15])
     return user, system, children_user, children_system
-
-
-def _read_link(path: str) -> str:
-    try:
-        return os.readlink(path)
-    except OSError:
-        return ""
 
 
 def _tree(pid: int, below: Mapping[int, list[int]]) -> list[int]:
@@ -153,13 +141,13 @@ def _tree(pid: int, below: Mapping[int, list[int]]) -> list[int]:
 def _read_use(pids: Collection[int], proc: str) -> Hashable:
     seconds, calls = 0.0, []
     for pid in pids:
-        fields = _read(f"{proc}/{pid}/stat").rpartition(b")")[2].split()
+        fields = read_stat(pid, proc)
         if len(fields) < 13:
             continue
         seconds += (int(fields[11]) + int(fields[12])) / _TICKS
         # Who may not read the one may read the other.
-        call = _read(f"{proc}/{pid}/syscall").partition(b" ")[0]
-        calls.append((pid, call or _read(f"{proc}/{pid}/wchan")))
+        call = read_proc(f"{pid}/syscall", proc).partition(b" ")[0]
+        calls.append((pid, call or read_proc(f"{pid}/wchan", proc)))
     return (int(seconds * _PARTS), *calls) if calls else None
 
 
@@ -179,16 +167,3 @@ def _is_open_here(found: os.stat_result, fd: int) -> bool:
         return os.path.samestat(found, os.fstat(fd))
     except OSError:
         return False
-
-
-def _read(path: str) -> bytes:
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return b""
-    try:
-        return os.read(fd, _MOST)
-    except OSError:
-        return b""
-    finally:
-        os.close(fd)

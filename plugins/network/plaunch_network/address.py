@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from plaunch.errors import RendezvousConnectionError
+from plaunch.process import read_proc
 from plaunch.threads import BoundedCall
 
 RESOLVE_TIMEOUT = 5.0  # seconds; a name server that is away takes far longer by itself
@@ -104,34 +105,22 @@ def is_own_address(address: SocketAddress) -> bool:
         return address.host.partition("%")[0] in interface_addresses()
     # With this setting the kernel binds every address, whoever it belongs to.
     version = "ipv6" if address.family == socket.AF_INET6 else "ipv4"
-    with (
-        contextlib.suppress(OSError),
-        open(f"/proc/sys/net/{version}/ip_nonlocal_bind", encoding="ascii") as setting,
-    ):
-        if setting.read().strip() != "0":
-            return address.host.partition("%")[0] in interface_addresses()
+    if read_proc(f"sys/net/{version}/ip_nonlocal_bind").strip() not in (b"", b"0"):
+        return address.host.partition("%")[0] in interface_addresses()
     return True
 
 
 def interface_addresses() -> tuple[str, ...]:
     """The addresses of this machine's interfaces, loopback last; none where there is no /proc."""
     found: dict[str, None] = {}
-    with (
-        contextlib.suppress(OSError),
-        open("/proc/net/fib_trie", encoding="ascii") as table,
-    ):
-        above = ""
-        for line in table:
-            if "/32 host LOCAL" in line:
-                found[above.rpartition(" ")[2]] = None
-            above = line.rstrip()
-    with (
-        contextlib.suppress(OSError),
-        open("/proc/net/if_inet6", encoding="ascii") as table,
-    ):
-        for line in table:
-            packed = bytes.fromhex(line.split()[0])
-            found[socket.inet_ntop(socket.AF_INET6, packed)] = None
+    above = ""
+    for line in read_proc("net/fib_trie").decode().splitlines():
+        if "/32 host LOCAL" in line:
+            found[above.rpartition(" ")[2]] = None
+        above = line.rstrip()
+    for line in read_proc("net/if_inet6").decode().splitlines():
+        packed = bytes.fromhex(line.split()[0])
+        found[socket.inet_ntop(socket.AF_INET6, packed)] = None
     return tuple(sorted(found, key=lambda address: (is_loop_back(address), ":" in address)))
 
 

@@ -14,6 +14,7 @@ import socket
 import sys
 
 from plaunch.errors import UsageError
+from plaunch.process import list_numbers, read_fds, read_name, read_proc
 
 # The states of sockets in /proc/net/tcp.
 _ESTABLISHED, _LISTENING = "01", "0A"
@@ -139,13 +140,9 @@ def open_listener(
 def port_owner(port: int) -> str:
     """Who listens on TCP `port` of this host: "pid 12 (python)"; empty if it cannot be told."""
     inodes = {f"socket:[{inode}]" for inode in _find_sockets(port, _LISTENING)}
-    for pid in filter(str.isdecimal, os.listdir("/proc") if inodes else ()):
-        # Other users' processes cannot be looked into, and any may end meanwhile.
-        with contextlib.suppress(OSError):
-            for fd in os.listdir(f"/proc/{pid}/fd"):
-                if os.readlink(f"/proc/{pid}/fd/{fd}") in inodes:
-                    with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as comm:
-                        return f"pid {pid} ({comm.read().strip()})"
+    for pid in list_numbers() if inodes else ():
+        if not inodes.isdisjoint(read_fds(pid).values()):
+            return f"pid {pid} ({read_name(pid)})"
     return ""
 
 
@@ -156,12 +153,10 @@ def count_connections(port: int) -> int:
 
 def _find_sockets(port: int, state: str) -> list[str]:
     """The numbers of this host's sockets with the local TCP `port` that are in a state."""
-    found: list[str] = []
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        with contextlib.suppress(OSError), open(table, encoding="ascii") as lines:
-            next(lines, None)
-            for line in lines:
-                fields = line.split(None, 10)
-                if fields[3] == state and int(fields[1].rpartition(":")[2], 16) == port:
-                    found.append(fields[9])
-    return found
+    lines = [*read_proc("net/tcp").splitlines()[1:], *read_proc("net/tcp6").splitlines()[1:]]
+    sockets = (line.decode().split(None, 10) for line in lines)
+    return [
+        fields[9]
+        for fields in sockets
+        if fields[3] == state and int(fields[1].rpartition(":")[2], 16) == port
+    ]

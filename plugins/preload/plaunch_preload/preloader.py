@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from plaunch.durations import LIMIT, bounded
-from plaunch.process import JOBS_VARIABLE, LAUNCHER_VARIABLE, inheritable
+from plaunch.process import JOBS_VARIABLE, LAUNCHER_VARIABLE, find_field, inheritable, read_proc
 
 from plaunch_preload.command import CommandError, split_command
 from plaunch_preload.fork_server import ForkServerError
@@ -270,6 +270,4 @@ def _is_open(fd: int) -> bool:
 
 def _read_umask() -> int:
     """What a child would inherit; asking the system would change it for a moment."""
-    with open("/proc/self/status") as file:
-        line = next(line for line in file if line.startswith("Umask:"))
-    return int(line.split()[1], 8)
+    return int(find_field(read_proc("self/status"), "Umask"), 8)

@@ -18,7 +18,7 @@ import time
 from typing import TYPE_CHECKING
 
 from plaunch.durations import milliseconds
-from plaunch.process import raise_descriptor_limit
+from plaunch.process import list_numbers, raise_descriptor_limit
 
 from plaunch_rendezvous_c10d.guests import find_guests, hang_up_guest, open_descriptors
 
@@ -66,7 +66,7 @@ class Doorkeeper:
         self._say_at = clock()
         self._spare = [os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) for _ in range(_SPARE)]
         # What is open by now is needed; of what is left, half may be others'.
-        self._used = len(os.listdir("/proc/self/fd"))
+        self._used = len(list_numbers("self/fd"))
         needed = self._used + expected
         if needed > raise_limit():
             _log.warning(

@@ -12,6 +12,8 @@ import socket
 import stat
 from typing import TYPE_CHECKING
 
+from plaunch.process import list_numbers
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -48,10 +50,8 @@ def find_guests(port: int) -> dict[int, int]:
 
 def open_descriptors() -> Iterable[int]:
     """The descriptors of this process; all that there may be if they cannot be listed."""
-    try:
-        return [int(name) for name in os.listdir("/proc/self/fd")]
-    except OSError:  # listing takes one more, or there is no such folder
-        return range(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    # Listing takes one more descriptor, which may be missing.
+    return list_numbers("self/fd") or range(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
 def hang_up_guest(fd: int, inode: int) -> bool:

@@ -10,6 +10,8 @@ import contextlib
 import os
 import socket
 
+from plaunch.process import read_proc
+
 
 def hang_up(thread_id: int, port: int) -> bool:
     """Shut down the connection that a thread of this process receives from.
@@ -22,8 +24,7 @@ def hang_up(thread_id: int, port: int) -> bool:
         Whether there was one. A kernel that does not tell says no.
     """
     try:
-        with open(f"/proc/self/task/{thread_id}/syscall", encoding="ascii") as file:
-            words = file.read().split()
+        words = read_proc(f"self/task/{thread_id}/syscall").split()
         # "running" if it is in none, else a number, its arguments, and two addresses.
         with socket.socket(fileno=os.dup(int(words[1], 16))) as sock:
             if sock.getpeername()[1] != port:

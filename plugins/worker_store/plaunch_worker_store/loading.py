@@ -6,7 +6,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from plaunch.process import is_python, read_table
+from plaunch.process import is_python, read_link, read_proc, read_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -75,10 +75,7 @@ def find_torch(workers: Collection[int], proc: str = _PROC) -> tuple[str, str] |
             package, marker, _ = library.rpartition("/lib/libtorch")
             if not marker or os.path.basename(package) != "torch":
                 continue
-            try:
-                program = os.readlink(f"{proc}/{pid}/exe")
-            except OSError:
-                break  # it has ended meanwhile
+            program = read_link(f"{pid}/exe", proc)
             if is_python(program):
                 return program, os.path.dirname(package)
             break
@@ -87,11 +84,7 @@ def find_torch(workers: Collection[int], proc: str = _PROC) -> tuple[str, str] |
 
 def _find_libraries(pid: int, proc: str) -> list[str]:
     """The paths of libraries of torch's that a process has mapped, and that are still there."""
-    try:
-        with open(f"{proc}/{pid}/maps", "rb", buffering=0) as file:
-            maps = file.readall()
-    except OSError:
-        return []  # it has ended, or may not be looked at
+    maps = read_proc(f"{pid}/maps", proc)
     found: list[str] = []
     at = -1
     while (at := maps.find(_LIBRARY, at + 1)) >= 0:

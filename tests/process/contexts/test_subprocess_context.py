@@ -22,7 +22,7 @@ from plaunch.errors import (
 )
 from plaunch.process import SubprocessContext
 from plaunch.process.contexts import outcomes, supervised
-from plaunch.process.kernel.processes import read_state
+from plaunch.process.kernel.proc import read_state
 from plaunch.process.stopping.reaping.tree import ProcTree
 from plaunch.process.stopping.session import WorkerSession
 from plaunch.process.stopping.stop_sequence import StopSequence

@@ -138,14 +138,14 @@ def test_its_exit_code_may_be_taken_by_other_code(kind):
     os.kill(guard.pid, signal.SIGKILL)
     os.waitpid(guard.pid, 0)
     assert not guard.is_alive()
-    guard.tell(b"anything\n")
+    guard.send(b"anything\n")
     guard.dismiss()
 
 
 def test_telling_it_never_waits(guard, caplog):
     os.kill(guard.pid, signal.SIGSTOP)
     for _ in range(200_000 // 20):
-        guard.tell(b"a line of no use at all\n")
+        guard.send(b"a line of no use at all\n")
     assert "does not read" in caplog.text
 
 
@@ -608,7 +608,7 @@ from plaunch.process.stopping.guard.guard import start_guard
 
 guard = start_guard()
 for line in sys.stdin:
-    guard.tell(line.encode())
+    guard.send(line.encode())
     print("told", flush=True)
 """
 

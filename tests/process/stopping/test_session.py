@@ -9,10 +9,10 @@ import subprocess
 import sys
 
 import pytest
-from plaunch.process.kernel.details import describe_process
 from plaunch.process.kernel.handle import ProcessHandle
 from plaunch.process.kernel.holds import HoldWatch
-from plaunch.process.kernel.processes import read_process, read_state
+from plaunch.process.kernel.proc import describe_process, read_state
+from plaunch.process.kernel.processes import read_process
 from plaunch.process.stopping.reaping.evidence import Origin
 from plaunch.process.stopping.reaping.tree import make_tree
 from plaunch.process.stopping.session import WorkerSession

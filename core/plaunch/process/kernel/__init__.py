@@ -1,1 +1,1 @@
-"""What the kernel reports about processes: their ends, their table, their signals and limits."""
+"""Reads and controls processes through the kernel: exits, /proc, signals, limits."""

@@ -1,4 +1,4 @@
-"""How many descriptors this process may have, which is no business of its workers."""
+"""Raises the limit of this process on open files, but not that of its workers."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import resource
 
 
 class DescriptorLimit:
-    """The limit of this process on open files, which may be raised, and what it was before."""
+    """The limit of this process on open files, and its value before it was raised."""
 
     def __init__(self) -> None:
         self._before: tuple[int, int] | None = None
 
     def raise_to_most(self) -> int:
-        """Raise the soft limit to the hard one; the soft limit from now on."""
+        """Raise the soft limit to the hard one, and return it."""
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         if soft != hard:
             with contextlib.suppress(OSError, ValueError):
@@ -23,9 +23,9 @@ class DescriptorLimit:
         return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
     def give_back(self, pid: int) -> None:
-        """Let a child that was just started have the limit as it was before it was raised.
+        """Restore the original limit in a child that was just started.
 
-        Programs that use `select`, or close all descriptors that there might be, rely on a low one.
+        Programs that use `select`, or close all possible descriptors, rely on a low limit.
         """
         if self._before is not None and hasattr(resource, "prlimit"):
             with contextlib.suppress(OSError, ValueError):  # the child may have ended
@@ -39,9 +39,9 @@ def descriptor_limit() -> DescriptorLimit:
 
 
 def raise_descriptor_limit() -> int:
-    """Let this process open as many files as the system allows, but not its workers.
+    """Allow this process, but not its workers, as many open files as the system permits.
 
     Returns:
-        How many that are.
+        The new limit.
     """
     return descriptor_limit().raise_to_most()

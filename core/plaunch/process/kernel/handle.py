@@ -1,4 +1,4 @@
-"""A process as the launcher that has started it sees it: its exit code, and when it is reaped."""
+"""The handle of a child process: its exit code, signals, and when it is reaped."""
 
 from __future__ import annotations
 
@@ -16,28 +16,27 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("plaunch")
 
-LOST_EXIT_CODE = 255  # what multiprocessing reports, too, when nobody can know the exit code
+LOST_EXIT_CODE = 255  # also what multiprocessing reports for an unknown exit code
 
 
 class Popen(Protocol):
-    """What `subprocess.Popen` and multiprocessing's have in common."""
+    """What `subprocess.Popen` and multiprocessing's `Popen` have in common."""
 
     pid: int
     returncode: int | None
 
     def poll(self) -> int | None:
-        """Reap the process if it has ended; its exit code if it was ever reaped this way."""
+        """Reap the process if it has ended; its exit code if this method has reaped it."""
 
 
 class ProcessHandle:
     """A child of the launcher.
 
-    A subclass may stand for one that another process has forked, and reaps: it says how the exit
-    code is known (`poll`), and by which descriptor that comes (`exit_fd`).
+    A subclass may represent a process that another process has forked and reaps. It defines how the
+    exit code is read (`poll`), and which descriptor announces it (`exit_fd`).
 
-    Its exit code is read without reaping it: as long as it is a zombie, no other process can get
-    its number or a signal to its process group. An exception in the middle of
-    it (a signal handler's) loses nothing either.
+    The exit code is read without reaping: as long as the process is a zombie, its id and that of
+    its process group cannot be reused. An exception from a signal handler loses nothing either.
 
     Args:
         popen: the object that started it.
@@ -57,19 +56,19 @@ class ProcessHandle:
         return self._exitcode
 
     def has_ended(self) -> bool:
-        """Whether `poll` knows the exit code."""
+        """Whether it has ended."""
         return self.poll() is not None
 
     def reap(self) -> None:
-        """Let the system forget the process, which has ended; its number may be used again."""
+        """Reap the process, which has ended; its id may be reused."""
         self._popen.poll()
 
     def owns_pid(self) -> bool:
-        """Whether the number cannot have been given to another process; may be True for long."""
+        """Whether the id cannot have been reused, because the process was not reaped."""
         return self._popen.returncode is None
 
     def send_signal(self, signum: signal.Signals) -> None:
-        """Send a signal to it alone; nothing happens if it has ended.
+        """Send a signal to this process only; does nothing if it has ended.
 
         Raises:
             PermissionError: it runs as another user.
@@ -79,11 +78,11 @@ class ProcessHandle:
                 os.kill(self.pid, signum)
 
     def exit_fd(self) -> int | None:
-        """A descriptor that becomes readable when `poll` knows the code; None for a child."""
+        """A descriptor that becomes readable when the process has ended; None for a child."""
         return None
 
     def release(self) -> None:
-        """Close what belongs to the process in the launcher; called once, at the very end."""
+        """Close what belongs to the process in the launcher; called once, at the end."""
         if self._release is not None:
             self._release()
 
@@ -101,8 +100,8 @@ class ProcessHandle:
     def _taken_exitcode(self) -> int:
         """The exit code of a process that has been reaped.
 
-        If that was done through its object, this knows the code. If it was somebody else's
-        `waitpid(-1)`, nobody does, and asking the object would give 0, as if it had succeeded.
+        The `Popen` object knows it if it has reaped the process. If other code has, by
+        `waitpid(-1)`, the code is lost, and the object would return 0, as for a success.
         """
         known = self._popen.returncode
         if known is not None:
@@ -117,10 +116,10 @@ class ProcessHandle:
 
 
 def restore_sigchld() -> None:
-    """Undo an inherited "SIGCHLD is ignored", with which the kernel forgets exit codes.
+    """Restore the default of SIGCHLD if it is ignored, because exit codes would be lost.
 
     Raises:
-        WorkerStartError: it is ignored, and only the main thread could change that.
+        WorkerStartError: it is ignored, and only the main thread can change that.
     """
     if signal.getsignal(signal.SIGCHLD) != signal.SIG_IGN:
         return

@@ -1,4 +1,4 @@
-"""What holds a process that has not ended, and cannot run."""
+"""Finds processes that are suspended, traced or frozen, so that they cannot run."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from plaunch.control_groups import group_paths
-from plaunch.process.kernel.details import find_field, read_file
-from plaunch.process.kernel.processes import PROC
+from plaunch.process.kernel.proc import PROC, find_field, read_name, read_proc
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -17,11 +16,11 @@ _PERIOD = 5.0  # seconds between two samples of `tend`
 
 
 class Held(NamedTuple):
-    """What holds a process.
+    """Why a process cannot run.
 
     Args:
         how: in words, such as `suspended`; see `describe_hold`.
-        since: when it was seen first, in seconds since the epoch.
+        since: when this was seen first, in seconds since the epoch.
         pid: the process.
     """
 
@@ -34,12 +33,12 @@ class Held(NamedTuple):
 
 
 class HoldWatch:
-    """Since when processes are held: the kernel does not keep that.
+    """Records since when processes are held, which the kernel does not.
 
     Thread-safe.
 
     Args:
-        describe: what holds a process, as `describe_hold` says it.
+        describe: what holds a process; by default `describe_hold`.
         clock: seconds that never go back.
         wall_clock: seconds since the epoch.
     """
@@ -66,7 +65,7 @@ class HoldWatch:
             self.look(pids)
 
     def look(self, pids: Collection[int]) -> dict[int, Held]:
-        """What holds which of these processes now, by process id."""
+        """What holds these processes now, by process id; those that may run are missing."""
         with self._lock:
             for pid in pids:
                 how, known = self._describe(pid), self._held.pop(pid, None)
@@ -80,32 +79,31 @@ class HoldWatch:
 def describe_hold(pid: int, proc: str = PROC, root: str = "") -> str:
     """What holds a process, in words such as `suspended`; empty if it may run.
 
-    A signal suspends it, a debugger or tracer stops it, or its control group is frozen. One that is
-    traced and runs is not held.
+    A process is held if a signal has suspended it, a debugger or tracer has stopped it, or its
+    control group is frozen. A traced process that runs is not held.
 
     Args:
         pid: the process.
         proc: the folder of processes.
-        root: where the file system of control groups starts.
+        root: the root of the file system, for control groups.
     """
-    status = read_file(f"{proc}/{pid}/status")
-    state = find_field(status, b"State:")[:1]
-    if state == b"T":
+    status = read_proc(f"{pid}/status", proc)
+    state = find_field(status, "State")[:1]
+    if state == "T":
         return "suspended"
-    if state == b"t":
-        tracer = find_field(status, b"TracerPid:").decode(errors="replace")
-        if tracer in ("", "0"):  # that of another container
+    if state == "t":
+        tracer = find_field(status, "TracerPid")
+        if tracer in ("", "0"):  # it is in another container
             return "traced by a debugger"
-        name = read_file(f"{proc}/{tracer}/comm").decode(errors="replace").strip()
-        return f"traced by {name or 'a debugger'} (pid {tracer})"
+        return f"traced by {read_name(tracer, proc) or 'a debugger'} (pid {tracer})"
     return "frozen by its control group" if status and _is_frozen(pid, proc, root) else ""
 
 
 def _is_frozen(pid: int, proc: str, root: str) -> bool:
-    groups = read_file(f"{proc}/{pid}/cgroup").decode(errors="replace")
-    # What is frozen above is frozen below. Files: "frozen 1" in version 2, "FROZEN" in version 1.
+    groups = read_proc(f"{pid}/cgroup", proc).decode(errors="replace")
+    # A frozen group freezes all below it. "frozen 1" is of version 2, "FROZEN" of version 1.
     for path in group_paths(groups, "freezer", "cgroup.events", "freezer.state"):
-        text = read_file(root + path)
+        text = read_proc(path, root)
         if text and (b"frozen 1" in text.splitlines() or text.strip() == b"FROZEN"):
             return True
     return False

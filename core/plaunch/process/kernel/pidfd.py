@@ -1,4 +1,4 @@
-"""Descriptors of processes: signals to exactly one, and being told of its end."""
+"""Descriptors of processes, which become readable when the process has ended."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import select
 
 
 def open_pidfd(pid: int) -> int:
-    """A descriptor of a process, which is readable when it has ended; -1 if there is none.
+    """A descriptor of a process, which is readable when the process has ended.
 
-    There is none on old kernels, in containers whose filter forbids it, without free descriptors,
-    of a process that is gone, and with `PLAUNCH_NO_PIDFD=1` in the environment.
+    -1 on old kernels, in containers that forbid it, without free descriptors, for a process that is
+    gone, and with `PLAUNCH_NO_PIDFD=1` in the environment.
     """
     if os.environ.get("PLAUNCH_NO_PIDFD", "0") not in ("", "0") or not hasattr(os, "pidfd_open"):
         return -1
@@ -21,9 +21,9 @@ def open_pidfd(pid: int) -> int:
 
 
 def wait_for_end(pidfd: int, seconds: float) -> None:
-    """Wait at most so long for the end of the process behind a descriptor; not at all for -1."""
+    """Wait at most so long for the end of the process of a pidfd; does not wait for -1."""
     if pidfd >= 0:
-        from plaunch.durations import milliseconds  # a guard does without
+        from plaunch.durations import milliseconds  # not in the guard
 
         poller = select.poll()
         poller.register(pidfd, select.POLLIN)

@@ -1,4 +1,4 @@
-"""The launcher's own priority, so that it acts on signals in time on a busy machine."""
+"""Raises the priority of the launcher, so that it handles signals in time on a busy machine."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ _HIGHEST = -20
 
 
 def raise_priority() -> bool:
-    """Give the calling thread the highest priority, but not what it starts from now on.
+    """Give the calling thread the highest priority, but not the processes that it starts.
 
-    Only root, or a process with CAP_SYS_NICE, may do so. The kernel gives new processes and
-    threads the usual priority again (SCHED_RESET_ON_FORK). A priority that the user has set stays.
+    Only root, or a process with CAP_SYS_NICE, may do so. New processes and threads get the usual
+    priority (SCHED_RESET_ON_FORK). A priority that the user has set is kept.
 
     Returns:
         Whether the priority is raised.
@@ -22,7 +22,7 @@ def raise_priority() -> bool:
     try:
         if os.sched_getscheduler(0) != os.SCHED_OTHER:
             return False
-        # First, so that there is no moment in which a child would inherit the priority.
+        # First, so that no child can inherit the priority.
         policy = os.SCHED_OTHER | os.SCHED_RESET_ON_FORK
         os.sched_setscheduler(0, policy, os.sched_param(0))
         os.setpriority(os.PRIO_PROCESS, 0, _HIGHEST)

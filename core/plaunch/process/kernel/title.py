@@ -1,8 +1,7 @@
-"""What others see of a forked process: its command line and environment, which are its parent's.
+"""Changes the command line and environment that others see of a forked process.
 
-Without a program of its own a process keeps the memory in which its parent's arguments and
-variables are. There is no danger in writing there: Python has copied them long ago, and the parent
-has a copy of its own of what is written to.
+Without an execve, these are its parent's, and so is the memory that has them. Writing there is
+safe: Python copied both at its start, and the parent has its own copy of each page.
 """
 
 from __future__ import annotations
@@ -10,16 +9,16 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from plaunch.process.kernel.processes import PROC, read_stat
+from plaunch.process.kernel.proc import PROC, read_proc, read_stat
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_ARGUMENTS, _ENVIRONMENT = 45, 47  # where `read_stat` says that they begin, and then end
+_ARGUMENTS, _ENVIRONMENT = 45, 47  # fields of `read_stat`: begin, and then end
 
 
 def set_title(*candidates: str, proc: str = PROC) -> bool:
-    """Show the first of `candidates` that fits in; False if none does, or the system refuses."""
+    """Show the first of `candidates` that fits; False if none does, or the system refuses."""
     try:
         start, end = _read_range(proc, _ARGUMENTS)
         for candidate in candidates:
@@ -28,23 +27,20 @@ def set_title(*candidates: str, proc: str = PROC) -> bool:
                 _write_memory(proc, start, title.ljust(end - start, b"\0"))
                 return True
     except (OSError, IndexError, ValueError, OverflowError):
-        pass  # it is a convenience; nothing depends on it alone
+        pass  # nothing depends on the title alone
     return False
 
 
 def blank_variables(is_meant: Callable[[str], bool], *, proc: str = PROC) -> bool:
-    """Show no variables of these names any more; False if the system refuses.
-
-    It is about what others see in `/proc/PID/environ`. `os.environ` stays as it is.
+    """Hide variables in `/proc/PID/environ`; False if the system refuses. `os.environ` stays.
 
     Args:
-        is_meant: is given the name of a variable.
-        proc: where the system tells its processes.
+        is_meant: whether to hide the variable of this name.
+        proc: the folder of processes.
     """
     try:
         start, end = _read_range(proc, _ENVIRONMENT)
-        with open(f"{proc}/self/environ", "rb", buffering=0) as file:
-            area = file.readall()[: end - start]
+        area = read_proc("self/environ", proc)[: end - start]
         shown = [
             b"\0" * len(entry) if is_meant(os.fsdecode(entry.partition(b"=")[0])) else entry
             for entry in area.split(b"\0")

@@ -1,4 +1,4 @@
-"""Noticing workers that sleep in the kernel and cannot be woken, not even by SIGKILL."""
+"""Finds workers in uninterruptible sleep, which not even SIGKILL ends."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ import time
 from typing import TYPE_CHECKING
 
 from plaunch.durations import PATIENCE
-from plaunch.process.kernel.processes import read_state
+from plaunch.process.kernel.proc import read_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 TIMEOUT_VARIABLE = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"
 
-_LONGEST_PERIOD = 1.0  # seconds between two looks
-_LOOKS_PER_TIMEOUT = 4
+_LONGEST_PERIOD = 1.0  # seconds between two samples
+_SAMPLES_PER_TIMEOUT = 4
 
 
 class UninterruptibleWatch:
-    """Looks now and then whether a worker has been in state D all the time.
+    """Samples whether a worker has been in state D all the time.
 
-    Only the worker itself is looked at. Every process is in state D for moments, so that only one
-    that is seen in it again and again counts.
+    Only the worker itself is sampled, not its children. Every process is in state D briefly, so a
+    worker counts as stuck only if all samples during the timeout find it there.
 
     Args:
         timeout: seconds of uninterruptible sleep after which a worker counts as stuck.
-        find_state: the state letter of a process, as `read_state` gives it.
+        find_state: the state letter of a process; by default `read_state`.
         clock: seconds that never go back.
     """
 
@@ -40,12 +40,12 @@ class UninterruptibleWatch:
         self.timeout = timeout
         self._find_state = read_state if find_state is None else find_state
         self._clock = clock
-        self._period = min(timeout / _LOOKS_PER_TIMEOUT, _LONGEST_PERIOD)
+        self._period = min(timeout / _SAMPLES_PER_TIMEOUT, _LONGEST_PERIOD)
         self._looked_at = -math.inf
         self._since: dict[int, float] = {}
 
     def find_stuck(self, pids: Mapping[int, int]) -> dict[int, float]:
-        """The local ranks that are stuck, and for how many seconds they have been.
+        """The local ranks that are stuck, and for how many seconds.
 
         Call it often; most calls do nothing.
 
@@ -66,12 +66,12 @@ class UninterruptibleWatch:
 
 
 def uninterruptible_timeout_of(environ: Mapping[str, str]) -> float:
-    """The seconds that `TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT` asks for; 0 means never.
+    """The seconds in `TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT`; 0 means no limit.
 
-    A negative number and an empty text mean never as well, as they do for torchrun.
+    A negative number and an empty text mean no limit as well, as in torchrun.
 
     Raises:
-        UsageError: the variable has something else.
+        UsageError: the variable is not a number.
     """
     text = environ.get(TIMEOUT_VARIABLE, "").strip()
     if not text:

@@ -1,4 +1,4 @@
-"""Waiting for processes to end, within milliseconds and without polling where the kernel can."""
+"""Waits for processes to end, without polling where the kernel has pidfds."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from plaunch.process.kernel.pidfd import open_pidfd
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_SHORTEST_LOOK = 0.001  # seconds between two looks at a process that has no descriptor
-_LONGEST_LOOK = 0.02
+_SHORTEST_POLL = 0.001  # seconds between two polls of processes without a descriptor
+_LONGEST_POLL = 0.02
 
 
 class ExitWatch:
     """Waits for the end of several processes at once.
 
     Where the kernel has pidfds, the end of a process wakes `wait` at once, and `fileno` becomes
-    readable. Elsewhere `wait` looks again and again, less often while nothing happens. It is for
-    one thread; only `wake` may also be called from signal handlers and other threads, and a thread
-    may `wait` while another one uses the watch, if its timeout is short.
+    readable. Elsewhere `wait` polls, less often while nothing happens. It is for one thread, with
+    two exceptions: `wake` may be called from signal handlers and other threads, and a thread may
+    `wait`, with a short timeout, while another one uses the watch.
 
     Args:
         clock: seconds that never go back.
@@ -37,29 +37,29 @@ class ExitWatch:
         self._has_ended: dict[int, Callable[[], bool]] = {}
         self._fds: dict[int, int] = {}
         self._pidfds: set[int] = set()
-        self._look_after = _SHORTEST_LOOK
+        self._poll_after = _SHORTEST_POLL
         self._wake_r, self._wake_w = os.pipe()
         os.set_blocking(self._wake_r, False)
         os.set_blocking(self._wake_w, False)
         self._selector.register(self._wake_r, selectors.EVENT_READ, None)
         self._is_closed = False
-        # Whoever wakes from another thread must not write to what is a stranger's file by then. A
-        # signal handler may come in the middle of closing, on the thread that has the lock.
+        # `wake` must not write to a descriptor that was closed and reused. A signal handler may run
+        # in the middle of `close`, on the thread that has the lock.
         self._wake_lock = threading.RLock()
 
     def add(
         self, key: int, pid: int, has_ended: Callable[[], bool], *, fd: int | None = None
     ) -> None:
-        """Watch the process `pid` under the name `key`.
+        """Watch a process.
 
-        Call it before the process can be reaped, so that the pid is still its own.
+        Call it before the process can be reaped, so that its id is not reused.
 
         Args:
-            key: what `ended` calls it.
+            key: identifies the process in the result of `ended`.
             pid: its process id.
-            has_ended: says, without waiting, whether it has ended and its exit code is known.
-            fd: a descriptor that becomes readable at that moment, for a process that is no child of
-                this one. It stays the caller's, and open until `ended` has named the key.
+            has_ended: whether it has ended and its exit code is known; must not wait.
+            fd: a descriptor that becomes readable at that moment, for a process that is not a child
+                of this one. The caller owns it, and keeps it open until `ended` has returned `key`.
         """
         self._has_ended[key] = has_ended
         if fd is None and (pidfd := open_pidfd(pid)) >= 0:
@@ -70,20 +70,20 @@ class ExitWatch:
             self._selector.register(fd, selectors.EVENT_READ, key)
 
     def add_fd(self, fd: int) -> None:
-        """Let `wait` return, and `fileno` be readable, also when `fd` is readable."""
+        """Also wake when `fd` is readable."""
         self._selector.register(fd, selectors.EVENT_READ, None)
 
     def remove_fd(self, fd: int) -> None:
-        """Take back `add_fd`; do it before `fd` is closed. Nothing happens after `close`."""
+        """Undo `add_fd`, before `fd` is closed; does nothing after `close`."""
         if not self._is_closed:
             self._selector.unregister(fd)
 
     def fileno(self) -> int | None:
-        """A descriptor that is readable when `wait` would return at once; None if there is none."""
+        """A descriptor that is readable when `wait` would return; None if processes are polled."""
         return self._selector.fileno() if len(self._fds) == len(self._has_ended) else None
 
     def own_fds(self) -> list[int]:
-        """All descriptors that belong to this watch, for a forked child to close."""
+        """All descriptors of this watch, which a forked child must close."""
         return [self._wake_r, self._wake_w, self._selector.fileno(), *self._pidfds]
 
     def ended(self) -> list[int]:
@@ -96,35 +96,35 @@ class ExitWatch:
         for key in seen:
             self._forget(key)
         if seen:
-            self._look_after = _SHORTEST_LOOK
+            self._poll_after = _SHORTEST_POLL
         return seen
 
     def wait(self, timeout: float | None) -> None:
-        """Wait at most `timeout` seconds (None: without an end) for something to happen.
+        """Wait at most `timeout` seconds; None means no limit.
 
-        It returns when a watched process has ended, when a descriptor of `add_fd` is readable, or
-        after `wake`; and now and then for no reason.
+        Returns when a watched process has ended, when a descriptor of `add_fd` is readable, after
+        `wake`, and sometimes for no reason.
         """
         if len(self._fds) == len(self._has_ended):
             self._select(timeout)
             return
         deadline = None if timeout is None else self._clock() + timeout
         while not any(has_ended() for has_ended in list(self._has_ended.values())):
-            pause = self._look_after
+            pause = self._poll_after
             if deadline is not None:
                 pause = min(pause, deadline - self._clock())
                 if pause <= 0:
                     return
-            self._look_after = min(self._look_after * 2, _LONGEST_LOOK)
+            self._poll_after = min(self._poll_after * 2, _LONGEST_POLL)
             has_events, _ = self._select(pause)
             if has_events:
                 return
 
     def wake(self) -> None:
-        """Let the `wait` in progress, or the next one, return at once; nothing after `close`."""
+        """End the `wait` in progress, or the next one; does nothing after `close`."""
         with self._wake_lock:
             if not self._is_closed:
-                with contextlib.suppress(BlockingIOError):  # full, so it wakes in any case
+                with contextlib.suppress(BlockingIOError):  # full, so it wakes anyway
                     os.write(self._wake_w, b"\0")
 
     def close(self) -> None:
@@ -140,7 +140,7 @@ class ExitWatch:
         os.close(self._wake_w)
 
     def _select(self, timeout: float | None) -> tuple[bool, list[int]]:
-        """Whether anything is ready, and the keys of the processes that are."""
+        """Whether anything is ready, and the keys of the processes that have ended."""
         try:
             events = self._selector.select(waitable(timeout))
         except (OSError, ValueError):
@@ -148,7 +148,7 @@ class ExitWatch:
                 return True, []
             raise
         if any(entry.fd == self._wake_r for entry, _ in events):
-            with contextlib.suppress(BlockingIOError):  # empty again, as it should be
+            with contextlib.suppress(BlockingIOError):  # until it is empty
                 while os.read(self._wake_r, 4096):
                     pass
         return bool(events), [entry.data for entry, _ in events if entry.data is not None]
@@ -158,7 +158,7 @@ class ExitWatch:
         fd = self._fds.pop(key, None)
         if fd is None:
             return
-        # A forked child may hold a copy, and closing alone does not take that out of an epoll.
+        # If a forked child holds a copy, closing alone does not remove it from the epoll.
         self._selector.unregister(fd)
         if fd in self._pidfds:
             self._pidfds.remove(fd)

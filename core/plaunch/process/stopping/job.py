@@ -1,4 +1,4 @@
-"""One start of workers as its launcher sees it: tags, processes, what became of them."""
+"""The processes of one start of workers: finds them, signals them, reports them to the guard."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from plaunch.process.kernel.processes import find_identity
 from plaunch.process.stopping.guard.protocol import job_line, process_line
 from plaunch.process.stopping.reaping.job_tag import ADOPTED, JOBS_VARIABLE, make_tags
-from plaunch.process.stopping.reaping.own_children import Zombies, reap
+from plaunch.process.stopping.reaping.own_children import ZombieReaper, reap
 from plaunch.process.stopping.reaping.sweep import QUIET, Sweep, kill_all
 from plaunch.process.stopping.reaping.tree import ProcTree, make_tree
 
@@ -22,28 +22,28 @@ if TYPE_CHECKING:
 
 
 class Job:
-    """One start of workers.
+    """One start of workers: a job tag, and the processes with it.
 
-    What `look` and `orphans` say stays the same until `refresh`.
+    `look` and `orphans` return the same processes until `refresh`.
 
     Args:
-        origin: what its processes are found by.
-        spared: what `origin` spares; helpers and guards are added to it.
+        origin: how its processes are recognized.
+        spared: the processes that `origin` spares; helpers and guards are added.
         folder: a temporary folder for the guard to remove if the launcher is killed.
         zombies: reaps the children of an adopter.
     """
 
     def __init__(
-        self, origin: Origin, spared: set[Identity], *, folder: str | None, zombies: Zombies
+        self, origin: Origin, spared: set[Identity], *, folder: str | None, zombies: ZombieReaper
     ) -> None:
         self._name = origin.job.decode()
         self._proc = origin.proc
         self._tree = tree = make_tree(origin)
-        # The same if this process inherits the orphans of the job.
+        # The same tree, if this process inherits the orphans of the job.
         self._adopter = tree if isinstance(tree, ProcTree) and tree.is_adopter else None
         self._zombies = zombies
         self._spared = spared
-        # What a guard must know: the job, and its processes, but for orphans that have ended.
+        # What a guard must know: the job and its processes, except orphans that have ended.
         self._lines: dict[Identity | None, bytes] = {
             None: job_line(
                 self._name, since=origin.since, has_forked=origin.has_forked, folder=folder
@@ -52,56 +52,56 @@ class Job:
         self._guard: Guard | None = None
         self._looked: dict[int, list[Process]] | None = None
         self._orphans: dict[int, list[Process]] | None = None
-        self._killed: set[int] = set()  # local ranks of whom somebody got SIGKILL
+        self._killed: set[int] = set()  # local ranks with processes that got SIGKILL
 
     def tags(self, rank: int | str) -> str:
         """The value of `PLAUNCH_JOBS` in the environment of a worker, or of a helper."""
         return make_tags(self._name, rank, os.environ.get(JOBS_VARIABLE))
 
     def guard_fd(self) -> int | None:
-        """The descriptor through which a worker makes itself known to the guard, if there is one.
+        """The pipe to which a worker reports itself to the guard; None without a guard.
 
         It is close-on-exec, and belongs to the guard.
         """
         return self._guard.line_fd if self._guard is not None and self._guard.is_alive() else None
 
     def own_fds(self) -> list[int]:
-        """All descriptors that a forked worker must not keep."""
+        """All descriptors that a forked worker must close."""
         return [] if self._guard is None else self._guard.own_fds()
 
     def set_guard(self, guard: Guard | None) -> None:
-        """Tell a guard, maybe a new one, all that there is to know."""
+        """Send everything that is known to a guard, which may be a new one."""
         self._guard = guard
         if guard is not None:
             self._spared.add(find_identity(guard.pid, self._proc))
             for line in self._lines.values():
-                guard.tell(line)
+                guard.send(line)
 
     def started(self, rank: int, pid: int) -> None:
-        """Know of a worker; call it as soon as it has a number."""
+        """Record a worker; call it as soon as the worker has a process id."""
         identity = find_identity(pid, self._proc)
         self._tree.add_leader(rank, *identity)
         self._tell_guard(rank, identity)
 
     def add_helper(self, pid: int) -> None:
-        """Know of a process of the launcher's own; call it as soon as it has a number."""
+        """Record a helper process of the launcher; call it as soon as it has a process id."""
         identity = find_identity(pid, self._proc)
         self._spared.add(identity)
         self._tell_guard(ADOPTED, identity)
 
     def inherits_orphans(self) -> bool:
-        """Whether this process gets all orphans of the job, and those of no other program.
+        """Whether this process inherits all orphans of the job, and no others.
 
         It then finds them without having seen their parents.
         """
         return self._adopter is not None and not self._adopter.is_init
 
     def refresh(self) -> None:
-        """Look again when asked again."""
+        """Discard what `look` and `orphans` have found."""
         self._looked = self._orphans = None
 
     def look_at_all(self) -> None:
-        """Find all processes while their parents live, which show their owners."""
+        """Find all processes while their parents run, by which their owners are known."""
         self._looked = self._tree.look()
 
     def look(self, rank: int) -> list[Process]:
@@ -111,16 +111,16 @@ class Job:
         return self._looked.get(rank, [])
 
     def orphans(self, rank: int) -> list[Process]:
-        """What is alive of a worker that has ended and was reaped."""
+        """The living orphans of a worker that has ended and was reaped."""
         if self._orphans is None:
             self._orphans = self._find_orphans()
         return self._orphans.get(rank, [])
 
     def is_clear(self) -> bool:
-        """Whether there are no orphans, and none can have appeared since `orphans` said so.
+        """Whether there are no orphans, and none can have appeared since the last `orphans`.
 
-        Only once all workers have ended. What an adopter has not inherited by then it never will;
-        elsewhere numbers tell whether there is anybody new, as in the last pass of a sweep.
+        Only once all workers have ended. An adopter has inherited every orphan by then; elsewhere,
+        new process ids are checked, as in the last pass of a sweep.
         """
         if self._orphans is None or self._orphans or not self._tree.is_sure():
             return False
@@ -133,16 +133,16 @@ class Job:
     ) -> list[Process]:
         """Send a signal to processes of a local rank; returns those that this user may not signal.
 
-        After SIGKILL, call `finish_kill` when all have got it.
+        Call `finish_kill` after SIGKILL has been sent to all ranks.
         """
         if processes and signum == signal.SIGKILL:
             self._killed.add(rank)
         return self._tree.signal(processes, signum)
 
     def finish_kill(self) -> None:
-        """Kill those whom the processes have become that were to get SIGKILL since the last call.
+        """Kill the forks of processes that got SIGKILL since the last call.
 
-        It takes looks at all processes, so that the workers of all ranks get their SIGKILL first.
+        This reads all processes, so the workers of all ranks get their SIGKILL first.
         """
         if self._killed:
             ranks, self._killed = self._killed, set()
@@ -150,29 +150,31 @@ class Job:
             self.refresh()
 
     def begin_sweep(self, given_up: Collection[int], patience: float) -> Sweep:
-        """Begin to kill all that is left, when every worker has ended or was given up.
+        """Begin to kill what is left, once every worker has ended or was given up.
 
         Args:
-            given_up: numbers of processes that have outlived SIGKILL already.
+            given_up: the ids of processes that have survived SIGKILL.
             patience: seconds to wait for processes to end after SIGKILL.
         """
         return Sweep(self._tree, self.tend_orphans, given_up, patience)
 
     def tend(self) -> None:
-        """Look after orphans while workers run; about once a second is enough.
+        """Reap and record orphans while workers run; about once a second is enough.
 
-        The first process of a container inherits orphans of other programs too, so it must know the
-        job's in advance.
+        The first process of a container inherits orphans of other programs too, so it must find the
+        job's processes before they are orphans.
         """
         if self._tree.is_init:
             self._tree.look()
         self.tend_orphans()
 
     def tend_orphans(self) -> bool:
-        """Let the system forget orphans that have ended; make the living known to the guard.
+        """Reap orphans that have ended, and report the others to the guard.
 
-        Nothing happens in a process that does not inherit them. The result is whether there were
-        some that had ended.
+        Does nothing in a process that does not inherit orphans.
+
+        Returns:
+            Whether some had ended.
         """
         tree = self._adopter
         return tree is not None and self._tend(tree, tree.read_inherited())
@@ -181,15 +183,15 @@ class Job:
         tree = self._adopter
         if tree is None:
             return self._tree.orphans()
-        # Tended first, or the dead of one that forks and ends would use up all numbers.
+        # Zombies first: those of a process that forks and exits repeatedly would use up all ids.
         inherited = tree.read_inherited()
         self._tend(tree, inherited)
-        # Who has ended may have left children of its own after we were told of ours.
+        # A process that has ended may have left children after they were read.
         has_ended = any(not process.is_alive for process in inherited)
         return tree.orphans(None if has_ended else inherited)
 
     def _tend(self, tree: ProcTree, inherited: Collection[Process]) -> bool:
-        """Reap orphans, tell the guard of them; whether there were some that had ended."""
+        """Reap orphans, and report new ones to the guard; whether some had ended."""
         has_reaped = False
         orphans = tree.adopted(inherited)
         for orphan in orphans:
@@ -207,4 +209,4 @@ class Job:
     def _tell_guard(self, rank: int, identity: Identity) -> None:
         line = self._lines[identity] = process_line(rank, *identity)
         if self._guard is not None:
-            self._guard.tell(line)
+            self._guard.send(line)

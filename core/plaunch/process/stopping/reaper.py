@@ -1,4 +1,4 @@
-"""The launcher's side of leaving no orphans: jobs, and the guard."""
+"""Ensures that no process outlives the workers: makes jobs, and keeps the guard running."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from plaunch.process.kernel.processes import PROC, has_table, read_children, read_process
+from plaunch.process.kernel.proc import PROC, read_children
+from plaunch.process.kernel.processes import has_table, read_process
 from plaunch.process.launcher_variables import inheritable, owns_process
 from plaunch.process.stopping.guard.guard import Guard, is_forkable, start_guard
 from plaunch.process.stopping.job import Job
 from plaunch.process.stopping.reaping.evidence import Origin
 from plaunch.process.stopping.reaping.job_tag import HELPER, JOBS_VARIABLE, make_job_id
-from plaunch.process.stopping.reaping.own_children import Zombies
+from plaunch.process.stopping.reaping.own_children import ZombieReaper
 
 if TYPE_CHECKING:
     import subprocess
@@ -26,21 +27,21 @@ if TYPE_CHECKING:
 _log = logging.getLogger("plaunch")
 
 GUARD_VARIABLE = "PLAUNCH_GUARD"
-_TEND_PERIOD = 1.0  # seconds between two looks at orphans
-_GUARDS, _GUARDS_PERIOD = 5, 10.0  # so many guards in so many seconds, if they are killed at once
+_TEND_PERIOD = 1.0  # seconds between two checks for orphans
+_GUARDS, _GUARDS_PERIOD = 5, 10.0  # at most so many guards in so many seconds, if they are killed
 
 
 class Reaper:
     """Ensures that nothing outlives the workers; one for each launcher.
 
-    It holds no process and no descriptor before `prepare` or `begin`, and none after `close`. All
-    methods are for one thread.
+    It has no process and no descriptor before `prepare` or `begin`, and none after `close`. All
+    methods must be called on one thread.
 
     Args:
-        keep_daemons: spare orphans when all of them have succeeded.
-        use_guard: whether there is a guard process for the launcher's SIGKILL; None means yes,
-            unless `PLAUNCH_GUARD` is 0.
-        proc: where the system tells its processes.
+        keep_daemons: spare the orphans if all workers have succeeded.
+        use_guard: whether a guard process ends the workers if the launcher is killed; None means
+            yes, unless `PLAUNCH_GUARD` is 0.
+        proc: the folder of processes.
         clock: seconds that never go back.
     """
 
@@ -60,15 +61,15 @@ class Reaper:
         self._proc = proc
         self._clock = clock
         self._is_subreaper = False
-        self._zombies = Zombies(clock)
+        self._zombies = ZombieReaper(clock)
         self._job: Job | None = None
         self._tended_at = -_TEND_PERIOD
         self._guarded_at: deque[float] = deque(maxlen=_GUARDS)
-        self._was_refused = False  # the system did not give one when it was last asked
+        self._was_refused = False  # the last guard could not be started
         self._watch: ExitWatch | None = None
 
     def prepare(self) -> None:
-        """Have the guard ready, while it can be forked: before there are other threads."""
+        """Start the guard early, while it can be forked: before there are other threads."""
         if self._use_guard and self.guard is None and is_forkable():
             self.guard = start_guard(self._proc)
 
@@ -79,12 +80,12 @@ class Reaper:
         folder: str | None = None,
         watch: ExitWatch | None = None,
     ) -> Job:
-        """Get ready for another start of workers; call it before the first of them.
+        """Begin another start of workers; call it before the first worker starts.
 
         Args:
             has_forked: whether workers are forked, and not programs of their own.
             folder: a temporary folder for the guard to remove if the launcher is killed.
-            watch: is woken when the guard ends, so that `tend_guard` is called; until it is closed.
+            watch: woken when the guard ends, so that the caller calls `tend_guard`.
         """
         if not self._is_subreaper and owns_process():
             from plaunch.process.kernel.subreaper import (  # the command line only
@@ -108,7 +109,7 @@ class Reaper:
         )
         self._job = job = Job(origin, spared, folder=folder, zombies=self._zombies)
         self._watch = watch
-        self._let_go_of_dead_guard()
+        self._drop_dead_guard()
         if self.guard is not None:
             self.guard.wake(watch)
             job.set_guard(self.guard)
@@ -117,7 +118,7 @@ class Reaper:
         return job
 
     def tend(self) -> None:
-        """Look after orphans while workers run; call it often, it does so once a second."""
+        """Reap and record orphans while workers run; call it often, it does so once a second."""
         now = self._clock()
         if self._job is not None and now - self._tended_at >= _TEND_PERIOD:
             self._tended_at = now
@@ -126,12 +127,12 @@ class Reaper:
     def tend_guard(self) -> None:
         """Replace the guard if it was killed; call it whenever the watch has woken, also in a stop.
 
-        It happens at once, unless guards end as soon as they are started. If the system gives none,
-        it is asked again every ten seconds.
+        The new guard starts at once, unless guards keep being killed. If the system refuses one,
+        this tries again every ten seconds.
         """
         if self._job is None or not self._use_guard:
             return
-        killed = self._let_go_of_dead_guard()
+        killed = self._drop_dead_guard()
         if killed:
             self._job.set_guard(None)
         starts = self._guarded_at
@@ -139,26 +140,26 @@ class Reaper:
         is_soon = since is not None and self._clock() - since < _GUARDS_PERIOD
         if self.guard is None and not is_soon:
             self._start_guard(self._job)
-        if killed:  # said last, because a message takes time, and the workers have no guard
+        if killed:  # logged last: a message takes time, during which workers would have no guard
             _log.warning("the guard (pid %d) was killed; another one takes over", killed.pid)
 
     def start_helper(
         self, command: Sequence[str], environ: Mapping[str, str], **options: Any
     ) -> subprocess.Popen[Any]:
-        """Start a process of the launcher's own, which must not outlive the launcher.
+        """Start a helper process of the launcher, which must not outlive the launcher.
 
-        It is neither a worker nor an orphan; its starter ends it. The guard does if the
-        launcher is killed.
+        It is neither a worker nor an orphan. The caller ends it; the guard does if the launcher is
+        killed.
 
         Args:
-            command: the program, and its arguments.
-            environ: its environment, but for secrets, which it does not get.
+            command: the program and its arguments.
+            environ: its environment; secrets are removed.
             options: more arguments of `Popen`.
 
         Raises:
             OSError: the system does not start it.
         """
-        import subprocess  # a launch of functions may have no helpers
+        import subprocess  # a launch of functions may not need it
 
         job = self._begun()
         process = subprocess.Popen(
@@ -171,7 +172,7 @@ class Reaper:
         return process
 
     def close(self) -> None:
-        """Dismiss the guard; the workers are gone, or are to be left alone."""
+        """End the guard; the workers are gone, or are spared."""
         self._job = None
         if self.guard is not None:
             self.guard.dismiss()
@@ -182,7 +183,7 @@ class Reaper:
             raise RuntimeError("a helper is started while there are no workers")
         return self._job
 
-    def _let_go_of_dead_guard(self) -> Guard | None:
+    def _drop_dead_guard(self) -> Guard | None:
         if self.guard is None or self.guard.is_alive():
             return None
         dead, self.guard = self.guard, None

@@ -1,4 +1,4 @@
-"""A worker's session: the reach of signals, and what is left when the worker itself has ended."""
+"""Sends signals to a worker, to its session, and to the orphans that it has left."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
-from plaunch.process.kernel.details import describe_process, is_waiting_for_child
-from plaunch.process.kernel.processes import PROC
+from plaunch.process.kernel.proc import PROC, describe_process, is_waiting_for_child
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -23,9 +22,16 @@ _log = logging.getLogger("plaunch")
 
 
 class WorkerSession:
-    """A worker that leads its own session and process group, with everything that it started.
+    """A worker, which leads its own session and process group, and everything that it started.
 
-    The group gets signals as one; what has left the group is found by its job.
+    The group gets signals as a whole; processes that have left it are found by the job.
+
+    Args:
+        handle: the worker.
+        rank: its local rank.
+        job: finds its processes.
+        proc: the folder of processes.
+        holds: knows since when workers have been suspended.
     """
 
     def __init__(
@@ -43,13 +49,13 @@ class WorkerSession:
         self._rank = rank
         self._job = job
         self._proc = proc
-        self._asked: set[Identity] = set()  # who has had the soft signal
+        self._asked: set[Identity] = set()  # the processes that have had the soft signal
 
     def ask_to_end(self, signum: signal.Signals) -> bool:
-        """Send the soft signal, and continue what was suspended: to the worker itself.
+        """Send the soft signal to the worker only, and resume it if it is suspended.
 
-        Its children would spoil its last work by ending first. But a worker that only waits for a
-        child, as a shell does, passes nothing on: then its whole session gets the signal.
+        If its children ended first, its cleanup might fail. But a worker that only waits for a
+        child, as a shell does, does not forward signals: then its whole session gets the signal.
 
         Returns:
             Whether the worker only waits for its children.
@@ -60,7 +66,7 @@ class WorkerSession:
         is_wrapper = len(found) > 1
         if is_wrapper:
             self._asked.update(process.identity for process in found)
-        for each in (signum, signal.SIGCONT):  # who is suspended acts on nothing else
+        for each in (signum, signal.SIGCONT):  # a suspended process handles no other signal
             if is_wrapper:
                 self._signal_found(found, each)
             else:
@@ -68,7 +74,7 @@ class WorkerSession:
         return is_wrapper
 
     def ask_rest_to_end(self, signum: signal.Signals) -> None:
-        """Send the soft signal to what is alive of a worker that has ended, once to each."""
+        """Send the soft signal to the orphans of a worker that has ended, once to each."""
         orphans = self._job.orphans(self._rank)
         found = [process for process in orphans if process.identity not in self._asked]
         self._asked.update(process.identity for process in found)
@@ -76,14 +82,14 @@ class WorkerSession:
             self._signal_found(found, each)
 
     def runs_program(self) -> bool:
-        """Whether anything is alive of the session of a worker that has ended itself.
+        """Whether the session of a worker that has ended still has processes.
 
-        What such a worker waited for is in its session; daemons have left that.
+        A program that the worker waited for is in its session; daemons have left it.
         """
         return any(process.session == self.pid for process in self._job.orphans(self._rank))
 
     def describe_hold(self) -> str:
-        """What keeps the worker from acting on a signal, and since when; empty for nothing."""
+        """What keeps the worker from handling signals, and since when; empty if nothing does."""
         held = {} if self._holds is None else self._holds.look([self.pid])
         return str(held.get(self.pid, ""))
 
@@ -91,15 +97,15 @@ class WorkerSession:
         """Send SIGKILL to the worker and to everything that it started.
 
         Returns:
-            Those that this user may not signal: the process ids.
+            The ids of the processes that this user may not signal.
         """
         if self._handle.poll() is not None or not self._handle.owns_pid():
-            # Reaped or about to be, so that the number of the group may go to a stranger.
+            # It is reaped or about to be: the number of its group may belong to others.
             return self._signal_found(self._job.orphans(self._rank), signal.SIGKILL)
-        # Found before their parents are gone, which tell whose they are.
+        # Found before their parents are gone, by which their owner is known.
         found = self._job.look(self._rank)
-        # Forked a moment ago, a worker does not lead its group yet; and whether itself may be
-        # signalled is not told by its group, which is content with one that may.
+        # A worker that was just forked does not lead its group yet. And killpg succeeds if any
+        # member may be signalled, so that it does not show whether the worker may.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         refused = self._signal_leader(signal.SIGKILL)
@@ -107,8 +113,8 @@ class WorkerSession:
         return refused | self._signal_found(others, signal.SIGKILL)
 
     def survivors(self) -> list[int]:
-        """What is alive of a worker that has ended itself: the process ids."""
-        self._handle.reap()  # else its group has a member in any case
+        """The ids of the orphans of a worker that has ended."""
+        self._handle.reap()  # a zombie would count as a member of its group
         return [process.pid for process in self._job.orphans(self._rank)]
 
     def _signal_leader(self, signum: signal.Signals) -> set[int]:

@@ -1,4 +1,4 @@
-"""What a signal to the launcher means: the contract of signal policies."""
+"""The contract of signal policies, which decide what a signal to the launcher means."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ class SignalAction(enum.Enum):
     """What the launcher does with a signal that it received."""
 
     STOP = "stop"  # stop the workers with this signal and end the job
-    NOTIFY = "notify"  # pass it on to the workers; the job goes on
+    NOTIFY = "notify"  # forward it to the workers; the job continues
     IGNORE = "ignore"
 
 
 @runtime_checkable
 class SignalPolicy(Protocol):
-    """Says which signals the launcher handles and what each one means. Plugins implement it.
+    """Decides which signals the launcher handles, and what each one means. Plugins implement it.
 
-    Both methods run in the launcher. `action` is called when the agent's loop comes to the signal,
-    not inside the signal handler, so it may log and take locks, but must not block: one of a third
-    party that has not answered within a second is not asked again.
+    Both methods run in the launcher. `action` is called by the agent's loop, not inside the signal
+    handler, so it may log and take locks. It must not block: a third party's policy that does not
+    return within a second is not called again.
     """
 
     def signals(self) -> Collection[signal.Signals]:
         """The signals to install a handler for; all others keep their disposition."""
 
     def action(self, signum: signal.Signals) -> SignalAction:
-        """What to do about `signum`, one of `signals()`."""
+        """What the launcher does with `signum`, one of `signals()`."""
 
 
 def parse_signals(names: str) -> tuple[signal.Signals, ...]:

@@ -1,6 +1,6 @@
-"""The stop of one start of workers, from the first signal to the last descriptor, without waiting.
+"""The stop of one start of workers, in steps, from the first signal to the last descriptor.
 
-The caller waits between two steps, and may handle other events meanwhile.
+No step waits. The caller waits between two steps, and may handle other events meanwhile.
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ _log = logging.getLogger("plaunch")
 # Seconds for which streams that finish may show nothing; and after a stop has been escalated.
 FINISH_TIMEOUT = 60.0
 HURRIED_FINISH_TIMEOUT = 10.0
-_LONGEST_LOOK = 0.02  # seconds between two looks at workers whose end nothing tells
-_WOKEN = 1.0  # seconds after which what wakes us is looked at all the same
+_POLL = 0.02  # seconds between two polls of workers without pidfds
+_WOKEN = 1.0  # seconds between two checks of the output thread, which also wakes the watch
 
 
 class Stop:
     """A stop in progress.
 
-    Call `step` until it says None; it says for how long nothing is due. Call it again then, or
-    earlier: after an end of a worker, after `escalate`, or when it has woken the watch.
+    Call `step` until it returns None. It returns the seconds until the next step is due; call it
+    earlier after the exit of a worker, after `escalate`, and whenever the watch wakes.
 
-    Its stages: the workers are stopped; what is not found yet is swept; the output is passed
-    on, which a slow console may make long; everything is released.
+    The stages: stop the workers; sweep up orphans that came late; pass on the output, for which a
+    slow console may take long; release everything.
 
     Args:
-        sequence: stops the workers; None if their orphans are spared.
-        job: finds and sweeps these.
-        watch: what the driver waits with; it is woken when the output is through.
-        streams: the output, if there is any.
-        shows_rest: whether it waits for a slow console, however long that takes; otherwise its
-            driver does so later, if the streams can.
-        look: notes the ends of workers, and says which local ranks are alive.
-        release: releases everything, given the processes that outlive SIGKILL, by local rank, and
-            the orphans that do; it may raise.
-        lock: is held during a step, so that two threads may drive the stop.
+        sequence: stops the workers; None to spare their orphans.
+        job: finds and sweeps orphans.
+        watch: what the caller waits with; the stop wakes it when the output has been passed on.
+        streams: the output.
+        shows_rest: whether the stop waits for a slow console, without a limit. If not, the caller
+            does so at the end of the run, if the streams support it.
+        look: records exits, and returns the local ranks that run.
+        release: releases everything. It gets the processes that survived SIGKILL, by local rank,
+            and the orphans that did, and may raise.
+        lock: held during a step, so that two threads may take steps.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Stop:
         sequence: StopSequence | None,
         job: Job,
         watch: ExitWatch,
-        streams: Streams | None,
+        streams: Streams,
         shows_rest: bool,
         look: Callable[[], Collection[int]],
         release: Callable[[dict[int, list[int]], list[int]], None],
@@ -81,7 +81,7 @@ class Stop:
         self._lock = lock
         self._is_begun = False
         self._is_hurried = False
-        self._is_clear = False  # the sequence has seen by itself that there is nothing to sweep
+        self._is_clear = False  # whether the sequence has found that there is nothing to sweep
         self._stuck: dict[int, list[int]] = {}
         self._orphans: list[int] = []
         self._sweep: Sweep | None = None
@@ -115,10 +115,10 @@ class Stop:
             wait(delay)
 
     def step(self) -> float | None:
-        """Do what is due and return the seconds until more is; None when all is over.
+        """Do what is due; return the seconds until the next step, or None at the end.
 
         Raises:
-            UnkillableWorkerError: all is over, but something outlives even SIGKILL.
+            UnkillableWorkerError: the stop is over, but a process survived SIGKILL.
         """
         with self._lock:
             while self._stages:
@@ -130,34 +130,33 @@ class Stop:
             return None
 
     def escalate(self) -> None:
-        """Skip the grace, and do not wait for a slow console; may be called by a signal handler."""
+        """Skip the grace and the wait for a slow console; may be called in a signal handler."""
         self._is_hurried = True
         if self._sequence is not None:
             self._sequence.escalate()
-        if self._streams is not None:
-            with contextlib.suppress(Exception):  # a plugin's bug must not prevent the SIGKILL
-                self._streams.escalate()
+        with contextlib.suppress(Exception):  # a plugin's bug must not prevent the SIGKILL
+            self._streams.escalate()
 
     def has_passed_output(self) -> bool:
-        """Whether the streams have finished, or are not waited for any longer."""
+        """Whether the stop has called `finish` of the streams."""
         return self._output is not None
 
     def _stop_workers(self) -> float | None:
-        assert self._sequence is not None  # noqa: S101 - or this is no stage
+        assert self._sequence is not None  # noqa: S101 - a stage only with a sequence
         is_first, self._is_begun = not self._is_begun, True
-        if not is_first:  # or the job was looked at a moment ago
+        if not is_first:  # at first, what is known of the job is recent
             self._job.refresh()
         live = self._look()
         delay = self._sequence.step(live)
         if is_first and live and self._job.inherits_orphans():
-            # Not before the signals: it takes long on a machine with many processes.
+            # After the signals: it takes long on a machine with many processes.
             self._job.look_at_all()
         self._job.finish_kill()
         if delay is None:
             self._stuck = dict(self._sequence.stuck)
             self._is_clear = not (live or self._stuck) and self._job.is_clear()
             return None
-        return min(delay, _LONGEST_LOOK) if self._watch.fileno() is None else delay
+        return min(delay, _POLL) if self._watch.fileno() is None else delay
 
     def _sweep_up(self) -> float | None:
         if self._is_clear:
@@ -165,19 +164,17 @@ class Stop:
         if self._sweep is None:
             given_up = {pid for pids in self._stuck.values() for pid in pids}
             self._sweep = self._job.begin_sweep(given_up, KILL_WAIT)
-        self._look()  # what has woken us is not to do so again
+        self._look()  # or the exit that woke the watch would wake it again
         delay = self._sweep.step()
         if delay is None:
             self._orphans = [process.pid for process in self._sweep.left]
         return delay
 
     def _pass_output_on(self) -> float | None:
-        if self._streams is None:
-            return None
         if self._output is None:
             self._output = _Output(self._streams, self._watch, shows_rest=self._shows_rest)
         if not (self._output.is_over or self._output.is_stuck(is_hurried=self._is_hurried)):
-            self._look()  # what else has woken us is not to do so again
+            self._look()  # as above
             return _WOKEN
         self._output.end()
         return None
@@ -188,10 +185,10 @@ class Stop:
 
 
 class _Output:
-    """Passes all output on; on a thread of its own, if it may take long.
+    """Calls `finish` of the streams, on its own thread if that may take long.
 
     Streams may come from a plugin: an error is logged, and a thread that shows nothing for a long
-    time is left behind. Neither changes the result of the job.
+    time is abandoned. Neither changes the result of the job.
     """
 
     def __init__(self, streams: Streams, watch: ExitWatch, *, shows_rest: bool) -> None:
@@ -204,7 +201,7 @@ class _Output:
         self._thread: threading.Thread | None = None
         if streams.is_reading():
             thread = threading.Thread(target=self._run, name="plaunch-output", daemon=True)
-            with contextlib.suppress(RuntimeError):  # no more threads: then signals have to wait
+            with contextlib.suppress(RuntimeError):  # no more threads: signals are handled later
                 thread.start()
                 self._thread = thread
         if self._thread is None:
@@ -213,7 +210,7 @@ class _Output:
     def is_stuck(self, *, is_hurried: bool) -> bool:
         """Whether `finish` has neither returned nor shown anything for too long."""
         if self._is_finished:
-            return False  # a slow console is waited for without a limit, if at all
+            return False  # the wait for a slow console has no limit
         shown = self._begun
         with contextlib.suppress(Exception):
             shown = max(shown, self._streams.last_shown())
@@ -221,7 +218,7 @@ class _Output:
         return time.monotonic() - shown >= timeout
 
     def end(self) -> None:
-        """Wait for the thread, which has nothing left to do; a stuck one is left behind."""
+        """Wait for the thread to exit; abandon it if it is stuck."""
         if not self.is_over:
             _log.warning(
                 "%s has not returned from finish; workers' output may be missing",

@@ -1,9 +1,7 @@
-"""The one way in which workers are stopped, step by step.
+"""The steps in which workers are stopped: soft signal to the leaders, grace, SIGKILL to everything.
 
-Soft signal to the leaders, grace, SIGKILL to everything. The orphans of a leader that has ended are
-ended soon after it, but have the whole grace while a program is among them for which the leader
-did nothing but wait.
-`StopSequence` decides and never waits; its caller waits.
+The orphans of a leader that has ended are stopped soon after it. They have the whole grace if the
+leader was only a wrapper, such as a shell, that waited for a program.
 """
 
 from __future__ import annotations
@@ -25,10 +23,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger("plaunch")
 
 _ORPHAN_GRACE = 0.5  # seconds for the orphans of a leader, between soft signal and SIGKILL
-KILL_WAIT = 10.0  # seconds for a process to end after SIGKILL; freeing much memory takes some
-_NOTICE_AFTER = 1.0  # seconds after which the log says who is waited for
-_SHORTEST_LOOK = 0.005  # seconds between two looks at processes that are not our children
-_LONGEST_LOOK = 0.1
+KILL_WAIT = 10.0  # seconds for a process to end after SIGKILL; freeing much memory takes time
+_NOTICE_AFTER = 1.0  # seconds after which a warning names the workers that still run
+_SHORTEST_POLL = 0.005  # seconds between two polls of processes that are not children
+_LONGEST_POLL = 0.1
 
 
 @plain_dataclass
@@ -36,10 +34,10 @@ class StopStep(Value):
     """One step of a stop.
 
     Args:
-        step: `signalled` (the soft signal was sent), `waiting` (some take their time), `killed`
-            (SIGKILL was sent), `gone` (none is left, or is waited for any longer).
+        step: `signalled` (the soft signal was sent), `waiting` (some workers still run), `killed`
+            (SIGKILL was sent), `gone` (no worker runs, or the rest was given up).
         signum: the soft signal; SIGKILL with `killed`.
-        ranks: the local ranks that the step is about; with `gone`, all that were to be stopped.
+        ranks: the local ranks of the step; with `gone`, all that were to be stopped.
         seconds: since the stop began.
     """
 
@@ -50,22 +48,21 @@ class StopStep(Value):
 
 
 class StopSequence:
-    """Stops workers, and clears up behind those that have ended.
+    """Stops workers, and the orphans of those that have ended.
 
-    Call `step` with the local ranks whose worker is alive; it sends the signals that are due and
-    says for how long nothing more is. Call it again then, or earlier when a worker has ended or
-    after `escalate`, until it says None.
+    Call `step` with the local ranks that run until it returns None. It sends the signals that are
+    due, and never waits.
 
     Args:
         sessions: the workers by local rank, including those that have ended.
         name: what the workers are, for the log.
         death_sig: the soft signal.
-        grace: seconds for the workers between soft signal and SIGKILL.
-        abandoned: local ranks that are not waited for; they get SIGKILL at once, and count as
-            unkillable if they are alive when everybody else is gone.
+        grace: seconds between soft signal and SIGKILL.
+        abandoned: local ranks that get SIGKILL at once, and count as unkillable if they still run
+            when all others are gone.
         kill_wait: seconds after SIGKILL after which a process counts as unkillable.
         clock: seconds that never go back.
-        on_step: is called with each step that concerns workers which are alive; it must not block.
+        on_step: called with each step; it must not block.
     """
 
     def __init__(
@@ -91,22 +88,23 @@ class StopSequence:
         self._kill_wait = kill_wait
         self._clock = clock
         self._is_escalated = death_sig is signal.SIGKILL
-        self._was_escalated = False  # before it began, so that nobody has had the soft signal
+        self._was_escalated = False  # before the first step, so that no soft signal was sent
         self._began_at: float | None = None
         self._notice_at = self._kill_at = self._give_up_at = math.inf
         self._orphans: dict[int, _Orphans] = {}
-        self._wrappers: set[int] = set()  # workers that only wait for their children
+        self._wrappers: set[int] = set()  # workers that only wait for a child
         self._killed: set[int] = set()
         self._cleared: set[int] = set()
 
     def escalate(self) -> None:
-        """Let the next step be SIGKILL; may be called from a signal handler."""
+        """Send SIGKILL in the next step; may be called in a signal handler."""
         self._is_escalated = True
 
     def step(self, live: Collection[int]) -> float | None:
-        """Do what is due and return the seconds until more is; None when there is no more to do.
+        """Do what is due; return the seconds until the next step, or None at the end.
 
-        After None, `stuck` names the processes, by local rank, that outlived SIGKILL.
+        Call it earlier after the exit of a worker, and after `escalate`. At the end, `stuck` has
+        the processes that survived SIGKILL, by local rank.
         """
         now = self._clock()
         if self._began_at is None:
@@ -168,13 +166,13 @@ class StopSequence:
                 _log.warning("%s: sending SIGKILL to %s at once", self._name, _name(live))
             for rank in live:
                 if self._sessions[rank].pid in self._kill(rank):
-                    self._give_up(rank)  # only its end by itself could come, and it has had time
+                    self._give_up(rank)  # it may not be killed, and did not end by itself in time
             self._report("killed", signal.SIGKILL, live)
             self._notice_at = math.inf
             self._give_up_at = now + self._kill_wait
 
     def _notice(self, awaited: Collection[int], now: float) -> None:
-        """Say once who is waited for."""
+        """Log once which workers and programs still run."""
         self._notice_at = math.inf
         left = sorted(self._wrappers & {*self._orphans})
         if not awaited and not left:
@@ -218,19 +216,19 @@ class StopSequence:
         if is_soft:
             session.ask_rest_to_end(self._death_sig)
         elif not left.killed.issuperset(pids):
-            left.refused.update(session.kill())  # again for those that it did not reach in time
+            left.refused.update(session.kill())  # again for processes that have come since
             left.killed.update(pids)
             left.give_up_at = min(left.give_up_at, now + self._kill_wait)
-            left.look_after = _SHORTEST_LOOK
-        # Nothing wakes us when one of them ends, so they are looked at, less often as time goes by.
-        left.look_after = min(left.look_after * 1.5, _LONGEST_LOOK)
-        left.due_at = min(now + left.look_after, left.kill_at if is_soft else left.give_up_at)
+            left.poll_after = _SHORTEST_POLL
+        # Their exits wake no watch, so they are polled, less often as time passes.
+        left.poll_after = min(left.poll_after * 1.5, _LONGEST_POLL)
+        left.due_at = min(now + left.poll_after, left.kill_at if is_soft else left.give_up_at)
 
     def _kill_orphans_at(self, rank: int, now: float) -> float:
         """When the orphans of a worker get SIGKILL.
 
-        A shell that dies of the soft signal leaves the program that it ran, which does the work
-        and has what is left of the grace. What outlives that is an orphan like any other.
+        A shell that dies of the soft signal leaves the program that it ran, which does the work and
+        has the rest of the grace.
         """
         if rank in self._killed:
             return now
@@ -258,11 +256,11 @@ class _Orphans:
         self.give_up_at = math.inf
         self.killed: set[int] = set()
         self.refused: set[int] = set()
-        self.look_after = _SHORTEST_LOOK
+        self.poll_after = _SHORTEST_POLL
         self.due_at = -math.inf
 
 
 def _name(numbers: Iterable[int], noun: str = "local rank") -> str:
-    from plaunch.numbers import name_ranks  # only when there is trouble
+    from plaunch.numbers import name_ranks  # only in warnings
 
     return name_ranks(numbers, noun)

@@ -1,11 +1,10 @@
-"""Messages about processes that outlive SIGKILL, or that never got it."""
+"""Messages about processes that survive SIGKILL, or may not be signalled."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from plaunch.process.kernel.details import describe_process, may_signal
-from plaunch.process.kernel.processes import read_state
+from plaunch.process.kernel.proc import describe_process, may_signal, read_state
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,13 +18,13 @@ def describe_unkillable(
     orphans: Sequence[int],
     failures: Mapping[int, ProcessFailure],
 ) -> str:
-    """Say which processes are still there after a stop, and why, as far as the system tells.
+    """Name the processes that are still there after a stop, and say why if the system shows it.
 
     Args:
         name: what the workers are.
-        stuck: their process ids by the local rank that they belong to.
-        orphans: those that belong to none.
-        failures: of workers; the first is why they were stopped.
+        stuck: process ids by the local rank that they belong to.
+        orphans: process ids of unknown workers.
+        failures: the failures of workers; the first is the cause of the stop.
     """
     by_owner = [(f"local rank {rank}", pids) for rank, pids in sorted(stuck.items())]
     if orphans:

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from shutil import which
 
+from plaunch.process import read_proc
+
 from plaunch_hang.stacks.stack import Frame, ThreadStack
 
 _MOST_FRAMES = 500  # of a thread; the innermost ones
@@ -96,12 +98,8 @@ def explain(said: str) -> UnreadableError:
 
 
 def _find_rule() -> str:
-    try:
-        with open("/proc/sys/kernel/yama/ptrace_scope", encoding="ascii") as file:
-            scope = file.read().strip()
-    except (OSError, ValueError):
-        return ""
-    return f" (kernel.yama.ptrace_scope is {scope})" if scope != "0" else ""
+    scope = read_proc("sys/kernel/yama/ptrace_scope").decode().strip()
+    return f" (kernel.yama.ptrace_scope is {scope})" if scope not in ("", "0") else ""
 
 
 def parse_threads(text: bytes, pid: int) -> tuple[ThreadStack, ...]:

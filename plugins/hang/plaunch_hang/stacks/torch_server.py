@@ -6,13 +6,14 @@ socket `TORCH_WORKER_SERVER_SOCKET`. Nothing here needs torch.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import socket
 import struct
 import time
 from typing import TYPE_CHECKING
+
+from plaunch.process import read_environ, read_proc
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -28,7 +29,6 @@ PROC = "/proc"
 _PATIENCE = 0.5  # seconds for one answer, which takes a millisecond
 _CREDENTIALS = struct.Struct("3i")
 _ACCEPTS = 1 << 16  # the flag of a socket that listens, in /proc/net/unix
-_MOST_ENVIRON = 1 << 20  # bytes
 
 
 def find_servers(pids: Collection[int], proc: str = PROC) -> dict[int, str]:
@@ -71,12 +71,7 @@ def ask(path: str, until: float, most: int = MOST_BYTES) -> dict[str, str]:
 
 
 def _listening(proc: str) -> Iterator[str]:
-    try:
-        with open(f"{proc}/net/unix", encoding="utf-8", errors="surrogateescape") as file:
-            lines = file.read().splitlines()
-    except OSError:
-        return
-    for line in lines[1:]:
+    for line in os.fsdecode(read_proc("net/unix", proc)).splitlines()[1:]:
         # Num RefCount Protocol Flags Type St Inode Path
         fields = line.split(None, 7)
         if len(fields) == 8 and int(fields[3], 16) & _ACCEPTS:
@@ -85,10 +80,9 @@ def _listening(proc: str) -> Iterator[str]:
 
 def _variable_of(pid: int, proc: str) -> str:
     beginning = f"{VARIABLE}=".encode()
-    with contextlib.suppress(OSError), open(f"{proc}/{pid}/environ", "rb") as file:
-        for entry in file.read(_MOST_ENVIRON).split(b"\0"):
-            if entry.startswith(beginning):
-                return os.fsdecode(entry[len(beginning) :])
+    for entry in read_environ(pid, proc).split(b"\0"):
+        if entry.startswith(beginning):
+            return os.fsdecode(entry[len(beginning) :])
     return ""
 
 

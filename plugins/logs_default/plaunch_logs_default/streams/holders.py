@@ -5,10 +5,9 @@ from __future__ import annotations
 import fcntl
 import os
 import select
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from plaunch.process import read_process
+from plaunch.process import find_field, list_numbers, read_fds, read_proc, read_process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -65,40 +64,26 @@ def _name_of_other_end(fd: int) -> str:
 
 
 def _find_holders(held: Mapping[str, str], proc: str) -> Iterator[tuple[int, list[str]]]:
-    for name in sorted(filter(str.isdecimal, os.listdir(proc)), key=int):
-        with suppress(OSError):  # it has ended, or is another user's
-            labels = {
-                held[target]
-                for fd in os.listdir(f"{proc}/{name}/fd")
-                if (target := _target(f"{proc}/{name}/fd/{fd}")) in held
-                and _is_writable(f"{proc}/{name}/fdinfo/{fd}")
-            }
-            yield int(name), sorted(labels)
+    for pid in sorted(list_numbers(proc=proc)):
+        labels = {
+            held[target]
+            for fd, target in read_fds(pid, proc).items()
+            if target in held and _is_writable(pid, fd, proc)
+        }
+        yield pid, sorted(labels)
 
 
-def _target(path: str) -> str:
-    try:
-        return os.readlink(path)
-    except OSError:  # closed meanwhile
-        return ""
-
-
-def _is_writable(path: str) -> bool:
+def _is_writable(pid: int, fd: int, proc: str) -> bool:
     """Whether a descriptor can be written to: a fork of the launcher has the other end as well."""
-    with suppress(OSError), open(path, encoding="ascii") as file:
-        for line in file:
-            if line.startswith("flags:"):
-                return int(line.split()[1], 8) & os.O_ACCMODE != os.O_RDONLY
-    return False
+    flags = find_field(read_proc(f"{pid}/fdinfo/{fd}", proc), "flags")
+    return bool(flags) and int(flags, 8) & os.O_ACCMODE != os.O_RDONLY
 
 
 def _describe(pid: int, proc: str) -> str:
     if pid == os.getpid():
         return f"the launcher itself (pid {pid}), in which a plugin has copied the descriptor,"
-    command = ""
-    with suppress(OSError), open(f"{proc}/{pid}/cmdline", "rb") as file:
-        words = file.read(_LONGEST_COMMAND + 1).replace(b"\0", b" ").strip()
-        command = words.decode(errors="backslashreplace")
+    words = read_proc(f"{pid}/cmdline", proc)[: _LONGEST_COMMAND + 1].replace(b"\0", b" ")
+    command = words.strip().decode(errors="backslashreplace")
     if len(command) > _LONGEST_COMMAND:
         command = command[:_LONGEST_COMMAND] + "..."
     process, launcher = read_process(pid, proc), read_process(os.getpid(), proc)

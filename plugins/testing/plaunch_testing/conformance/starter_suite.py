@@ -14,6 +14,7 @@ import uuid
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
+from plaunch.process import list_numbers, read_environ, read_name
 
 from plaunch_testing.conformance.plugin_suite import PluginSuite
 from plaunch_testing.conformance.surroundings import OwnThread, within
@@ -233,7 +234,7 @@ class StarterSuite(PluginSuite):
             return not found
 
         if not wait_until(is_gone, self.seconds):
-            names = ", ".join(f"pid {pid} ({_name(pid)})" for pid in found)
+            names = ", ".join(f"pid {pid} ({read_name(pid)})" for pid in found)
             pytest.fail(f"it leaves {names}")
 
 
@@ -249,16 +250,6 @@ def wait_until(condition: Callable[[], bool], seconds: float = _END) -> bool:
 
 def _marked(mark: str) -> set[int]:
     """The processes, other than this one, that have been started with the mark of a test."""
-    found = set()
-    for name in os.listdir("/proc"):
-        if name.isdigit() and int(name) != os.getpid():
-            with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:
-                if f"{_MARK}={mark}".encode() in file.read().split(b"\0"):
-                    found.add(int(name))
-    return found
-
-
-def _name(pid: int) -> str:
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/comm") as file:
-        return file.read().strip()
-    return "?"
+    variable = f"{_MARK}={mark}".encode()
+    others = list_numbers() - {os.getpid()}
+    return {pid for pid in others if variable in read_environ(pid).split(b"\0")}

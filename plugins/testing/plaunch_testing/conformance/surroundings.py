@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 from plaunch.errors import UsageError
+from plaunch.process import list_numbers, read_link
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -140,10 +141,10 @@ def _catchable() -> set[int]:
 def descriptors() -> set[int]:
     """The open files of this process."""
     found = set()
-    for name in os.listdir("/proc/self/fd"):
+    for fd in list_numbers("self/fd"):
         with contextlib.suppress(OSError):  # the one of the listing itself is closed by now
-            os.fstat(int(name))
-            found.add(int(name))
+            os.fstat(fd)
+            found.add(fd)
     return found
 
 
@@ -158,10 +159,7 @@ def opened(before: set[int]) -> list[str]:
 
 
 def _name_of(fd: int) -> str:
-    try:
-        return os.readlink(f"/proc/self/fd/{fd}")
-    except OSError:
-        return f"descriptor {fd}"
+    return read_link(f"self/fd/{fd}") or f"descriptor {fd}"
 
 
 class Audit:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from plaunch.process.kernel import details
+from plaunch.process.kernel import proc
 from plaunch.process.kernel.title import set_title
 from plaunch.process.launcher_variables import (
     LAUNCHER_VARIABLE,
@@ -74,14 +74,14 @@ def test_a_title_has_tags_too(title, rank):
 def test_environments_are_read(sleep):
     program = sleep(env={"PLAUNCH_JOBS": "0123456789ab.5"})
     # The kernel shows none for a moment, in the middle of making it another program.
-    wait_until(lambda: details.read_environ(program.pid), "it has an environment")
-    assert job_tag.find_rank(details.read_environ(program.pid), JOB) == 5
-    assert details.read_title(program.pid) == b"sleep\x00600\x00"
-    assert details.read_user(program.pid) == os.getuid()
+    wait_until(lambda: proc.read_environ(program.pid), "it has an environment")
+    assert job_tag.find_rank(proc.read_environ(program.pid), JOB) == 5
+    assert proc.read_proc(f"{program.pid}/cmdline") == b"sleep\x00600\x00"
+    assert proc.read_user(program.pid) == os.getuid()
     program.kill()
     program.wait()
-    assert details.read_environ(program.pid) == b""
-    assert details.read_user(program.pid) == -1
+    assert proc.read_environ(program.pid) == b""
+    assert proc.read_user(program.pid) == -1
 
 
 def test_the_command_line_says_that_it_owns_its_process(monkeypatch):

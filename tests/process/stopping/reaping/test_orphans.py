@@ -9,7 +9,7 @@ import sys
 import time
 
 import pytest
-from plaunch.process.kernel import details, subreaper
+from plaunch.process.kernel import proc, subreaper
 from plaunch.process.kernel.processes import Process
 from plaunch.process.stopping.reaper import Reaper
 from plaunch.process.stopping.reaping import evidence
@@ -312,7 +312,7 @@ def test_a_sweep_says_what_outlives_it(sleep, monkeypatch):
 def blank(monkeypatch):
     """What to read instead of environments, by number; empty ones for so many times."""
     answers = {}
-    find_environ = details.find_environ
+    find_environ = proc.find_environ
 
     def read(pid, proc):
         if answers.get(pid, 0) <= 0:
@@ -320,7 +320,7 @@ def blank(monkeypatch):
         answers[pid] -= 1
         return b""
 
-    monkeypatch.setattr(details, "find_environ", read)
+    monkeypatch.setattr(proc, "find_environ", read)
     return answers
 
 

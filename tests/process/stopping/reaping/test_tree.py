@@ -7,10 +7,10 @@ import subprocess
 import threading
 
 import pytest
+from plaunch.process.kernel.proc import read_children
 from plaunch.process.kernel.processes import (
     Process,
     has_table,
-    read_children,
     read_process,
     read_table,
 )

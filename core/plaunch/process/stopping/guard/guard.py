@@ -1,4 +1,4 @@
-"""The guard as the launcher sees it: a process that outlives the launcher's SIGKILL."""
+"""Starts and ends the guard, a process that ends the workers if the launcher is killed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 from plaunch.process.kernel.pidfd import open_pidfd, wait_for_end
-from plaunch.process.kernel.processes import PROC
+from plaunch.process.kernel.proc import PROC, list_numbers, read_proc
 
 if TYPE_CHECKING:
     import subprocess
@@ -23,7 +23,7 @@ _log = logging.getLogger("plaunch")
 
 _SMALL = 96 << 20  # bytes; forking a larger process takes longer than starting an interpreter
 _END_WAIT = 2.0  # seconds for a killed guard to end
-_END_LOOK = 0.001  # seconds between two looks at it where there is no pidfd
+_END_POLL = 0.001  # seconds between two polls without a pidfd
 
 _PROGRAM = """\
 import sys
@@ -34,7 +34,7 @@ run_guard({pipe}, {pidfd}, {launcher}, {proc!r})
 
 
 class Guard:
-    """A running guard of this process; see `start_guard`."""
+    """The running guard of this process; see `start_guard`."""
 
     def __init__(self, pid: int, line: int, program: subprocess.Popen[bytes] | None) -> None:
         self.pid = pid
@@ -44,8 +44,8 @@ class Guard:
         self._pidfd = open_pidfd(pid)
         self._watch: ExitWatch | None = None
 
-    def tell(self, line: bytes) -> None:
-        """Send it a line, if it is there; never waits."""
+    def send(self, line: bytes) -> None:
+        """Send it a line if it still runs; never waits."""
         if self._is_gone:
             return
         try:
@@ -53,16 +53,16 @@ class Guard:
         except BlockingIOError:
             _log.warning("the guard (pid %d) does not read; it may miss workers", self.pid)
         except OSError:
-            self._is_gone = True  # it was killed; `is_alive` tells whoever wants to know
+            self._is_gone = True  # it was killed
 
     def is_alive(self) -> bool:
-        """Whether it still runs; one that has ended is reaped."""
+        """Whether it still runs; reaps it if it has ended."""
         if not self._is_gone:
             self._is_gone = self._reap()
         return not self._is_gone
 
     def dismiss(self) -> None:
-        """End it, because there is nothing left to guard; it leaves no zombie."""
+        """Kill and reap it, because there is nothing left to guard."""
         if self.is_alive():
             with contextlib.suppress(ProcessLookupError):
                 if self._pidfd >= 0:
@@ -73,7 +73,7 @@ class Guard:
         self.close()
 
     def wake(self, watch: ExitWatch | None) -> None:
-        """Let this watch, and no other, return from its wait when the guard has ended."""
+        """Wake this watch, and no other, when the guard ends."""
         if self._pidfd >= 0:
             if self._watch is not None:
                 self._watch.remove_fd(self._pidfd)
@@ -82,7 +82,7 @@ class Guard:
         self._watch = watch
 
     def own_fds(self) -> list[int]:
-        """All descriptors that belong to it in the launcher, for a forked child to close."""
+        """All its descriptors in the launcher, which a forked child must close."""
         return [fd for fd in (self.line_fd, self._pidfd) if fd >= 0]
 
     def close(self) -> None:
@@ -93,37 +93,37 @@ class Guard:
         self.line_fd = self._pidfd = -1
 
     def _wait(self) -> None:
-        """Reap it after SIGKILL; one that does not end within a bound is left to its fate."""
+        """Reap it after SIGKILL; give up if it does not end within a bound."""
         deadline = time.monotonic() + _END_WAIT
         wait_for_end(self._pidfd, _END_WAIT)
         while not self._reap() and time.monotonic() < deadline:
-            time.sleep(_END_LOOK)
+            time.sleep(_END_POLL)
         self._is_gone = True
 
     def _reap(self) -> bool:
-        """Whether it has ended; if so, let the system forget it."""
+        """Reap it if it has ended; whether it has."""
         if self._program is not None:
             return self._program.poll() is not None
         try:
             return os.waitpid(self.pid, os.WNOHANG)[0] == self.pid
         except ChildProcessError:
-            return True  # somebody in this process waits for any child
+            return True  # other code in this process has reaped it
 
 
 def start_guard(proc: str = PROC, *, is_repeated: bool = False) -> Guard | None:
-    """Start a guard of this process; None, and a warning, if the system refuses.
+    """Start a guard of this process; logs a warning and returns None if the system refuses.
 
-    A small process without threads is forked; otherwise another interpreter is started, which
-    takes longer but happens beside the launcher's own work.
+    A small process without threads is forked. Otherwise another interpreter is started, which takes
+    longer but runs in parallel.
 
     Args:
-        proc: where the system tells its processes.
-        is_repeated: whether the system has refused it before, which was said.
+        proc: the folder of processes.
+        is_repeated: whether the system has refused before, so that the warning was logged.
     """
     reader = line = launcher_fd = -1
     try:
         reader, line = os.pipe()
-        # Not 0, 1 or 2, which the guard replaces: a launcher may have been started without them.
+        # Not 0, 1 or 2, which the guard replaces; they are free if a launcher was started without.
         reader = _raised(reader)
         line = _raised(line)
         os.set_blocking(line, False)
@@ -150,11 +150,11 @@ def start_guard(proc: str = PROC, *, is_repeated: bool = False) -> Guard | None:
 
 
 def _fork_guard(reader: int, launcher_fd: int, proc: str) -> int:
-    from plaunch.process.stopping.guard.guard_process import run_guard  # not if exec'd
+    from plaunch.process.stopping.guard.guard_process import run_guard  # forked guards only
 
     launcher = os.getpid()
-    # Until the guard ignores signals, the launcher's handlers would take them. Real-time signals
-    # without a name, which nobody handles, would take Python a millisecond.
+    # Until the guard ignores signals, the launcher's handlers would run in it. Real-time signals
+    # without a name have no handlers, and would take Python a millisecond.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.Signals)
     try:
         pid = os.fork()
@@ -164,16 +164,16 @@ def _fork_guard(reader: int, launcher_fd: int, proc: str) -> int:
             signal.set_wakeup_fd(-1)
             run_guard(reader, launcher_fd, launcher, proc)
         finally:
-            # Nothing of the launcher's may run here, not even its report of an exception.
+            # None of the launcher's code may run here, not even its report of an exception.
             os._exit(0)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _start_program(reader: int, launcher_fd: int, proc: str) -> subprocess.Popen[bytes]:
-    import subprocess  # loaded already where programs are started
+    import subprocess  # only where the guard is not forked
 
-    from plaunch.process.launcher_variables import without_secrets  # only here
+    from plaunch.process.launcher_variables import without_secrets  # as above
 
     if not sys.executable:
         raise OSError("this process does not know its Python interpreter")
@@ -196,15 +196,12 @@ def _start_program(reader: int, launcher_fd: int, proc: str) -> subprocess.Popen
 
 
 def is_forkable() -> bool:
-    """Whether this process is small and has one thread, also counting those not of Python."""
+    """Whether this process is small and has one thread, counting those of C code."""
     try:
-        if len(os.listdir("/proc/self/task")) != 1:
-            return False
-        with open("/proc/self/statm", "rb") as statm:
-            resident = int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, IndexError, ValueError):
+        resident = int(read_proc("self/statm").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (IndexError, ValueError):
         return False
-    return resident <= _SMALL
+    return resident <= _SMALL and len(list_numbers("self/task")) == 1
 
 
 def _raised(fd: int) -> int:

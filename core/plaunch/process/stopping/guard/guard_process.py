@@ -1,7 +1,7 @@
-"""What runs in the guard: wait for the launcher's end, then end what its workers have become.
+"""The code of the guard: it waits for the end of the launcher, then kills what the workers left.
 
-The guard is small on purpose. It has a session of its own, ignores every signal that can be
-ignored, holds two descriptors and nothing of the launcher's, and writes nothing.
+The guard is small on purpose. It has its own session, ignores every signal that can be ignored,
+holds two descriptors and none of the launcher's, and writes nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
-from plaunch.process.kernel.processes import PROC
+from plaunch.process.kernel.proc import PROC
 from plaunch.process.kernel.title import blank_variables, set_title
 from plaunch.process.launcher_variables import is_secret
 from plaunch.process.stopping.reaping.evidence import Origin
@@ -25,23 +25,23 @@ if TYPE_CHECKING:
 
     from plaunch.process.stopping.reaping.groups import GroupTree
 
-_LOOK = 0.25  # seconds between two looks at the launcher where there is no pidfd
+_POLL = 0.25  # seconds between two polls of the launcher without a pidfd
 _SHORT_PAUSE = 0.002  # seconds between two passes, at first
 _LONG_PAUSE = 0.05
-_UNKILLABLE = 10.0  # seconds after which what outlives SIGKILL is left to its fate
+_UNKILLABLE = 10.0  # seconds after SIGKILL after which the guard gives up
 _MANY_DESCRIPTORS = 1 << 12
-_SETTLED = 0.05  # seconds without a find, for who is started by one that was killed a moment ago
-_LATE_COMER = 10.0  # seconds for somebody who holds the pipe to become known
+_SETTLED = 0.05  # seconds without a find, for children of processes that were just killed
+_LATE_COMER = 10.0  # seconds for a process that holds the pipe to report itself
 
 
 def run_guard(pipe: int, pidfd: int, launcher: int, proc: str = PROC) -> None:
-    """Be the guard of `launcher`, this process's parent; returns when there is no more to do.
+    """Guard the workers of `launcher`, this process's parent; return when nothing is left to kill.
 
     Args:
-        pipe: where lines come from.
-        pidfd: a pidfd of the launcher, or -1 to look at who the parent is.
+        pipe: receives the lines of the protocol.
+        pidfd: a pidfd of the launcher, or -1 to poll the parent's process id.
         launcher: its process id.
-        proc: where the system tells its processes.
+        proc: the folder of processes.
     """
     _become_guard((pipe, pidfd), launcher, proc)
     os.set_blocking(pipe, False)
@@ -55,8 +55,8 @@ def run_guard(pipe: int, pidfd: int, launcher: int, proc: str = PROC) -> None:
 def clear(state: GuardState, *, clock: Callable[[], float] = time.monotonic) -> None:
     """Kill in passes until nothing is found and no unknown process can appear.
 
-    Between its start and its first own step, a worker has nothing by which it could be found; but
-    it holds the pipe. Who is in the middle of becoming another program can be told a moment later.
+    A worker that was just forked cannot be found yet, but it holds the pipe. A process in the
+    middle of an execve can be judged a little later.
     """
     pause = _SHORT_PAUSE
     quiet_since = first_found = None
@@ -80,7 +80,7 @@ def clear(state: GuardState, *, clock: Callable[[], float] = time.monotonic) -> 
 
 
 def _kill_all(tree: GroupTree | None) -> bool:
-    """Kill everything that is found; whether there was anything that can be killed."""
+    """Kill everything that is found; whether there was a process that may be killed."""
     if tree is None:
         return False
     found = [process for processes in tree.look().values() for process in processes]
@@ -89,18 +89,18 @@ def _kill_all(tree: GroupTree | None) -> bool:
 
 
 class GuardState:
-    """What a guard knows from the lines that have come so far through its end of the pipe."""
+    """What the guard has received through its end of the pipe."""
 
     def __init__(self, pipe: int, proc: str = PROC) -> None:
         self.tree: GroupTree | None = None
         self.folder = ""
         self.pipe = pipe
-        self.is_over = False  # whether nobody can write any more
+        self.is_over = False  # whether no process holds the other end
         self._proc = proc
         self._rest = b""
 
     def receive(self) -> None:
-        """Take what has been written; a line that makes no sense is left out."""
+        """Read the lines that have come; invalid ones are ignored."""
         while not self.is_over:
             try:
                 data = os.read(self.pipe, 1 << 16)
@@ -114,7 +114,7 @@ class GuardState:
                     self._take(line.decode("ascii").split(" "))
 
     def wait(self, seconds: float) -> None:
-        """Wait until something is written, at most `seconds`."""
+        """Wait at most `seconds` for a line."""
         if self.is_over:
             time.sleep(seconds)
             return
@@ -141,10 +141,10 @@ class GuardState:
 
 
 def _wait_for_end(state: GuardState, pidfd: int, launcher: int) -> None:
-    """Take lines until the launcher is gone.
+    """Read lines until the launcher is gone.
 
-    The end of the pipe alone does not say so: a launcher may close it and live on, and others may
-    hold it when the launcher is gone.
+    The end of the pipe alone does not show that: a launcher may close it and keep running, and
+    workers may hold it when the launcher is gone.
     """
     while True:
         poller = select.poll()
@@ -152,7 +152,7 @@ def _wait_for_end(state: GuardState, pidfd: int, launcher: int) -> None:
             poller.register(state.pipe, select.POLLIN)
         if pidfd >= 0:
             poller.register(pidfd, select.POLLIN)
-        ready = poller.poll(None if pidfd >= 0 else _LOOK * 1000)
+        ready = poller.poll(None if pidfd >= 0 else _POLL * 1000)
         state.receive()
         if any(fd == pidfd for fd, _ in ready) or os.getppid() != launcher:
             return
@@ -160,7 +160,7 @@ def _wait_for_end(state: GuardState, pidfd: int, launcher: int) -> None:
 
 def _become_guard(kept: tuple[int, ...], launcher: int, proc: str) -> None:
     for signum in signal.valid_signals():
-        # SIGKILL, SIGSTOP and those that belong to the C library cannot be ignored.
+        # SIGKILL, SIGSTOP and the signals of the C library cannot be ignored.
         with contextlib.suppress(OSError, ValueError):
             signal.signal(signum, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
@@ -171,9 +171,9 @@ def _become_guard(kept: tuple[int, ...], launcher: int, proc: str) -> None:
     for fd in (0, 1, 2):
         os.dup2(null, fd)
     _close_all_but({0, 1, 2, *kept})
-    # Whoever ends a job by name (pkill -f train.py) means the launcher, not its guard.
+    # A user who kills by name (pkill -f train.py) means the launcher, not its guard.
     set_title(f"workers-guard of pid {launcher}", f"guard of {launcher}", "guard", proc=proc)
-    blank_variables(is_secret, proc=proc)  # a forked one has the launcher's
+    blank_variables(is_secret, proc=proc)  # a forked guard has the launcher's
     with contextlib.suppress(OSError), open(f"{proc}/self/comm", "w") as comm:
         comm.write("workers-guard")
 
@@ -190,7 +190,7 @@ def _close_all_but(kept: set[int]) -> None:
 
 
 def _remove(folder: str) -> None:
-    from plaunch.process.streams.temporary import remove_temporary  # after the launcher's end
+    from plaunch.process.streams.temporary import remove_temporary  # only after the launcher
 
     with contextlib.suppress(OSError):
         remove_temporary(folder)

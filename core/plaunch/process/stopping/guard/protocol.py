@@ -1,6 +1,6 @@
-"""What the guard receives: lines through a pipe, from the launcher and from function workers.
+"""The messages to the guard: lines through a pipe, from the launcher and from function workers.
 
-A line is one `write`, so that those of several processes do not mix.
+A line is one `write`, so that lines of several processes do not mix.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ _MAX_LINE = 4096  # bytes that the kernel writes in one piece
 
 
 def job_line(job: str, *, since: int, has_forked: bool, folder: str | None) -> bytes:
-    """Another start of workers begins; earlier ones are over.
+    """Reports that a start of workers begins; earlier ones are over.
 
     Args:
         job: its name.
-        since: the start of the launcher in clock ticks.
+        since: the start time of the launcher in clock ticks.
         has_forked: whether workers may be forked.
-        folder: a temporary folder that is not needed once the launcher has ended.
+        folder: a temporary folder to remove after the launcher.
     """
     path = "" if folder is None else os.fsencode(folder).hex()
     line = f"job {job} {since} {int(has_forked)} {path or '-'}\n".encode()
@@ -27,5 +27,5 @@ def job_line(job: str, *, since: int, has_forked: bool, folder: str | None) -> b
 
 
 def process_line(rank: int, pid: int, start: int) -> bytes:
-    """A process that belongs to the job: a worker, or with a negative rank an orphan."""
+    """Reports a process of the job: a worker, or with a negative rank an orphan."""
     return f"process {rank} {pid} {start}\n".encode()

@@ -1,4 +1,4 @@
-"""What a process itself shows about its origin: its environment, its title, its user."""
+"""Which job a process belongs to, by its environment, its command line and its user."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import time
 import types
 from typing import TYPE_CHECKING
 
-from plaunch.process.kernel import details
-from plaunch.process.kernel.processes import PROC, Identity, Process
+from plaunch.process.kernel import proc
 from plaunch.process.launcher_variables import is_started_by_launcher
 from plaunch.process.stopping.reaping import job_tag
 from plaunch.process.stopping.reaping.own_children import POPEN_WAIT, find_held
@@ -16,84 +15,86 @@ from plaunch.process.stopping.reaping.own_children import POPEN_WAIT, find_held
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-_BLANK = 0.2  # seconds; who becomes another program has no environment for much less than that
-_KERNEL_THREADS = 2  # the number of the parent of all of them
+    from plaunch.process.kernel.processes import Identity, Process
+
+_BLANK = 0.2  # seconds; during an execve, a process has no environment for much less than that
+_KERNEL_THREADS = 2  # the pid of their parent
 
 
 class Origin(types.SimpleNamespace):
-    """Where the processes of one job come from: what a look at all processes goes by."""
+    """How the processes of one job are recognized."""
 
     job: bytes  # the name in its tags
-    proc: str = PROC  # where the system tells its processes
-    since: int = 0  # the start of the launcher in clock ticks; nothing older can be a worker's
-    has_forked: bool = False  # whether workers may be forked, and then have their tags as title
+    proc: str = proc.PROC  # the folder of processes
+    since: int = 0  # the start time of the launcher in clock ticks; older processes do not count
+    has_forked: bool = False  # whether workers may be forked, with their tags in the command line
     adopter: int = 0  # the launcher, if it is plaunch's own process and inherits orphans; else 0
-    # Whether that is the first process of a container, which inherits those of strangers as well.
+    # Whether that is the first process of a container, which also inherits unrelated orphans.
     is_init: bool = False
     spared: Collection[Identity] = ()  # processes that are never the workers'; it may grow
     clock: Callable[[], float] = time.monotonic  # seconds that never go back
 
 
 class Evidence:
-    """Asks single processes for the tag of one job, and for the mark of its launcher."""
+    """Finds the tag of one job, and the mark of its launcher, in single processes."""
 
     def __init__(self, origin: Origin) -> None:
-        self.is_unsure = False  # whether somebody may turn out to be another one in a moment
+        self.is_unsure = False  # whether a process cannot be judged yet
         self._origin = origin
         self._proc = origin.proc
         self._unclear_since: dict[Identity, float] = {}
         self._hidden_own: set[Identity] = set()
 
     def find_rank(self, process: Process) -> int | None:
-        """The local rank of a process by its tag; None if it has none."""
-        if not process.is_alive or process.start < self._origin.since:  # most are older
+        """The local rank of a process by its tag; None without a tag."""
+        if not process.is_alive or process.start < self._origin.since:  # most processes are older
             return None
-        environ = details.find_environ(process.pid, self._proc)
+        environ = proc.find_environ(process.pid, self._proc)
         if (
             environ == b""
             and process.ppid != _KERNEL_THREADS
-            and details.read_user(process.pid, self._proc) == os.getuid()
+            and proc.read_user(process.pid, self._proc) == os.getuid()
         ):
             self._has_been(process, _BLANK)
         rank = job_tag.find_rank(environ or b"", self._origin.job)
         if rank is None and self._origin.has_forked:
-            title = details.read_title(process.pid, self._proc)
+            title = proc.read_proc(f"{process.pid}/cmdline", self._proc)
             rank = job_tag.find_rank_in_title(title, self._origin.job)
-        if rank is not None and details.read_user(process.pid, self._proc) != os.getuid():
+        if rank is not None and proc.read_user(process.pid, self._proc) != os.getuid():
             return None
         return rank
 
     def is_launchers(self, process: Process) -> bool:
-        """Whether the launcher, or what it has started, has started a living process, or may have.
+        """Whether a living process is, or may be, a child of the launcher other than a worker.
 
-        Workers and what they have started are none of these.
+        Descendants of such children count as well.
         """
-        environ = details.find_environ(process.pid, self._proc)
+        environ = proc.find_environ(process.pid, self._proc)
         if environ is None:
             return self._is_hidden_launchers(process)
         if not environ:
             return not self._has_been(process, _BLANK)
         if is_started_by_launcher(environ, self._origin.adopter):
             return True
-        # Or a fork of the launcher, which is still to become another program.
-        return not self._origin.has_forked and environ == details.read_environ(
+        # Or a fork of the launcher before its execve.
+        return not self._origin.has_forked and environ == proc.read_environ(
             self._origin.adopter, self._proc
         )
 
     def has_mark(self, process: Process) -> bool:
-        """Whether a process shows that the launcher, or what it has started, has started it."""
-        environ = details.read_environ(process.pid, self._proc)
+        """Whether a process has the mark of the launcher, or inherited it."""
+        environ = proc.read_environ(process.pid, self._proc)
         return is_started_by_launcher(environ, self._origin.adopter)
 
     def _is_hidden_launchers(self, process: Process) -> bool:
-        """The same of one that does not show its environment: ssh-agent, sudo, other users'."""
+        """The same for a process with a hidden environment: ssh-agent, sudo, other users'."""
         identity = process.identity
         if identity in self._hidden_own:
             return True
         try:
             os.kill(process.pid, 0)
         except PermissionError:
-            return True  # if it is an orphan after all, nothing can be done about it
+            return True  # if it is an orphan, it cannot be ended anyway
         except ProcessLookupError:
             return False
         if not self._has_been(process, POPEN_WAIT):
@@ -104,10 +105,10 @@ class Evidence:
         return False
 
     def _has_been(self, process: Process, seconds: float) -> bool:
-        """Whether a process has been without an environment for so long, to be sure of it.
+        """Whether a process has been without an environment for so long that it can be judged.
 
-        It may also be in the middle of becoming another program, and would be taken for a stranger,
-        or have been started a moment ago: the last look is not sure of it then.
+        Otherwise it may be in the middle of an execve, or have just been started; the last look is
+        unsure then.
         """
         now = self._origin.clock()
         since = self._unclear_since.setdefault(process.identity, now)

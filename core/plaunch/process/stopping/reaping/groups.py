@@ -1,4 +1,4 @@
-"""The workers' processes if the system reports none: their groups."""
+"""Finds the processes of workers by their process groups, where there is no /proc."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ if TYPE_CHECKING:
 
 
 class GroupTree:
-    """Finds the processes of one start of workers: here, only by the groups that workers lead."""
+    """Finds the processes of one start of workers; this class, by the groups that workers lead."""
 
-    is_init = False  # whether this process inherits the orphans of strangers as well
-    # Whether somebody had gone before the last call of `newcomers` could tell whose it was.
-    has_missed = False
+    is_init = False  # whether this process inherits unrelated orphans as well
+    has_missed = False  # whether a process ended before the last `newcomers` could judge it
 
     def __init__(self) -> None:
         self._groups: dict[int, int] = {}
 
     def add_leader(self, rank: int, pid: int, start: int) -> None:
-        """Know of a worker, which leads its own session and group."""
+        """Record a worker, which leads its own session and group."""
         del start
         self._groups[rank] = pid
 
@@ -35,14 +34,11 @@ class GroupTree:
         }
 
     def orphans(self) -> dict[int, list[Process]]:
-        """The same, for workers that have ended; may be cheaper."""
+        """The living processes of workers that have ended; may be cheaper than `look`."""
         return self.look()
 
     def is_sure(self) -> bool:
-        """Whether the last look found for every process whether it belongs to the job.
-
-        If not, one that comes a second later can.
-        """
+        """Whether the last look could judge every process; if not, one a second later can."""
         return True
 
     def _send(self, process: Process, signum: signal.Signals) -> None:
@@ -50,7 +46,7 @@ class GroupTree:
             os.killpg(process.pid, signum)
 
     def signal(self, processes: Iterable[Process], signum: signal.Signals) -> list[Process]:
-        """Send a signal to what `look` has found; returns those that this user may not signal."""
+        """Send a signal to processes; returns those that this user may not signal."""
         refused = []
         for process in processes:
             try:
@@ -60,9 +56,9 @@ class GroupTree:
         return refused
 
     def newcomers(self) -> dict[int, list[Process]]:
-        """Those of the job by local rank that are new since the last look, or the last call.
+        """The processes of the job that are new since the last look or call, by local rank.
 
-        None in groups: who is born into one gets its signals.
+        None in groups: a new process of a group gets the signals of the group.
         """
         return {}
 

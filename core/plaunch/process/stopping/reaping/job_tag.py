@@ -1,8 +1,8 @@
-"""How a process tells which job it belongs to: a tag in its environment, which children inherit.
+"""The tags of a job's processes: a variable in their environment, which children inherit.
 
-The tag names one start of workers and a local rank, as in `3f9a12cd45ef.0`. A launcher that runs
-inside a worker adds its own tag behind those that it has inherited, so that the outer job finds
-the processes of the inner one as well.
+A tag has the name of one start of workers and a local rank, as in `3f9a12cd45ef.0`. A launcher that
+runs inside a worker adds its tag to those that it has inherited, so that the outer job finds the
+processes of the inner one as well.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ from __future__ import annotations
 import os
 
 JOBS_VARIABLE = "PLAUNCH_JOBS"
-# In the place of a rank: a process of the launcher's own, which ends with the job.
+# Instead of a rank: a helper process of the launcher, which ends with the job.
 HELPER = "helper"
-# The "rank" of processes whose worker nobody knows any more, and of those that have none.
+# The "rank" of processes whose worker is unknown, and of helpers.
 ADOPTED = -1
 
 _JOBS_ENTRY = JOBS_VARIABLE.encode() + b"="
 
 
 def make_job_id() -> str:
-    """Make up the name of one start of workers: 12 hexadecimal digits at random."""
+    """A name for one start of workers: 12 random hexadecimal digits."""
     return os.urandom(6).hex()
 
 
 def make_tags(job: str, rank: int | str, inherited: str | None) -> str:
     """The value of `PLAUNCH_JOBS` for one worker: the tags of outer jobs, then its own.
 
-    A helper of the launcher's has `HELPER` in the place of the rank.
+    A helper has `HELPER` instead of the rank.
     """
     tag = f"{job}.{rank}"
     return f"{inherited}:{tag}" if inherited else tag
@@ -43,7 +43,7 @@ def find_rank(environ: bytes, job: bytes) -> int | None:
 
 
 def find_rank_in_title(title: bytes, job: bytes) -> int | None:
-    """The same for a command line, which a forked worker has made its tags part of."""
+    """The same for a command line, in which a forked worker has written its tags."""
     if job not in title:
         return None
     return _rank_among(title.replace(b"\0", b" ").replace(b":", b" ").split(), job)

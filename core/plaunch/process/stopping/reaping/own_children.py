@@ -1,4 +1,4 @@
-"""The launcher's own children, told from orphans that it has inherited, and these reaped."""
+"""Reaps orphans that the launcher has inherited, but not the children that it has started."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 _POPEN = ("subprocess", "multiprocessing.popen_fork")  # modules with a class of that name
 
-# Seconds; who starts a process has an object that stands for it long before.
+# Seconds after which code that has started a process has created its `Popen` object.
 POPEN_WAIT = 1.0
 
 
 def find_held() -> set[int]:
-    """The numbers of all processes that a `Popen` object of this process stands for.
+    """The ids of all processes with a `Popen` object in this process.
 
-    It looks at every object that there is, which takes milliseconds.
+    This goes through all objects of the interpreter, which takes milliseconds.
     """
     kinds = tuple(
         kind
@@ -39,12 +39,12 @@ def find_held() -> set[int]:
     }
 
 
-class Zombies:
-    """Reaps what was re-parented to the launcher, and has ended.
+class ZombieReaper:
+    """Reaps orphans that were re-parented to the launcher and have ended.
 
-    Nothing needs an orphan's exit code. A child that a plugin has started is not touched:
-    it is in the launcher's session, or was seen to have the launcher's mark, or a `Popen` object
-    stands for it. One of which nothing but its end was seen is left for a second.
+    Their exit codes are not needed. A child that a plugin has started is not reaped: it is in the
+    launcher's session, or was seen with the launcher's mark, or has a `Popen` object. A process
+    that was never seen alive is reaped after a second.
 
     Args:
         clock: seconds that never go back.
@@ -52,7 +52,7 @@ class Zombies:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._own: set[Identity] = set()  # what the launcher itself has started
+        self._own: set[Identity] = set()  # children that the launcher has started
         self._suspects: dict[Identity, float] = {}
 
     def reap(self, children: Iterable[Process], is_launchers: Callable[[Process], bool]) -> None:
@@ -60,7 +60,7 @@ class Zombies:
 
         Args:
             children: the launcher's children, without workers, their known orphans, and the guard.
-            is_launchers: whether a child that is alive is the launcher's own, or may be.
+            is_launchers: whether the launcher has, or may have, started a living child.
         """
         session = os.getsid(0)
         own: set[Identity] = set()
@@ -78,7 +78,7 @@ class Zombies:
             elif is_launchers(process):
                 own.add(process.identity)
         self._own = own
-        # Leaders of sessions that were not seen alive are reaped, unless somebody holds them.
+        # Leaders of sessions that were not seen alive are reaped, unless a `Popen` object waits.
         now = self._clock()
         self._suspects = {
             process.identity: self._suspects.get(process.identity, now) for process in unclear
@@ -89,9 +89,9 @@ class Zombies:
 
 
 def reap(pid: int) -> bool:
-    """Let the system forget a child that has ended; whether it did.
+    """Reap a child if it has ended; whether it had.
 
-    By its number: waiting for any child would take exit codes away from others.
+    By its id: waiting for any child would take exit codes away from other code.
     """
     with contextlib.suppress(ChildProcessError):
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG) is not None

@@ -1,4 +1,4 @@
-"""The sessions of workers and their descendants, which show the owner of an orphan."""
+"""The sessions of workers and their descendants, by which the owner of an orphan is known."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ if TYPE_CHECKING:
 
     from plaunch.process.kernel.processes import Process
 
-_EMPTY = 1.0  # seconds; one that forks and ends is missed by a look, but not by all for so long
+_EMPTY = 1.0  # seconds; one look may miss a process that forks and exits, but not all looks
 
 
 class Sessions:
-    """Knows sessions by their number as long as no other session can have it.
+    """The local ranks of sessions, as long as the ids of the sessions cannot have been reused.
 
-    The number stays taken while the session has a member, and is free after that. Process groups
-    tell nothing more: each is inside one session.
+    An id is reserved while the session has a member. Process groups need no record: each is inside
+    one session.
 
     Args:
         clock: seconds that never go back.
@@ -36,20 +36,20 @@ class Sessions:
         self._empty_since.pop(number, None)
 
     def find_rank(self, process: Process) -> int | None:
-        """The local rank to which a process belongs by its session; None if to none."""
+        """The local rank of a process by its session; None if the session is unknown."""
         return self._ranks.get(process.session)
 
     def confirm(self, process: Process) -> None:
-        """Know that a session has a member."""
+        """Record that the session of a process has a member."""
         self._empty_since.pop(process.session, None)
 
     def forget(self, number: int) -> None:
-        """Record that the number now belongs to another program."""
+        """Record that the id now belongs to another program."""
         self._ranks.pop(number, None)
         self._empty_since.pop(number, None)
 
     def update(self, table: Mapping[int, Process], owners: Mapping[int, int]) -> None:
-        """Learn from a look at all processes, of which `owners` are the job's, by local rank."""
+        """Update from a table of all processes; `owners` has the ranks of the job's processes."""
         for pid, rank in owners.items():
             if table[pid].session == pid:
                 self.add(pid, rank)
@@ -58,7 +58,7 @@ class Sessions:
         for number in list(self._ranks):
             if number in table and number not in owners:
                 self.forget(number)
-            elif number in inhabited:  # or its leader is there, and has still to make it
+            elif number in inhabited:  # or its leader runs, and has not made the session yet
                 self._empty_since.pop(number, None)
             elif now - self._empty_since.setdefault(number, now) >= _EMPTY:
                 self.forget(number)

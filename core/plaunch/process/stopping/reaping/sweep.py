@@ -1,4 +1,4 @@
-"""Killing all that belongs to a job, also what is in another process when the signal comes."""
+"""Kills all processes of a job, also those that fork before the signal arrives."""
 
 from __future__ import annotations
 
@@ -12,28 +12,27 @@ if TYPE_CHECKING:
     from plaunch.process.kernel.processes import Process
     from plaunch.process.stopping.reaping.groups import GroupTree
 
-QUIET = 2  # looks in a row that find nobody new, the second one for numbers that begin anew
-_ROUNDS = 64  # looks that find nobody of ours, on a host where others come and go all the time
-_MOST = 512  # looks altogether; whoever calls looks at everything then, and at the clock
+QUIET = 2  # passes in a row without a new process; the second one is for ids that wrapped around
+_ROUNDS = 64  # passes without a process of the job, on a host where others come and go all the time
+_MOST = 512  # passes in total; then the caller reads all processes, and the clock
 _PAUSE = 0.005  # seconds between two passes
 
 
 def kill_all(
     tree: GroupTree, found: Sequence[Process], *, ranks: Collection[int] | None = None
 ) -> tuple[list[Process], list[Process]]:
-    """Kill `found`, and those whom they have become before the signal came.
+    """Kill `found`, and their forks that the signal has missed.
 
-    A process that forks and ends is somewhere else at once, and a look at all processes takes
-    longer than that. So whole groups get the signal, which nobody evades by forking, and then only
-    processes are looked at that were not there before, until there are no more.
+    A process can fork and exit faster than all processes can be read. So whole groups get the
+    signal, which a fork cannot evade. Then only new processes are read, until there are no more.
 
     Args:
-        tree: knows `found`, by a look.
-        found: the processes to begin with.
-        ranks: the local ranks to which it is restricted; None is everybody.
+        tree: the tree whose last look has found `found`.
+        found: the first processes to kill.
+        ranks: the local ranks to kill; None means all.
 
     Returns:
-        All processes that it found, and those that this user may not signal.
+        All processes that were found, and those that this user may not signal.
     """
     killed, refused = list(found), tree.signal(found, signal.SIGKILL)
     quiet = rounds = looks = 0
@@ -57,18 +56,16 @@ def kill_all(
 
 
 class Sweep:
-    """Kills all that is left, when every worker has ended or was given up.
+    """Kills all that is left when every worker has ended or was given up.
 
-    The stop sequence has ended what it found. This is for processes that came too late for
-    it, and for orphans of unknown workers. It ends when a pass finds nothing: an adopter has no
-    orphan among its children then, dead or alive, and elsewhere nobody has come since all were
-    looked at.
+    The stop sequence has ended the processes that it found. This is for those that came later, and
+    for orphans of unknown workers. It ends when a pass finds nothing: then an adopter has no orphan
+    among its children, dead or alive, and elsewhere no process has come since all were read.
 
     Args:
         tree: finds them.
-        tend_orphans: lets the system forget orphans that have ended, and says whether there were
-            some.
-        given_up: numbers of processes that have outlived SIGKILL already.
+        tend_orphans: reaps orphans that have ended; whether there were some.
+        given_up: the ids of processes that have survived SIGKILL.
         patience: seconds to wait for processes to end after SIGKILL.
         clock: seconds that never go back.
     """
@@ -82,26 +79,26 @@ class Sweep:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.left: list[Process] = []  # what outlives it
+        self.left: list[Process] = []  # the processes that survive
         self._tree = tree
         self._tend_orphans = tend_orphans
         self._given_up = given_up
         self._clock = clock
         self._deadline = clock() + patience
-        self._is_told = False
+        self._has_logged = False
 
     def step(self) -> float | None:
-        """Take a pass; the seconds until the next one, or None if there is none."""
+        """Kill what is found; return the seconds until the next step, or None at the end."""
         orphans = [process for found in self._tree.orphans().values() for process in found]
         killed, refused = kill_all(self._tree, self._relevant(orphans))
         has_reaped = self._tend_orphans()
         found = self._relevant(killed)
         if not (found or has_reaped) and self._tree.is_sure():
             return None
-        if found and not self._is_told:
-            import logging  # a guard does without
+        if found and not self._has_logged:
+            import logging  # not in the guard
 
-            self._is_told = True
+            self._has_logged = True
             logging.getLogger("plaunch").info(
                 "ending orphans: pids %s", [process.pid for process in found]
             )

@@ -1,4 +1,4 @@
-"""What belongs to one start of workers: the processes of each local rank, wherever they went."""
+"""Finds the processes of one start of workers in /proc, by local rank."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
+from plaunch.process.kernel.proc import read_children
 from plaunch.process.kernel.processes import (
     Identity,
     Process,
@@ -15,7 +16,6 @@ from plaunch.process.kernel.processes import (
     descend,
     has_table,
     list_processes,
-    read_children,
     read_process,
     read_table,
 )
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 
 
 def make_tree(origin: Origin) -> GroupTree:
-    """What finds the processes of a job, as well as the system allows."""
+    """The tree that finds the processes of a job as well as the system allows."""
     return ProcTree(origin) if has_table(origin.proc) else GroupTree()
 
 
 class ProcTree(GroupTree):
     """Finds processes in /proc: by session, by parent, by the tag in their environment.
 
-    What was found once stays known, by number and start time, when its parents have gone. Never
-    found are this process, its ancestors, and what `origin` spares.
+    A process that was found once stays known, by id and start time, when its parents are gone. This
+    process, its ancestors and the processes that `origin` spares are never found.
     """
 
     def __init__(self, origin: Origin) -> None:
@@ -54,11 +54,11 @@ class ProcTree(GroupTree):
         self._known: dict[Identity, int] = {}
         self._sessions = Sessions(origin.clock)
         self._seen: set[int] = set()
-        # An adopter that has inherited nobody, and has no worker either, will never do so.
+        # Whether an adopter had no orphan when all workers had ended, so that none can come.
         self.inherits_nobody = False
 
     def add_leader(self, rank: int, pid: int, start: int) -> None:
-        """Know of a worker, which leads its own session."""
+        """Record a worker, which leads its own session."""
         if rank >= 0:
             self._leaders[rank] = (pid, start)
             self._sessions.add(pid, rank)
@@ -95,7 +95,7 @@ class ProcTree(GroupTree):
         claim(adopted, lambda process: ADOPTED if self._is_adopted(process) else None)
         self._sessions.update(table, owners)
         claim(others, self._sessions.find_rank)
-        # Zombies too: those of an adopter are its own to reap.
+        # Zombies too: an adopter reaps them.
         self._known = {(pid, table[pid].start): rank for pid, rank in owners.items()}
         found: dict[int, list[Process]] = {}
         for pid, rank in sorted(owners.items()):
@@ -104,13 +104,12 @@ class ProcTree(GroupTree):
         return found
 
     def orphans(self, inherited: Iterable[Process] | None = None) -> dict[int, list[Process]]:
-        """What is alive of workers that have ended.
+        """The living processes of workers that have ended.
 
-        An adopter has all orphans as its children, so that it need not look any further if it has
-        none.
+        An adopter has all orphans as its children. If it has none, no other process is read.
 
         Args:
-            inherited: the last answer of `read_inherited`, if there is one.
+            inherited: the last result of `read_inherited`, if there is one.
         """
         if not self.is_adopter or self.find_unknown(
             self.read_inherited() if inherited is None else inherited
@@ -120,10 +119,7 @@ class ProcTree(GroupTree):
         return {}
 
     def read_inherited(self) -> list[Process]:
-        """The adopter's children that are no workers, dead or alive; its own are among them.
-
-        All that are alive and were not noticed before, if the kernel does not list children.
-        """
+        """The adopter's children, dead or alive, except workers; some it has started itself."""
         children = read_children(self._proc)
         if children is None:
             found: Iterable[Process | None] = read_table(self._proc).values()
@@ -139,9 +135,9 @@ class ProcTree(GroupTree):
         ]
 
     def find_unknown(self, inherited: Iterable[Process]) -> list[Process]:
-        """Those of `read_inherited` that may be the job's: that are not surely the launcher's own.
+        """Those of `read_inherited` that may belong to the job.
 
-        Of those in the launcher's session or with its mark, no worker's is any.
+        Processes in the launcher's session or with its mark never do.
         """
         return [
             process
@@ -152,7 +148,7 @@ class ProcTree(GroupTree):
         ]
 
     def adopted(self, inherited: Iterable[Process]) -> list[Process]:
-        """Those of `read_inherited` that came from workers, also those that have ended."""
+        """Those of `read_inherited` that workers have left, dead or alive."""
         found = [p for p in inherited if p.identity not in self._spared and self._is_adopted(p)]
         for process in found:
             if process.identity not in self._known:
@@ -161,10 +157,10 @@ class ProcTree(GroupTree):
         return found
 
     def newcomers(self) -> dict[int, list[Process]]:
-        """Those of the job by local rank that are new since the last look, or the last call.
+        """The processes of the job that are new since the last look or call, by local rank.
 
-        Much cheaper than a look, and so much sooner after the moment that it tells of. The newest
-        come first: processes that fork and end repeatedly are among them.
+        Much faster than a look, so the result is less stale. The newest come first: processes that
+        fork and exit repeatedly are among them.
         """
         self.has_missed = False
         if self.inherits_nobody:
@@ -189,16 +185,16 @@ class ProcTree(GroupTree):
         return found
 
     def is_launchers(self, process: Process) -> bool:
-        """Whether a living child of the adopter was started by itself, or may have been."""
+        """Whether the adopter has, or may have, started a living child of its own."""
         return self._evidence.is_launchers(process)
 
     def _send(self, process: Process, signum: signal.Signals) -> None:
         process.send_signal(signum, self._proc)
 
     def signal(self, processes: Iterable[Process], signum: signal.Signals) -> list[Process]:
-        """Send a signal to what `look` has found; returns those that this user may not signal.
+        """Send a signal to processes; returns those that this user may not signal.
 
-        SIGKILL goes to their groups first: no process is born into a group while it gets a signal.
+        SIGKILL goes to their groups first: a group gets no new member while it is signalled.
         """
         processes = list(processes)
         if signum == signal.SIGKILL:
@@ -206,14 +202,14 @@ class ProcTree(GroupTree):
         return super().signal(processes, signum)
 
     def is_sure(self) -> bool:
-        """Whether the last look found for every process whether it belongs to the job."""
+        """Whether the last look could judge every process."""
         return not self._evidence.is_unsure
 
     def _kill_groups(self, processes: Iterable[Process]) -> None:
-        """Kill the groups in the workers' sessions, by a member of each that is still there.
+        """Kill the groups in the workers' sessions that still have one of these members.
 
-        An adopter's own child, which it has not reaped, keeps the number of its group. In another
-        place the number may become free in this moment, but all others are given away before it.
+        The id of a group stays reserved while an adopter has not reaped a member. Elsewhere it may
+        become free between check and signal, but the kernel reuses ids only after all others.
         """
         killed = {os.getpgrp()}
         for process in processes:
@@ -222,16 +218,16 @@ class ProcTree(GroupTree):
             now = read_process(process.pid, self._proc)
             if now is not None and (now.start, now.pgrp) == (process.start, process.pgrp):
                 killed.add(process.pgrp)
-                # Each member that was found gets the signal for itself, and tells if it may not.
+                # Each member gets the signal itself later, which shows if that is refused.
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(process.pgrp, signal.SIGKILL)
 
     def _judge(self, process: Process) -> int | None:
-        """The local rank of a process that was not there at the last look; None for strangers."""
+        """The local rank of a process that is new since the last look; None if not of the job."""
         if process.session in self._sessions:
             leader = read_process(process.session, self._proc)
             if leader is not None and leader.identity not in self._known:
-                self._sessions.forget(leader.pid)  # it is no more, and its number a stranger's
+                self._sessions.forget(leader.pid)  # its id was reused
         parent = read_process(process.ppid, self._proc)
         rank = None if parent is None else self._known.get(parent.identity)
         if rank is None:
@@ -241,27 +237,27 @@ class ProcTree(GroupTree):
         return rank
 
     def _find_rank(self, process: Process) -> int | None:
-        """The local rank of a process by its session, or by its tag."""
+        """The local rank of a process by its session, or by its tag; None if not of the job."""
         rank = self._sessions.find_rank(process)
         return self._evidence.find_rank(process) if rank is None else rank
 
     def _is_adopted(self, process: Process) -> bool:
-        """Whether a child of the adopter came from a worker.
+        """Whether a child of the adopter is an orphan of a worker.
 
-        The adopter's own children, of plugins for instance, are in its session, which no worker is,
-        or have the launcher's variable in their environment; so have the orphans of these.
+        Children that plugins have started are in the adopter's session, or have the launcher's
+        variable in their environment. Their own orphans are recognized in the same way.
         """
         if process.identity in self._known:
             return True
         if process.session == os.getsid(0):
             return False
         if self.is_init:
-            # Whoever was brought into the container from outside may have left it behind.
+            # It may be an orphan of a process that came into the container from outside.
             return self._find_rank(process) is not None
         if self._sessions.find_rank(process) is not None:
             return True
         if not process.is_alive:
-            # One that leads a session might as well be a plugin's, which wants its exit code.
+            # The leader of a session may belong to a plugin, which needs its exit code.
             return process.session != process.pid
         return not self._evidence.is_launchers(process)
 
