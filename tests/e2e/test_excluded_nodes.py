@@ -58,12 +58,12 @@ def test_the_spare_takes_the_place_of_a_host_that_has_failed_twice(agents, start
     }
     why = "restart 2 of 9, without node-b: 2 failures have begun there (--exclude-node-after=2)"
     assert b.exit_code() == 115
-    assert f"job 'job' goes on without node node-b: {why}" in b.stderr
+    assert f"job 'job' has excluded node node-b: {why}" in b.stderr
     assert why in a.stderr
 
     again = start("node-b", *words, name="again")
     assert again.exit_code() == 115
-    assert f"job 'job' goes on without node node-b: {why}" in again.stderr
+    assert f"job 'job' has excluded node node-b: {why}" in again.stderr
     assert not again.workers()
     agents.finish(a, c, spare)
 

@@ -229,7 +229,9 @@ def _read_state(record):
         _check_text(text, 2000, "a state's text")
     for new in (
         transitions.lead(state, "h9~9", state.leader, "lost"),
-        transitions.call(state, "lost", "h9~9", state.reason, by="h9~9", from_round=state.round),
+        transitions.end_round(
+            state, "lost", "h9~9", state.reason, by="h9~9", from_round=state.round
+        ),
         transitions.leave(state, "h9~9", state.reason * 3, is_member=True),
         transitions.settle_failed(
             state, _told([0]), max_restarts=state.attempt, by="h9~9", is_final=False, now=1e18

@@ -1,4 +1,4 @@
-"""A job in a box: any number of nodes over one store in memory, step by step, in simulated time."""
+"""A simulated job: any number of nodes over a store in memory, step by step, in simulated time."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from plaunch.rendezvous import ChangeKind, JobSettings
 from plaunch_membership.agent_requests import AgentRequests
 from plaunch_membership.failures import JobFailure
 from plaunch_membership.job_lookup import JobLookup
-from plaunch_membership.leader import Leader
+from plaunch_membership.leader import LeaderRoutine
 from plaunch_membership.membership import Membership
-from plaunch_membership.node import Identity
+from plaunch_membership.node import NodeIdentity
 from plaunch_membership.operations import Sleep, Wait
 from plaunch_membership.records import RecordCodec
 from plaunch_membership.runner import Runner
@@ -24,8 +24,8 @@ from plaunch_membership.state import JobPhase, JobState
 from plaunch_membership.store_threads import StoreThreads
 from plaunch_membership.testing import MemoryBoard
 from plaunch_membership.timing import Timing
-from plaunch_membership.watcher import Watcher
-from plaunch_membership.writer import Writer
+from plaunch_membership.watcher import WatcherRoutine
+from plaunch_membership.writer import WriterRoutine
 
 RUN_ID = "simulated"
 
@@ -54,7 +54,7 @@ class Task:
 
 @dataclass
 class SimulatedNode:
-    """One node and its agent, which obeys: it joins again whenever it is told of a change."""
+    """One node and its agent, which rejoins after every change."""
 
     job: Simulation
     name: str
@@ -66,7 +66,7 @@ class SimulatedNode:
     has_ended: bool = False
     error: BaseException | None = None
     places: list = field(default_factory=list)
-    told: list = field(default_factory=list)
+    received: list = field(default_factory=list)
     operations: Counter = field(default_factory=Counter)
     must_join: bool = False
     is_slow_until: float = 0.0  # when its workers have stopped
@@ -89,15 +89,15 @@ class SimulatedNode:
 
     @property
     def kinds(self):
-        """Of what it was told."""
-        return [change.kind.value for change in self.told]
+        """The kinds of the changes that it received."""
+        return [change.kind.value for change in self.received]
 
     def begin(self, name, routine):
         self.tasks[name] = Task(self, name, routine)
         self.job.resume(self.tasks[name], None)
 
     def opened(self):
-        self.begin("watcher", Watcher(self.membership).watch())
+        self.begin("watcher", WatcherRoutine(self.membership).watch())
         self.nudge()
 
     def nudge(self):
@@ -108,13 +108,13 @@ class SimulatedNode:
             leader = self.tasks.get("leader")
             incarnation = self.membership.job.incarnation
             if leader is None or leader.incarnation != incarnation:
-                task = Task(self, "leader", Leader(self.membership).lead())
+                task = Task(self, "leader", LeaderRoutine(self.membership).lead())
                 task.incarnation = incarnation
                 self.tasks["leader"] = task
                 self.job.unstarted.append(task)
 
-    def obey(self):
-        """What an agent does with what it is told."""
+    def handle_changes(self):
+        """Handle changes and errors as an agent does."""
         membership = self.membership
         if membership.part.place is not None and membership.part.is_active:
             found = (membership.keys.incarnation, membership.part.place)
@@ -123,7 +123,7 @@ class SimulatedNode:
         if self.error is None and membership.news.error is not None:
             self.error = membership.news.error
         for change in membership.news.take():
-            self.told.append(change)
+            self.received.append(change)
             if change.kind not in (ChangeKind.NOTICE, ChangeKind.CLOSED):
                 self.must_join = True
         if self.must_join and self.job.now >= self.is_slow_until:
@@ -139,7 +139,7 @@ class SimulatedNode:
             self.agent.want_round()
 
     def fail(self, *failures, is_final=False):
-        """What its agent does when workers have failed; by default the first one of the node."""
+        """Report failures as its agent does; by default the failure of the node's first worker."""
         if not failures:
             rank = self.membership.part.place.ranks.first_global
             failures = [JobFailure(rank, 5.0, f"rank {rank} failed")]
@@ -151,7 +151,7 @@ class Simulation:
     """Runs the nodes of one job in an order that the test chooses.
 
     Args:
-        choose: is given the number of tasks that could go on, and says which one does.
+        choose: receives the number of runnable tasks, and returns the index of the one to run.
     """
 
     def __init__(self, choose=None, *, min_nodes=1, max_nodes=3, max_restarts=3, **timing):
@@ -165,7 +165,7 @@ class Simulation:
         self.min_nodes, self.max_nodes, self.max_restarts = min_nodes, max_nodes, max_restarts
         self.timing = Timing(**{"last_call_timeout": 2.0, "keep_alive_max_attempt": 3, **timing})
         self.restart_policy = None
-        self.repeat = lambda: False  # whether an operation happens twice, as after a lost answer
+        self.repeat = lambda: False  # whether an operation is repeated, as after a lost answer
         self._names = itertools.count()
 
     def add(
@@ -179,10 +179,10 @@ class Simulation:
         is_alone=True,
         **settings,
     ):
-        """Another node arrives; `is_alone`: and does all that it can do for now."""
+        """Add a node; if `is_alone`, run it until it waits."""
         number = next(self._names)
         host = host or f"h{number}"
-        identity = Identity(
+        identity = NodeIdentity(
             node=f"{host}~{number}",
             host=host,
             pid=100 + number,
@@ -208,8 +208,8 @@ class Simulation:
             wall_clock=lambda: self.now - settings.get("clock_behind", 0.0),
         )
         lookup = JobLookup(membership, make_name=lambda: f"i{next(self._names)}")
-        writer = Writer(membership, lookup, hold_port=lambda: 20000 + number)
-        agent = AgentRequests(membership, writer.statements)
+        writer = WriterRoutine(membership, lookup, hold_port=lambda: 20000 + number)
+        agent = AgentRequests(membership, writer.reports)
         node = SimulatedNode(self, identity.node, membership, agent)
         membership.nudge = node.nudge
         self.nodes.append(node)
@@ -249,7 +249,7 @@ class Simulation:
             del task.node.tasks[task.name]
 
     def step(self):
-        """One routine does one operation; False if nothing happens any more before time passes."""
+        """Run one operation of one routine; False if none can run before time passes."""
         while self.unstarted:
             task = self.unstarted.pop()
             if task.node.tasks.get("leader") is task:
@@ -273,11 +273,11 @@ class Simulation:
                     result = error
         task.steps += 1
         self.resume(task, result)
-        task.node.obey()
+        task.node.handle_changes()
         return True
 
     def run(self, seconds, until=lambda: False):
-        """Let time pass; whether `until` became true."""
+        """Advance time; returns whether `until` became true."""
         end = self.now + seconds
         while not until():
             if self.step():
@@ -291,12 +291,12 @@ class Simulation:
         return True
 
     def settle(self, *nodes, seconds=60.0):
-        """Let time pass until these nodes, or all living ones, and no others are in a round."""
+        """Advance time until these nodes, or all living ones, and no others are in a round."""
         assert self.run(seconds, lambda: self.is_settled(nodes)), self.describe()
         return [node.place.rank for node in nodes]
 
     def gather(self, count):
-        """As many nodes as are wanted, in a round."""
+        """Return a number of nodes that are in a round."""
         nodes = [self.add() for _ in range(count)]
         self.settle(*nodes)
         return nodes
@@ -312,7 +312,7 @@ class Simulation:
         )
 
     def refuse(self, *words, **settings):
-        """A node comes that cannot take part, and is told why in these words."""
+        """Add a node that is refused with this message."""
         node = self.add(**settings)
         self.run(10.0)
         assert isinstance(node.error, RendezvousClosedError)
@@ -320,12 +320,12 @@ class Simulation:
         return node
 
     def restore(self, older):
-        """What the store held at another time is all that it holds."""
+        """Replace the data of the store by a snapshot."""
         self.board.data.clear()
         self.board.data.update(older)
 
     def have_verdict(self, nodes, seconds=10.0):
-        """Let time pass until all these nodes know how the job has ended."""
+        """Advance time until all these nodes know the verdict."""
         assert self.run(seconds, lambda: all(node.verdict for node in nodes)), self.describe()
 
     @property
@@ -338,7 +338,7 @@ class Simulation:
 
     @property
     def states(self):
-        """All states of the present incarnation, in order."""
+        """All states of the current incarnation, in order."""
         keys = next((n.membership.keys for n in reversed(self.nodes) if n.state), None)
         if keys is None:
             return []
@@ -365,7 +365,7 @@ def board():
 
 
 class Gate:
-    """Connections to a board that some operations cannot get through while it is shut."""
+    """Blocks some operations on a board while it is shut."""
 
     def __init__(self, board, *names):
         self.is_shut, self.asked, self._opened = False, threading.Event(), threading.Event()
@@ -403,7 +403,7 @@ def gate(board):
 
 
 class Ended:
-    """What a runner says at its end."""
+    """Records how a runner ended."""
 
     def __init__(self):
         self.event = threading.Event()
@@ -420,7 +420,7 @@ class Ended:
 
 @pytest.fixture
 def run():
-    """Run a routine; everything is stopped in the end."""
+    """Return a function that runs a routine; all runners are stopped after the test."""
     runners = []
 
     def run(routine, connect, **options):
@@ -444,7 +444,7 @@ def simulate():
 
 @pytest.fixture
 def settled():
-    """Make a `Simulation` of nodes that are in a round; by default as many as it takes."""
+    """Make a `Simulation` of nodes that are in a round; by default `min_nodes` of them."""
 
     def settle(count, *, min_nodes=None, max_nodes=None, **settings):
         job = Simulation(min_nodes=min_nodes or count, max_nodes=max_nodes or count, **settings)
@@ -455,7 +455,7 @@ def settled():
 
 @pytest.fixture(autouse=True)
 def _runners_are_not_touched_under_the_lock_of_a_membership(monkeypatch):
-    """Their routines take that lock under the one of their runner; both ways round would hang."""
+    """Routines take that lock under their runner's lock, so the reverse order could deadlock."""
     groups, touched = [], []
     create, stop, renew = StoreThreads.__init__, Runner.stop, Runner.renew
 

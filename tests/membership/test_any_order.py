@@ -1,4 +1,4 @@
-"""Jobs in which anything may happen in any order: arrivals, deaths, pauses, failures."""
+"""Jobs with random events in random order: arrivals, deaths, suspensions, failures."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ ACCIDENTS = ("arrive", "kill", "pause", "go on", "leave", "fail", "succeed", "fo
 STEPS = st.lists(
     st.tuples(st.sampled_from(ACCIDENTS), st.integers(0, 7), st.integers(0, 120)), max_size=25
 )
-CALM = 200.0  # seconds without accidents, after which everybody must be somewhere
+CALM = 200.0  # seconds without faults, after which every node must be settled
 
 
 class Excluding:
-    """Restarts without one host after the other, as far as there are restarts."""
+    """Restarts and excludes one host after the other, while restarts are left."""
 
     def __init__(self, hosts):
         self._hosts = hosts
@@ -38,7 +38,7 @@ class Excluding:
 
 
 def check_rounds(job):
-    """No two leaders' results, no rank twice, the same truth for all."""
+    """Check that all nodes see the same rounds, of one leader each, without duplicate ranks."""
     rounds = defaultdict(list)
     for node in job.nodes:
         for incarnation, place in node.places:
@@ -56,8 +56,8 @@ def check_rounds(job):
     assert all(attempt <= job.max_restarts for attempt in attempts)
 
 
-def is_somewhere(job, node):
-    """Whether a living node waits for nothing that will not come."""
+def is_settled(job, node):
+    """Whether a living node has a place or the verdict, or waits for something that will happen."""
     state = node.state
     if node.error is not None or node.has_ended or node.membership.news.verdict is not None:
         return True
@@ -65,7 +65,7 @@ def is_somewhere(job, node):
         return False
     if node.place is not None and node.membership.is_member(state):
         return state.phase is JobPhase.RUNNING
-    # Who knows a verdict does not come to a job that begins anew in a store that has lost it.
+    # A node that knows the verdict does not join a job that starts again in an emptied store.
     living = sum(
         not other.has_ended and other.error is None and other.membership.news.verdict is None
         for other in job.living
@@ -83,7 +83,7 @@ def is_somewhere(job, node):
     repeats=st.integers(0, 10),
     excluded=st.lists(st.sampled_from(("", "h0", "h2", "h4")), max_size=3),
 )
-@example(  # the node looked for the job anew, and got a place in the old one meanwhile
+@example(  # the node was looking for the job again and got a place in the old incarnation meanwhile
     steps=[
         ("nothing", 4, 54),
         ("pause", 1, 61),
@@ -98,9 +98,7 @@ def is_somewhere(job, node):
     repeats=6,
     excluded=[],
 )
-def test_whatever_happens_there_is_one_truth_and_nobody_waits_for_ever(
-    steps, seed, shape, repeats, excluded
-):
+def test_nodes_agree_and_settle_after_random_events(steps, seed, shape, repeats, excluded):
     min_nodes, more, max_restarts = shape
     order = random.Random(seed)
     job = Simulation(
@@ -121,7 +119,7 @@ def test_whatever_happens_there_is_one_truth_and_nobody_waits_for_ever(
         elif accident == "go on":
             node.is_paused = False
         elif accident == "leave" and not node.is_dead:
-            node.agent.leave("told to stop")
+            node.agent.leave("was stopped")
         elif accident == "fail" and node.place is not None:
             node.agent.report([JobFailure(0, 1.0, "it failed")], is_final=False)
             node.want_round()
@@ -135,7 +133,7 @@ def test_whatever_happens_there_is_one_truth_and_nobody_waits_for_ever(
         node.is_paused = False
     job.run(CALM)
     check_rounds(job)
-    stuck = [node.name for node in job.living if not is_somewhere(job, node)]
+    stuck = [node.name for node in job.living if not is_settled(job, node)]
     assert not stuck, job.describe()
     assert all(
         isinstance(node.error, (type(None), RendezvousClosedError, NodeExcludedError))
@@ -151,8 +149,8 @@ def test_whatever_happens_there_is_one_truth_and_nobody_waits_for_ever(
     apart=st.integers(0, 12),
     does_repeat=st.booleans(),
 )
-def test_a_signal_reaches_each_node_once_in_whatever_order(seed, told, apart, does_repeat):
-    """A scheduler tells some launchers, others hear of it; those who heard do not tell again."""
+def test_a_signal_reaches_each_node_once_in_any_order(seed, told, apart, does_repeat):
+    """A scheduler signals some launchers; the others get a notice and send none."""
     order = random.Random(seed)
     job = Simulation(order.randrange, min_nodes=5, max_nodes=5)
     nodes = job.gather(5)
@@ -161,12 +159,12 @@ def test_a_signal_reaches_each_node_once_in_whatever_order(seed, told, apart, do
     sent = Counter()
 
     def heard(node):
-        return sum(change.kind is ChangeKind.NOTICE for change in node.told)
+        return sum(change.kind is ChangeKind.NOTICE for change in node.received)
 
     for wave in (1, 2):
         for number in order.sample(sorted(told), len(told)):
             node = nodes[number]
-            if heard(node) + sent[node.name] < wave:  # as an agent does within the second
+            if heard(node) + sent[node.name] < wave:  # as an agent does within a second
                 sent[node.name] += 1
                 node.agent.send_notice(10)
             for _ in range(apart):

@@ -1,4 +1,4 @@
-"""Nodes that arrive while a round runs are taken in together, in simulated time."""
+"""Nodes that arrive while a round runs join together; in simulated time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def rounds(job):
 
 @pytest.fixture
 def running(simulate):
-    """A job that runs on one node of up to so many."""
+    """Return a job that runs on one node of a maximum number."""
 
     def start(max_nodes=10, **timing):
         job = simulate(min_nodes=1, max_nodes=max_nodes, last_call_timeout=30.0, **timing)
@@ -31,10 +31,10 @@ def test_nodes_that_arrive_one_after_the_other_start_the_workers_once(running):
         job.add()
     job.settle(*job.nodes)
     assert rounds(job) == [0, 1]
-    assert 32.5 <= job.now - began <= 34.0  # so long after the first one
+    assert 32.5 <= job.now - began <= 34.0  # seconds after the first one
 
 
-def test_nobody_waits_for_more_nodes_than_there_may_be(running):
+def test_a_full_round_starts_without_delay(running):
     job = running(max_nodes=3)
     first, late = job.nodes[0], job.add()
     job.run(5.0)
@@ -60,14 +60,14 @@ def test_a_node_that_has_left_does_not_count(running):
     job = running(max_nodes=3)
     goes = job.add()
     job.run(2.0)
-    goes.agent.leave("told to stop")
+    goes.agent.leave("was stopped")
     job.run(2.0)
     job.add()
     job.run(20.0)
     assert rounds(job) == [0]
 
 
-def test_the_first_one_may_die_while_it_waits(running):
+def test_the_first_arrival_may_die_while_it_waits(running):
     job = running()
     dies, late = job.add(), job.add()
     job.run(5.0)
@@ -77,7 +77,7 @@ def test_the_first_one_may_die_while_it_waits(running):
 
 
 @pytest.mark.parametrize("why", ["failure", "loss"])
-def test_who_waits_is_in_the_next_round_whatever_has_brought_it(settled, why):
+def test_a_waiting_node_is_in_the_next_round_whatever_its_cause(settled, why):
     job, (first, second) = settled(2, min_nodes=1, max_nodes=10, last_call_timeout=30.0)
     late = job.add()
     job.run(5.0)
@@ -91,7 +91,7 @@ def test_who_waits_is_in_the_next_round_whatever_has_brought_it(settled, why):
     assert job.now - began < 10.0
 
 
-def test_a_round_in_which_somebody_is_done_meanwhile_is_not_ended(running):
+def test_a_round_with_a_finished_node_is_not_ended(running):
     job = running()
     first = job.nodes[0]
     late = job.add()
@@ -105,7 +105,7 @@ def test_a_round_in_which_somebody_is_done_meanwhile_is_not_ended(running):
     assert rounds(job) == [0, 1]
 
 
-def test_a_node_that_comes_back_before_the_leader_looks_again_costs_one_round(running):
+def test_a_node_that_returns_before_the_next_check_costs_one_round(running):
     job = running(max_nodes=2)
     first, lost = job.nodes[0], job.add()
     job.settle(first, lost)
@@ -117,7 +117,7 @@ def test_a_node_that_comes_back_before_the_leader_looks_again_costs_one_round(ru
     assert rounds(job) == [0, 1, 2, 3]
 
 
-def test_a_node_that_is_not_admitted_does_not_end_one_round_after_the_other(running, caplog):
+def test_a_node_that_is_left_out_does_not_end_round_after_round(running, caplog):
     job = running(max_nodes=2)
     strange = job.add(is_alone=False)
     encode = strange.membership.codec.encode
@@ -130,7 +130,7 @@ def test_a_node_that_is_not_admitted_does_not_end_one_round_after_the_other(runn
     assert job.nodes[0].place is not None
 
 
-def test_by_default_it_is_the_last_call():
+def test_the_delay_defaults_to_the_last_call():
     params = RendezvousParameters("memory", "x", "job", 1, 2, job=JobSettings())
     assert Timing.from_parameters(params).arrival_patience == 30.0
     params.config["last_call_timeout"] = "7"

@@ -1,4 +1,4 @@
-"""The clock of those who may be suspended."""
+"""The clock of processes that may be suspended."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from helpers.clock import Clock
         ([0.0, 0.0], 0.0),
     ],
 )
-def test_of_a_pause_no_more_than_a_moment_counts(steps, counted):
+def test_a_suspension_counts_at_most_the_maximum(steps, counted):
     real = Clock(1e6)
     clock = AwakeClock(3.0, real)
     began = clock()
@@ -30,7 +30,7 @@ def test_of_a_pause_no_more_than_a_moment_counts(steps, counted):
     assert now - began == pytest.approx(counted)
 
 
-def test_threads_that_read_it_at_once_count_no_time_twice():
+def test_concurrent_readers_count_no_time_twice():
     real = Clock()
     clock = AwakeClock(3.0, real)
     began = clock()

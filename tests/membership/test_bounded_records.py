@@ -37,8 +37,8 @@ def long_failure(rank, began=None, how="exit code 1"):
     return JobFailure(rank, at, f"rank {rank} failed", detail, how)
 
 
-def read_back(told):
-    return FailureSummary.from_record(codec.decode(KEY, codec.encode(KEY, told.to_record())))
+def read_back(summary):
+    return FailureSummary.from_record(codec.decode(KEY, codec.encode(KEY, summary.to_record())))
 
 
 @pytest.mark.parametrize("count", [2, 18, 40])
@@ -55,8 +55,8 @@ def test_nodes_with_long_tracebacks_get_a_verdict(settled, count):
 
 
 def test_a_job_of_512_nodes_and_4096_failures_has_a_verdict():
-    """Each node tells of its own, as the leader reads them: the first is whole, all are counted."""
-    told = summarize(())
+    """Each node reports its own, as the leader reads them: the first in full, all are counted."""
+    summary = summarize(())
     for node in range(511, -1, -1):
         ranks = range(8 * node, 8 * node + 8)
         hows = [f"exit code {1 + rank % 2}" for rank in ranks]
@@ -64,49 +64,49 @@ def test_a_job_of_512_nodes_and_4096_failures_has_a_verdict():
         others = [replace(failure, detail={"host": f"h{node}"}) for failure in others]
         report = summarize([long_failure(8 * node, how=hows[0]), *others])
         assert len(codec.encode(KEY, report.to_record())) < 750_000
-        told = merge([told, read_back(report)])
-    assert [failure.rank for failure in told.failures] == list(range(MAX_LISTED))
-    assert told.failures[0] == summarize([long_failure(0)]).failures[0]
-    assert [(group.how, group.count) for group in told.groups] == [
+        summary = merge([summary, read_back(report)])
+    assert [failure.rank for failure in summary.failures] == list(range(MAX_LISTED))
+    assert summary.failures[0] == summarize([long_failure(0)]).failures[0]
+    assert [(group.how, group.count) for group in summary.groups] == [
         ("exit code 2", 2032),
         ("exit code 1", 2031),
     ]
-    assert len(told.groups[0].ranks) == MAX_SPANS  # every second rank is a part of its own
-    verdict = RecordedVerdict("failed", "h0", "x" * 9000, 7.0, told.failures, told.groups)
+    assert len(summary.groups[0].ranks) == MAX_SPANS  # every second rank is a range of its own
+    verdict = RecordedVerdict("failed", "h0", "x" * 9000, 7.0, summary.failures, summary.groups)
     state = end(first_state("h0~0"), verdict, by="h0~0")
     value = codec.encode(KEY, state.to_record())
     assert len(value) < 750_000
     assert JobState.from_record(codec.decode(KEY, value), state.version) == state
 
 
-def test_the_largest_there_may_be_is_bounded():
-    """Whatever it is made of: characters outside the first 65,536 take twelve bytes each."""
+def test_the_largest_summary_is_bounded():
+    """Also with characters outside the BMP, which take twelve bytes each."""
     wide = "\U0001f680" * 100_000
     detail = {"host": wide, "message": wide, "traceback": wide, "last_lines": [wide] * 99}
     failures = [
         JobFailure(2 * rank, 5.0 + rank, wide, detail, f"{rank % 20} {wide}")
         for rank in range(MAX_LISTED + 2000)
     ]
-    told = summarize(failures)
-    assert len(codec.encode(KEY, told.to_record())) < 750_000
-    assert all(failure.detail["host"].endswith("\U0001f680") for failure in told.failures)
+    summary = summarize(failures)
+    assert len(codec.encode(KEY, summary.to_record())) < 750_000
+    assert all(failure.detail["host"].endswith("\U0001f680") for failure in summary.failures)
 
 
-def test_ranks_side_by_side_are_one_part():
-    told = summarize([long_failure(rank) for rank in range(100)])
-    (group,) = told.groups
+def test_adjacent_ranks_are_one_range():
+    summary = summarize([long_failure(rank) for rank in range(100)])
+    (group,) = summary.groups
     assert (group.count, group.ranks) == (100 - MAX_LISTED, ((MAX_LISTED, 99),))
-    more = merge([told, FailureSummary(groups=(FailureGroup("exit code 1", 3, ((100, 102),)),))])
+    more = merge([summary, FailureSummary(groups=(FailureGroup("exit code 1", 3, ((100, 102),)),))])
     assert more.groups == (FailureGroup("exit code 1", 103 - MAX_LISTED, ((MAX_LISTED, 102),)),)
 
 
-def test_very_many_ways_to_end_are_counted_all_the_same():
+def test_many_ways_to_end_are_counted():
     failures = [JobFailure(rank, 5.0, "", {}, f"exit code {rank}") for rank in range(200)]
-    told = read_back(summarize(failures))
-    assert len(told.groups) == MAX_GROUPS
-    assert told.groups[-1].how == "in other ways"
-    assert len(told.failures) + sum(group.count for group in told.groups) == 200
-    twice = merge([told, told])
+    summary = read_back(summarize(failures))
+    assert len(summary.groups) == MAX_GROUPS
+    assert summary.groups[-1].how == "in other ways"
+    assert len(summary.failures) + sum(group.count for group in summary.groups) == 200
+    twice = merge([summary, summary])
     assert len(twice.failures) + sum(group.count for group in twice.groups) == 400
 
 
@@ -134,14 +134,14 @@ any_failures = st.lists(
 
 @given(any_failures)
 @settings(max_examples=50, deadline=None)
-def test_whatever_a_handler_is_told_can_be_written_and_read(failures):
-    told = summarize(failures)
-    assert read_back(told) == told
-    assert merge([told]) == told, "what was cut is not cut once more"
-    assert len(told.failures) + sum(group.count for group in told.groups) == len(failures)
+def test_any_failure_can_be_written_and_read(failures):
+    summary = summarize(failures)
+    assert read_back(summary) == summary
+    assert merge([summary]) == summary, "what was cut is not cut once more"
+    assert len(summary.failures) + sum(group.count for group in summary.groups) == len(failures)
 
 
-def test_what_is_cut():
+def test_texts_and_lists_are_cut():
     strange = JobFailure(
         -7, math.nan, "a\x1b[2Jb\n" + "c" * 9000,
         {"number": 10**400, "inf": math.inf, "bytes": b"x", "many": ["x" * 99] * 9999, 3: "three"},
@@ -166,8 +166,8 @@ def test_a_world_of_many_nodes_with_long_names(simulate):
     nodes = [job.add(host=f"{number:03}" + "\U0001f680" * 380) for number in range(150)]
     assert job.settle(*nodes) == list(range(150))
     job.kill(nodes[149])
-    assert job.run(30.0, lambda: "lost" in [change.kind.value for change in nodes[0].told])
-    assert nodes[149].membership.identity.host in nodes[0].told[0].node
+    assert job.run(30.0, lambda: "lost" in [change.kind.value for change in nodes[0].received])
+    assert nodes[149].membership.identity.host in nodes[0].received[0].node
 
 
 class Narrow(RecordCodec):
@@ -181,7 +181,7 @@ class Narrow(RecordCodec):
 
 
 class Garbler(RecordCodec):
-    """Writes reports of failures that nobody can read."""
+    """Writes unreadable reports of failures."""
 
     def encode(self, key, record):
         return b"garbage" if "/settled/" in key else super().encode(key, record)
@@ -192,8 +192,8 @@ class Garbler(RecordCodec):
     [(0, "it is written without its failures"), (1, "cannot be written")],
     ids=["verdict", "report"],
 )
-def test_what_cannot_be_written_is_not_the_end(settled, caplog, who, said):
-    """Also where a record may take less than it does: the others learn that the job has failed."""
+def test_a_failure_that_cannot_be_written_still_ends_the_job(settled, caplog, who, said):
+    """Also with a smaller size limit: the other nodes learn that the job has failed."""
     job, nodes = settled(2, max_restarts=0)
     nodes[who].membership.codec = Narrow("simulated")
     nodes[1].agent.report([long_failure(1)], is_final=who == 1)
@@ -203,14 +203,14 @@ def test_what_cannot_be_written_is_not_the_end(settled, caplog, who, said):
     assert said in caplog.text
 
 
-def test_a_report_that_cannot_be_read_is_not_waited_for(settled, caplog):
-    """Its node lives, and believes that it has said what there is to say."""
+def test_an_unreadable_report_does_not_block_the_leader(settled, caplog):
+    """Its node is alive and does not report again."""
     job, nodes = settled(3, max_restarts=0)
     nodes[2].membership.codec = Garbler("simulated")
     nodes[0].agent.report([long_failure(0)], is_final=False)
-    told = [node.membership.news for node in nodes[:2]]
-    assert job.run(10.0, lambda: all(news.verdict for news in told)), job.describe()
-    assert [failure.rank for failure in told[1].verdict.failures] == [0]
+    news_of = [node.membership.news for node in nodes[:2]]
+    assert job.run(10.0, lambda: all(news.verdict for news in news_of)), job.describe()
+    assert [failure.rank for failure in news_of[1].verdict.failures] == [0]
     assert "a report of failures is rejected" in caplog.text
 
 
@@ -226,18 +226,18 @@ def test_a_report_that_was_written_twice_counts_once(settled):
     assert [failure.rank for failure in nodes[0].verdict.failures] == [0, 1]
 
 
-def test_reasons_are_bounded_wherever_they_come_from(settled):
+def test_reasons_of_any_origin_are_bounded(settled):
     job, nodes = settled(2, min_nodes=1)
     nodes[1].agent.leave("\x1b" * (2 << 20))
     assert job.run(30.0, lambda: nodes[0].place and nodes[0].place.nodes == 1), job.describe()
-    assert nodes[0].told[0].reason.startswith("\\x1b\\x1b")
-    assert len(nodes[0].told[0].reason) <= 2000
+    assert nodes[0].received[0].reason.startswith("\\x1b\\x1b")
+    assert len(nodes[0].received[0].reason) <= 2000
     assert json.dumps(nodes[0].place.reason).isascii()
     assert "\x1b" not in nodes[0].place.reason
 
 
 @pytest.mark.parametrize("time", [1e300, -1e300, 9e11, 10**400])
-def test_a_verdict_of_any_time_has_a_text(time):
+def test_a_verdict_with_any_time_can_be_described(time):
     verdict = RecordedVerdict("failed", "h0", "rank 0 failed", 7.0)
     record = end(first_state("h0~0"), verdict, by="h0~0").to_record()
     record["verdict"]["time"] = time

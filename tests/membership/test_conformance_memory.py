@@ -1,4 +1,4 @@
-"""The store in memory, and the handler over it, do what every backend must do."""
+"""The store in memory and the handler over it pass the conformance suites of backends."""
 
 from __future__ import annotations
 

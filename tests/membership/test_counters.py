@@ -1,4 +1,4 @@
-"""Counters are not signed: what they say is bounded, and what is not a number is named."""
+"""Counters are not signed: values that are out of range or not numbers are reported."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SAYS = [b"garbage", b"1000000", b"-3", b"9" * 30, b"%d" % 2**62, b""]
 
 
 def perform(routine, store):
-    """The result of a routine that does not wait."""
+    """Return the result of a routine that does not wait."""
     result = None
     while True:
         try:
@@ -33,7 +33,7 @@ def perform(routine, store):
 
 
 def take(store, *numbers):
-    """Take some tickets of the log, and write records under those that are given."""
+    """Take tickets of the log, and write records for the given ones."""
     for number in range(1, max(numbers) + 1):
         assert Add(tickets(LOG)).run(store) == number
         if number in numbers:
@@ -67,7 +67,7 @@ def test_a_log_is_read_in_parts(board):
     assert isinstance(next(reader.wait(1.0)).timeout, float)
 
 
-def test_holes_that_stay_are_not_looked_at_in_haste_for_ever(board):
+def test_holes_that_stay_are_read_less_often(board):
     store = board.connect()
     take(store, 1, 3)
     reader = SharedLogReader(LOG, max_nodes=2)
@@ -81,8 +81,8 @@ def test_holes_that_stay_are_not_looked_at_in_haste_for_ever(board):
     assert [ticket for ticket, _, _ in perform(reader.read(), store)] == [2]
 
 
-def test_a_record_whose_ticket_nobody_took_is_not_found_again_and_again(simulate):
-    """The leader would ask the store without a pause."""
+def test_a_record_without_a_ticket_is_not_found_again_and_again(simulate):
+    """The leader would query the store in a busy loop."""
     job = simulate(min_nodes=2, max_nodes=2)
     first = job.add()
     log = first.membership.keys.joined(0)
@@ -94,11 +94,11 @@ def test_a_record_whose_ticket_nobody_took_is_not_found_again_and_again(simulate
 
 
 @pytest.mark.parametrize("says", [1_000_000, 2**62, -1])
-def test_more_tickets_than_nodes_may_take_are_named_at_once(board, says):
+def test_a_counter_out_of_range_is_an_error(board, says):
     store = board.connect()
     Add(tickets(LOG), says).run(store)
     tracemalloc.start()
-    with pytest.raises(RecordError, match=rf"counter under '{tickets(LOG)}' says {says}, which"):
+    with pytest.raises(RecordError, match=rf"counter under '{tickets(LOG)}' is {says}, which"):
         perform(SharedLogReader(LOG, max_nodes=8).read(), store)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -112,8 +112,8 @@ def test_a_very_large_job_may_have_more_tickets(board):
     assert perform(SharedLogReader(LOG, max_nodes=100_000).read(), store) == []
 
 
-def test_as_many_holes_as_there_may_be_cost_little(board):
-    """They are looked at in turn, so that none is forgotten."""
+def test_many_holes_cost_little(board):
+    """They are read in turn, so that none is forgotten."""
     store = board.connect()
     Add(tickets(LOG), 65_536).run(store)
     store.set(entry(LOG, 65_536), b"last")
@@ -133,19 +133,17 @@ def test_as_many_holes_as_there_may_be_cost_little(board):
 
 
 @pytest.mark.parametrize("says", SAYS)
-def test_a_lost_node_is_noticed_whatever_the_counter_of_those_who_are_done_says(
-    settled, says, caplog
-):
+def test_a_lost_node_is_detected_whatever_the_counter_of_finished_nodes(settled, says, caplog):
     job, nodes = settled(3, min_nodes=2)
     job.board.data[tickets(nodes[0].membership.keys.done(0))] = says
     job.kill(nodes[1])
     assert job.settle(nodes[0], nodes[2], seconds=20.0) == [0, 1]
     assert nodes[0].place.round == 1
-    assert "who is done is rejected" in caplog.text
+    assert "a report of success is rejected" in caplog.text
 
 
 @pytest.mark.parametrize("says", SAYS)
-def test_a_log_of_nodes_that_cannot_be_read_ends_the_wait_with_its_name(simulate, says):
+def test_an_unreadable_log_of_nodes_ends_the_wait_with_its_name(simulate, says):
     job = simulate(min_nodes=2, max_nodes=2)
     first = job.add()
     job.board.data[tickets(first.membership.keys.joined(0))] = says
@@ -154,8 +152,8 @@ def test_a_log_of_nodes_that_cannot_be_read_ends_the_wait_with_its_name(simulate
     assert "tickets" in str(first.error)
 
 
-def test_bad_records_are_named_and_not_for_ever(settled, caplog):
-    """Without a token, anybody who reaches the store can write them."""
+def test_rejected_records_are_logged_up_to_a_limit(settled, caplog):
+    """Without a token, any client of the store can write them."""
     job, nodes = settled(2)
     log = nodes[0].membership.keys.done(0)
     for ticket in range(1, 501):
@@ -169,7 +167,7 @@ def test_bad_records_are_named_and_not_for_ever(settled, caplog):
     assert "further rejected records are not reported" in caplog.text
 
 
-def test_good_byes_that_are_none_delay_nobody(simulate):
+def test_invalid_departures_delay_no_node(simulate):
     job = simulate(min_nodes=2, max_nodes=2)
     nodes = [job.add(is_host=True), job.add()]
     job.settle(*nodes)
@@ -188,7 +186,7 @@ def test_good_byes_that_are_none_delay_nobody(simulate):
 
 
 class Hushed(MemoryStore):
-    """As torch's store: a counter that is not a number costs the connection, without a reason."""
+    """Like torch's store: adding to a value that is not a number closes the connection."""
 
     def add(self, key, amount):
         try:
@@ -198,7 +196,7 @@ class Hushed(MemoryStore):
             raise RendezvousConnectionError("the connection was closed") from None
 
 
-def test_a_counter_that_is_no_number_is_named_by_a_store_that_cannot_tell(run, board):
+def test_a_bad_counter_is_reported_for_a_store_without_error_messages(run, board):
     board.data["job/count"] = b"garb\x1bage" * 1000
     told = []
 
@@ -218,7 +216,7 @@ def test_a_counter_that_is_no_number_is_named_by_a_store_that_cannot_tell(run, b
     assert (runner.problem, runner.silent_for()) == (None, 0.0)
 
 
-def test_a_routine_that_does_not_mind_ends_by_it(run, board):
+def test_a_routine_that_does_not_catch_the_error_ends_with_it(run, board):
     board.data["job/count"] = b"garbage"
 
     def routine():
@@ -229,7 +227,7 @@ def test_a_routine_that_does_not_mind_ends_by_it(run, board):
 
 
 class Moody(MemoryStore):
-    """Answers everybody but the leader's thread, once it is told to."""
+    """Stops answering the leader's thread on demand."""
 
     def __init__(self, board, mood):
         super().__init__(board)
@@ -241,8 +239,8 @@ class Moody(MemoryStore):
         return super().add(key, amount)
 
 
-def test_a_leader_that_gets_no_answer_for_too_long_is_told(board):
-    """Nobody would be missed as long as it tries; its other threads have answers all the time."""
+def test_a_leader_without_answers_for_too_long_is_notified(board):
+    """While it retries, no lost node would be detected; its other threads get answers."""
     mood = []
     params = RendezvousParameters(
         "memory", "board", "job", 1, 1, keep_alive_interval="0.1", unreachable_timeout="0.5"

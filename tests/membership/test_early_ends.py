@@ -17,7 +17,7 @@ def read_back(record):
     return codec.decode(KEY, codec.encode(KEY, record))
 
 
-def test_all_nodes_read_in_the_verdict_who_had_ended(settled):
+def test_the_verdict_on_all_nodes_has_the_early_ends(settled):
     job, (first, second) = settled(2, max_restarts=0)
     second.agent.note_succeeded({1: 88.0, 2: 101.0})
     first.fail(BUG)
@@ -27,7 +27,7 @@ def test_all_nodes_read_in_the_verdict_who_had_ended(settled):
     assert line not in first.verdict.reason
 
 
-def test_a_restart_for_a_lost_peer_has_them_in_its_reason(settled):
+def test_the_reason_of_a_restart_for_a_lost_peer_has_the_early_ends(settled):
     job, (first, second) = settled(2, max_restarts=1)
     second.agent.note_succeeded({1: 88.0})
     first.fail(GONE)
@@ -39,7 +39,7 @@ def test_a_restart_for_a_lost_peer_has_them_in_its_reason(settled):
     assert first.membership.part.succeeded == second.membership.part.succeeded == {}
 
 
-def test_records_hold_the_earliest_of_very_many():
+def test_records_hold_the_earliest_ends():
     ended = {rank: 2000.0 - rank for rank in range(1500)}
     found = early_ends.from_record(read_back({"succeeded": early_ends.to_records(ended)}))
     assert found == {rank: ended[rank] for rank in range(476, 1500)}
@@ -47,7 +47,7 @@ def test_records_hold_the_earliest_of_very_many():
 
 
 @pytest.mark.parametrize("wrong", ["all", [{"rank": -1, "at": 5.0}], [{"rank": 1}], [[1, 5.0]]])
-def test_other_records_are_refused(wrong):
+def test_invalid_records_are_rejected(wrong):
     with pytest.raises(RecordError):
         early_ends.from_record(read_back({"succeeded": wrong}))
 

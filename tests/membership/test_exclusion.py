@@ -1,4 +1,4 @@
-"""Hosts that the job goes on without."""
+"""Excluded hosts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WHY = "two failures have begun there"
 
 
 class Without:
-    """Restarts without the host on which a failure began."""
+    """Restarts and excludes the host on which a failure began."""
 
     def __init__(self, host=None):
         self._host = host
@@ -27,7 +27,7 @@ class Without:
 
 @pytest.fixture
 def job(simulate):
-    """Three nodes and a spare, which all do without h1 after a failure."""
+    """Three nodes and a spare, whose policy excludes h1 after a failure."""
     job = simulate(min_nodes=2, max_nodes=3)
     for host in ("h0", "h1", "h2"):
         job.add(host=host, restart_policy=Without("h1"))
@@ -38,7 +38,7 @@ def job(simulate):
 
 def check_excluded(node):
     assert isinstance(node.error, NodeExcludedError)
-    assert str(node.error) == f"job 'simulated' goes on without node h1: {WHY}"
+    assert str(node.error) == f"job 'simulated' has excluded node h1: {WHY}"
 
 
 def test_a_spare_takes_the_place_and_the_others_keep_their_ranks(job):
@@ -73,17 +73,17 @@ def test_a_dead_spare_takes_no_place(simulate):
     assert not first.state.excluded
 
 
-def test_without_a_spare_fewer_go_on(job):
+def test_without_a_spare_fewer_nodes_continue(job):
     a, b, c, spare = job.nodes
     job.kill(spare)
     job.run(30.0)
-    a.fail()  # the policy may be of the opinion that it is the other's fault
+    a.fail()  # the policy may blame the other one
     assert job.settle(a, c) == [0, 1]
     check_excluded(b)
 
 
 @pytest.mark.parametrize("has_leader_died", [False, True])
-def test_its_next_agent_is_refused_by_name(job, has_leader_died):
+def test_the_next_agent_on_an_excluded_host_is_refused(job, has_leader_died):
     a, b, c, spare = job.nodes
     b.fail()
     job.settle(a, c, spare)
@@ -99,7 +99,7 @@ def test_its_next_agent_is_refused_by_name(job, has_leader_died):
     assert job.living[0].state.round == before
 
 
-def test_the_leader_may_be_the_one(simulate):
+def test_the_leader_may_be_excluded(simulate):
     job = simulate(min_nodes=1, max_nodes=3)
     nodes = [job.add(restart_policy=Without("h0")) for _ in range(3)]
     job.settle()
@@ -109,12 +109,12 @@ def test_the_leader_may_be_the_one(simulate):
     assert isinstance(nodes[0].error, NodeExcludedError)
     job.kill(nodes[0])
     job.run(60.0)
-    nodes[1].fail()  # somebody leads
+    nodes[1].fail()  # there is a leader
     job.settle(*nodes[1:])
     assert nodes[1].state.attempt == 2
 
 
-def test_too_few_wait_for_another_node(simulate):
+def test_too_few_nodes_wait_for_another(simulate):
     job = simulate(min_nodes=2, max_nodes=2)
     a, b = (job.add(host=host, restart_policy=Without("h1")) for host in ("h0", "h1"))
     job.settle()
@@ -143,10 +143,10 @@ def test_a_node_may_exclude_itself(job):
     b.agent.announce_leave("it is not healthy", is_excluded=True)
     b.agent.leave("it ends")
     assert job.settle(a, c, spare) == [0, 2, 1]
-    assert [change.reason for change in a.told] == ["it is not healthy"]
+    assert [change.reason for change in a.received] == ["it is not healthy"]
     again = job.add(host="h1")
     job.run(10.0)
-    assert str(again.error) == "job 'simulated' goes on without node h1: it is not healthy"
+    assert str(again.error) == "job 'simulated' has excluded node h1: it is not healthy"
 
 
 def test_a_node_does_not_exclude_the_host_of_all(simulate):
@@ -159,7 +159,7 @@ def test_a_node_does_not_exclude_the_host_of_all(simulate):
     assert not nodes[0].state.excluded
 
 
-def test_it_is_known_after_the_store_has_lost_the_job(job):
+def test_exclusions_survive_the_loss_of_the_store(job):
     a, b, c, spare = job.nodes
     b.fail()
     job.settle(a, c, spare)
@@ -170,7 +170,7 @@ def test_it_is_known_after_the_store_has_lost_the_job(job):
     check_excluded(again)
 
 
-def test_the_hosts_are_bounded_and_the_latest_stays(job):
+def test_excluded_hosts_are_bounded_and_the_latest_stays(job):
     state = job.nodes[0].state
     for number in range(MAX_EXCLUDED + 5):
         state = replace(state, excluded=exclude(state, {f"n{number}": "bad" * 999}))

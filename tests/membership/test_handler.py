@@ -1,4 +1,4 @@
-"""The handler: its threads, its time-outs, and what it says. Membership has tests of its own."""
+"""The handler: its threads, timeouts and messages. Membership has tests of its own."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ BOUND = 30.0
 
 @pytest.fixture
 def create(board):
-    """Make handlers over one board; all are released in the end."""
+    """Make handlers over one board; all are shut down after the test."""
     handlers = []
 
     def create(min_nodes=1, max_nodes=1, *, connect=None, job=None, run_id="job", **options):
@@ -90,14 +90,14 @@ def test_one_node(create):
         handler.next_rendezvous()
 
 
-def test_a_node_that_joins_again_while_the_round_goes_on_gets_another(create):
+def test_joining_again_during_a_round_forms_another(create):
     handler = create()
     first, second = handler.next_rendezvous(), Call(handler.next_rendezvous).get()
     assert [(one.round, one.attempt) for one in (first, second)] == [(0, 0), (1, 0)]
     assert "joined again" in second.reason
 
 
-def test_nodes_show_each_other_texts(create):
+def test_nodes_read_each_others_texts(create):
     nodes = [create(2, 2), create(2, 2)]
     for call in [Call(node.next_rendezvous) for node in nodes]:
         call.get()
@@ -117,7 +117,7 @@ def test_nodes_show_each_other_texts(create):
 
 def test_a_text_is_bounded_and_best_effort(create, board):
     handler = create()
-    assert handler.texts.read("stacks", 0.05) == {}  # nobody has joined
+    assert handler.texts.read("stacks", 0.05) == {}  # no node has joined
     handler.next_rendezvous()
     with pytest.raises(ValueError, match="16385 characters"):
         handler.texts.publish("stacks", "x" * 16385)
@@ -127,8 +127,8 @@ def test_a_text_is_bounded_and_best_effort(create, board):
     assert handler.texts.read("stacks", 0.2) == {}
 
 
-def test_all_nodes_of_the_round_hear_a_broadcast_once(create):
-    """Nothing else of the job changes by it; those who listen to another name hear nothing."""
+def test_all_nodes_of_the_round_receive_a_broadcast_once(create):
+    """Nothing else of the job changes; listeners for other names are not called."""
     nodes, heard = [create(2, 2), create(2, 2)], queue.Queue()
     for number, node in enumerate(nodes):
         node.texts.listen("stacks", lambda text, number=number: heard.put((number, text)))
@@ -146,17 +146,17 @@ def test_all_nodes_of_the_round_hear_a_broadcast_once(create):
     assert heard.empty()
 
 
-def test_nobody_hears_a_broadcast_between_rounds(create):
+def test_a_broadcast_between_rounds_reaches_no_node(create):
     node = create(1, 2)
     node.texts.listen("stacks", pytest.fail)
     node.texts.broadcast("stacks", "too early")
     node.next_rendezvous()
-    node.texts.read("stacks", BOUND)  # what was asked for before has been done
+    node.texts.read("stacks", BOUND)  # earlier requests have been processed
 
 
 @pytest.mark.parametrize(("name", "text"), [("a name", "x"), ("name", "x" * 496)])
 def test_a_broadcast_is_bounded(create, name, text):
-    with pytest.raises(ValueError, match="499 characters at most"):
+    with pytest.raises(ValueError, match="text at most 499 characters"):
         create().texts.broadcast(name, text)
 
 
@@ -175,7 +175,7 @@ def test_each_round_has_a_port_of_its_own(create):
     assert first != second
 
 
-def test_a_time_out_names_who_is_there_and_who_is_missing(create):
+def test_a_timeout_names_present_and_missing_nodes(create):
     here = [create(3, 3, join_timeout="0.5", job=JobSettings(node_rank=index)) for index in (0, 2)]
     calls = [Call(handler.next_rendezvous) for handler in here]
     for call in calls:
@@ -187,7 +187,7 @@ def test_a_time_out_names_who_is_there_and_who_is_missing(create):
     assert "--rdzv-id" in text
 
 
-def test_a_time_out_of_enough_nodes_blames_nobody_who_is_missing(create):
+def test_a_timeout_with_enough_nodes_blames_no_missing_one(create):
     handler = create(1, 2, join_timeout="0.5", last_call_timeout="60")
     with pytest.raises(RendezvousTimeoutError) as caught:
         handler.next_rendezvous()
@@ -197,7 +197,7 @@ def test_a_time_out_of_enough_nodes_blames_nobody_who_is_missing(create):
     assert "the others" not in text
 
 
-def test_a_store_that_cannot_be_reached_is_named_with_its_problem(create, board):
+def test_an_unreachable_store_is_named_with_its_problem(create, board):
     board.down = True
     handler = create(join_timeout="0.3", _endpoint="board:1")
     with pytest.raises(RendezvousConnectionError, match=r"board:1.*memory store is down"):
@@ -214,7 +214,7 @@ def test_a_spare_waits_longer_than_the_join_timeout(create):
         call.get()
 
 
-def test_an_outage_that_lasts_too_long_is_told_once(create, board):
+def test_an_outage_that_lasts_too_long_is_reported_once(create, board):
     handler = create(unreachable_timeout="0.3")
     handler.next_rendezvous()
     board.down = True
@@ -237,7 +237,7 @@ def test_a_short_outage_harms_nobody(create, board):
 
 
 class Asked:
-    """A store that keeps a node waiting for the answer to a heartbeat, and the node's clock."""
+    """A store that does not answer a node's heartbeat, and the node's clock."""
 
     def __init__(self, create, store):
         self.clock, self._store = Clock(), store
@@ -249,7 +249,7 @@ class Asked:
         assert store.asked.wait(BOUND)
 
     def tells(self, *steps):
-        """What is told in the course of time, which the agent looks at after each step."""
+        """Advance time step by step, and return the kinds of the changes that the agent sees."""
         told = []
         for seconds in steps:
             self.clock.now += seconds
@@ -261,22 +261,22 @@ class Asked:
         wait_until(lambda: self.handler._threads._writing.silent_for() == 0.0, "an answer")
 
 
-def test_own_pauses_are_no_silence_of_the_store(create, gate):
+def test_own_suspensions_do_not_count_as_silence_of_the_store(create, gate):
     asked = Asked(create, gate("beat"))
     assert asked.tells(1, 65, 1, 86400, 1, 65) == []
     asked.answer()
     assert asked.tells(65, 65) == []
 
 
-def test_silence_counts_all_the_time_that_the_node_was_awake(create, gate):
+def test_silence_counts_while_the_node_is_awake(create, gate):
     asked = Asked(create, gate("beat"))
-    assert asked.tells(*[1] * 30, 65, *[1] * 25) == []  # of the pause, three seconds count
+    assert asked.tells(*[1] * 30, 65, *[1] * 25) == []  # three seconds of the suspension count
     assert asked.tells(*[1] * 3) == [ChangeKind.UNREACHABLE]
     asked.answer()
 
 
-def test_a_pause_is_no_time_in_which_nodes_could_have_come(create, monkeypatch):
-    monkeypatch.setattr(handler_module, "_GLANCE", 0.01)
+def test_a_suspension_does_not_count_as_waiting_for_nodes(create, monkeypatch):
+    monkeypatch.setattr(handler_module, "_CHECK_INTERVAL", 0.01)
     clock = Clock()
     first = create(2, 2, join_timeout="600", _clock=clock)
     began = first._clock()
@@ -284,17 +284,17 @@ def test_a_pause_is_no_time_in_which_nodes_could_have_come(create, monkeypatch):
     wait_until(lambda: first._membership.part.joined is not None, "it waits")
     for pause in (3600.0, 1.0, 3600.0):
         clock.now += pause
-        call.ended(0.05)  # some glances
+        call.ended(0.05)  # some checks
     assert first._clock() - began < 10.0
     create(2, 2).next_rendezvous()
     assert call.get().world_size == 2
 
 
-def test_a_connection_that_is_dead_is_replaced(create, gate, monkeypatch):
-    """Over a cut cable nothing comes back, not even an error."""
-    monkeypatch.setattr(store_threads, "_STUCK", 0.3)
-    monkeypatch.setattr(handler_module, "_GLANCE", 0.05)
-    monkeypatch.setattr(store_threads, "_GLANCE", 0.05)
+def test_a_dead_connection_is_replaced(create, gate, monkeypatch):
+    """Over a cut cable nothing is received, not even an error."""
+    monkeypatch.setattr(store_threads, "_STUCK_AFTER", 0.3)
+    monkeypatch.setattr(handler_module, "_CHECK_INTERVAL", 0.05)
+    monkeypatch.setattr(store_threads, "_CHECK_INTERVAL", 0.05)
     cable = gate("beat")
     handler = create(connect=cable.connect)
     handler.next_rendezvous()
@@ -314,8 +314,8 @@ def test_a_connection_that_is_dead_is_replaced(create, gate, monkeypatch):
     cable.open()
 
 
-def test_a_job_that_the_store_has_forgotten_begins_anew(create, board):
-    """With threads of its own, while those of the job before may still be at work."""
+def test_a_job_that_the_store_has_lost_starts_again(create, board):
+    """With new threads, while those of the previous incarnation may still run."""
     nodes = [create(2, 2) for _ in range(2)]
     for _ in range(5):
         formed = at_once(*(node.next_rendezvous for node in nodes))
@@ -328,9 +328,9 @@ def test_a_job_that_the_store_has_forgotten_begins_anew(create, board):
             assert changes(node)[0].kind is ChangeKind.LOST
 
 
-def test_the_end_leaves_nothing_behind(create, board):
+def test_shutdown_leaves_no_thread_or_connection(create, board):
     create().leave()
-    # Not their number: those of other tests may end meanwhile.
+    # Not their number: threads of other tests may end meanwhile.
     before, threads = set(os.listdir("/proc/self/fd")), set(threading.enumerate())
     released = []
     handler = create(run_id="another", _is_host=True, _release=lambda: released.append(True))
@@ -347,7 +347,7 @@ def test_the_end_leaves_nothing_behind(create, board):
     assert list(handler.changes()) == []
 
 
-def test_who_waits_for_a_round_is_told_that_its_node_has_left(create):
+def test_leaving_wakes_a_call_that_waits_for_a_round(create):
     handler = create(2, 2)
     call = Call(handler.next_rendezvous)
     wait_until(lambda: "1 came" in handler.describe_wait(), "it waits")
@@ -357,7 +357,7 @@ def test_who_waits_for_a_round_is_told_that_its_node_has_left(create):
 
 
 def ends_at(board, part):
-    """Connections over which the store goes down when a key with this part is written."""
+    """Connections over which the store goes down when a key that contains `part` is written."""
 
     def checked(operation):
         def call(key, *args):
@@ -376,7 +376,7 @@ def ends_at(board, part):
 
 
 def test_a_store_that_ends_with_the_job_is_a_normal_end(create, board):
-    """Its host has seen this node's good-bye before this node knows that it was written."""
+    """Its host has read this node's departure before this node knows that it was written."""
     handler = create(connect=ends_at(board, "/byes"))
     handler.next_rendezvous()
     handler.report_success()
@@ -386,13 +386,13 @@ def test_a_store_that_ends_with_the_job_is_a_normal_end(create, board):
 
 
 def test_a_store_that_ends_before_this_node_is_a_normal_end(create, board, caplog):
-    """As when all nodes are told to stop, and the store's host is the fastest."""
+    """As when all nodes are stopped, and the store's host is the fastest."""
     caplog.set_level("INFO", "plaunch")
     handler = create(connect=ends_at(board, "/state/2"))
     handler.next_rendezvous()
     assert handler.leave()
     assert board.down
-    assert "the other nodes could not be told that this node leaves job 'job'" in caplog.text
+    assert "the other nodes could not be notified that this node leaves job 'job'" in caplog.text
     assert "memory store is down" in caplog.text
 
 
@@ -409,7 +409,7 @@ def test_the_host_stays_until_the_others_know(create, gate):
     assert end.get()
 
 
-def test_the_host_stays_longer_for_those_who_are_connected(create, gate):
+def test_the_host_stays_longer_for_connected_processes(create, gate):
     paused, guests, clock = gate("wait", "beat"), ["one"], Clock()
     host = create(2, 2, _is_host=True, _has_guests=lambda: bool(guests), _clock=clock)
     other = create(2, 2, connect=paused.connect)
@@ -426,8 +426,8 @@ def test_the_host_stays_longer_for_those_who_are_connected(create, gate):
     paused.open()
 
 
-def test_a_host_that_is_done_stays_for_those_who_are_not(create):
-    """Its agent has waited as long as it may, and wants to end."""
+def test_a_finished_host_stays_for_nodes_that_are_not_finished(create):
+    """Its agent has waited as long as it may, and shuts down."""
     host, other = create(2, 2, _is_host=True), create(2, 2)
     at_once(host.next_rendezvous, other.next_rendezvous)
     host.report_success()
@@ -439,7 +439,7 @@ def test_a_host_that_is_done_stays_for_those_who_are_not(create):
     assert host.verdict.outcome == "succeeded"
 
 
-def test_an_excluded_host_that_is_told_to_end_says_what_it_leaves(create, caplog):
+def test_an_excluded_host_that_is_stopped_warns_about_the_store(create, caplog):
     host, other = create(2, 2, _is_host=True), create(2, 2)
     at_once(host.next_rendezvous, other.next_rendezvous)
     host.announce_leave("it is not healthy", is_excluded=True)
@@ -450,7 +450,7 @@ def test_an_excluded_host_that_is_told_to_end_says_what_it_leaves(create, caplog
     assert "the store of job 'job' ends with this launcher, which hosts it" in caplog.text
 
 
-def test_the_default_run_id_on_a_store_that_stays_is_warned_of(create, caplog):
+def test_the_default_run_id_on_a_permanent_store_is_warned_about(create, caplog):
     create(run_id="none", _outlives_job=True)
     assert "--rdzv-id" in caplog.text
     caplog.clear()
@@ -472,12 +472,12 @@ def test_the_default_run_id_on_a_store_that_stays_is_warned_of(create, caplog):
         ({"token_file": "/no/such/file"}, "/no/such/file"),
     ],
 )
-def test_options_that_cannot_be_used(create, options, says):
+def test_invalid_options(create, options, says):
     with pytest.raises(UsageError, match=says):
         create(**options)
 
 
-def test_options_of_torchrun_that_mean_nothing_here_are_warned_of(create, caplog):
+def test_options_of_torchrun_without_effect_are_warned_about(create, caplog):
     create(heartbeat_timeout="5")
     assert "heartbeat_timeout" in caplog.text
 
@@ -487,7 +487,7 @@ def test_torchruns_backoff_is_no_surprise(create, caplog):
     assert caplog.text == ""
 
 
-def test_garbage_that_comes_later_ends_the_job_by_name(create, board):
+def test_later_garbage_ends_the_job_by_name(create, board):
     handler = create()
     handler.next_rendezvous()
     key = handler._membership.keys.state(handler._membership.state.version + 1)
@@ -503,18 +503,18 @@ def test_garbage_in_the_store_is_named(create, board):
         create().next_rendezvous()
 
 
-# --- what a node says that waits ------------------------------------------------------------------
+# --- what a waiting node reports ------------------------------------------------------------------
 
 
 def waits(handler, text):
-    """Let it wait for a round until it says this of what it waits for."""
+    """Wait until `describe_wait` returns this."""
     Call(handler.next_rendezvous)
     wait_until(lambda: re.fullmatch(text, handler.describe_wait()), text)
 
 
-def test_who_waits_says_for_whom(create, monkeypatch):
-    monkeypatch.setattr(arrivals, "_LEAST_REST", 0.05)
-    monkeypatch.setattr(arrivals, "_REST_PER_NODE", 0.0)
+def test_the_missing_nodes_are_described(create, monkeypatch):
+    monkeypatch.setattr(arrivals, "_MIN_INTERVAL", 0.05)
+    monkeypatch.setattr(arrivals, "_INTERVAL_PER_NODE", 0.0)
     first = create(3, 4, job=JobSettings(node_rank=1))
     host = re.escape(os.uname().nodename)
     came = rf"3 to 4 nodes; 1 came: {host} \(index 1\); missing: index 0, 2"
@@ -525,9 +525,9 @@ def test_who_waits_says_for_whom(create, monkeypatch):
         wait_until(lambda: "; 2 came: " in handler.describe_wait(), "both know of two")  # noqa: B023
 
 
-def test_who_waits_says_which_node_hosts_the_store(create, monkeypatch):
-    monkeypatch.setattr(arrivals, "_LEAST_REST", 0.05)
-    monkeypatch.setattr(arrivals, "_REST_PER_NODE", 0.0)
+def test_the_host_of_the_store_is_described(create, monkeypatch):
+    monkeypatch.setattr(arrivals, "_MIN_INTERVAL", 0.05)
+    monkeypatch.setattr(arrivals, "_INTERVAL_PER_NODE", 0.0)
     host, other = create(3, 3, _is_host=True), create(3, 3)
     name = re.escape(os.uname().nodename)
     waits(host, r"3 nodes; .*; the store is at board, hosted by this node")
@@ -535,7 +535,7 @@ def test_who_waits_says_which_node_hosts_the_store(create, monkeypatch):
 
 
 def test_waiting_costs_the_store_little(create, monkeypatch):
-    """However often the agent asks, it is looked up once in a while."""
+    """However often the agent calls it, the store is queried once in a while."""
     handler = create(2, 2)
     Call(handler.next_rendezvous)
     wait_until(lambda: "1 came" in handler.describe_wait(), "it has come itself")
@@ -547,14 +547,14 @@ def test_waiting_costs_the_store_little(create, monkeypatch):
     assert looked == []
 
 
-def test_a_spare_says_that_there_is_no_place(create):
+def test_a_spare_describes_that_there_is_no_place(create):
     first, second = create(1, 1), create(1, 1)
     first.next_rendezvous()
     waits(second, "a place in job 'job', which is full")
 
 
 class Delay:
-    """A restart policy that wants some time before each restart."""
+    """A restart policy with a delay before each restart."""
 
     def __init__(self, seconds):
         self.seconds = seconds
@@ -563,17 +563,17 @@ class Delay:
         return Decision(RestartAction.RESTART, "the disk may be back", delay=self.seconds)
 
 
-def test_who_waits_for_a_delayed_restart_says_for_how_long_and_why(create):
+def test_the_delay_of_a_restart_and_its_reason_are_described(create):
     job = JobSettings(restart_policy=Delay(100.0))
     first, second = (create(2, 2, job=job) for _ in range(2))
     at_once(first.next_rendezvous, second.next_rendezvous)
     first.report_failure({0: ProcessFailure(0, 1, 17, "")})
     text = r"the next round of job 'job', in at most (100|\d\d) s: rank 0 .* exit code 17.*; "
-    for node in (first, second, create(2, 2, job=job)):  # one comes meanwhile
+    for node in (first, second, create(2, 2, job=job)):  # one arrives meanwhile
         waits(node, text + "the disk may be back")
 
 
-def test_a_pause_is_no_time_in_which_nodes_were_awaited(create):
+def test_the_delay_of_a_restart_does_not_count_as_waiting_for_nodes(create):
     job = JobSettings(restart_policy=Delay(1.0))
     nodes = [create(2, 2, job=job, join_timeout="0.5") for _ in range(2)]
     at_once(*(node.next_rendezvous for node in nodes))
@@ -582,14 +582,14 @@ def test_a_pause_is_no_time_in_which_nodes_were_awaited(create):
     assert [found.attempt for found in again] == [1, 1]
 
 
-def test_a_node_that_waits_for_others_to_arrive_says_for_how_long(create):
+def test_the_wait_for_further_arrivals_is_described(create):
     create(1, 3).next_rendezvous()
     late = create(1, 3, arrival_delay="100")
     waits(late, r"the next round of job 'job', in \d\d s or as soon as 3 nodes have come")
 
 
 def test_nodes_that_arrive_late_are_in_the_same_round(create):
-    """The last one makes it full, so that nobody waits for the delay."""
+    """The last one fills the round, so that no node waits for the delay."""
     job = JobSettings(stop_timeout=BOUND)  # the others wait for it
     first = create(1, 4, last_call_timeout="0", arrival_delay="inf", job=job)
     assert first.next_rendezvous().round == 0
@@ -600,10 +600,10 @@ def test_nodes_that_arrive_late_are_in_the_same_round(create):
     assert {(found.round, found.world_size) for found in again} == {(1, 4)}
 
 
-def test_a_node_that_nobody_needs_any_more_says_so(create):
+def test_a_node_that_is_not_needed_any_more_is_described(create):
     first = create(1, 2, last_call_timeout="0.1")
     first.next_rendezvous()
-    first._membership.part.wants_round = True  # else its success would be the end of the job
+    first._membership.part.wants_round = True  # otherwise its success would end the job
     log = first._membership.keys.done(0)
     first._threads.connect().add(f"{log}/tickets", 1)
     waits(create(1, 2), "a place in job 'job'; some of its nodes have finished")
@@ -616,13 +616,13 @@ def test_a_node_that_nobody_needs_any_more_says_so(create):
         ("store 'board' cannot be reached", "the store: store 'board' cannot be reached"),
     ],
 )
-def test_a_store_that_does_not_answer_is_what_is_waited_for(create, problem, text):
+def test_a_store_without_answers_is_described(create, problem, text):
     handler = create(connect=raising(RendezvousConnectionError(problem)))
     assert handler.describe_wait() == "the store at board"
     waits(handler, text)
 
 
-def test_who_has_never_reached_the_store_leaves_it_cleanly(create):
+def test_a_node_that_never_reached_the_store_leaves_cleanly(create):
     asked, goes_on = threading.Event(), threading.Event()
 
     def connect():
@@ -640,7 +640,7 @@ def test_who_has_never_reached_the_store_leaves_it_cleanly(create):
 
 
 def test_the_time_to_start_bounds_the_wait_for_nodes(create, monkeypatch):
-    """But the launch is left the time to end the first wait, and to say for what."""
+    """But the launch has time to end the first wait itself, and to report it."""
     handler = create(2, 2, job=JobSettings(start_timeout=0.3), _endpoint="a:1")
     for more, least in ((0.5, 0.8), (3600, 0.3)):
         monkeypatch.setattr(timing, "_AFTER_START", more)
@@ -653,7 +653,7 @@ def test_the_time_to_start_bounds_the_wait_for_nodes(create, monkeypatch):
         given.next_rendezvous()
 
 
-def test_a_store_without_an_endpoint_is_not_asked_for_one(board):
+def test_a_store_may_have_no_endpoint(board):
     params = RendezvousParameters("memory", "", "job", 2, 2, join_timeout="0.1")
     handler = DynamicRendezvousHandler(params, board.connect, address="127.0.0.1")
     with pytest.raises(RendezvousTimeoutError, match=r"with the same --rdzv-id$"):
@@ -670,7 +670,7 @@ def test_the_ports_of_rounds_are_from_the_range(create):
 # --- closing, and another job ---------------------------------------------------------------------
 
 
-def test_a_handler_that_is_closed_is_so_at_once(create):
+def test_a_handler_is_closed_at_once(create):
     handler = create()
     handler.next_rendezvous()
     handler.set_closed()
@@ -698,7 +698,7 @@ def test_closing_after_the_shutdown_does_nothing(create):
 
 
 def finished(nodes, end=lambda node: node.report_success()):
-    """Handlers whose job is over."""
+    """Return handlers whose job is over."""
     at_once(*(node.next_rendezvous for node in nodes))
     for node in nodes:
         end(node)
@@ -730,14 +730,14 @@ def test_another_node_still_learns_how_the_first_job_ended(create):
     assert second.next_rendezvous().world_size == again.get().world_size == 2
 
 
-def test_a_job_that_was_closed_has_no_other_one(create):
+def test_a_closed_job_is_not_followed_by_another(create):
     [node] = finished([create()], lambda node: node.set_closed())
     node.prepare(NodeSettings("default", 1, 0, stop_timeout=1.0))
     with pytest.raises(RendezvousClosedError):
         node.next_rendezvous()
 
 
-def test_a_handler_of_the_first_job_only_is_told_that_it_is_over(create):
+def test_another_handler_of_the_first_job_gets_its_verdict(create):
     finished([create()])
     with pytest.raises(RendezvousClosedError, match="start a new job under another run id"):
         create().next_rendezvous()
@@ -759,7 +759,7 @@ def test_a_handler_that_closes_a_job_it_cannot_reach_ends(create, board):
     assert handler.is_closed()
 
 
-def test_the_end_of_the_process_ends_the_threads(create, monkeypatch):
+def test_the_exit_of_the_process_ends_the_threads(create, monkeypatch):
     registered = []
     monkeypatch.setattr(handler_module.atexit, "register", lambda *call: registered.append(call))
     handler = create()

@@ -1,18 +1,18 @@
-"""Heartbeats in a store that has leases: given once, renewed, and gone with their node."""
+"""Heartbeats in a store with leases: written once, renewed, and removed with their node."""
 
 from __future__ import annotations
 
 import random
 
 import pytest
-from plaunch_membership.liveness import Observer
+from plaunch_membership.liveness import LivenessObserver
 from plaunch_membership.testing import MemoryStore
 
 LEASE = 3.0
 
 
 class LeasedStore(MemoryStore):
-    """Takes heartbeats away that were not renewed for as long as a lease lasts."""
+    """Removes heartbeats that were not renewed for the duration of a lease."""
 
     def __init__(self, job, lease=LEASE):
         super().__init__(job.board)
@@ -59,21 +59,21 @@ def leased(simulate):
 # --- a whole job ----------------------------------------------------------------------------------
 
 
-def test_a_sign_is_written_when_there_is_something_new_to_say(leased):
+def test_a_heartbeat_is_written_only_when_it_changes(leased):
     job = leased(min_nodes=3)
     nodes = job.gather(3)
     job.run(5.0)
     job.store.written.clear()
     job.run(1000.0)
     assert job.store.written == []
-    nodes[2].agent.leave("told to stop")
+    nodes[2].agent.leave("was stopped")
     job.run(0.5)
     assert job.store.written.count(nodes[2].membership.keys.beat(nodes[2].name)) == 1
     assert nodes[0].kinds == ["left"]
 
 
 @pytest.mark.parametrize("lease", [2.0, 3.0, 4.0])
-def test_a_dead_node_is_lost_in_its_time(leased, lease):
+def test_a_dead_node_is_lost_in_time(leased, lease):
     job = leased(lease=lease)
     nodes = job.gather(3)
     job.run(10.3)
@@ -87,7 +87,7 @@ def test_a_dead_node_is_lost_in_its_time(leased, lease):
 @pytest.mark.parametrize(
     ("lease", "seconds"), [(LEASE, 2.5), (LEASE, 3.5), (LEASE, 4.0), (None, 3.5)]
 )
-def test_a_node_that_is_paused_for_less_is_not(leased, lease, seconds):
+def test_a_node_that_is_suspended_for_less_is_not_lost(leased, lease, seconds):
     job = leased(lease=lease)
     nodes = job.gather(3)
     job.run(10.3)
@@ -118,7 +118,7 @@ def test_a_lost_node_that_wakes_up_costs_one_more_round(leased, lease, seconds, 
     assert "lost" in nodes[who].kinds
 
 
-def test_leases_that_are_revoked_lose_nobody(leased):
+def test_revoked_leases_lose_no_node(leased):
     job = leased()
     nodes = job.gather(3)
     for _ in range(20):
@@ -128,7 +128,7 @@ def test_leases_that_are_revoked_lose_nobody(leased):
     assert [node.kinds for node in nodes] == [[], [], []]
 
 
-def test_after_an_outage_everybody_has_all_the_time_to_come_back(leased):
+def test_after_an_outage_all_nodes_have_time_to_return(leased):
     job = leased()
     nodes = job.gather(3)
     job.run(5.0)
@@ -142,8 +142,8 @@ def test_after_an_outage_everybody_has_all_the_time_to_come_back(leased):
 
 
 @pytest.mark.parametrize("min_nodes", [1, 2])
-def test_what_the_dead_have_left_for_a_while_is_no_sign_of_life(leased, caplog, min_nodes):
-    """A node with the job's settings, or with others, comes a moment after the job has crashed."""
+def test_leases_of_dead_nodes_are_not_signs_of_life(leased, caplog, min_nodes):
+    """A node with the job's settings, or with others, arrives just after the job has crashed."""
     job = leased(min_nodes=1, max_nodes=2)
     (dead,) = job.gather(1)
     job.run(5.0)
@@ -163,10 +163,10 @@ def test_a_living_job_refuses_other_settings(leased):
     assert first.kinds == []
 
 
-def test_a_spare_that_comes_to_lead_soon_knows_who_is_alive(leased):
+def test_a_spare_that_becomes_leader_soon_knows_who_is_alive(leased):
     job = leased(lambda count: count - 1, min_nodes=2, max_nodes=2)
     first = job.add()
-    job.run(0.5)  # out of step, so that it has heard of the new leader before it is looked at
+    job.run(0.5)  # out of step, so that it knows the new leader before it is checked
     second = job.add()
     job.settle(first, second)
     job.run(0.5)
@@ -184,9 +184,9 @@ def test_a_spare_that_comes_to_lead_soon_knows_who_is_alive(leased):
 
 
 def observed(text, *, lease, max_misses=5, interval=1.0):
-    """Whether `a` is lost after each look: there (x) or not (.); late, and there (z) or not (,)."""
+    """Whether `a` is lost after each observation: present (x) or not (.); late: (z) or (,)."""
     now = [1000.0]
-    observer = Observer(interval, max_misses, lambda: now[0])
+    observer = LivenessObserver(interval, max_misses, lambda: now[0])
     found = ""
     for letter in text:
         now[0] += 10 * interval if letter in "z," else interval
@@ -206,7 +206,7 @@ def observed(text, *, lease, max_misses=5, interval=1.0):
         ("xx.....", 60, "---LLLL"),  # but never at the first absence
         ("xx..x..x", 3, "--------"),
         ("xx...xx", 3, "----L--"),
-        ("xxz.....", 3, "-------L"),  # what ends after a pause says nothing of the time before
+        ("xxz.....", 3, "-------L"),  # a lease that expires during a suspension proves nothing
         ("xx,.....", 3, "-------L"),
         ("xxzx....", 3, "------LL"),
         ("..x...", 3, "-----L"),
@@ -216,9 +216,9 @@ def test_an_absence_counts_for_the_time_of_the_lease(text, lease, lost):
     assert observed(text, lease=lease) == lost
 
 
-def test_the_silence_of_a_lease_is_told():
+def test_the_silence_includes_the_lease():
     now = [1000.0]
-    observer = Observer(1.0, 5, lambda: now[0])
+    observer = LivenessObserver(1.0, 5, lambda: now[0])
     for beat, leases, silent in ((b"x", {"a": 3.0}, 0), (None, {}, 3), (None, {}, 4)):
         now[0] += 1
         observer.observe({"a": beat}, leases=leases)

@@ -1,4 +1,4 @@
-"""Who is lost and who is not, over histories of heartbeats."""
+"""Which nodes are lost, over histories of heartbeats."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plaunch_membership.liveness import Observer
+from plaunch_membership.liveness import LivenessObserver
 
 from helpers.clock import Clock
 
 
 def run(history, *, interval=1.0, max_misses=3, own=None):
-    """The nodes found lost at each step of `history`, a list of (seconds passed, heartbeats)."""
+    """Return the lost nodes at each step of `history`, a list of (seconds passed, heartbeats)."""
     clock = Clock(1000.0)
-    observer = Observer(interval, max_misses, clock)
+    observer = LivenessObserver(interval, max_misses, clock)
     found = []
     for seconds, beats in history:
         clock.now += seconds
@@ -24,12 +24,12 @@ def run(history, *, interval=1.0, max_misses=3, own=None):
 
 
 def beats_of(text):
-    """Heartbeats of node `a` from a word: equal letters are equal ones, a dot is an absent one."""
+    """Heartbeats of node `a` from a word: equal letters are equal heartbeats, a dot is none."""
     return [{"a": None if letter == "." else letter.encode()} for letter in text]
 
 
 def word(found):
-    """Whether somebody is lost at each step: "-" no, "L" yes."""
+    """Whether a node is lost at each step: "-" no, "L" yes."""
     return "".join("L" if nodes else "-" for nodes in found)
 
 
@@ -64,9 +64,9 @@ def test_histories(name):
 @pytest.mark.parametrize(
     ("steps", "lost"),
     [
-        ([1] * 4 + [60] + [1] * 3, "---L---L"),  # a pause gives back who was lost already
-        ([2.5] * 8, "------LL"),  # always slow: three late looks, and then three that count
-        ([2.5, 1.0] * 20, "-" * 40),  # pauses, with a look on time between them
+        ([1] * 4 + [60] + [1] * 3, "---L---L"),  # a suspension revives lost nodes
+        ([2.5] * 8, "------LL"),  # always slow: three late observations, then three that count
+        ([2.5, 1.0] * 20, "-" * 40),  # suspensions, with an observation in time between them
     ],
 )
 def test_pauses(steps, lost):
@@ -82,7 +82,7 @@ def test_nodes_are_judged_one_by_one():
     ("interval", "pause", "is_late"),
     [(1.0, 2.0, False), (1.0, 2.1, True), (0.1, 0.9, False), (0.1, 1.1, True), (10, 20.5, True)],
 )
-def test_after_a_pause_everybody_is_counted_anew(interval, pause, is_late):
+def test_after_a_suspension_all_counts_restart(interval, pause, is_late):
     still = {"a": b"0"}
     steps = [interval] * 3 + [pause] + [interval] * 3
     found = run([(seconds, still) for seconds in steps], interval=interval)
@@ -90,35 +90,35 @@ def test_after_a_pause_everybody_is_counted_anew(interval, pause, is_late):
     assert lost_at == (6 if is_late else 3)
 
 
-def test_without_a_sign_of_its_own_an_observer_judges_nobody():
-    # As after a store was paused for so long that it has revoked everybody's lease.
+def test_an_observer_without_its_own_heartbeat_judges_no_node():
+    # As after a store was suspended for so long that it has revoked all leases.
     gone, back = {"me": None, "a": None}, {"me": b"1", "a": None}
     steps = [{"me": b"0", "a": b"0"}, gone, gone, gone, gone, back, back, back]
     found = run([(1.0, beats) for beats in steps], own="me")
     assert found == [[], [], [], [], [], [], [], ["a"]]
 
 
-def test_an_observer_never_finds_itself_lost():
+def test_an_observer_is_never_lost_itself():
     assert run([(1.0, {"me": b"0"})] * 10, own="me") == [[]] * 10
 
 
 def test_observations_in_quick_succession_count_once():
     still = {"a": b"0"}
-    # Ten looks within two seconds, then one look each second.
+    # Ten observations within two seconds, then one each second.
     assert run([(0.2, still)] * 10) == [[]] * 10
     found = run([(0.2, still)] * 50, max_misses=5)
     first = next(step for step, nodes in enumerate(found) if nodes)
-    assert first * 0.2 > 3.75  # and not after five looks, one second
+    assert first * 0.2 > 3.75  # and not after five observations, one second
 
 
-def test_an_early_look_still_sees_a_new_sign():
+def test_an_early_observation_registers_a_new_heartbeat():
     found = run([(1, {"a": b"0"}), (0.9, {"a": b"0"}), (0.1, {"a": b"1"})] + [(1, {"a": b"1"})] * 3)
     assert found == [[], [], [], [], [], ["a"]]
 
 
 def test_watching_and_forgetting():
     clock = Clock(1000.0)
-    observer = Observer(1.0, 2, clock)
+    observer = LivenessObserver(1.0, 2, clock)
     observer.watch("a")
     assert observer.is_alive("a")
     assert not observer.is_alive("b")
@@ -136,9 +136,9 @@ def test_watching_and_forgetting():
     assert observer.is_alive("a")
 
 
-def test_silence_is_told_from_the_last_new_sign():
+def test_silence_starts_at_the_last_new_heartbeat():
     clock = Clock(1000.0)
-    observer = Observer(1.0, 5, clock)
+    observer = LivenessObserver(1.0, 5, clock)
     for beat, silent in ((b"0", 0), (b"1", 0), (b"1", 1), (b"1", 2), (None, 3), (b"2", 0)):
         clock.now += 1
         observer.observe({"a": beat})
@@ -157,7 +157,7 @@ def test_nodes_that_are_not_named_keep_their_counts():
     max_misses=st.integers(3, 6),
 )
 def test_a_node_that_beats_is_never_lost_and_one_that_stopped_always_is(seed, interval, max_misses):
-    """Both within bounds: whatever the phases, with jitter of a quarter of an interval."""
+    """Both in time, for any phase, with jitter of a quarter of an interval."""
     rng = random.Random(seed)
 
     def moments(until):
@@ -170,7 +170,7 @@ def test_a_node_that_beats_is_never_lost_and_one_that_stopped_always_is(seed, in
     death = rng.uniform(5, 30) * interval
     beats = {"well": list(moments(end)), "dead": [at for at in moments(end) if at < death]}
     clock = Clock(1000.0)
-    observer = Observer(interval, max_misses, clock)
+    observer = LivenessObserver(interval, max_misses, clock)
     lost_at = None
     for now in moments(end):
         clock.now = 1000 + now
@@ -189,9 +189,9 @@ def test_a_node_that_beats_is_never_lost_and_one_that_stopped_always_is(seed, in
 
 
 @given(st.lists(st.tuples(st.floats(0.01, 5), st.sampled_from("ab.")), max_size=40))
-def test_whatever_happens_nobody_is_lost_in_less_than_the_time_for_it(steps):
+def test_no_node_is_lost_before_its_time(steps):
     clock = Clock(1000.0)
-    observer = Observer(1.0, 3, clock)
+    observer = LivenessObserver(1.0, 3, clock)
     first = last_new = None
     for seconds, letter in steps:
         clock.now += seconds

@@ -1,6 +1,6 @@
-"""A store that loses what it holds, all or the last of it, and is there again before it is missed.
+"""A store that loses all or the last of its data, and is available again before that is noticed.
 
-No connection breaks in most of these tests: nodes must find out from what the store holds.
+No connection breaks in most of these tests: nodes must detect the loss from the data.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pytest
 from plaunch_membership.failures import JobFailure
 from plaunch_membership.state import JobPhase
 from plaunch_membership.transitions import notify
-from plaunch_membership.watcher import Watcher
+from plaunch_membership.watcher import WatcherRoutine
 
 from .conftest import Simulation
 
@@ -22,13 +22,13 @@ def incarnations(nodes):
 
 
 def fail(job, node):
-    """A worker of one node fails, and all are in a round again."""
+    """Let a worker of one node fail, and wait until all nodes are in a round again."""
     node.fail()
     job.settle()
 
 
-def check_begun_anew(job, nodes, before):
-    """All of them, in one incarnation that is another than `before`."""
+def check_started_again(job, nodes, before):
+    """Check that all nodes are in one new incarnation."""
     job.run(3.0)
     job.settle(*nodes)
     assert len(incarnations(nodes)) == 1
@@ -43,22 +43,22 @@ def check_begun_anew(job, nodes, before):
 def test_all_notice_that_the_store_is_empty(simulate, min_nodes, max_nodes, count, offset):
     job = simulate(min_nodes=min_nodes, max_nodes=max_nodes)
     nodes = []
-    for _ in range(count):  # they look at different times
+    for _ in range(count):  # they check at different times
         nodes.append(job.add())
         job.run(0.4)
     job.settle(*nodes)
     job.run(10.0 + offset)
     before = incarnations(nodes)
     job.board.wipe()
-    check_begun_anew(job, nodes, before)
+    check_started_again(job, nodes, before)
     assert all("lost" in node.kinds for node in nodes)
-    assert all("lost" in "".join(change.reason for change in node.told) for node in nodes)
+    assert all("lost" in "".join(change.reason for change in node.received) for node in nodes)
 
 
 @pytest.mark.parametrize("first", [0, 1])
 @pytest.mark.parametrize("min_nodes", [1, 2])
-def test_who_notices_first_does_not_leave_the_other_alone(settled, min_nodes, first):
-    """One node begins anew before the other has looked; the job is another one by then."""
+def test_the_first_node_that_notices_does_not_leave_the_other_alone(settled, min_nodes, first):
+    """One node starts again before the other has checked; the incarnation has changed by then."""
     job, nodes = settled(2, min_nodes=min_nodes, last_call_timeout=0.0)
     job.run(10.0)
     before = incarnations(nodes)
@@ -66,13 +66,13 @@ def test_who_notices_first_does_not_leave_the_other_alone(settled, min_nodes, fi
     job.board.wipe()
     job.run(2.0)
     nodes[1 - first].is_paused = False
-    check_begun_anew(job, nodes, before)
+    check_started_again(job, nodes, before)
 
 
 @pytest.mark.parametrize("shape", [(1, 2), (2, 2), (1, 3), (2, 3), (3, 3)])
 @pytest.mark.parametrize("seed", range(12))
-def test_whenever_it_happens_all_meet_again(simulate, shape, seed):
-    """Also while they come, form a round, or settle a failure."""
+def test_nodes_meet_again_whenever_the_loss_happens(simulate, shape, seed):
+    """Also while they arrive, form a round, or report failures."""
     order = random.Random(seed)
     min_nodes, max_nodes = shape
     job = simulate(order.randrange, min_nodes=min_nodes, max_nodes=max_nodes, max_restarts=9)
@@ -94,20 +94,20 @@ def test_whenever_it_happens_all_meet_again(simulate, shape, seed):
     assert [node.error for node in nodes] == [None] * max_nodes
 
 
-def test_a_node_that_goes_does_not_begin_the_job_anew(settled):
+def test_a_leaving_node_does_not_start_the_job_again(settled):
     job, (node,) = settled(1)
-    node.agent.announce_leave("told to stop")
+    node.agent.announce_leave("was stopped")
     job.run(0.1)
     job.board.wipe()
     job.run(5.0)
-    node.agent.leave("told to stop")
+    node.agent.leave("was stopped")
     job.run(1.0)
     assert node.has_ended
     assert not any(key.endswith("/job") for key in job.board.data)
 
 
-def test_a_node_takes_its_old_sign_of_life_along(settled):
-    """In a store with leases it would stay as long as the node, and say that it lives there."""
+def test_a_node_deletes_its_old_heartbeat(settled):
+    """In a store with leases it would exist as long as the node, and show it as alive there."""
     job, nodes = settled(2)
     old = [node.membership.keys.beat(node.name) for node in nodes]
     job.board.data.pop(next(key for key in job.board.data if key.endswith("/job")))
@@ -116,20 +116,20 @@ def test_a_node_takes_its_old_sign_of_life_along(settled):
     assert [key for key in old if key in job.board.data] == []
 
 
-def test_what_was_read_of_a_job_before_does_not_count(settled):
-    """A reader that is about to enter a state while the writer has begun anew."""
+def test_states_read_from_an_earlier_incarnation_are_ignored(settled):
+    """The watcher has read a state while the writer has started again."""
     job, (node,) = settled(1)
-    ours = node.membership
-    follow = Watcher(ours).watch()
-    assert next(follow).key == ours.keys.state(ours.state.version + 1)
-    following = notify(ours.state, "another", 10)
-    value = ours.codec.encode(ours.keys.state(following.version), following.to_record())
+    membership = node.membership
+    follow = WatcherRoutine(membership).watch()
+    assert next(follow).key == membership.keys.state(membership.state.version + 1)
+    following = notify(membership.state, "another", 10)
+    value = membership.codec.encode(membership.keys.state(following.version), following.to_record())
     job.board.wipe()
     job.run(3.0)
-    present = ours.state
+    present = membership.state
     with pytest.raises(StopIteration):
         follow.send(value)
-    assert ours.state is present
+    assert membership.state is present
 
 
 # --- the last of it is lost -----------------------------------------------------------------------
@@ -137,7 +137,7 @@ def test_what_was_read_of_a_job_before_does_not_count(settled):
 
 @pytest.mark.parametrize(("min_nodes", "max_nodes"), [(1, 2), (2, 2), (1, 3)])
 @pytest.mark.parametrize("when", ["arriving", "running", "settling"])
-def test_an_older_snapshot_is_not_gone_on_with(simulate, min_nodes, max_nodes, when):
+def test_an_older_snapshot_is_not_continued(simulate, min_nodes, max_nodes, when):
     job = simulate(min_nodes=min_nodes, max_nodes=max_nodes, max_restarts=5)
     nodes = [job.add()]
     if when == "arriving":
@@ -155,11 +155,11 @@ def test_an_older_snapshot_is_not_gone_on_with(simulate, min_nodes, max_nodes, w
     job.run(5.0)
     before = incarnations(nodes)
     job.restore(older)
-    check_begun_anew(job, nodes, before)
+    check_started_again(job, nodes, before)
     assert {node.place.attempt for node in nodes} == {1}
 
 
-def test_a_snapshot_of_the_job_before_is_not_gone_on_with(settled):
+def test_a_snapshot_of_the_previous_job_is_not_continued(settled):
     job, nodes = settled(2)
     job.run(5.0)
     first, older = incarnations(nodes), dict(job.board.data)
@@ -173,8 +173,8 @@ def test_a_snapshot_of_the_job_before_is_not_gone_on_with(settled):
     assert len(first | second | incarnations(nodes)) == 3
 
 
-def test_a_change_that_hides_the_loss_is_seen_through(settled):
-    """Whoever writes the next state over a hole would lead latecomers to a state that is gone."""
+def test_a_state_written_over_a_gap_is_detected(settled):
+    """A node that writes the next state over a gap would lead latecomers to a lost state."""
     job, nodes = settled(2, min_nodes=1, max_nodes=3)
     job.run(5.0)
     older = dict(job.board.data)
@@ -184,15 +184,15 @@ def test_a_change_that_hides_the_loss_is_seen_through(settled):
     nodes[0].agent.send_notice(10)
     while job.step():
         pass
-    assert nodes[1].state.event.kind == "notice"  # the others have gone on with it
+    assert nodes[1].state.event.kind == "notice"  # the others have continued with it
     late = job.add()
     job.run(5.0)
     job.settle(*nodes, late)
     assert len(incarnations([*nodes, late])) == 1
 
 
-def test_nobody_begins_anew_for_no_reason(settled):
-    """Whatever a job goes through while its store is well."""
+def test_a_job_with_a_healthy_store_does_not_start_again(settled):
+    """Whatever happens in the job."""
     job, nodes = settled(2, min_nodes=1, max_nodes=3, max_restarts=50)
     before = incarnations(nodes)
     for _ in range(10):
@@ -214,7 +214,7 @@ def test_nobody_begins_anew_for_no_reason(settled):
 
 
 @pytest.mark.parametrize(("min_nodes", "max_nodes"), [(1, 2), (2, 2), (1, 3)])
-def test_a_host_that_is_started_again_does_not_make_the_budget_grow(simulate, min_nodes, max_nodes):
+def test_a_restarted_host_does_not_reset_the_budget(simulate, min_nodes, max_nodes):
     job = simulate(min_nodes=min_nodes, max_nodes=max_nodes, max_restarts=2)
     host, other = job.add(is_host=True), job.add()
     job.settle(host, other)
@@ -223,7 +223,7 @@ def test_a_host_that_is_started_again_does_not_make_the_budget_grow(simulate, mi
     assert other.place.attempt == 2
     job.kill(host)
     job.board.wipe()
-    host = job.add(is_host=True)  # it is the first one: it has the store
+    host = job.add(is_host=True)  # the first node hosts the store
     job.run(3.0)
     job.settle(host, other)
     assert [node.place.attempt for node in (host, other)] == [2, 2]
@@ -237,7 +237,7 @@ def test_an_attempt_counts_before_its_round_is_formed(simulate):
     host, other = job.add(is_host=True), job.add()
     job.settle(host, other)
     other.fail()
-    host.is_slow_until = job.now + 60.0  # its workers do not stop
+    host.is_slow_until = job.now + 60.0  # its workers are not stopped yet
     job.run(5.0, lambda: other.state.attempt == 1)
     assert other.state.phase is JobPhase.FORMING
     job.kill(host)
@@ -248,11 +248,11 @@ def test_an_attempt_counts_before_its_round_is_formed(simulate):
     assert [node.place.attempt for node in (again, other)] == [1, 1]
 
 
-# --- what the store must never hold ---------------------------------------------------------------
+# --- invalid states -------------------------------------------------------------------------------
 
 
 def test_a_state_under_the_key_of_another_is_refused(settled):
-    """Without a token anybody may copy one; its nodes would go round in circles."""
+    """Without a token any client may copy one; nodes would repeat states forever."""
     job, nodes = settled(2, min_nodes=1, max_restarts=5)
     keys = nodes[0].membership.keys
     fail(job, nodes[0])
@@ -267,7 +267,7 @@ def test_a_state_under_the_key_of_another_is_refused(settled):
     assert [len(node.places) for node in nodes] == places
 
 
-def test_a_copied_state_is_refused_by_who_writes_and_by_who_comes(settled):
+def test_writers_and_joining_nodes_reject_a_copied_state(settled):
     job, (node,) = settled(1, max_nodes=2)
     keys, last = node.membership.keys, node.state.version
     first, present = (job.board.data[keys.state(version)] for version in (0, last))
@@ -276,7 +276,7 @@ def test_a_copied_state_is_refused_by_who_writes_and_by_who_comes(settled):
     assert keys.state(last) in str(late.error)
     job.store.set(keys.state(last), present)
     job.store.set(keys.state(last + 1), first)
-    node.tasks.pop("watcher")  # who reads it would find out first
+    node.tasks.pop("watcher")  # a reader would detect it first
     node.agent.send_notice(10)
     job.run(5.0)
     assert keys.state(last + 1) in str(node.error)
@@ -294,7 +294,7 @@ def test_a_clock_that_is_behind_does_not_run_a_finished_job_again(settled, secon
     assert late.verdict.outcome == "succeeded"
 
 
-def test_data_that_are_lost_while_a_node_comes_begin_no_incarnation_twice():
+def test_data_lost_while_a_node_joins_start_no_incarnation_twice():
     """Found at random: the job's key was read before the loss, its states after that."""
     order = random.Random(382)
     job = Simulation(order.randrange, min_nodes=1, max_nodes=1, max_restarts=0)

@@ -1,4 +1,4 @@
-"""What nodes do, one accident at a time, in simulated time."""
+"""The behaviour of nodes, one fault at a time, in simulated time."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_host_of_the_store_gets_rank_0(simulate):
 
 @pytest.mark.parametrize("min_nodes", [1, 2])
 def test_the_same_index_twice_is_refused_by_name(simulate, min_nodes):
-    """Whether the others can go on without it or not."""
+    """Whether or not the others can continue without it."""
     job = simulate(min_nodes=min_nodes, max_nodes=2)
     first = job.add(host="a", index=1)
     job.refuse("index 1", "a", host="b", index=1)
@@ -49,7 +49,7 @@ def test_the_same_index_twice_is_refused_by_name(simulate, min_nodes):
 
 
 @pytest.mark.parametrize("early_looks", range(4))
-def test_a_time_that_comes_while_the_writer_looks_is_not_missed(settled, early_looks):
+def test_an_alarm_that_fires_while_the_writer_works_is_not_missed(settled, early_looks):
     job, (first,) = settled(1, max_nodes=3, arrival_delay=3.0, keep_alive_interval=30.0)
     late = job.add()
     job.run(0.5)
@@ -59,13 +59,13 @@ def test_a_time_that_comes_while_the_writer_looks_is_not_missed(settled, early_l
     job.now = alarm
     late.membership.clock = lambda: times.pop() if times else job.now
     late.nudge()
-    job.run(1.0, lambda: first.told)
+    job.run(1.0, lambda: first.received)
     assert first.kinds == ["arrived"]
 
 
 @pytest.mark.parametrize(("stop_timeout", "nodes"), [(0.0, 1), (30.0, 2)])
 def test_survivors_have_time_to_stop_their_workers(simulate, stop_timeout, nodes):
-    """Otherwise those who stop would be left out, arrive again, and stop the others, for ever."""
+    """Otherwise nodes that are stopping would be left out, arrive again, and end the round."""
     job = simulate(min_nodes=1, max_nodes=2, last_call_timeout=1.0)
     slow = job.add(stop_timeout=stop_timeout)
     job.settle(slow)
@@ -84,15 +84,15 @@ def test_a_spare_waits_and_takes_the_place_of_a_node_that_leaves(settled):
     assert spare.place is None
     assert spare.error is None
     assert first.kinds == []
-    first.agent.leave("told to stop")
+    first.agent.leave("was stopped")
     assert job.settle(second, spare) == [1, 0]
     assert second.kinds == ["left"]
-    assert "told to stop" in second.told[0].reason
+    assert "was stopped" in second.received[0].reason
     assert first.has_ended
 
 
 @pytest.mark.parametrize(("who", "seconds"), [("the leader", 15.0), ("another", 5.5)])
-def test_a_lost_node_is_noticed_and_costs_no_attempt(settled, who, seconds):
+def test_a_lost_node_is_detected_and_costs_no_attempt(settled, who, seconds):
     job, nodes = settled(3, min_nodes=1)
     lost = job.leader if who == "the leader" else nodes[1]
     one, other = (node for node in nodes if node is not lost)
@@ -101,14 +101,14 @@ def test_a_lost_node_is_noticed_and_costs_no_attempt(settled, who, seconds):
     assert sorted(job.settle(one, other, seconds=seconds)) == [0, 1]
     assert job.now - began >= 3.0
     assert one.kinds == ["lost"]
-    assert "no heartbeat" in one.told[0].reason
+    assert "no heartbeat" in one.received[0].reason
     assert one.place.attempt == 0
     assert one.state.leader in {one.name, other.name}
 
 
 @pytest.mark.parametrize("step", range(60))
 def test_a_leader_that_dies_at_any_step_is_replaced(simulate, step):
-    """Every operation of the leader is the last one once."""
+    """Each operation of the leader is its last one once."""
     job = simulate(min_nodes=2, max_nodes=3)
     leader, *others = [job.add(), job.add(), job.add()]
     done = 0
@@ -140,8 +140,8 @@ def test_a_failure_anywhere_is_another_attempt_everywhere(settled):
     assert {n.place.reason for n in nodes} == {"rank 2 failed; restart 1 of 1"}
 
 
-def test_who_asks_for_the_next_round_has_no_failure_to_report(settled):
-    """Who failed is decided at once when no agent looks for failures of its own any more."""
+def test_a_node_that_requests_the_next_round_has_no_failure_to_report(settled):
+    """The first failure is decided at once when no agent can still report failures."""
     job, nodes = settled(2)
     nodes[1].is_slow_until = job.now + 60.0
     nodes[0].fail()
@@ -165,8 +165,8 @@ def test_without_restarts_left_all_get_the_same_verdict(settled):
     assert all(isinstance(node.error, RendezvousClosedError) for node in nodes)
 
 
-def test_only_a_spare_says_that_it_waits_for_a_place(settled, caplog):
-    """A member whose worker has failed joins the next round before it hears of its own failure."""
+def test_only_a_spare_logs_that_it_waits_for_a_place(settled, caplog):
+    """A member whose worker has failed joins the next round before it reads its own failure."""
     job, nodes = settled(2)
     deaf = nodes[1].tasks.pop("watcher")
     nodes[1].fail()
@@ -181,7 +181,7 @@ def test_only_a_spare_says_that_it_waits_for_a_place(settled, caplog):
 
 
 def test_failures_after_the_loss_of_a_node_cost_nothing(settled):
-    """Workers fail because their peers vanish, long before the node is known to be lost."""
+    """Workers fail because their peers disappear, long before the node is known to be lost."""
     job, nodes = settled(2, min_nodes=1, max_restarts=0)
     job.kill(nodes[0])
     nodes[1].fail()
@@ -191,8 +191,8 @@ def test_failures_after_the_loss_of_a_node_cost_nothing(settled):
 
 
 @pytest.mark.parametrize("victim", [0, 2])
-def test_a_node_that_waits_for_a_round_hears_at_once_who_was_lost(settled, victim):
-    """Its workers have failed before, because their peers were gone, and its agent waits."""
+def test_a_waiting_node_learns_at_once_who_was_lost(settled, victim):
+    """Its workers have failed before because their peers were gone, and its agent waits."""
     job, nodes = settled(3, min_nodes=3, max_restarts=0)
     index = nodes[victim].place.rank
     waiting = [node for node in nodes if node is not nodes[victim]]
@@ -213,7 +213,7 @@ def test_a_node_that_waits_for_a_round_hears_at_once_who_was_lost(settled, victi
         assert f"(index {index}) was lost: no heartbeat for " in node.state.reason
 
 
-def test_a_failure_calls_back_those_who_are_done(settled):
+def test_a_failure_restarts_finished_nodes_too(settled):
     job, nodes = settled(2)
     nodes[0].agent.succeed()
     job.run(5.0)
@@ -222,7 +222,7 @@ def test_a_failure_calls_back_those_who_are_done(settled):
     assert nodes[0].place.attempt == 1
 
 
-def test_nobody_is_admitted_once_somebody_is_done(settled):
+def test_no_node_is_admitted_after_one_has_finished(settled):
     job, nodes = settled(2, min_nodes=1, max_nodes=3)
     nodes[0].agent.succeed()
     job.run(5.0)
@@ -236,8 +236,8 @@ def test_nobody_is_admitted_once_somebody_is_done(settled):
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
-def test_a_node_that_is_done_may_go(settled, is_killed):
-    """After its exit barrier, or at once: the others go on, and can still find the verdict."""
+def test_a_finished_node_may_leave(settled, is_killed):
+    """After its exit barrier, or at once: the others continue, and can still end the job."""
     job, nodes = settled(2)
     nodes[0].agent.succeed()
     job.run(1.0)
@@ -254,16 +254,16 @@ def test_a_node_that_is_done_may_go(settled, is_killed):
 
 
 def notices(nodes):
-    return [[c.signum for c in n.told if c.kind is ChangeKind.NOTICE] for n in nodes]
+    return [[c.signum for c in n.received if c.kind is ChangeKind.NOTICE] for n in nodes]
 
 
-def test_a_notice_of_all_nodes_at_once_is_one_and_nobody_hears_its_own_again(settled):
+def test_concurrent_notices_are_one_and_not_returned_to_their_senders(settled):
     job, nodes = settled(5)
     version = nodes[0].state.version
     for node in nodes[:4]:
         node.agent.send_notice(10)
     job.run(5.0)
-    # The one who was not told by its scheduler hears of it once, however late the others write.
+    # The node that its scheduler did not signal receives it once, however late the others write.
     assert notices(nodes) == [[], [], [], [], [10]]
     assert nodes[0].state.version == version + 1
     # Another signal, or the same one later, is another notice.
@@ -279,7 +279,7 @@ def test_a_notice_of_all_nodes_at_once_is_one_and_nobody_hears_its_own_again(set
     ]
 
 
-def test_a_notice_that_was_not_sent_for_want_of_workers_hides_no_later_one(simulate):
+def test_a_notice_without_workers_hides_no_later_one(simulate):
     job = simulate(min_nodes=2, max_nodes=2)
     nodes = [job.add()]
     nodes[0].agent.send_notice(10)  # while it still waits for the other
@@ -290,7 +290,7 @@ def test_a_notice_that_was_not_sent_for_want_of_workers_hides_no_later_one(simul
     assert notices(nodes) == [[10], []]
 
 
-def test_closing_ends_it_for_all(settled):
+def test_closing_ends_the_job_on_all_nodes(settled):
     job, nodes = settled(2)
     nodes[0].agent.close("enough")
     job.run(1.0)
@@ -299,24 +299,24 @@ def test_closing_ends_it_for_all(settled):
 
 
 def test_a_leave_is_announced_before_the_workers_are_stopped(settled):
-    """The others need not wait until it is through, and do not take it back in."""
+    """The others need not wait until it has left, and do not admit it again."""
     job, nodes = settled(3, min_nodes=1)
     assert job.leader is nodes[0]
     nodes[0].agent.announce_leave("SIGTERM received")
     job.settle(*nodes[1:], seconds=2.0)
-    assert "SIGTERM received" in nodes[1].told[0].reason
+    assert "SIGTERM received" in nodes[1].received[0].reason
     job.run(20.0)
     assert nodes[1].place.attempt == 0
-    assert len(nodes[1].told) == 1
+    assert len(nodes[1].received) == 1
     nodes[0].agent.leave("it is done")
     job.run(20.0)
     assert nodes[0].has_ended
-    assert len(nodes[1].told) == 1
+    assert len(nodes[1].received) == 1
 
 
 @pytest.mark.parametrize("who", ["the leader", "another"])
-def test_a_node_asks_for_another_round(settled, who):
-    """All take part in it, under the same ranks, and no attempt is used."""
+def test_a_node_requests_another_round(settled, who):
+    """All take part with the same ranks, and no attempt is used."""
     job, nodes = settled(3, min_nodes=1)
     leader = nodes[0].state.leader
     one = next(node for node in nodes if (node.name == leader) == (who == "the leader"))
@@ -333,7 +333,7 @@ def test_a_node_asks_for_another_round(settled, who):
     assert "asks for a restart: the watch: no progress" in one.place.reason
 
 
-def test_of_two_that_ask_for_another_round_each_gets_the_same_one(settled):
+def test_two_requests_for_another_round_lead_to_one(settled):
     job, nodes = settled(2, min_nodes=1)
     for node in nodes:
         node.agent.request_round("now")
@@ -353,7 +353,7 @@ def test_other_settings_are_refused_by_name(simulate):
     job.refuse(*parts, host="second", max_nodes=4, max_restarts=1)
 
 
-def test_a_node_that_waits_shows_which_one_was_refused_until_that_has_joined(simulate):
+def test_a_refused_node_is_described_until_it_has_joined(simulate):
     job = simulate(min_nodes=2, max_nodes=2, max_restarts=3)
     first = job.add(host="first")
 
@@ -371,7 +371,7 @@ def test_a_node_that_waits_shows_which_one_was_refused_until_that_has_joined(sim
     assert "refused" not in shown()
 
 
-def test_other_settings_of_a_dead_job_are_no_matter(settled, caplog):
+def test_settings_of_a_dead_job_are_ignored(settled, caplog):
     job, (first,) = settled(1)
     job.kill(first)
     job.settle(job.add(max_restarts=0, max_nodes=1), seconds=30.0)
@@ -394,7 +394,7 @@ def test_another_token_is_refused(simulate, there, here, says):
     assert first.kinds == []
 
 
-def test_a_finished_run_id_answers_for_a_time(settled):
+def test_a_finished_run_id_returns_its_verdict_for_a_time(settled):
     job, (first,) = settled(1, verdict_ttl=100.0)
     first.agent.succeed()
     job.run(1.0)
@@ -404,8 +404,8 @@ def test_a_finished_run_id_answers_for_a_time(settled):
 
 
 @pytest.mark.parametrize("seconds", [0.0, 30.0])
-def test_a_crashed_job_begins_anew(settled, caplog, seconds):
-    """However soon, and with all of its restarts."""
+def test_a_crashed_job_starts_again(settled, caplog, seconds):
+    """Also immediately, and with all restarts."""
     job, nodes = settled(2)
     nodes[0].fail()
     job.settle(*nodes)
@@ -419,8 +419,8 @@ def test_a_crashed_job_begins_anew(settled, caplog, seconds):
 
 
 @pytest.mark.parametrize("min_nodes", [1, 2])
-def test_a_sign_that_vanishes_with_its_lease_is_no_sign_of_life(settled, caplog, min_nodes):
-    """Of a job that has crashed a moment ago, whose store takes away what the dead have left."""
+def test_a_heartbeat_that_expires_is_not_a_sign_of_life(settled, caplog, min_nodes):
+    """The job has just crashed, and the leases of its nodes expire."""
     job, (dead,) = settled(1, max_nodes=2)
     job.kill(dead)
     again = job.add(min_nodes=min_nodes)  # with the job's settings, or with others
@@ -441,7 +441,7 @@ def test_a_job_that_was_killed_before_its_first_round_is_continued(simulate):
     job.settle(job.add(), job.add())
 
 
-# --- what it costs --------------------------------------------------------------------------------
+# --- cost -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("count", [2, 16, 64])
@@ -449,7 +449,7 @@ def test_operations_per_node_do_not_depend_on_the_number_of_nodes(simulate, coun
     job = simulate(min_nodes=count, max_nodes=count)
     leader, *others = [job.add() for _ in range(count)]
     job.settle(leader, *others)
-    apart = {("writer", "Beat"), ("watcher", "Wait")}
+    apart = {("writer", "WriteHeartbeat"), ("watcher", "Wait")}
     costs = {
         sum(number for what, number in node.operations.items() if what not in apart)
         for node in others

@@ -1,6 +1,6 @@
-"""The store in memory: the faults that tests switch on, and what it counts.
+"""The store in memory: the faults that tests inject, and its counters.
 
-That it does what every store must is for the conformance suite to show.
+The conformance suite checks that it is a valid store.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ def store(board):
 
 
 def wait_for(board, key):
-    """A call that sleeps in a connection of its own, and the connection."""
+    """Start a wait on another connection; return its result and the connection."""
     store = board.connect()
     call = Call(store.wait, key, BOUND)
-    # It holds the lock from its first look until it sleeps.
+    # It holds the lock from its first check until it sleeps.
     wait_until(lambda: key in board._waiting and board._waiting[key]._waiters, "it sleeps")
     return call, store
 
 
-def test_connections_share_what_they_hold(board, store):
+def test_connections_share_their_data(board, store):
     store.set("b", b"1")
     board.connect().set("a", b"2")
     assert board.keys() == ["a", "b"]
@@ -67,7 +67,7 @@ def test_an_outage_ends_every_wait_and_refuses_everything(board, store):
     assert store.multi_get(["k", "n"]) == [b"v", None]
 
 
-def test_closing_ends_the_connections_own_wait_only(board, store):
+def test_closing_ends_only_the_waits_of_that_connection(board, store):
     (ended, closed), (other, _) = wait_for(board, "k"), wait_for(board, "k")
     closed.close()
     closed.close()

@@ -1,4 +1,4 @@
-"""Records that were changed at random do no more than being refused; also while a job runs."""
+"""Randomly changed records are rejected and do nothing else, also while a job runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from helpers.mutations import SEEDS, Fuzzer, mutate
 
 @pytest.mark.parametrize("seed", range(4))
 def test_no_mutation_is_a_finding(seed):
-    """A million of them are run by hand: see the module."""
+    """See `helpers.mutations` for running a million of them."""
     fuzzer = Fuzzer(seed)
     for _ in range(800):
         fuzzer.step()
@@ -23,7 +23,7 @@ def test_no_mutation_is_a_finding(seed):
 
 @pytest.mark.parametrize("seed", range(40))
 def test_no_record_in_the_store_is_more_than_an_error(simulate, seed):
-    """Whatever somebody writes while a job runs: `RendezvousError` is all that comes of it."""
+    """Any record written while a job runs causes at most a `RendezvousError`."""
     choose = random.Random(seed)
     job = simulate(choose.randrange, min_nodes=2, max_nodes=3, max_restarts=1)
     nodes = job.gather(3)
@@ -40,7 +40,7 @@ def test_no_record_in_the_store_is_more_than_an_error(simulate, seed):
             job.kill(choose.choice(nodes))
         elif turn == 4:
             living.agent.succeed()
-        job.run(6.0)  # anything else that is raised comes out here
+        job.run(6.0)  # any other exception fails the test
     for node in nodes:
         text = str(node.error)
         assert text.isprintable()
@@ -48,7 +48,7 @@ def test_no_record_in_the_store_is_more_than_an_error(simulate, seed):
 
 
 def _is_of_another_version(key, value):
-    """Whether it is a state under the key of another one, which has tests of its own."""
+    """Whether it is a state under another version's key, which has tests of its own."""
     head, _, number = key.rpartition("/")
     try:
         return head.endswith("/state") and json.loads(value)["version"] != int(number)
@@ -57,7 +57,7 @@ def _is_of_another_version(key, value):
 
 
 def _next(choose, key):
-    """The key itself, or one that will be written next."""
+    """Return the key, or one that will be written next."""
     head, _, number = key.rpartition("/")
     return f"{head}/{int(number) + 1}" if number.isdigit() and choose.random() < 0.5 else key
 

@@ -1,4 +1,4 @@
-"""Who gets which rank."""
+"""The assignment of ranks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plaunch_membership.placement import Newcomer, place, with_claims
+from plaunch_membership.placement import Candidate, place, with_claims
 
 
 def nodes(*words):
@@ -19,7 +19,7 @@ def nodes(*words):
         rest, _, previous = rest.partition("<")
         name, _, index = rest.partition("@")
         result.append(
-            Newcomer(
+            Candidate(
                 ticket,
                 name,
                 f"host-{name}",
@@ -36,8 +36,8 @@ def names(placed):
 
 
 CASES = {
-    # name: (nodes in order of arrival, at most how many, members in order of rank, spares, and who
-    # is refused, if anybody is)
+    # name: (nodes in order of arrival, maximum number, members in order of rank, spares, and the
+    # refused node, if any)
     "nobody": ("", 4, "", ""),
     "as they arrive": ("a b c", 4, "a b c", ""),
     "the host of the store first": ("a b c*", 4, "c a b", ""),
@@ -77,7 +77,7 @@ def test_places(name):
     assert names(refusal.node for refusal in placement.refused) == "".join(refused)
 
 
-def test_who_is_refused_is_told_why():
+def test_a_refusal_has_a_reason():
     (refusal,) = place(nodes("a@1", "b@1"), 4).refused
     assert refusal.reason == (
         "node index 1 was given to both host-a (a) and host-b (b); "
@@ -89,13 +89,13 @@ def claims(crowd, ranks=None):
     return {node.node: node.previous for node in with_claims(crowd, ranks)}
 
 
-def test_who_had_which_rank_is_known_from_the_round_before_alone():
+def test_previous_ranks_come_from_the_leader():
     crowd = nodes("a<0", "b<0", "c", "d<2")
     assert claims(crowd, {"b": 0, "c": 1}) == {"a": None, "b": 0, "c": 1, "d": None}
     assert claims(crowd, {}) == dict.fromkeys("abcd")
 
 
-def test_where_there_was_no_round_those_of_the_latest_one_elsewhere_are_believed():
+def test_without_a_round_the_latest_claims_are_accepted():
     crowd = [
         replace(node, previous_round=round_)
         for node, round_ in zip(nodes("a<0", "b<0", "c<1", "d"), (3, 4, 4, None), strict=True)
@@ -108,7 +108,7 @@ def test_where_there_was_no_round_those_of_the_latest_one_elsewhere_are_believed
 def crowds(draw):
     count = draw(st.integers(0, 8))
     some = st.none() | st.integers(0, 9)
-    # A rank of the round before is one node's only; an index may be given twice.
+    # Only one node had a given rank in the previous round; an index may be given twice.
     previous = draw(st.lists(some, min_size=count, max_size=count))
     seen = set()
     crowd = []
@@ -116,7 +116,7 @@ def crowds(draw):
         before = None if rank in seen else rank
         seen.add(rank)
         crowd.append(
-            Newcomer(
+            Candidate(
                 ticket, f"n{ticket}", f"h{ticket}", draw(some), before, is_host=draw(st.booleans())
             )
         )
@@ -124,26 +124,26 @@ def crowds(draw):
 
 
 @given(crowds(), st.integers(1, 10), st.randoms())
-def test_rules_that_always_hold(crowd, max_nodes, rng):
+def test_invariants(crowd, max_nodes, rng):
     placement = place(crowd, max_nodes)
     members, spares = placement.members, placement.spares
     refused = [refusal.node for refusal in placement.refused]
-    # Everybody is somewhere, once.
+    # Each node is in exactly one list.
     assert sorted(node.node for node in (*members, *spares, *refused)) == sorted(
         node.node for node in crowd
     )
     assert len(members) == min(max_nodes, len(crowd) - len(refused))
-    # Every leader decides the same, in whatever order it reads the nodes.
+    # The result does not depend on the order of the nodes.
     assert place(rng.sample(crowd, len(crowd)), max_nodes) == placement
-    # Given indexes are ranks.
+    # Given indices are ranks.
     owned = {node.index for node in members if node.index is not None}
     for rank, node in enumerate(members):
         if node.index is not None and node.index < len(members):
             assert node.index == rank
-        # Survivors keep theirs, unless it does not exist or was given to somebody.
+        # Survivors keep their ranks, unless those do not exist or were given to others.
         elif node.previous is not None and node.previous < len(members):
             assert rank == node.previous or node.previous in owned
-    # Nobody is replaced who was there, and only one of two with the same index is refused.
+    # No member of the previous round is replaced, and only duplicate indices are refused.
     if any(node.previous is None for node in members):
         assert all(node.previous is None for node in spares)
     assert all(node.index in {other.index for other in (*members, *spares)} for node in refused)
@@ -154,7 +154,7 @@ def test_the_same_nodes_again_have_the_same_ranks(crowd, max_nodes):
     first = place(crowd, max_nodes).members
     tickets = random.Random(len(crowd)).sample(range(100), len(first))
     again = [
-        Newcomer(ticket, node.node, node.host, node.index, rank, node.is_host)
+        Candidate(ticket, node.node, node.host, node.index, rank, node.is_host)
         for (rank, node), ticket in zip(enumerate(first), tickets, strict=True)
     ]
     assert names(place(again, max_nodes).members) == names(first)

@@ -1,4 +1,4 @@
-"""A place belongs to one round of one incarnation: what nodes had before is no claim, and no part.
+"""A place belongs to one round of one incarnation; earlier places are not claims.
 
 In simulated time, as in `test_membership.py`.
 """
@@ -13,18 +13,18 @@ from plaunch_membership.failures import JobFailure
 from plaunch_membership.keys import Keys
 from plaunch_membership.operations import CompareSet, Sleep
 from plaunch_membership.state import JobPhase
-from plaunch_membership.watcher import Watcher
+from plaunch_membership.watcher import WatcherRoutine
 
 from .conftest import RUN_ID
 
 
-def begin_anew(ours, keys, state):
-    """As the writer does that has found another incarnation, and nothing else."""
-    record = ours.codec.encode(keys.state(state.version), state.to_record())
-    ours.begin_anew(keys, state, job_record=b"record", state_record=record)
+def enter_job(membership, keys, state):
+    """Enter another incarnation, as the writer does when it has found one."""
+    record = membership.codec.encode(keys.state(state.version), state.to_record())
+    membership.enter_job(keys, state, job_record=b"record", state_record=record)
 
 
-def test_a_node_that_returns_does_not_take_its_rank_from_whoever_works_under_it(settled):
+def test_a_returning_node_does_not_take_its_rank_from_another(settled):
     job, (stays, returns) = settled(2)
     returns.is_paused = True
     works = job.add()
@@ -38,8 +38,8 @@ def test_a_node_that_returns_does_not_take_its_rank_from_whoever_works_under_it(
     assert returns.place is None
 
 
-def test_a_rank_of_a_round_that_others_have_left_behind_is_no_claim(settled):
-    """Of three nodes two have gone on, and the third has a rank that one of them has got since."""
+def test_a_rank_of_an_outdated_round_is_not_a_claim(settled):
+    """Two of three nodes have continued; the third has a rank that one of them has got since."""
     job, nodes = settled(3, min_nodes=1)
     first, second, third = nodes
     first.is_paused = True
@@ -52,7 +52,7 @@ def test_a_rank_of_a_round_that_others_have_left_behind_is_no_claim(settled):
 
 
 def test_ranks_survive_the_loss_of_the_store(settled):
-    """They are no claim against anybody then, but a wish."""
+    """They are then wishes, not claims against other nodes."""
     job, nodes = settled(3)
     job.board.wipe()
     nodes[0].is_slow_until = job.now + 5.0
@@ -60,7 +60,7 @@ def test_ranks_survive_the_loss_of_the_store(settled):
     assert job.settle(*nodes) == [0, 1, 2]
 
 
-def test_of_two_wishes_after_the_loss_of_the_store_that_of_the_last_round_counts(settled):
+def test_after_a_loss_of_the_store_the_claims_of_the_last_round_count(settled):
     job, (stays, returns) = settled(2, join_timeout=1e6)
     returns.is_paused = True
     works = job.add()
@@ -75,8 +75,8 @@ def test_of_two_wishes_after_the_loss_of_the_store_that_of_the_last_round_counts
     assert returns.place is None
 
 
-def test_a_place_of_another_incarnation_is_none(settled):
-    """A spare that had rank 1 in a round of the same number before ends nobody's when it leaves."""
+def test_a_place_of_another_incarnation_does_not_count(settled):
+    """A spare that had rank 1 in an earlier incarnation ends no round when it leaves."""
     job, (stays, spare) = settled(2)
     newcomer = job.add(host="new")
     job.board.wipe()
@@ -96,14 +96,14 @@ def test_a_place_of_another_incarnation_is_none(settled):
     assert {node.state.phase for node in (stays, newcomer)} == {JobPhase.RUNNING}
 
 
-def test_a_node_that_does_not_know_yet_that_it_is_out_ends_nobodys_round(settled):
-    """The round that it leaves is over, and the others are in the next one."""
+def test_a_node_that_was_left_out_ends_no_round_when_it_leaves(settled):
+    """It leaves a round that is over; the others are in the next one."""
     job, (stays, goes) = settled(2)
     spare = job.add()
     goes.is_paused = True
     job.settle(stays, spare)
     told = [node.kinds for node in (stays, spare)]
-    goes.tasks["watcher"].wakes_at = job.now + 1e6  # it hears of nothing before it has left
+    goes.tasks["watcher"].wakes_at = job.now + 1e6  # it reads nothing before it has left
     del goes.tasks["watcher"]
     goes.is_paused = False
     goes.agent.leave("SIGTERM received")
@@ -114,8 +114,8 @@ def test_a_node_that_does_not_know_yet_that_it_is_out_ends_nobodys_round(settled
 
 
 @pytest.mark.parametrize("what", ["report", "succeed"])
-def test_what_is_said_of_a_round_is_said_of_that_incarnation(settled, what):
-    """The agent has said it, and the store is another one before it can be written."""
+def test_a_report_counts_only_in_its_incarnation(settled, what):
+    """The agent has reported it, and the store is replaced before it can be written."""
     job, (late, stays) = settled(2, min_nodes=1, last_call_timeout=1.0)
     writer = late.tasks.pop("writer")
     job.board.wipe()
@@ -125,7 +125,7 @@ def test_what_is_said_of_a_round_is_said_of_that_incarnation(settled, what):
     else:
         late.agent.succeed()
     late.membership.lose_job("the store has forgotten the job")
-    begin_anew(late.membership, stays.membership.keys, stays.state)
+    enter_job(late.membership, stays.membership.keys, stays.state)
     late.tasks["writer"] = writer
     job.run(0.5)
     assert {state.event.kind for state in job.states} <= {"created", "formed", "arrived"}
@@ -135,64 +135,66 @@ def test_what_is_said_of_a_round_is_said_of_that_incarnation(settled, what):
 
 @pytest.mark.parametrize("kind", ["arrived", "replaced"])
 def test_a_state_of_another_incarnation_is_not_entered(settled, kind):
-    """It was on its way to the routine when its node began anew."""
+    """It was read while the node entered another incarnation."""
     _, (node,) = settled(1, max_nodes=2)
-    ours = node.membership
-    following = Watcher(ours).watch()
+    membership = node.membership
+    following = WatcherRoutine(membership).watch()
     key = following.send(None).key
-    old = ours.state
+    old = membership.state
     if kind == "arrived":
-        new = transitions.call(old, kind, "h9~9", "", by="h9~9#1", from_round=old.round)
+        new = transitions.end_round(old, kind, "h9~9", "", by="h9~9#1", from_round=old.round)
     else:
         new = transitions.replace_job(old, "all are gone", by=node.name)
-    record = ours.codec.encode(key, new.to_record())
-    begin_anew(ours, Keys(RUN_ID, "another"), transitions.first_state(node.name))
+    record = membership.codec.encode(key, new.to_record())
+    enter_job(membership, Keys(RUN_ID, "another"), transitions.first_state(node.name))
     with pytest.raises(StopIteration):
         following.send(record)
-    assert ours.state.version == 0
-    assert not ours.must_reopen
-    assert ours.past == set()
+    assert membership.state.version == 0
+    assert not membership.must_reopen
+    assert membership.past == set()
 
 
-def test_nothing_is_changed_in_another_incarnation_than_was_meant(settled):
-    """By the routine of a leader that has not been stopped yet."""
+def test_a_change_for_another_incarnation_is_dropped(settled):
+    """For example by a leader's routine that has not been stopped yet."""
     _, (node,) = settled(1, max_nodes=2)
-    ours = node.membership
-    begin_anew(ours, Keys(RUN_ID, "another"), transitions.first_state(node.name))
-    changing = ours.change(
+    membership = node.membership
+    enter_job(membership, Keys(RUN_ID, "another"), transitions.first_state(node.name))
+    changing = membership.change(
         lambda state: transitions.replace_job(state, "all are gone", by=node.name),
-        ours.job.incarnation - 1,
+        membership.job.incarnation - 1,
     )
     assert next(changing, "nothing") == "nothing"
 
 
-def lose_once(ours):
-    """A change of the state that loses against another node's: what the routine does next."""
-    changing = ours.change(
-        lambda state: transitions.replace_job(state, "all are gone", by=ours.me),
+def lose_once(membership):
+    """Let a change lose against another node's; return the next operation."""
+    changing = membership.change(
+        lambda state: transitions.replace_job(state, "all are gone", by=membership.me),
     )
     first = changing.send(None)
-    other = transitions.call(ours.state, "arrived", "h9~9", "", by="h9~9", from_round=0)
-    return changing.send(ours.codec.encode(first.key, other.to_record()))
+    other = transitions.end_round(membership.state, "arrived", "h9~9", "", by="h9~9", from_round=0)
+    return changing.send(membership.codec.encode(first.key, other.to_record()))
 
 
 @pytest.mark.parametrize(("interval", "longest"), [(60.0, 7.0), (0.5, 0.5)])
-def test_a_change_that_lost_waits_a_random_time(settled, interval, longest):
+def test_a_lost_change_backs_off_randomly(settled, interval, longest):
     _, (node,) = settled(1, max_nodes=2)
-    ours = node.membership
-    ours.timing = replace(ours.timing, cas_backoff_max_seconds=7.0, keep_alive_interval=interval)
-    pauses = [lose_once(ours) for _ in range(20)]
+    membership = node.membership
+    membership.timing = replace(
+        membership.timing, cas_backoff_max_seconds=7.0, keep_alive_interval=interval
+    )
+    pauses = [lose_once(membership) for _ in range(20)]
     assert all(isinstance(pause, Sleep) and 0 <= pause.seconds <= longest for pause in pauses)
     assert len({pause.seconds for pause in pauses}) > 1
 
 
-def test_a_change_that_lost_is_made_again_at_once_by_default(settled):
+def test_a_lost_change_is_retried_at_once_by_default(settled):
     _, (node,) = settled(1, max_nodes=2)
     assert isinstance(lose_once(node.membership), CompareSet)
 
 
-def test_a_leader_that_gathers_notices_that_the_store_has_forgotten_who_came(simulate):
-    """What it would write down is the round of a job that nobody finds any more."""
+def test_a_gathering_leader_notices_that_the_store_lost_the_arrivals(simulate):
+    """It would form a round of a job that no other node can find."""
     job = simulate(min_nodes=2, max_nodes=3, last_call_timeout=3.5)
     nodes = [job.add(), job.add()]
     job.run(3.2)

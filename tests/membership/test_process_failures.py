@@ -1,4 +1,4 @@
-"""What nodes tell each other of failures, and what comes out at the other end."""
+"""Failures as nodes send them to each other."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from plaunch_membership.process_failures import (
     from_job_failures,
     to_job_failures,
 )
-from plaunch_membership.records import Record
+from plaunch_membership.records import StoreRecord
 
 STACK = 'Traceback (most recent call last):\n  File "a.py", line 1\nValueError: bad\n'
 
@@ -43,14 +43,14 @@ def make(rank, exitcode=1, at=100.0, *, text="", stack="", **more):
 
 
 def over_the_wire(failures):
-    """The failures as JSON brings them to another node."""
+    """Encode and decode failures, as between two nodes."""
     return [
         JobFailure(f.rank, f.began, f.summary, json.loads(json.dumps(f.detail))) for f in failures
     ]
 
 
 def report_of(told, known=None):
-    """What a node makes of what others have told: all failures, and the error of the job."""
+    """Return all failures that a node knows, and the error of the job."""
     failures, first = from_job_failures(told, known or {})
     return failures, ChildFailedError("train.py", failures, first=first)
 
@@ -84,8 +84,7 @@ def test_another_node_prints_the_same_report(name):
     assert first == 3
     own = ChildFailedError("train.py", {3: failure})
     other = ChildFailedError("train.py", there, first=first)
-    # A file on another host is named as such, for nobody to look for it here; its error file, which
-    # is often temporary, has been told.
+    # A file on another host is marked as such; its error file, often temporary, was sent instead.
     assert str(other) == elsewhere(str(own))
     assert other.for_console() == elsewhere(own.for_console())
     assert other.exit_code == own.exit_code
@@ -94,13 +93,13 @@ def test_another_node_prints_the_same_report(name):
     assert there[3].has_reply == failure.has_reply
 
 
-def test_the_first_one_is_told_in_full_and_the_others_in_brief():
+def test_the_first_failure_is_sent_in_full_and_others_in_brief():
     failures = {
         0: make(0, at=101.0, text="RuntimeError: closed by peer " * 99, stack=STACK),
         1: make(1, at=101.5, exitcode=-9, last_lines=["a", "b"]),
     }
     first, second = to_job_failures(failures)
-    assert (first.rank, first.began) == (1, 100.5)  # seen late
+    assert (first.rank, first.began) == (1, 100.5)  # detected late
     assert first.summary == "rank 1 on b (pid 41) failed: killed by SIGKILL (signal 9)"
     assert first.detail["last_lines"] == ["a", "b"]
     assert second.rank == 0
@@ -108,7 +107,7 @@ def test_the_first_one_is_told_in_full_and_the_others_in_brief():
     assert len(second.detail["message"]) <= MAX_BRIEF_BYTES
 
 
-def test_what_is_told_is_bounded():
+def test_failures_are_bounded():
     long = "é" * MAX_TEXT_BYTES
     failures = {
         rank: make(rank, text=long, stack=long + "the end", last_lines=[long] * 99)
@@ -125,12 +124,12 @@ def test_what_is_told_is_bounded():
     assert sum(len(json.dumps(f.detail, ensure_ascii=False).encode()) for f in told[1:]) < 40 << 10
 
 
-def test_text_that_is_not_unicode_can_be_told():
+def test_text_that_is_not_unicode_can_be_sent():
     (told,) = to_job_failures({0: make(0, last_lines=["a\udcff"])})
     assert json.loads(json.dumps(told.detail))["last_lines"] == ["a\\udcff"]
 
 
-def test_what_was_cut_before_is_not_cut_once_more():
+def test_text_is_not_cut_twice():
     own = make(3, text="x" * 9000, stack="y" * 9000)
     there, _ = from_job_failures(over_the_wire(to_job_failures({3: own})), {})
     further, _ = from_job_failures(over_the_wire(to_job_failures(there)), {})
@@ -157,7 +156,7 @@ def test_a_long_message_keeps_the_exception_on_other_nodes():
         (FailureGroup("e", 3, ((5, 7),)), (6,), {"ranks 5,7 (e)": 2}),
         (FailureGroup("e", 3, ((5, 7),)), (5, 7, 8), {"rank 6 (e)": 1}),
         (FailureGroup("e", 3, ((5, 7),)), (5, 6, 7), {}),
-        (FailureGroup("e", 99, ((5, 7),)), (5, 6, 7), {"e": 96}),  # there are more parts
+        (FailureGroup("e", 99, ((5, 7),)), (5, 6, 7), {"e": 96}),  # there are more ranges
         (FailureGroup("a\x1b[2J", 2), (), {"a\\x1b[2J": 2}),
         (
             FailureGroup("e", 50, tuple((2 * i, 2 * i) for i in range(50))),
@@ -166,11 +165,11 @@ def test_a_long_message_keeps_the_exception_on_other_nodes():
         ),
     ],
 )
-def test_those_that_are_only_counted_are_described(group, known, words):
+def test_groups_are_described(group, known, words):
     assert describe_groups([group], dict.fromkeys(known)) == words
 
 
-def test_a_report_counts_what_is_not_told():
+def test_a_report_counts_grouped_failures():
     failures = {0: make(0), 1: make(1)}
     counted = {"ranks 2-9 (exit code 1)": 8, "launchers": 2}
     error = ChildFailedError("train.py", failures, first=0, counted=counted)
@@ -190,7 +189,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("detail", HOSTILE)
-def test_details_of_a_wrong_kind_are_left_out(detail):
+def test_details_of_a_wrong_type_are_left_out(detail):
     failures, error = report_of([JobFailure(5, 100.0, "rank 5 on b failed", detail)])
     assert error.exit_code == 1
     assert "an unknown host" in str(error) or failures[5].host
@@ -198,8 +197,8 @@ def test_details_of_a_wrong_kind_are_left_out(detail):
     assert failures[5].last_lines == []
 
 
-def test_nothing_that_a_node_says_disturbs_a_terminal():
-    """Neither here nor in what is made of the failures elsewhere, such as events."""
+def test_control_characters_of_other_nodes_are_escaped():
+    """In the report, and in other outputs such as events."""
     evil = "\x1b]0;title\x07\x9b2J\rb\nc\u202e\x7f"
     detail = {
         "host": evil, "log_files": [evil], "message": evil,
@@ -228,7 +227,7 @@ def test_no_number_breaks_the_report(number):
 
 
 @pytest.mark.parametrize("timestamp", [1e300, -1e300, 9e11, math.inf, math.nan])
-def test_a_time_that_is_no_date_is_said_to_be_unknown(timestamp):
+def test_an_invalid_time_is_reported_as_unknown(timestamp):
     failures = {0: make(0, at=timestamp), 1: make(1, at=timestamp)}
     report = str(ChildFailedError("train.py", failures, first=0))
     assert "  time:       an unknown time\n" in report
@@ -236,7 +235,7 @@ def test_a_time_that_is_no_date_is_said_to_be_unknown(timestamp):
     assert failures[0].timestamp_isoformat() == "<N/A>"
 
 
-def test_what_a_node_says_is_cut():
+def test_texts_of_other_nodes_are_cut():
     detail = {"message": "x" * 99_999, "traceback": "y" * 99_999, "last_lines": ["z" * 99_999] * 99}
     detail |= {"host": "h" * 99_999, "log_files": ["l"] * 999, "has_reply": True}
     failures, _ = from_job_failures([JobFailure(5, 100.0, "", detail)], {})
@@ -246,16 +245,16 @@ def test_what_a_node_says_is_cut():
     assert len(failures[5].log_files) == MAX_LINES
 
 
-def test_the_first_is_what_the_nodes_agreed_on_even_if_clocks_differ():
+def test_the_first_failure_is_the_agreed_one_even_if_clocks_differ():
     told = to_job_failures({3: make(3, at=200.0)})
-    own = {0: make(0, at=100.0)}  # this host's clock is late
+    own = {0: make(0, at=100.0)}  # this host's clock is behind
     failures, error = report_of(told, own)
     assert (error.get_first_failure()[0], list(failures)) == (3, [3, 0])
     assert str(error).startswith("train.py FAILED: rank 3 on b: exit code 1")
     assert "Other failures (1):\n  rank 0" in str(error)
 
 
-def test_own_failures_are_known_in_full():
+def test_own_failures_have_all_details():
     own = make(3, text="ValueError: bad", stack=STACK)
     failures, _ = from_job_failures(to_job_failures({3: own}), {3: own})
     assert failures[3] is own
@@ -286,20 +285,20 @@ def test_several_nodes_that_failed_themselves_and_a_worker():
     assert "rank -" not in report
 
 
-def test_an_own_launcher_that_failed_is_there_once_beside_another_ones():
-    """Whatever number it has here: the first one is the same on all nodes."""
+def test_a_failed_own_launcher_is_listed_once():
+    """Whatever its number here: the first failure is the same on all nodes."""
     theirs, mine = launcher("the disk is full", host="c"), launcher("the store is lost " * 99)
     told = [failure for one in (theirs, mine) for failure in to_job_failures({-1: one})]
     for known, texts in ((told, [theirs.text, mine.text]), (told[:1], [theirs.text, mine.text])):
         failures, first = from_job_failures(known, {-1: mine, 3: make(3)})
         assert (first, [failures[rank].text for rank in (-1, -2)]) == (-1, texts)
         assert set(failures) == {-1, -2, 3}
-    # Where more have failed than are told one by one, it is among those that are counted.
+    # If there are more failures than are listed, it is among the counted ones.
     many = [failure for n in range(33) for failure in to_job_failures({-1: launcher(f"no {n}")})]
     assert set(from_job_failures(many, {-1: mine})[0]) == set(range(-33, 0))
 
 
-def test_what_a_launcher_says_is_told_in_full_whatever_came_before():
+def test_a_launchers_failure_is_sent_in_full_even_if_it_is_not_the_first():
     failures = {rank: make(rank, at=1.0) for rank in range(MAX_DETAILED)}
     *_, last = to_job_failures({**failures, -1: launcher("x" * 1000)})
     assert (last.rank, last.detail["message"]) == (-1, "x" * 1000)
@@ -308,8 +307,8 @@ def test_what_a_launcher_says_is_told_in_full_whatever_came_before():
 GLOO = "RuntimeError: [/x/gloo/transport/tcp/pair.cc:553] Connection closed by peer [::1]:5"
 
 
-def test_what_only_misses_a_peer_comes_after_the_cause_on_any_node():
-    """Its clock does not matter: the leader sorts as the node does."""
+def test_a_consequence_is_sorted_after_its_cause_on_any_node():
+    """The clocks do not matter: the leader sorts as the node does."""
     victim = to_job_failures({0: make(0, at=100.0, text=GLOO)})
     cause = to_job_failures({1: make(1, at=102.0, text="ValueError: bad", stack=STACK)})
     merged = merge([summarize(victim), summarize(cause)])
@@ -324,7 +323,7 @@ def test_what_only_misses_a_peer_comes_after_the_cause_on_any_node():
     assert merge([summarize(victim), summarize(late)]).failures[0].rank == 0
 
 
-def test_a_peer_that_is_silent_is_not_lost_on_any_node():
+def test_a_silent_peer_is_not_lost_on_any_node():
     for text in ("E: wait timeout after 2000ms, keys: /never", GLOO):
         own = make(0, text=text)
         there, _ = from_job_failures(over_the_wire(to_job_failures({0: own})), {})
@@ -334,6 +333,6 @@ def test_a_peer_that_is_silent_is_not_lost_on_any_node():
 
 def test_the_flag_survives_a_record():
     told = summarize(to_job_failures({0: make(0, text=GLOO), 1: make(1, text="E: no")}))
-    record = Record("key", json.loads(json.dumps(told.to_record())))
+    record = StoreRecord("key", json.loads(json.dumps(told.to_record())))
     assert FailureSummary.from_record(record) == told
     assert [failure.is_consequence for failure in told.failures] == [False, True]

@@ -1,4 +1,4 @@
-"""Records: what is written is read back, and everything else is refused by name."""
+"""Records are read back as written; everything else is rejected with its key."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from plaunch.errors import RendezvousStateError
-from plaunch_membership.records import Record, RecordCodec, RecordError
+from plaunch_membership.records import RecordCodec, RecordError, StoreRecord
 
 KEY = "job/0/state/1"
 TOKEN = b"0123456789abcdef"
@@ -41,10 +41,10 @@ def test_a_record_comes_back_as_it_was(record):
 
 
 @given(st.binary(max_size=200))
-def test_no_bytes_do_more_than_raise(value):
+def test_any_bytes_at_most_raise(value):
     with pytest.raises(RecordError, match=KEY):
         signing.decode(KEY, value)
-    with contextlib.suppress(RecordError):  # it may be a record, if a strange one
+    with contextlib.suppress(RecordError):  # some inputs are valid records
         plain.decode(KEY, value)
 
 
@@ -98,7 +98,7 @@ def deep(levels, value="1"):
         (json.dumps({"v": 1, "a": "x" * (1 << 20)}), "is too large: .* 1048576 are the most"),
     ],
 )
-def test_what_is_not_a_record_is_refused_by_name(value, problem):
+def test_invalid_records_are_rejected_with_their_key(value, problem):
     with pytest.raises(RecordError, match=problem) as caught:
         plain.decode(KEY, value.encode("latin-1"))
     assert f"the record under {KEY!r}" in str(caught.value)
@@ -106,7 +106,7 @@ def test_what_is_not_a_record_is_refused_by_name(value, problem):
     assert isinstance(caught.value, RendezvousStateError)
 
 
-def test_many_brackets_side_by_side_are_not_deep():
+def test_many_brackets_on_one_level_are_not_deep():
     record = {"members": [{"node": str(number), "ports": [number]} for number in range(1000)]}
     assert plain.decode(KEY, plain.encode(KEY, record)).raw == record
 
@@ -128,7 +128,7 @@ def test_signatures(writer, reader, key, problem):
     assert "0123456789abcdef" not in str(caught.value)
 
 
-def test_the_parts_of_what_is_signed_cannot_be_shifted():
+def test_signed_parts_cannot_be_shifted():
     # The same bytes in the same order, divided elsewhere between run id, key and record.
     value = RecordCodec("job1", TOKEN).encode("key", {})
     with pytest.raises(RecordError, match="wrong signature"):
@@ -156,7 +156,7 @@ def test_the_token_is_not_shown():
         ({"a": "x" * 200}, "cannot be written: 214 bytes; 200 are the most"),
     ],
 )
-def test_what_cannot_be_written(record, problem):
+def test_records_that_cannot_be_written(record, problem):
     with pytest.raises(RecordError, match=problem) as caught:
         RecordCodec("job", max_bytes=200).encode(KEY, record)
     assert KEY in str(caught.value)
@@ -177,7 +177,7 @@ def test_the_version_is_not_a_field():
 
 # --- fields ---------------------------------------------------------------------------------------
 
-RECORD = Record(
+RECORD = StoreRecord(
     KEY,
     {
         "host": "a",
@@ -223,30 +223,30 @@ def test_fields(read, expected):
 
 
 @pytest.mark.parametrize("number", [2**53, -(2**53), 10**400])
-def test_whole_numbers_have_53_bits(number):
-    """More, and the next one could not be written, or is another one for other readers."""
-    record = Record(KEY, {"attempt": number})
+def test_integers_have_at_most_53_bits(number):
+    """Other JSON parsers would read larger ones differently."""
+    record = StoreRecord(KEY, {"attempt": number})
     with pytest.raises(RecordError, match=r"'attempt' is .*, which is too large") as caught:
         record.integer("attempt")
     assert len(str(caught.value)) < 300
-    assert Record(KEY, {"attempt": 2**53 - 1}).integer("attempt") == 2**53 - 1
+    assert StoreRecord(KEY, {"attempt": 2**53 - 1}).integer("attempt") == 2**53 - 1
 
 
 @pytest.mark.parametrize(
     ("number", "date"),
     [(12.5, 12.5), (-1, 0.0), (1e308, 253_402_128_000.0), (10**100, 253_402_128_000.0)],
 )
-def test_dates_are_those_that_a_clock_can_show(number, date):
-    found = Record(KEY, {"time": number}).date("time")
+def test_dates_are_clamped(number, date):
+    found = StoreRecord(KEY, {"time": number}).date("time")
     assert found == date
     assert datetime.datetime.fromtimestamp(found).astimezone()
 
 
-def test_what_is_read_can_be_written_and_read_again():
-    """A length counts what is there after control characters were escaped."""
-    record = Record(KEY, {"host": "\x1b" * 100})
+def test_texts_can_be_written_and_read_again():
+    """The length counts after control characters are escaped."""
+    record = StoreRecord(KEY, {"host": "\x1b" * 100})
     text = record.text("host", max_len=400)
-    assert Record(KEY, {"host": text}).text("host", max_len=400) == text
+    assert StoreRecord(KEY, {"host": text}).text("host", max_len=400) == text
     with pytest.raises(RecordError, match="'host' has 400 characters; 399 are the most"):
         record.text("host", max_len=399)
 
@@ -280,14 +280,14 @@ def test_what_is_read_can_be_written_and_read_again():
         (lambda r: r.record("node").refuse("it is odd"), "is invalid in 'node': it is odd"),
     ],
 )
-def test_fields_that_are_wrong(read, problem):
+def test_invalid_fields(read, problem):
     with pytest.raises(RecordError, match=problem) as caught:
         read(RECORD)
     assert KEY in str(caught.value)
 
 
 def test_long_values_are_cut_in_messages():
-    record = Record(KEY, {"a": "x" * 10_000, "b": list(range(10_000))})
+    record = StoreRecord(KEY, {"a": "x" * 10_000, "b": list(range(10_000))})
     for name in record:
         with pytest.raises(RecordError) as caught:
             record.flag(name)

@@ -1,4 +1,4 @@
-"""The restart policy of a job: asked by whoever leads, on what all leaders before have decided."""
+"""The job's restart policy: the leader calls it with the decisions of all previous leaders."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from plaunch_membership import restarts
 from helpers.policies import Policy, restart, stop
 
 
-def test_it_decides_whatever_the_budget_says(simulate):
+def test_the_policy_overrides_the_budget(simulate):
     policy = Policy(restart(reason="once more"), stop("that is enough"))
     job = simulate(min_nodes=2, max_nodes=2, max_restarts=0)
     nodes = [job.add(restart_policy=policy) for _ in range(2)]
@@ -27,7 +27,7 @@ def test_it_decides_whatever_the_budget_says(simulate):
     assert [(one.failure.rank, one.decision.reason) for one in history] == [(1, "once more")]
 
 
-def test_the_next_round_waits_as_long_as_it_wants(simulate):
+def test_the_next_round_waits_for_the_delay(simulate):
     policy = Policy(restart(delay=30.0))
     job = simulate(min_nodes=2, max_nodes=2)
     nodes = [job.add(restart_policy=policy) for _ in range(2)]
@@ -38,7 +38,7 @@ def test_the_next_round_waits_as_long_as_it_wants(simulate):
     assert nodes[0].state.pause == 0.0
 
 
-def test_another_leader_knows_what_was_decided(simulate):
+def test_another_leader_knows_earlier_decisions(simulate):
     lost = restart(reason="lost", costs=False)
     policy = Policy(restart(reason="one", without=("h7",)), lost, restart(reason="two"))
     job = simulate(min_nodes=2, max_nodes=3)
@@ -53,12 +53,12 @@ def test_another_leader_knows_what_was_decided(simulate):
     failure, history = policy.asked[2]
     decisions = [(one.decision.reason, one.decision.without) for one in history]
     assert decisions == [("one", ("h7",)), ("lost", ())]
-    assert policy.asked[1][0].started == 1e9  # it has not seen the beginning
+    assert policy.asked[1][0].started == 1e9  # it joined later
     assert 0.0 < failure.started < 1e9
 
 
-def test_the_latest_failures_are_known(simulate, monkeypatch):
-    monkeypatch.setattr(restarts, "_MOST_KNOWN", 2)
+def test_the_history_is_bounded_to_the_latest_failures(simulate, monkeypatch):
+    monkeypatch.setattr(restarts, "_MAX_HISTORY", 2)
     policy = Policy(*[restart()] * 4)
     job = simulate(min_nodes=1, max_nodes=1)
     node = job.add(restart_policy=policy)
@@ -82,13 +82,13 @@ def test_without_a_decision_the_budget_decides(simulate):
 
 
 @pytest.mark.parametrize("has_failed", [False, True])
-def test_it_is_asked_about_a_lost_node(simulate, has_failed):
+def test_the_policy_is_called_for_a_lost_node(simulate, has_failed):
     policy = Policy(restart(reason="so what", costs=False))
     job = simulate(min_nodes=2, max_nodes=3, max_restarts=0)
     nodes = [job.add(host=host, restart_policy=policy) for host in ("a", "b", "c")]
     job.settle()
     job.kill(nodes[2])
-    if has_failed:  # which comes from that
+    if has_failed:  # as a consequence
         nodes[1].fail()
     job.settle(*nodes[:2])
     ((failure, _),) = policy.asked
@@ -99,7 +99,7 @@ def test_it_is_asked_about_a_lost_node(simulate, has_failed):
     assert nodes[0].state.attempt == 0
 
 
-def test_a_restart_after_a_lost_node_may_cost_and_take_time(simulate):
+def test_a_restart_after_a_lost_node_may_cost_and_be_delayed(simulate):
     policy = Policy(restart(reason="restart 1 of 1 for node", delay=30.0), stop("enough"))
     job = simulate(min_nodes=1, max_nodes=3, max_restarts=0)
     nodes = [job.add(host=host, restart_policy=policy) for host in ("a", "b", "c")]
@@ -116,7 +116,7 @@ def test_a_restart_after_a_lost_node_may_cost_and_take_time(simulate):
     assert verdict.failures[0].summary == "node b (index 1) was lost: no heartbeat for 3.0 s"
 
 
-def test_it_is_not_asked_about_a_node_that_leaves(simulate):
+def test_the_policy_is_not_called_for_a_node_that_leaves(simulate):
     job = simulate(min_nodes=1, max_nodes=2, max_restarts=0)
     nodes = [job.add(restart_policy=Policy()) for _ in range(2)]
     job.settle()
@@ -125,7 +125,7 @@ def test_it_is_not_asked_about_a_node_that_leaves(simulate):
 
 
 @pytest.mark.parametrize("is_over", [False, True])
-def test_it_is_asked_once_about_a_node_that_is_not_healthy(simulate, is_over):
+def test_the_policy_is_called_once_for_an_unhealthy_node(simulate, is_over):
     policy = Policy(stop("no more") if is_over else restart(costs=False), restart())
     job = simulate(min_nodes=1, max_nodes=2)
     nodes = [job.add(host=host, restart_policy=policy) for host in ("a", "b")]

@@ -1,4 +1,4 @@
-"""Routines on threads: repetition, stuck threads, stopping."""
+"""Routines on threads: retries, stuck threads, stopping."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_routine_gets_the_results_of_its_operations(run, board):
     assert results == [None, 3, 7, b"1"]
 
 
-def test_what_a_routine_raises_is_told(run, board):
+def test_the_error_of_a_routine_is_reported(run, board):
     def routine():
         yield Set("a", b"1")
         raise RendezvousStateError("nonsense in the store")
@@ -75,7 +75,7 @@ def test_a_nudge_ends_a_sleep(run, board):
     assert ended.wait() is None
 
 
-def test_nothing_begins_after_a_stop(run, board):
+def test_no_operation_starts_after_a_stop(run, board):
     def routine():
         yield Sleep(1000.0)
         yield Set("a", b"1")
@@ -88,7 +88,7 @@ def test_nothing_begins_after_a_stop(run, board):
 
 
 def test_a_stop_ends_a_wait(run, board):
-    """A thread that stays inside a C++ library may abort the interpreter at its end."""
+    """A thread that is still inside a C++ library may abort the interpreter at exit."""
     runner, ended = run(iter_once(Wait("never", 1000.0)), board.connect)
     wait_until(lambda: runner.overdue() < 0, "it waits")
     runner.stop()
@@ -105,7 +105,7 @@ def test_a_stop_ends_the_attempts_to_connect(run, board):
 
 
 class StuckStore:
-    """A store whose first operation comes back when the test says so, and then succeeds."""
+    """A store whose first operation returns when the test allows it, and then succeeds."""
 
     def __init__(self):
         self.asked = threading.Event()
@@ -122,7 +122,7 @@ class StuckStore:
         self.answer.set()
 
 
-def test_a_stuck_operation_is_ended_once_another_thread_has_it(run, board):
+def test_a_stuck_operation_is_closed_after_another_thread_takes_over(run, board):
     stuck = StuckStore()
     stores = [stuck]
     runner, ended = run(iter_once(Add("n", 1)), lambda: stores.pop() if stores else board.connect())
@@ -133,14 +133,14 @@ def test_a_stuck_operation_is_ended_once_another_thread_has_it(run, board):
 
 
 class StubbornStore(StuckStore):
-    """A store that is not impressed by a `close`."""
+    """A store whose operation ignores `close`."""
 
     def close(self):
         self.is_closed = True
 
 
-def test_a_stuck_operation_is_given_to_another_thread(run, board):
-    """What the first thread brings in the end is thrown away."""
+def test_a_stuck_operation_is_handed_to_another_thread(run, board):
+    """The result of the first thread is discarded."""
     clock = Clock(0.0)
     stuck = StubbornStore()
     stores = [stuck]
@@ -163,7 +163,7 @@ def test_a_stuck_operation_is_given_to_another_thread(run, board):
     assert results == [1, 2]
 
 
-def test_a_wait_may_take_as_long_as_it_asks_for(run, board):
+def test_a_wait_is_not_overdue_before_its_timeout(run, board):
     clock = Clock(0.0)
     runner, _ = run(iter_once(Wait("never", 10.0)), board.connect, clock=clock)
     wait_until(lambda: runner.overdue() == -10.0, "it waits")
@@ -172,13 +172,13 @@ def test_a_wait_may_take_as_long_as_it_asks_for(run, board):
     board.write({"never": b"1"})
 
 
-def test_whoever_sleeps_is_not_overdue(run, board):
+def test_a_sleep_is_never_overdue(run, board):
     runner, _ = run(iter_once(Sleep(1000.0)), board.connect)
     assert runner.overdue() == 0.0
     runner.renew()  # nothing to renew
 
 
-def test_an_error_of_a_store_that_is_none_of_the_connections_ends_the_routine(run, board):
+def test_an_error_that_is_not_a_connection_error_ends_the_routine(run, board):
     broken = SimpleNamespace(
         add=raising(TypeError("a defect of the backend")),
         close=raising(RendezvousConnectionError("closed badly")),
@@ -194,7 +194,7 @@ def iter_once(operation):
 # --- whether the store is silent ------------------------------------------------------------------
 
 
-def test_a_store_that_nobody_asks_is_not_silent(run, board):
+def test_a_store_without_requests_is_not_silent(run, board):
     clock = Clock()
 
     def routine():
@@ -207,7 +207,7 @@ def test_a_store_that_nobody_asks_is_not_silent(run, board):
     assert runner.silent_for() == 0.0
 
 
-def test_silence_lasts_until_there_is_an_answer_however_often_is_asked(run, board):
+def test_silence_lasts_over_retries_until_there_is_an_answer(run, board):
     clock = Clock()
     board.down = True
     runner, ended = run(iter_once(Add("n", 1)), board.connect, clock=clock)
@@ -221,7 +221,7 @@ def test_silence_lasts_until_there_is_an_answer_however_often_is_asked(run, boar
     assert runner.silent_for() == 0.0
 
 
-def test_a_wait_is_silent_only_when_it_takes_longer_than_it_may(run, board, gate):
+def test_a_wait_counts_as_silence_only_after_its_timeout(run, board, gate):
     clock, store = Clock(), gate("wait")
     store.is_shut = True
     runner, ended = run(iter_once(Wait("never", 5.0)), store.connect, clock=clock)

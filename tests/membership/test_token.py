@@ -1,4 +1,4 @@
-"""Where the job's token comes from, and what is not one."""
+"""Where the job's token is read from, and which values are invalid."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def token_file(tmp_path):
 
 def test_no_token():
     assert read_token(params(), {}) is None
-    assert read_token(params(), {TOKEN_VARIABLE: ""}) is None  # as good as unset
+    assert read_token(params(), {TOKEN_VARIABLE: ""}) is None  # the same as unset
 
 
 @pytest.mark.parametrize("content", [SECRET, f"{SECRET}\n", f"\n {SECRET}\r\n"])
@@ -46,7 +46,7 @@ def test_a_variable():
     assert read_token(params(), {TOKEN_VARIABLE: "\udcff" * 16}) == b"\xff" * 16
 
 
-def test_the_file_comes_before_the_variable(token_file, caplog):
+def test_the_file_has_priority_over_the_variable(token_file, caplog):
     caplog.set_level(logging.DEBUG, "plaunch")
     environ = {TOKEN_VARIABLE: "another secret of sixteen bytes"}
     assert read_token(params(token_file=token_file()), environ) == SECRET.encode()
@@ -57,7 +57,7 @@ def test_the_file_comes_before_the_variable(token_file, caplog):
 
 
 @pytest.mark.parametrize(("mode", "is_open"), [(0o640, False), (0o604, True), (0o602, True)])
-def test_a_file_that_everybody_can_open_gets_a_warning(token_file, caplog, mode, is_open):
+def test_a_file_open_to_all_users_gets_a_warning(token_file, caplog, mode, is_open):
     path = token_file(mode=mode)
     assert read_token(params(token_file=path), {}) == SECRET.encode()
     messages = [record.getMessage() for record in caplog.records]
@@ -75,7 +75,7 @@ def test_a_file_that_everybody_can_open_gets_a_warning(token_file, caplog, mode,
         (" " * 5000, "has more than 4096 bytes"),
     ],
 )
-def test_what_is_no_token(token_file, content, problem):
+def test_invalid_tokens(token_file, content, problem):
     path = token_file(content)
     with pytest.raises(UsageError, match=problem) as caught:
         read_token(params(token_file=path), {})
@@ -94,14 +94,14 @@ def test_a_variable_that_is_too_short():
     ("path", "cause"),
     [("missing", "No such file"), (".", "Is a directory"), ("", "No such file")],
 )
-def test_a_file_that_cannot_be_read(tmp_path, monkeypatch, path, cause):
+def test_an_unreadable_file(tmp_path, monkeypatch, path, cause):
     monkeypatch.chdir(tmp_path)
-    # Not even with a variable at hand: one node would sign with another secret than the others.
+    # The variable is not used instead: one node would sign with another secret than the others.
     with pytest.raises(UsageError, match=f"{path!r}.* cannot be read: {cause}"):
         read_token(params(token_file=path), {TOKEN_VARIABLE: SECRET})
 
 
-def test_a_file_without_an_end_is_not_read_to_it():
+def test_an_endless_file_is_not_read_completely():
     with pytest.raises(UsageError, match="more than 4096 bytes"):
         read_token(params(token_file="/dev/urandom"), {})
 
@@ -112,11 +112,11 @@ def test_a_file_without_permission(token_file):
         read_token(params(token_file=token_file(mode=0)), {})
 
 
-def test_it_is_noted_that_it_was_asked_for():
+def test_reading_the_option_is_recorded():
     asked = params()
     read_token(copy.copy(asked), {})
     assert TOKEN_OPTION in asked.secrets_read
 
 
-def test_it_is_the_variable_that_workers_do_not_get():
+def test_workers_do_not_inherit_the_variable():
     assert withheld.is_secret(TOKEN_VARIABLE)

@@ -1,4 +1,4 @@
-"""Real stores: a server here, a server in a process of its own, a file."""
+"""Real stores: a server in this process, a server in another process, a file."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from helpers.programs import running_python
 
 SERVER = """
 import sys
-from plaunch_rendezvous_c10d.hosting import HostedStore, listen
+from plaunch_rendezvous_c10d.hosting import HostedTcpStore, listen
 from plaunch_rendezvous_c10d.torch_import import load_distributed
-host = HostedStore(load_distributed(), listen("localhost", int(sys.argv[1]), is_local=True))
+host = HostedTcpStore(load_distributed(), listen("localhost", int(sys.argv[1]), is_local=True))
 print(host.port, flush=True)
 sys.stdin.read()
 """

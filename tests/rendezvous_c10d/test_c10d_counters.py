@@ -1,4 +1,4 @@
-"""A counter of torch's store that somebody has written something else to."""
+"""Counters of torch's store that hold another value than a number."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from helpers.waiting import wait_until
 
 @pytest.fixture
 def create():
-    """Make handlers of one job; all of them go in the end, the host last."""
+    """Make handlers of one job; all are shut down after the test, the host last."""
     endpoint = f"127.0.0.1:{free_port()}"
     made = []
 
@@ -31,8 +31,8 @@ def create():
         handler.leave()
 
 
-def test_a_killed_node_is_noticed_whatever_the_counters_say(create, caplog):
-    """torch's server ends the connection of whoever adds to what is not a number."""
+def test_a_killed_node_is_detected_whatever_the_counters_hold(create, caplog):
+    """torch's server closes the connection of a client that adds to such a value."""
     host, other = create(1, 3), create(1, 3)
     at_once(host.next_rendezvous, other.next_rendezvous)
     membership = host._membership
@@ -41,13 +41,13 @@ def test_a_killed_node_is_noticed_whatever_the_counters_say(create, caplog):
     with pytest.raises(RendezvousConnectionError):
         store.add(f"{membership.keys.done(membership.part.place.round)}/tickets", 0)
     for runner in other._threads._runners():
-        runner.stop()  # as if it were killed: nothing is said
+        runner.stop()  # as if it were killed: nothing is announced
     found = wait_until(lambda: list(host.changes()), "the node is missed")
     assert [change.kind for change in found] == [ChangeKind.LOST]
     assert "holds b'garbage', which is not a number" in caplog.text
 
 
-def test_whoever_joins_is_told_what_is_there(create):
+def test_a_joining_node_reports_the_value(create):
     handler = create(2, 2)
     call = Call(handler.next_rendezvous)
     membership = handler._membership

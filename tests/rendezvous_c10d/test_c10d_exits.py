@@ -1,4 +1,4 @@
-"""A process whose handler was not shut down ends with its own exit code, and is not aborted."""
+"""A process whose handler was not shut down exits with its own code, and does not abort."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from helpers.programs import run_python
 
 pytest.importorskip("torch.distributed")
 
-# Each case ends the interpreter of a process of its own.
+# Each case exits a process of its own.
 PROGRAM = """
 import json, os, sys
 import torch.distributed
@@ -42,7 +42,7 @@ def ends_without_the_handler():
 
 def ends_while_it_connects():
     import socket, threading
-    with socket.create_server(("127.0.0.1", 0)) as mute:  # takes connections and never answers
+    with socket.create_server(("127.0.0.1", 0)) as mute:  # accepts connections and never answers
         endpoint = f"127.0.0.1:{mute.getsockname()[1]}"
         params = RendezvousParameters("c10d", endpoint, "job", 1, 1, is_host=False)
         call = create_c10d_handler(params).next_rendezvous
@@ -65,7 +65,7 @@ print(json.dumps(codes))
 """
 
 
-def test_a_process_that_ends_without_a_shutdown_does_not_abort():
+def test_a_process_that_exits_without_a_shutdown_does_not_abort():
     done = run_python("-Wignore", "-c", PROGRAM, check=True)
     assert json.loads(done.stdout) == {
         "ends_with_a_code": 3,

@@ -1,4 +1,4 @@
-"""Who is connected to a hosted store, and whose it is."""
+"""The clients of a hosted store, and the job that it belongs to."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ with socket.create_connection(("127.0.0.1", int(sys.argv[1]))):
 """
 
 
-def test_another_process_is_a_guest_as_long_as_it_is_connected(prepare):
+def test_another_process_is_a_guest_while_it_is_connected(prepare):
     with prepare("127.0.0.1:0", max_nodes=2) as backend:
         assert not backend.has_guests()
         own = backend.connect()
@@ -42,7 +42,7 @@ def connect(port, run_id):
     store.close()
 
 
-def test_the_store_of_another_job_is_warned_of_by_name(prepare, caplog):
+def test_a_store_of_another_job_is_warned_about_with_its_run_id(prepare, caplog):
     with prepare(f"localhost:{free_port()}", max_nodes=2) as backend:  # of the job 'job'
         connect(port_of(backend), "job")
         assert caplog.text == ""
@@ -52,7 +52,7 @@ def test_the_store_of_another_job_is_warned_of_by_name(prepare, caplog):
     assert "--rdzv-endpoint" in caplog.text
 
 
-def test_it_is_said_once_however_often_is_connected(prepare, caplog):
+def test_the_warning_is_logged_once(prepare, caplog):
     with prepare(f"localhost:{free_port()}", max_nodes=2) as backend:
         connector = Connector(
             load_distributed(), "127.0.0.1", port_of(backend), 60.0, run_id="another"
@@ -62,6 +62,6 @@ def test_it_is_said_once_however_often_is_connected(prepare, caplog):
     assert len(caplog.records) == 1
 
 
-def test_a_store_that_nobody_has_named_is_nobodys(start_server, caplog):
+def test_a_store_without_a_run_id_gets_no_warning(start_server, caplog):
     connect(start_server().port, "another")
     assert caplog.text == ""

@@ -1,4 +1,4 @@
-"""Who hosts, decided by trying; and connecting to whoever does."""
+"""Which node hosts the store, and connecting to it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FOREIGN = "192.0.2.77"
 
 
 def listeners(port):
-    """The local addresses, in the kernel's hexadecimal, that listen on a port."""
+    """The local addresses, in the kernel's hexadecimal notation, that listen on a port."""
     found = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with open(table, encoding="ascii") as lines:
@@ -46,9 +46,9 @@ def prepare_for_two(endpoint, **config):
     return prepare_backend(RendezvousParameters("c10d", endpoint, "job", 1, 2, **config))
 
 
-def test_one_node_hosts_on_loop_back_alone_and_on_any_port(prepare, caplog):
+def test_one_node_hosts_on_loop_back_only_and_on_any_port(prepare, caplog):
     with prepare() as backend:
-        assert not caplog.records  # the port of a plain job is nobody's business
+        assert not caplog.records  # the port of a job of one node is not reported
         assert backend.is_host
         assert backend.address == "127.0.0.1"
         assert not backend.outlives_job
@@ -127,7 +127,7 @@ def test_a_machine_without_ipv6_serves_the_other_family(prepare, monkeypatch):
         backend.connect().set("key", b"x")
 
 
-def test_port_0_picks_one_and_says_which(prepare, caplog):
+def test_port_0_picks_a_port_and_reports_it(prepare, caplog):
     with prepare("localhost:0", max_nodes=2) as backend:
         assert port_of(backend) > 0
         assert f"--rdzv-endpoint={backend.endpoint}" in caplog.text
@@ -158,13 +158,13 @@ def test_is_host_false_never_hosts(prepare):
             backend.connect().set("key", b"x")
 
 
-def test_a_port_that_another_program_has(prepare, monkeypatch):
+def test_a_port_of_another_program(prepare, monkeypatch):
     monkeypatch.setattr(connecting, "CONNECT_TIMEOUT", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         with pytest.raises(UsageError, match=rf"port is taken by pid {os.getpid()} "):
             prepare_for_two(f"localhost:{port}", is_host=True)
-        # Without being asked we take it for the host, and find out when it does not answer.
+        # Without is_host, this node takes that program for the host, and fails to connect.
         with prepare(f"127.0.0.1:{port}", max_nodes=2) as backend:
             assert not backend.is_host
             with pytest.raises(RendezvousConnectionError, match="belongs to another program"):
@@ -181,7 +181,7 @@ def test_a_port_that_may_not_be_bound(monkeypatch):
 
 
 def test_a_host_behind_a_service_address(prepare, monkeypatch):
-    """What the endpoint leads to cannot be told from here, so nothing is held against it."""
+    """The endpoint cannot be reached from here, so the check passes."""
     monkeypatch.setattr(connecting, "CONNECT_TIMEOUT", 0.2)
     with prepare(f"{FOREIGN}:0", max_nodes=2, is_host=True) as backend:
         assert backend.is_host
@@ -190,13 +190,13 @@ def test_a_host_behind_a_service_address(prepare, monkeypatch):
 
 def test_two_hosts_for_one_endpoint(prepare, monkeypatch):
     with prepare("127.0.0.1:0", max_nodes=2) as first:
-        # The endpoint leads to `first`, and this node is told that it is the host.
+        # The endpoint leads to `first`, and this node has is_host=true.
         monkeypatch.setattr("plaunch_rendezvous_c10d.backend.may_be_elsewhere", lambda *_: True)
         with prepare("127.0.0.1:0", max_nodes=2, is_host=True) as second:
             second.connect().set("fine", b"x")  # its own endpoint leads to itself
         distributed = load_distributed()
         listener = hosting.listen("127.0.0.1", 0, is_local=True)
-        other = hosting.HostedStore(distributed, listener)
+        other = hosting.HostedTcpStore(distributed, listener)
         try:
             to_first = Connector(distributed, "127.0.0.1", port_of(first), 60)
             with pytest.raises(RendezvousError, match="two hosts for one rendezvous") as caught:
@@ -210,7 +210,7 @@ def test_two_hosts_for_one_endpoint(prepare, monkeypatch):
 
 def test_a_name_that_resolves_to_loop_back_here(prepare, monkeypatch):
     port = free_port()
-    """As Debian's /etc/hosts does; the others get another answer."""
+    """As with Debian's /etc/hosts; other nodes get another address."""
     from plaunch_network import address
 
     look_up = address._look_up
@@ -235,12 +235,12 @@ def test_a_name_that_resolves_to_loop_back_here(prepare, monkeypatch):
         ("worker-0.invalid", "worker-0.invalid", True),
     ],
 )
-def test_a_full_name_that_is_not_known_yet(monkeypatch, own, host, expected):
+def test_a_full_name_that_does_not_resolve_yet(monkeypatch, own, host, expected):
     monkeypatch.setattr(os, "uname", lambda: os.uname_result(("", own, "", "", "")))
     assert hosting.is_this_machine(host, 1) is expected
 
 
-def test_what_is_waited_for_is_said_once_a_minute(monkeypatch, caplog):
+def test_the_wait_is_reported_once_a_minute(monkeypatch, caplog):
     now = 0.0
     monkeypatch.setattr(connecting.time, "monotonic", lambda: now)
     connector = Connector(load_distributed(), "127.0.0.1", free_port(), 60)
@@ -256,7 +256,7 @@ def test_what_is_waited_for_is_said_once_a_minute(monkeypatch, caplog):
 
 
 @pytest.mark.parametrize("has_connected", [False, True])
-def test_the_agent_alone_tells_of_the_wait_for_the_first_connection(
+def test_only_the_agent_reports_the_wait_for_the_first_connection(
     monkeypatch, caplog, has_connected
 ):
     times = [0.0]
@@ -272,7 +272,7 @@ def test_the_agent_alone_tells_of_the_wait_for_the_first_connection(
     assert said == (["waiting for the store: rendezvous store '"] if has_connected else [])
 
 
-def test_connections_ask_no_name_server(prepare, monkeypatch):
+def test_connections_query_no_name_server(prepare, monkeypatch):
     from plaunch_rendezvous_c10d import resolver
 
     calls = []
@@ -296,12 +296,12 @@ def test_connections_ask_no_name_server(prepare, monkeypatch):
         ("node0:http", {}, "port 'http'"),
     ],
 )
-def test_bad_settings_are_named(endpoint, config, message):
+def test_invalid_settings(endpoint, config, message):
     with pytest.raises(UsageError, match=message):
         prepare_for_two(endpoint, **config)
 
 
-def test_a_file_of_one_node_goes_and_a_given_one_stays(prepare, tmp_path):
+def test_a_temporary_file_is_removed_and_a_given_one_stays(prepare, tmp_path):
     with prepare(store_type="FILE") as backend:
         path = backend.endpoint
         backend.connect().set("key", b"x")
@@ -328,7 +328,7 @@ assert "torch" not in sys.modules
 """
 
 
-def test_torch_is_loaded_when_the_backend_is_and_stays_silent():
+def test_torch_is_loaded_with_the_backend_and_stays_silent():
     code = IMPORTS + (
         "os.environ.pop('TORCH_CPP_LOG_LEVEL', None)\n"
         "before = dict(os.environ)\n"
@@ -350,7 +350,7 @@ def test_a_log_level_of_the_user_is_kept():
     assert run_code(code, TORCH_CPP_LOG_LEVEL="FATAL").stdout.split() == ["FATAL"]
 
 
-def test_a_missing_torch_says_what_to_install(monkeypatch):
+def test_a_missing_torch_is_reported_with_the_command_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.delitem(sys.modules, "torch.distributed")
     with pytest.raises(PluginLoadError, match=r"pip install 'plaunch\[c10d\]'"):

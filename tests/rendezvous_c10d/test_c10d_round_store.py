@@ -58,7 +58,7 @@ def test_nodes_share_the_store_of_a_round(create, endpoint):
     assert [call.get() for call in calls] == [[b"0", b"1"]] * 2
 
 
-def test_every_round_has_keys_of_its_own(create, endpoint):
+def test_every_round_has_its_own_keys(create, endpoint):
     nodes = [create(**endpoint), create(**endpoint)]
     first = [info.store for info in join(nodes)]
     first[0].set("key", "first")
@@ -69,7 +69,7 @@ def test_every_round_has_keys_of_its_own(create, endpoint):
     assert (first[1].get("key"), second[0].get("key")) == (b"first", b"second")
 
 
-def test_it_is_connected_once_and_when_it_is_read(create):
+def test_it_connects_once_and_only_when_it_is_read(create):
     port = free_port()
     (info,) = join([create(f"localhost:{port}", nodes=1)])
     before = count_connections(port)

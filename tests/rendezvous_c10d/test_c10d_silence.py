@@ -1,4 +1,4 @@
-"""Ports that take connections and say nothing, and what torch says of it on stderr."""
+"""Ports that accept connections and send nothing, and what torch prints to stderr then."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from helpers.waiting import wait_until
 
 @contextlib.contextmanager
 def taking_all_and_saying(nothing=b""):
-    """Accept every connection, say `nothing`, and keep it open, also when nobody listens."""
+    """Accept every connection, send `nothing`, and keep it open."""
     kept = []
     server = socket.create_server(("127.0.0.1", 0))
 
@@ -48,10 +48,10 @@ def taking_all_and_saying(nothing=b""):
 
 @pytest.fixture
 def quick(monkeypatch):
-    """Attempts take a tenth of a second, and few may be stuck at a time."""
+    """Attempts time out after a tenth of a second, and few may be stuck."""
     monkeypatch.setattr(connecting, "CONNECT_TIMEOUT", 0.1)
-    monkeypatch.setattr(connecting, "_LEAST_PATIENCE", 0.1)
-    monkeypatch.setattr(connecting, "_MOST_HANGING", 2)
+    monkeypatch.setattr(connecting, "_MIN_TIMEOUT", 0.1)
+    monkeypatch.setattr(connecting, "_MAX_STUCK", 2)
 
 
 def test_a_silent_port_that_becomes_the_store_is_joined(quick, start_server, monkeypatch):
@@ -67,7 +67,7 @@ def test_a_silent_port_that_becomes_the_store_is_joined(quick, start_server, mon
         connector.connect().set("key", b"x")
 
 
-def test_attempts_that_are_stuck_are_freed(quick, capfd):
+def test_stuck_attempts_are_ended(quick, capfd):
     with taking_all_and_saying() as (port, _):
         connector = Connector(load_distributed(), "127.0.0.1", port, 60.0)
         before = threading.active_count()
@@ -79,7 +79,7 @@ def test_attempts_that_are_stuck_are_freed(quick, capfd):
     assert capfd.readouterr().err == ""
 
 
-def test_a_port_that_answers_something_else_is_no_store(quick, capfd):
+def test_a_port_with_another_protocol_is_not_a_store(quick, capfd):
     with taking_all_and_saying(b"HTTP/1.1 400 Bad Request\r\n\r\n") as (port, _):
         connector = Connector(load_distributed(), "127.0.0.1", port, 60.0)
         with pytest.raises(RendezvousConnectionError):
@@ -121,12 +121,12 @@ def test_waits_are_quiet_whoever_has_loaded_torch(first):
     assert run_waits(first).splitlines() == ["quiet so far"] * 2
 
 
-def test_what_torch_says_to_others_is_as_before_in_the_end():
+def test_torchs_messages_for_others_are_printed_again_afterwards():
     said = run_waits("import torch", NOISE).splitlines()
     assert said[:2] == ["quiet so far"] * 2
     assert "timed out" in "".join(said[2:])
 
 
-def test_who_has_asked_for_torchs_log_gets_it():
+def test_a_user_who_sets_torchs_log_level_gets_its_messages():
     said = run_waits("import torch", TORCH_CPP_LOG_LEVEL="WARNING")
     assert "timed out" in said

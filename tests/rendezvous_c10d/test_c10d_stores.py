@@ -1,4 +1,4 @@
-"""The store protocol on torch's own TCPStore and FileStore, beyond what every store must do."""
+"""The store contract on torch's own TCPStore and FileStore, beyond the conformance suite."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def store(connect):
 
 
 class Counting:
-    """torch's store, with the names of the calls that were made."""
+    """Records the names of the calls of torch's store."""
 
     def __init__(self, store):
         self._store = store
@@ -67,7 +67,7 @@ def test_any_bytes_come_back(store, value):
 
 
 @pytest.mark.parametrize("value", [b"", b"\0"])
-def test_what_torch_cannot_tell_from_nothing_is_refused(store, value):
+def test_values_that_torch_cannot_distinguish_from_nothing_are_rejected(store, value):
     for write in (
         lambda: store.set("key", value),
         lambda: store.compare_set("key", None, value),
@@ -86,7 +86,7 @@ def test_add_counts_from_zero(connect):
 
 
 @pytest.mark.parametrize("held", [None, b"old", b"same"])
-def test_what_is_expected_may_be_what_is_desired(store, held):
+def test_the_expected_value_may_be_the_desired_one(store, held):
     if held is not None:
         store.set("key", held)
     assert store.compare_set("key", b"same", b"same") == held
@@ -95,7 +95,7 @@ def test_what_is_expected_may_be_what_is_desired(store, held):
 
 @pytest.mark.parametrize("count", [0, 1, 3, 4, 9, 100])
 @pytest.mark.parametrize("missing", [(), (0,), (2, 3), "all"])
-def test_many_are_read_without_waiting_for_what_is_missing(store, count, missing):
+def test_missing_keys_are_read_without_waiting(store, count, missing):
     expected = {
         f"key/{n}": None if missing == "all" or n in missing else b"%d" % n for n in range(count)
     }
@@ -119,7 +119,7 @@ def test_one_missing_key_among_many_is_cheap_to_find(counted):
     assert len(calls) < 40
 
 
-def test_a_deleted_key_holds_nothing(connect):
+def test_a_deleted_key_has_no_value(connect):
     first, second = connect(), connect()
     first.delete("never there")
     first.set("key", b"x")
@@ -130,7 +130,7 @@ def test_a_deleted_key_holds_nothing(connect):
 
 
 @pytest.mark.parametrize("timeout", [-1, 0, 0.0001, 0.2])
-def test_a_wait_ends_with_its_time_out_and_leaves_the_connection_usable(store, timeout):
+def test_a_wait_times_out_and_leaves_the_connection_usable(store, timeout):
     began = time.monotonic()
     assert store.wait("key", timeout) is None
     assert time.monotonic() - began >= timeout
@@ -138,7 +138,7 @@ def test_a_wait_ends_with_its_time_out_and_leaves_the_connection_usable(store, t
     assert store.wait("key", timeout) == b"x"
 
 
-def test_a_wait_longer_than_the_read_time_out_is_not_taken_for_silence(prepare):
+def test_a_wait_may_be_longer_than_the_read_timeout(prepare):
     with prepare(read_timeout=0.2) as backend:
         store = backend.connect()
         call = Call(store.wait, "key", 30)
@@ -186,7 +186,7 @@ def test_sigkill_of_the_host_ends_every_call_with_an_error(start_server):
         assert isinstance(call.error, RendezvousConnectionError)
         assert connector.endpoint in str(call.error)
         assert isinstance(call.error.__cause__, RuntimeError)
-    # Also the first write after the death, which torch alone loses without an error.
+    # Also the first write after the death, which torch itself loses without an error.
     for name, store in idle.items():
         with pytest.raises(RendezvousConnectionError):
             OPERATIONS[name](store)
@@ -218,9 +218,9 @@ def connecting():
     return [t for t in threading.enumerate() if t.name == "plaunch-connect"]
 
 
-def test_a_stopped_host_holds_nobody_up(start_server, monkeypatch):
+def test_a_stopped_host_blocks_no_client(start_server, monkeypatch):
     monkeypatch.setattr("plaunch_rendezvous_c10d.connecting.CONNECT_TIMEOUT", 0.5)
-    monkeypatch.setattr("plaunch_rendezvous_c10d.connecting._MOST_HANGING", 1)
+    monkeypatch.setattr("plaunch_rendezvous_c10d.connecting._MAX_STUCK", 1)
     server = start_server()
     connector = server.connector(read_timeout=1.0)
     stores = {name: connector.connect() for name in OPERATIONS}
@@ -230,18 +230,18 @@ def test_a_stopped_host_holds_nobody_up(start_server, monkeypatch):
         for _ in range(3):
             with pytest.raises(RendezvousConnectionError, match="does not answer like a TCPStore"):
                 connector.connect()
-            # An attempt that is stuck in torch is ended, or not joined by others.
+            # An attempt that is stuck in torch is ended, or others do not wait for it.
             wait_until(lambda: len(connecting()) <= 1, "no more than one attempt")
         for name, call in under_way.items():
             assert call.ended(20), name
-            # torch does not wait for an answer to what it sends; we do.
+            # torch does not wait for an answer to a write; this store does.
             assert isinstance(call.error, RendezvousConnectionError), name
     for thread in connecting():
         thread.join(30)
     connector.connect().set("key", b"x")
 
 
-def test_a_torch_that_does_not_tell_its_socket_works_too(prepare, monkeypatch):
+def test_a_torch_that_does_not_show_its_socket_works_too(prepare, monkeypatch):
     monkeypatch.setattr("plaunch_rendezvous_c10d.stores._descriptor_of", lambda store: None)
     with prepare() as backend:
         store = backend.connect()

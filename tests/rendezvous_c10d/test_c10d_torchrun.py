@@ -1,4 +1,4 @@
-"""torchrun's agents and plaunch's on one store, with torch's own classes and with its launcher."""
+"""Agents of torchrun and of plaunch on one store, with torch's own classes and its launcher."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_store_of_torchruns_is_refused(prepare):
             backend.connect()
 
 
-def test_a_store_in_which_torchrun_has_a_job_of_another_run_id_is_none_of_this_one(prepare):
+def test_a_job_of_torchruns_with_another_run_id_is_ignored(prepare):
     store = torchruns()
     C10dRendezvousBackend(store, "another")
     with prepare(f"127.0.0.1:{store.port}", max_nodes=2) as backend:
@@ -55,18 +55,18 @@ def test_a_file_of_torchruns_is_refused(prepare, tmp_path):
         backend.connect()
 
 
-def test_torchrun_does_not_form_a_world_of_its_own_on_a_store_of_plaunchs(prepare):
+def test_torchrun_does_not_form_its_own_world_on_a_store_of_plaunchs(prepare):
     with prepare("127.0.0.1:0", max_nodes=2) as backend:
         backend.connect()
         port = int(backend.endpoint.rpartition(":")[2])
         theirs = C10dRendezvousBackend(torchruns(port, is_master=False), "job")
         with pytest.raises(RendezvousStateError):
             theirs.get_state()
-        backend.connect().set("key", b"x")  # and it takes nothing away
+        backend.connect().set("key", b"x")  # and it deletes nothing
 
 
 @pytest.mark.slow
-def test_a_newcomer_in_a_job_that_torchrun_runs_ends_with_what_is_wrong(tmp_path):
+def test_a_node_that_joins_a_job_of_torchruns_ends_with_the_cause(tmp_path):
     script = tmp_path / "script.py"
     script.write_text("import sys; print('up', flush=True); sys.stdin.read()\n")
     endpoint = f"127.0.0.1:{free_port()}"
@@ -83,7 +83,7 @@ def test_a_newcomer_in_a_job_that_torchrun_runs_ends_with_what_is_wrong(tmp_path
     assert ended.stdout == ""
 
 
-def test_the_handler_tells_it_when_a_round_is_wanted():
+def test_the_handler_raises_it_in_next_rendezvous():
     store = torchruns()
     C10dRendezvousBackend(store, "job")
     handler = create_c10d_handler(

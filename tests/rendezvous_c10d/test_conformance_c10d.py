@@ -1,4 +1,4 @@
-"""torch's two stores, and the handler over them, do what every backend must do."""
+"""torch's two stores and the handler over them pass the conformance suites of backends."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TestTcpStore(RendezvousStoreConformance):
 
 
 class TestFileStore(RendezvousStoreConformance):
-    waiters: ClassVar[int] = 8  # each of them looks into the file again and again
+    waiters: ClassVar[int] = 8  # each of them polls the file
 
     @pytest.fixture(autouse=True)
     def _file(self, params_of, tmp_path):
@@ -39,7 +39,9 @@ class TestRendezvousOverTcpStore(RendezvousConformance):
 
     @pytest.fixture(autouse=True)
     def _server(self, params_of):
-        # Its host is none of the nodes, so that it is there until the end of the test.
+        # None of the nodes hosts it, so that it exists until the end of the test. All operations of
+        # this store are tested above, the algorithm over other stores, and both together, with the
+        # loss of a node, in tests/e2e/test_multi_node.py.
         host = prepare_backend(params_of("127.0.0.1:0", 2))
         self.endpoint = host.endpoint
         yield
@@ -55,7 +57,7 @@ class TestRendezvousOverTcpStore(RendezvousConformance):
 class TestRendezvousOverFileStore(RendezvousConformance):
     backend: ClassVar[str] = "c10d"
     config: ClassVar[dict[str, str]] = {"store_type": "file"}
-    # Everybody locks and reads one file, and looks into it while waiting.
+    # All nodes lock, read and poll one file.
     keep_alive_interval: ClassVar[float] = 0.4
     crowd: ClassVar[int] = 16
 

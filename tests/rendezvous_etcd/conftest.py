@@ -33,7 +33,7 @@ def parameters(endpoint="", run_id=None, backend="etcd-v2", min_nodes=1, max_nod
 
 @contextlib.contextmanager
 def prepared(endpoint, **config):
-    """A backend, whose connections and threads end with the block."""
+    """A backend, whose connections and threads are closed at the end of the block."""
     backend = prepare_backend(parameters(endpoint, **config))
     try:
         yield backend
@@ -43,7 +43,7 @@ def prepared(endpoint, **config):
 
 @pytest.fixture(autouse=True)
 def _servers_are_alive(request):
-    """A server that ended under one test shall not fail all others; how it ended is said."""
+    """Restart a server that has exited, so that other tests do not fail, and report it."""
     for name in ("etcd_server", "secure_server"):
         if name not in request.fixturenames:
             continue
@@ -70,7 +70,7 @@ def params_of():
 
 @pytest.fixture
 def make_nodes():
-    """Make nodes of one job that notice losses soon; ask for it after what is to outlive them."""
+    """Make nodes of one job that detect losses soon; request it after what must outlive them."""
     made = []
 
     def make(endpoint, count, min_nodes=None, **config):
@@ -96,7 +96,7 @@ def certificates(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def secure_server(etcd_server, certificates):  # noqa: F811 - is skipped where there is no etcd
-    """TLS, users, and logins that last for three seconds and cost little."""
+    """A server with TLS, users, and cheap logins that expire after three seconds."""
     settings = {"certificates": certificates, "users": USERS, "user_prefix": "/torch/elastic/"}
     arguments = ["--auth-token-ttl", "3", "--bcrypt-cost", "4"]
     with EtcdServer(arguments=arguments, **settings) as server:

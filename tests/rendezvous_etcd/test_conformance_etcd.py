@@ -1,4 +1,4 @@
-"""The backend on etcd does what every backend must do, also with TLS and users."""
+"""The backend on etcd passes the conformance suites, also with TLS and users."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class TestRendezvousOverEtcd(RendezvousConformance):
         return create_etcd_handler(params)
 
 
-# All operations are tried with TLS and users above, and a job with them in tests/e2e.
+# All operations are tested with TLS and users above, and a job with them in tests/e2e.
 @pytest.mark.exhaustive
 class TestRendezvousOverSecureEtcd(TestRendezvousOverEtcd):
     @pytest.fixture(autouse=True)

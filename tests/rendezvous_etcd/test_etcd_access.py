@@ -1,4 +1,4 @@
-"""Whatever is wrong with an endpoint is said in words, in time."""
+"""Problems with an endpoint are diagnosed, and reported in time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from helpers.calls import Call
 
 @contextlib.contextmanager
 def answering(body):
-    """An HTTP server that is no etcd, or an old one."""
+    """An HTTP server that is not etcd, or an old one."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
@@ -45,14 +45,14 @@ def answering(body):
 
 @contextlib.contextmanager
 def silent():
-    """A port that takes connections, and says nothing."""
+    """A port that accepts connections, and sends nothing."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"127.0.0.1:{server.getsockname()[1]}"
 
 
 @contextlib.contextmanager
 def dripping(text=b""):
-    """A port that says something to everybody, byte by byte, and never comes to an end."""
+    """A port that sends an endless answer byte by byte."""
     done = threading.Event()
 
     def drip(sock):
@@ -88,7 +88,7 @@ def nobody():
 
 @pytest.fixture
 def fails(params_of):
-    """What `next_rendezvous` raises, which matches a pattern, and after how long."""
+    """Check the error of `next_rendezvous`; return the seconds it took."""
 
     def fails(endpoint, pattern, *, connect_timeout=60, **config):
         params = params_of(endpoint, connect_timeout=connect_timeout, **config)
@@ -123,7 +123,7 @@ def fails(params_of):
         ),
     ],
 )
-def test_what_is_no_etcd_is_said_at_once(fails, server, config, expected):
+def test_endpoints_that_are_not_etcd_are_reported_at_once(fails, server, config, expected):
     with server() as endpoint:
         _, seconds = fails(endpoint, expected, **config)
     assert seconds < 30
@@ -137,7 +137,7 @@ def test_what_is_no_etcd_is_said_at_once(fails, server, config, expected):
         (silent, r"takes connections but does not answer: it is stopped, or it is not etcd"),
     ],
 )
-def test_who_does_not_answer_is_given_up_in_time(fails, server, expected, protocol):
+def test_an_endpoint_that_does_not_answer_is_given_up_in_time(fails, server, expected, protocol):
     with server() as endpoint:
         text, seconds = fails(endpoint, expected, connect_timeout=2, protocol=protocol)
     assert "within 2 s (--rdzv-conf connect_timeout)" in text
@@ -148,11 +148,11 @@ def test_who_does_not_answer_is_given_up_in_time(fails, server, expected, protoc
 @pytest.mark.parametrize(
     "text", [b"HTTP/1.1 200 OK\r\n", b"\x16\x03\x03\x40\x00", b"\x00\x00\x04\x04"]
 )
-def test_who_answers_drop_by_drop_is_given_up_in_time(fails, text, protocol):
-    """However often something comes: the limit is for all of it."""
+def test_an_endpoint_that_answers_byte_by_byte_is_given_up_in_time(fails, text, protocol):
+    """The limit is for the whole answer."""
     with dripping(text) as endpoint:
         _, seconds = fails(endpoint, ".", connect_timeout=1, protocol=protocol)
-        assert seconds < 30.0  # byte by byte, it would be hours
+        assert seconds < 30.0  # byte by byte, it would take hours
 
 
 def test_a_name_that_has_no_address(fails):
@@ -160,7 +160,7 @@ def test_a_name_that_has_no_address(fails):
     fails("no-such-host.invalid:2379", said, connect_timeout=1)
 
 
-def test_a_server_that_comes_late_is_found(params_of, own_etcd_server):
+def test_a_server_that_starts_late_is_found(params_of, own_etcd_server):
     own_etcd_server.kill()
     handler = create_etcd_handler(params_of(own_etcd_server.endpoint, connect_timeout=60))
     starter = threading.Timer(0.5, own_etcd_server.start)
@@ -199,18 +199,16 @@ def test_a_certificate_for_another_host(fails, strangers):
         fails(server.endpoint, said, protocol="https", ca_cert=strangers.ca)
 
 
-def test_tls_without_being_told(fails, secure_server):
+def test_a_server_with_tls_needs_the_option(fails, secure_server):
     fails(secure_server.endpoint, "speaks TLS only; add --rdzv-conf protocol=https")
 
 
-def test_tls_where_there_is_none(fails, etcd_server, certificates):
+def test_tls_to_a_server_without_it(fails, etcd_server, certificates):
     fails(etcd_server.endpoint, "does not speak TLS", protocol="https", ca_cert=certificates.ca)
 
 
 @pytest.mark.parametrize("own", ["none", "a stranger's"])
-def test_a_client_certificate_that_etcd_does_not_take(
-    fails, mutual_server, certificates, strangers, own
-):
+def test_a_client_certificate_that_etcd_rejects(fails, mutual_server, certificates, strangers, own):
     config = {"protocol": "https", "ca_cert": certificates.ca}
     if own != "none":
         config |= {"ssl_cert": strangers.client_cert, "ssl_cert_key": strangers.client_key}
@@ -218,7 +216,7 @@ def test_a_client_certificate_that_etcd_does_not_take(
     fails(mutual_server.endpoint, f"refused the TLS handshake: .*{expected}", **config)
 
 
-def test_an_authority_that_only_python_minds_is_not_blamed(fails, monkeypatch, tmp_path):
+def test_an_authority_that_only_python_rejects_is_not_blamed(fails, monkeypatch, tmp_path):
     openssl, create = authority._openssl, ssl.create_default_context
 
     def without_key_usage(*arguments):
@@ -248,7 +246,7 @@ def test_both_spellings_of_the_certificates_work(prepare, mutual_server, certifi
 
 
 @pytest.mark.parametrize("variable", ["SSL_CERT_FILE", "SSL_CERT_DIR"])
-def test_without_ca_cert_the_machines_authorities_are_believed(
+def test_without_ca_cert_the_systems_authorities_are_trusted(
     prepare, fails, secure_server, secure, certificates, variable, monkeypatch, tmp_path
 ):
     config = {key: value for key, value in secure.items() if key != "ca_cert"}
@@ -263,7 +261,7 @@ def test_without_ca_cert_the_machines_authorities_are_believed(
     assert prepare(secure_server.endpoint, **config).connect().add("n", 1) >= 1
 
 
-def test_a_key_that_does_not_fit(fails, mutual_server, certificates):
+def test_a_key_that_does_not_match_the_certificate(fails, mutual_server, certificates):
     config = {"ssl_cert": certificates.client_cert, "ssl_cert_key": certificates.key}
     said = "certificate files cannot be used: .*check ca_cert, ssl_cert and"
     fails(mutual_server.endpoint, said, protocol="https", ca_cert=certificates.ca, **config)
@@ -282,7 +280,7 @@ def test_a_wrong_password(fails, secure_server, secure, tmp_path):
     assert "another password" not in text
 
 
-def test_no_user_where_one_is_wanted(fails, secure_server, secure):
+def test_a_missing_user(fails, secure_server, secure):
     config = {key: value for key, value in secure.items() if not key.startswith("etcd_")}
     said = "wants a user and a password; give --rdzv-conf etcd_user"
     fails(secure_server.endpoint, said, **config)
@@ -304,7 +302,7 @@ def test_a_login_that_has_expired_is_renewed(prepare, secure_server, secure):
     one, other = (prepare(secure_server.endpoint, **secure).connect() for _ in range(2))
     one.set("login", b"x")
     call = Call(other.wait, "after the login", 60)
-    # The server's logins last for three seconds.
+    # The server's logins expire after three seconds.
     assert not call.ended(8)
     assert other.multi_get(["login"]) == [b"x"]
     again = Call(other.wait, "after the login too", 60)
@@ -317,7 +315,9 @@ def test_a_login_that_has_expired_is_renewed(prepare, secure_server, secure):
     one.delete("after the login too")
 
 
-def test_a_user_where_none_is_wanted_is_no_harm(prepare, etcd_server, password_file, caplog):
+def test_a_user_for_a_server_without_authentication_is_harmless(
+    prepare, etcd_server, password_file, caplog
+):
     options = {"etcd_user": "ann", "etcd_password_file": password_file}
     backend = prepare(etcd_server.endpoint, **options)
     assert backend.connect().add("n", 1) >= 1
@@ -350,7 +350,7 @@ def test_one_good_endpoint_is_enough(prepare, etcd_server):
             assert prepare(endpoint).connect().add("n", 1) >= 1
 
 
-def test_all_endpoints_are_named_if_none_works(fails):
+def test_all_endpoints_are_reported_if_none_works(fails):
     with nobody() as one, answering(b"") as other:
         text, _ = fails(f"{one},{other}", "Connection refused", connect_timeout=1)
     assert "is not etcd" in text

@@ -1,4 +1,4 @@
-"""From parameters to a handler; and jobs that follow one another on one etcd."""
+"""Handlers made from parameters; and jobs that follow one another on one etcd."""
 
 from __future__ import annotations
 
@@ -40,22 +40,22 @@ def test_it_is_selected_by_both_names(name, etcd_server):
         handler.leave()
 
 
-def test_an_unknown_option_is_refused(params_of):
+def test_an_unknown_option_is_rejected(params_of):
     with pytest.raises(UsageError, match=r"'etcd_pasword'.*did you mean 'etcd_password_file'"):
         create_etcd_handler(params_of("a", etcd_pasword="x"))
 
 
-def test_the_first_backends_time_out_is_for_joining(create):
+def test_the_first_backends_timeout_is_the_join_timeout(create):
     node = create("legacy time-out", 2, backend="etcd", timeout="0.5")
     assert node.handler._timing.join_timeout == 0.5
     both = create("legacy time-out", 2, backend="etcd", timeout=900, join_timeout=2)
     assert both.handler._timing.join_timeout == 2
-    # The second one never had it; it is a warning there, as torchrun sets it for everybody.
+    # The second one never had it and warns about it, because torchrun sets it for all backends.
     other = create("legacy time-out", 2, timeout=900)
     assert other.handler._timing.join_timeout == 600
 
 
-def test_the_two_backends_have_jobs_of_their_own(create):
+def test_the_two_backends_have_separate_jobs(create):
     one, other = create("shared"), create("shared", backend="etcd")
     for node in (one, other):
         (met,) = meet(node)
@@ -83,7 +83,7 @@ def test_times_follow_from_the_options(params_of, monkeypatch, config, presence,
     assert client.answer_timeout == pytest.approx(answer)
 
 
-def test_a_run_id_that_is_over_answers_how_it_ended(create):
+def test_a_finished_run_id_returns_its_verdict(create):
     node = create("finished")
     meet(node)
     node.job.report_success()
@@ -117,7 +117,7 @@ def test_garbage_in_a_counter_ends_the_job_by_name(create, prepare, etcd_server,
         victim.join().round()
 
 
-def test_nothing_is_left_of_a_job_when_its_lease_ends(create, etcd_server, prepare):
+def test_no_key_of_a_job_is_left_when_its_lease_expires(create, etcd_server, prepare):
     node = create("cleaned")
     meet(node)
     keys = _keys(prepare, etcd_server)

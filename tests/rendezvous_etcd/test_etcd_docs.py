@@ -1,4 +1,4 @@
-"""What docs/etcd.md says of options and errors is what the code has."""
+"""The options and errors in docs/etcd.md are those of the code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from plaunch_rendezvous_etcd import options
 
 PAGE = (Path(__file__).parents[2] / "docs/etcd.md").read_text()
 SOURCES = Path(plaunch_rendezvous_etcd.__file__).parent
-HOLE = "\0"  # for whatever is found
+HOLE = "\0"  # for inserted values
 
 
 def section(heading):
@@ -56,13 +56,13 @@ def test_other_defaults_are_listed():
     for prefix in (options._PREFIX, *options._PREFIXES.values()):
         assert f"`{prefix}`" in table()["etcd_prefix"][1]
     assert f"the port is {options.DEFAULT_PORT} if" in section("Options")
-    assert f"at least {options._LEAST_TTL:g} |" in section("Options")
+    assert f"at least {options._MIN_TTL:g} |" in section("Options")
     for variable in (options.USER_VARIABLE, options.PASSWORD_VARIABLE):
         assert f"\n| `{variable}` |" in section("Options")
 
 
 def skeleton(node):
-    """The text of a literal, with holes for what is filled in; None if it is no text."""
+    """Return a string literal with holes for inserted values; None for other nodes."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return re.sub(r"%\w+", HOLE, node.value)  # a template of logging
     if isinstance(node, ast.JoinedStr):
@@ -90,26 +90,26 @@ def listed():
     return [found[1].replace("...", HOLE) for found in quoted if found]
 
 
-def test_every_message_that_is_listed_is_one_of_ours():
+def test_every_listed_message_exists():
     ours = messages("client.py", "diagnosis.py", "options.py", "protocol.py", "store.py")
-    # What is found may have been put together before, as an endpoint and what it does not let do.
+    # Inserted values may be composed, such as an endpoint and its missing permission.
     assert len(listed()) > 20
     for quoted in listed():
         text = quoted.strip(HOLE)
         assert any(text in message for message in ours), quoted
 
 
-def test_every_finding_is_listed():
-    findings = []
+def test_every_problem_is_listed():
+    problems = []
     for module in ("client.py", "diagnosis.py"):
         for node in ast.walk(ast.parse((SOURCES / module).read_text())):
-            is_finding = isinstance(node, ast.Call) and ast.unparse(node.func) == "Finding"
-            text = skeleton(node.args[0]) if is_finding else None
+            is_problem = isinstance(node, ast.Call) and ast.unparse(node.func) == "EndpointProblem"
+            text = skeleton(node.args[0]) if is_problem else None
             if isinstance(node, ast.Return) and node.value is not None:
                 text = skeleton(node.value)
-            if text and len(text.replace(HOLE, "")) > 2:  # more than what somebody else has said
-                findings.append(text)
-    assert len(findings) > 15
+            if text and len(text.replace(HOLE, "")) > 2:  # more than an inserted error
+                problems.append(text)
+    assert len(problems) > 15
     quoted = [message.strip(HOLE) for message in listed()]
-    for text in findings:
+    for text in problems:
         assert any(message in text for message in quoted), text

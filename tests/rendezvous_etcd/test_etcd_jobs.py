@@ -77,7 +77,7 @@ def test_a_job_of_two_agents_is_light(start, etcd_server):
     assert start.workers() == ["0-0-2", "0-1-2"]
 
 
-def test_a_job_does_not_notice_that_etcds_leader_dies(start, etcd_cluster):
+def test_a_job_survives_the_death_of_etcds_leader(start, etcd_cluster):
     agents = [start(etcd_cluster.endpoint, "--nnodes=3") for _ in range(3)]
     wait_until(lambda: len(start.workers()) == 3, "all run")
     etcd_cluster.leader().kill()
@@ -101,7 +101,7 @@ def test_an_agent_that_is_killed_is_replaced(start, etcd_server):
     assert [ended(agent)[0] for agent in agents] == [0, 0]
 
 
-def test_beyond_the_bound_the_launcher_says_so(start, own_etcd_server):
+def test_the_launcher_reports_an_outage_beyond_the_timeout(start, own_etcd_server):
     conf = "--rdzv-conf=unreachable_timeout=3"
     agents = [start(own_etcd_server.endpoint, "--nnodes=2", conf) for _ in range(2)]
     wait_until(lambda: len(start.workers()) == 2, "both run")
@@ -113,7 +113,7 @@ def test_beyond_the_bound_the_launcher_says_so(start, own_etcd_server):
         assert "Connection refused" in output
 
 
-def test_nothing_secret_is_seen(start, secure_server, certificates, password_file):
+def test_no_secret_is_visible(start, secure_server, certificates, password_file):
     password = "ann's password"
     conf = (
         f"--rdzv-conf=protocol=https,ca_cert={certificates.ca},etcd_user=ann,"

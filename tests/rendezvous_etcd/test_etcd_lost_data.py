@@ -1,4 +1,4 @@
-"""An etcd that loses what it holds: all nodes of a job notice, and are in one world again."""
+"""An etcd that loses its data: all nodes of a job detect it, and are in one world again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def are_in_one_world(nodes):
 
 @pytest.fixture
 def job(own_etcd_server, make_nodes):
-    """Two nodes that obey, in one world, and the job's incarnation."""
+    """Two nodes that rejoin after changes, in one world, and the job's incarnation."""
 
     def job(min_nodes):
         nodes = [node.obey() for node in make_nodes(own_etcd_server.endpoint, 2, min_nodes)]
@@ -39,7 +39,7 @@ def job(own_etcd_server, make_nodes):
 
 
 def check(nodes, incarnation):
-    """Both have noticed, are in one world, and stay in it."""
+    """Check that both have detected the loss, are in one world, and stay in it."""
 
     def has_begun_anew():
         return (
@@ -54,7 +54,7 @@ def check(nodes, incarnation):
 
 
 def send_notice(nodes):
-    """Bring about another state of the job."""
+    """Write another state of the job."""
     nodes[0].job.send_notice(10)
     eventually(
         lambda: nodes[1].handler._membership.state.event.kind == "notice", "one hears the other"
@@ -62,7 +62,7 @@ def send_notice(nodes):
 
 
 def end_lease_of_the_job(server):
-    """Let the time of the job's keys be over, as it is when all agents were away for `job_ttl`."""
+    """Expire the lease of the job's keys, as when all agents were away for `job_ttl`."""
     for lease in server.ask("lease/leases")["leases"]:
         if int(server.ask("lease/timetolive", ID=lease["ID"])["grantedTTL"]) >= JOB_TTL:
             server.ask("lease/revoke", ID=lease["ID"])
@@ -73,13 +73,13 @@ def end_lease_of_the_job(server):
 def test_a_server_that_comes_back_empty(job, own_etcd_server, min_nodes, seconds):
     nodes, incarnation = job(min_nodes)
     own_etcd_server.forget()
-    time.sleep(seconds)  # in which nobody might ask it for anything
+    time.sleep(seconds)  # in which no node may send a request
     own_etcd_server.start()
     check(nodes, incarnation)
 
 
 @pytest.mark.parametrize("min_nodes", [1, 2])
-def test_the_keys_of_the_job_are_gone_and_the_server_is_not(job, own_etcd_server, min_nodes):
+def test_the_keys_of_the_job_expire_on_a_running_server(job, own_etcd_server, min_nodes):
     nodes, incarnation = job(min_nodes)
     end_lease_of_the_job(own_etcd_server)
     check(nodes, incarnation)
@@ -95,7 +95,7 @@ def test_an_older_snapshot_is_restored(job, own_etcd_server, min_nodes):
     check(nodes, incarnation)
 
 
-def test_all_are_told_why(own_etcd_server, make_nodes):
+def test_all_nodes_get_the_reason(own_etcd_server, make_nodes):
     nodes = make_nodes(own_etcd_server.endpoint, 2)
     meet(*nodes)
     end_lease_of_the_job(own_etcd_server)

@@ -1,4 +1,4 @@
-"""Many nodes of one job over a real etcd, all of which fail at once and have much to tell."""
+"""Many nodes of one job over a real etcd, all of which fail at once with long reports."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STACK = f"Traceback (most recent call last):\n{f'  {LINE}' * 30}\n" * 50
 
 def failure(rank):
     found = ProcessFailure(rank % WORKERS, 100 + rank, 1, "", host=f"host-{rank // WORKERS}")
-    # The first one of each node comes before all others, and is told with everything.
+    # The first failure of each node comes before all others, and is sent with all details.
     found.global_rank = rank
     found.timestamp = 1_800_000_000.0 + rank % WORKERS * 1000 + rank // WORKERS
     text = f"ValueError: batch {rank} is bad {LINE * 90}"
@@ -34,7 +34,7 @@ def failure(rank):
 
 @pytest.fixture
 def handlers(etcd_server):
-    """One for each node, in one round."""
+    """Handlers of nodes in one round."""
     made = []
     for _ in range(NODES):
         params = RendezvousParameters(
@@ -53,7 +53,7 @@ def handlers(etcd_server):
         handler.leave()
 
 
-def test_all_get_the_verdict_and_the_whole_first_cause(handlers):
+def test_all_nodes_get_the_verdict_with_all_details_of_the_first_cause(handlers):
     own = [
         {rank: failure(rank) for rank in range(WORKERS * node, WORKERS * (node + 1))}
         for node in range(NODES)

@@ -1,4 +1,4 @@
-"""What users may say about etcd, and what is said to them."""
+"""The options for etcd, and the errors about them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_endpoints(params_of, endpoint, expected):
         ("a", {"etcd_user": "ann"}, "'ann' has no password; give one in PLAUNCH_ETCD_PASSWORD"),
     ],
 )
-def test_what_is_refused(params_of, endpoint, config, message):
+def test_invalid_options(params_of, endpoint, config, message):
     with pytest.raises(UsageError, match=message):
         read(params_of, endpoint, **config)
 
@@ -81,7 +81,7 @@ def test_defaults_are_torchruns(params_of):
 @pytest.mark.parametrize(
     "names", [("ca_cert", "ssl_cert", "ssl_cert_key"), ("cacert", "cert", "key")]
 )
-def test_both_backends_know_the_names_of_both(params_of, files, backend, names):
+def test_both_backends_accept_the_names_of_both(params_of, files, backend, names):
     paths = dict(zip(names, (files["ca"], files["cert"], files["key"]), strict=True))
     for endpoint, more in (("a", {"protocol": "HTTPS"}), ("https://a", {})):
         options = read(params_of, endpoint, backend=backend, **paths, **more)
@@ -101,7 +101,7 @@ def test_both_backends_know_the_names_of_both(params_of, files, backend, names):
         ({"protocol": "https", "ca_cert": "missing"}, "'ca_cert' .* cannot be read: No such file"),
     ],
 )
-def test_certificates_that_make_no_sense(params_of, files, given, message):
+def test_contradictory_certificate_options(params_of, files, given, message):
     config = {name: files.get(value, value) for name, value in given.items()}
     with pytest.raises(UsageError, match=message):
         read(params_of, "a", **config)
@@ -138,21 +138,21 @@ def test_a_password_without_a_user(params_of, files):
     ("content", "message"),
     [(b"\n", "is empty"), (b"x" * 5000, "more than 4096 bytes"), (b"\xff", "not UTF-8")],
 )
-def test_a_password_file_that_has_no_password(params_of, files, content, message):
+def test_a_password_file_without_a_password(params_of, files, content, message):
     with open(files["password"], "wb") as file:
         file.write(content)
     with pytest.raises(UsageError, match=message):
         read(params_of, "a", etcd_user="ann", etcd_password_file=files["password"])
 
 
-def test_a_password_file_that_everybody_can_read(params_of, files, tmp_path, caplog):
+def test_a_password_file_open_to_all_users(params_of, files, tmp_path, caplog):
     (tmp_path / "password").chmod(0o644)
     read(params_of, "https://a", etcd_user="ann", etcd_password_file=files["password"])
     assert "open to every user of this machine (mode 644)" in caplog.text
 
 
 @pytest.mark.parametrize("backend", ["etcd", "etcd-v2"])
-def test_options_of_c10d_are_a_warning(backend, caplog):
+def test_options_of_c10d_are_warned_about(backend, caplog):
     pytest.importorskip("grpc")
     params = RendezvousParameters(
         backend, "localhost:1", "job", 1, 2, is_host=True, store_type="tcp"

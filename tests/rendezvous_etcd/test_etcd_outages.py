@@ -1,4 +1,4 @@
-"""An etcd that comes and goes: whoever lives is not lost, and nothing that was written is."""
+"""Outages of etcd: no living node is lost, and no written record is."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def job(make_nodes):
 
 
 def assert_all_is_well(nodes):
-    """Nobody was lost, and what one says all others hear."""
-    time.sleep(4)  # long enough to lose somebody: eight intervals
+    """Check that no node was lost, and that all nodes receive a notice."""
+    time.sleep(4)  # long enough to lose a node: eight intervals
     for node in nodes:
         node.changes += node.job.changes()
         assert node.changes == []
@@ -40,7 +40,7 @@ def assert_all_is_well(nodes):
 # --- connections ----------------------------------------------------------------------------------
 
 
-def test_a_dead_server_is_noticed_at_once_and_a_restarted_one_found(prepare, own_etcd_server):
+def test_a_dead_server_is_detected_at_once_and_a_restarted_one_found(prepare, own_etcd_server):
     server = own_etcd_server
     backend = prepare(server.endpoint)
     store = backend.connect()
@@ -66,8 +66,8 @@ def test_a_dead_server_is_noticed_at_once_and_a_restarted_one_found(prepare, own
     assert again.add("n", 1) == 2
 
 
-def test_a_wait_goes_on_after_a_restart(prepare, own_etcd_server, monkeypatch):
-    monkeypatch.setattr(watching, "PATIENCE", BOUND)
+def test_a_wait_continues_after_a_restart(prepare, own_etcd_server, monkeypatch):
+    monkeypatch.setattr(watching, "STREAM_TIMEOUT", BOUND)
     server = own_etcd_server
     backend = prepare(server.endpoint)
     calls = [Call(backend.connect().wait, f"key/{n}", BOUND) for n in range(3)]
@@ -76,15 +76,15 @@ def test_a_wait_goes_on_after_a_restart(prepare, own_etcd_server, monkeypatch):
         server.kill()
         assert not any(call.ended(0.5) for call in calls)
         server.start()
-    # One is written by somebody who is back before the stream is.
+    # One is written by another client, which reconnects before the stream does.
     other = prepare(server.endpoint).connect()
     other.multi_set({f"key/{n}": b"%d" % n for n in range(3)})
     assert all(call.ended() for call in calls)
     assert [call.result for call in calls] == [b"0", b"1", b"2"]
 
 
-def test_a_wait_does_not_outlast_a_server_that_stays_away(prepare, own_etcd_server, monkeypatch):
-    monkeypatch.setattr(watching, "PATIENCE", 1.0)
+def test_a_wait_ends_if_the_server_stays_away(prepare, own_etcd_server, monkeypatch):
+    monkeypatch.setattr(watching, "STREAM_TIMEOUT", 1.0)
     backend = prepare(own_etcd_server.endpoint)
     call = Call(backend.connect().wait, "key", 10 * BOUND)
     assert not call.ended(0.2)
@@ -95,7 +95,7 @@ def test_a_wait_does_not_outlast_a_server_that_stays_away(prepare, own_etcd_serv
 
 
 def test_nothing_spins_while_the_server_is_away(prepare, own_etcd_server, monkeypatch):
-    monkeypatch.setattr(watching, "PATIENCE", BOUND)
+    monkeypatch.setattr(watching, "STREAM_TIMEOUT", BOUND)
     backend = prepare(own_etcd_server.endpoint)
     calls = [Call(backend.connect().wait, "key", BOUND) for _ in range(3)]
     assert not calls[0].ended(0.2)
@@ -106,7 +106,7 @@ def test_nothing_spins_while_the_server_is_away(prepare, own_etcd_server, monkey
     assert share < 0.2
 
 
-def test_a_paused_server_holds_nobody_up(prepare, own_etcd_server, monkeypatch):
+def test_a_suspended_server_blocks_no_client(prepare, own_etcd_server, monkeypatch):
     monkeypatch.setattr(client, "ANSWER_TIMEOUT", 2.0)
     monkeypatch.setattr(client, "CONNECT_TIMEOUT", 2.0)
     backend = prepare(own_etcd_server.endpoint, read_timeout=0.5)
@@ -124,7 +124,7 @@ def test_a_paused_server_holds_nobody_up(prepare, own_etcd_server, monkeypatch):
     assert store._client.link() is not link
 
 
-def test_a_late_answer_costs_no_connection(prepare, own_etcd_server):
+def test_a_late_answer_does_not_close_the_connection(prepare, own_etcd_server):
     backend = prepare(own_etcd_server.endpoint, read_timeout=0.5)
     store = backend.connect()
     link = store._client.link()
@@ -134,20 +134,20 @@ def test_a_late_answer_costs_no_connection(prepare, own_etcd_server):
     own_etcd_server.resume()
     store.set("key", b"x")
     assert store._client.link() is link
-    assert store._client._patience > 0.5
+    assert store._client._call_timeout > 0.5
     for _ in range(10):
         store.set("key", b"x")
-    assert store._client._patience == 0.5
+    assert store._client._call_timeout == 0.5
 
 
-def test_a_paused_member_is_left_for_another(prepare, etcd_cluster):
+def test_a_suspended_member_is_replaced_by_another(prepare, etcd_cluster):
     backend = prepare(etcd_cluster.endpoint, read_timeout=1.0)
     store = backend.connect()
     store.set("key", b"x")
     for member in etcd_cluster.members:
         member.pause()
         try:
-            # Maybe it is the leader, maybe it is ours, maybe neither.
+            # It may be the leader, this client's member, both or neither.
             eventually(lambda: _reads(backend, "key") == b"x", "another one answers")
         finally:
             member.resume()
@@ -167,12 +167,12 @@ def _reads(backend, key):
 def test_a_job_survives_a_restart(own_etcd_server, job):
     nodes = job(own_etcd_server.endpoint, 3)
     own_etcd_server.kill()
-    time.sleep(3)  # longer than anybody may be silent
+    time.sleep(3)  # longer than a node may be silent
     own_etcd_server.start()
     assert_all_is_well(nodes)
 
 
-def test_a_job_survives_a_pause_in_which_all_leases_end(own_etcd_server, job):
+def test_a_job_survives_a_suspension_that_expires_all_leases(own_etcd_server, job):
     nodes = job(own_etcd_server.endpoint, 3)
     own_etcd_server.pause()
     time.sleep(5)
@@ -204,7 +204,7 @@ def test_a_job_survives_the_loss_of_the_quorum(etcd_cluster, job, seconds):
     assert_all_is_well(nodes)
 
 
-def test_beyond_the_bound_the_job_is_told(own_etcd_server, job):
+def test_the_job_is_notified_of_an_outage_beyond_the_timeout(own_etcd_server, job):
     nodes = job(own_etcd_server.endpoint, 2, unreachable_timeout=2)
     own_etcd_server.kill()
     for node in nodes:

@@ -1,4 +1,4 @@
-"""Who is alive, by leases: a job that runs writes nothing, and only the dead are lost."""
+"""Heartbeats by leases: a running job writes nothing, and only dead nodes are lost."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ QUICK = {"keep_alive_interval": 0.25, "keep_alive_max_attempt": 8, "last_call_ti
 
 @pytest.fixture
 def nodes(own_etcd_server, make_nodes):
-    """Two nodes that are in a round, on a server that nobody else uses."""
+    """Two nodes that are in a round, on a server of their own."""
     found = make_nodes(own_etcd_server.endpoint, 2, 1, **QUICK)
     meet(*found)
     for node in found:
-        beats_pass([node], 3)  # until nothing is new to say
+        beats_pass([node], 3)  # until the heartbeats do not change any more
     return found
 
 
 def beats_pass(nodes, count):
-    """Wait until each node has sent so many further heartbeats."""
+    """Wait until each node has sent this many further heartbeats."""
     seen = [node.wire.operations["beat"] + count for node in nodes]
     eventually(
         lambda: all(n.wire.operations["beat"] >= s for n, s in zip(nodes, seen, strict=True)),
@@ -47,17 +47,17 @@ def told(nodes):
     return [change for node in nodes for change in (*node.changes, *node.job.changes())]
 
 
-def test_a_job_that_runs_adds_nothing_to_what_etcd_keeps(nodes, own_etcd_server):
+def test_a_running_job_adds_nothing_to_etcds_data(nodes, own_etcd_server):
     server = own_etcd_server
     before, there = revision(server), beats(server)
     assert len(there) == 2
-    beats_pass(nodes, 20)  # five seconds, more than twice the time of a lease
+    beats_pass(nodes, 20)  # five seconds, more than twice the duration of a lease
     assert revision(server) == before
     assert beats(server) == there
     assert told(nodes) == []
 
 
-def test_a_lease_that_vanishes_only_makes_a_living_node_suspect(nodes, own_etcd_server):
+def test_a_revoked_lease_only_makes_a_living_node_suspect(nodes, own_etcd_server):
     server = own_etcd_server
     for _ in range(3):
         before = beats(server)
@@ -68,11 +68,11 @@ def test_a_lease_that_vanishes_only_makes_a_living_node_suspect(nodes, own_etcd_
         assert {lease for lease, _ in after.values()}.isdisjoint(
             lease for lease, _ in before.values()
         )
-        beats_pass(nodes, 10)  # more than may be missed
+        beats_pass(nodes, 10)  # more than a node may miss
         assert told(nodes) == []
 
 
-def test_a_sign_that_somebody_else_removes_is_written_again(nodes, own_etcd_server):
+def test_a_heartbeat_that_another_client_deletes_is_written_again(nodes, own_etcd_server):
     server = own_etcd_server
     for key in beats(server):
         server.ask("kv/deleterange", key=base64.b64encode(key.encode()).decode())
@@ -82,7 +82,7 @@ def test_a_sign_that_somebody_else_removes_is_written_again(nodes, own_etcd_serv
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_node_that_dies_is_lost_whoever_leads(nodes, victim):
+def test_a_dead_node_is_lost_whoever_leads(nodes, victim):
     nodes[victim].kill()
     change = nodes[1 - victim].wait_for(ChangeKind.LOST)
     assert "no heartbeat for" in change.reason

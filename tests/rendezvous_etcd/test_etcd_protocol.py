@@ -1,4 +1,4 @@
-"""grpc, protobuf and etcd's protocol are loaded in processes of their own, as users would."""
+"""Loading grpc, protobuf and etcd's protocol, in a process of its own."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_nothing_is_loaded_before_a_handler_is_created():
     [
         "",
         "import google.protobuf.struct_pb2",
-        # Somebody else's messages, with names of files and packages that etcd3's have as well.
+        # Another library's messages, with the same names of files and packages as etcd3's.
         "from google.protobuf import descriptor_pb2, descriptor_pool\n"
         "file = descriptor_pb2.FileDescriptorProto(name='rpc.proto', package='etcdserverpb')\n"
         "file.message_type.add(name='PutRequest')\n"
@@ -72,7 +72,7 @@ def test_the_protocol_works_with_any_protobuf(before, implementation):
     environ = {"PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": implementation} if implementation else {}
     found, errors = run(before, **environ)
     assert found["implementation"] == (implementation or "upb")
-    assert found["etcd3"] == []  # so that a user's own import of it is as if we were not there
+    assert found["etcd3"] == []  # so a user's own import is not affected
     assert found["verbosity"] is None
     assert errors == ""
 
@@ -83,24 +83,24 @@ def test_loading_it_is_light():
     assert found["memory"] < 50
 
 
-def test_a_verbosity_that_the_user_has_set_stays():
+def test_a_verbosity_set_by_the_user_is_kept():
     assert run(GRPC_VERBOSITY="ERROR")[0]["verbosity"] == "ERROR"
 
 
 @pytest.mark.parametrize("name", ["grpc", "google.protobuf"])
-def test_a_missing_package_says_what_to_install(name, monkeypatch):
+def test_a_missing_package_is_reported_with_the_command_to_install_it(name, monkeypatch):
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(PluginLoadError, match=r"pip install 'plaunch\[etcd\]'"):
         protocol.load_protocol()
 
 
-def test_a_missing_etcd3_says_what_to_install(monkeypatch):
+def test_a_missing_etcd3_is_reported_with_the_command_to_install_it(monkeypatch):
     monkeypatch.setattr(protocol, "find_spec", lambda name: None)
     with pytest.raises(PluginLoadError, match=r"'etcd3'; pip install 'plaunch\[etcd\]'"):
         protocol.load_protocol()
 
 
-def test_an_etcd3_of_another_kind_is_named(monkeypatch, tmp_path):
+def test_an_unexpected_etcd3_is_reported(monkeypatch, tmp_path):
     spec = ModuleSpec("etcd3", None)
     spec.submodule_search_locations = [str(tmp_path)]
     (tmp_path / "etcdrpc").mkdir()
@@ -113,12 +113,12 @@ def test_an_etcd3_of_another_kind_is_named(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     "text", [r"_b('a\x00\xff')", r"b'a\x00\xff'", r"_b('a\x00' '\xff')", r"b'a' b'\x00\xff'"]
 )
-def test_a_description_is_read_as_whatever_generated_it_wrote_it(text):
+def test_descriptions_of_all_generators_are_read(text):
     assert protocol._read_literal(text) == b"a\0\xff"
 
 
 def test_many_threads_share_one_class_of_a_message():
-    """protobuf ends the process if there are two, and one of them is forgotten."""
+    """protobuf crashes the process if there are two, and one of them is released."""
     loaded = protocol.load_protocol()
     begin = threading.Barrier(16)
     create = loaded._create_class

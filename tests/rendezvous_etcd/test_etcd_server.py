@@ -26,7 +26,7 @@ def test_theirs(etcd_server):
 """
 
 
-def test_what_it_stores_survives_until_it_is_closed(own_etcd_server, prepare):
+def test_its_data_survives_until_it_is_closed(own_etcd_server, prepare):
     server = own_etcd_server
     endpoint = server.endpoint
     prepare(endpoint).connect().set("key", b"x")
@@ -42,7 +42,7 @@ def test_what_it_stores_survives_until_it_is_closed(own_etcd_server, prepare):
     assert not os.path.exists(folder)
 
 
-def test_a_paused_server_is_silent_until_it_is_resumed(own_etcd_server):
+def test_a_paused_server_does_not_answer_until_it_is_resumed(own_etcd_server):
     own_etcd_server.pause()
     assert not own_etcd_server.is_healthy()
     own_etcd_server.resume()
@@ -62,7 +62,7 @@ def test_a_cluster_has_one_leader_and_elects_another(etcd_cluster):
 
 
 @pytest.mark.parametrize("create", [EtcdServer, EtcdCluster])
-def test_a_port_that_somebody_else_has_taken_meanwhile_is_given_up(etcd_server, create):
+def test_a_port_that_was_taken_meanwhile_is_replaced(etcd_server, create):
     created = create()
     *_, member = getattr(created, "members", [created])
     taken = member.port
@@ -71,14 +71,14 @@ def test_a_port_that_somebody_else_has_taken_meanwhile_is_given_up(etcd_server, 
         assert member.port != taken
 
 
-def test_users_are_wanted_once_there_are_some(secure_server):
+def test_authentication_is_required_with_users(secure_server):
     answer = secure_server.ask("auth/authenticate", name="root", password=etcd.ROOT_PASSWORD)
     with pytest.raises(urllib.error.HTTPError):
         secure_server.ask("kv/range", key="YQ==")
     secure_server.ask("kv/range", key="YQ==", token=answer["token"])
 
 
-def test_a_server_that_does_not_start_says_what_it_has_printed(etcd_server):
+def test_a_server_that_does_not_start_is_reported_with_its_output(etcd_server):
     with (
         pytest.raises(EtcdUnavailableError, match=r"(?s)has ended with \d+; .*cannot access data"),
         EtcdServer(arguments=["--data-dir", "/proc/none"]),
@@ -99,7 +99,7 @@ def test_a_program_on_the_path_comes_first_unless_it_is_a_script(monkeypatch, tm
         find_etcd()
 
 
-def test_the_fixtures_are_for_others_too(etcd_server, tmp_path):
+def test_third_parties_can_use_the_fixtures(etcd_server, tmp_path):
     (tmp_path / "test_theirs.py").write_text(PLUGIN_TEST)
     words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", tmp_path]
     done = run_python(*words, cwd=tmp_path)

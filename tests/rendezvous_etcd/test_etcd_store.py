@@ -1,4 +1,4 @@
-"""The store on etcd: what is special about it, beyond what every store must do."""
+"""The store on etcd, beyond the conformance suite."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def store(client):
 
 
 def held(client, key):
-    """What etcd has under a key: value, version, lease."""
+    """Return what etcd holds for a key: value, version, lease."""
     full = f"{client.options.prefix}/{key}".encode()
     answer = client.call("KV", "Range", client.protocol.message("RangeRequest")(key=full))
     return answer.kvs[0] if answer.kvs else None
@@ -78,12 +78,12 @@ def test_any_bytes_come_back(store, value):
     assert store.wait(f"{key}/many", 1) == value
 
 
-def test_an_empty_value_is_refused(store):
+def test_an_empty_value_is_rejected(store):
     with pytest.raises(ValueError, match="empty"):
         store.set("empty", b"")
 
 
-def test_a_counter_is_a_number_to_all_who_read_it(store):
+def test_every_reader_sees_a_counter_as_a_number(store):
     for amount, total in ((1, 1), (1, 2), (5, 7), (0, 7), (1, 8), (-3, 5), (1, 6)):
         assert store.add("counter", amount) == total
     assert store.multi_get(["counter"]) == [b"6"]
@@ -100,7 +100,7 @@ def test_a_counter_is_a_number_to_all_who_read_it(store):
     [b"garbage", b"\0+", b"\0+x", b"\0+1_0", b"\0+" + b"9" * 5000, b"9" * 5000, b" 1", b"\xff"],
 )
 @pytest.mark.parametrize("amount", [0, 1, 2])
-def test_garbage_in_a_counter_is_named_and_is_nobody_elses_fault(client, store, garbage, amount):
+def test_garbage_in_a_counter_is_reported_and_affects_no_other_key(client, store, garbage, amount):
     key = f"garbage/{amount}/{garbage[:9].hex()}/{len(garbage)}"
     put = client.protocol.message("PutRequest")
     full = f"{client.options.prefix}/{key}".encode()
@@ -109,7 +109,7 @@ def test_garbage_in_a_counter_is_named_and_is_nobody_elses_fault(client, store, 
         store.add(key, amount)
     assert key in str(error.value)
     assert len(str(error.value)) < 300
-    # Whoever reads it gets it as it is, and finds that it is no record.
+    # A reader gets it unchanged, and rejects it.
     assert store.multi_get([key]) == [store.wait(key, 1)] == [garbage]
     assert store.compare_set(key, b"other", b"new") == garbage
     assert store.compare_set(key, garbage, b"5") == b"5"
@@ -135,7 +135,7 @@ def test_amounts_other_than_1_are_never_lost(create_client, etcd_server):
     assert stores[0].add("mixed", 0) == 4 * 5 * 3
 
 
-def test_a_ticket_is_one_request_however_many_take_one(client, store, monkeypatch):
+def test_a_ticket_is_one_request_whatever_the_contention(client, store, monkeypatch):
     asked = []
     call = client.call
     monkeypatch.setattr(client, "call", lambda *a: asked.append(a[1]) or call(*a))
@@ -144,7 +144,7 @@ def test_a_ticket_is_one_request_however_many_take_one(client, store, monkeypatc
     assert asked == ["Txn"] * 3
 
 
-def test_more_than_a_transaction_may_have(store):
+def test_more_operations_than_a_transaction_allows(store):
     items = {f"many/{n}": b"%d" % n for n in range(300)}
     store.multi_set(items)
     assert store.multi_get(list(items)) == list(items.values())
@@ -153,7 +153,7 @@ def test_more_than_a_transaction_may_have(store):
     assert store.multi_get(list(large)) == list(large.values())
 
 
-def test_what_etcd_refuses_is_no_reason_to_try_again(store):
+def test_rejected_requests_are_not_retried(store):
     for size in (1_600_000, 3_000_000):
         with pytest.raises(EtcdAccessError, match=r"refuses Txn: .* large.*--max-request-bytes"):
             store.set("too large", b"x" * size)
@@ -174,10 +174,10 @@ def test_all_keys_of_a_job_are_attached_to_one_lease(create_client, etcd_server)
         client.connect().compare_set(f"leased/{name}/compared", None, b"x")
     for name in ("one", "two"):
         for suffix in ("", "/counter", "/compared"):
-            assert held(one, f"leased/{name}{suffix}").lease == one.job_lease.number
-    assert held(one, "leased/other").lease != one.job_lease.number
-    assert ttl_of(one, one.job_lease.number) == 100
-    revoke(one, one.job_lease.number)
+            assert held(one, f"leased/{name}{suffix}").lease == one.job_lease.id
+    assert held(one, "leased/other").lease != one.job_lease.id
+    assert ttl_of(one, one.job_lease.id) == 100
+    revoke(one, one.job_lease.id)
     keys = ["leased/one", "leased/two/counter", "leased/other"]
     assert two.connect().multi_get(keys) == [None, None, b"x"]
 
@@ -192,10 +192,10 @@ def test_all_keys_of_a_job_are_attached_to_one_lease(create_client, etcd_server)
         lambda store: store.beat("again", b"1"),
     ],
 )
-def test_a_lease_that_is_gone_is_replaced(client, store, write):
+def test_an_expired_lease_is_replaced(client, store, write):
     store.set("before", b"x")
     store.beat("sign", b"x")
-    revoke(client, client.job_lease.number)
+    revoke(client, client.job_lease.id)
     revoke(client, held_lease := client.presence_lease.renew())
     store.delete("again")
     write(store)
@@ -203,7 +203,7 @@ def test_a_lease_that_is_gone_is_replaced(client, store, write):
     assert held(client, "again").lease not in (0, held_lease)
 
 
-def test_a_sign_of_life_vanishes_with_its_process(create_client, etcd_server):
+def test_a_heartbeat_expires_with_its_process(create_client, etcd_server):
     dead = create_client(etcd_server.endpoint, presence_ttl=1)
     alive = create_client(etcd_server.endpoint, presence_ttl=1)
     store = alive.connect()
@@ -220,7 +220,7 @@ def test_a_sign_of_life_vanishes_with_its_process(create_client, etcd_server):
     assert held(alive, "beat/alive").lease == alive.presence_lease.renew()
 
 
-def test_a_sign_that_is_there_is_not_written_again(client, store, monkeypatch):
+def test_an_existing_heartbeat_is_not_written_again(client, store, monkeypatch):
     assert store.beat("constant", b"1") == 6.0
     first = held(client, "constant")
     asked = []
@@ -228,7 +228,7 @@ def test_a_sign_that_is_there_is_not_written_again(client, store, monkeypatch):
     monkeypatch.setattr(client, "call", lambda *a: asked.append(a[1]) or call(*a))
     for _ in range(3):
         client.connect().beat("constant", b"1")
-    # Whoever beats over a connection that does not work must hear of it.
+    # A heartbeat over a broken connection must fail.
     assert asked == ["LeaseKeepAlive"] * 3
     assert held(client, "constant") == first
     store.beat("constant", b"2")
@@ -237,7 +237,7 @@ def test_a_sign_that_is_there_is_not_written_again(client, store, monkeypatch):
 
 
 @pytest.mark.parametrize("is_noticed_by", ["renewal", "write"])
-def test_a_sign_whose_lease_is_gone_is_written_at_once(client, store, is_noticed_by):
+def test_a_heartbeat_whose_lease_expired_is_written_at_once(client, store, is_noticed_by):
     store.beat("revoked", b"1")
     before = held(client, "revoked").lease
     revoke(client, before)
@@ -251,7 +251,7 @@ def test_a_sign_whose_lease_is_gone_is_written_at_once(client, store, is_noticed
     assert held(client, "revoked") == again
 
 
-def test_a_write_that_has_failed_is_made_up_for(client, store, monkeypatch):
+def test_a_failed_write_is_repeated(client, store, monkeypatch):
     store.beat("failed", b"1")
     call = client.call
 
@@ -268,23 +268,23 @@ def test_a_write_that_has_failed_is_made_up_for(client, store, monkeypatch):
     assert held(client, "failed").value == b"2"
 
 
-def test_a_sign_says_how_long_it_really_stays(create_client, etcd_server):
+def test_beat_returns_the_duration_that_etcd_granted(create_client, etcd_server):
     client = create_client(etcd_server.endpoint, presence_ttl=0.1)
     assert client.connect().beat("short", b"1") == 2.0
     assert ttl_of(client, client.presence_lease.renew()) == 2
 
 
-def test_a_renewal_that_comes_too_late_is_noticed(client, store, monkeypatch):
+def test_a_late_renewal_is_detected(client, store, monkeypatch):
     store.beat("late", b"1")
     lease = client.presence_lease.renew()
     for one in (client.presence_lease, client.job_lease):
         monkeypatch.setattr(one, "_renew_at", 0.0)
     revoke(client, lease)
-    revoke(client, client.job_lease.number)
-    # A renewal, not the write that would be refused, is what happens first.
+    revoke(client, client.job_lease.id)
+    # The renewal comes first, before a write that would be rejected.
     assert client.presence_lease.renew() != lease
     client.job_lease.renew()
-    assert ttl_of(client, client.job_lease.number) > 0
+    assert ttl_of(client, client.job_lease.id) > 0
 
 
 def test_leases_are_renewed_in_time(create_client, etcd_server, monkeypatch):
@@ -319,30 +319,30 @@ def test_one_stream_serves_all_waits_of_an_agent(client):
     before = threading.active_count()
     calls = [Call(store.wait, f"one/{n % 10}", 30) for n, store in enumerate(stores)]
     assert not calls[0].ended(0.3)
-    # Beside those that wait: the reader, and two of grpc's.
+    # Beside the waiting threads: the reader, and two of grpc's.
     assert threading.active_count() <= before + len(calls) + 3
     client.connect().multi_set({f"one/{n}": b"%d" % n for n in range(10)})
     assert all(call.ended() for call in calls)
     assert [call.result for call in calls] == [b"%d" % (n % 10) for n in range(20)]
 
 
-def test_watches_are_cancelled_when_nobody_waits(client, store):
+def test_watches_without_a_waiter_are_cancelled(client, store):
     for n in range(3):
         assert store.wait(f"cancelled/{n}", 0.05) is None
     watches = client.watches
     wait_until(
-        lambda: not (watches._living or watches._unborn or watches._waiting), "no watch is left"
+        lambda: not (watches._active or watches._pending or watches._waiting), "no watch is left"
     )
 
 
-def test_a_watch_whose_revisions_are_gone_reads_again(client, store, monkeypatch):
+def test_a_watch_with_compacted_revisions_reads_again(client, store, monkeypatch):
     store.set("compacted/other", b"x")
     revision = held(client, "compacted/other").mod_revision
     add = client.watches.add
     revisions = []
 
     def add_late(key, from_revision):
-        # Between the read and the watch the key was written, and the past was thrown away.
+        # The key was written between the read and the watch, and then compacted.
         if not revisions:
             writer = client.connect()
             writer.set("compacted/key", b"now")

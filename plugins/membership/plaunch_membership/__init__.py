@@ -1,7 +1,8 @@
-"""How the nodes of a job agree on the participants, over any store of a backend.
+"""How the nodes of a job agree on the participants, over the store of any backend.
 
-A library: it is no plugin, and offers none. Backends derive their store from `RendezvousStore` and
-hand connections to it to a `DynamicRendezvousHandler`. Every public name loads on first use.
+This is a library, not a plugin. A backend derives its store from `RendezvousStore` and passes a
+function that opens connections to `DynamicRendezvousHandler`. Public names are imported on first
+use.
 """
 
 from __future__ import annotations

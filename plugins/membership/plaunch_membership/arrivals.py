@@ -1,4 +1,4 @@
-"""The nodes that came to an incomplete round, for nodes that wait and nodes that gave up."""
+"""Which nodes have arrived for a round that is incomplete, for wait messages and timeout errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from plaunch.errors import RendezvousStateError, RendezvousTimeoutError
 
 from plaunch_membership.bounds import MAX_NAME, MAX_REFUSAL, printable
 from plaunch_membership.operations import MultiGet
-from plaunch_membership.pauses import Pause
+from plaunch_membership.restart_delay import RestartDelay
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -22,60 +22,60 @@ if TYPE_CHECKING:
     from plaunch_membership.operations import Routine
     from plaunch_membership.state import JobState
 
-_GLANCE = 0.1  # seconds for the first look, which is all that a wait may cost the caller
-_LOOK_AROUND = 2.0  # seconds to find out who has come, when it took too long
-_LEAST_REST = 2.0  # seconds between two looks
-_REST_PER_NODE = 0.02  # seconds, so that a thousand nodes that wait do not keep the store busy
-_MOST_NAMED = 16  # nodes, and indices
-_MOST_REASON = 200  # characters of why there is another round
+_FIRST_QUERY_TIMEOUT = 0.1  # seconds that the first query may delay the caller
+_QUERY_TIMEOUT = 2.0  # seconds for the query after a timeout
+_MIN_INTERVAL = 2.0  # seconds between two queries
+_INTERVAL_PER_NODE = 0.02  # seconds, so that a thousand waiting nodes do not overload the store
+_MAX_NAMED = 16  # nodes, and indices
+_MAX_REASON_LENGTH = 200  # characters of the reason for the round
 
 
 class Arrivals:
-    """Finds out who is there.
+    """Finds out which nodes have arrived.
 
     Args:
-        membership: this node's part in the job.
-        endpoint: what messages call the store; empty if it has no name.
+        membership: this node's membership.
+        endpoint: the endpoint of the store, for messages; empty if it has none.
 
     Attributes:
-        pause: how long the round may not begin yet.
+        restart_delay: the delay before the round.
     """
 
     def __init__(self, membership: Membership, endpoint: str = "") -> None:
-        self.pause = Pause(membership.clock)
+        self.restart_delay = RestartDelay(membership.clock)
         self._membership = membership
         self._endpoint = endpoint
         self._present: list[NodeRecord] | None = None
         self._refusal = ""  # the host of the last refused node, and why
-        self._look_at = 0.0
+        self._query_at = 0.0
 
     def wanted(self) -> str:
-        """How many nodes a round has: "2", or "2 to 4"."""
+        """The number of nodes of a round: "2", or "2 to 4"."""
         least, most = self._membership.identity.min_nodes, self._membership.identity.max_nodes
         return str(least) if least == most else f"{least} to {most}"
 
     def describe(self) -> str:
-        """The nodes that came and where the store is, as far as this node knows.
+        """Describe the nodes that have arrived and where the store is, as far as known.
 
-        Looks again from time to time.
-        During a pause before the round, when that begins, and why.
+        The nodes are queried again from time to time. During the delay before a restart, it
+        describes that delay and its reason instead.
         """
         state = self._membership.state
-        if state is not None and (left := self.pause.left(state)):
+        if state is not None and (left := self.restart_delay.left(state)):
             why = f": {printable(state.reason)}" if state.reason else ""
             return (
                 f"the next round of job {self._membership.identity.run_id!r}, in at most "
                 f"{math.ceil(left)} s{why}"
             )
         now = time.monotonic()
-        if now >= self._look_at:
-            self._look_at = now + max(
-                _LEAST_REST, _REST_PER_NODE * self._membership.identity.max_nodes
+        if now >= self._query_at:
+            self._query_at = now + max(
+                _MIN_INTERVAL, _INTERVAL_PER_NODE * self._membership.identity.max_nodes
             )
-            looked = threading.Event()
-            self._look(looked)
+            done = threading.Event()
+            self._query(done)
             if self._present is None:
-                looked.wait(_GLANCE)
+                done.wait(_FIRST_QUERY_TIMEOUT)
         if self._present is None:
             return f"{self.wanted()} nodes{self._absent()}{self._where()}"
         who = self.describe_nodes(self._present)
@@ -86,11 +86,11 @@ class Arrivals:
         return f"{round_}{self.wanted()} nodes; {came}{self._absent()}{self._where()}"
 
     def _why(self, state: JobState) -> str:
-        """Why there is another round; empty for the first one."""
-        return "" if state.world is None else printable(state.reason[:_MOST_REASON])
+        """The reason for the next round; empty for the first one."""
+        return "" if state.world is None else printable(state.reason[:_MAX_REASON_LENGTH])
 
     def _where(self) -> str:
-        """Where the store is, and which node hosts it, if one does."""
+        """Describe where the store is, and which node hosts it, if one does."""
         if not self._endpoint:
             return ""
         hosts = (node.host for node in self._present or () if node.is_host)
@@ -99,38 +99,38 @@ class Arrivals:
         return f"; the store is at {printable(self._endpoint + hosted)}"
 
     def _absent(self) -> str:
-        """The hosts that cannot come: those that are excluded, and the last one refused."""
+        """Describe the hosts that cannot join: the excluded ones, and the last one refused."""
         state = self._membership.state
-        hosts = sorted(state.excluded)[:_MOST_NAMED] if state is not None else []
+        hosts = sorted(state.excluded)[:_MAX_NAMED] if state is not None else []
         text = f"; excluded: {printable(', '.join(hosts))}" if hosts else ""
         return f"{text}; refused: {printable(self._refusal)}" if self._refusal else text
 
-    def look(self) -> list[NodeRecord]:
-        """The nodes that came, by index and in order; waits two seconds at most."""
-        looked = threading.Event()
-        self._look(looked)
-        return list(self._present or ()) if looked.wait(_LOOK_AROUND) else []
+    def find(self) -> list[NodeRecord]:
+        """Return the nodes that have arrived, by index, then by ticket; takes up to two seconds."""
+        done = threading.Event()
+        self._query(done)
+        return list(self._present or ()) if done.wait(_QUERY_TIMEOUT) else []
 
     def describe_nodes(self, nodes: Sequence[NodeRecord]) -> str:
-        """The hosts of nodes, and the indices that are missing, if any were given."""
-        here = ", ".join(node.describe() for node in nodes[:_MOST_NAMED])
-        if len(nodes) > _MOST_NAMED:
-            here += f" and {len(nodes) - _MOST_NAMED} more"
+        """List the hosts of nodes, and the missing indices, if any were given."""
+        here = ", ".join(node.describe() for node in nodes[:_MAX_NAMED])
+        if len(nodes) > _MAX_NAMED:
+            here += f" and {len(nodes) - _MAX_NAMED} more"
         least = self._membership.identity.min_nodes
         given = {node.index for node in nodes if node.index is not None}
         count = least - sum(index < least for index in given)
         if not given or not count:
             return here
         absent = (index for index in range(least) if index not in given)
-        missing = ", ".join(map(str, itertools.islice(absent, _MOST_NAMED)))
-        if count > _MOST_NAMED:
-            missing += f" and {count - _MOST_NAMED} more"
+        missing = ", ".join(map(str, itertools.islice(absent, _MAX_NAMED)))
+        if count > _MAX_NAMED:
+            missing += f" and {count - _MAX_NAMED} more"
         return f"{here}; missing: index {missing}"
 
     def explain_timeout(self) -> RendezvousTimeoutError:
-        """Why no round came about in time, as far as this node can find out."""
+        """Return the error for a round that was not formed in time."""
         identity, timing = self._membership.identity, self._membership.timing
-        present = self.look()
+        present = self.find()
         here = self.describe_nodes(present)
         job = f"job {identity.run_id!r} needs {self.wanted()} nodes"
         within = f"within {timing.join_timeout:g} s (--rdzv-conf join_timeout)"
@@ -144,18 +144,18 @@ class Arrivals:
                 "whether the first of them hangs, and whether last_call_timeout "
                 f"({timing.last_call_timeout:g} s) is longer"
             )
-        # This node came itself, so nobody at all means that the store, and its host, have gone.
-        who = f"{len(present)} came" if present else "it is not known any more how many came"
+        # This node has arrived itself, so an empty result means that the store is gone.
+        who = f"{len(present)} came" if present else "how many came is no longer known"
         where = f" and --rdzv-endpoint ({self._endpoint})" if self._endpoint else ""
         return RendezvousTimeoutError(
             f"{job}, and {who} {within}. Check whether the others were started, with the same "
             f"--rdzv-id{where}"
         )
 
-    def _look(self, looked: threading.Event) -> None:
+    def _query(self, done: threading.Event) -> None:
         membership = self._membership
 
-        def look() -> Routine[None]:
+        def query() -> Routine[None]:
             state = membership.state
             if state is not None:
                 refusal = ""
@@ -163,8 +163,9 @@ class Arrivals:
                     nodes = yield from membership.joined_nodes(state.next_round)
                     refusal = yield from self._find_refusal(state.next_round, nodes.values())
                 except RendezvousStateError as error:
-                    # It is only said who has come; whoever must know will fail by it.
-                    membership.doubts.note("who has come", error)
+                    # This is only for a message; routines that need the records raise the error
+                    # themselves.
+                    membership.rejections.note("the list of arrivals", error)
                     nodes = {}
                 present = [
                     node
@@ -175,12 +176,12 @@ class Arrivals:
                 ]
                 present.sort(key=lambda n: (n.index is None, n.index, n.ticket))
                 self._present, self._refusal = present, refusal
-            looked.set()
+            done.set()
 
-        membership.request(look)
+        membership.request(query)
 
     def _find_refusal(self, round_: int, nodes: Iterable[NodeRecord]) -> Routine[str]:
-        """The host of the node that was refused last, and why; empty if it has joined since."""
+        """Return the last refused host and the reason; empty if it has joined since."""
         membership = self._membership
         key = membership.keys.refusal
         (value,) = yield MultiGet([key])

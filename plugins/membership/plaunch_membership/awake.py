@@ -1,4 +1,4 @@
-"""Time in which this process ran: a suspended process has not waited."""
+"""A clock of the time in which this process ran, without the time in which it was suspended."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ if TYPE_CHECKING:
 
 
 class AwakeClock:
-    """A clock that nearly stands still while the process does not run.
+    """A clock that nearly stops while the process is suspended.
 
-    A stopped process, a frozen container, a machine that is moved: all these look like a long time
-    between two readings. Of each such time no more than `most` seconds count. So the clock must be
-    read more often than that while the process runs; the agent's loop and the heartbeats do it. Any
-    thread may read it.
+    A stopped process, a frozen container or a migrated machine shows as a long time between two
+    readings. No more than `most` seconds of it count, so a running process must read the clock more
+    often than that; the agent's loop and the heartbeats do. Thread-safe.
 
     Args:
-        most: seconds.
+        most: the longest time between two readings that counts, in seconds.
         clock: a monotonic clock, in seconds.
     """
 
@@ -31,7 +30,7 @@ class AwakeClock:
         self._now = self._read_at
 
     def __call__(self) -> float:
-        """Seconds since some moment in the past; never fewer than at the last call."""
+        """Seconds since an arbitrary start; never decreases."""
         with self._lock:
             now = self._clock()
             self._now += min(now - self._read_at, self._most)

@@ -1,20 +1,20 @@
-"""What another node tells is bounded: names, dates, and texts that a terminal shows."""
+"""Bounds for what other nodes write: names, dates, and texts that are printed on a terminal."""
 
 from __future__ import annotations
 
 MAX_NAME = 400  # characters of a host's, a node's or a role's name
-MAX_REFUSAL = 1000  # characters of what a refused node leaves for those that wait
-MAX_EXCLUDED = 64  # hosts that a job goes on without
-MOST_SECONDS = 253_402_128_000.0  # since the epoch: no date is later, wherever one is (9999-12-30)
+MAX_REFUSAL = 1000  # characters of why a node was refused, shown by waiting nodes
+MAX_EXCLUDED = 64  # excluded hosts
+MOST_SECONDS = 253_402_128_000.0  # since the epoch: the latest date in any time zone (9999-12-30)
 
 
 def nearest_date(seconds: float) -> float:
-    """The nearest to `seconds` since the epoch that is a date, in all time zones."""
+    """Clamp seconds since the epoch to valid dates in all time zones."""
     return min(max(seconds, 0.0), MOST_SECONDS)
 
 
 def printable(text: str) -> str:
-    """`text` on one line, with escape sequences for what could disturb a terminal."""
+    """Return `text` on one line, with control characters escaped."""
     if text.isprintable():
         return text
     return "".join(

@@ -1,4 +1,4 @@
-"""Workers that had succeeded when others failed, as records hold them and as reports show them."""
+"""Workers that had succeeded before others failed, in records and in reports."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ if TYPE_CHECKING:
 
     from plaunch_membership.failures import FailureSummary
     from plaunch_membership.node import Member
-    from plaunch_membership.records import Record
+    from plaunch_membership.records import StoreRecord
 
-_MOST_WORKERS = 1024  # of one node
+_MAX_WORKERS = 1024  # of one node
 
 
 def to_records(ended: Mapping[int, float]) -> list[dict[str, object]]:
-    """The times at which workers of a node ended, by global rank; the earliest of very many."""
-    ranks = sorted(ended, key=lambda rank: ended[rank])[:_MOST_WORKERS]
+    """Convert the times at which workers ended, by global rank; the earliest `_MAX_WORKERS`."""
+    ranks = sorted(ended, key=lambda rank: ended[rank])[:_MAX_WORKERS]
     return [{"rank": rank, "at": nearest_date(ended[rank])} for rank in ranks]
 
 
-def from_record(record: Record) -> dict[int, float]:
-    """Read what `to_records` made, from the field `succeeded`.
+def from_record(record: StoreRecord) -> dict[int, float]:
+    """Read the output of `to_records` from the field `succeeded`.
 
     Raises:
-        RecordError: it holds something else.
+        RecordError: the field is invalid.
     """
-    found = record.records("succeeded", default=[])[:_MOST_WORKERS]
+    found = record.records("succeeded", default=[])[:_MAX_WORKERS]
     return {one.integer("rank", low=0): one.date("at") for one in found}
 
 
@@ -41,12 +41,12 @@ def with_early_ends(
     members: Mapping[str, Member],
     ended: Mapping[str, Mapping[int, float]],
 ) -> FailureSummary:
-    """The summary with one line for each node on which workers had succeeded before.
+    """Add one line for each node on which workers had succeeded before the first failure.
 
     Args:
-        summary: of all nodes.
+        summary: the failures of all nodes.
         members: the nodes of the round.
-        ended: the times, by node and global rank.
+        ended: the times at which workers succeeded, by node and global rank.
     """
     if not summary.failures:
         return summary

@@ -1,8 +1,8 @@
-"""Failures as records hold them: bounded for any size of the job.
+"""Failures as records hold them, bounded for jobs of any size.
 
-The first failure is reported in full, the next ones in brief, as many as a report lists. All
-others are counted, by how they ended. So a record of failures takes some 700 kB at most, which is
-less than a record may take.
+The first failure is stored in full and the next ones in brief, as many as a report lists. All
+others are counted by how they ended. A record of failures takes about 700 kB at most, less than the
+size limit of a record.
 """
 
 from __future__ import annotations
@@ -21,40 +21,40 @@ from plaunch_membership.records import MAX_REASON
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from plaunch_membership.records import Record
+    from plaunch_membership.records import StoreRecord
 
-MAX_LISTED = 33  # failures that are told one by one
+MAX_LISTED = 33  # failures that are listed individually
 MAX_GROUPS = 16
-MAX_SPANS = 64  # of contiguous ranks, of one group
+MAX_SPANS = 64  # ranges of ranks in one group
 MAX_WORDS = 100  # characters of how failures ended
 
-_MAX_FIRST_BYTES = 160 << 10  # of what is told of the first failure beyond one sentence, as JSON
-_MAX_OTHER_BYTES = 8 << 10  # and of each other one
-_MAX_SUMMARY = 300  # characters of the sentence about a failure that is not the first
-_MAX_LINES = 16  # about nodes on which workers had succeeded
-_MAX_DEPTH = 6  # of lists and objects in each other
-# Characters of a text and items of a list, tried in this order.
+_MAX_FIRST_BYTES = 160 << 10  # of the first failure's details, as JSON
+_MAX_OTHER_BYTES = 8 << 10  # of each other failure's details
+_MAX_SUMMARY = 300  # of the summary of a failure that is not the first
+_MAX_LINES = 16  # about workers that had succeeded
+_MAX_DEPTH = 6  # of nested lists and objects
+# The limits for characters of a text and items of a list, tried in this order.
 _CUTS = ((64 << 10, 40), (8192, 40), (2048, 20), (512, 5), (128, 2), (32, 1))
-_MOST = 1 << 53  # no number is as large, in whatever sign
+_MOST = 1 << 53  # the limit for the absolute value of numbers
 _ANY_OTHER = "in other ways"
 _ELLIPSIS = "... "
 
 
 @dataclass(frozen=True)
 class JobFailure:
-    """One worker's failure, as the nodes of a job tell each other.
+    """One worker's failure, as nodes report it to each other.
 
     Args:
         rank: the worker's global rank; -1 for a failure of the node itself.
         began: when it began, in seconds since the epoch on the node's clock. The earliest is the
             job's first failure, unless it is a consequence.
         summary: what happened, in one sentence.
-        detail: more, for the report: values that JSON can hold. Of a job's first
-            failure, up to 160 KiB of it reach the other nodes, of others 8 KiB; texts are cut.
-        how: how it ended, in a few words that others may share: "exit code 1". By them, failures
-            are counted that are too many to be told one by one.
-        is_consequence: whether it only says that a peer is gone, and so is not the first one if
-            another one began a little later.
+        detail: details for the report, as JSON values. Other nodes receive up to 160 KiB of the
+            job's first failure and 8 KiB of others; texts are cut.
+        how: how it ended, in a few words such as "exit code 1". Failures beyond the limit are
+            grouped and counted by it.
+        is_consequence: whether it only reports that a peer is gone. It is then not the first
+            failure if another one began shortly after.
     """
 
     rank: int
@@ -67,13 +67,13 @@ class JobFailure:
 
 @dataclass(frozen=True)
 class FailureGroup:
-    """Failures that are too many to be told one by one, and ended in the same way.
+    """Failures beyond the limit that ended in the same way.
 
     Args:
         how: how they ended (`JobFailure.how`).
         count: how many there are.
-        ranks: their global ranks, as the first and the last of each contiguous part; of very many
-            parts, the first ones. Failures of nodes themselves have none.
+        ranks: their global ranks, as ranges of first and last rank, up to `MAX_SPANS` ranges.
+            Failures of nodes have none.
     """
 
     how: str
@@ -86,9 +86,9 @@ class FailureSummary:
     """The failures in a report.
 
     Args:
-        failures: those that are told one by one, the first one first.
+        failures: those that are listed individually, the first one first.
         groups: all others, counted.
-        early_ends: the workers that had succeeded before, in one line for each node.
+        early_ends: the workers that had succeeded before, one line for each node.
     """
 
     failures: tuple[JobFailure, ...] = ()
@@ -97,13 +97,13 @@ class FailureSummary:
 
     @property
     def cause(self) -> str:
-        """The first failure in one sentence; a consequence with the early ends it may follow."""
+        """The first failure in one sentence, with the early ends if it is a consequence."""
         first = self.failures[0]
         early_ends = self.early_ends if first.is_consequence else ()
         return "; ".join((first.summary, *early_ends))
 
     def to_record(self) -> dict[str, object]:
-        """The fields that hold it."""
+        """Return the fields of its record."""
         return {
             "failures": [
                 {
@@ -124,11 +124,11 @@ class FailureSummary:
         }
 
     @classmethod
-    def from_record(cls, record: Record) -> FailureSummary:
-        """The failures of a record, bounded.
+    def from_record(cls, record: StoreRecord) -> FailureSummary:
+        """Read the failures of a record, bounded.
 
         Raises:
-            RecordError: it holds something else.
+            RecordError: a field is invalid.
         """
         failures = [
             JobFailure(
@@ -159,28 +159,28 @@ NO_FAILURES = FailureSummary()
 def summarize(
     failures: Iterable[JobFailure], groups: Iterable[FailureGroup] = ()
 ) -> FailureSummary:
-    """The report of `failures`, of any origin, and of others that were counted."""
+    """Summarize `failures`, in any order, and failures that are already grouped."""
     in_order = sorted(map(_checked, failures), key=_order)
-    told = [
+    listed = [
         _cut_failure(failure, is_first=not i) for i, failure in enumerate(in_order[:MAX_LISTED])
     ]
-    return FailureSummary(tuple(told), _grouped(in_order[MAX_LISTED:], groups))
+    return FailureSummary(tuple(listed), _grouped(in_order[MAX_LISTED:], groups))
 
 
-def merge(told: Sequence[FailureSummary]) -> FailureSummary:
-    """The report of all of them together; the earliest failures come first."""
-    firsts = {id(one.failures[0]) for one in told if one.failures}
-    in_order = sorted((failure for one in told for failure in one.failures), key=_order)
+def merge(summaries: Sequence[FailureSummary]) -> FailureSummary:
+    """Merge summaries; the earliest failures come first."""
+    firsts = {id(one.failures[0]) for one in summaries if one.failures}
+    in_order = sorted((failure for one in summaries for failure in one.failures), key=_order)
     failures = [
         _cut_failure(failure, is_first=False) if i and id(failure) in firsts else failure
         for i, failure in enumerate(in_order[:MAX_LISTED])
     ]
-    groups = (group for one in told for group in one.groups)
+    groups = (group for one in summaries for group in one.groups)
     return FailureSummary(tuple(failures), _grouped(in_order[MAX_LISTED:], groups))
 
 
 def bounded_lines(lines: Sequence[str]) -> tuple[str, ...]:
-    """Lines of a record, which another program may have written, for a report."""
+    """Bound the lines of a record for a report."""
     return tuple(printable(line)[:_MAX_SUMMARY] for line in lines[:_MAX_LINES])
 
 
@@ -189,9 +189,9 @@ def _order(failure: JobFailure) -> float:
 
 
 def _checked(failure: JobFailure) -> JobFailure:
-    """The failure, with a rank and a date that a record can hold."""
+    """Replace a rank or date that a record cannot hold."""
     rank = failure.rank if -1 <= failure.rank < _MOST else -1
-    # What nobody knows the time of has not been the first.
+    # A failure of unknown time is never the first.
     began = nearest_date(failure.began if math.isfinite(failure.began) else math.inf)
     if (rank, began) == (failure.rank, failure.began):
         return failure
@@ -210,7 +210,7 @@ def _cut_failure(failure: JobFailure, *, is_first: bool) -> JobFailure:
 
 
 def cut(text: str, most: int) -> str:
-    """The first `most` characters of `text`, on one line and without control characters."""
+    """Return the first `most` characters of `text`, on one line, without control characters."""
     return printable(text[:most])[:most]
 
 
@@ -218,7 +218,7 @@ def cut(text: str, most: int) -> str:
 
 
 def _fitting(detail: Mapping[str, object], most: int) -> dict[str, object]:
-    """`detail` as JSON can hold it, its texts cut until it takes `most` bytes; else nothing."""
+    """Convert `detail` to JSON values of at most `most` bytes by cutting texts; else empty."""
     for chars, items in _CUTS:
         plain = {
             _end_of(str(key), chars): _plain(value, chars, items) for key, value in detail.items()
@@ -246,7 +246,7 @@ def _plain(value: object, chars: int, items: int, depth: int = 1) -> object:
 
 
 def _end_of(text: str, chars: int) -> str:
-    """`text`, or its end: of a traceback, the error is there."""
+    """Return the end of `text`, where a traceback has the error."""
     return text if len(text) <= chars else _ELLIPSIS + text[-chars:]
 
 
@@ -256,23 +256,23 @@ def _end_of(text: str, chars: int) -> str:
 def _grouped(
     failures: Iterable[JobFailure], groups: Iterable[FailureGroup]
 ) -> tuple[FailureGroup, ...]:
-    """Group failures that are not reported one by one, with earlier groups; the largest first."""
+    """Add failures to the groups; the largest group first."""
     counts: dict[str, int] = {}
     ranks: dict[str, list[tuple[int, int]]] = {}
 
-    def note(how: str, count: int, spans: Iterable[tuple[int, int]]) -> None:
+    def add(how: str, count: int, spans: Iterable[tuple[int, int]]) -> None:
         counts[how] = counts.get(how, 0) + count
         ranks.setdefault(how, []).extend(spans)
 
     for failure in failures:
         span = [(failure.rank, failure.rank)] if failure.rank >= 0 else []
-        note(cut(failure.how, MAX_WORDS), 1, span)
+        add(cut(failure.how, MAX_WORDS), 1, span)
     for group in groups:
-        note(cut(group.how, MAX_WORDS), group.count, group.ranks)
+        add(cut(group.how, MAX_WORDS), group.count, group.ranks)
     by_size = sorted(counts, key=lambda how: (how == _ANY_OTHER, -counts[how], how))
     for how in by_size[MAX_GROUPS - 1 :] if len(by_size) > MAX_GROUPS else ():
         if how != _ANY_OTHER:
-            note(_ANY_OTHER, counts.pop(how), ranks.pop(how))
+            add(_ANY_OTHER, counts.pop(how), ranks.pop(how))
     return tuple(
         FailureGroup(how, min(counts[how], _MOST - 1), _joined(ranks[how]))
         for how in sorted(counts, key=lambda how: (how == _ANY_OTHER, -counts[how], how))
@@ -280,7 +280,7 @@ def _grouped(
 
 
 def _joined(spans: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Spans in order, those that touch as one; of very many, the first."""
+    """Sort spans, join adjacent ones, and keep the first `MAX_SPANS`."""
     found: list[tuple[int, int]] = []
     for low, high in sorted(spans):
         if found and low <= found[-1][1] + 1:
@@ -290,7 +290,7 @@ def _joined(spans: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     return tuple(found[:MAX_SPANS])
 
 
-def _spans_of(group: Record) -> tuple[tuple[int, int], ...]:
+def _spans_of(group: StoreRecord) -> tuple[tuple[int, int], ...]:
     spans = group.get("ranks")
     if not isinstance(spans, list):
         group.refuse("the ranks are not a list")

@@ -1,4 +1,4 @@
-"""A rendezvous handler over any store: what most backends give to the launcher."""
+"""A rendezvous handler over any store, used by most backends."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from plaunch_network import HeldPort
 from plaunch_membership.agent_requests import AgentRequests
 from plaunch_membership.arrivals import Arrivals
 from plaunch_membership.awake import AwakeClock
-from plaunch_membership.hosted_stay import FAREWELL, HostedStay
+from plaunch_membership.host_stay import FAREWELL, HostStay
 from plaunch_membership.liveness import late_after
 from plaunch_membership.membership import Membership
-from plaunch_membership.node import Identity
+from plaunch_membership.node import NodeIdentity
 from plaunch_membership.process_failures import to_job_failures, to_verdict
 from plaunch_membership.records import RecordCodec
 from plaunch_membership.state import JobPhase, verdict_error
 from plaunch_membership.store_threads import StoreThreads
-from plaunch_membership.texts import Texts
+from plaunch_membership.texts import NodeTexts
 from plaunch_membership.timing import Timing
 from plaunch_membership.token import read_token
 from plaunch_membership.wake_pipe import WakePipe
@@ -40,38 +40,37 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("plaunch")
 
-_GLANCE = 1.0  # seconds between two looks at what may be wrong
-# A pause must still look like one to those who count heartbeats, or they count it as silence.
-_PAUSE = 1.5  # times what makes an observation late
+_CHECK_INTERVAL = 1.0  # seconds between two checks
+# A suspension must still look like one to observers, or they count it as silence.
+_MAX_STEP = 1.5  # times the delay from which an observation is late
 
 
 class DynamicRendezvousHandler(RendezvousHandler):
-    """Brings nodes together over a store; implements `JobRendezvous`.
+    """Forms rounds of nodes over a store; implements `JobRendezvous`.
 
-    It connects when the first round is wanted, never on the caller's thread, and no call blocks
-    for longer than its time-out. The name is torchrun's, the arguments
-    are not.
+    It connects when the first round is requested, never on the caller's thread, and no call blocks
+    for longer than its timeout. The name is torchrun's, the arguments are not.
 
     Args:
-        params: what the user gave.
+        params: the parameters of the rendezvous.
         connect: opens another connection to the store.
-        address: under which other nodes reach this one; workers find rank 0 there.
-        is_host: whether this process hosts the store; it then stays until the others know how the
-            job ended, and is rank 0 unless others were given or had that rank.
-        endpoint: what messages call the store; by default the endpoint in `params`.
-        release: is called once, when nothing of the store is needed any more.
-        has_guests: whether other processes are connected to the store that this one hosts; if so,
+        address: the address at which other nodes reach this one; workers use that of rank 0.
+        is_host: whether this process hosts the store. It then stays until the others know how the
+            job ended, and gets rank 0 unless that is given to another node or was another node's.
+        endpoint: the endpoint of the store, for messages; by default that in `params`.
+        release: called once, when the store is no longer needed.
+        has_guests: whether other processes are connected to the store that this one hosts. If so,
             it stays up to `close_timeout` for nodes that do not know yet how the job ended, and
             otherwise for five seconds.
-        open_store: opens torch's store under a prefix, for programs that read the store of a round.
-        outlives_job: whether the store was there before the job, and will be there after it.
+        open_store: opens torch's store under a prefix, for programs that use the store of a round.
+        outlives_job: whether the store exists before and after the job.
         options: the names of the backend's own `--rdzv-conf` options.
-        timing: the options that every backend has, if the backend has read them already, before
-            something expensive; `options` is ignored then.
+        timing: the options that all backends share, if the backend has read them already; `options`
+            is ignored then.
         clock: a monotonic clock, in seconds.
 
     Raises:
-        UsageError: an option is unknown or has a bad value, or the token cannot be read.
+        UsageError: an option is unknown or invalid, or the token cannot be read.
     """
 
     def __init__(
@@ -98,15 +97,15 @@ class DynamicRendezvousHandler(RendezvousHandler):
         self._release = release
         self._has_guests = has_guests
         self._open_store = open_store
-        self._identity = Identity.of_this_process(params, address, is_host=is_host)
+        self._identity = NodeIdentity.of_this_process(params, address, is_host=is_host)
         self._held: HeldPort | None = None
-        # Time in which this process was suspended is no time for which others were silent.
-        self._clock = AwakeClock(_PAUSE * late_after(self._timing.keep_alive_interval), clock)
+        # Time in which this process was suspended must not count as silence of the others.
+        self._clock = AwakeClock(_MAX_STEP * late_after(self._timing.keep_alive_interval), clock)
         self._connect = connect
         self._codec = RecordCodec(params.run_id, read_token(params, os.environ))
         self._pipe = WakePipe()
         self._is_over = False
-        self._has_closed = False  # this handler's user has
+        self._has_closed = False  # by `set_closed`
         self._create_membership()
         if outlives_job and params.run_id == "none":
             _log.warning(
@@ -116,7 +115,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
             )
 
     def _create_membership(self, follows: str = "") -> None:
-        """Create what serves one job; `follows` is the incarnation of an earlier one, if any."""
+        """Create the objects for one job; `follows` is the incarnation of an earlier one."""
         self._membership = Membership(
             self._identity, self._timing, self._codec, clock=self._clock, follows=follows
         )
@@ -126,18 +125,18 @@ class DynamicRendezvousHandler(RendezvousHandler):
         self._threads = StoreThreads(
             self._membership, self._connect, self._endpoint, hold_port=self._hold_port
         )
-        self._stay = HostedStay(self._membership, self._threads, self._has_guests)
-        self._agent = AgentRequests(self._membership, self._threads.writer.statements)
-        self.texts = Texts(self._membership)  # see `SharedTexts`
+        self._stay = HostStay(self._membership, self._threads, self._has_guests)
+        self._agent = AgentRequests(self._membership, self._threads.writer.reports)
+        self.texts = NodeTexts(self._membership)  # see `SharedTexts`
         self._lock = self._membership.lock
         self._has_joined = False
         self._is_unreachable = False
-        self._reported: Mapping[int, ProcessFailure] = {}  # by this node, in the present round
+        self._reported: Mapping[int, ProcessFailure] = {}  # by this node, in the current round
 
     # --- torchrun's methods -----------------------------------------------------------------------
 
     def get_backend(self) -> str:
-        """The name under which users select this backend."""
+        """The name of this backend."""
         return self._backend
 
     def get_run_id(self) -> str:
@@ -145,14 +144,14 @@ class DynamicRendezvousHandler(RendezvousHandler):
         return self._run_id
 
     def is_closed(self) -> bool:
-        """Whether the job is over, as far as this node knows, or this handler has closed it."""
+        """Whether the job is over, as far as this node knows, or this handler was closed."""
         return self._has_closed or self._news.verdict is not None
 
     def set_closed(self) -> None:
         """End the job on all nodes.
 
-        This handler is closed at once. The other nodes are notified through the store, to which a
-        handler that has not joined connects for that.
+        This handler is closed at once. The other nodes are notified through the store; a handler
+        that has not joined connects to it for that.
         """
         if self._is_over:
             return
@@ -161,19 +160,19 @@ class DynamicRendezvousHandler(RendezvousHandler):
         self._start()
 
     def num_nodes_waiting(self) -> int:
-        """1 while an arrival was not acted on; only the leader knows how many there are."""
+        """1 until the agent has acted on an arrival; only the leader knows the number of nodes."""
         state = self._membership.state
         is_news = state is not None and state.event.kind == "arrived"
         return int(is_news and not self._membership.part.wants_round)
 
     def prepare(self, node: NodeSettings) -> None:
-        """Join with what the agent is going to run, which overrides the parameters.
+        """Use the agent's settings, which override the parameters.
 
         If the job has succeeded or failed, the next round is the first one of another job.
 
         Raises:
-            UsageError: the two have different addresses for this node; or it has joined already,
-                and not with `node`.
+            UsageError: the parameters and the agent have different addresses for this node, or the
+                node has joined already with other settings.
         """
         if node.local_addr and self._local_addr and node.local_addr != self._local_addr:
             raise UsageError(
@@ -183,20 +182,20 @@ class DynamicRendezvousHandler(RendezvousHandler):
         verdict = self._news.verdict
         is_closed = self._has_closed or self._is_over
         if verdict is not None and verdict.outcome != "closed" and not is_closed:
-            # Other nodes find the verdict in the store.
+            # Other nodes read the verdict in the store.
             self._agent.finish()
-            self._threads.dismiss(min(self._timing.close_timeout, FAREWELL))
+            self._threads.stop(min(self._timing.close_timeout, FAREWELL))
             self._create_membership(follows=self._membership.keys.incarnation)
         with self._lock:
             job, address = self._identity.job, node.local_addr or self._identity.address
             names = ("role", "local_world_size", "max_restarts", "stop_timeout")
-            brought = replace(job, **{name: getattr(node, name) for name in names})
-            prepared = replace(self._identity, job=brought, address=address)
+            updated = replace(job, **{name: getattr(node, name) for name in names})
+            prepared = replace(self._identity, job=updated, address=address)
             if self._has_joined and not self.is_closed() and prepared != self._identity:
                 raise UsageError(
-                    f"this node has joined job {self._run_id!r} with {job}, and cannot go on with "
-                    f"{node}; an agent with another WorkerSpec needs a rendezvous handler of its "
-                    "own"
+                    f"this node has joined job {self._run_id!r} with {job}, and cannot continue "
+                    f"with {node}; an agent with another WorkerSpec needs a rendezvous handler of "
+                    "its own"
                 )
             self._identity = self._membership.identity = prepared
 
@@ -223,13 +222,13 @@ class DynamicRendezvousHandler(RendezvousHandler):
                     raise RendezvousClosedError(f"this node has left job {self._run_id!r}")
                 self._threads.raise_error()
                 is_formed, place = not part.wants_round, part.place
-                pause = self._arrivals.pause.left(membership.state)
+                pause = self._arrivals.restart_delay.left(membership.state)
                 if pause or membership.is_parked:
                     began = self._clock() + pause
                 left = began + patience - self._clock()
                 if is_formed or left <= 0:
                     break
-                self._lock.wait(min(left, _GLANCE))
+                self._lock.wait(min(left, _CHECK_INTERVAL))
         if not is_formed or place is None:
             if membership.state is None:
                 raise self._threads.explain_unreached()
@@ -242,7 +241,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         return place.to_round(open_store and partial(open_store, prefix))
 
     def describe_wait(self) -> str:
-        """Whom or what `next_rendezvous` waits for."""
+        """Describe what `next_rendezvous` waits for."""
         state, failing = self._membership.state, self._threads.failing()
         if failing is not None:
             where = "" if self._endpoint in str(failing) else f" at {self._endpoint}"
@@ -251,53 +250,53 @@ class DynamicRendezvousHandler(RendezvousHandler):
             return f"the store at {self._endpoint}"
         if state.phase is JobPhase.FORMING:
             return self._arrivals.describe()
-        return self._threads.writer.room.describe(state)
+        return self._threads.writer.scale_up.describe(state)
 
     def shutdown(self) -> bool:
-        """Say that this node departs, and release everything.
+        """Leave the job and release everything.
 
-        If the job is over and this process hosts the store, it first waits until the others know.
-        If the job is not over, this node leaves it.
+        If the job is over and this process hosts the store, it first waits until the others know
+        the verdict. If the job is not over, this node leaves it.
         """
         if self._is_over:
             return True
-        if self._stay.is_all():
+        if self._stay.is_needed():
             self._stay.wait(lambda: self._is_over)
         if self._news.verdict is None:
             return self.leave()
         if self._identity.is_host:
-            self._agent.linger(self._stay.goes_on)
+            self._agent.linger(self._stay.must_linger)
             return self._end(self._timing.close_timeout + FAREWELL)
         self._agent.finish()
         return self._end(min(self._timing.close_timeout, FAREWELL))
 
     def leave(self) -> bool:
-        """Leave the job, which may go on without this node, and release everything.
+        """Leave the job, which may continue without this node, and release everything.
 
-        It may be called while `shutdown` waits on another thread, which then returns.
+        May be called while `shutdown` waits on another thread, which then returns.
         """
         if self._is_over:
             return True
-        if self._stay.is_all():
+        if self._stay.is_needed():
             _log.warning(
                 "the store of job %r ends with this launcher, which hosts it; nodes that have not "
                 "finished lose it",
                 self._run_id,
             )
         if self._membership.state is not None:
-            self._agent.leave("the launcher was told to stop, or failed")
+            self._agent.leave("the launcher was stopped, or failed")
         elif self._has_closed:
             self._agent.finish()
         return self._end(min(self._timing.close_timeout, FAREWELL))
 
-    # --- what ObservableRendezvous and JobRendezvous add ------------------------------------------
+    # --- methods of ObservableRendezvous and JobRendezvous ----------------------------------------
 
     def fileno(self) -> int:
-        """Readable while there are changes."""
+        """A descriptor that is readable while there are changes."""
         return self._pipe.fileno()
 
     def changes(self) -> Sequence[MembershipChange]:
-        """Take all changes; also looks after the threads, so call it about once a second."""
+        """Take all changes. It also supervises the threads, so call it about once a second."""
         self._pipe.clear()
         self._threads.supervise()
         with self._lock:
@@ -319,7 +318,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
     def report_failure(
         self, failures: Mapping[int, ProcessFailure], *, is_final: bool = False
     ) -> None:
-        """Tell all nodes that workers of this one have failed; see `JobRendezvous`."""
+        """Report failed workers of this node to all nodes; see `JobRendezvous`."""
         self._reported = failures
         self._agent.report(to_job_failures(failures), is_final=is_final)
 
@@ -328,7 +327,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         return self._arrivals.pause.left(self._membership.state)
 
     def take_losses(self) -> list[MembershipChange]:
-        """The nodes lost while this one waits for a round; see `JobRendezvous`."""
+        """Take the nodes lost while this one waits for a round; see `JobRendezvous`."""
         return self._news.take_losses()
 
     def note_succeeded(self, ended: Mapping[int, float]) -> None:
@@ -336,47 +335,47 @@ class DynamicRendezvousHandler(RendezvousHandler):
         self._agent.note_succeeded(ended)
 
     def report_success(self) -> None:
-        """Tell that all workers of this node have succeeded; see `JobRendezvous`."""
+        """Report that all workers of this node have succeeded; see `JobRendezvous`."""
         self._agent.succeed()
 
     def send_notice(self, signum: int) -> None:
-        """Pass a signal on to the agents of all other nodes."""
+        """Forward a signal to the agents of all other nodes."""
         self._agent.send_notice(signum)
 
     def request_round(self, reason: str) -> None:
-        """Ask all nodes for another round; see `JobRendezvous`."""
+        """Request another round on all nodes; see `JobRendezvous`."""
         self._agent.request_round(reason)
 
     def end_job(self, reason: str) -> None:
-        """End the job on all nodes, and say why; see `JobRendezvous`."""
+        """End the job on all nodes, for a reason; see `JobRendezvous`."""
         self._agent.close(reason, "stopped")
 
     def announce_leave(self, reason: str, *, is_excluded: bool = False) -> None:
-        """Tell that this node goes; see `JobRendezvous`."""
+        """Announce that this node leaves; see `JobRendezvous`."""
         self._membership.excludes_itself |= is_excluded
         self._agent.announce_leave(reason, is_excluded=is_excluded)
 
     # --- threads and ends -------------------------------------------------------------------------
 
     def _start(self) -> None:
-        """Start the threads, unless that has happened; the end of the process ends them."""
+        """Start the threads, unless they run; the exit of the process stops them."""
         atexit.unregister(self._leave_at_exit)
         atexit.register(self._leave_at_exit, os.getpid())
         self._threads.start()
 
     def _leave_at_exit(self, pid: int) -> None:
-        # A daemon thread that is in C++ code when the interpreter ends is unwound through that
+        # A daemon thread that is in C++ code when the interpreter exits is unwound through that
         # code, which aborts the process. A forked process has none of the threads.
         if pid == os.getpid():
             self.leave()
             self._threads.join(FAREWELL)
 
     def _end(self, patience: float) -> bool:
-        """Stop all threads, the writer when it is through, and release what is held."""
+        """Stop all threads, the writer after its pending requests, and release all resources."""
         with self._lock:
             self._is_over = True
-            self._lock.notify_all()  # a call that waits for a round is told so
-        is_clean = self._threads.dismiss(patience)
+            self._lock.notify_all()  # wakes `next_rendezvous`
+        is_clean = self._threads.stop(patience)
         if self._threads.join(0):
             atexit.unregister(self._leave_at_exit)
         with self._lock:
@@ -387,14 +386,14 @@ class DynamicRendezvousHandler(RendezvousHandler):
         release, self._release = self._release, None
         if release is not None:
             release()
-        return is_clean or self._is_unreachable  # which was said
+        return is_clean or self._is_unreachable  # reported by `changes`
 
     def _wake(self) -> None:
         with self._lock:
             self._pipe.wake()
 
     def _hold_port(self) -> int:
-        """Hold a port for the workers' store, in case this node gets rank 0."""
+        """Reserve a port for the workers' store, in case this node gets rank 0."""
         previous, self._held = self._held, HeldPort.any(self._identity.job.port_range)
         if previous is not None:
             previous.close()

@@ -1,4 +1,4 @@
-"""Heartbeats: a node gives its own, and watches those that it must."""
+"""Heartbeats: a node sends its own, and watches those of others."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from plaunch_membership import transitions
 from plaunch_membership.keys import job_key
-from plaunch_membership.liveness import Observer
-from plaunch_membership.operations import Beat, Delete, MultiGet, Routine
+from plaunch_membership.liveness import LivenessObserver
+from plaunch_membership.operations import Delete, MultiGet, Routine, WriteHeartbeat
 from plaunch_membership.records import RecordError
 
 if TYPE_CHECKING:
@@ -16,93 +16,98 @@ if TYPE_CHECKING:
     from plaunch_membership.state import JobState
 
 
-class Heartbeat:
-    """Sends heartbeats for this node and checks others: the leader all, the others the leader.
+class HeartbeatMonitor:
+    """Sends this node's heartbeats and checks others: the leader all, the others the leader.
 
-    With the same look it sees whether the store still holds the job. A store can lose it, all or
-    the last of it, and be there again without any connection of this node having been missed.
+    The same read checks whether the store still holds the job. A store may lose all or the last
+    part of it and be available again before any connection of this node has failed.
 
-    A heartbeat says by which lease it stays, if the store has such things; then it is the same
-    each time, and it is enough that it is there. It also names the leader that its node knows: a
-    new leader must see who is alive since, not who was alive a moment before.
+    A heartbeat contains the duration of its lease, if the store has leases. It is then the same
+    each time, and only has to exist. It also names the leader that its node knows: a new leader
+    must see which nodes are alive now, not which were alive earlier.
     """
 
-    def __init__(self, ours: Membership) -> None:
-        self._ours = ours
+    def __init__(self, membership: Membership) -> None:
+        self._membership = membership
         self._beats = 0
         self._observer = self._make_observer()
-        self._last_look: dict[str, bytes | None] = {}
-        self._own: bytes | None = None  # what this node has given last
+        self._last_beats: dict[str, bytes | None] = {}
+        self._own: bytes | None = None  # the last heartbeat of this node
         self._key = ""
-        self._seen: tuple[str, bytes] | None = None  # the state, as held at the last look
-        self._lease: float | None = None  # seconds for which it stays; None for ever
-        self._is_replaced = False  # whether something else is there
+        self._seen: tuple[str, bytes] | None = None  # the state's key and record at the last check
+        self._lease: float | None = None  # seconds until it expires; None without a lease
+        self._is_replaced = False  # whether the store holds another value
 
-    def begin_anew(self) -> None:
-        """Forget all nodes; called when the job is another one."""
+    def reset(self) -> None:
+        """Forget all nodes. Called when the node enters another job."""
         self._observer = self._make_observer()
-        self._last_look = {}
+        self._last_beats = {}
         self._seen = None
 
     def end(self) -> Routine[None]:
         """Delete the heartbeat in a job that this node is no longer part of.
 
-        Where heartbeats have leases, it would last as long as this node, and mislead the others.
+        With a lease, it would last as long as this process, and mislead the others.
         """
         if self._key:
             yield Delete(self._key)
 
-    def _make_observer(self) -> Observer:
-        timing = self._ours.timing
-        return Observer(timing.keep_alive_interval, timing.keep_alive_max_attempt, self._ours.clock)
+    def _make_observer(self) -> LivenessObserver:
+        timing = self._membership.timing
+        return LivenessObserver(
+            timing.keep_alive_interval, timing.keep_alive_max_attempt, self._membership.clock
+        )
 
     def beat(self) -> Routine[None]:
-        """Send a heartbeat; it says if this node is leaving."""
+        """Send a heartbeat, which announces a departure of this node."""
         if self._lease is None or self._is_replaced:
             self._beats += 1
             self._is_replaced = False
-        self._key = key = self._ours.keys.beat(self._ours.me)
+        self._key = key = self._membership.keys.beat(self._membership.me)
         record: dict[str, object] = {"beat": self._beats}
-        state = self._ours.state
+        state = self._membership.state
         if state is not None:
             record["leader"] = state.leader
         if self._lease is not None:
             record["lease"] = self._lease
-        if self._ours.part.leaving:
-            record["gone"] = self._ours.part.leaving
-        self._own = self._ours.codec.encode(key, record)
-        self._lease = yield Beat(key, self._own)
+        if self._membership.part.leaving:
+            record["gone"] = self._membership.part.leaving
+        self._own = self._membership.codec.encode(key, record)
+        self._lease = yield WriteHeartbeat(key, self._own)
 
-    def look(self) -> Routine[None]:
+    def check(self) -> Routine[None]:
         """Check which nodes are alive: the leader checks all, the others check the leader."""
-        job, peers, state = self._ours.job, self._ours.peers, self._ours.job.state
+        job, peers, state = self._membership.job, self._membership.peers, self._membership.job.state
         if state is None or state.has_ended:
             return
-        leads = state.leader == self._ours.me
+        leads = state.leader == self._membership.me
         watched = sorted(peers.watched if leads else {state.leader})
         must_hold = self._must_hold(job, state)
-        nodes = [self._ours.me, *(node for node in watched if node and node != self._ours.me)]
-        keys = [self._ours.keys.beat(node) for node in nodes]
+        nodes = [
+            self._membership.me,
+            *(node for node in watched if node and node != self._membership.me),
+        ]
+        keys = [self._membership.keys.beat(node) for node in nodes]
         values = yield MultiGet([*must_hold, *keys])
         loss = self._find_loss(dict(zip(must_hold, values, strict=False)), must_hold)
         if loss:
-            self._ours.lose_job(loss)
+            self._membership.lose_job(loss)
             return
         self._seen = job.keys.state(state.version), job.state_record
         beats = dict(zip(nodes, values[len(must_hold) :], strict=True))
-        self._is_replaced = beats[self._ours.me] != self._own
+        self._is_replaced = beats[self._membership.me] != self._own
         leases = self._read_beats(beats)
         peers.moving.update(
             node
             for node, beat in beats.items()
-            # One that vanishes with its lease shows no life.
-            if beat is not None and self._last_look.get(node, beat) != beat
+            # A heartbeat that disappears was not renewed.
+            if beat is not None and self._last_beats.get(node, beat) != beat
         )
-        self._last_look = beats
+        self._last_beats = beats
         lost = [
             node
-            for node in self._observer.observe(beats, own=self._ours.me, leases=leases)
-            if node != self._ours.me
+            for node in self._observer.observe(beats, own=self._membership.me, leases=leases)
+            if node != self._membership.me
         ]
         reasons = {
             node: f"no heartbeat for {self._observer.silent_for(node):.1f} s" for node in lost
@@ -114,54 +119,55 @@ class Heartbeat:
                 peers.lost[state.leader] = reason
                 yield from self.take_lead(state.leader, reason)
             return
-        with self._ours.lock:
+        with self._membership.lock:
             has_news = peers.lost != reasons
             peers.lost = reasons
         if has_news:
-            self._ours.nudge()
+            self._membership.nudge()
 
     def _read_beats(self, beats: dict[str, bytes | None]) -> dict[str, float]:
-        """Find who is leaving, and who follows this node.
+        """Find the nodes that are leaving, and those that follow this node.
 
-        What is no valid record of its node is no heartbeat.
+        Invalid records are ignored.
 
         Returns:
-            The seconds for which heartbeats stay, of those that have a lease.
+            The duration of the lease of each heartbeat that has one, in seconds.
         """
         leases = {}
         for node, value in beats.items():
-            if value is None or node == self._ours.me:
+            if value is None or node == self._membership.me:
                 continue
-            key = self._ours.keys.beat(node)
+            key = self._membership.keys.beat(node)
             try:
-                record = self._ours.codec.decode(key, value)
+                record = self._membership.codec.decode(key, value)
                 gone = record.text("gone", default="")
                 lease = record.number("lease", default=None)
                 leader = record.text("leader", default="")
             except RecordError as error:
-                self._ours.doubts.note("a heartbeat", error)
+                self._membership.rejections.note("a heartbeat", error)
                 beats[node] = None
                 continue
             if lease is not None:
                 leases[node] = lease
-            if leader == self._ours.me:
-                self._ours.peers.moving.add(node)
+            if leader == self._membership.me:
+                self._membership.peers.moving.add(node)
             if gone:
-                self._ours.peers.gone[node] = gone
+                self._membership.peers.gone[node] = gone
         return leases
 
-    def read_leaves(self, beats: dict[str, bytes | None]) -> set[str]:
-        """The nodes that are leaving according to their heartbeats, or have none."""
+    def read_leaving(self, beats: dict[str, bytes | None]) -> set[str]:
+        """Return the nodes that are leaving according to their heartbeats, or have none."""
         self._read_beats(beats)
-        gone = self._ours.peers.gone
+        gone = self._membership.peers.gone
         return {node for node, beat in beats.items() if beat is None or node in gone}
 
     def _must_hold(self, job: KnownJob, state: JobState) -> dict[str, bytes]:
-        """The keys of a store that has lost nothing: the job, its state, and that of the last look.
+        """Return the records that a store without losses holds: the job, and the last known states.
 
-        The last one as well, because somebody may have written the next state over a gap.
+        The state at the last check is included because another node may have written the next state
+        over a gap.
         """
-        found = {job_key(self._ours.identity.run_id): job.record}
+        found = {job_key(self._membership.identity.run_id): job.record}
         if self._seen is not None:
             key, record = self._seen
             found[key] = record
@@ -172,7 +178,7 @@ class Heartbeat:
         """Describe what the store has lost; empty if nothing."""
         if held == must_hold:
             return ""
-        job = job_key(self._ours.identity.run_id)
+        job = job_key(self._membership.identity.run_id)
         if held[job] is None:
             return "the store has lost the job, as after a restart without its data"
         if held[job] != must_hold[job]:
@@ -183,7 +189,7 @@ class Heartbeat:
         return "the store has returned to an older state of the job, as from a snapshot"
 
     def take_lead(self, gone: str, reason: str) -> Routine[None]:
-        """Lead instead of the leader `gone`, unless another node is faster."""
-        yield from self._ours.change(
-            lambda state: transitions.lead(state, self._ours.me, gone, reason)
+        """Take over from the leader `gone`, unless another node is faster."""
+        yield from self._membership.change(
+            lambda state: transitions.lead(state, self._membership.me, gone, reason)
         )

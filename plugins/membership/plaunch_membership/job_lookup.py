@@ -1,4 +1,4 @@
-"""Finds the job of a node's run id, or starts it."""
+"""Finds the job of a run id, or starts it."""
 
 from __future__ import annotations
 
@@ -19,85 +19,89 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from plaunch_membership.membership import Membership
-    from plaunch_membership.records import Record
+    from plaunch_membership.records import StoreRecord
     from plaunch_membership.state import RecordedVerdict
 
 _log = logging.getLogger("plaunch")
 
 _PATIENCE = 0.5  # seconds to wait for a record that should be there
-_LEASE_MARGIN = 1.0  # seconds that a store may need to notice that a lease is over
-_LONGEST_LEASE = 600.0  # seconds; no node waits longer than that to be refused
+_LEASE_MARGIN = 1.0  # seconds that a store may take to expire a lease
+_LONGEST_LEASE = 600.0  # seconds; limits how long a node waits until it is refused
 
 
-class Difference(NamedTuple):
-    """A setting that must be the same on all nodes, and is not.
+class SettingMismatch(NamedTuple):
+    """A setting that must be the same on all nodes, and differs.
 
     Args:
-        ours: its name and its value on this node: `"--max-restarts=3"`.
-        theirs: its value on the node that started the job: `"1"`.
+        here: its name and its value on this node: `"--max-restarts=3"`.
+        there: its value on the node that started the job: `"1"`.
     """
 
-    ours: str
-    theirs: str
+    here: str
+    there: str
 
 
 class JobLookup:
-    """Finds the present incarnation of a job, and compares its settings with this node's.
+    """Finds the current incarnation of a job, and compares its settings with this node's.
 
     Args:
-        ours: this node's part in the job.
-        make_name: makes up the unique name of an incarnation.
+        membership: this node's membership.
+        make_name: returns a unique name for a new incarnation.
     """
 
-    def __init__(self, ours: Membership, make_name: Callable[[], str]) -> None:
-        self._ours = ours
+    def __init__(self, membership: Membership, make_name: Callable[[], str]) -> None:
+        self._membership = membership
         self._make_name = make_name
 
     def open(self) -> Routine[None]:
-        """Find the job, or begin it.
+        """Find the job, or start it.
 
         Raises:
             RendezvousClosedError: the job is over, or refuses this node.
-            RendezvousStateError: the store holds something else.
+            RendezvousStateError: the store holds an invalid record.
         """
-        identity = self._ours.identity
+        identity = self._membership.identity
         key = job_key(identity.run_id)
         while True:
             held = yield CompareSet(key, None, self._make_job_record())
             record = self._decode(key, held)
             keys = Keys(identity.run_id, record.text("incarnation", max_len=64))
             state, state_record = yield from self._find_state(keys)
-            if state.version == 0 and state.leader == self._ours.me:
-                # No state was there. If the store has lost its data since the job's key was read,
-                # this would be a second beginning of an incarnation that others are still in.
+            if state.version == 0 and state.leader == self._membership.me:
+                # This node wrote the first state. If the store has lost its data since the job's
+                # key was read, other nodes may still be in this incarnation, which must not start
+                # twice.
                 (now,) = yield MultiGet([key])
                 if now != held:
                     continue
             if state.phase is JobPhase.OVER and state.verdict is not None:
-                if keys.incarnation != self._ours.follows:
-                    self._ask_how_it_ended(state.verdict)
-            elif state.phase is not JobPhase.REPLACED and keys.incarnation not in self._ours.past:
-                differences = self._compare(record)
-                if not differences:
+                if keys.incarnation != self._membership.follows:
+                    self._check_verdict(state.verdict)
+            elif (
+                state.phase is not JobPhase.REPLACED
+                and keys.incarnation not in self._membership.past
+            ):
+                mismatches = self._compare(record)
+                if not mismatches:
                     break
                 if (yield from self._is_alive(keys, state)):
-                    yield from self._report_refusal(keys, state, differences)
-                    raise RendezvousClosedError(self._describe_refusal(record, differences))
+                    yield from self._report_refusal(keys, state, mismatches)
+                    raise RendezvousClosedError(self._describe_refusal(record, mismatches))
                 _log.warning(
                     "run id %r was used before by a job that has no live nodes left; the job "
                     "starts again",
                     identity.run_id,
                 )
             yield CompareSet(key, held, self._make_job_record())
-        self._ours.begin_anew(keys, state, job_record=held, state_record=state_record)
+        self._membership.enter_job(keys, state, job_record=held, state_record=state_record)
 
-    def _ask_how_it_ended(self, verdict: RecordedVerdict) -> None:
-        run_id = self._ours.identity.run_id
-        age = self._ours.wall_clock() - verdict.time
-        # A verdict from the future comes from another clock, and may be as young as any. To run a
-        # finished job again is worse than to ask for another run id.
-        if max(age, 0.0) < self._ours.timing.verdict_ttl:
-            self._ours.news.verdict, self._ours.news.is_past = verdict, True
+    def _check_verdict(self, verdict: RecordedVerdict) -> None:
+        run_id = self._membership.identity.run_id
+        age = self._membership.wall_clock() - verdict.time
+        # A verdict from the future was written with another clock, and may be very recent. Running
+        # a finished job again is worse than asking for another run id.
+        if max(age, 0.0) < self._membership.timing.verdict_ttl:
+            self._membership.news.verdict, self._membership.news.is_past = verdict, True
             ahead = f" (by a clock that is {-age:.0f} s ahead of this node's)" if age <= -1 else ""
             raise RendezvousClosedError(
                 f"job {run_id!r} is over: {describe_verdict(verdict)}{ahead}; start a new job "
@@ -110,37 +114,37 @@ class JobLookup:
         )
 
     def _is_alive(self, keys: Keys, state: JobState) -> Routine[bool]:
-        """Whether anything moves in a job in which this node cannot take part."""
+        """Whether the job of an incompatible node is alive, judged by its leader and its states."""
         beat_key, later = keys.beat(state.leader), keys.state(state.version + 1)
         last, before = yield MultiGet([beat_key, later])
         lease = self._lease_of(beat_key, last)
-        interval = self._ours.timing.keep_alive_interval
-        looks = self._ours.timing.keep_alive_max_attempt + 1
+        interval = self._membership.timing.keep_alive_interval
+        checks = self._membership.timing.keep_alive_max_attempt + 1
         if lease is not None:
-            # A dead node's heartbeat stays for as long, and somewhat longer.
-            looks = max(looks, math.ceil((lease + _LEASE_MARGIN) / interval))
-        for _ in range(looks):
+            # The heartbeat of a dead node stays until its lease has expired.
+            checks = max(checks, math.ceil((lease + _LEASE_MARGIN) / interval))
+        for _ in range(checks):
             yield Sleep(interval)
             beat, successor = yield MultiGet([beat_key, later])
-            # One that vanishes with its lease shows no life.
+            # A heartbeat that disappears was not renewed.
             if successor != before or (beat is not None and beat != last):
                 return True
             last = beat
         return last is not None and lease is not None
 
     def _lease_of(self, key: str, beat: bytes | None) -> float | None:
-        """The seconds that a heartbeat lasts without renewal; None if forever."""
+        """The seconds that a heartbeat lasts without renewal; None if it has no lease."""
         if beat is None:
             return None
         try:
-            lease = self._ours.codec.decode(key, beat).number("lease", default=None)
+            lease = self._membership.codec.decode(key, beat).number("lease", default=None)
         except RecordError as error:
-            _log.warning("a heartbeat is rejected: %s", error)
+            self._membership.rejections.note("a heartbeat", error)
             return None
         return lease if lease is None else min(max(lease, 0.0), _LONGEST_LEASE)
 
     def _make_job_record(self) -> bytes:
-        identity = self._ours.identity
+        identity = self._membership.identity
         record = {
             "incarnation": self._make_name(),
             "min_nodes": identity.min_nodes,
@@ -149,80 +153,80 @@ class JobLookup:
             "shared": dict(identity.job.shared),
             "by": identity.host,
         }
-        return self._ours.codec.encode(job_key(identity.run_id), record)
+        return self._membership.codec.encode(job_key(identity.run_id), record)
 
-    def _decode(self, key: str, held: bytes) -> Record:
+    def _decode(self, key: str, held: bytes) -> StoreRecord:
         try:
-            return self._ours.codec.decode(key, held)
+            return self._membership.codec.decode(key, held)
         except RecordError as error:
             raise RendezvousClosedError(
-                f"this node cannot take part in job {self._ours.identity.run_id!r}: {error}"
+                f"this node cannot take part in job {self._membership.identity.run_id!r}: {error}"
             ) from error
 
     def _report_refusal(
-        self, keys: Keys, state: JobState, differences: Sequence[Difference]
+        self, keys: Keys, state: JobState, mismatches: Sequence[SettingMismatch]
     ) -> Routine[None]:
-        """Let nodes that wait for this one show why it does not come."""
+        """Record why this node does not join, for the messages of waiting nodes."""
         joined = yield Add(tickets(keys.joined(state.next_round)), 0)
-        texts = (f"{ours} there, {theirs} here" for ours, theirs in differences)
+        texts = (f"{here} there, {there} here" for here, there in mismatches)
         refusal = {
-            "host": self._ours.identity.host,
+            "host": self._membership.identity.host,
             "reason": "; ".join(texts)[:MAX_REFUSAL],
             "round": state.next_round,
             "joined": joined,
         }
-        yield Set(keys.refusal, self._ours.codec.encode(keys.refusal, refusal))
+        yield Set(keys.refusal, self._membership.codec.encode(keys.refusal, refusal))
 
-    def _describe_refusal(self, record: Record, differences: Sequence[Difference]) -> str:
-        identity = self._ours.identity
-        texts = (f"{ours} here, {theirs} there" for ours, theirs in differences)
+    def _describe_refusal(self, record: StoreRecord, mismatches: Sequence[SettingMismatch]) -> str:
+        identity = self._membership.identity
+        texts = (f"{here} here, {there} there" for here, there in mismatches)
         return (
             f"node {identity.host} is refused by job {identity.run_id!r}, which "
             f"{record.text('by', max_len=300)} has started with other settings: "
             f"{'; '.join(texts)}. Start all nodes with the same ones"
         )
 
-    def _compare(self, record: Record) -> list[Difference]:
-        """The settings that must be the same on all nodes, and are not."""
-        identity = self._ours.identity
-        theirs_min = record.integer("min_nodes", low=1)
-        theirs_max = record.integer("max_nodes", low=theirs_min)
-        theirs_restarts = record.integer("max_restarts", low=0)
-        differences: list[Difference] = []
-        if (theirs_min, theirs_max) != (identity.min_nodes, identity.max_nodes):
-            ours_nodes = f"--nnodes={identity.min_nodes}:{identity.max_nodes}"
-            differences.append(Difference(ours_nodes, f"{theirs_min}:{theirs_max}"))
-        if theirs_restarts != identity.job.max_restarts:
-            ours_restarts = f"--max-restarts={identity.job.max_restarts}"
-            differences.append(Difference(ours_restarts, str(theirs_restarts)))
-        theirs = record.record("shared") if "shared" in record else {}
-        ours = identity.job.shared
-        differences += [
-            Difference(f"{name} {_value(ours, name)}", _value(theirs, name))
-            for name in sorted(ours.keys() | theirs.keys())
-            if ours.get(name) != theirs.get(name)
+    def _compare(self, record: StoreRecord) -> list[SettingMismatch]:
+        """Return the settings that must be the same on all nodes, and differ."""
+        identity = self._membership.identity
+        min_nodes = record.integer("min_nodes", low=1)
+        max_nodes = record.integer("max_nodes", low=min_nodes)
+        max_restarts = record.integer("max_restarts", low=0)
+        mismatches: list[SettingMismatch] = []
+        if (min_nodes, max_nodes) != (identity.min_nodes, identity.max_nodes):
+            here = f"--nnodes={identity.min_nodes}:{identity.max_nodes}"
+            mismatches.append(SettingMismatch(here, f"{min_nodes}:{max_nodes}"))
+        if max_restarts != identity.job.max_restarts:
+            here = f"--max-restarts={identity.job.max_restarts}"
+            mismatches.append(SettingMismatch(here, str(max_restarts)))
+        others = record.record("shared") if "shared" in record else {}
+        own = identity.job.shared
+        mismatches += [
+            SettingMismatch(f"{name} {_value(own, name)}", _value(others, name))
+            for name in sorted(own.keys() | others.keys())
+            if own.get(name) != others.get(name)
         ]
-        return differences
+        return mismatches
 
     def _find_state(self, keys: Keys) -> Routine[tuple[JobState, bytes]]:
-        """The newest state that can be found at once, and its record."""
+        """Return the newest known state and its record; writes the first state if there is none."""
         versions = yield Add(keys.versions, 0)
         if versions > 0:
             key = keys.state(versions - 1)
             value = yield Wait(key, _PATIENCE)
             if value is not None:
                 return JobState.from_record(
-                    self._ours.codec.decode(key, value), versions - 1
+                    self._membership.codec.decode(key, value), versions - 1
                 ), value
-        first = transitions.first_state(self._ours.me, self._ours.attempt)
+        first = transitions.first_state(self._membership.me, self._membership.attempt)
         key = keys.state(0)
-        mine = self._ours.codec.encode(key, first.to_record())
+        mine = self._membership.codec.encode(key, first.to_record())
         held = yield CompareSet(key, None, mine)
         if held == mine:
             yield Add(keys.versions)
-        return JobState.from_record(self._ours.codec.decode(key, held), 0), held
+        return JobState.from_record(self._membership.codec.decode(key, held), 0), held
 
 
 def _value(options: Mapping[str, object], name: str) -> str:
-    """The value of an option, in the words of a message."""
+    """Describe the value of an option for a message."""
     return f"is {str(options[name])[:100]!r}" if name in options else "is not given"

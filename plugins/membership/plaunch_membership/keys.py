@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
-NODES_OF_A_PART = 64  # of a record of a world, whose names take 10 kB at most, each
+NODES_OF_A_PART = 64  # nodes in one record of a world; each needs at most 10 kB
 
 
 def job_key(run_id: str) -> str:
-    """The key that names the present incarnation of a run id."""
+    """Return the key that holds the current incarnation of a run id."""
     return f"plaunch/{quote(run_id, safe='')}/job"
 
 
 class Keys:
-    """The names of all records of one incarnation of a job."""
+    """The keys of all records of one incarnation of a job."""
 
     def __init__(self, run_id: str, incarnation: str) -> None:
         self.incarnation = incarnation
@@ -21,7 +21,7 @@ class Keys:
 
     @property
     def versions(self) -> str:
-        """Counts the states, so that latecomers need not read all; a hint, which may be wrong."""
+        """The counter of states, which saves latecomers reading all of them. A hint: it may lag."""
         return f"{self._prefix}/versions"
 
     def state(self, version: int) -> str:
@@ -34,11 +34,11 @@ class Keys:
         return f"{self._prefix}/refusal"
 
     def joined(self, round_: int) -> str:
-        """The log of the nodes that want to be in a round."""
+        """The log of the nodes that join a round."""
         return f"{self._prefix}/round/{round_}/joined"
 
     def slot(self, round_: int, term: int, ticket: int) -> str:
-        """The key with the outcome of a ticket of a round."""
+        """The result for one ticket of a round: the node's ranks, or that it is a spare."""
         return f"{self._prefix}/round/{round_}/slot/{term}/{ticket}"
 
     def world(self, round_: int, term: int, part: int = 0) -> str:
@@ -47,7 +47,7 @@ class Keys:
         return f"{key}/{part}" if part else key
 
     def settled(self, round_: int) -> str:
-        """The log of the nodes that have reported failures."""
+        """The log in which each node reports its failures of a round."""
         return f"{self._prefix}/round/{round_}/settled"
 
     def done(self, round_: int) -> str:
@@ -55,16 +55,16 @@ class Keys:
         return f"{self._prefix}/round/{round_}/done"
 
     def store(self, round_: int) -> str:
-        """The prefix of what programs keep in the store of a round."""
+        """The prefix of the keys that programs write to the store of a round."""
         return f"{self._prefix}/round/{round_}/store"
 
     def restart(self, round_: int) -> str:
-        """What was decided after the failure that led to a round, if one did."""
+        """The restart decision that led to a round, if a failure did."""
         return f"{self._prefix}/restart/{round_}"
 
     @property
     def tidied(self) -> str:
-        """Up to which round everything is deleted."""
+        """The number of the first round whose records may still exist."""
         return f"{self._prefix}/tidied"
 
     def beat(self, node: str) -> str:
@@ -72,20 +72,20 @@ class Keys:
         return f"{self._prefix}/beat/{node}"
 
     def text(self, name: str, node: str) -> str:
-        """What a node shows the others under a name."""
+        """The text that a node publishes under a name."""
         return f"{self._prefix}/text/{quote(name, safe='')}/{node}"
 
     @property
     def departures(self) -> str:
-        """The log of the nodes that know the verdict."""
+        """The log of the nodes that know the verdict and have left."""
         return f"{self._prefix}/byes"
 
 
 def tickets(log: str) -> str:
-    """The counter of a log."""
+    """Return the key of the counter of a log."""
     return f"{log}/tickets"
 
 
 def entry(log: str, ticket: int) -> str:
-    """The record under a ticket of a log."""
+    """Return the key of the record with this ticket."""
     return f"{log}/{ticket}"

@@ -1,12 +1,11 @@
-"""A node's knowledge of its job, and the operations that all of its routines share.
+"""What a node knows of its job, and the operations that all of its routines share.
 
-A node has two routines over the store. The writer joins, sends heartbeats, watches other nodes,
-and carries out the agent's requests. The watcher reads: it blocks until there is a next state
-of the job, again and again. A leader has a third one. Each has its own thread and connection,
-so that no wait delays a heartbeat. They share this object under one
-lock, which is never held while an operation is under way.
+A node has two routines that use the store. The writer joins, sends heartbeats, watches other nodes,
+and processes the agent's requests. The watcher waits for the next state of the job, again and
+again. The leader has a third routine. Each has its own thread and connection, so that no wait
+delays a heartbeat. They share this object under one lock, which is never held during an operation.
 
-A node does a fixed number of operations to be in a round, however many nodes there are.
+The number of operations of a node per round is constant, whatever the number of nodes.
 """
 
 from __future__ import annotations
@@ -27,39 +26,40 @@ from plaunch_membership.bounds import MAX_NAME
 from plaunch_membership.keys import NODES_OF_A_PART, Keys
 from plaunch_membership.node import Member, NodeRecord
 from plaunch_membership.operations import Add, CompareSet, Routine, Sleep, Wait
-from plaunch_membership.records import Doubts, RecordError
-from plaunch_membership.shared import KnownJob, News, Part, Peers, RequestQueue
+from plaunch_membership.records import RecordError, RejectionLog
+from plaunch_membership.shared import AgentNews, KnownJob, Participation, PeerStatus, WriterRequests
 from plaunch_membership.shared_log import SharedLogReader
 from plaunch_membership.state import JobPhase, JobState, RecordedVerdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from plaunch_membership.node import Identity
+    from plaunch_membership.node import NodeIdentity
     from plaunch_membership.records import RecordCodec
     from plaunch_membership.shared import Request
     from plaunch_membership.timing import Timing
 
 _log = logging.getLogger("plaunch")
 
-_PATIENCE = 5.0  # seconds to wait for a record that is there
+_RECORD_TIMEOUT = 5.0  # seconds to wait for a record that should exist
 
 
 class Membership:
     """One node's membership in a job.
 
     Args:
-        identity: who this node is.
-        timing: how long everything may take.
-        codec: reads and writes records.
-        clock: seconds that never go back.
-        wall_clock: seconds since the epoch, for what people read.
-        follows: the incarnation of a job of this run id that is over, and that this one replaces.
+        identity: the identity of this node.
+        timing: the intervals and timeouts.
+        codec: encodes and decodes records.
+        clock: a monotonic clock, in seconds.
+        wall_clock: seconds since the epoch, for records and messages.
+        follows: the incarnation of an earlier job of this run id, which is over and which this one
+            replaces.
     """
 
     def __init__(
         self,
-        identity: Identity,
+        identity: NodeIdentity,
         timing: Timing,
         codec: RecordCodec,
         *,
@@ -73,23 +73,23 @@ class Membership:
         self.codec = codec
         self.clock = clock
         self.wall_clock = wall_clock
-        self.doubts = Doubts()
+        self.rejections = RejectionLog()
         self.lock = threading.Condition(threading.RLock())
-        # Wakes the routines; set by whoever runs them.
+        # Wakes the routines; set by the object that runs them.
         self.nudge: Callable[[], None] = lambda: None
         self.job = KnownJob(0, Keys(identity.run_id, "-"))
-        self.peers = Peers()
-        self.part = Part()
-        self.requests = RequestQueue()
-        self.news = News(self.lock)
-        # Who hears broadcasts, by their name; called on the watcher's thread.
+        self.peers = PeerStatus()
+        self.part = Participation()
+        self.requests = WriterRequests()
+        self.news = AgentNews(self.lock)
+        # The listeners for broadcasts by name; called on the watcher's thread.
         self.listeners: dict[str, Callable[[str], None]] = {}
-        # Of a job that this node was a member of: the highest attempt, and the excluded hosts.
+        # The highest attempt and the excluded hosts of jobs that this node was a member of.
         self.attempt = 0
         self.excluded: Mapping[str, str] = {}
-        self.excludes_itself = False  # this node has said that its host is to be one of them
-        self.past: set[str] = set()  # incarnations that this node was in, and never returns to
-        self.must_reopen = False  # the job is not the one that the store knows
+        self.excludes_itself = False  # this node has asked to exclude its host
+        self.past: set[str] = set()  # incarnations that this node has left and never re-enters
+        self.must_reopen = False  # the store holds another job
         self._writes = itertools.count()
 
     @property
@@ -109,7 +109,7 @@ class Membership:
 
     @property
     def is_parked(self) -> bool:
-        """Whether the job runs without this node, which waits for a place."""
+        """Whether this node waits for a place while the job runs without it."""
         state = self.state
         return self.part.wants_round and state is not None and state.phase is not JobPhase.FORMING
 
@@ -124,47 +124,47 @@ class Membership:
 
     @property
     def is_excluded(self) -> bool:
-        """Whether the job goes on without this node's host, or is about to."""
+        """Whether this node's host is excluded, or about to be."""
         state = self.state
         return self.excludes_itself or (state is not None and self.identity.host in state.excluded)
 
     def exclusion(self) -> NodeExcludedError | None:
-        """Why the job goes on without this node's host; None if it does not."""
+        """Return the error for an excluded host; None if this node's host is not excluded."""
         state, host = self.state, self.identity.host
         if state is None or host not in state.excluded:
             return None
         return NodeExcludedError(
-            f"job {self.identity.run_id!r} goes on without node {host}: {state.excluded[host]}"
+            f"job {self.identity.run_id!r} has excluded node {host}: {state.excluded[host]}"
         )
 
     def remember(self, state: JobState) -> None:
-        """Keep what the job must know if its store loses it; this node is a member of it."""
+        """Remember what must be restored if the store loses the job, as a member of it."""
         self.attempt = max(self.attempt, state.attempt)
         self.excluded = state.excluded or self.excluded
 
     def request(self, request: Request, *, is_last: bool = False) -> None:
-        """Have something done by the writer; nothing is done after the last."""
+        """Queue a request for the writer; no request after the last is processed."""
         with self.lock:
             self.requests.add(request, is_last=is_last)
         self.nudge()
 
-    # --- turns of fortune -------------------------------------------------------------------------
+    # --- changes of this node's part --------------------------------------------------------------
 
-    def begin_anew(
+    def enter_job(
         self, keys: Keys, state: JobState, *, job_record: bytes, state_record: bytes
     ) -> None:
-        """Be a node that has found a job, and has no part in it yet."""
+        """Enter a job that was just found, without a place in it."""
         with self.lock:
-            # It may have got a place between its decision to look for the job and now.
-            self._lose_place("the job begins anew")
+            # The node may have got a place since it decided to look for the job.
+            self._lose_place("the job starts again")
             self.job = KnownJob(self.job.incarnation + 1, keys, job_record, state, state_record)
-            self.part.begin_anew()
-            self.peers = Peers()
+            self.part.reset()
+            self.peers = PeerStatus()
             self.must_reopen = False
             self.lock.notify_all()
 
     def refuse(self, reason: str) -> None:
-        """End this node's part before it has begun."""
+        """Refuse this node before it takes part."""
         with self.lock:
             self.news.error = RendezvousClosedError(
                 f"node {self.identity.host} is refused by job {self.identity.run_id!r}: {reason}"
@@ -173,7 +173,7 @@ class Membership:
             self.lock.notify_all()
 
     def lose_job(self, reason: str) -> None:
-        """Look for the job again, because the present one is not it any more."""
+        """Look for the job again, because the current incarnation is over."""
         with self.lock:
             self.must_reopen = True
             self.past.add(self.keys.incarnation)
@@ -187,11 +187,11 @@ class Membership:
     # --- what the store holds ---------------------------------------------------------------------
 
     def done_nodes(self, round_: int) -> Routine[set[str]]:
-        """The nodes that have said that they are done in a round."""
+        """Return the nodes that have reported success in a round."""
         log = self.log_reader(self.keys.done(round_))
         found = yield from log.read()
         if log.has_holes:
-            # Its writer is between its two operations, or has died between them.
+            # The writer is between its two operations, or has died there.
             yield from log.wait(self.timing.keep_alive_interval)
             found += yield from log.read()
         done = set()
@@ -199,11 +199,11 @@ class Membership:
             try:
                 done.add(self.codec.decode(key, value).text("node", max_len=MAX_NAME))
             except RecordError as error:
-                self.doubts.note("who is done", error)
+                self.rejections.note("a report of success", error)
         return done
 
-    def find_success(self, round_: int, incarnation: int | None = None) -> Routine[None]:
-        """Find the verdict of a round that still runs, and in which all nodes are done."""
+    def end_succeeded(self, round_: int, incarnation: int | None = None) -> Routine[None]:
+        """End the job as succeeded, if the round still runs and all nodes have reported success."""
         verdict = RecordedVerdict(
             "succeeded", self.identity.host, "all workers have succeeded", self.wall_clock()
         )
@@ -217,7 +217,7 @@ class Membership:
         )
 
     def joined_nodes(self, round_: int) -> Routine[dict[str, NodeRecord]]:
-        """The nodes on the log of a round, as far as their records can be read."""
+        """Return the nodes that have joined a round, without invalid records."""
         found = {}
         for ticket, key, value in (yield from self.log_reader(self.keys.joined(round_)).read()):
             record = self.read_node(ticket, key, value)
@@ -226,26 +226,26 @@ class Membership:
         return found
 
     def log_reader(self, key: str) -> SharedLogReader:
-        """Read a log of this job."""
+        """Return a reader for a log of this job."""
         return SharedLogReader(key, self.identity.max_nodes)
 
     def read_node(self, ticket: int, key: str, value: bytes) -> NodeRecord | None:
-        """Read a node's record; None, and a word in the log, if it is none."""
+        """Read a node's record; if it is invalid, log that and return None."""
         try:
             return NodeRecord.from_record(ticket, self.codec.decode(key, value))
         except RecordError as error:
-            self.doubts.note("a node's record", error)
+            self.rejections.note("a node's record", error)
             return None
 
     def members(self, state: JobState) -> Routine[dict[str, Member]]:
-        """The nodes of the last round that was formed, in order of their ranks."""
+        """Return the nodes of the last round, in order of their ranks."""
         world = state.world
         if world is None:
             return {}
         members: dict[str, Member] = {}
         for part in range(-(-world.nodes // NODES_OF_A_PART)):
             key = self.keys.world(world.round, world.term, part)
-            value = yield Wait(key, _PATIENCE)
+            value = yield Wait(key, _RECORD_TIMEOUT)
             if value is None:
                 return {}
             for found in self.codec.decode(key, value).records("nodes"):
@@ -257,13 +257,13 @@ class Membership:
     def change(
         self, make: Callable[[JobState], JobState | None], incarnation: int | None = None
     ) -> Routine[JobState | None]:
-        """Bring about the next state.
+        """Write the next state.
 
         Args:
-            make: makes it from the present one, or says None if there is nothing to change; it is
+            make: makes it from the current state, or returns None if nothing is to be changed;
                 called again if another node was faster.
-            incarnation: nothing is changed in any other. It may be omitted on the writer's
-                thread, which is the one that starts again.
+            incarnation: if given, nothing is changed in any other incarnation. May be omitted on
+                the writer's thread, which is the one that enters another incarnation.
 
         Returns:
             The new state, or None.
@@ -285,13 +285,13 @@ class Membership:
                 return new
             state = JobState.from_record(self.codec.decode(key, held), new.version)
             if longest := self.timing.longest_backoff:
-                yield Sleep(random.uniform(0, longest))  # noqa: S311 - no secret
+                yield Sleep(random.uniform(0, longest))  # noqa: S311 - not a secret
         return None
 
     def _encode(self, key: str, state: JobState) -> bytes:
         try:
             return self.codec.encode(key, state.to_record())
         except RecordError as error:
-            # All must learn how the job has ended, even if not why.
-            _log.warning("it is written without its failures: %s", error)
+            # All nodes must know how the job ended, even without the details.
+            _log.warning("the verdict is too large; it is written without its failures: %s", error)
             return self.codec.encode(key, transitions.in_brief(state).to_record())

@@ -12,32 +12,32 @@ from plaunch.durations import bounded
 from plaunch.rendezvous import JobRound, RendezvousStoreInfo
 
 from plaunch_membership.bounds import MAX_NAME
-from plaunch_membership.placement import Newcomer
+from plaunch_membership.placement import Candidate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from plaunch.rendezvous import JobSettings, RendezvousParameters, Store, WorldRanks
 
-    from plaunch_membership.records import Record
+    from plaunch_membership.records import StoreRecord
 
 _MOST_WORKERS = 1 << 16  # of one node
 
 
 @dataclass(frozen=True)
-class Identity:
+class NodeIdentity:
     """The identity of this node.
 
     Args:
-        node: its name, which no other node has, in printable ASCII without slashes.
-        host: its host's name.
-        pid: the agent's process id.
-        address: under which other nodes reach it.
+        node: its name, unique in the job, in printable ASCII without slashes.
+        host: its hostname.
+        pid: the process id of its agent.
+        address: the address at which other nodes reach it.
         is_host: whether this process hosts the store.
         run_id: the id of the job.
-        min_nodes: how few nodes may form a round.
-        max_nodes: how many a round has at most.
-        job: the rest of the launch's settings.
+        min_nodes: the minimum number of nodes of a round.
+        max_nodes: the maximum number of nodes of a round.
+        job: the other settings of the launch.
     """
 
     node: str
@@ -53,8 +53,8 @@ class Identity:
     @classmethod
     def of_this_process(
         cls, params: RendezvousParameters, address: str, *, is_host: bool
-    ) -> Identity:
-        """The identity of an agent in this process; each agent has its own name."""
+    ) -> NodeIdentity:
+        """Return an identity for an agent in this process; every agent has its own name."""
         host, pid = socket.gethostname(), os.getpid()
         return cls(
             node=f"{_plain(host)}~{pid}~{secrets.token_hex(4)}",
@@ -70,14 +70,14 @@ class Identity:
 
 
 def _plain(host: str) -> str:
-    """A host's name as it may be part of a key."""
+    """Return a hostname that can be part of a key."""
     plain = "".join(c if c.isascii() and (c.isalnum() or c in ".-_") else "-" for c in host)
     return plain[:200] or "host"
 
 
 @dataclass(frozen=True)
 class RoundPlace:
-    """This node's place in one round of one incarnation; in any other it says nothing."""
+    """This node's place in one round of one incarnation."""
 
     round: int
     attempt: int
@@ -89,7 +89,7 @@ class RoundPlace:
     reason: str
 
     def to_round(self, open_store: Callable[[], Store] | None) -> JobRound:
-        """The round as the agent receives it; `open_store` opens torch's store for programs."""
+        """Convert it for the agent; `open_store` opens torch's store for programs."""
         return JobRound(
             None,
             self.rank,
@@ -105,21 +105,21 @@ class RoundPlace:
 
 @dataclass(frozen=True)
 class Member:
-    """A node of a round that was formed: its host, and how long it may need to come back."""
+    """A node of a formed round: its host, and the seconds that it may need to rejoin."""
 
     host: str
     stop_timeout: float
 
 
 @dataclass(frozen=True)
-class NodeRecord(Newcomer):
-    """A node's own record, when it joins a round.
+class NodeRecord(Candidate):
+    """The record that a node writes when it joins a round.
 
     Args:
-        pid: the agent's process id.
-        address: under which other nodes reach it.
-        port: a port that it holds for the workers' store.
-        stop_timeout: how long it may need to come back for another round, in seconds.
+        pid: the process id of its agent.
+        address: the address at which other nodes reach it.
+        port: a port that it has reserved for the workers' store.
+        stop_timeout: seconds that it may need to rejoin for another round.
     """
 
     pid: int = 0
@@ -128,7 +128,7 @@ class NodeRecord(Newcomer):
     stop_timeout: float = 0.0
 
     def to_record(self) -> dict[str, object]:
-        """The fields of the record that holds it; the ticket is in its key."""
+        """Return the fields of its record; the ticket is in its key."""
         return {
             "node": self.node,
             "host": self.host,
@@ -145,11 +145,11 @@ class NodeRecord(Newcomer):
         }
 
     @classmethod
-    def from_record(cls, ticket: int, record: Record) -> NodeRecord:
+    def from_record(cls, ticket: int, record: StoreRecord) -> NodeRecord:
         """Read a node's record.
 
         Raises:
-            RecordError: it is none.
+            RecordError: a field is invalid.
         """
         return cls(
             ticket=ticket,
@@ -168,6 +168,6 @@ class NodeRecord(Newcomer):
         )
 
     def describe(self) -> str:
-        """The node in messages: its host, and its index if it was given one."""
+        """Describe the node in messages: its host, and its index if it was given one."""
         index = "" if self.index is None else f" (index {self.index})"
         return f"{self.host}{index}"

@@ -1,8 +1,8 @@
-"""The operations that a routine asks of the store, one object for each.
+"""The store operations that a routine yields, one class for each.
 
-A routine is a generator that yields operations and is sent their results. It does no input or
-output itself, so the same routine runs on a thread over a real store (`runner.py`), and step by
-step in a test that decides about time, order and accidents.
+A routine is a generator that yields operations and receives their results. It does no I/O itself,
+so the same routine runs on a thread over a real store (`runner.py`), and step by step in a test
+that controls time, order and faults.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Set:
     value: bytes
 
     def run(self, store: RendezvousStore) -> None:
-        """Do it."""
+        """Call the store."""
         store.set(self.key, self.value)
 
 
@@ -42,14 +42,14 @@ class Add:
     amount: int = 1
 
     def run(self, store: RendezvousStore) -> int:
-        """Do it."""
+        """Call the store."""
         return store.add(self.key, self.amount)
 
     def check(self, store: RendezvousStore) -> None:
-        """See whether there is a number to add to; for when it fails, and it is not known why.
+        """Check that the counter is a number, after an addition failed for an unknown reason.
 
         Raises:
-            RendezvousStateError: there is something else, which would make it fail for ever.
+            RendezvousStateError: it is not a number, so every addition would fail.
         """
         (held,) = store.multi_get([self.key])
         if held is not None and not _NUMBER.fullmatch(held):
@@ -61,25 +61,25 @@ class Add:
 
 @dataclass(frozen=True)
 class CompareSet:
-    """Write a value if the key holds what is expected; the result is what it holds then."""
+    """Write a value if the key holds the expected one; the result is the value it has then."""
 
     key: str
     expected: bytes | None
     desired: bytes
 
     def run(self, store: RendezvousStore) -> bytes | None:
-        """Do it."""
+        """Call the store."""
         return store.compare_set(self.key, self.expected, self.desired)
 
 
 @dataclass(frozen=True)
 class MultiGet:
-    """Read many values; the result has None for what is not there."""
+    """Read many values; the result has None for missing keys."""
 
     keys: Sequence[str]
 
     def run(self, store: RendezvousStore) -> list[bytes | None]:
-        """Do it."""
+        """Call the store."""
         return store.multi_get(self.keys) if self.keys else []
 
 
@@ -90,20 +90,20 @@ class MultiSet:
     items: Mapping[str, bytes]
 
     def run(self, store: RendezvousStore) -> None:
-        """Do it."""
+        """Call the store."""
         if self.items:
             store.multi_set(self.items)
 
 
 @dataclass(frozen=True)
 class Wait:
-    """Wait for a key for at most `timeout` seconds; the result is its value, or None."""
+    """Wait up to `timeout` seconds for a key; the result is its value, or None."""
 
     key: str
     timeout: float
 
     def run(self, store: RendezvousStore) -> bytes | None:
-        """Do it."""
+        """Call the store."""
         return store.wait(self.key, self.timeout)
 
 
@@ -114,29 +114,29 @@ class Delete:
     key: str
 
     def run(self, store: RendezvousStore) -> None:
-        """Do it."""
+        """Call the store."""
         store.delete(self.key)
 
 
 @dataclass(frozen=True)
-class Beat:
-    """Send a heartbeat; the result is for how many seconds it stays, or None: for ever."""
+class WriteHeartbeat:
+    """Write a heartbeat; the result is the seconds until its lease expires, if it has one."""
 
     key: str
     value: bytes
 
     def run(self, store: RendezvousStore) -> float | None:
-        """Do it."""
+        """Call the store."""
         return store.beat(self.key, self.value)
 
 
 @dataclass(frozen=True)
 class Sleep:
-    """Do nothing for so many seconds, or until the runner is nudged."""
+    """Sleep for some seconds, or until the runner is nudged."""
 
     seconds: float
 
 
-StoreOperation = Set | Add | CompareSet | MultiGet | MultiSet | Wait | Delete | Beat
+StoreOperation = Set | Add | CompareSet | MultiGet | MultiSet | Wait | Delete | WriteHeartbeat
 Operation = StoreOperation | Sleep
 Routine = Generator[Operation, Any, T]

@@ -10,18 +10,18 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Newcomer:
-    """A node that has come to a round.
+class Candidate:
+    """A node that wants to be in a round.
 
     Args:
-        ticket: its place in the order of arrival.
-        node: its name, which no other node has.
-        host: its host's name, for messages.
-        index: the index that it was given (`--node-rank`), or None.
-        previous: its rank in the round before, or None if it was not in it. In a record of its
-            own it is the rank that it had last, in any round; see `with_claims`.
+        ticket: its position in the order of arrival.
+        node: its name, unique in the job.
+        host: its hostname, for messages.
+        index: the index given with `--node-rank`, or None.
+        previous: its rank in the previous round, or None if it was not in it. In the node's own
+            record, its last rank in any round; see `with_claims`.
         is_host: whether it hosts the store.
-        local_world_size: how many workers it runs.
+        local_world_size: the number of its workers.
         role: the role of its workers.
         previous_round: the number of the round in which it had the rank `previous`.
     """
@@ -37,12 +37,12 @@ class Newcomer:
     previous_round: int | None = None
 
 
-N = TypeVar("N", bound=Newcomer)
+N = TypeVar("N", bound=Candidate)
 
 
 @dataclass(frozen=True)
 class Refusal(Generic[N]):
-    """A node that cannot take part, and why, in words for its user."""
+    """A node that is refused, and why, for its user."""
 
     node: N
     reason: str
@@ -50,7 +50,7 @@ class Refusal(Generic[N]):
 
 @dataclass(frozen=True)
 class Placement(Generic[N]):
-    """The nodes of a round: the members in order of their ranks, the spares, the refused."""
+    """The outcome: members in order of their ranks, spares, and refused nodes."""
 
     members: list[N]
     spares: list[N]
@@ -58,32 +58,31 @@ class Placement(Generic[N]):
 
 
 def place(nodes: Sequence[N], max_nodes: int) -> Placement[N]:
-    """Decide who takes part in a round and who gets which rank; the order of `nodes` is no matter.
+    """Decide which nodes take part in a round, and their ranks. The order of `nodes` is irrelevant.
 
-    - Of two nodes with the same index, the one that was in the round before takes part, else the
-      earlier one; the other is refused.
-    - Of more than `max_nodes`, those of the round before come first, then those with an index, the
-      lowest first, then the others as they arrived. The remaining nodes are spares.
-    - A given index is the rank, if there are that many members. Members of the round before keep
-      their ranks if those are free, and otherwise are the first to get another. Then follow the
-      host of the store and the newcomers as they arrived; last, by index, those whose index is not
-      a rank.
+    - If two nodes have the same index, the one that was in the previous round takes part, else the
+      earlier one. The other is refused.
+    - If there are more than `max_nodes`, those of the previous round come first, then those with an
+      index, the lowest first, then the others in order of arrival. The remaining nodes are spares.
+    - A given index is the rank, if it is less than the number of members. Members of the previous
+      round keep their ranks if those are free, and otherwise get the first free ones. Then follow
+      the host of the store, the newcomers in order of arrival, and last, by index, those whose
+      index is not a valid rank.
     """
-    accepted, refused = _without_doubles(sorted(nodes, key=_claim))
+    accepted, refused = _without_duplicates(sorted(nodes, key=_claim))
     members = accepted[:max_nodes]
     return Placement(_in_ranks(members), accepted[max_nodes:], refused)
 
 
 def with_claims(nodes: Sequence[N], ranks: Mapping[str, int] | None) -> list[N]:
-    """The nodes, each with its rank of the previous round, not the rank that it claims.
+    """Return the nodes with their true ranks in the previous round instead of those they claim.
 
-    A node that was away and comes back does not know that another node has its rank now.
+    A node that comes back does not know that another node has its rank now.
 
     Args:
-        nodes: those that have come.
-        ranks: the rank of each node in the round before; None if this incarnation of the job has
-            not had a round. Then the nodes are believed that had a rank in the latest of the rounds
-            that they tell of.
+        nodes: the nodes that have arrived.
+        ranks: the rank of each node in the previous round; None if this incarnation of the job has
+            not had a round. Then the claims for the latest round that any node claims are accepted.
     """
     if ranks is not None:
         return [replace(node, previous=ranks.get(node.node)) for node in nodes]
@@ -93,8 +92,8 @@ def with_claims(nodes: Sequence[N], ranks: Mapping[str, int] | None) -> list[N]:
     ]
 
 
-def _claim(node: Newcomer) -> tuple[int, int, int, str]:
-    """The sort key of nodes by their claim to take part."""
+def _claim(node: Candidate) -> tuple[int, int, int, str]:
+    """The sort key for who takes part."""
     if node.previous is not None:
         return 0, node.previous, node.ticket, node.node
     if node.index is not None:
@@ -102,7 +101,7 @@ def _claim(node: Newcomer) -> tuple[int, int, int, str]:
     return 2, 0, node.ticket, node.node
 
 
-def _without_doubles(nodes: list[N]) -> tuple[list[N], list[Refusal[N]]]:
+def _without_duplicates(nodes: list[N]) -> tuple[list[N], list[Refusal[N]]]:
     accepted: list[N] = []
     refused: list[Refusal[N]] = []
     owners: dict[int, N] = {}
@@ -128,20 +127,20 @@ def _in_ranks(members: list[N]) -> list[N]:
             ranks[node.index] = node
         else:
             rest.append(node)
-    homeless: list[N] = []
+    displaced: list[N] = []
     for node in rest:
         if node.previous is not None and node.previous < count and node.previous not in ranks:
             ranks[node.previous] = node
         else:
-            homeless.append(node)
-    holes = [rank for rank in range(count) if rank not in ranks]
-    for rank, node in zip(holes, sorted(homeless, key=_order), strict=True):
+            displaced.append(node)
+    free_ranks = [rank for rank in range(count) if rank not in ranks]
+    for rank, node in zip(free_ranks, sorted(displaced, key=_order), strict=True):
         ranks[rank] = node
     return [ranks[rank] for rank in range(count)]
 
 
-def _order(node: Newcomer) -> tuple[int, int, int, str]:
-    """The sort key of the nodes that fill the holes."""
+def _order(node: Candidate) -> tuple[int, int, int, str]:
+    """The sort key of nodes that get the free ranks."""
     if node.previous is not None:
         return 0, node.previous, node.ticket, node.node
     if node.index is not None:

@@ -1,7 +1,7 @@
-"""Failures as the nodes of a job tell each other: from a `ProcessFailure` to JSON and back.
+"""Converts a `ProcessFailure` to JSON for the other nodes of the job, and back.
 
-What comes from another node is not trusted: a field that is missing, or that nothing in plaunch
-writes like this, is left out; a text is cut, and nothing in it reaches a terminal but characters.
+Input from other nodes is not trusted: fields that are missing or have values that plaunch never
+writes are left out, texts are cut, and control characters never reach a terminal.
 """
 
 from __future__ import annotations
@@ -25,42 +25,42 @@ if TYPE_CHECKING:
     from plaunch_membership.state import RecordedVerdict
 
 MAX_TEXT_BYTES = 8 << 10  # of a message, of a traceback, and of the last lines together
-MAX_BRIEF_BYTES = 200  # of the message of a failure that was not the node's first
+MAX_BRIEF_BYTES = 200  # of the message of a later failure of the node
 MAX_LINES = 20
-MAX_DETAILED = 33  # failures of which a node tells more than one sentence
+MAX_DETAILED = 33  # failures of a node that are reported with details
 
 _NODE = -1
 _NODES = "launchers"
-_CUT = "... "  # stands for the beginning of a text
+_CUT = "... "  # replaces the beginning of a text
 _CUT_MIDDLE = b" ... "
-_MAX_PATH = 4096  # characters
-_MAX_TRAIT = 40  # characters
+_MAX_PATH_LENGTH = 4096  # characters
+_MAX_TRAIT_LENGTH = 40  # characters
 _TRAITS = ("category", "retryability", "retry_after")
 _MAX_RANK = 1 << 31
 _MAX_PID = 1 << 31
 _EXIT_CODES = range(-64, 256)
-_MAX_SPANS = 16  # contiguous parts of ranks, in one line
+_MAX_SPANS = 16  # ranges of ranks in one line
 
 
 def to_job_failures(failures: Mapping[int, ProcessFailure]) -> list[JobFailure]:
-    """What a node tells of its failures (see `JobRendezvous.report_failure`), the first one first.
+    """Convert a node's failures (see `JobRendezvous.report_failure`), the first one first.
 
-    Only the first one comes with its traceback and last lines: it alone can be the job's first.
-    Of very many, the last ones come with one sentence each.
+    Only the first one includes its traceback and last lines, since only it can be the job's first
+    failure. Beyond `MAX_DETAILED`, failures are reduced to one sentence.
     """
     ranks = sorted(failures, key=lambda rank: failures[rank].order)
-    return [_worker(rank, failures[rank], place) for place, rank in enumerate(ranks)]
+    return [_job_failure(rank, failures[rank], place) for place, rank in enumerate(ranks)]
 
 
 def to_verdict(
     recorded: RecordedVerdict, own: Mapping[int, ProcessFailure], *, is_past: bool
 ) -> Verdict:
-    """The verdict for the agent.
+    """Convert a stored verdict for the agent.
 
     Args:
         recorded: the verdict of the job.
-        own: the failures that this node has reported in the last round; they are known in full.
-        is_past: whether the job was over before this node came.
+        own: the failures that this node reported in the last round, with all details.
+        is_past: whether the job was over before this node joined.
     """
     failures, first = from_job_failures(recorded.failures, own)
     return Verdict(
@@ -78,12 +78,12 @@ def to_verdict(
 
 
 def failure_of_node(host: str, text: str, code: ExitCode, now: float) -> JobFailure:
-    """What is told of a node that is not there any more.
+    """Return the failure of a node that has left or was lost.
 
     Args:
-        host: its host's name.
-        text: what has become of it, in one sentence.
-        code: what its launcher exits with, as far as it can.
+        host: its hostname.
+        text: what happened to it, in one sentence.
+        code: the exit code of its launcher, if it can still exit.
         now: seconds since the epoch.
     """
     detail = {"host": host, "exit_code": int(code), "message": text}
@@ -91,18 +91,18 @@ def failure_of_node(host: str, text: str, code: ExitCode, now: float) -> JobFail
 
 
 def from_job_failures(
-    told: Sequence[JobFailure], own: Mapping[int, ProcessFailure]
+    agreed: Sequence[JobFailure], own: Mapping[int, ProcessFailure]
 ) -> tuple[dict[int, ProcessFailure], int | None]:
-    """All failures of a round by global rank, and the rank of the first one, if there is one.
+    """Return all failures of a round by global rank, and the rank of the first one, if any.
 
-    `told` is what the nodes agreed on, the first one first. `own` are this node's, which are known
-    in full; those that the others were not told of are there as well. A launcher that failed has a
-    negative number, from -1 on down, which need not be the one that it has in `own`.
+    `agreed` are the failures that all nodes know, the first one first. `own` are this node's, with
+    all details; those that are not in `agreed` are added. Failures of launchers have negative
+    numbers from -1 down, which may differ from those in `own`.
     """
     failures: dict[int, ProcessFailure] = {}
     first: int | None = None
     launchers = 0
-    for failure in told:
+    for failure in agreed:
         rank = failure.rank
         if rank < 0:
             launchers += 1
@@ -116,7 +116,7 @@ def from_job_failures(
     for rank, mine in own.items():
         if rank >= 0:
             failures.setdefault(rank, mine)
-        elif (mine.host, mine.timestamp) not in known and len(told) < MAX_LISTED:  # else counted
+        elif (mine.host, mine.timestamp) not in known and len(agreed) < MAX_LISTED:  # else counted
             launchers += 1
             failures[-launchers] = mine
     return failures, first
@@ -125,25 +125,25 @@ def from_job_failures(
 def describe_groups(
     groups: Iterable[FailureGroup], known: Mapping[int, ProcessFailure]
 ) -> dict[str, int]:
-    """The failures that nobody tells one by one, in words, and how many each of them stands for.
+    """Describe grouped failures, and how many each description covers.
 
-    `known` are those that a report has beside them: of these, none is counted here once more.
+    `known` are the failures that the report lists individually; they are not counted again.
     """
     described: dict[str, int] = {}
     for group in groups:
-        apart = {rank for rank in known if any(low <= rank <= high for low, high in group.ranks)}
-        spans = _without(group.ranks, apart)
+        listed = {rank for rank in known if any(low <= rank <= high for low, high in group.ranks)}
+        spans = _without(group.ranks, listed)
         words = how = printable(group.how)
         if spans:
             words = f"{_describe_spans(spans)} ({how})" if how else _describe_spans(spans)
         words = words or "workers"
-        if group.count > len(apart):
-            described[words] = described.get(words, 0) + group.count - len(apart)
+        if group.count > len(listed):
+            described[words] = described.get(words, 0) + group.count - len(listed)
     return described
 
 
 def _without(spans: Sequence[tuple[int, int]], ranks: Collection[int]) -> list[tuple[int, int]]:
-    """`spans` without some ranks in them."""
+    """Remove ranks from `spans`."""
     left = []
     for low, high in spans:
         begin = low
@@ -156,8 +156,8 @@ def _without(spans: Sequence[tuple[int, int]], ranks: Collection[int]) -> list[t
     return left
 
 
-def _worker(rank: int, failure: ProcessFailure, place: int) -> JobFailure:
-    """What is told of the failure that was its node's first, if `place` is 0, or a later one."""
+def _job_failure(rank: int, failure: ProcessFailure, place: int) -> JobFailure:
+    """Convert one failure; `place` is its position among the node's failures, 0 for the first."""
     how = failure.text if failure.hung else failure.headline
     what = f"rank {rank} on {failure.host} (pid {failure.pid}) {failure.verb}: {how}"
     if rank < 0:
@@ -166,7 +166,7 @@ def _worker(rank: int, failure: ProcessFailure, place: int) -> JobFailure:
         rank=max(rank, _NODE),
         began=failure.began,
         summary=what.partition("\n")[0],
-        # That of a launcher is told nowhere else, as that of a worker is on its console.
+        # Unlike a worker's, the details of a launcher's failure are not on its console.
         detail=(
             _detail(failure, in_full=place == 0 or rank < 0)
             if place < MAX_DETAILED or rank < 0
@@ -205,9 +205,9 @@ def _detail(failure: ProcessFailure, *, in_full: bool) -> dict[str, object]:
     return detail
 
 
-def _rebuild(rank: int, told: JobFailure) -> ProcessFailure:
-    """The failure as it was, for the report; files that it names are on the other node."""
-    detail = told.detail
+def _rebuild(rank: int, received: JobFailure) -> ProcessFailure:
+    """Rebuild a failure of another node; the files that it names are on that node."""
+    detail = received.detail
     exitcode = _integer(detail, "exit_code", _EXIT_CODES, 1)
     failure = ProcessFailure(
         _integer(detail, "local_rank", range(_MAX_RANK), -1),
@@ -217,7 +217,7 @@ def _rebuild(rank: int, told: JobFailure) -> ProcessFailure:
     )
     failure.global_rank = rank
     failure.host = _word(_text(detail, "host"), MAX_NAME) or "an unknown host"
-    failure.timestamp = nearest_date(_number(detail, "timestamp", told.began))
+    failure.timestamp = nearest_date(_number(detail, "timestamp", received.began))
     failure.oom_killed = detail.get("oom_killed") is True
     lifetime = _number(detail, "lifetime", -1.0)
     failure.lifetime = lifetime if 0 <= lifetime <= LONGEST else None
@@ -230,7 +230,7 @@ def _rebuild(rank: int, told: JobFailure) -> ProcessFailure:
     failure.consequence = Consequence(words, is_gone) if words else None
     failure.last_lines = _last_lines(_lines(detail, "last_lines"), MAX_LINES, MAX_TEXT_BYTES)
     failure.log_files = [
-        f"{failure.host}:{_word(path, _MAX_PATH)}"
+        f"{failure.host}:{_word(path, _MAX_PATH_LENGTH)}"
         for path in _lines(detail, "log_files")[:MAX_LINES]
     ]
     message = _ends_of(_text(detail, "message"), MAX_TEXT_BYTES)
@@ -245,19 +245,19 @@ def _rebuild(rank: int, told: JobFailure) -> ProcessFailure:
         if traits := _traits(detail.get("traits")):
             failure.error_file_data["errorTraits"] = traits
     else:
-        failure.message = message or printable(told.summary)
+        failure.message = message or printable(received.summary)
     return failure
 
 
-def _traits(told: object) -> dict[str, str]:
-    """What a worker has said of its own failure, of which restart policies make something."""
-    found = told if isinstance(told, dict) else {}
-    return {name: _word(str(found[name]), _MAX_TRAIT) for name in _TRAITS if name in found}
+def _traits(value: object) -> dict[str, str]:
+    """The traits that a worker gave its failure, which restart policies use."""
+    found = value if isinstance(value, dict) else {}
+    return {name: _word(str(found[name]), _MAX_TRAIT_LENGTH) for name in _TRAITS if name in found}
 
 
 def _end_of(text: str, limit: int) -> str:
-    """`text`, or its last `limit` bytes: the last call and the error are at the end."""
-    # Of what was cut before, nothing is cut once more.
+    """Return the last `limit` bytes of `text`, which contain the last call and the error."""
+    # The mark of an earlier cut does not count.
     raw = text.removeprefix(_CUT).encode("utf-8", "backslashreplace")
     if len(raw) > limit:
         return _CUT + raw[-limit:].decode("utf-8", "ignore")
@@ -265,10 +265,10 @@ def _end_of(text: str, limit: int) -> str:
 
 
 def _ends_of(text: str, limit: int) -> str:
-    """`text`, or its beginning and end, of `limit` bytes in all.
+    """Cut `text` to its beginning and end, of `limit` bytes in all.
 
-    A message begins with the type of the exception; the message of an error may be a traceback,
-    which ends with it.
+    A message begins with the type of the exception; an error's message may be a traceback, which
+    ends with it.
     """
     raw = text.encode("utf-8", "backslashreplace")
     if len(raw) <= limit:
@@ -295,7 +295,7 @@ def _lines(detail: Mapping[str, object], name: str) -> list[str]:
 
 
 def _word(text: str, most: int) -> str:
-    """A name or a path from another node, on one line."""
+    """Return a name or path from another node, cut and on one line."""
     return printable(text[:most])
 
 
@@ -316,7 +316,7 @@ def _number(detail: Mapping[str, object], name: str, default: float) -> float:
 
 
 def _describe_spans(spans: Sequence[tuple[int, int]]) -> str:
-    """Ranks in short; of very many parts, the first ones."""
+    """Describe ranges of ranks; cut after `_MAX_SPANS` ranges."""
     shown = ",".join(
         str(low) if low == high else f"{low}-{high}" for low, high in spans[:_MAX_SPANS]
     )

@@ -1,7 +1,7 @@
-"""The records in a store: JSON objects of a bounded size, signed if the job has a token.
+"""The records in a store: JSON objects of bounded size, signed if the job has a token.
 
-Nothing that is read from a store is trusted. What is not a record of this job and of this version
-is refused with an error that names its key; nothing of it is ever executed.
+Nothing that is read from a store is trusted. A value that is not a record of this job and protocol
+version is rejected with an error that names its key. Nothing in it is ever executed.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from plaunch_membership.bounds import nearest_date, printable
 
 PROTOCOL_VERSION = 1
 
-MAX_REASON = 2000  # characters of a sentence about what happened
+MAX_REASON = 2000  # characters of a sentence that describes an event
 
 _MAX_BYTES = 1 << 20  # of one record
-_MOST = (1 << 53) - 1  # of whole numbers: the largest that all readers of JSON have exactly
-_MOST_DOUBTS = 20  # records that are said not to be believed
-_MAX_DEPTH = 32  # of lists and objects in each other; what plaunch writes has about ten
+_MOST = (1 << 53) - 1  # the largest integer that every JSON parser reads exactly
+_MOST_DOUBTS = 20  # warnings about rejected records
+_MAX_DEPTH = 32  # of nested lists and objects; plaunch itself writes about ten levels
 _VERSION = "v"
 _SIGNED = re.compile(rb"([0-9a-f]{64}):")
 _REQUIRED: Any = object()
@@ -41,14 +41,14 @@ class RecordError(RendezvousStateError):
     """The store holds something that is not a record of this job."""
 
 
-class Doubts:
-    """Says what in a store is no record of this job; not for ever, if there is ever more of it."""
+class RejectionLog:
+    """Logs rejected records, up to a limit."""
 
     def __init__(self) -> None:
         self._count = 0
 
     def note(self, what: str, error: RendezvousStateError) -> None:
-        """Say that `what` is not believed, and why."""
+        """Log that `what` was rejected because of `error`."""
         self._count += 1
         if self._count <= _MOST_DOUBTS:
             _log.warning("%s is rejected: %s", what, error)
@@ -56,14 +56,14 @@ class Doubts:
             _log.warning("further rejected records are not reported")
 
 
-class Record(Mapping[str, object]):
-    """The fields of a record, with getters that check what they read.
+class StoreRecord(Mapping[str, object]):
+    """The fields of a record, with getters that check types and bounds.
 
-    Every getter raises `RecordError` for a field that is missing or not what the getter is for. A
-    field that is null counts as missing; `default`, if given, stands for a missing one.
+    Every getter raises `RecordError` for a field that is missing or invalid. A field that is null
+    counts as missing. If `default` is given, it is returned for a missing field.
 
     Args:
-        key: where the record was read, for the errors.
+        key: the key of the record in the store, for errors.
         raw: its fields.
     """
 
@@ -75,8 +75,8 @@ class Record(Mapping[str, object]):
     def text(self, name: str, *, max_len: int | None = None, default: T = _REQUIRED) -> str | T:
         """A text of at most `max_len` characters.
 
-        What could disturb a terminal or break a line is written as an escape sequence, and counts
-        as such: what was read can be written, and read again.
+        Control characters and line breaks are replaced by escape sequences, whose length counts, so
+        that the result can be written and read again.
         """
 
         def read(value: object) -> str:
@@ -106,7 +106,7 @@ class Record(Mapping[str, object]):
         high: int | None = None,
         default: T = _REQUIRED,
     ) -> int | T:
-        """A whole number, from `low` to `high` inclusive; never one of more than 53 bits."""
+        """An integer from `low` to `high` inclusive, of at most 53 bits."""
 
         def read(value: object) -> int:
             number = self._expect(name, value, int, "a whole number")
@@ -121,7 +121,7 @@ class Record(Mapping[str, object]):
         return self._read(name, read, default)
 
     def number(self, name: str, *, default: T = _REQUIRED) -> float | T:
-        """A number; never infinite."""
+        """A finite number."""
 
         def read(value: object) -> float:
             if isinstance(value, float):
@@ -134,28 +134,28 @@ class Record(Mapping[str, object]):
         return self._read(name, read, default)
 
     def date(self, name: str) -> float:
-        """Seconds since the epoch, as the nearest that is a date everywhere."""
+        """Seconds since the epoch, clamped to dates that every platform supports."""
         return nearest_date(self.number(name))
 
     def flag(self, name: str, *, default: T = _REQUIRED) -> bool | T:
         """True or false."""
         return self._read(name, lambda v: self._expect(name, v, bool, "true or false"), default)
 
-    def record(self, name: str, *, default: T = _REQUIRED) -> Record | T:
+    def record(self, name: str, *, default: T = _REQUIRED) -> StoreRecord | T:
         """A record inside this one."""
         return self._read(name, lambda value: self._inner(name, value), default)
 
-    def records(self, name: str, *, default: T = _REQUIRED) -> list[Record] | T:
+    def records(self, name: str, *, default: T = _REQUIRED) -> list[StoreRecord] | T:
         """A list of records inside this one."""
 
-        def read(value: object) -> list[Record]:
+        def read(value: object) -> list[StoreRecord]:
             items = self._expect(name, value, list, "a list")
             return [self._inner(f"{name}[{index}]", item) for index, item in enumerate(items)]
 
         return self._read(name, read, default)
 
     def refuse(self, problem: str) -> NoReturn:
-        """Raise `RecordError` for a problem that no getter finds, in words."""
+        """Raise `RecordError` for a problem that the getters do not detect."""
         place = f" in {self._path[:-1]!r}" if self._path else ""
         raise _error(self.key, f"is invalid{place}: {problem}")
 
@@ -169,7 +169,7 @@ class Record(Mapping[str, object]):
         return len(self.raw)
 
     def __repr__(self) -> str:
-        return f"Record({self.key!r}, {self.raw!r})"
+        return f"StoreRecord({self.key!r}, {self.raw!r})"
 
     def _wrong(self, name: str, problem: str) -> RecordError:
         return _error(self.key, f"is invalid: {self._path + name!r} {problem}")
@@ -182,26 +182,28 @@ class Record(Mapping[str, object]):
             raise self._wrong(name, "is missing")
         return default
 
-    def _inner(self, name: str, value: object) -> Record:
-        return Record(self.key, self._expect(name, value, dict, "a record"), f"{self._path}{name}.")
+    def _inner(self, name: str, value: object) -> StoreRecord:
+        return StoreRecord(
+            self.key, self._expect(name, value, dict, "a record"), f"{self._path}{name}."
+        )
 
     def _expect(self, name: str, value: object, kind: type[V], what: str) -> V:
-        # Python takes true for the number 1.
+        # In Python, True is an instance of int.
         if isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
             return value
         raise self._wrong(name, f"is {_excerpt(value)}, which is not {what}")
 
 
 class RecordCodec:
-    """Writes and reads the records of one job.
+    """Encodes and decodes the records of one job.
 
-    With a token, every record is preceded by a signature over the run id, the key and the record,
-    so that one that was copied from another job, round or key is refused as well.
+    With a token, every record is preceded by a signature over the run id, the key and the record. A
+    record that was copied from another job, round or key is therefore rejected as well.
 
     Args:
         run_id: the id of the job.
         token: the job's secret, or None for unsigned records.
-        max_bytes: the largest record to write or read.
+        max_bytes: the size limit of a record.
     """
 
     def __init__(
@@ -214,10 +216,10 @@ class RecordCodec:
             _update(self._hmac, run_id)
 
     def encode(self, key: str, record: Mapping[str, object]) -> bytes:
-        """The value to store under `key`.
+        """Return the value to store under `key`.
 
         Raises:
-            RecordError: the record is too large, or has a value that JSON cannot hold.
+            RecordError: the record is too large, or has a value that JSON cannot represent.
         """
         if _VERSION in record:
             raise ValueError(f"{_VERSION!r} is the name of the schema version's field")
@@ -235,11 +237,11 @@ class RecordCodec:
             )
         return value
 
-    def decode(self, key: str, value: bytes) -> Record:
-        """The record that was found under `key`.
+    def decode(self, key: str, value: bytes) -> StoreRecord:
+        """Return the record that was read from `key`.
 
         Raises:
-            RecordError: it is not a record of this job, or of another protocol version.
+            RecordError: the value is not a record of this job, or has another protocol version.
         """
         if len(value) > self._max_bytes:
             raise _error(key, f"is too large: {len(value)} bytes; {self._max_bytes} are the most")
@@ -253,13 +255,13 @@ class RecordCodec:
                 f"was written by a plaunch of protocol version {_excerpt(version)}; this one "
                 f"speaks {PROTOCOL_VERSION}; install the same version on all nodes",
             )
-        return Record(key, raw)
+        return StoreRecord(key, raw)
 
     def __repr__(self) -> str:
         return f"<RecordCodec, {'unsigned' if self._hmac is None else 'signed'}>"
 
     def _verify(self, key: str, value: bytes) -> bytes:
-        """The record without its signature, which must be the right one."""
+        """Check the signature and return the record without it."""
         signed = _SIGNED.match(value)
         if self._hmac is None:
             if signed:
@@ -270,8 +272,8 @@ class RecordCodec:
         if not signed:
             raise _error(
                 key,
-                "is not signed, but this node has a job token: a node without it has written "
-                "there; give all nodes the same one",
+                "is not signed, but this node has a job token: a node without a token wrote it; "
+                "give all nodes the same one",
             )
         body = value[signed.end() :]
         if not hmac.compare_digest(signed[1], _sign(self._hmac, key, body)):
@@ -312,7 +314,7 @@ def _parse(key: str, body: bytes) -> dict[str, object]:
         raise _error(key, "is nested too deeply") from None
     if not isinstance(value, dict):
         raise _error(key, f"is not a JSON object: {_excerpt(body)}")
-    # Most records have too few brackets to be worth a look.
+    # Only records with many brackets can be nested too deeply.
     if body.count(b"{") + body.count(b"[") > _MAX_DEPTH and _is_deep(value, _MAX_DEPTH):
         raise _error(key, "is nested too deeply")
     return value

@@ -1,8 +1,8 @@
-"""What follows failures: the job's restart policy, and the records of what it has decided.
+"""Restart decisions: calls the job's restart policy and stores what it decides.
 
-There is one record for each round that follows a failure. It is written before the state that
-begins the round: a leader that dies in between has decided nothing, and the next one writes the
-record anew.
+There is one record for each round that follows a failure, written before the state that starts the
+round. If a leader dies in between, its decision has no effect, and the next leader overwrites the
+record.
 """
 
 from __future__ import annotations
@@ -33,52 +33,54 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from plaunch_membership.membership import Membership
-    from plaunch_membership.records import Record
+    from plaunch_membership.records import StoreRecord
     from plaunch_membership.state import JobState
 
-_AT_ONCE = 128  # records that are read in one operation
-_MOST_KNOWN = 1000  # failures; also the rounds of which a new leader reads the records
+_BATCH = 128  # records read in one operation
+_MAX_HISTORY = (
+    1000  # failures kept for the policy; a new leader reads the records of as many rounds
+)
 _EXIT_CODES = range(-64, 256)
 
 
 @dataclass(frozen=True)
-class Circumstances:
-    """What the leader knows beside a failure.
+class FailureContext:
+    """What the leader knows about the job at the time of a failure.
 
     Args:
-        started: seconds since the round has formed.
-        hosts: those of its nodes, and of nodes that wait for a place.
+        started: seconds since the round was formed.
+        hosts: the hosts of its nodes, and of waiting nodes.
     """
 
     started: float
     hosts: Sequence[str]
 
 
-class Restarts:
-    """Decides for one incarnation of the job, while this node leads."""
+class RestartDecisions:
+    """Decides about restarts for one incarnation of the job, while this node leads."""
 
-    def __init__(self, ours: Membership) -> None:
-        self._ours = ours
-        self._keys = ours.keys
-        self._history: deque[Decided] = deque(maxlen=_MOST_KNOWN)
+    def __init__(self, membership: Membership) -> None:
+        self._membership = membership
+        self._keys = membership.keys
+        self._history: deque[Decided] = deque(maxlen=_MAX_HISTORY)
         self._known = 0  # the last round whose record has been read or written
 
     def decide(
         self,
         state: JobState,
         summary: FailureSummary,
-        now: Circumstances,
+        now: FailureContext,
         cause: Cause | None = None,
     ) -> Routine[Decision | None]:
-        """What follows a failure; None leaves that to the budget.
+        """Decide after a failure; None leaves the decision to `--max-restarts`.
 
         Args:
-            state: of the job.
+            state: the state of the job.
             summary: the failures of all nodes.
-            now: what else is known.
-            cause: what kind of failure it is; by default one of a worker.
+            now: what else the leader knows.
+            cause: the kind of failure; by default a worker's.
         """
-        policy = self._ours.identity.job.restart_policy
+        policy = self._membership.identity.job.restart_policy
         failures, first = from_job_failures(summary.failures, {})
         if policy is None or first is None:
             return None
@@ -91,40 +93,40 @@ class Restarts:
             left = [host for host in now.hosts if host not in state.excluded]
             decision = decision.among(left)
             decided = Decided(failure, decision)
-            if cause is Cause.HEALTH:  # the round goes on; the state has it
+            if cause is Cause.HEALTH:  # the round continues; the state has the host
                 self._history.append(decided)
             else:
                 yield from self._write(state.round + 1, decided)
         return decision
 
     def decide_lost(
-        self, state: JobState, host: str, text: str, others: FailureSummary, now: Circumstances
+        self, state: JobState, host: str, text: str, others: FailureSummary, now: FailureContext
     ) -> Routine[tuple[FailureSummary, Decision | None]]:
-        """What follows the loss of a node, and all failures, with those that come from that.
+        """Decide after the loss of a node; also return all failures, which are its consequences.
 
         `text` says which node was lost, and why.
         """
-        # It comes first: what has failed because of it was seen earlier.
+        # The loss comes first, although its consequences were detected earlier.
         began = min((failure.began for failure in others.failures), default=math.inf)
         code = ExitCode.CONTROL_PLANE_LOST
         summary = merge([self._failure_of(host, text, code, began), others])
         return summary, (yield from self.decide(state, summary, now, Cause.NODE))
 
     def decide_unhealthy(
-        self, state: JobState, host: str, now: Circumstances
+        self, state: JobState, host: str, now: FailureContext
     ) -> Routine[tuple[FailureSummary, Decision | None]]:
-        """What follows when a node has excluded itself."""
+        """Decide after a node has excluded itself."""
         summary = self._failure_of(host, state.excluded[host], ExitCode.NODE_EXCLUDED)
         return summary, (yield from self.decide(state, summary, now, Cause.HEALTH))
 
     def _failure_of(
         self, host: str, text: str, code: ExitCode, latest: float = math.inf
     ) -> FailureSummary:
-        now = min(self._ours.wall_clock(), latest)
+        now = min(self._membership.wall_clock(), latest)
         return FailureSummary((failure_of_node(host, text, code, now),))
 
-    def unheard(self, state: JobState) -> Routine[list[str]]:
-        """The excluded hosts of which the policy has not heard: their nodes went by themselves."""
+    def unreviewed(self, state: JobState) -> Routine[list[str]]:
+        """Return the excluded hosts that the policy has not been called for."""
         if not state.excluded:
             return []
         yield from self._read(state.round)
@@ -133,24 +135,24 @@ class Restarts:
         return [host for host in state.excluded if host not in known]
 
     def _read(self, last: int) -> Routine[None]:
-        """Know what was decided up to this round."""
-        begin = max(self._known, last - _MOST_KNOWN) + 1
-        for low in range(begin, last + 1, _AT_ONCE):
-            rounds = range(low, min(low + _AT_ONCE, last + 1))
+        """Read the decisions up to this round."""
+        begin = max(self._known, last - _MAX_HISTORY) + 1
+        for low in range(begin, last + 1, _BATCH):
+            rounds = range(low, min(low + _BATCH, last + 1))
             keys = [self._keys.restart(number) for number in rounds]
             values = yield MultiGet(keys)
             for key, value in zip(keys, values, strict=True):
                 if value is None:
-                    continue  # a round for another reason, or the store has lost it
+                    continue  # the round did not follow a failure, or the store lost the record
                 try:
-                    self._history.append(_from_record(self._ours.codec.decode(key, value)))
+                    self._history.append(_from_record(self._membership.codec.decode(key, value)))
                 except RecordError as error:
-                    self._ours.doubts.note("what followed a failure", error)
+                    self._membership.rejections.note("a restart decision", error)
         self._known = max(self._known, last)
 
     def _write(self, round_: int, decided: Decided) -> Routine[None]:
         key = self._keys.restart(round_)
-        yield Set(key, self._ours.codec.encode(key, _to_record(decided)))
+        yield Set(key, self._membership.codec.encode(key, _to_record(decided)))
         self._history.append(decided)
         self._known = round_
 
@@ -175,7 +177,7 @@ def _to_record(decided: Decided) -> dict[str, object]:
     }
 
 
-def _from_record(record: Record) -> Decided:
+def _from_record(record: StoreRecord) -> Decided:
     cause = record.text("cause", max_len=MAX_NAME)
     if cause not in {known.value for known in Cause}:
         record.refuse(f"unknown cause {cause!r}")

@@ -1,16 +1,15 @@
-"""Runs a routine on a thread of its own, over connections that come and go.
+"""Runs a routine on its own thread, and reconnects to the store when necessary.
 
-An operation that fails is repeated over a new connection. One that does not come back at all, as
-over a cut cable, keeps its thread busy for as long as the system likes: then `renew` gives the
-routine to a new thread, and what the old one brings in the end is thrown away. Every operation of
-a routine may therefore happen more than once. What the store holds and nobody of this job has
-written is the routine's to judge: it gets the error where it asked.
+An operation that fails is repeated over a new connection. An operation that does not return, as
+after a cut cable, may block its thread for as long as the system allows. `renew` then hands the
+routine to a new thread, and the result of the old one is discarded. Every operation of a routine
+may therefore take effect more than once. If the store holds an invalid value, the error is raised
+inside the routine.
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
 import random
 import threading
 import time
@@ -27,22 +26,21 @@ if TYPE_CHECKING:
     from plaunch_membership.operations import Routine
     from plaunch_membership.store import Connect, RendezvousStore
 
-_log = logging.getLogger("plaunch")
 
 _FIRST_PAUSE = 0.05  # seconds before a failed operation is repeated; doubled each time
 _LONGEST_PAUSE = 1.0
 
 
 class Runner:
-    """One routine at work; it begins with `start` and ends with `stop` or by itself.
+    """Runs one routine, from `start` until `stop` or its own end.
 
     Args:
-        name: what the thread is called.
-        routine: what to do.
+        name: the name of the thread.
+        routine: the routine to run.
         connect: opens a connection to the store.
-        ended: is called on the thread when the routine has ended by itself, with its error if it
-            raised one.
-        clock: seconds that never go back.
+        ended: called on the thread when the routine has ended by itself, with the error that it
+            raised, if any.
+        clock: a monotonic clock, in seconds.
     """
 
     def __init__(
@@ -63,28 +61,28 @@ class Runner:
         self._clock = clock
         self._nudged = threading.Event()
         self._lock = threading.RLock()  # a routine may stop its own runner
-        self._shift = 0  # which thread has the routine
+        self._generation = 0  # the thread that runs the routine
         self._is_stopped = False
         self._operation: Operation | None = None
         self._busy_since: float | None = None
-        self._asked_at: float | None = None  # since when the store owes an answer
+        self._asked_at: float | None = None  # since when the store has not answered
         self._thread: threading.Thread | None = None
         self._store: RendezvousStore | None = None
 
     def start(self) -> None:
-        """Begin, or begin again with the operation that is pending."""
+        """Start a thread; it continues with the pending operation, if any."""
         thread = threading.Thread(
-            target=self._run, args=(self._shift,), name=f"plaunch-{self.name}", daemon=True
+            target=self._run, args=(self._generation,), name=f"plaunch-{self.name}", daemon=True
         )
         start_thread(thread)
         self._thread = thread
 
     def nudge(self) -> None:
-        """End a `Sleep` of the routine, the present or the next one."""
+        """End the current `Sleep` of the routine, or the next one."""
         self._nudged.set()
 
     def overdue(self) -> float:
-        """Seconds by which the operation in progress is late; at most 0 if it may take longer."""
+        """Seconds by which the current operation is late; at most 0 if it may still take longer."""
         since, operation = self._busy_since, self._operation
         if since is None:
             return 0.0
@@ -92,9 +90,9 @@ class Runner:
         return self._clock() - since - allowed
 
     def silent_for(self) -> float:
-        """Seconds for which the store owes an answer, however often it was asked; 0 if it does not.
+        """Seconds without an answer of the store, over all retries; 0 if none is due.
 
-        A store without requests is not silent, and a wait that may take longer is no silence.
+        The time that a `Wait` may take does not count.
         """
         asked_at, operation = self._asked_at, self._operation
         if asked_at is None:
@@ -103,20 +101,20 @@ class Runner:
         return max(0.0, self._clock() - asked_at - allowed)
 
     def renew(self) -> None:
-        """Give the routine to a new thread and a new connection."""
+        """Hand the routine to a new thread and a new connection."""
         with self._lock:
             if self._is_stopped or self._busy_since is None:
                 return
-            self._shift += 1
+            self._generation += 1
             self._busy_since = None
             store, self._store = self._store, None
         self.start()
         _close(store)
 
     def stop(self) -> None:
-        """Let nothing more begin; a wait that is under way ends, as its connection is closed.
+        """Start no further operation, and close the connection, which ends a wait in progress.
 
-        A thread that is still inside a C++ library when the interpreter ends would abort it.
+        A thread that is still inside a C++ library when the interpreter exits would abort it.
         """
         with self._lock:
             self._is_stopped = True
@@ -142,10 +140,10 @@ class Runner:
         try:
             while True:
                 with self._lock:
-                    if shift != self._shift or self._is_stopped:
+                    if shift != self._generation or self._is_stopped:
                         return
                     if not is_first or self._operation is None:
-                        # Under the lock: a routine is resumed by one thread only.
+                        # Under the lock: only one thread may resume a routine.
                         self._operation = self._resume(result)
                     is_first = False
                     operation = self._operation
@@ -157,9 +155,9 @@ class Runner:
                 store, result = self._perform(operation, store, shift)
         except StopIteration:
             pass
-        except _Relieved:
+        except _Superseded:
             return
-        except BaseException as raised:  # noqa: BLE001 - whoever waits for the routine gets it
+        except BaseException as raised:  # noqa: BLE001 - passed to `ended`
             error = raised
         finally:
             _close(store)
@@ -176,9 +174,9 @@ class Runner:
         pause = _FIRST_PAUSE
         while True:
             with self._lock:
-                if shift != self._shift or self._is_stopped:
+                if shift != self._generation or self._is_stopped:
                     _close(store)
-                    raise _Relieved
+                    raise _Superseded
                 self._busy_since = self._clock()
                 if self._asked_at is None:
                     self._asked_at = self._busy_since
@@ -199,11 +197,11 @@ class Runner:
                 _close(store)
                 store = None
                 if not self._finish(shift):
-                    raise _Relieved from None
+                    raise _Superseded from None
                 self.problem = error
-                # All nodes have lost the same store; they must not come back in step.
-                if self._rest(pause * random.uniform(0.5, 1.0)):  # noqa: S311
-                    raise _Relieved from None
+                # All nodes have lost the same store; they must not reconnect in step.
+                if self._pause(pause * random.uniform(0.5, 1.0)):  # noqa: S311
+                    raise _Superseded from None
                 pause = min(2 * pause, _LONGEST_PAUSE)
                 continue
             except BaseException:
@@ -212,35 +210,35 @@ class Runner:
                 raise
             if not self._finish(shift):
                 _close(store)
-                raise _Relieved
+                raise _Superseded
             self.problem = self._asked_at = None
             return store, result
 
     def _hold(self, store: RendezvousStore, shift: int) -> None:
-        """Let `stop` and `renew` close the connection that is about to be used."""
+        """Make the connection known to `stop` and `renew` before it is used."""
         with self._lock:
-            if shift != self._shift or self._is_stopped:
-                raise _Relieved
+            if shift != self._generation or self._is_stopped:
+                raise _Superseded
             self._store = store
 
     def _finish(self, shift: int) -> bool:
-        """Note that the operation is over; False if another thread has it by now."""
+        """Mark the operation as finished; False if the thread is superseded or stopped."""
         with self._lock:
-            if shift != self._shift:
+            if shift != self._generation:
                 return False
             self._busy_since = None
             return not self._is_stopped
 
-    def _rest(self, seconds: float) -> bool:
-        """Pause before another attempt; True if there is to be none."""
+    def _pause(self, seconds: float) -> bool:
+        """Sleep before a retry; True if the runner was stopped."""
         deadline = self._clock() + seconds
         while not self._is_stopped and (left := deadline - self._clock()) > 0:
             time.sleep(min(left, 0.05))
         return self._is_stopped
 
 
-class _Relieved(Exception):  # noqa: N818 - no error
-    """The thread is not needed any more."""
+class _Superseded(Exception):  # noqa: N818 - not an error
+    """Another thread has the routine, or the runner was stopped."""
 
 
 def _close(store: RendezvousStore | None) -> None:

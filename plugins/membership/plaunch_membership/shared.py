@@ -1,7 +1,7 @@
-"""The small objects that the routines of a node share; each routine owns the rest.
+"""The small objects that the routines of a node share. Each routine owns its other state.
 
-The lock of the membership guards all of them. What is read without it is one attribute, which is
-replaced and not changed.
+The membership's lock guards all of them. Code that reads without the lock reads one attribute,
+which is replaced and never modified.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ Request = Callable[[], Routine[object]]
 class KnownJob:
     """One incarnation of a job, as far as this node has read it.
 
-    The writer finds the job; from then on the watcher replaces what is known of it.
+    The writer finds the job; after that the watcher updates it.
 
     Args:
-        incarnation: counts how often this node has started again.
-        keys: where its records are.
-        record: what the store holds under the run id.
-        state: the last one that was read; None before the job is found.
-        state_record: what the store holds for it.
+        incarnation: counts the incarnations that this node has entered.
+        keys: the keys of its records.
+        record: the stored record of the run id.
+        state: the last state that was read; None before the job is found.
+        state_record: the stored record of that state.
     """
 
     incarnation: int
@@ -47,14 +47,14 @@ class KnownJob:
 
 
 @dataclass
-class Peers:
-    """The other nodes of one incarnation. Heartbeats and states tell of them, and the leader reads.
+class PeerStatus:
+    """The status of the other nodes of one incarnation, from heartbeats and states.
 
     Args:
-        watched: the nodes that a leader watches; only its routine sets them.
-        lost: nodes that were given up, and why.
-        gone: nodes that have said that they go, and why.
-        moving: nodes that were seen to be alive.
+        watched: the nodes that the leader watches; set by its routine only.
+        lost: the nodes that were declared lost, and why.
+        gone: the nodes that have announced their departure, and why.
+        moving: the nodes that were seen alive.
     """
 
     watched: frozenset[str] = frozenset()
@@ -64,21 +64,21 @@ class Peers:
 
 
 @dataclass
-class Part:
+class Participation:
     """This node's part in the job: what the agent wants, and what the node has got.
 
     Args:
         wants_round: whether the agent waits for a round.
-        is_active: whether it runs, or may run, the round of `place`.
-        place: in the last round of this incarnation that the node was in.
-        former_place: in an incarnation before; a wish, and no claim.
-        has_succeeded: whether the workers of the round of `place` have.
-        succeeded: when those workers of it ended that have, by global rank, in seconds since the
-            epoch.
-        joined: the round that the node wants to be in, and its ticket.
-        leaving: why the node goes, once it does.
-        notices: the signals that it has passed on and not heard of yet, each with the version of
-            the state that it knew then.
+        is_active: whether the agent runs, or may run, the round of `place`.
+        place: the node's place in its last round of this incarnation.
+        former_place: its place in an earlier incarnation, which it asks for again.
+        has_succeeded: whether the workers of the round of `place` have succeeded.
+        succeeded: when those of them that have succeeded ended, by global rank, in seconds since
+            the epoch.
+        joined: the round that the node has joined, and its ticket.
+        leaving: why the node leaves; empty while it stays.
+        notices: the signals that it has passed on and not yet read back, each with the version of
+            the state at that time.
     """
 
     wants_round: bool = False
@@ -91,8 +91,8 @@ class Part:
     leaving: str = ""
     notices: dict[int, int] = field(default_factory=dict)
 
-    def begin_anew(self) -> None:
-        """Have no part in a job that was just found."""
+    def reset(self) -> None:
+        """Start without a place in a job that was just found."""
         self.former_place, self.place = self.place or self.former_place, None
         self.has_succeeded, self.succeeded = False, {}
         self.joined = None
@@ -100,8 +100,8 @@ class Part:
 
 
 @dataclass
-class RequestQueue:
-    """Tasks for the writer, in order; nothing is done after the last."""
+class WriterRequests:
+    """Requests for the writer, in order; none is accepted after the last."""
 
     is_closing: bool = False
     _requests: deque[Request] = field(default_factory=deque)
@@ -110,49 +110,49 @@ class RequestQueue:
         return len(self._requests)
 
     def add(self, request: Request, *, is_last: bool = False) -> None:
-        """Have something done."""
+        """Append a request."""
         self._requests.append(request)
         self.is_closing |= is_last
 
     def next(self) -> Request | None:
-        """Take the next task; None if there is none."""
+        """Remove and return the next request; None if there is none."""
         return self._requests.popleft() if self._requests else None
 
 
-class News:
-    """News for the agent: changes, how the job has ended, and why it cannot go on.
+class AgentNews:
+    """What the agent has to know: changes, the verdict, and why this node cannot continue.
 
     Args:
-        lock: of the membership; whoever waits on it is woken.
+        lock: the membership's lock; threads that wait on it are woken.
     """
 
     def __init__(self, lock: threading.Condition) -> None:
         self.verdict: RecordedVerdict | None = None
-        self.is_past = False  # the job was over before this node came
+        self.is_past = False  # the job was over before this node joined
         self.error: BaseException | None = None
-        self.wake_agent: Callable[[], None] = _do_nothing  # set by whoever runs the routines
+        self.wake_agent: Callable[[], None] = _do_nothing  # set by the handler
         self._lock = lock
         self._changes: list[MembershipChange] = []
         self.losses: list[MembershipChange] = []  # while the node waits for a round
 
     def add(self, change: MembershipChange) -> None:
-        """Tell of a change."""
+        """Add a change and wake the agent."""
         self._changes.append(change)
         self._lock.notify_all()
         self.wake_agent()
 
     def take(self) -> list[MembershipChange]:
-        """The changes since the last call."""
+        """Return the changes since the last call."""
         with self._lock:
             taken, self._changes = self._changes, []
         return taken
 
     def take_losses(self) -> list[MembershipChange]:
-        """The nodes that were lost since the last call, while this one waited for a round."""
+        """Return the nodes lost since the last call, while this one waited for a round."""
         with self._lock:
             losses, self.losses = self.losses, []
         return losses
 
 
 def _do_nothing() -> None:
-    """Wake nobody: no agent listens yet."""
+    """The default of `wake_agent`, before a handler sets it."""

@@ -1,11 +1,11 @@
-"""Lists that many nodes write at once.
+"""Lists that many nodes append to concurrently.
 
-A *log* is a counter that gives out tickets from 1 on, and a record under each ticket. To append to
-it takes two operations, however many others do so. A ticket whose node died before it wrote its
-record stays a hole.
+A *log* is a counter that issues tickets from 1, and a record for each ticket. Appending takes two
+operations, however many nodes do so. If a node dies before it writes the record of its ticket, a
+hole remains.
 
-A counter is not signed, so any writer of the store can set it to any value. What it makes a
-node read is therefore bounded.
+A counter is not signed, so any client of the store can set it to any value. The number of records
+that it makes a node read is therefore bounded.
 """
 
 from __future__ import annotations
@@ -18,68 +18,68 @@ from plaunch_membership.records import RecordError
 
 MAX_TICKETS = 1 << 22  # of one log, in the largest job
 
-_HOLE_WAIT = 0.05  # seconds to wait for a record whose ticket was taken, before others are read
-_HASTY_LOOKS = 40  # at holes before it is believed that their nodes have died
-_MOST_HOLES = 1024  # that are looked at in one go
-_AT_ONCE = 128  # records that are asked for in one operation
-_FEW_TICKETS = 1 << 16  # of one log, that any job may have: of nodes, and of spares
-_TICKETS_PER_NODE = 4  # a node may take more than one, when an answer of the store is lost
+_HOLE_WAIT = 0.05  # seconds to wait for a record whose ticket was issued, before others are read
+_FREQUENT_READS = 40  # frequent reads of holes before their writers count as dead
+_MAX_HOLES = 1024  # read in one call
+_BATCH = 128  # records read in one operation
+_FEW_TICKETS = 1 << 16  # allowed in any log: of nodes and spares
+_TICKETS_PER_NODE = 4  # a node takes more than one if an answer of the store is lost
 
 
 class SharedLogReader:
     """Reads a log as it grows, every record once.
 
     Args:
-        log: which.
-        max_nodes: how many nodes a round has at most.
+        log: the key of the log.
+        max_nodes: the maximum number of nodes of a round.
     """
 
     def __init__(self, log: str, max_nodes: int) -> None:
         self._most = max(_FEW_TICKETS, _TICKETS_PER_NODE * max_nodes)
-        self.count = 0  # of the tickets that were given out, as far as they have been looked at
-        self.is_forgotten = False  # whether the store knows of fewer than it did
+        self.count = 0  # the last ticket that was read
+        self.has_shrunk = False  # whether the counter has decreased
         self._log_key = log
-        self._holes: deque[int] = deque()  # those that were not looked at for longest come first
-        self._hasty_looks = 0
+        self._holes: deque[int] = deque()  # tickets without a record, the least recently read first
+        self._frequent_reads = 0
         self._has_more = False
-        self._untaken = 0  # the ticket of a record that somebody has written without taking it
+        self._untaken = 0  # the ticket of a record that was written without taking the ticket
 
     def read_count(self) -> Routine[int]:
-        """How many tickets were given out.
+        """Return the number of tickets that were issued.
 
         Raises:
-            RecordError: its counter cannot be one.
+            RecordError: the counter is out of range.
         """
         count: int = yield Add(tickets(self._log_key), 0)
         if not 0 <= count <= self._most:
             raise RecordError(
-                f"the counter under {tickets(self._log_key)!r} says {count}, which is not from 0 "
+                f"the counter under {tickets(self._log_key)!r} is {count}, which is not from 0 "
                 f"to {self._most}, the possible number of nodes; something else has written it"
             )
         return count
 
     def read(self, most: int = MAX_TICKETS) -> Routine[list[tuple[int, str, bytes]]]:
-        """The records that were written since the last time: ticket, key and value.
+        """Return the records written since the last call: ticket, key and value.
 
         Args:
-            most: how many new tickets are looked at; the others remain for the next time.
+            most: the maximum number of new tickets to read; the others are left for the next call.
 
         Raises:
-            RecordError: its counter cannot be one.
+            RecordError: the counter is out of range.
         """
         count = yield from self.read_count()
-        self.is_forgotten |= count < self.count
+        self.has_shrunk |= count < self.count
         last = min(count, self.count + most)
         self._has_more = last < count
-        wanted = [self._holes.popleft() for _ in range(min(len(self._holes), _MOST_HOLES))]
-        self._hasty_looks += bool(wanted)
+        wanted = [self._holes.popleft() for _ in range(min(len(self._holes), _MAX_HOLES))]
+        self._frequent_reads += bool(wanted)
         if last > self.count:
             wanted += range(self.count + 1, last + 1)
-            self._hasty_looks = 0
+            self._frequent_reads = 0
         self.count = max(self.count, last)
         found = []
-        for begin in range(0, len(wanted), _AT_ONCE):
-            part = wanted[begin : begin + _AT_ONCE]
+        for begin in range(0, len(wanted), _BATCH):
+            part = wanted[begin : begin + _BATCH]
             keys = [entry(self._log_key, ticket) for ticket in part]
             values = yield MultiGet(keys)
             for ticket, key, value in zip(part, keys, values, strict=True):
@@ -91,20 +91,21 @@ class SharedLogReader:
 
     @property
     def has_holes(self) -> bool:
-        """Whether tickets were given out whose records are not there."""
+        """Whether issued tickets have no record yet."""
         return bool(self._holes)
 
     def wait(self, seconds: float) -> Routine[None]:
         """Return when there may be more to read, or after so many seconds."""
         if self._has_more:
             return
-        if self._holes and self._hasty_looks < _HASTY_LOOKS:
-            # Its writer is between its two operations, or has died there.
+        if self._holes and self._frequent_reads < _FREQUENT_READS:
+            # The writer is between its two operations, or has died there.
             yield Wait(entry(self._log_key, self._holes[-1]), min(seconds, _HOLE_WAIT))
         else:
             ticket = self.count + 1
             if ticket == self._untaken:
                 yield Sleep(seconds)
             elif (yield Wait(entry(self._log_key, ticket), seconds)) is not None:
-                # If nobody has taken its ticket by the next look, it would be found for ever.
+                # If its ticket is not issued before the next read, it must not be found again and
+                # again.
                 self._untaken = ticket

@@ -1,4 +1,4 @@
-"""The nodes that wait for a place in the job, as the leader knows them."""
+"""The nodes that wait for a place, as the leader knows them."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ if TYPE_CHECKING:
 
 
 class Spares:
-    """Has them watched, so that no place is given to a dead one.
+    """Watches the waiting nodes, so that no place is given to a dead one.
 
     Args:
-        ours: the leader's membership.
+        membership: the leader's membership.
     """
 
-    def __init__(self, ours: Membership) -> None:
-        self._ours = ours
-        self.hosts: dict[str, str] = {}  # by node, also of those that have gone since
-        self.begin(0)
+    def __init__(self, membership: Membership) -> None:
+        self._membership = membership
+        self.hosts: dict[str, str] = {}  # by node; includes nodes that have left
+        self.reset(0)
 
-    def begin(self, round_: int) -> None:
-        """Look for those that want to be in this round."""
-        self._log = self._ours.log_reader(self._ours.keys.joined(round_))
+    def reset(self, round_: int) -> None:
+        """Start over with the nodes that wait for this round."""
+        self._log = self._membership.log_reader(self._membership.keys.joined(round_))
         self.hosts = {}
 
-    def look(self) -> Routine[None]:
-        """Read who has come."""
-        ours = self._ours
+    def read_arrivals(self) -> Routine[None]:
+        """Read new arrivals and watch their heartbeats."""
+        membership = self._membership
         for ticket, key, value in (yield from self._log.read()):
-            node = ours.read_node(ticket, key, value)
+            node = membership.read_node(ticket, key, value)
             if node is not None:
-                ours.peers.watched |= {node.node}
+                membership.peers.watched |= {node.node}
                 self.hosts[node.node] = node.host

@@ -1,8 +1,8 @@
-"""The state of a job, as its nodes agree on it.
+"""The state of a job, on which its nodes agree.
 
-Each state has a version and is written once; the writer of version n+1 has seen version n. So all
-nodes go through the same states in the same order, and no two of them can disagree about what
-happened. `transitions.py` has all the ways in which it changes.
+Each state has a version and is written once. The writer of version n+1 has read version n, so all
+nodes see the same sequence of states and cannot disagree about what happened. `transitions.py` has
+all state changes.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ from plaunch_membership.shared_log import MAX_TICKETS
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from plaunch_membership.records import Record
+    from plaunch_membership.records import StoreRecord
 
 _MAX_WORD = 40  # characters of a kind or an outcome
-_MAX_WRITER = MAX_NAME + 40  # a node, and the number of what it has written
+_MAX_WRITER = MAX_NAME + 40  # a node's name and the number of the write
 
 
 class JobPhase(enum.Enum):
     """The phase of the job."""
 
-    FORMING = "forming"  # nodes arrive, or come back; `round` is the one to be formed
+    FORMING = "forming"  # nodes join; `round` is the one to be formed
     RUNNING = "running"
-    SETTLING = "settling"  # workers failed; it is to be found out who else's, and what follows
+    SETTLING = "settling"  # workers failed; the leader collects reports and decides
     OVER = "over"  # there is a verdict
-    REPLACED = "replaced"  # everybody who knew this job is gone; it begins anew elsewhere
+    REPLACED = "replaced"  # all nodes that knew it are gone; a new incarnation starts
 
 
 @dataclass(frozen=True)
 class JobEvent:
-    """The cause of a state.
+    """The event that led to a state.
 
     Args:
-        kind: one word of `KINDS`.
+        kind: one of `KINDS`.
         node: the node that it is about.
         reason: why, in words.
-        by: who wrote it; no two writers write the same, not even those of one node.
+        by: the writer and the number of its write, unique in the job.
         signum: the signal of a notice.
-        index: the node's place in the last round, of a node that is not there any more; else -1.
+        index: the rank that a departed node had in the last round; else -1.
     """
 
     kind: str
@@ -67,18 +67,18 @@ class JobEvent:
 KINDS = frozenset(
     {
         "created",
-        "led",  # another node leads from now on
+        "led",  # another node has become the leader
         "arrived",
         "left",
         "lost",
         "failed",
-        "requested",  # a node asks for another round
+        "requested",  # a node has requested another round
         "refused",
         "restarted",
-        "recalled",  # a node knows of more attempts, from before the store lost the job
+        "recalled",  # a node restored the attempt from before the store lost the job
         "formed",
         "notice",
-        "broadcast",  # a node has something for the listeners of all
+        "broadcast",  # a text for the listeners on all nodes
         "ended",
         "replaced",
     }
@@ -87,17 +87,17 @@ KINDS = frozenset(
 
 @dataclass(frozen=True)
 class RecordedVerdict:
-    """A verdict as records have it; `process_failures.to_verdict` makes the agent's of it.
+    """A verdict as stored; `process_failures.to_verdict` converts it for the agent.
 
     Args:
         outcome: `"succeeded"`, `"failed"`, `"stopped"` or `"closed"`.
-        node: the node that found it; of a stopped job, the one that was asked to stop it.
+        node: the node that wrote it; for a stopped job, the one that was asked to stop it.
         reason: why, in one sentence.
         time: when, in seconds since the epoch on that node's clock.
         failures: the failures of the last round, the first one first.
-        others: those that are too many to be told one by one.
-        no_restart: why a restart policy wanted no other attempt; empty if none said so.
-        early_ends: the workers that had succeeded before, in one line for each node.
+        others: failures beyond the limit, grouped and counted.
+        no_restart: why the restart policy ended the job; empty if it did not.
+        early_ends: the workers that had succeeded before, one line for each node.
     """
 
     outcome: str
@@ -116,10 +116,10 @@ class World:
 
     Args:
         round: its number.
-        term: the leader's term in which it was formed; with the round, the name of its records.
+        term: the leader's term in which it was formed; its keys contain round and term.
         nodes: how many nodes are in it.
-        tickets: how many tickets of the round were looked at; a later one is not in it.
-        master_addr: where the workers' store is.
+        tickets: the last ticket that the leader considered; nodes with later ones are not in it.
+        master_addr: the host of the workers' store.
         master_port: its port.
     """
 
@@ -137,17 +137,17 @@ class JobState:
 
     Args:
         version: its number.
-        phase: what the job is busy with.
+        phase: what the job is doing.
         round: the round that is being formed, or the one that was formed last.
-        attempt: how many restarts were used.
-        leader: the node that forms rounds and watches the others; empty if one must take over.
-        term: how many leaders there were before.
-        event: what led to this state.
+        attempt: the number of restarts that were used.
+        leader: the node that forms rounds and watches the others; empty if another must take over.
+        term: the number of leaders before this one.
+        event: the event that led to this state.
         world: the last round that was formed, if there was one.
         reason: why there is another round, in one sentence.
         verdict: how the job ended.
-        pause: seconds that have to pass before the round that is being formed.
-        excluded: the hosts that the job goes on without, and why.
+        pause: the delay before the next round, in seconds.
+        excluded: the excluded hosts, and why.
     """
 
     version: int
@@ -165,16 +165,21 @@ class JobState:
 
     @property
     def next_round(self) -> int:
-        """The round that a node joins which wants to take part."""
+        """The round that a node joins next."""
         return self.round if self.phase is JobPhase.FORMING else self.round + 1
 
     @property
+    def stage(self) -> tuple[JobPhase, int, int]:
+        """The phase, round and term; a leader starts over when one of them changes."""
+        return self.phase, self.round, self.term
+
+    @property
     def has_ended(self) -> bool:
-        """Whether nothing follows any more."""
+        """Whether this is the last state of its incarnation."""
         return self.phase in (JobPhase.OVER, JobPhase.REPLACED)
 
     def to_record(self) -> dict[str, object]:
-        """The fields of the record that holds it."""
+        """Return the fields of its record."""
         record: dict[str, object] = {
             "version": self.version,
             "phase": self.phase.value,
@@ -219,11 +224,11 @@ class JobState:
         return record
 
     @classmethod
-    def from_record(cls, record: Record, version: int) -> JobState:
-        """Read the state of a version, which its key names.
+    def from_record(cls, record: StoreRecord, version: int) -> JobState:
+        """Read the state of a version.
 
         Raises:
-            RecordError: it is none, or another one, copied from elsewhere.
+            RecordError: the record is not a state, or is the state of another version.
         """
         if record.integer("version") != version:
             record.refuse("it is the state of another version, copied to this key")
@@ -278,7 +283,7 @@ class JobState:
         )
 
 
-def _excluded_in(record: Record) -> dict[str, str]:
+def _excluded_in(record: StoreRecord) -> dict[str, str]:
     if "excluded" not in record:
         return {}
     found = record.record("excluded")
@@ -289,14 +294,14 @@ _PHASES = frozenset(phase.value for phase in JobPhase)
 
 
 def host_of(node: str) -> str:
-    """The host in a node's name, for messages."""
+    """Return the host in a node's name, for messages."""
     return node.partition("~")[0]
 
 
 def describe_departure(kind: str, node: str, reason: str, index: int = -1) -> str:
-    """Why a round ended with an arrival, a departure or a request of a node, in one sentence.
+    """Describe in one sentence which node's arrival, departure or request ended a round.
 
-    `index` is the node's place in the last round, if it is known.
+    `index` is the node's rank in the last round, if known.
     """
     words = {
         "arrived": "arrived",
@@ -309,19 +314,19 @@ def describe_departure(kind: str, node: str, reason: str, index: int = -1) -> st
 
 
 def describe_verdict(verdict: RecordedVerdict) -> str:
-    """How a job ended: what, when, where, and why."""
+    """Describe how a job ended: what, when, where and why."""
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(verdict.time))
     return f"it {describe_outcome(verdict)} at {when}, says {verdict.node}: {verdict.reason}"
 
 
 def describe_outcome(verdict: RecordedVerdict) -> str:
-    """What a job did in the end, or what was done to it: `failed`, `was stopped`."""
+    """Describe the outcome as a predicate: `failed`, `was stopped`."""
     is_passive = verdict.outcome in ("stopped", "closed")
     return f"was {verdict.outcome}" if is_passive else verdict.outcome
 
 
 def verdict_error(run_id: str, verdict: RecordedVerdict) -> RendezvousError:
-    """The error for a node that waits for a round when the job ends."""
+    """Return the error for a node that waits for a round when the job ends."""
     text = f"job {run_id!r} is over: {describe_verdict(verdict)}"
     if verdict.outcome == "succeeded":
         return RendezvousGracefulExitError(text)

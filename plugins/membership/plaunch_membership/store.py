@@ -1,7 +1,8 @@
 """The contract of a store: what a backend must provide for the membership.
 
-A handful of atomic operations on keys, and one wait. `plaunch_membership.testing.MemoryStore` is
-the smallest example; `DynamicRendezvousHandler` makes a whole backend of any store.
+A store has a few atomic operations on keys, and one blocking wait.
+`plaunch_membership.testing.MemoryStore` is the smallest example. `DynamicRendezvousHandler` turns
+any store into a complete backend.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 class RendezvousStore(abc.ABC):
     """One connection to a store that the nodes of a job share.
 
-    Each object is used by one thread at a time; a node opens two, and its leader three. Keys are
-    text of printable ASCII with slashes, values are bytes, empty ones excluded.
+    Each object is used by one thread at a time. A node opens two, its leader three. Keys are
+    printable ASCII with slashes; values are non-empty bytes.
 
-    Every method but `wait` returns as soon as the store has answered. All raise
-    `RendezvousConnectionError` if the store cannot be reached or does not answer in time; the
-    caller then closes the object, and repeats the operation over a new one. An operation that
-    failed may have happened all the same.
+    Every method but `wait` returns as soon as the store has answered. All methods raise
+    `RendezvousConnectionError` if the store cannot be reached or does not answer in time. The
+    caller then closes the object and repeats the operation over a new connection, so an operation
+    that failed may still have taken effect.
     """
 
     @abc.abstractmethod
@@ -30,57 +31,58 @@ class RendezvousStore(abc.ABC):
     def add(self, key: str, amount: int) -> int:
         """Add `amount` to the counter under `key`, which starts at 0, and return the sum.
 
-        If another program has written something there that is not a number, it raises
-        `RendezvousStateError`, or `RendezvousConnectionError` if it does not know: then the key is
-        read, and what is there is named.
+        Raises:
+            RendezvousStateError: the key holds a value that is not a number. A store that cannot
+                tell may raise `RendezvousConnectionError`; the caller then reads the key and
+                reports its value.
         """
 
     @abc.abstractmethod
     def compare_set(self, key: str, expected: bytes | None, desired: bytes) -> bytes | None:
-        """Write `desired` if `key` holds `expected` (None: nothing); return what it holds then.
+        """Write `desired` if `key` holds `expected` (None: no value), and return the current value.
 
-        So the result equals `desired` if it was written. It is None only if nothing is there and
-        something was expected.
+        The result equals `desired` if and only if `desired` was written or was there already. It is
+        None only if `expected` was given and the key has no value.
         """
 
     @abc.abstractmethod
     def multi_get(self, keys: Sequence[str]) -> list[bytes | None]:
-        """The values under `keys`; None for each that holds nothing."""
+        """Return the values of `keys`; None for each key that has no value."""
 
     @abc.abstractmethod
     def wait(self, key: str, timeout: float) -> bytes | None:
-        """Return the value under `key` as soon as there is one; None after `timeout` seconds.
+        """Return the value of `key` as soon as it has one, or None after `timeout` seconds.
 
-        A wait for a key that exists takes no longer than any other operation. Many connections may
-        wait for the same key, and all of them are woken within milliseconds of the write.
+        If the key has a value already, this takes no longer than any other operation. Many
+        connections may wait for the same key; a write wakes all of them within milliseconds.
         """
 
     @abc.abstractmethod
     def delete(self, key: str) -> None:
-        """Remove `key`; nothing happens if it holds nothing. Only for keys that no node reads."""
+        """Remove `key`, if it exists. Only called for keys that no node reads any more."""
 
     def multi_set(self, items: Mapping[str, bytes]) -> None:
-        """Write many values; it need not be atomic. The default writes them one by one."""
+        """Write many values, not necessarily atomically. The default calls `set` for each."""
         for key, value in items.items():
             self.set(key, value)
 
     def beat(self, key: str, value: bytes) -> float | None:
-        """Send a heartbeat: write `value`, which differs each time; the default is `set`.
+        """Send a heartbeat: write `value`, which differs each time. The default calls `set`.
 
-        A backend that has leases lets the key vanish when the process is gone. Whoever watches
-        takes that for a reason to suspect it, not as a proof. If so, it returns for how many
-        seconds the key stays after the last call. From then on the node gives the same value again
-        and again, which need not be written as long as it is there: a renewal of the lease is
-        enough. When the lease has ended, the value must be written again.
+        A backend with leases removes the key when the process is gone. Observers treat a missing
+        heartbeat as a suspicion, not as proof. Such a backend returns the seconds that the key
+        outlives the last call. From then on the node passes the same value each time, and renewing
+        the lease is enough while the key exists. After the lease has expired, the value must be
+        written again.
 
         Returns:
-            None if the key stays for ever: then nothing but another value is a heartbeat.
+            None if the key has no lease; then only a changed value counts as a heartbeat.
         """
         self.set(key, value)
         return None
 
     def close(self) -> None:  # noqa: B027 - most stores have nothing to release
-        """Release the connection; may be called twice, and by another thread."""
+        """Close the connection. May be called twice, and from another thread."""
 
 
 Connect = Callable[[], RendezvousStore]

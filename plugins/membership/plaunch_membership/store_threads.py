@@ -1,4 +1,4 @@
-"""The threads of one node over its store, and what happens when they are stuck."""
+"""The threads of a node that use the store, and how they recover when they are stuck."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from plaunch.errors import RendezvousConnectionError
 
 from plaunch_membership.job_lookup import JobLookup
-from plaunch_membership.leader import Leader
+from plaunch_membership.leader import LeaderRoutine
 from plaunch_membership.runner import Runner
-from plaunch_membership.watcher import Watcher
-from plaunch_membership.writer import Writer
+from plaunch_membership.watcher import WatcherRoutine
+from plaunch_membership.writer import WriterRoutine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("plaunch")
 
-_GLANCE = 1.0  # seconds between two looks at threads that may be stuck
-_END_WAIT = 0.5  # seconds for threads whose connections were closed
-_STUCK = 6.0  # seconds after which an operation of the store is not waited for any longer
+_CHECK_INTERVAL = 1.0  # seconds between two checks for stuck threads
+_JOIN_TIMEOUT = 0.5  # seconds for threads to end after their connections were closed
+_STUCK_AFTER = 6.0  # seconds after which an operation counts as stuck
 
 
 class StoreThreads:
-    """Runs the routines of a membership, each on a thread and a connection of its own.
+    """Runs the routines of a membership, each on its own thread and connection.
 
-    A routine goes on under the lock of its runner, and takes that of the membership when it likes.
-    So runners are stopped and renewed without the membership's lock: `supervise` and `dismiss` are
-    not for those who hold it.
+    A routine runs under the lock of its runner, and takes the membership's lock when it needs it.
+    Runners are therefore stopped and renewed without the membership's lock: never call `supervise`
+    or `stop` while holding it.
 
     Args:
-        membership: what the routines share; its lock guards this object, too.
-        connect: opens another connection to the store; tests put their own in its place.
-        endpoint: what messages call the store.
-        hold_port: holds a port for the workers' store, and returns its number.
+        membership: the state that the routines share; its lock guards this object, too.
+        connect: opens another connection to the store; tests replace it.
+        endpoint: the endpoint of the store, for messages.
+        hold_port: reserves a port for the workers' store, and returns its number.
     """
 
     def __init__(
@@ -57,42 +57,42 @@ class StoreThreads:
         self._endpoint = endpoint
         self._lock = membership.lock
         lookup = JobLookup(membership, make_name=lambda: secrets.token_hex(6))
-        self.writer = Writer(membership, lookup, hold_port)
+        self.writer = WriterRoutine(membership, lookup, hold_port)
         self._writing: Runner | None = None
         self._watching: Runner | None = None
         self._leading: Runner | None = None
-        self._led = 0  # the incarnation that the leader's routine is for
+        self._led = 0  # the incarnation of the leader's routine
         self._is_over = False
-        self._glanced_at = 0.0
+        self._checked_at = 0.0
         membership.nudge = self._nudge
 
     def start(self) -> None:
-        """Start to write, unless that has begun; the others follow when there is a job."""
+        """Start the writer, unless it runs; the other threads start when there is a job."""
         with self._lock:
             if self._writing is None:
                 self._writing = self._run("writer", self.writer.write(self._opened))
 
     def supervise(self) -> None:
-        """Replace threads that a dead connection keeps from coming back."""
+        """Replace threads that are stuck on a dead connection."""
         now = time.monotonic()
         with self._lock:
-            if now - self._glanced_at < _GLANCE:
+            if now - self._checked_at < _CHECK_INTERVAL:
                 return
-            self._glanced_at = now
-        bound = max(_STUCK, 3 * self._timing.keep_alive_interval)
+            self._checked_at = now
+        bound = max(_STUCK_AFTER, 3 * self._timing.keep_alive_interval)
         if all(runner.overdue() <= bound for runner in self._runners()):
             return
         _log.info("the store at %s does not answer; connecting again", self._endpoint)
-        # What is stuck shows that the connections are dead; the others only do not know yet.
+        # One stuck thread shows that the connections are dead, even if the others have not noticed.
         for runner in self._runners():
             runner.renew()
 
     def failing(self) -> object:
-        """The reason why the store cannot be reached now; None if it can, or was not tried."""
+        """The error of the last attempt to reach the store; None if it succeeded."""
         return None if self._writing is None else self._writing.problem
 
     def explain_unreached(self) -> RendezvousConnectionError:
-        """Why no job was found in time."""
+        """Return the error for a job that was not found in time."""
         failing = self.failing()
         cause = "" if failing is None else f": {failing}"
         return RendezvousConnectionError(
@@ -101,11 +101,11 @@ class StoreThreads:
         )
 
     def problem(self) -> str | None:
-        """Why the job cannot be reached, once it has lasted too long."""
+        """Why the job is unreachable, once that has lasted for `unreachable_timeout`."""
         writer = self._writing
         if writer is None or self._membership.state is None or self._is_over:
             return None
-        # One alone may have no answer, to what only it asks.
+        # A single thread may be without an answer, to a request that only it makes.
         slowest = max(self._runners(), key=lambda runner: runner.silent_for(), default=writer)
         silent, problem = slowest.silent_for(), slowest.problem
         if silent <= self._timing.unreachable_timeout:
@@ -117,7 +117,7 @@ class StoreThreads:
         )
 
     def raise_error(self) -> None:
-        """Raise why this node can have no part in the job, if that is so."""
+        """Raise the error that prevents this node from taking part, if there is one."""
         excluded = self._membership.exclusion()
         if excluded is not None:
             raise excluded
@@ -127,51 +127,52 @@ class StoreThreads:
         if problem is not None:
             raise RendezvousConnectionError(problem)
 
-    def dismiss(self, patience: float) -> bool:
-        """End all threads, the writer when it is through.
+    def stop(self, patience: float) -> bool:
+        """Stop all threads, the writer after its pending requests.
 
         Returns:
-            Whether the writer has said all that it had to, within `patience` seconds. So it has if
-            the store has gone first, as it does when its host does: no node is left to be notified.
+            Whether the writer has processed all requests within `patience` seconds. This is also
+            True if the store fails first, as when its host is gone: then no node is left to be
+            notified.
         """
         with self._lock:
             self._is_over = True
             writer = self._writing
-        is_through, problem = True, None
+        is_finished, problem = True, None
         if writer is not None:
-            is_in = self._membership.state is not None
-            if not is_in and not self._membership.requests:
+            has_joined = self._membership.state is not None
+            if not has_joined and not self._membership.requests:
                 writer.stop()  # it still tries to connect
             clock = self._membership.clock
             deadline = clock() + patience
-            while not (is_through := writer.join(0.05)) and clock() < deadline:
+            while not (is_finished := writer.join(0.05)) and clock() < deadline:
                 if (problem := writer.problem) is not None:
                     break
-            if problem is not None and is_in and self._membership.news.verdict is None:
+            if problem is not None and has_joined and self._membership.news.verdict is None:
                 _log.info(
-                    "the other nodes could not be told that this node leaves job %r: %s",
+                    "the other nodes could not be notified that this node leaves job %r: %s",
                     self._membership.identity.run_id,
                     problem,
                 )
-            # Who has never come need not say that it goes.
-            is_through = is_through or problem is not None or not is_in
+            # A node that has never joined need not announce its departure.
+            is_finished = is_finished or problem is not None or not has_joined
         for runner in self._runners():
             runner.stop()
-        self.join(_END_WAIT)
-        return is_through
+        self.join(_JOIN_TIMEOUT)
+        return is_finished
 
     def join(self, timeout: float) -> bool:
-        """Wait for all threads to end, which were dismissed; False if one has not."""
+        """Wait for all threads to end; False if one has not."""
         until = time.monotonic() + timeout
         return all(runner.join(max(until - time.monotonic(), 0)) for runner in self._runners())
 
     def _opened(self) -> None:
-        """There is a job to watch: called by the writer, maybe again."""
+        """Start the watcher; called by the writer each time it has found a job."""
         with self._lock:
             if self._is_over:
                 return
             previous = self._watching
-            self._watching = self._run("watcher", Watcher(self._membership).watch())
+            self._watching = self._run("watcher", WatcherRoutine(self._membership).watch())
         if previous is not None:
             previous.stop()
         self._lead()
@@ -189,7 +190,7 @@ class StoreThreads:
                 return
             previous = self._leading
             self._led = incarnation
-            self._leading = self._run("leader", Leader(self._membership).lead())
+            self._leading = self._run("leader", LeaderRoutine(self._membership).lead())
         if previous is not None:
             previous.stop()
 

@@ -1,4 +1,4 @@
-"""For the tests of backends: a store in memory, with faults, and a look into a handler.
+"""For tests of backends: a store in memory with faults, and access to a handler.
 
 `MemoryStore` is the smallest example of a backend's store.
 """
@@ -24,25 +24,25 @@ __all__ = ["MemoryBoard", "MemoryStore", "lost_nodes", "node_name", "wrap_connec
 
 
 def wrap_connections(handler: DynamicRendezvousHandler, wrap: Callable[[Connect], Connect]) -> None:
-    """Put something between a handler, which has not been used yet, and its store."""
+    """Wrap the `connect` function of a handler that has not been used yet."""
     handler._threads.connect = wrap(handler._threads.connect)
 
 
 def node_name(handler: DynamicRendezvousHandler) -> str:
-    """The name that a handler's node has in the store."""
+    """Return the name of a handler's node in the store."""
     return handler._membership.me
 
 
 def lost_nodes(handler: DynamicRendezvousHandler) -> Collection[str]:
-    """The names of the nodes that a handler's node holds for lost; the leader knows of all."""
+    """Return the nodes that a handler's node counts as lost; only the leader knows all of them."""
     return list(handler._membership.peers.lost)
 
 
 class MemoryBoard:
-    """The data that connections share, with one lock, and the waiters for each key.
+    """The data that connections share, with one lock, and a condition for each awaited key.
 
     Args:
-        delay: how much longer each operation takes, in seconds; may be changed at any time.
+        delay: the additional duration of each operation, in seconds; may be changed at any time.
     """
 
     def __init__(self, delay: float = 0.0) -> None:
@@ -54,7 +54,7 @@ class MemoryBoard:
 
     @property
     def down(self) -> bool:
-        """Whether the store cannot be reached; setting it ends all operations that wait."""
+        """Whether the store is unreachable. Setting it ends all waits."""
         return self._is_down
 
     @down.setter
@@ -70,17 +70,17 @@ class MemoryBoard:
         return store
 
     def keys(self) -> list[str]:
-        """All keys that hold something, sorted."""
+        """Return all keys, sorted."""
         with self.lock:
             return sorted(self.data)
 
     def wipe(self) -> None:
-        """Forget everything, like a store that was restarted."""
+        """Delete all data, as a restarted store would."""
         with self.lock:
             self.data.clear()
 
     def write(self, items: Mapping[str, bytes]) -> None:
-        """Write values and wake those who wait for them."""
+        """Write values and wake the threads that wait for them."""
         with self.lock:
             for key, value in items.items():
                 if not value:
@@ -89,20 +89,20 @@ class MemoryBoard:
             self.wake(items)
 
     def wake(self, keys: Iterable[str]) -> None:
-        """Let everybody look again who waits for one of `keys`; the lock is held."""
+        """Wake the threads that wait for one of `keys`; the caller holds the lock."""
         for key in keys:
             if key in self._waiting:
                 self._waiting[key].notify_all()
 
     def sleep(self, key: str, timeout: float) -> None:
-        """Let go of the lock until `wake`, or for `timeout` seconds."""
+        """Release the lock until `wake`, or for `timeout` seconds."""
         self._waiting.setdefault(key, threading.Condition(self.lock)).wait(timeout)
 
 
 class MemoryStore(RendezvousStore):
     """One connection to a `MemoryBoard`.
 
-    `operations` counts what was asked of it, by the names of the methods.
+    `operations` counts the calls by method name.
     """
 
     def __init__(self, board: MemoryBoard) -> None:
@@ -133,7 +133,7 @@ class MemoryStore(RendezvousStore):
             return total
 
     def compare_set(self, key: str, expected: bytes | None, desired: bytes) -> bytes | None:
-        """Write `desired` if `key` holds `expected`; return what it holds then."""
+        """Write `desired` if `key` holds `expected`; return the value it has then."""
         self._begin("compare_set")
         with self._board.lock:
             self.check()
@@ -142,14 +142,14 @@ class MemoryStore(RendezvousStore):
             return self._board.data.get(key)
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes | None]:
-        """The values of all `keys`, as they are at one moment."""
+        """Return the values of all `keys` atomically."""
         self._begin("multi_get")
         with self._board.lock:
             self.check()
             return [self._board.data.get(key) for key in keys]
 
     def wait(self, key: str, timeout: float) -> bytes | None:
-        """The value, once there is one; woken by the write, by an outage and by `close`."""
+        """Return the value once there is one; a write, an outage or `close` wakes the wait."""
         self._begin("wait")
         deadline = time.monotonic() + timeout
         with self._board.lock:
@@ -169,7 +169,7 @@ class MemoryStore(RendezvousStore):
             self._board.data.pop(key, None)
 
     def multi_set(self, items: Mapping[str, bytes]) -> None:
-        """Write all `items` at one moment."""
+        """Write all `items` atomically."""
         self._begin("multi_set")
         with self._board.lock:
             self.check()
@@ -183,13 +183,13 @@ class MemoryStore(RendezvousStore):
             self._board.write({key: value})
 
     def close(self) -> None:
-        """End all waits on this connection, and refuse everything else."""
+        """Close the connection; waits and later operations fail."""
         with self._board.lock:
             self._is_closed = True
             self._board.wake([self._awaited])
 
     def check(self) -> None:
-        """Raise `RendezvousConnectionError` if the connection or the board is not there."""
+        """Raise `RendezvousConnectionError` if the connection is closed or the store is down."""
         if self._is_closed:
             raise RendezvousConnectionError("the connection to the memory store is closed")
         if self._board.down:

@@ -1,4 +1,4 @@
-"""Short texts that the nodes of a job show each other."""
+"""Short texts that nodes publish for each other."""
 
 from __future__ import annotations
 
@@ -19,77 +19,81 @@ MOST_TEXT = 16 << 10  # characters
 MOST_BROADCAST = 500  # characters of a name and a text; they stay in the store until the job ends
 
 
-class Texts:
-    """Puts a node's texts into the store, and reads those of all nodes of the round.
+class NodeTexts:
+    """Publishes a node's texts, and reads those of all nodes of the round.
 
-    The writer does it, between two heartbeats. Each text takes the place of the node's last one of
-    that name, so a job leaves one for each node and name.
+    The writer does both, between two heartbeats. A text replaces the node's previous one of the
+    same name, so a job keeps one per node and name.
 
-    A broadcast is a state of the job, in which nothing else changes. All nodes wait for the next
-    state in any case, so they hear of it at once, and listening costs nothing while nobody
-    broadcasts; a key that nodes look at would cost each of them a request every second.
+    A broadcast is a state of the job in which nothing else changes. All nodes wait for the next
+    state in any case, so they receive it at once and listening costs nothing. Polling a key would
+    cost each node a request per second.
 
     Args:
-        ours: this node's membership.
+        membership: this node's membership.
     """
 
-    def __init__(self, ours: Membership) -> None:
-        self._ours = ours
+    def __init__(self, membership: Membership) -> None:
+        self._membership = membership
 
     def publish(self, name: str, text: str) -> None:
-        """Let all nodes read a text; see `plaunch.rendezvous.SharedTexts`."""
+        """Publish a text; see `plaunch.rendezvous.SharedTexts`."""
         if len(text) > MOST_TEXT:
             raise ValueError(f"the text {name!r} has {len(text)} characters, not {MOST_TEXT}")
-        ours = self._ours
+        membership = self._membership
 
         def write() -> Routine[None]:
-            key = ours.keys.text(name, ours.me)
-            yield Set(key, ours.codec.encode(key, {"text": text}))
+            key = membership.keys.text(name, membership.me)
+            yield Set(key, membership.codec.encode(key, {"text": text}))
 
-        ours.request(write)
+        membership.request(write)
 
     def broadcast(self, name: str, text: str) -> None:
-        """Have all nodes hear a text; see `plaunch.rendezvous.SharedTexts`."""
-        said = f"{name} {text}"
-        if len(said) > MOST_BROADCAST or " " in name:
+        """Send a text to the listeners of all nodes; see `plaunch.rendezvous.SharedTexts`."""
+        message = f"{name} {text}"
+        if len(message) > MOST_BROADCAST or " " in name:
             raise ValueError(
-                f"{said!r:.60} is no broadcast: a name without spaces and a text have "
-                f"{MOST_BROADCAST - 1} characters at most"
+                f"cannot broadcast {message!r:.60}: the name must have no spaces, and name and "
+                f"text at most {MOST_BROADCAST - 1} characters"
             )
-        ours = self._ours
-        ours.request(lambda: ours.change(lambda state: transitions.broadcast(state, ours.me, said)))
+        membership = self._membership
+        membership.request(
+            lambda: membership.change(
+                lambda state: transitions.broadcast(state, membership.me, message)
+            )
+        )
 
     def listen(self, name: str, listener: Callable[[str], None]) -> None:
-        """Hear broadcasts of that name; see `plaunch.rendezvous.SharedTexts`."""
-        self._ours.listeners[name] = listener
+        """Register a listener for broadcasts of a name; see `plaunch.rendezvous.SharedTexts`."""
+        self._membership.listeners[name] = listener
 
     def read(
         self, name: str, timeout: float = 1.0, *, all_nodes: bool = False
     ) -> Mapping[str, str]:
-        """The texts of that name, by node; see `plaunch.rendezvous.SharedTexts`."""
-        ours = self._ours
+        """Return the texts of a name by node; see `plaunch.rendezvous.SharedTexts`."""
+        membership = self._membership
         found: dict[str, str] = {}
         is_done = threading.Event()
 
-        def look() -> Routine[None]:
-            if ours.state is not None:
-                members = list((yield from ours.members(ours.state)))
+        def read_all() -> Routine[None]:
+            if membership.state is not None:
+                members = list((yield from membership.members(membership.state)))
                 for begin in range(0, len(members), NODES_OF_A_PART):
                     part = members[begin : begin + NODES_OF_A_PART]
-                    keys = [ours.keys.text(name, node) for node in part]
+                    keys = [membership.keys.text(name, node) for node in part]
                     values = yield MultiGet(keys)
                     if all_nodes:
                         found.update(dict.fromkeys(part, ""))
                     for node, key, value in zip(part, keys, values, strict=True):
                         if value is not None:
-                            self._note(found, node, key, value)
+                            self._add(found, node, key, value)
             is_done.set()
 
-        ours.request(look)
+        membership.request(read_all)
         return found if is_done.wait(timeout) else {}
 
-    def _note(self, found: dict[str, str], node: str, key: str, value: bytes) -> None:
+    def _add(self, found: dict[str, str], node: str, key: str, value: bytes) -> None:
         try:
-            found[node] = self._ours.codec.decode(key, value).text("text", max_len=MOST_TEXT)
+            found[node] = self._membership.codec.decode(key, value).text("text", max_len=MOST_TEXT)
         except RecordError as error:
-            self._ours.doubts.note("a node's text", error)
+            self._membership.rejections.note("a node's text", error)

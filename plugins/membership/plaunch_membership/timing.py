@@ -1,4 +1,4 @@
-"""How long everything may take, as set with `--rdzv-conf`."""
+"""The intervals and timeouts of the membership, as set with `--rdzv-conf`."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ _MAY_BE = {
     "arrival_delay": PATIENCE,
     "close_timeout": PATIENCE,
     "unreachable_timeout": LIMIT,
-    "verdict_ttl": Duration(may_be_zero=True),  # other programs keep it, which know no endless one
+    "verdict_ttl": Duration(may_be_zero=True),  # other programs read it; it must be finite
     "cas_backoff_max_seconds": Duration(may_be_zero=True),  # finite in torchrun, too
 }
 
 
 @dataclass(frozen=True)
 class Timing:
-    """The times of a rendezvous, in seconds; fractions are allowed. Names are torchrun's.
+    """The intervals and timeouts of a rendezvous, in seconds, with torchrun's names.
 
     Args:
-        join_timeout: for enough nodes to arrive; the start time-out of the launch, if there is one
-            and nothing else was said.
-        last_call_timeout: for further nodes, once there are enough.
-        cas_backoff_max_seconds: at most, after this node's change of the job's state lost against
-            another node's; the pause is random, so that many nodes do not try again in step. Never
-            longer than `keep_alive_interval`, because a pause delays heartbeats.
-        arrival_delay: for further nodes, once one has come while a round runs that has room for it;
-            None: as long as `last_call_timeout`.
-        close_timeout: for saying that the node departs.
-        keep_alive_interval: between two heartbeats.
-        keep_alive_max_attempt: how many may be missed before a node is lost; a number, no seconds.
-        unreachable_timeout: without any answer from the store before the workers are stopped.
-        verdict_ttl: for which a run id that is over answers how it ended.
+        join_timeout: limit for the arrival of enough nodes; by default the start timeout of the
+            launch, if it has one.
+        last_call_timeout: how long to wait for further nodes once there are `min_nodes`.
+        cas_backoff_max_seconds: the longest backoff after another node changed the job's state
+            first; the backoff is random, so that many nodes do not retry in step. Capped at
+            `keep_alive_interval`, because it delays heartbeats.
+        arrival_delay: after a node has arrived while a round with room runs, how long to wait for
+            further ones before the round ends; None: `last_call_timeout`.
+        close_timeout: limit for announcing the node's departure.
+        keep_alive_interval: the time between two heartbeats.
+        keep_alive_max_attempt: the number of missed heartbeats after which a node is lost.
+        unreachable_timeout: how long the store may not answer before the workers are stopped.
+        verdict_ttl: how long a finished run id returns its verdict instead of starting again.
 
     The defaults of the first two, and of `close_timeout`, are torchrun's. Its keep-alive defaults
     are 5 s and 3.
@@ -62,33 +62,33 @@ class Timing:
 
     @property
     def arrival_patience(self) -> float:
-        """How long a round with room goes on after a node has come, so that others may come too."""
+        """Seconds that a round with room continues after a node has arrived."""
         return self.last_call_timeout if self.arrival_delay is None else self.arrival_delay
 
     @property
     def longest_backoff(self) -> float:
-        """The longest pause after a change that lost against another node's, in seconds."""
+        """The longest backoff after another node changed the state first, in seconds."""
         return min(self.cas_backoff_max_seconds, self.keep_alive_interval)
 
     def join_patience(self, job: JobSettings, *, is_first: bool) -> float:
-        """How long this node waits for a round.
+        """Return the seconds that this node waits for a round.
 
-        A launch with a start time-out ends by itself while it waits for the first one, and says
-        what it has waited for; it is left the time to do so.
+        A launch with a start timeout ends itself while it waits for the first round, and reports
+        what it waited for. The node therefore waits a little longer.
         """
         is_left_to_launch = is_first and job.start_timeout == self.join_timeout
         return self.join_timeout + (_AFTER_START if is_left_to_launch else 0.0)
 
     @classmethod
     def from_parameters(cls, params: RendezvousParameters, options: Collection[str] = ()) -> Timing:
-        """Read the options that every backend has, and refuse unknown ones.
+        """Read the options that all backends share, and reject unknown ones.
 
         Args:
-            params: what the user gave.
+            params: the parameters of the rendezvous.
             options: the names of the backend's own options.
 
         Raises:
-            UsageError: an option is unknown, or its value cannot be used.
+            UsageError: an option is unknown, or its value is invalid.
         """
         names = [f.name for f in fields(cls)]
         params.refuse_unknown(frozenset({*names, *options, "token_file"}))

@@ -1,4 +1,4 @@
-"""The job's token: the secret with which nodes sign what they write to the store."""
+"""The job's token: the secret with which nodes sign their records."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _log = logging.getLogger("plaunch")
 
 
 def read_token(params: RendezvousParameters, environ: Mapping[str, str]) -> bytes | None:
-    """The job's token, without the white space around it; None if there is none.
+    """Read the job's token, without surrounding white space; None if there is none.
 
-    It is in the file that the option `token_file` names, or else in `PLAUNCH_RDZV_TOKEN`. No error
-    or message contains any of it.
+    It is read from the file given by the option `token_file`, or else from `PLAUNCH_RDZV_TOKEN`. No
+    error or message contains any of it.
 
     Raises:
         UsageError: the file cannot be read, or the token is empty, too short or too long.

@@ -1,6 +1,6 @@
-"""All the ways in which the state of a job changes.
+"""All transitions of the state of a job.
 
-A function here takes a state and returns its successor, or None if it does not apply any more,
+A function here takes a state and returns its successor, or None if the change no longer applies
 because another node was faster.
 """
 
@@ -31,24 +31,24 @@ if TYPE_CHECKING:
 
 
 def first_state(node: str, attempt: int = 0) -> JobState:
-    """The state of a job that this node begins."""
+    """Return the first state of a job that this node starts."""
     return JobState(
         0, JobPhase.FORMING, 0, attempt, node, 0, JobEvent("created", node=node, by=node)
     )
 
 
 def lead(state: JobState, node: str, gone: str, reason: str) -> JobState | None:
-    """Take over from the leader `gone`, for `reason`; None if another one leads already."""
+    """Take over from the leader `gone`, for `reason`; None if another node leads already."""
     if state.leader != gone or state.has_ended:
         return None
     event = JobEvent("led", node=gone, reason=reason, by=node)
     return _follow(state, event, leader=node, term=state.term + 1)
 
 
-def call(
+def end_round(
     state: JobState, kind: str, node: str, reason: str, *, by: str, from_round: int
 ) -> JobState | None:
-    """End round `from_round`: a node has arrived, has left, was lost, or asks for another one."""
+    """End round `from_round`: a node has arrived, has left, was lost, or requests another round."""
     if state.phase is not JobPhase.RUNNING or state.round != from_round:
         return None
     return _follow(
@@ -64,28 +64,28 @@ def call(
 def leave(
     state: JobState, node: str, reason: str, *, is_member: bool, excluded: str = ""
 ) -> JobState | None:
-    """Go on purpose; a round that this node is a member of is over.
+    """Leave voluntarily; this ends the round if this node is a member of it.
 
-    `excluded` is its host, if none of its nodes is to come again.
+    `excluded` is its host, if that is to be excluded.
     """
     if state.has_ended:
         return None
     if excluded:
         state = replace(state, excluded=exclude(state, {excluded: reason}))
     if is_member and state.phase is JobPhase.RUNNING:
-        return call(state, "left", node, reason, by=node, from_round=state.round)
+        return end_round(state, "left", node, reason, by=node, from_round=state.round)
     leader = "" if state.leader == node else state.leader
     return _follow(state, JobEvent("left", node=node, reason=reason, by=node), leader=leader)
 
 
 def exclude(state: JobState, hosts: Mapping[str, str]) -> dict[str, str]:
-    """The hosts that the job goes on without, with others; the latest ones if they are too many."""
+    """Return the excluded hosts with additional ones; only the latest `MAX_EXCLUDED` are kept."""
     cuts = {host[:MAX_NAME]: cut(reason, MAX_NAME) for host, reason in hosts.items()}
     return dict([*{**state.excluded, **cuts}.items()][-MAX_EXCLUDED:])
 
 
 def fail(state: JobState, node: str, reason: str, *, from_round: int) -> JobState | None:
-    """Tell that workers of `from_round` have failed on this node."""
+    """Report that workers of `from_round` have failed on this node."""
     if state.phase is not JobPhase.RUNNING or state.round != from_round:
         return None
     return _follow(
@@ -106,9 +106,9 @@ def lose(
     now: float = 0.0,
     decision: Decision | None = None,
 ) -> JobState | None:
-    """End round `from_round` without a node that has left or was lost; only for the leader.
+    """End round `from_round` after a node has left or was lost; called by the leader.
 
-    Failures of others come from that. By default it costs no restart.
+    The other nodes' failures are consequences of that. By default no restart is charged.
     """
     if state.phase not in (JobPhase.RUNNING, JobPhase.SETTLING) or state.round != from_round:
         return None
@@ -118,8 +118,8 @@ def lose(
         verdict = _failed(host_of(node), what, decision.reason, summary, now)
         return end(state, verdict, by=by)
     event = JobEvent(kind, node=node, reason=reason, by=by, index=index)
-    is_usual = not (decision.costs or decision.delay or decision.without)
-    return _again(state, event, what if is_usual else f"{what}; {decision.reason}", decision)
+    is_default = not (decision.costs or decision.delay or decision.without)
+    return _restart(state, event, what if is_default else f"{what}; {decision.reason}", decision)
 
 
 def settle_failed(
@@ -132,7 +132,7 @@ def settle_failed(
     now: float,
     decision: Decision | None = None,
 ) -> JobState | None:
-    """After failures: what was decided; by default another attempt if there is one left."""
+    """Restart or end the job after failures; by default restart while restarts are left."""
     if state.phase is not JobPhase.SETTLING:
         return None
     what = summary.cause if summary.failures else state.event.reason
@@ -142,19 +142,19 @@ def settle_failed(
         return end(state, _failed(host_of(state.event.node), what, why, summary, now), by=by)
     reason = f"{what}; {why or f'restart {state.attempt + 1} of {max_restarts}'}"
     event = JobEvent("restarted", node=state.event.node, reason=reason, by=by)
-    return _again(state, event, reason, decision or Decision(RestartAction.RESTART))
+    return _restart(state, event, reason, decision or Decision(RestartAction.RESTART))
 
 
 def give_up(
     state: JobState, summary: FailureSummary, decision: Decision, *, by: str, now: float
 ) -> JobState | None:
-    """End the job because of what has become of a node, as a restart policy has decided."""
+    """End the job because of a node's departure, as the restart policy decided."""
     what = summary.failures[0].summary
     return end(state, _failed(by, what, decision.reason, summary, now), by=by)
 
 
 def _failed(host: str, what: str, why: str, summary: FailureSummary, now: float) -> RecordedVerdict:
-    """That the job has failed, as found on a host; `why` there is no other attempt."""
+    """Return the verdict of a failed job; `why` there is no restart."""
     return RecordedVerdict(
         "failed",
         host,
@@ -167,8 +167,8 @@ def _failed(host: str, what: str, why: str, summary: FailureSummary, now: float)
     )
 
 
-def _again(state: JobState, event: JobEvent, reason: str, decision: Decision) -> JobState:
-    """Another round, as a restart policy has decided."""
+def _restart(state: JobState, event: JobEvent, reason: str, decision: Decision) -> JobState:
+    """Start another round, as the restart policy decided."""
     return _follow(
         state,
         event,
@@ -182,7 +182,7 @@ def _again(state: JobState, event: JobEvent, reason: str, decision: Decision) ->
 
 
 def form(state: JobState, world: World, *, by: str) -> JobState | None:
-    """Complete the round; only for the leader that has gathered it."""
+    """Complete the round; only the leader that gathered it can."""
     if (
         state.phase is not JobPhase.FORMING
         or state.leader != by
@@ -194,7 +194,7 @@ def form(state: JobState, world: World, *, by: str) -> JobState | None:
 
 
 def refuse(state: JobState, node: str, reason: str, *, by: str) -> JobState | None:
-    """Tell a node that it cannot take part; only for the leader that forms a round."""
+    """Refuse a node; only the leader that forms a round can."""
     if state.phase is not JobPhase.FORMING or state.leader != by:
         return None
     return _follow(state, JobEvent("refused", node=node, reason=reason, by=by))
@@ -203,12 +203,12 @@ def refuse(state: JobState, node: str, reason: str, *, by: str) -> JobState | No
 def recall(
     state: JobState, attempt: int, excluded: Mapping[str, str], *, by: str
 ) -> JobState | None:
-    """Know what a node knows that was in the job before its store lost it.
+    """Restore what a node knows from before the store lost the job.
 
     Args:
-        state: of the job that begins anew.
-        attempt: how many restarts were used.
-        excluded: the hosts that the job went on without, and why.
+        state: the state of the job that has started again.
+        attempt: the number of restarts that were used.
+        excluded: the excluded hosts, and why.
         by: the node.
     """
     is_known = state.attempt >= attempt and state.excluded.keys() >= excluded.keys()
@@ -224,21 +224,21 @@ def recall(
 
 
 def notify(state: JobState, node: str, signum: int) -> JobState | None:
-    """Pass a signal on to all nodes; None where there are no workers to get it."""
+    """Forward a signal to all nodes; None if no workers run."""
     if state.phase is not JobPhase.RUNNING:
         return None
     return _follow(state, JobEvent("notice", node=node, by=node, signum=signum))
 
 
 def broadcast(state: JobState, node: str, text: str) -> JobState | None:
-    """Have all nodes of the round that runs hear a text; None if none does."""
+    """Send a text to all nodes of the running round; None if no round runs."""
     if state.phase is not JobPhase.RUNNING:
         return None
     return _follow(state, JobEvent("broadcast", node=node, reason=text, by=node))
 
 
 def end(state: JobState, verdict: RecordedVerdict, *, by: str) -> JobState | None:
-    """Find the verdict; None if there is one, which stands."""
+    """End the job with a verdict; None if it has one already, which remains."""
     if state.has_ended:
         return None
     verdict = replace(verdict, reason=cut(verdict.reason, MAX_REASON))
@@ -247,7 +247,7 @@ def end(state: JobState, verdict: RecordedVerdict, *, by: str) -> JobState | Non
 
 
 def replace_job(state: JobState, reason: str, *, by: str) -> JobState | None:
-    """Let the job start again; only for the leader."""
+    """Let the job start again in another incarnation; only the leader can."""
     if state.leader != by or state.has_ended:
         return None
     event = JobEvent("replaced", node=by, reason=reason, by=by)
@@ -255,7 +255,7 @@ def replace_job(state: JobState, reason: str, *, by: str) -> JobState | None:
 
 
 def in_brief(state: JobState) -> JobState:
-    """The same without what only a report needs, for when the whole cannot be written."""
+    """Drop the failures, which only reports need, when the state is too large to be written."""
     if state.verdict is None:
         return state
     return replace(state, verdict=replace(state.verdict, failures=(), others=()))

@@ -1,4 +1,4 @@
-"""A descriptor that is readable while there is news for its poller."""
+"""A descriptor that becomes readable to wake its poller."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 
 
 class WakePipe:
-    """A pipe to this very process; its user ensures that no other thread closes it."""
+    """A pipe within this process. The caller prevents concurrent calls of `close`."""
 
     def __init__(self) -> None:
         self._ends: tuple[int, int] | None = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -23,7 +23,7 @@ class WakePipe:
                 os.write(self._ends[1], b"\0")
 
     def clear(self) -> None:
-        """Make it unreadable."""
+        """Read everything from it."""
         if self._ends is not None:
             with contextlib.suppress(BlockingIOError):
                 os.read(self._ends[0], 4096)

@@ -1,4 +1,4 @@
-"""The routine that reads: it goes through the states of the job, and tells the agent."""
+"""The routine that reads the states of the job and notifies the agent."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from plaunch_membership.state import JobEvent, JobPhase, JobState, World, host_o
 if TYPE_CHECKING:
     from plaunch_membership.keys import Keys
     from plaunch_membership.membership import Membership
-    from plaunch_membership.records import Record
+    from plaunch_membership.records import StoreRecord
 
 _log = logging.getLogger("plaunch")
 
-_SLICE = 5.0  # seconds after which a wait for the next state begins anew
+_WAIT_TIMEOUT = 5.0  # seconds of one wait for the next state
 
 _CHANGES = {
     "arrived": ChangeKind.ARRIVED,
@@ -30,41 +30,45 @@ _CHANGES = {
     "notice": ChangeKind.NOTICE,
     "ended": ChangeKind.CLOSED,
 }
-_OWN = frozenset({"notice", "failed", "left", "requested"})  # what a node need not be told
+_OWN = frozenset({"notice", "failed", "left", "requested"})  # not reported to the node itself
 
 
-class Watcher:
+class WatcherRoutine:
     """A node's second routine, for one incarnation of the job."""
 
-    def __init__(self, ours: Membership) -> None:
-        self._ours = ours
+    def __init__(self, membership: Membership) -> None:
+        self._membership = membership
 
     def watch(self) -> Routine[None]:
-        """Go through the states of the job, one after the other, until it is over.
+        """Read the states of the job one after the other until it is over.
 
         Raises:
-            RendezvousStateError: the store holds something else.
+            RendezvousStateError: the store holds an invalid record.
         """
-        job = self._ours.job
+        job = self._membership.job
         incarnation, keys, state = job.incarnation, job.keys, job.state
-        while state is not None and incarnation == self._ours.job.incarnation:
+        while state is not None and incarnation == self._membership.job.incarnation:
             if state.has_ended:
                 self._see_end(incarnation, state)
                 return
             key = keys.state(state.version + 1)
-            value = yield Wait(key, _SLICE)
+            value = yield Wait(key, _WAIT_TIMEOUT)
             if value is None:
                 continue
-            state = JobState.from_record(self._ours.codec.decode(key, value), state.version + 1)
+            state = JobState.from_record(
+                self._membership.codec.decode(key, value), state.version + 1
+            )
             slot = yield from self._find_slot(keys, state)
             self._enter(incarnation, state, value, slot)
-            if state.event.kind == "broadcast" and self._ours.is_member(self._ours.state):
+            if state.event.kind == "broadcast" and self._membership.is_member(
+                self._membership.state
+            ):
                 name, _, text = state.event.reason.partition(" ")
-                self._ours.listeners.get(name, _hear_nothing)(text)
+                self._membership.listeners.get(name, _ignore)(text)
 
-    def _find_slot(self, keys: Keys, state: JobState) -> Routine[Record | None]:
-        """The outcome of this node's ticket in a round that was just formed."""
-        world, joined = state.world, self._ours.part.joined
+    def _find_slot(self, keys: Keys, state: JobState) -> Routine[StoreRecord | None]:
+        """Return the result for this node's ticket in a round that was just formed."""
+        world, joined = state.world, self._membership.part.joined
         if (
             state.event.kind != "formed"
             or world is None
@@ -76,47 +80,51 @@ class Watcher:
         key = keys.slot(world.round, world.term, joined[1])
         value, following = None, [keys.state(state.version + 1)]
         while value is None:
-            value = yield Wait(key, _SLICE)
+            value = yield Wait(key, _WAIT_TIMEOUT)
             if value is None and (yield MultiGet(following))[0] is not None:
-                return None  # this node was away so long that the round is deleted
-        return self._ours.codec.decode(key, value)
+                return None  # this node was away for so long that the round was deleted
+        return self._membership.codec.decode(key, value)
 
-    def _enter(self, incarnation: int, state: JobState, value: bytes, slot: Record | None) -> None:
-        """Take note of another state of an incarnation, if that is still the present one."""
-        ours = self._ours
-        with ours.lock:
-            if incarnation != ours.job.incarnation:
+    def _enter(
+        self, incarnation: int, state: JobState, value: bytes, slot: StoreRecord | None
+    ) -> None:
+        """Process a new state, if its incarnation is still the current one."""
+        membership = self._membership
+        with membership.lock:
+            if incarnation != membership.job.incarnation:
                 return
-            was_member = ours.is_member(ours.state)
-            ours.job = replace(ours.job, state=state, state_record=value)
+            was_member = membership.is_member(membership.state)
+            membership.job = replace(membership.job, state=state, state_record=value)
             if state.verdict is not None:
-                ours.news.verdict = state.verdict  # before anybody is told that there is one
+                membership.news.verdict = state.verdict  # before any listener is notified
             if state.event.kind == "formed":
-                ours.part.notices.clear()  # there are other workers
-            if state.event.kind == "refused" and state.event.node == ours.me:
-                ours.refuse(state.event.reason)
+                membership.part.notices.clear()  # they were for the workers of the last round
+            if state.event.kind == "refused" and state.event.node == membership.me:
+                membership.refuse(state.event.reason)
             if state.event.kind == "arrived":
-                # Whatever the last look has shown: it has just said that it is there.
-                lost = ours.peers.lost.items()
-                ours.peers.lost = {node: why for node, why in lost if node != state.event.node}
+                # It has just announced itself, whatever the last heartbeats showed.
+                lost = membership.peers.lost.items()
+                membership.peers.lost = {
+                    node: why for node, why in lost if node != state.event.node
+                }
             if state.event.kind == "left":
-                ours.peers.gone[state.event.node] = state.event.reason
+                membership.peers.gone[state.event.node] = state.event.reason
             if slot is not None and state.world is not None:
                 self._take_place(state, state.world, slot)
             elif was_member:
-                ours.remember(state)
-                if ours.part.is_active:
-                    self._tell_agent(state)
+                membership.remember(state)
+                if membership.part.is_active:
+                    self._notify_agent(state)
                 elif state.event.kind == "lost":
-                    ours.news.losses.append(_change_of(state.event, ChangeKind.LOST))
-            ours.lock.notify_all()
-        ours.nudge()
+                    membership.news.losses.append(_change_of(state.event, ChangeKind.LOST))
+            membership.lock.notify_all()
+        membership.nudge()
 
-    def _take_place(self, state: JobState, world: World, slot: Record) -> None:
+    def _take_place(self, state: JobState, world: World, slot: StoreRecord) -> None:
         rank = slot.integer("rank", low=-1)
         if rank < 0:
-            return  # a spare, until there is a place
-        ours, part = self._ours, self._ours.part
+            return  # it is a spare
+        membership, part = self._membership, self._membership.part
         part.place = RoundPlace(
             round=world.round,
             attempt=state.attempt,
@@ -132,44 +140,46 @@ class Watcher:
             master_port=world.master_port,
             reason=state.reason,
         )
-        ours.remember(state)
-        ours.news.take()  # a new round makes them pointless
+        membership.remember(state)
+        membership.news.take()  # changes of the last round
         part.wants_round = part.has_succeeded = False
         part.succeeded = {}
         part.is_active = True
 
-    def _tell_agent(self, state: JobState) -> None:
-        ours, part, event = self._ours, self._ours.part, state.event
+    def _notify_agent(self, state: JobState) -> None:
+        membership, part, event = self._membership, self._membership.part, state.event
         kind = _CHANGES.get(event.kind)
         if kind is ChangeKind.NOTICE and part.notices.pop(event.signum, None) is not None:
-            return  # this node has passed it on by itself
+            return  # sent by this node
         if event.kind == "formed":
             # The others have formed a round without this node.
             part.is_active = False
-            reason = f"the others have gone on without this node: {state.reason or 'it was away'}"
-            ours.news.add(MembershipChange(ChangeKind.LOST, ours.identity.host, reason))
+            reason = f"the others have continued without this node: {state.reason or 'it was away'}"
+            membership.news.add(MembershipChange(ChangeKind.LOST, membership.identity.host, reason))
             return
-        is_own = event.node == ours.me and event.kind in _OWN
+        is_own = event.node == membership.me and event.kind in _OWN
         if kind is None or is_own:
             return
         if kind in (ChangeKind.LEFT, ChangeKind.LOST) and state.phase is not JobPhase.FORMING:
-            return  # a spare went, and the round goes on
-        ours.news.add(_change_of(event, kind))
+            return  # a spare left; the round continues
+        membership.news.add(_change_of(event, kind))
 
     def _see_end(self, incarnation: int, state: JobState) -> None:
-        ours = self._ours
-        with ours.lock:
-            if incarnation != ours.job.incarnation:
+        membership = self._membership
+        with membership.lock:
+            if incarnation != membership.job.incarnation:
                 return
             if state.phase is JobPhase.REPLACED:
-                ours.lose_job(f"the job starts again: {state.event.reason}")
-                _log.warning("job %r starts again: %s", ours.identity.run_id, state.event.reason)
+                membership.lose_job(f"the job starts again: {state.event.reason}")
+                _log.warning(
+                    "job %r starts again: %s", membership.identity.run_id, state.event.reason
+                )
             elif state.verdict is not None:
-                ours.news.verdict = state.verdict
-                if ours.part.wants_round:
-                    ours.news.error = verdict_error(ours.identity.run_id, state.verdict)
-            ours.lock.notify_all()
-        ours.nudge()
+                membership.news.verdict = state.verdict
+                if membership.part.wants_round:
+                    membership.news.error = verdict_error(membership.identity.run_id, state.verdict)
+            membership.lock.notify_all()
+        membership.nudge()
 
 
 def _change_of(event: JobEvent, kind: ChangeKind) -> MembershipChange:
@@ -177,5 +187,5 @@ def _change_of(event: JobEvent, kind: ChangeKind) -> MembershipChange:
     return MembershipChange(kind, host_of(event.node), event.reason, event.signum, index)
 
 
-def _hear_nothing(text: str) -> None:
-    """Nobody listens to broadcasts of that name."""
+def _ignore(text: str) -> None:
+    """The listener for names that have none."""

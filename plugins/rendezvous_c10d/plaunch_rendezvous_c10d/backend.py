@@ -1,4 +1,4 @@
-"""From parameters to a handler: which store, who hosts it, and how this node is reached."""
+"""Creates a handler from the parameters: the store, its host, and this node's address."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from plaunch_network import (
 )
 
 from plaunch_rendezvous_c10d.connecting import Connector
-from plaunch_rendezvous_c10d.door import Doorkeeper
+from plaunch_rendezvous_c10d.connection_limiter import ConnectionLimiter
 from plaunch_rendezvous_c10d.guests import has_guests
 from plaunch_rendezvous_c10d.hosting import (
-    HostedStore,
+    HostedTcpStore,
     check_sole_host,
     host_store,
     is_this_machine,
@@ -35,7 +35,7 @@ from plaunch_rendezvous_c10d.hosting import (
 from plaunch_rendezvous_c10d.stores import FileStore
 from plaunch_rendezvous_c10d.torch_import import load_distributed
 from plaunch_rendezvous_c10d.torch_log import torch_log
-from plaunch_rendezvous_c10d.torchrun import Guarded
+from plaunch_rendezvous_c10d.torchrun import RunIdClaim
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,22 +49,21 @@ _log = logging.getLogger("plaunch")
 DEFAULT_PORT = 29400
 _OPTIONS = ("is_host", "read_timeout", "store_type")
 _STORE_TYPES = ("file", "tcp")
-_CONNECTIONS = 3  # of a node, with one that it opens anew
+_CONNECTIONS = 3  # per node, including one that is being replaced
 
 
 @dataclass(frozen=True)
 class C10dBackend:
-    """The backend's findings, for the handler.
+    """The store of a job, as the handler needs it.
 
     Args:
-        connect: opens a connection to the store, in any thread, in about five seconds at most.
-        address: what the other nodes reach this one under.
-        endpoint: how messages name the store, with its real port.
-        is_host: whether the store lives in this process.
-        release: ends what this node holds: the hosted store, or a temporary file; may be called
-            twice.
-        outlives_job: whether the store is there after the job.
-        open_client: opens torch's own store object, for programs; raises what `connect` raises.
+        connect: opens a connection to the store, on any thread, in about five seconds at most.
+        address: the address at which other nodes reach this one.
+        endpoint: the endpoint of the store with its real port, for messages.
+        is_host: whether this process hosts the store.
+        release: releases the hosted store or a temporary file; may be called twice.
+        outlives_job: whether the store exists after the job.
+        open_client: opens torch's own store object, for programs; raises the errors of `connect`.
         has_guests: whether other processes are connected to a store in this one.
     """
 
@@ -78,7 +77,7 @@ class C10dBackend:
     has_guests: Callable[[], bool] = lambda: False
 
     def open_store(self, prefix: str) -> Store:
-        """Return a `PrefixStore` over a connection of its own."""
+        """Return a `PrefixStore` over its own connection."""
         store: Store = load_distributed().PrefixStore(prefix, self.open_client())
         return store
 
@@ -92,13 +91,13 @@ class C10dBackend:
     )
 )
 def create_c10d_handler(params: RendezvousParameters) -> RendezvousHandler:
-    """Create the handler; hosts the store if that is up to this node, but connects to nothing.
+    """Create the handler, and host the store if this node is its host; connects to nothing.
 
     Raises:
-        UsageError: an option is unknown or has a bad value, or the port is taken.
+        UsageError: an option is unknown or invalid, or the port is taken.
         PluginLoadError: torch is missing.
     """
-    timing = Timing.from_parameters(params, _OPTIONS)  # refuses options before torch is imported
+    timing = Timing.from_parameters(params, _OPTIONS)  # rejects options before torch is imported
     backend = prepare_backend(params)
     try:
         return DynamicRendezvousHandler(
@@ -119,13 +118,13 @@ def create_c10d_handler(params: RendezvousParameters) -> RendezvousHandler:
 
 
 def prepare_backend(params: RendezvousParameters) -> C10dBackend:
-    """Read the backend's own options, and host the store if that is up to this node.
+    """Read the backend's own options, and host the store if this node is its host.
 
-    It is called on the main thread. The longest it takes is importing torch, and a name server
-    that does not answer.
+    It is called on the main thread. Its slowest steps are importing torch, and a name server that
+    does not answer.
 
     Raises:
-        UsageError: an option has a bad value, or the port is taken.
+        UsageError: an option is invalid, or the port is taken.
         PluginLoadError: torch is missing.
     """
     store_type = str(params.get("store_type", "tcp")).lower()
@@ -134,7 +133,7 @@ def prepare_backend(params: RendezvousParameters) -> C10dBackend:
             f"option 'store_type' of rendezvous backend {params.backend!r} is {store_type!r}; "
             f"choose from {', '.join(_STORE_TYPES)}"
         )
-    # torch waits for it in poll, which counts milliseconds in 31 bits.
+    # torch passes it to poll as milliseconds in 31 bits.
     read_timeout = params.get_as_seconds("read_timeout", 60.0, Duration(most=1e6)) or 60.0
     is_host = params.get_as_bool("is_host")
     with contextlib.ExitStack() as stack:
@@ -142,8 +141,8 @@ def prepare_backend(params: RendezvousParameters) -> C10dBackend:
             backend = _on_file(params, read_timeout, stack)
         else:
             backend = _on_tcp(params, read_timeout, is_host, stack)
-        guarded = Guarded(backend.connect, params.run_id, backend.endpoint)
-        return replace(backend, connect=guarded.connect, release=stack.pop_all().close)
+        claim = RunIdClaim(backend.connect, params.run_id, backend.endpoint)
+        return replace(backend, connect=claim.connect, release=stack.pop_all().close)
 
 
 def _on_tcp(
@@ -155,21 +154,21 @@ def _on_tcp(
     host, port = parse_rendezvous_endpoint(params.endpoint, DEFAULT_PORT)
     is_local = params.max_nodes == 1
     if is_local and not params.endpoint:
-        port = 0  # nobody else looks for it, so it need not get in anybody's way
+        port = 0  # no other node connects to it, so any free port will do
     here = is_this_machine(host, port) if is_host is None else is_host
     if not here and port == 0:
         raise UsageError(
-            f"endpoint {params.endpoint!r} has no port; give the port that the node which hosts "
-            "the store has logged"
+            f"endpoint {params.endpoint!r} has no port; give the port that the host of the store "
+            "has logged"
         )
     distributed = load_distributed()
     held.callback(torch_log().keep_quiet())
-    hosted: HostedStore | None = None
+    hosted: HostedTcpStore | None = None
     if here:
         with contextlib.ExitStack() as stack:
             number = port
             if port == 0 and params.job.port_range is not None:
-                # Held until the store listens, so that no other launcher picks the same one.
+                # Reserved until the store listens, so that no other launcher picks the same one.
                 picked = HeldPort.any(params.job.port_range)
                 stack.callback(picked.close)
                 number = picked.port
@@ -178,15 +177,16 @@ def _on_tcp(
                 host,
                 number,
                 params.run_id,
-                # Nobody else can mean this machine by such an endpoint.
+                # On other machines, such an endpoint means those machines.
                 is_local=is_local or host.lower() == "localhost" or is_loop_back(host),
-                is_asked=is_host is True,
+                is_requested=is_host is True,
             )
     if hosted is not None:
         held.callback(hosted.close)
         if not is_local:
-            door = Doorkeeper(hosted.port, hosted.bell, _CONNECTIONS * params.max_nodes)
-            held.callback(door.close)
+            expected = _CONNECTIONS * params.max_nodes
+            limiter = ConnectionLimiter(hosted.port, hosted.listener_fd, expected)
+            held.callback(limiter.close)
     address = find_node_address(
         host, port, max_nodes=params.max_nodes, local_addr=params.local_addr
     )
@@ -209,7 +209,7 @@ def _on_tcp(
         )
     endpoint = join_host_port(host, hosted.port)
     if port == 0 and not is_local:
-        _log.warning("the others find the rendezvous store at --rdzv-endpoint=%s", endpoint)
+        _log.warning("other nodes reach the rendezvous store at --rdzv-endpoint=%s", endpoint)
     else:
         _log.info("this node hosts the rendezvous store")
     own = Connector(distributed, hosted.loop_back, hosted.port, read_timeout)
@@ -231,7 +231,7 @@ def _on_tcp(
 
 
 class _Checked:
-    """Makes a check before the first connection; the other threads wait for it."""
+    """Runs a check before the first connection; other threads wait for it."""
 
     def __init__(self, connect: Connect, check: Callable[[], None]) -> None:
         self._connect = connect
@@ -239,7 +239,7 @@ class _Checked:
         self._lock = threading.Lock()
 
     def connect(self) -> RendezvousStore:
-        """Connect, once the check has been passed."""
+        """Connect after the check has passed."""
         with self._lock:
             if self._check is not None:
                 self._check()
@@ -292,7 +292,7 @@ def _on_file(
 
 
 def _remove(path: str) -> None:
-    """Remove a file and its folder, which have nothing else in them."""
+    """Remove a temporary file and its folder."""
     with contextlib.suppress(OSError):
         os.unlink(path)
     with contextlib.suppress(OSError):

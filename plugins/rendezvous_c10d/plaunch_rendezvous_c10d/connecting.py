@@ -1,4 +1,4 @@
-"""Opening a connection to a TCPStore: bounded attempts, and saying what they wait for."""
+"""Opens connections to a TCPStore: bounded attempts, and messages about what they wait for."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("plaunch")
 
-CONNECT_TIMEOUT = 5.0  # seconds for all of one attempt
+CONNECT_TIMEOUT = 5.0  # seconds for one attempt
 JOB_OF_HOST = "plaunch/host/job"  # the key of the run id of the host's job
-_LEAST_PATIENCE = 1.0  # seconds for an answer, however long the connection has taken
-_MOST_NAME = 200  # characters of a run id in a message
+_MIN_TIMEOUT = 1.0  # seconds for an answer, even if connecting took longer
+_MAX_NAME_LENGTH = 200  # of a run id in a message
 _EXIT_WAIT, _EXIT_PAUSE = CONNECT_TIMEOUT / 2 + 0.5, 0.02  # seconds, when the process ends
-_MOST_HANGING = 16  # attempts that are stuck in torch at a time
-_SAID_AFTER, _SAID_EVERY = 10.0, 60.0  # seconds
+_MAX_STUCK = 16  # attempts that may be stuck in torch
+_WARN_AFTER, _WARN_INTERVAL = 10.0, 60.0  # seconds
 
 
 @dataclass(eq=False)
 class _Attempt:
-    """One call of torch's constructor: whom it asks, and on which thread, once it has begun."""
+    """One call of torch's constructor: the port, and the thread once it has started."""
 
     port: int
     thread_id: int = 0
@@ -48,15 +48,15 @@ class _Attempt:
     is_over: bool = False
 
     def hang_up(self) -> None:
-        """End its connection, if it has one; torch tries again until its time-out."""
-        if self.thread_id and not self.is_over:  # else the number may be another thread's
+        """Shut down its connection, if it has one; torch retries until its timeout."""
+        if self.thread_id and not self.is_over:  # otherwise the id may be another thread's
             hang_up(self.thread_id, self.port)
 
 
 def _end_at_exit(attempts: list[_Attempt], pid: int) -> None:
-    """Wait for the end of attempts, a few seconds at most, when the process ends.
+    """Wait a few seconds at most for attempts to end when the process exits.
 
-    A thread that is in torch's code when the interpreter ends is unwound through that code, which
+    A thread that is in torch's code when the interpreter exits is unwound through that code, which
     aborts the process. A forked process has none of the threads.
     """
     until = time.monotonic() + _EXIT_WAIT
@@ -70,16 +70,16 @@ def _end_at_exit(attempts: list[_Attempt], pid: int) -> None:
 
 
 class Connector:
-    """Opens connections to the TCPStore at an endpoint; `connect` may be called by any thread.
+    """Opens connections to the TCPStore at an endpoint. Thread-safe.
 
     Args:
         distributed: the module `torch.distributed`.
         host: the endpoint's host; resolved each time, because addresses change.
         port: the endpoint's port.
-        read_timeout: how long one operation may take, in seconds.
-        here: whether the endpoint is this machine, so that loopback leads there as well.
-        advice: what messages suggest if no node hosts the store.
-        run_id: the id of this job, for a warning if the host's is another one.
+        read_timeout: the limit of one operation, in seconds.
+        here: whether the endpoint is this machine, so that loopback reaches it too.
+        advice: a hint for messages if no node hosts the store.
+        run_id: the id of this job, for a warning if the host's job is another one.
     """
 
     def __init__(
@@ -103,28 +103,29 @@ class Connector:
         self._run_id = run_id
         self._knows_host = not run_id
         self._lock = threading.Lock()
-        self._attempts: list[_Attempt] = []  # that have not ended
-        # The handler's threads, which begin more of them, end before: they are registered later.
+        self._attempts: list[_Attempt] = []  # attempts that have not ended
+        # Runs after the handler's exit function, which is registered later and ends the threads
+        # that start attempts.
         weakref.finalize(self, _end_at_exit, self._attempts, os.getpid())
         self._has_connected = False
         self._failing_since: float | None = None
-        self._say_at = 0.0
+        self._warn_at = 0.0
 
     def connect(self) -> TcpStore:
-        """Try once, for about `CONNECT_TIMEOUT` seconds at most; the caller tries again.
+        """Try once, for about `CONNECT_TIMEOUT` seconds at most; the caller retries.
 
-        What it waits for is said after ten seconds of failures and then once a minute, in the
-        words of those who wait for a round.
+        After ten seconds of failures, and then once a minute, a message describes what it waits
+        for, unless the agent does.
 
         Raises:
-            RendezvousConnectionError: with all addresses that were tried, and what each said.
+            RendezvousConnectionError: with all addresses that were tried, and the error of each.
         """
         store = TcpStore(self._try_once(), self.endpoint, self._read_timeout)
-        self._look_at_host(store)
+        self._check_host(store)
         return store
 
     def connect_client(self) -> Any:
-        """Return a TCPStore of torch's for programs, whose waits have no other bound than torch's.
+        """Return torch's TCPStore for programs; its waits have only torch's own limits.
 
         Raises:
             RendezvousConnectionError: as `connect` does.
@@ -145,8 +146,8 @@ class Connector:
             self._has_connected = True
         return opened
 
-    def _look_at_host(self, store: TcpStore) -> None:
-        """Warn, once, if the store will end with another job than ours."""
+    def _check_host(self, store: TcpStore) -> None:
+        """Warn once if the store is hosted by, and ends with, another job."""
         with self._lock:
             if self._knows_host:
                 return
@@ -154,19 +155,19 @@ class Connector:
         try:
             (held,) = store.multi_get([JOB_OF_HOST])
         except RendezvousConnectionError:
-            return  # whoever wanted the connection will find out, too
+            return  # the caller's own operation will fail, too
         if held is None or held == self._run_id.encode():
             return
         _log.warning(
             "the store at %s is hosted by a launcher of another job, %r, and ends with that job; "
             "job %r would then end with exit code 113. Give this job an --rdzv-endpoint of its own",
             self.endpoint,
-            held.decode(errors="replace")[:_MOST_NAME],
+            held.decode(errors="replace")[:_MAX_NAME_LENGTH],
             self._run_id,
         )
 
     def _reach(self, deadline: float) -> SocketAddress:
-        """The first address of the endpoint that takes a connection."""
+        """Return the first address of the endpoint that accepts a connection."""
         tried = []
         timeout = CONNECT_TIMEOUT / 2
         for address in self._addresses(timeout):
@@ -200,19 +201,19 @@ class Connector:
         return [*far, *(address for address in near if address not in far)]
 
     def _open(self, address: SocketAddress, deadline: float) -> Any:
-        """The client, of torch's making, of the store at `address`, which takes connections.
+        """Create torch's client for the store at `address`, which accepts connections.
 
-        Its constructor waits without end for a program that takes connections and says nothing, so
-        it runs on a thread that is left behind then, and its connection is ended: it may be kept
-        open for ever, as by a proxy.
+        torch's constructor waits forever for a program that accepts connections and sends nothing.
+        It therefore runs on a thread that is abandoned in that case, and its connection is shut
+        down, because the peer, such as a proxy, may keep it open.
         """
         self._hang_up()
-        patience = max(deadline - time.monotonic(), _LEAST_PATIENCE)
-        # Within this time the constructor tries again by itself when a connection is ended.
-        again = min(CONNECT_TIMEOUT / 2, patience)
+        timeout = max(deadline - time.monotonic(), _MIN_TIMEOUT)
+        # Within this time the constructor retries by itself when its connection is closed.
+        torch_timeout = min(CONNECT_TIMEOUT / 2, timeout)
         attempt = _Attempt(address.port)
         with self._lock:
-            is_full = len(self._attempts) >= _MOST_HANGING
+            is_full = len(self._attempts) >= _MAX_STUCK
             if not is_full:
                 self._attempts.append(attempt)
         if is_full:
@@ -227,13 +228,13 @@ class Connector:
                         port=address.port,
                         is_master=False,
                         wait_for_workers=False,
-                        timeout=timedelta(seconds=again),
+                        timeout=timedelta(seconds=torch_timeout),
                     )
             finally:
                 self._end(attempt)
 
         try:
-            return run_bounded(create, patience, "connect")
+            return run_bounded(create, timeout, "connect")
         except TimeoutError as error:
             attempt.is_abandoned = True
             self._hang_up()
@@ -245,7 +246,7 @@ class Connector:
             raise self._unreachable(f"{address}: {first_line(error)}") from error
 
     def _hang_up(self) -> None:
-        """End the connections of attempts that nobody waits for, so that their threads end."""
+        """Shut down the connections of abandoned attempts, so that their threads end."""
         with self._lock:
             for attempt in self._attempts:
                 if attempt.is_abandoned:
@@ -269,7 +270,7 @@ class Connector:
         own = ", ".join(a for a in interface_addresses() if not is_loop_back(a)) or "loopback only"
         text = f"rendezvous store {self.endpoint!r} cannot be reached{long}: {what}"
         if not self._has_connected:
-            # Later on it is not the endpoint that is wrong.
+            # After a first success, the endpoint is right.
             text += f". This machine is {os.uname().nodename!r} ({own}){self._advice}"
         return RendezvousConnectionError(text)
 
@@ -278,22 +279,22 @@ class Connector:
         with self._lock:
             if self._failing_since is None:
                 self._failing_since = now
-                self._say_at = now + _SAID_AFTER
-            if now < self._say_at:
+                self._warn_at = now + _WARN_AFTER
+            if now < self._warn_at:
                 return
-            self._say_at = now + _SAID_EVERY
-        # Whoever waits for the first connection is told by the agent, unless only warnings count.
+            self._warn_at = now + _WARN_INTERVAL
+        # The agent reports the wait for the first connection, unless its log level hides that.
         if self._has_connected or not _log.isEnabledFor(logging.INFO):
             _log.warning("waiting for the store: %s", error)
 
 
 def run_bounded(function: Callable[[], Any], timeout: float, name: str) -> Any:
-    """Run `function`, a call of torch, on a thread of its own, since it cannot be interrupted.
+    """Run `function`, a call of torch, on a thread, because it cannot be interrupted.
 
-    A result that comes after `timeout` seconds is thrown away.
+    A result that arrives after `timeout` seconds is discarded.
 
     Raises:
-        TimeoutError: it has not returned in time. Whatever it raises is raised as well.
+        TimeoutError: it has not returned in time. Exceptions of `function` are raised as well.
     """
 
     def run() -> Any:

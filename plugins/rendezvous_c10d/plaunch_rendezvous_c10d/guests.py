@@ -1,7 +1,7 @@
-"""Who is connected to the store that this process hosts.
+"""The clients of the store that this process hosts.
 
-torch does not name them, but its sockets are descriptors of this process. Looking at them takes no
-further descriptor, so that it can be done when there is none.
+torch does not list them, but its sockets are descriptors of this process. Reading them needs no
+further descriptor, so it works when there are none left.
 """
 
 from __future__ import annotations
@@ -19,22 +19,21 @@ if TYPE_CHECKING:
 
 
 def has_guests(port: int) -> bool:
-    """Whether another process has a connection to `port`, at which this one listens.
+    """Whether another process is connected to `port`, on which this one listens.
 
-    A process that is paused still has its connections, one that has died has none, even without
-    notice.
+    A suspended process is still connected; a dead one is not.
     """
     return bool(find_guests(port))
 
 
 def find_guests(port: int) -> dict[int, int]:
-    """The connections of other processes to `port`, at which this one listens.
+    """Return the connections of other processes to `port`, on which this one listens.
 
     Returns:
-        The descriptor of each, by its inode; later ones mostly have higher inodes.
+        The descriptor of each, by its inode; later ones usually have higher inodes.
     """
     served: list[tuple[int, int, int]] = []  # the other end's port, the inode, the descriptor
-    ours = set()
+    own = set()
     for fd in open_descriptors():
         ends = _ends_of(fd)
         if ends is None:
@@ -43,19 +42,19 @@ def find_guests(port: int) -> dict[int, int]:
         if local == port:
             served.append((remote, inode, fd))
         elif remote == port:
-            ours.add(local)
-    # Whoever is elsewhere and has the same port as one of ours has others beside it.
-    return {inode: fd for remote, inode, fd in served if remote not in ours}
+            own.add(local)
+    # A remote client with the same port as an own connection has other connections as well.
+    return {inode: fd for remote, inode, fd in served if remote not in own}
 
 
 def open_descriptors() -> Iterable[int]:
-    """The descriptors of this process; all that there may be if they cannot be listed."""
+    """Return the descriptors of this process, or all possible numbers if they cannot be listed."""
     # Listing takes one more descriptor, which may be missing.
     return list_numbers("self/fd") or range(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
 def hang_up_guest(fd: int, inode: int) -> bool:
-    """End a connection that `find_guests` has found; False if it is something else by now."""
+    """Shut down a connection found by `find_guests`; False if it is closed already."""
     try:
         if os.fstat(fd).st_ino != inode:
             return False
@@ -73,7 +72,7 @@ def hang_up_guest(fd: int, inode: int) -> bool:
 
 
 def _ends_of(fd: int) -> tuple[int, int, int] | None:
-    """The ports of both ends of a connection, and its inode; None if it is something else."""
+    """Return the ports of both ends of a connection and its inode; None for other descriptors."""
     try:
         found = os.fstat(fd)
         if not stat.S_ISSOCK(found.st_mode):
@@ -85,7 +84,7 @@ def _ends_of(fd: int) -> tuple[int, int, int] | None:
         if sock.family not in (socket.AF_INET, socket.AF_INET6):
             return None
         return sock.getsockname()[1], sock.getpeername()[1], found.st_ino
-    except OSError:  # it listens, or has ended
+    except OSError:  # it is listening, or has been closed
         return None
     finally:
         sock.detach()

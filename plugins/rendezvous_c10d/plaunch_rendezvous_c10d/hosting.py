@@ -1,4 +1,4 @@
-"""Finds out by trying who hosts the TCPStore, and hosts it on its own socket."""
+"""Decides, by trying to bind the port, whether this node hosts the TCPStore, and hosts it."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ _BACKLOG = 4096
 _IDENTITY = "plaunch/host"
 
 
-class HostedStore:
+class HostedTcpStore:
     """A TCPStore in this process, until `close`.
 
     Args:
         distributed: the module `torch.distributed`.
-        listener: the socket to serve, which listens; torch's from now on.
-        run_id: the id of the job with which the store ends, for those of other jobs.
+        listener: the listening socket to serve; it belongs to torch from now on.
+        run_id: the id of the host's job, with which the store ends; for warnings of other jobs.
     """
 
     def __init__(self, distributed: Any, listener: socket.socket, run_id: str = "") -> None:
         address = listener.getsockname()
         self.port: int = address[1]
-        # The server is its own first client. A wildcard is reached over loopback.
+        # The server is its own first client. Wildcard addresses are reached over loopback.
         self.loop_back = address[0] if is_loop_back(address[0]) else "127.0.0.1"
         uname = os.uname()
         self.identity = f"{uname.nodename} (pid {os.getpid()}, {secrets.token_hex(4)})"
 
-        self.bell = os.dup(listener.fileno())  # tells when somebody connects
+        self.listener_fd = os.dup(listener.fileno())  # readable when a client connects
 
         def create() -> Any:
             store = distributed.TCPStore(
@@ -72,28 +72,28 @@ class HostedStore:
             ) from error
 
     def close(self) -> None:
-        """End the server; waiting clients get an error. May be called twice."""
+        """Stop the server; waiting clients get an error. May be called twice."""
         self._store = None
-        bell, self.bell = self.bell, -1
-        if bell >= 0:
-            os.close(bell)
+        listener_fd, self.listener_fd = self.listener_fd, -1
+        if listener_fd >= 0:
+            os.close(listener_fd)
 
 
 def is_this_machine(host: str, port: int) -> bool:
-    """Whether the endpoint's host is the machine that we are on."""
+    """Whether the endpoint's host is this machine."""
     if names_this_machine(host):
         return True
     try:
         addresses = resolve_host(host, port)
     except RendezvousConnectionError:
-        # In a cluster, a full name may be unknown until its machine is ready, which this one is
-        # not if it bears that name.
+        # In a cluster, a full name may not resolve until its machine is ready. This machine is not
+        # ready yet if that is its name.
         return names_this_machine(host.partition(".")[0])
     return any(is_own_address(address) for address in addresses)
 
 
 def may_be_elsewhere(host: str, port: int) -> bool:
-    """Whether the endpoint might lead others to another machine than this one."""
+    """Whether the endpoint may be another machine, seen from other nodes."""
     try:
         return not all(is_own_address(address) for address in resolve_host(host, port))
     except RendezvousConnectionError:
@@ -101,7 +101,7 @@ def may_be_elsewhere(host: str, port: int) -> bool:
 
 
 def listen(host: str, port: int, *, is_local: bool) -> socket.socket:
-    """Open the socket to host on: for all interfaces and both families, or loopback alone.
+    """Open the listening socket: on all interfaces and both families, or on loopback only.
 
     Raises:
         OSError: EADDRINUSE if another program listens on the port.
@@ -120,16 +120,16 @@ def listen(host: str, port: int, *, is_local: bool) -> socket.socket:
     except OSError as error:
         if error.errno in (errno.EADDRINUSE, errno.EACCES):
             raise
-        return open_listener(*second, port, _BACKLOG)  # a machine without the family
+        return open_listener(*second, port, _BACKLOG)  # this machine does not have the first family
 
 
 def host_store(
-    distributed: Any, host: str, port: int, run_id: str, *, is_local: bool, is_asked: bool
-) -> HostedStore | None:
-    """Host the store; None if another process of this machine does, and hosting was not requested.
+    distributed: Any, host: str, port: int, run_id: str, *, is_local: bool, is_requested: bool
+) -> HostedTcpStore | None:
+    """Host the store; None if another process of this machine does, unless hosting was requested.
 
     Raises:
-        UsageError: the port is taken although we were asked to host, or may not be bound.
+        UsageError: the port is taken although hosting was requested, or may not be bound.
         RendezvousConnectionError: torch cannot host it.
     """
     try:
@@ -141,7 +141,7 @@ def host_store(
                 f"the rendezvous store {where!r} cannot be hosted: {error.strerror}; choose "
                 "another port in --rdzv-endpoint"
             ) from error
-        if not is_asked:
+        if not is_requested:
             return None
         owner = port_owner(port)
         raise UsageError(
@@ -149,14 +149,14 @@ def host_store(
             f"taken{f' by {owner}' if owner else ''}; end that program, choose another port, or "
             "leave is_host out so that this node joins"
         ) from error
-    return HostedStore(distributed, listener, run_id)
+    return HostedTcpStore(distributed, listener, run_id)
 
 
-def check_sole_host(hosted: HostedStore, connector: Connector) -> None:
-    """Make sure that the endpoint leads to our store; call it where it may lead elsewhere.
+def check_sole_host(hosted: HostedTcpStore, connector: Connector) -> None:
+    """Check that the endpoint leads to the store of this process, where it may lead elsewhere.
 
-    An endpoint that cannot be reached from here proves nothing: a cluster's service may lead here
-    only once this node is ready.
+    An endpoint that cannot be reached from here passes: a cluster's service may lead here only once
+    this node is ready.
 
     Raises:
         RendezvousError: it leads to another store.

@@ -1,4 +1,4 @@
-"""Keeps torch's reverse look-ups away from name servers."""
+"""Prevents torch's reverse lookups from reaching name servers."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _SERVER_COUNT = 4  # `int retrans, retry; unsigned long options; int nscount` of
 
 
 def forget_name_servers() -> None:
-    """Let this thread resolve from files only, from now on.
+    """Make this thread resolve names from files only.
 
-    Torch asks for the names of both ends of each connection that it opens, for messages that it
-    may never print. One lost datagram then costs five seconds, a dead name server as much
-    for each connection. The resolver's state belongs to the thread, and its layout to the ABI of
-    the GNU C library; with another library nothing happens.
+    torch looks up the names of both ends of each connection, for messages that it may never print.
+    One lost datagram costs five seconds, and a dead name server as much for each connection. The
+    resolver's state is per thread, and its layout part of the ABI of the GNU C library; with
+    another library, this does nothing.
     """
     functions = _find_functions()
     if functions is not None:
@@ -30,8 +30,8 @@ def forget_name_servers() -> None:
 
 @functools.cache
 def _find_functions() -> tuple[Callable[[], Any], Callable[[], int]] | None:
-    """The C functions that return a thread's resolver state and initialize it."""
-    import ctypes  # torch has loaded it before
+    """Return the C functions that return and initialize a thread's resolver state."""
+    import ctypes  # torch has loaded it already
 
     for library in (None, "libresolv.so.2"):
         with contextlib.suppress(OSError, AttributeError):

@@ -1,8 +1,8 @@
-"""torch's stores, under the protocol of the membership library.
+"""torch's stores as stores of the membership library.
 
-What torch calls a time-out bounds little: most operations wait for an answer as long as the
-connection lives. A `TcpStore` therefore bounds each receive and send on the connection's own
-socket, and `close` shuts that socket down, which ends a call that another thread is in.
+torch's timeouts limit little: most operations wait for an answer as long as the connection exists.
+A `TcpStore` therefore limits each receive and send on the connection's own socket. `close` shuts
+that socket down, which ends a call on another thread.
 """
 
 from __future__ import annotations
@@ -24,20 +24,21 @@ from plaunch_membership import RendezvousStore
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-# torch compares a missing key as if it held what is expected, and writes nothing. So comparing with
-# something that no key ever holds, and setting the same, reads a key without waiting for it.
+# torch treats a missing key as if it held the expected value, and writes nothing. So a
+# compare-and-set of a value that no key ever holds, with the same new value, reads a key without
+# waiting.
 _NOTHING = b"\0"
-_FEW = 3  # so many single reads cost no more than the three round trips of torch's multi_get
-_FIRST_POLL, _LAST_POLL = 0.01, 0.05  # seconds between looks into a file
+_FEW = 3  # this many single reads cost no more than the three round trips of torch's multi_get
+_FIRST_POLL, _LAST_POLL = 0.01, 0.05  # seconds between two reads of a file
 
 
 class _TorchStore(RendezvousStore):
     """The common part of both stores.
 
     Args:
-        store: torch's store object, for this connection alone.
-        endpoint: how messages name the store.
-        read_timeout: seconds that torch may wait for keys it was told are there.
+        store: torch's store object, used by this connection only.
+        endpoint: the endpoint of the store, for messages.
+        read_timeout: seconds that torch may wait for keys that exist.
     """
 
     def __init__(self, store: Any, endpoint: str, read_timeout: float) -> None:
@@ -49,44 +50,44 @@ class _TorchStore(RendezvousStore):
     def set(self, key: str, value: bytes) -> None:
         """Write `value`."""
         _refuse_reserved(key, value)
-        self._ask("set", lambda store: store.set(key, value))
+        self._call("set", lambda store: store.set(key, value))
 
     def add(self, key: str, amount: int) -> int:
         """Add `amount`; the sum is kept as decimal digits."""
-        return int(self._ask("add", lambda store: store.add(key, amount)))
+        return int(self._call("add", lambda store: store.add(key, amount)))
 
     def compare_set(self, key: str, expected: bytes | None, desired: bytes) -> bytes | None:
-        """Write `desired` if `key` holds `expected`; return what it holds then."""
+        """Write `desired` if `key` holds `expected`; return the value it has then."""
         _refuse_reserved(key, desired)
         if expected is not None:
             _refuse_reserved(key, expected)
-        held: bytes = self._ask(
+        held: bytes = self._call(
             "compare_set", lambda store: store.compare_set(key, expected or b"", desired)
         )
         if held != expected:
             return held
-        # torch answers with what was expected if the key holds nothing, and also, of course, if
-        # it was told to replace a value by itself.
+        # torch returns the expected value if the key has no value, and also if a value is replaced
+        # by the same one.
         return self._peek(key) if desired == expected else None
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes | None]:
-        """The values of all `keys`; two requests if there are values under all of them.
+        """Return the values of all `keys`, in two requests if none is missing.
 
-        torch would wait for a key that is missing, so it is asked first whether one is. If so, the
-        halves are read each by itself.
+        torch would wait for a missing key, so a first request checks whether one is. If so, the
+        halves are read separately.
         """
         if len(keys) <= _FEW:
             return [self._peek(key) for key in keys]
-        asked = list(keys)
-        if self._ask("check", lambda store: store.check(asked)):
-            found = self._ask("multi_get", lambda store: store.multi_get(asked))
+        wanted = list(keys)
+        if self._call("check", lambda store: store.check(wanted)):
+            found = self._call("multi_get", lambda store: store.multi_get(wanted))
             return [bytes(value) for value in found]
-        middle = len(asked) // 2
-        return self.multi_get(asked[:middle]) + self.multi_get(asked[middle:])
+        middle = len(wanted) // 2
+        return self.multi_get(wanted[:middle]) + self.multi_get(wanted[middle:])
 
     def delete(self, key: str) -> None:
         """Remove `key`."""
-        self._ask("delete", lambda store: store.delete_key(key))
+        self._call("delete", lambda store: store.delete_key(key))
 
     def multi_set(self, items: Mapping[str, bytes]) -> None:
         """Write all `items` in one request."""
@@ -94,19 +95,19 @@ class _TorchStore(RendezvousStore):
             _refuse_reserved(key, value)
         if items:
             keys, values = list(items), list(items.values())
-            self._ask("multi_set", lambda store: store.multi_set(keys, values))
+            self._call("multi_set", lambda store: store.multi_set(keys, values))
 
     def close(self) -> None:
-        """Let go of torch's object."""
+        """Release torch's object."""
         with self._lock:
             self._store = None
 
     def _peek(self, key: str) -> bytes | None:
-        """The value under `key`, or None, without waiting for one."""
-        held = self._ask("read", lambda store: store.compare_set(key, _NOTHING, _NOTHING))
+        """Return the value of `key`, or None, without waiting."""
+        held = self._call("read", lambda store: store.compare_set(key, _NOTHING, _NOTHING))
         return None if held == _NOTHING else bytes(held)
 
-    def _ask(self, operation: str, call: Callable[[Any], Any]) -> Any:
+    def _call(self, operation: str, call: Callable[[Any], Any]) -> Any:
         with self._lock:
             store = self._store
         if store is None:
@@ -124,14 +125,14 @@ class _TorchStore(RendezvousStore):
 class TcpStore(_TorchStore):
     """A connection to torch's TCPStore.
 
-    An operation ends after at most `read_timeout` seconds, a wait that much after its own
-    time-out, also if the host does not answer any more. Where the `repr` of torch's store does not
-    tell its socket there is no such bound, and the caller must be ready to abandon the thread.
+    An operation ends after at most `read_timeout` seconds, and a wait that long after its own
+    timeout, even if the host does not answer. There is no such limit if the `repr` of torch's store
+    does not contain its socket; the caller must then be ready to abandon the thread.
     """
 
     def __init__(self, store: Any, endpoint: str, read_timeout: float) -> None:
         super().__init__(store, endpoint, read_timeout)
-        # A wait is cut into slices of half the bound, so that its silence is not taken for death.
+        # A wait is split into slices of half the limit, so that it does not run into the limit.
         self._slice = read_timeout / 2
         self._descriptor = _descriptor_of(store)
         if self._descriptor is not None:
@@ -142,55 +143,55 @@ class TcpStore(_TorchStore):
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, bound)
 
     def set(self, key: str, value: bytes) -> None:
-        """Write `value`, and know that it has arrived.
+        """Write `value`, and wait until it has arrived.
 
-        torch sends it without waiting for an answer, and the first one that is sent to a host that
-        has died is lost without an error. The read behind it makes it one round trip.
+        torch sends it without waiting for an answer, and the first write to a dead host is lost
+        without an error. The following read makes it a round trip.
         """
         super().set(key, value)
         self._peek(key)
 
     def multi_set(self, items: Mapping[str, bytes]) -> None:
-        """Write all `items`, and know that they have arrived, as in `set`."""
+        """Write all `items`, and wait until they have arrived, as in `set`."""
         super().multi_set(items)
         for key in items:
             self._peek(key)
             break
 
     def wait(self, key: str, timeout: float) -> bytes | None:
-        """The value under `key` as soon as there is one; the host wakes us."""
+        """Return the value of `key` as soon as it has one; the host wakes this call."""
         deadline = time.monotonic() + timeout
         while (left := deadline - time.monotonic()) > 0:
-            # torch takes 0 for "without end", and counts in milliseconds.
+            # For torch, 0 means no limit; it counts in milliseconds.
             span = timedelta(seconds=max(min(left, self._slice), 0.001))
-            # The host wakes everybody who waits for a key also when somebody only looks for it with
-            # `_peek`. So we look in another way, or all who wait would wake each other for ever.
-            if self._ask("wait", functools.partial(_has_come, key, span)) and self._has(key):
+            # `_peek` also wakes all clients that wait for the key, and they would wake each other
+            # forever. `_has` does not.
+            if self._call("wait", functools.partial(_wait_once, key, span)) and self._has(key):
                 return self._peek(key)
         return self._peek(key) if self._has(key) else None
 
     def _has(self, key: str) -> bool:
-        return bool(self._ask("check", lambda store: store.check([key])))
+        return bool(self._call("check", lambda store: store.check([key])))
 
     def close(self) -> None:
-        """Let go of torch's object; a call that another thread is in ends with an error."""
+        """Release torch's object; a call on another thread ends with an error."""
         with self._lock:
             store, self._store = self._store, None
-        # The descriptor is torch's as long as the object lives.
+        # The descriptor belongs to torch while the object exists.
         if store is not None and self._descriptor is not None:
             with contextlib.suppress(OSError), socket.socket(fileno=os.dup(self._descriptor)) as s:
                 s.shutdown(socket.SHUT_RDWR)
 
 
 class FileStore(_TorchStore):
-    """torch's FileStore: a file that all nodes see, under a lock for each operation.
+    """torch's FileStore: a file that all nodes can access, locked for each operation.
 
-    It is read repeatedly while there is a waiter. The file only grows.
+    A wait reads it repeatedly. The file only grows.
     """
 
     def wait(self, key: str, timeout: float) -> bytes | None:
-        """The value under `key`, within hundredths of a second of the write."""
-        # torch's own wait overshoots its time-out by a second, and cannot be ended by `close`.
+        """Return the value of `key` as soon as it has one, within hundredths of a second."""
+        # torch's own wait overshoots its timeout by a second, and cannot be ended by `close`.
         deadline = time.monotonic() + timeout
         pause = _FIRST_POLL
         while True:
@@ -203,7 +204,7 @@ class FileStore(_TorchStore):
 
 
 def first_line(error: BaseException) -> str:
-    """The message of torch's exception, without its C++ stack."""
+    """Return the message of torch's exception, without its C++ stack."""
     return next(iter(str(error).splitlines()), "") or type(error).__name__
 
 
@@ -214,7 +215,7 @@ def _refuse_reserved(key: str, value: bytes) -> None:
         )
 
 
-def _has_come(key: str, span: timedelta, store: Any) -> bool:
+def _wait_once(key: str, span: timedelta, store: Any) -> bool:
     import torch.distributed
 
     try:
@@ -227,7 +228,7 @@ def _has_come(key: str, span: timedelta, store: Any) -> bool:
 
 
 def _descriptor_of(store: Any) -> int | None:
-    """The descriptor of the connection; None if torch does not tell it."""
+    """Return the descriptor of the connection; None if torch does not show it."""
     found = re.search(r"\bfd=(\d+)", repr(store))
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""The one place where torch is imported."""
+"""The only module that imports torch."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ if TYPE_CHECKING:
 def load_distributed() -> ModuleType:
     """Import `torch.distributed`, which takes a second or more, and return it.
 
-    Messages of its C++ code while it is loaded are left out. It reads its log level then, so the
-    variable is set for that long only and never reaches the workers; `torch_log` is for later.
+    Messages of its C++ code during the import are suppressed. torch reads its log level then, so
+    the variable is set only for the import and never reaches the workers. After the import,
+    `torch_log` does the same.
 
     Raises:
         PluginLoadError: torch is not installed, or cannot be loaded.
     """
-    is_ours = LEVEL_VARIABLE not in os.environ and "torch" not in sys.modules
-    if is_ours:
+    sets_level = LEVEL_VARIABLE not in os.environ and "torch" not in sys.modules
+    if sets_level:
         os.environ[LEVEL_VARIABLE] = "ERROR"
     try:
         import torch.distributed
@@ -41,5 +42,5 @@ def load_distributed() -> ModuleType:
             f"rendezvous backend 'c10d' cannot be loaded: {type(error).__name__}: {text}{advice}"
         ) from error
     finally:
-        if is_ours:
+        if sets_level:
             os.environ.pop(LEVEL_VARIABLE, None)

@@ -1,7 +1,7 @@
-"""Limits what torch's C++ code writes to stderr during our calls.
+"""Limits what torch's C++ code writes to stderr during calls of this plugin.
 
-Each wait that times out makes it print two lines, and each attempt to connect that fails a stack of
-thirty. All of it is raised as well, and said by us where it matters.
+Each wait that times out prints two lines, and each failed attempt to connect a stack of thirty. All
+of it is also raised as an exception, and reported by plaunch where it matters.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 LEVEL_VARIABLE = "TORCH_CPP_LOG_LEVEL"
-_ERROR, _FATAL = 2, 3  # what is below is not said
+_ERROR, _FATAL = 2, 3  # lower levels are not printed
 _LIBRARY, _FLAG = "libc10.so", "FLAGS_caffe2_log_level"
 
 
 class TorchLog:
-    """The level of torch's log in this process, which is raised while a user wants it.
+    """Raises the level of torch's log in this process while a caller wants that.
 
     Args:
-        level: where torch keeps it; None if it is not to be touched.
+        level: torch's variable; None if it must not be changed.
     """
 
     def __init__(self, level: ctypes.c_int | None) -> None:
         self._level = level
         self._lock = threading.Lock()
-        self._before = 0  # what it was when nobody had raised it
+        self._before = 0  # the level before it was raised
         self._wanted: list[int] = []
 
     def keep_quiet(self) -> Callable[[], None]:
-        """Leave out warnings until the result is called, once or more often."""
+        """Suppress warnings until the returned function is called, once or more often."""
         self._raise_to(_ERROR)
         is_quiet = [True]
 
@@ -49,7 +49,7 @@ class TorchLog:
 
     @contextlib.contextmanager
     def silenced(self) -> Iterator[None]:
-        """Leave out errors as well, within a `with` block."""
+        """Suppress errors as well, within a `with` block."""
         self._raise_to(_FATAL)
         try:
             yield
@@ -75,9 +75,10 @@ class TorchLog:
 
 @functools.cache
 def torch_log() -> TorchLog:
-    """The log of torch, which must have been loaded.
+    """Return the log of torch, which must be loaded.
 
-    It stays as it is if the user has set `TORCH_CPP_LOG_LEVEL`, or if torch keeps it elsewhere.
+    It is left unchanged if the user has set `TORCH_CPP_LOG_LEVEL`, or if torch has no such
+    variable.
     """
     if LEVEL_VARIABLE in os.environ:
         return TorchLog(None)

@@ -1,4 +1,4 @@
-"""Finds out whose job a store holds under a run id: plaunch's, or one of torchrun's."""
+"""Prevents jobs of plaunch and of torchrun with the same run id in one store."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from plaunch.errors import RendezvousClosedError
 if TYPE_CHECKING:
     from plaunch_membership import Connect, RendezvousStore
 
-# torchrun's agents keep all that they agree on under a key of this name, as base64. They end with
-# an error if they find what is not, and this is not.
-_MARK = b"plaunch"
+# torchrun's agents keep the job's record under a key of this name, as base64. They end with an
+# error if the value is not base64, and this is not.
+_CLAIM = b"plaunch"
 
 
-class Guarded:
-    """Connections to a store in which torchrun's agents do not meet under the same run id.
+class RunIdClaim:
+    """Claims the run id with the first operation of every connection.
 
-    They and plaunch's would not see each other, and each would form a world of its own. Whoever
-    comes first has the run id: its name in torchrun's key, which is written once, keeps the others
-    out. So every connection begins with writing it, also the first to a store that has been away.
+    Agents of torchrun and of plaunch would not see each other, and each kind would form a world of
+    its own. The first agent claims the run id: plaunch writes a value to torchrun's key, once,
+    which torchrun's agents reject. A store may lose its data, so each connection writes it.
 
     Args:
         connect: opens a connection.
         run_id: the id of the job.
-        endpoint: how messages name the store.
+        endpoint: the endpoint of the store, for messages.
     """
 
     def __init__(self, connect: Connect, run_id: str, endpoint: str) -> None:
@@ -41,11 +41,11 @@ class Guarded:
         """
         store = self._connect()
         try:
-            held = store.compare_set(f"torch.rendezvous.{self._run_id}", None, _MARK)
+            held = store.compare_set(f"torch.rendezvous.{self._run_id}", None, _CLAIM)
         except BaseException:
             store.close()
             raise
-        if held == _MARK:
+        if held == _CLAIM:
             return store
         store.close()
         raise RendezvousClosedError(

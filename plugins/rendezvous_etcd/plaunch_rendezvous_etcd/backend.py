@@ -1,4 +1,4 @@
-"""From parameters to a handler: what the user wants of etcd, and how this node is reached."""
+"""Creates a handler from the parameters: the client of etcd, and this node's address."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
     from plaunch.rendezvous import RendezvousHandler, RendezvousParameters
     from plaunch_membership import Connect
 
-_LEGACY = "etcd"  # torchrun's first backend, which calls `join_timeout` `timeout`
+_LEGACY = "etcd"  # torchrun's first backend, which names `join_timeout` `timeout`
 
-_LEAST_ANSWER_TIMEOUT = 1.0  # seconds
+_MIN_ANSWER_TIMEOUT = 1.0  # seconds
 
 
 @dataclass(frozen=True)
 class EtcdBackend:
-    """The backend's findings, for the handler.
+    """The store of a job, as the handler needs it.
 
     Args:
-        connect: opens a connection to the store, in any thread, in about five seconds at most.
-        address: what the other nodes reach this one under.
-        endpoint: how messages name the store.
-        release: ends what all connections share.
+        connect: opens a connection to the store, on any thread, in about five seconds at most.
+        address: the address at which other nodes reach this one.
+        endpoint: the endpoint of the store, for messages.
+        release: closes the client that all connections share.
     """
 
     connect: Connect
@@ -51,11 +51,11 @@ def create_etcd_handler(params: RendezvousParameters) -> RendezvousHandler:
     """Create the handler of `etcd-v2` or `etcd`; it connects to nothing yet.
 
     Raises:
-        UsageError: an option is unknown or has a bad value.
+        UsageError: an option is unknown or invalid.
         PluginLoadError: grpc, protobuf or etcd3 is missing.
     """
-    params = _in_todays_words(params)
-    timing = Timing.from_parameters(params, OPTIONS)  # refuses options before grpc is imported
+    params = _with_current_names(params)
+    timing = Timing.from_parameters(params, OPTIONS)  # rejects options before grpc is imported
     backend = prepare_backend(params)
     try:
         return DynamicRendezvousHandler(
@@ -73,12 +73,12 @@ def create_etcd_handler(params: RendezvousParameters) -> RendezvousHandler:
 
 
 def prepare_backend(params: RendezvousParameters) -> EtcdBackend:
-    """Read the backend's own options, and import what it needs.
+    """Read the backend's own options, and import grpc.
 
-    It is called on the main thread. The longest it takes is a name server that does not answer.
+    It is called on the main thread. Its slowest step is a name server that does not answer.
 
     Raises:
-        UsageError: an option has a bad value.
+        UsageError: an option is invalid.
         PluginLoadError: grpc, protobuf or etcd3 is missing.
     """
     options = read_options(params, os.environ)
@@ -93,20 +93,21 @@ def prepare_backend(params: RendezvousParameters) -> EtcdBackend:
         options,
         load_protocol(),
         params.run_id,
-        # What is under way when a leader dies gets no answer. There must be time to notice that,
-        # and to find another member, before the others miss a heartbeat too often.
-        answer_timeout=max(_LEAST_ANSWER_TIMEOUT, interval * attempts / 3),
-        # It must survive one renewal that fails. Beyond that its length does not matter to when a
-        # node is lost, as it counts for that; half of the time is left for coming back.
+        # Calls in progress get no answer when a leader dies. There must be time to detect that and
+        # to find another member, before the others miss too many heartbeats.
+        answer_timeout=max(_MIN_ANSWER_TIMEOUT, interval * attempts / 3),
+        # It must survive one failed renewal. Beyond that, its duration does not affect when a node
+        # is lost, because its absence counts for that time; half of the time is left for coming
+        # back.
         presence_ttl=bounded(interval * max(2.0, attempts / 2)),
-        # It is renewed three times in its life, so its last two thirds are certain.
+        # It is renewed three times per duration, so its last two thirds are certain.
         job_ttl=bounded(max(options.job_ttl, 1.5 * verdict_ttl)),
     )
     return EtcdBackend(client.connect, address, options.endpoint, client.close)
 
 
-def _in_todays_words(params: RendezvousParameters) -> RendezvousParameters:
-    """The parameters, with the first backend's `timeout` under the name that it has today."""
+def _with_current_names(params: RendezvousParameters) -> RendezvousParameters:
+    """Return the parameters, with the first backend's `timeout` under its current name."""
     if params.backend != _LEGACY or "timeout" not in params.config:
         return params
     params = copy.copy(params)

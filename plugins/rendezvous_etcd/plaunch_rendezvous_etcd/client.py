@@ -1,4 +1,4 @@
-"""Shared by the connections of one agent: a link to a member of etcd, leases, and watches."""
+"""Shared by the connections of one agent: the link to a member of etcd, leases, and watches."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from plaunch.errors import ExitCode, RendezvousConnectionError, RendezvousError
 from plaunch_network import resolve_host
 
-from plaunch_rendezvous_etcd.diagnosis import Finding, diagnose
+from plaunch_rendezvous_etcd.diagnosis import EndpointProblem, diagnose
 from plaunch_rendezvous_etcd.leases import JobLease, PresenceLease
 from plaunch_rendezvous_etcd.link import CallError, Link, create_credentials
 from plaunch_rendezvous_etcd.store import EtcdStore
-from plaunch_rendezvous_etcd.watching import Watches
+from plaunch_rendezvous_etcd.watching import WatchStream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,34 +30,32 @@ _log = logging.getLogger("plaunch")
 
 CONNECT_TIMEOUT = 5.0  # seconds for one attempt to connect to all members
 ANSWER_TIMEOUT = 5.0  # seconds for one call, at most
-_CALMING = 0.9  # of the present patience, with each answer
-_LEAST_ATTEMPT = 0.5  # seconds for one address
+_TIMEOUT_DECAY = 0.9  # of the current timeout, with each answer
+_MIN_ATTEMPT = 0.5  # seconds for one address
 _DIAGNOSIS = 2.0  # seconds
-_SAID_AFTER, _SAID_EVERY = 10.0, 60.0  # seconds
+_WARN_AFTER, _WARN_INTERVAL = 10.0, 60.0  # seconds
 
 
 class EtcdAccessError(RendezvousError):
-    """etcd cannot be used with what the user gave, or was not there when the job began."""
+    """etcd rejects this configuration, or was not reachable when the job started."""
 
     exit_code: ClassVar[int] = ExitCode.CONTROL_PLANE_LOST
 
 
 class EtcdClient:
-    """One agent's access to etcd; any thread may use it.
+    """One agent's access to etcd. Thread-safe.
 
-    A link that fails is closed, with everything that is under way over it, and the next member is
-    tried. Whoever needs the first link waits for it at most `connect_timeout` seconds in all; later
-    outages may last as long as they like.
+    A link that fails is closed, with all calls in progress, and the next member is tried. The first
+    link is awaited for at most `connect_timeout` seconds in all; later outages have no limit here.
 
     Args:
-        options: what the user gave.
-        protocol: etcd's.
+        options: the options of the backend.
+        protocol: etcd's protocol.
         run_id: the id of the job.
-        answer_timeout: seconds after which a member that does not answer is given up, if they are
-            fewer than `ANSWER_TIMEOUT` and the user's `read_timeout`.
-        presence_ttl: seconds after which this agent's heartbeat vanishes if it does not renew
-            it.
-        job_ttl: seconds after which the job's keys vanish if no agent renews them.
+        answer_timeout: seconds after which an unresponsive member is given up; capped at
+            `ANSWER_TIMEOUT` and at the option `read_timeout`.
+        presence_ttl: seconds after which this agent's heartbeat expires without renewal.
+        job_ttl: seconds after which the job's keys expire if no agent renews them.
     """
 
     def __init__(
@@ -73,31 +71,32 @@ class EtcdClient:
         self.options = options
         self.protocol = protocol
         self.answer_timeout = min(options.read_timeout, answer_timeout, ANSWER_TIMEOUT)
-        self._patience = self.answer_timeout  # grows while answers come too late
-        # Without another member to go to, a link is as good as any that would replace it.
+        self._call_timeout = self.answer_timeout  # grows while answers come too late
+        # Without another member, a new link would be no better than the current one.
         is_alone = len(options.endpoints) == 1
-        self._longest_silence = ANSWER_TIMEOUT if is_alone else self.answer_timeout
+        self._max_silence = ANSWER_TIMEOUT if is_alone else self.answer_timeout
         self.job_lease = JobLease(self, f"{options.prefix}\n{run_id}", job_ttl)
         self.presence_lease = PresenceLease(self, presence_ttl)
-        self.watches = Watches(self)
+        self.watches = WatchStream(self)
         self._probe = f"{options.prefix}/".encode()
         self._credentials: Any = None
         self._connecting = threading.Lock()  # one thread looks for a member, the others wait
         self._lock = threading.Lock()
         self._link: Link | None = None
-        # The members share the load; each agent begins with another one.
+        # Agents start with a random member, so that the members share the load.
         self._next = random.randrange(len(options.endpoints))  # noqa: S311
         self._has_connected = False
         self._is_closed = False
         self._failing_since: float | None = None
-        self._say_at = 0.0
+        self._warn_at = 0.0
 
     def connect(self) -> EtcdStore:
-        """Open a connection, in about five seconds at most; the caller tries again.
+        """Open a connection, in about five seconds at most; the caller retries.
 
         Raises:
             RendezvousConnectionError: no member answers.
-            EtcdAccessError: none has answered in time at all, or it is no use to try again.
+            EtcdAccessError: no member has answered within `connect_timeout`, or a retry cannot
+                help.
         """
         self.link()
         try:
@@ -107,7 +106,7 @@ class EtcdClient:
         return EtcdStore(self)
 
     def link(self) -> Link:
-        """The present link; makes one if there is none.
+        """Return the current link; open one if there is none.
 
         Raises:
             RendezvousConnectionError, EtcdAccessError: as in `connect`.
@@ -134,19 +133,19 @@ class EtcdClient:
         """Call one of etcd's procedures.
 
         Raises:
-            RendezvousConnectionError: there is no answer, or etcd cannot do it now.
-            CallError: etcd has refused the request.
+            RendezvousConnectionError: there is no answer, or etcd cannot process it now.
+            CallError: etcd has rejected the request.
             EtcdAccessError: as in `connect`.
         """
         link = self.link()
-        timeout = self._patience
+        timeout = self._call_timeout
         try:
             answer = link.call(service, name, request, timeout)
         except CallError as error:
             if error.code == "DEADLINE_EXCEEDED":
-                # Whoever has too much to do must not be given more by everybody's new connections.
-                self._patience = min(2 * timeout, max(ANSWER_TIMEOUT, self.answer_timeout))
-                if link.silent_for() >= self._longest_silence:
+                # An overloaded member must not get further load from new connections of all agents.
+                self._call_timeout = min(2 * timeout, max(ANSWER_TIMEOUT, self.answer_timeout))
+                if link.silent_for() >= self._max_silence:
                     self.give_up(link)
             elif error.is_of_link:
                 self.give_up(link)
@@ -155,11 +154,11 @@ class EtcdClient:
                     f"etcd at {link.endpoint} has failed to answer {name}: {error}"
                 ) from error
             raise
-        self._patience = max(_CALMING * self._patience, self.answer_timeout)
+        self._call_timeout = max(_TIMEOUT_DECAY * self._call_timeout, self.answer_timeout)
         return answer
 
     def refusal(self, operation: str, error: CallError) -> RendezvousError:
-        """The error for a request that etcd has refused."""
+        """Return the error for a request that etcd has rejected."""
         if error.code == "PERMISSION_DENIED":
             what = self._not_permitted("write")
         elif error.is_of_size:
@@ -169,7 +168,7 @@ class EtcdClient:
         return EtcdAccessError(f"etcd at {self.options.endpoint} refuses {operation}: {what}")
 
     def give_up(self, link: Link) -> None:
-        """Close a link that does not work, and go on with the next member."""
+        """Close a link that does not work, and continue with the next member."""
         with self._lock:
             if self._link is not link:
                 return
@@ -178,7 +177,7 @@ class EtcdClient:
         link.close()
 
     def close(self) -> None:
-        """End everything that is under way; may be called twice."""
+        """End all calls in progress; may be called twice."""
         with self._lock:
             self._is_closed = True
             link, self._link = self._link, None
@@ -199,37 +198,37 @@ class EtcdClient:
         began = self._failing_since if self._failing_since is not None else now
         limit = min(CONNECT_TIMEOUT, self.options.connect_timeout)
         if not self._has_connected:
-            left = began + self.options.connect_timeout - now - _LEAST_ATTEMPT
-            limit = min(limit, max(left, _LEAST_ATTEMPT))
+            left = began + self.options.connect_timeout - now - _MIN_ATTEMPT
+            limit = min(limit, max(left, _MIN_ATTEMPT))
         deadline = now + limit
         count = len(self.options.endpoints)
-        findings: list[Finding] = []
+        problems: list[EndpointProblem] = []
         for step in range(count):
             index = (self._next + step) % count
             endpoint = self.options.endpoints[index]
             share = (deadline - time.monotonic()) / (count - step)
             try:
-                link = self._try_endpoint(endpoint, max(share, _LEAST_ATTEMPT))
-            except _UnusableError as error:
-                findings.append(error.finding)
+                link = self._try_endpoint(endpoint, max(share, _MIN_ATTEMPT))
+            except _EndpointError as error:
+                problems.append(error.problem)
                 continue
             if self._has_connected or step:
-                _log.info("going on with etcd at %s", endpoint)
+                _log.info("continuing with etcd at %s", endpoint)
             self._next = index
             return link
-        raise self._unreachable(findings, began)
+        raise self._unreachable(problems, began)
 
-    def _unreachable(self, findings: list[Finding], began: float) -> RendezvousError:
+    def _unreachable(self, problems: list[EndpointProblem], began: float) -> RendezvousError:
         now = time.monotonic()
         timeout = self.options.connect_timeout
         if self._failing_since is None:
-            self._failing_since, self._say_at = began, began + _SAID_AFTER
-        what = "; ".join(dict.fromkeys(finding.text for finding in findings))
+            self._failing_since, self._warn_at = began, began + _WARN_AFTER
+        what = "; ".join(dict.fromkeys(problem.text for problem in problems))
         where = f"etcd at {self.options.endpoint}"
         if not self._has_connected:
-            if all(finding.is_final for finding in findings):
+            if all(problem.is_final for problem in problems):
                 return EtcdAccessError(f"{where} cannot be used: {what}")
-            if now - began >= timeout - _LEAST_ATTEMPT:
+            if now - began >= timeout - _MIN_ATTEMPT:
                 return EtcdAccessError(
                     f"{where} could not be reached within {timeout:g} s (--rdzv-conf "
                     f"connect_timeout): {what}. This machine is {os.uname().nodename!r}"
@@ -237,15 +236,15 @@ class EtcdClient:
         error = RendezvousConnectionError(
             f"{where} cannot be reached, for {now - began:.0f} s so far: {what}"
         )
-        if now >= self._say_at:
-            self._say_at = now + _SAID_EVERY
-            # Whoever waits for the first link is told by the agent, unless only warnings count.
+        if now >= self._warn_at:
+            self._warn_at = now + _WARN_INTERVAL
+            # The agent reports the wait for the first link, unless its log level hides that.
             if self._has_connected or not _log.isEnabledFor(logging.INFO):
                 _log.warning("waiting for the store: %s", error)
         return error
 
     def _try_endpoint(self, endpoint: Endpoint, timeout: float) -> Link:
-        """A link to the first address of a member that takes requests."""
+        """Return a link to the first address of a member that accepts requests."""
         deadline = time.monotonic() + timeout
         try:
             if self._credentials is None:
@@ -253,15 +252,15 @@ class EtcdClient:
             addresses = resolve_host(endpoint.host, endpoint.port, timeout)
         except OSError as error:
             text = f"a certificate file cannot be read: {error.strerror or error}"
-            raise _UnusableError(Finding(text, is_final=True)) from error
+            raise _EndpointError(EndpointProblem(text, is_final=True)) from error
         except RendezvousConnectionError as error:
-            raise _UnusableError(Finding(str(error))) from error
-        problem = Finding(f"host {endpoint.host!r} has no address here")
+            raise _EndpointError(EndpointProblem(str(error))) from error
+        problem = EndpointProblem(f"host {endpoint.host!r} has no address here")
         for left, address in _shares(addresses, deadline):
             link = Link(self.protocol, endpoint, address, self.options.security, self._credentials)
             try:
                 request = self.protocol.message("RangeRequest")(key=self._probe, count_only=True)
-                link.call("KV", "Range", request, max(left, _LEAST_ATTEMPT))
+                link.call("KV", "Range", request, max(left, _MIN_ATTEMPT))
             except CallError as error:
                 link.close()
                 problem = self._explain(error, endpoint, address)
@@ -270,34 +269,34 @@ class EtcdClient:
                 link.close()
                 raise
             return link
-        raise _UnusableError(problem)
+        raise _EndpointError(problem)
 
     def _explain(  # noqa: PLR0911 - a list of cases
         self, error: CallError, endpoint: Endpoint, address: SocketAddress
-    ) -> Finding:
+    ) -> EndpointProblem:
         user = self.options.security.user
         if error.is_of_login and not user:
-            return Finding(
+            return EndpointProblem(
                 f"{endpoint} wants a user and a password; give --rdzv-conf etcd_user, and the "
                 "password in PLAUNCH_ETCD_PASSWORD or --rdzv-conf etcd_password_file",
                 is_final=True,
             )
         if "authentication failed" in error.details:
-            return Finding(
+            return EndpointProblem(
                 f"{endpoint} does not know user {user!r} with this password; check etcd_user and "
                 "etcd_password_file, or PLAUNCH_ETCD_PASSWORD",
                 is_final=True,
             )
         if error.code == "PERMISSION_DENIED":
-            return Finding(f"{endpoint} {self._not_permitted('read')}", is_final=True)
+            return EndpointProblem(f"{endpoint} {self._not_permitted('read')}", is_final=True)
         if self._has_connected:
-            return Finding(f"{endpoint}: {error}")  # it is an etcd; there is nothing to find out
+            return EndpointProblem(f"{endpoint}: {error}")  # it is known to be an etcd
         if error.code == "DEADLINE_EXCEEDED":
-            return diagnose(endpoint, address, self.options.security, _LEAST_ATTEMPT)
+            return diagnose(endpoint, address, self.options.security, _MIN_ATTEMPT)
         if not error.is_of_link and error.code != "UNIMPLEMENTED":
-            return Finding(f"{endpoint} refuses requests: {error}")
+            return EndpointProblem(f"{endpoint} refuses requests: {error}")
         if error.details.startswith("etcdserver:"):
-            return Finding(f"{endpoint}: {error.details}")
+            return EndpointProblem(f"{endpoint}: {error.details}")
         timeout = min(_DIAGNOSIS, self.options.connect_timeout / 2)
         return diagnose(endpoint, address, self.options.security, timeout)
 
@@ -309,17 +308,17 @@ class EtcdClient:
         )
 
 
-class _UnusableError(Exception):
+class _EndpointError(Exception):
     """An endpoint does not work."""
 
-    def __init__(self, finding: Finding) -> None:
-        super().__init__(finding.text)
-        self.finding = finding
+    def __init__(self, problem: EndpointProblem) -> None:
+        super().__init__(problem.text)
+        self.problem = problem
 
 
 def _shares(
     addresses: tuple[SocketAddress, ...], deadline: float
 ) -> Iterator[tuple[float, SocketAddress]]:
-    """Each address, with its share of the time that is left."""
+    """Yield each address with its share of the remaining time."""
     for index, address in enumerate(addresses):
         yield (deadline - time.monotonic()) / (len(addresses) - index), address

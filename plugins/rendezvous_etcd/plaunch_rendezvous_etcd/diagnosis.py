@@ -1,7 +1,7 @@
-"""Finds out why an endpoint is not a usable etcd, and says what to check.
+"""Diagnoses why an endpoint is not a usable etcd, and what to check.
 
-grpc's own words are about sockets and handshakes. So the failed request is made again, as a browser
-would; that only explains a failure.
+grpc's own errors are about sockets and handshakes. So the endpoint is queried again over plain
+HTTP. This only explains a failure.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _ASK = "GET /version HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
 
 
 @dataclass(frozen=True)
-class Finding:
+class EndpointProblem:
     """Why an endpoint cannot be used.
 
     Args:
-        text: in words, with what to check.
-        is_final: whether it is no use to try again.
+        text: the problem, and what to check.
+        is_final: whether a retry cannot help.
     """
 
     text: str
@@ -37,47 +37,47 @@ class Finding:
 
 def diagnose(
     endpoint: Endpoint, address: SocketAddress, security: Security, timeout: float
-) -> Finding:
-    """Ask `address` what it is; each step takes at most `timeout` seconds."""
+) -> EndpointProblem:
+    """Query `address`; each step takes at most `timeout` seconds."""
     try:
         sock = _connect(address, timeout)
     except TimeoutError:
-        return Finding(
+        return EndpointProblem(
             f"{address} does not answer within {timeout:.1f} s; check the address, and firewalls "
             "on the way"
         )
     except OSError as error:
-        return Finding(
+        return EndpointProblem(
             f"{address}: {error.strerror or error}; check that etcd runs and listens there"
         )
     with sock:
         if security.is_on:
-            return _ask_encrypted(sock, endpoint, address, security)
-        return _ask(sock, endpoint, address, security)
+            return _request_encrypted(sock, endpoint, address, security)
+        return _request(sock, endpoint, address, security)
 
 
-def _ask_encrypted(  # noqa: PLR0911 - a list of cases
+def _request_encrypted(  # noqa: PLR0911 - a list of cases
     sock: socket.socket, endpoint: Endpoint, address: SocketAddress, security: Security
-) -> Finding:
+) -> EndpointProblem:
     import ssl  # heavy, and for failures only
 
     try:
         context = ssl.create_default_context(cafile=security.ca or None)
-        # Python is stricter from 3.13 on, and would blame what grpc takes.
+        # Python is stricter from 3.13 on, and would reject certificates that grpc accepts.
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         if security.cert:
             context.load_cert_chain(security.cert, security.key)
     except (ssl.SSLError, OSError) as error:
-        return Finding(
+        return EndpointProblem(
             f"the certificate files cannot be used: {_reason(error)}; check ca_cert, ssl_cert and "
             "ssl_cert_key",
             is_final=True,
         )
     try:
         with context.wrap_socket(sock, server_hostname=endpoint.host) as encrypted:
-            return _ask(encrypted, endpoint, address, security)
+            return _request(encrypted, endpoint, address, security)
     except ssl.SSLCertVerificationError as error:
-        return Finding(
+        return EndpointProblem(
             f"the certificate of {endpoint} is not accepted: {error.verify_message}; check that "
             f"ca_cert ({security.ca or 'none was given'}) has signed it, and that it is for "
             f"{endpoint.host!r}",
@@ -85,16 +85,16 @@ def _ask_encrypted(  # noqa: PLR0911 - a list of cases
         )
     except ssl.SSLError as error:
         if _speaks_plain_text(address):
-            return Finding(
+            return EndpointProblem(
                 f"{address} does not speak TLS; check --rdzv-conf protocol=https, and that it is "
                 "the port for clients",
                 is_final=True,
             )
-        return Finding(_refused(address, security, _reason(error)), is_final=True)
+        return EndpointProblem(_refused(address, security, _reason(error)), is_final=True)
     except TimeoutError:
-        return Finding(_silent(address))
+        return EndpointProblem(_silent(address))
     except OSError as error:
-        return Finding(
+        return EndpointProblem(
             f"{address} has ended the TLS handshake: {error.strerror or error}; check that it is "
             "etcd's port for clients"
         )
@@ -105,16 +105,16 @@ def _refused(address: SocketAddress, security: Security, reason: str) -> str:
     return f"{address} has refused the TLS handshake: {reason}; check {own}"
 
 
-def _ask(
+def _request(
     sock: socket.socket, endpoint: Endpoint, address: SocketAddress, security: Security
-) -> Finding:
+) -> EndpointProblem:
     answer = b""
     timeout = sock.gettimeout() or _SECOND_LOOK
     deadline = time.monotonic() + timeout
     try:
         sock.sendall(_ASK.format(host=endpoint).encode())
         while len(answer) < _MOST:
-            # For all of the answer: who sends it drop by drop would be listened to for ever.
+            # A limit for the whole answer, because a server may send it byte by byte.
             sock.settimeout(max(deadline - time.monotonic(), 0.001))
             part = sock.recv(4096)
             if not part:
@@ -122,47 +122,49 @@ def _ask(
             answer += part
     except TimeoutError:
         if not answer:
-            return Finding(_silent(address))
+            return EndpointProblem(_silent(address))
         if b"}" not in answer:
-            return Finding(
+            return EndpointProblem(
                 f"{address} has not completed its answer within {timeout:.1f} s; it began with "
                 f"{answer[:80].decode('latin-1')!r}; check that it is etcd's port for clients"
             )
     except OSError as error:
-        # With TLS 1.3 a server says only now that it wants another certificate of ours.
+        # With TLS 1.3, a server rejects a client certificate only now.
         if security.is_on and not answer:
-            return Finding(_refused(address, security, _reason(error)), is_final=True)
+            return EndpointProblem(_refused(address, security, _reason(error)), is_final=True)
     return _read_answer(answer, endpoint, address, security)
 
 
 def _read_answer(
     answer: bytes, endpoint: Endpoint, address: SocketAddress, security: Security
-) -> Finding:
+) -> EndpointProblem:
     head, _, body = answer.partition(b"\r\n\r\n")
     text = head.decode("latin-1")
     if not security.is_on and not text.startswith("HTTP/1.1 200") and _speaks_tls(address):
-        return Finding(f"{endpoint} speaks TLS only; add --rdzv-conf protocol=https", is_final=True)
+        return EndpointProblem(
+            f"{endpoint} speaks TLS only; add --rdzv-conf protocol=https", is_final=True
+        )
     try:
         version = str(json.loads(body[body.index(b"{") : body.rindex(b"}") + 1])["etcdserver"])
     except (ValueError, KeyError, TypeError):
         version = ""
     if version.startswith(("0.", "1.", "2.")):
-        return Finding(
+        return EndpointProblem(
             f"{endpoint} is etcd {version}, which has the v2 API only; version 3 is needed",
             is_final=True,
         )
     if version:
-        return Finding(
+        return EndpointProblem(
             f"{endpoint} is etcd {version}, but does not take requests; it may have no leader: "
             "check `etcdctl endpoint health --cluster`"
         )
     if not answer:
-        return Finding(
+        return EndpointProblem(
             f"{address} closes connections without an answer; check that it is etcd's port for "
             "clients"
         )
     first = text.splitlines()[0][:80] if text else ""
-    return Finding(
+    return EndpointProblem(
         f"{address} is not etcd: it answers {first!r}; check host and port", is_final=True
     )
 
@@ -179,7 +181,7 @@ def _connect(address: SocketAddress, timeout: float) -> socket.socket:
 
 
 def _speaks_plain_text(address: SocketAddress) -> bool:
-    """Whether there is an HTTP server that does without TLS."""
+    """Whether an HTTP server without TLS answers."""
     try:
         with _connect(address, _SECOND_LOOK) as sock:
             sock.sendall(_ASK.format(host=address).encode())
@@ -189,7 +191,7 @@ def _speaks_plain_text(address: SocketAddress) -> bool:
 
 
 def _speaks_tls(address: SocketAddress) -> bool:
-    """Whether there is a server that speaks TLS, etcd or not."""
+    """Whether a server speaks TLS, etcd or not."""
     import ssl
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

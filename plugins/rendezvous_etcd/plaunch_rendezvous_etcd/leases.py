@@ -1,10 +1,10 @@
-"""Leases: keys vanish when the lease that they are attached to is not renewed.
+"""Leases: etcd deletes keys when their lease is not renewed.
 
-A renewal makes no new revision, so it adds nothing to what etcd keeps.
+A renewal makes no new revision, so it adds nothing to etcd's data.
 
-etcd gives no lease of less than about two seconds, takes up to half a second longer to end one, and
-ends all of them if it was paused for longer than they last. A renewal that comes too late is not
-refused, but answered with a time to live of 0.
+etcd grants no lease of less than about two seconds, takes up to half a second longer to expire one,
+and expires all of them if it was suspended for longer than they last. A renewal that comes too late
+is not refused, but answered with a time to live of 0.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from plaunch_rendezvous_etcd.link import CallError
 if TYPE_CHECKING:
     from plaunch_rendezvous_etcd.client import EtcdClient
 
-_LEAST_TTL = 2  # seconds
-_RENEWALS = 3  # in the time that a lease lasts
+_MIN_TTL = 2  # seconds
+_RENEWALS = 3  # per duration of a lease
 _EXISTS = "lease already exists"
 _GONE = "requested lease not found"
 
@@ -30,12 +30,12 @@ class _Lease:
     """The common part of both kinds.
 
     Args:
-        client: leads to etcd.
-        ttl: how long it lasts without a renewal, in seconds.
+        client: the client of etcd.
+        ttl: its duration without a renewal, in seconds.
     """
 
     def __init__(self, client: EtcdClient, ttl: float) -> None:
-        self.ttl = max(_LEAST_TTL, math.ceil(ttl))
+        self.ttl = max(_MIN_TTL, math.ceil(ttl))
         self._client = client
         self._lock = threading.Lock()
         self._renew_at = 0.0
@@ -48,7 +48,7 @@ class _Lease:
         self._renew_at = began + self.ttl / _RENEWALS
 
     def _keep_alive(self, number: int) -> bool:
-        """Renew a lease; False if etcd does not know it any more."""
+        """Renew a lease; False if it has expired."""
         began = time.monotonic()
         request = self._client.protocol.message("LeaseKeepAliveRequest")(ID=number)
         if self._client.call("Lease", "LeaseKeepAlive", request).TTL <= 0:
@@ -60,24 +60,24 @@ class _Lease:
         began = time.monotonic()
         request = self._client.protocol.message("LeaseGrantRequest")(TTL=self.ttl, ID=number)
         granted = self._client.call("Lease", "LeaseGrant", request)
-        self.ttl = int(granted.TTL)  # an etcd with long elections gives no short ones
+        self.ttl = int(granted.TTL)  # an etcd with a long election timeout grants no short ones
         self._renewed(began)
         return int(granted.ID)
 
 
 class JobLease(_Lease):
-    """The lease that all keys of a job are attached to; all of its agents renew it.
+    """The lease of all keys of a job; all of its agents renew it.
 
-    Its number follows from the prefix and the run id, so that there is only one.
+    Its id follows from the prefix and the run id, so that there is only one.
 
     Args:
-        name: what is the same for all agents of the job, and for no others.
+        name: the same for all agents of the job, and for no others.
     """
 
     def __init__(self, client: EtcdClient, name: str, ttl: float) -> None:
         super().__init__(client, ttl)
         digest = hashlib.sha256(f"plaunch job\n{name}".encode()).digest()
-        self.number = int.from_bytes(digest[:8], "big") >> 1 or 1
+        self.id = int.from_bytes(digest[:8], "big") >> 1 or 1
 
     def renew(self) -> None:
         """Renew it if it is due."""
@@ -85,13 +85,13 @@ class JobLease(_Lease):
             self.ensure()
 
     def ensure(self) -> None:
-        """Renew it, or create it again if it has ended."""
+        """Renew it, or create it again if it has expired."""
         with self._lock:
-            if self._keep_alive(self.number):
+            if self._keep_alive(self.id):
                 return
             began = time.monotonic()
             try:
-                self._grant(self.number)
+                self._grant(self.id)
             except CallError as error:
                 if _EXISTS not in error.details:
                     raise
@@ -99,19 +99,19 @@ class JobLease(_Lease):
 
 
 class PresenceLease(_Lease):
-    """The lease that one agent's heartbeat is attached to; it has one after the other."""
+    """The lease of one agent's heartbeat; it is replaced when it has expired."""
 
     def __init__(self, client: EtcdClient, ttl: float) -> None:
         super().__init__(client, ttl)
         self._number = 0
-        self._beat: tuple[str, bytes] | None = None  # key and value that it holds
+        self._beat: tuple[str, bytes] | None = None  # the key and value of the heartbeat
 
     def renew(self, lost: int = 0, *, at_once: bool = False) -> int:
-        """The number of the lease, renewed if that is due.
+        """Return the id of the lease, renewed if that is due.
 
         Args:
-            lost: a number that etcd does not know any more; there is a new lease then.
-            at_once: whether it is due in any case.
+            lost: the id of an expired lease, which is then replaced.
+            at_once: renew it even if that is not due.
         """
         with self._lock:
             is_there = self._number not in (0, lost)
@@ -123,17 +123,17 @@ class PresenceLease(_Lease):
             return self._number
 
     def holds(self, key: str, value: bytes) -> bool:
-        """Whether this is the last heartbeat that was written under the present lease."""
+        """Whether this heartbeat was the last one written under the current lease."""
         with self._lock:
             return self._beat == (key, value)
 
     def written(self, number: int, key: str, value: bytes) -> None:
-        """Note what was written under a lease, unless there is another one now."""
+        """Record what was written under a lease, unless it has been replaced."""
         with self._lock:
             if number == self._number:
                 self._beat = (key, value)
 
 
 def is_lease_gone(error: CallError) -> bool:
-    """Whether a write has failed because etcd does not know its lease any more."""
+    """Whether a write has failed because its lease has expired."""
     return _GONE in error.details

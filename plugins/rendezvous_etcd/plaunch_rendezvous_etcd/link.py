@@ -1,4 +1,4 @@
-"""One connection to one member of etcd: calls that end, and a login that is renewed."""
+"""One connection to one member of etcd: calls with timeouts, and a login that is renewed."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ if TYPE_CHECKING:
     from plaunch_rendezvous_etcd.protocol import Protocol
 
 _OPTIONS = (
-    # Two links never share a socket, or a dead one would be handed on.
+    # Two links must not share a socket, or a new link would get a dead one.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_http_proxy", 0),
     ("grpc.max_receive_message_length", -1),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 500),
     ("grpc.max_reconnect_backoff_ms", 1000),
-    # A silent peer ends open watches after 13 s; etcd takes shorter intervals than 5 s amiss.
+    # A silent peer ends open watches after 13 s; etcd closes connections with intervals below 5 s.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 3_000),
     ("grpc.http2.ping_timeout_ms", 3_000),
     ("grpc.enable_retries", 0),
 )
-# A member that has lost the others says so, instead of being silent.
+# A member that has lost the others then returns an error instead of waiting.
 _LEADER_ONLY = ("hasleader", "true")
 _STALE_LOGIN = ("invalid auth token", "user name is empty", "auth store is old")
 _NO_LOGIN = "authentication is not enabled"
 
 
 class CallError(Exception):
-    """A call has failed.
+    """A failed call.
 
     Args:
-        code: grpc's name for the kind of failure, such as `UNAVAILABLE`.
-        details: what was said.
+        code: grpc's name of the status, such as `UNAVAILABLE`.
+        details: the message.
     """
 
     def __init__(self, code: str, details: str) -> None:
@@ -56,12 +56,12 @@ class CallError(Exception):
 
     @property
     def is_of_size(self) -> bool:
-        """Whether the request is larger than this etcd takes."""
+        """Whether the request exceeds this etcd's size limit."""
         return "too large" in self.details or "larger than max" in self.details
 
     @property
     def is_of_load(self) -> bool:
-        """Whether etcd has too much to do, or no space left."""
+        """Whether etcd is overloaded, or out of space."""
         return self.code == "RESOURCE_EXHAUSTED" and not self.is_of_size
 
     @property
@@ -78,14 +78,14 @@ class CallError(Exception):
 
 
 class Link:
-    """A channel to one address of one member; any number of threads may call at once.
+    """A channel to one address of one member. Thread-safe.
 
     Args:
-        protocol: etcd's.
-        endpoint: the member, as the user named it.
-        address: where it is.
-        security: how it proves who it is, and how we do.
-        credentials: grpc's, made of `security`; None for plain text.
+        protocol: etcd's protocol.
+        endpoint: the member, as given by the user.
+        address: its address.
+        security: how members and clients authenticate.
+        credentials: grpc's credentials, made from `security`; None for plain text.
     """
 
     def __init__(
@@ -110,12 +110,12 @@ class Link:
         if credentials is None:
             self._channel = protocol.grpc.insecure_channel(target, options=options)
         else:
-            # The certificate is for what the user has written, not for what it resolves to.
+            # The certificate is for the name that the user has given, not for its address.
             options.append(("grpc.ssl_target_name_override", endpoint.host))
             self._channel = protocol.grpc.secure_channel(target, credentials, options=options)
 
     def call(self, service: str, name: str, request: Any, timeout: float) -> Any:
-        """Call one of etcd's procedures, after a new login if the present one has expired.
+        """Call one of etcd's procedures; log in again if the login has expired.
 
         Raises:
             CallError: it has failed, or has not answered in `timeout` seconds.
@@ -132,10 +132,10 @@ class Link:
         return self._call(service, name, request, deadline - time.monotonic())
 
     def login(self, stale: str, timeout: float) -> None:
-        """Log in, unless another thread has done so since the token was `stale`.
+        """Log in, unless another thread has replaced the token `stale`.
 
         Raises:
-            CallError: etcd does not want us, or does not answer.
+            CallError: etcd rejects the login, or does not answer.
         """
         with self._lock:
             if self._token != stale:
@@ -156,18 +156,19 @@ class Link:
 
     @property
     def is_logged_in(self) -> bool:
-        """Whether there is a login, which may have expired."""
+        """Whether there is a login; it may have expired."""
         return bool(self._token)
 
     def forget_login(self) -> None:
-        """Log in again with the next call."""
+        """Forget the login, so that the next call logs in again."""
         self._token = ""
 
     def stream(self, service: str, name: str, requests: Iterator[Any], timeout: float) -> Any:
-        """Begin a call of many requests and many responses.
+        """Start a bidirectional stream.
 
         Raises:
-            CallError: the link is closed, or there is no login in `timeout` seconds.
+            CallError: the link is closed, or the login has failed or taken more than `timeout`
+                seconds.
         """
         self._ensure_login(timeout)
         method = self._protocol.method(service, name)
@@ -175,15 +176,15 @@ class Link:
             return self._channel.stream_stream(method.path, method.encode, method.decode)(
                 requests, metadata=self._metadata()
             )
-        except ValueError as error:  # what grpc raises on a closed channel
+        except ValueError as error:  # grpc raises this on a closed channel
             raise CallError("CANCELLED", str(error)) from error
 
     def silent_for(self) -> float:
-        """Seconds since the last answer, or since the beginning."""
+        """Seconds since the last answer, or since the link was opened."""
         return time.monotonic() - self._answered_at
 
     def close(self) -> None:
-        """End all calls; may be called twice, and by any thread."""
+        """Close the link, which ends all calls. Thread-safe; may be called twice."""
         with contextlib.suppress(ValueError):
             self._channel.close()
 
@@ -196,8 +197,8 @@ class Link:
         try:
             if call is None:
                 method = self._protocol.method(service, name)
-                # Also for what etcd declares as streams: on the wire it is the same, and one
-                # question with one answer needs no threads.
+                # Also for methods that etcd declares as streams. The wire format is the same, and
+                # one request with one response needs no threads.
                 call = self._channel.unary_unary(method.path, method.encode, method.decode)
                 self._calls[service, name] = call
             answer = call(request, timeout=max(timeout, 0.001), metadata=self._metadata())
@@ -209,18 +210,18 @@ class Link:
         return answer
 
     def _metadata(self) -> tuple[tuple[str, str], ...]:
-        # Not as call credentials, which grpc refuses over plain text.
+        # Not as call credentials, which grpc rejects over plain text.
         return (_LEADER_ONLY, ("token", self._token)) if self._token else (_LEADER_ONLY,)
 
 
 def call_error(error: Any) -> CallError:
-    """Describe grpc's exception, without its stack and the request."""
+    """Convert grpc's exception, without its stack and the request."""
     code = getattr(error.code(), "name", str(error.code()))
     return CallError(code, " ".join(str(error.details() or "").split()))
 
 
 def create_credentials(protocol: Protocol, security: Security) -> Any:
-    """Grpc's credentials for encrypted connections; None for plain text.
+    """Return grpc's credentials for encrypted connections; None for plain text.
 
     Raises:
         OSError: a file cannot be read.
@@ -241,7 +242,7 @@ def _read(path: str) -> bytes | None:
 
 
 def _system_authorities() -> bytes | None:
-    """The certificates that this machine believes, as everything else in Python does.
+    """Return the certificates that this machine trusts, as Python's ssl module does.
 
     Without them grpc would use its own list, which has no private authorities.
     """
@@ -251,10 +252,10 @@ def _system_authorities() -> bytes | None:
     paths = [system.cafile] if system.cafile else []
     with contextlib.suppress(OSError):
         names = sorted(os.listdir(system.capath)) if system.capath else []
-        # What openssl reads there are links named by a hash: 4042bcee.0.
+        # openssl reads links that are named by a hash: 4042bcee.0.
         paths += [os.path.join(system.capath, name) for name in names if name[-2:-1] == "."]
     found = []
     for path in paths:
-        with contextlib.suppress(OSError):  # a link that leads nowhere
+        with contextlib.suppress(OSError):  # a dangling link
             found.append(_read(path) or b"")
     return b"\n".join(found) or None

@@ -1,4 +1,4 @@
-"""The user's options for etcd: endpoints, certificates, user, prefix, times."""
+"""The options for etcd: endpoints, certificates, user, prefix, times."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _KEY = ("ssl_cert_key", "key")
 _PREFIXES = {"etcd": "/torchelastic/p2p"}
 _PREFIX = "/torch/elastic/rendezvous"
 _PROTOCOLS = ("http", "https")
-_LEAST_TTL = 60.0  # seconds; an etcd that was paused for longer than a lease revokes it
-_MOST_PASSWORD = 4096  # bytes
+_MIN_TTL = 60.0  # seconds; an etcd that was suspended for longer than a lease revokes it
+_MAX_PASSWORD = 4096  # bytes
 
 OPTIONS = (
     *_CA,
@@ -49,7 +49,7 @@ _log = logging.getLogger("plaunch")
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One member, as the user named it."""
+    """One member, as given by the user."""
 
     host: str
     port: int
@@ -60,15 +60,15 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Security:
-    """How members prove who they are, and how we do.
+    """How members and clients authenticate.
 
     Args:
         is_on: whether connections are encrypted.
-        ca: path of the certificates of the authorities to believe; the system's if empty.
-        cert: path of our own certificate; empty if there is none.
+        ca: path of the certificates of trusted authorities; the system's if empty.
+        cert: path of the client certificate; empty if there is none.
         key: path of its key.
-        user: etcd's user; empty where etcd wants none.
-        password: that user's.
+        user: etcd's user; empty without authentication.
+        password: the password of that user.
     """
 
     is_on: bool = False
@@ -81,15 +81,15 @@ class Security:
 
 @dataclass(frozen=True)
 class EtcdOptions:
-    """All of it.
+    """All options.
 
     Args:
         endpoints: the members to try.
-        security: see there.
-        prefix: begins the key of everything that is written; has no slash at its end.
-        connect_timeout: seconds within which the first connection must be there.
-        read_timeout: seconds after which a member that does not answer is given up.
-        job_ttl: seconds for which etcd keeps a job's keys when its last agent is gone.
+        security: how members and clients authenticate.
+        prefix: the prefix of all keys, without a slash at its end.
+        connect_timeout: the limit for the first connection, in seconds.
+        read_timeout: seconds after which an unresponsive member is given up.
+        job_ttl: seconds for which etcd keeps a job's keys after its last agent is gone.
     """
 
     endpoints: tuple[Endpoint, ...]
@@ -101,7 +101,7 @@ class EtcdOptions:
 
     @property
     def endpoint(self) -> str:
-        """The endpoints, as messages name them."""
+        """The endpoints, for messages."""
         return ",".join(map(str, self.endpoints))
 
 
@@ -109,8 +109,7 @@ def read_options(params: RendezvousParameters, environ: Mapping[str, str]) -> Et
     """Read and check the backend's own options.
 
     Raises:
-        UsageError: an option has a bad value, contradicts another one, or names a file that cannot
-            be read.
+        UsageError: an option is invalid, contradicts another one, or names an unreadable file.
     """
     schemes, endpoints = _read_endpoints(params.endpoint)
     security = _read_security(params, environ, schemes)
@@ -124,12 +123,12 @@ def read_options(params: RendezvousParameters, environ: Mapping[str, str]) -> Et
         prefix.rstrip("/"),
         connect_timeout=_read_seconds(params, "connect_timeout", 10.0),
         read_timeout=_read_seconds(params, "read_timeout", 60.0),
-        job_ttl=_read_seconds(params, "job_ttl", 7200.0, least=_LEAST_TTL),
+        job_ttl=_read_seconds(params, "job_ttl", 7200.0, least=_MIN_TTL),
     )
 
 
 def _read_endpoints(text: str) -> tuple[set[str], tuple[Endpoint, ...]]:
-    """The schemes that the user has written, and the members, each once."""
+    """Return the given schemes, and the members, each once."""
     schemes, endpoints = set[str](), dict[Endpoint, None]()
     for part in (text or "localhost").split(","):
         scheme, separator, rest = part.strip().rpartition("://")
@@ -188,7 +187,7 @@ def _read_security(
 
 
 def _find(params: RendezvousParameters, names: tuple[str, str]) -> str:
-    """The value of an option that has two names."""
+    """Return the value of an option that has two names."""
     values = {str(params.get(name)) for name in names if params.get(name) is not None}
     if len(values) > 1:
         raise UsageError(
@@ -207,8 +206,8 @@ def _read_user(params: RendezvousParameters, environ: Mapping[str, str]) -> tupl
             password = content.decode().strip()
         except UnicodeDecodeError:
             raise UsageError(f"the password file {path!r} is not UTF-8 text") from None
-        if not password or len(content) > _MOST_PASSWORD:
-            size = "is empty" if not password else f"has more than {_MOST_PASSWORD} bytes"
+        if not password or len(content) > _MAX_PASSWORD:
+            size = "is empty" if not password else f"has more than {_MAX_PASSWORD} bytes"
             raise UsageError(f"the password file {path!r} (--rdzv-conf) {size}")
     else:
         password = environ.get(PASSWORD_VARIABLE, "")

@@ -1,9 +1,10 @@
-"""The one place where grpc and protobuf are imported, and etcd's protocol is read from etcd3.
+"""The only module that imports grpc and protobuf; it reads etcd's protocol from etcd3.
 
-etcd3's generated modules are refused by protobuf's C implementation from version 4 on, and its
-client has traps (a watcher that spins, one endpoint, calls without an end). So neither is imported:
-the descriptions of etcd's messages, which the generated modules hold as bytes, are put into a pool
-of our own. That works with every loaded protobuf, and no other code sees it.
+protobuf's C implementation rejects etcd3's generated modules from version 4 on, and etcd3's client
+has defects (a watcher that spins, a single endpoint, calls without a timeout). So neither is
+imported. The descriptions of etcd's messages, which the generated modules contain as bytes, are
+loaded into a private descriptor pool. This works with every version of protobuf, and does not
+affect other code.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ class Method:
 
     Args:
         path: its name on the wire.
-        encode: turns a request into bytes.
-        decode: turns bytes into a response.
+        encode: serializes a request.
+        decode: parses a response.
     """
 
     path: str
@@ -42,8 +43,8 @@ class Protocol:
 
     Args:
         grpc: the module.
-        pool: the descriptor pool that knows etcd's protocol.
-        create_class: makes a message class of a descriptor.
+        pool: the descriptor pool with etcd's protocol.
+        create_class: creates a message class from a descriptor.
     """
 
     def __init__(self, grpc: Any, pool: Any, create_class: Any) -> None:
@@ -54,12 +55,12 @@ class Protocol:
         self._creating = threading.Lock()
 
     def message(self, name: str) -> Any:
-        """The class of a message, such as `PutRequest`."""
+        """Return the class of a message, such as `PutRequest`."""
         found = self._classes.get(name)
         if found is not None:
             return found
-        # Two threads that make the class of one message at the same time make two of it, and
-        # protobuf forgets one of them while it is in use, which ends the process.
+        # If two threads created the class of one message, protobuf would release one of the two
+        # while it is in use, and crash the process.
         with self._creating:
             if name not in self._classes:
                 descriptor = self._pool.FindMessageTypeByName(f"etcdserverpb.{name}")
@@ -67,7 +68,7 @@ class Protocol:
             return self._classes[name]
 
     def method(self, service: str, name: str) -> Method:
-        """A procedure, such as `KV` and `Txn`."""
+        """Return a procedure, such as `Txn` of the service `KV`."""
         found = self._pool.FindServiceByName(f"etcdserverpb.{service}").FindMethodByName(name)
         return Method(
             f"/etcdserverpb.{service}/{name}",
@@ -79,14 +80,14 @@ class Protocol:
 def load_protocol() -> Protocol:
     """Import grpc and protobuf, which takes about 0.1 s, and read etcd's protocol.
 
-    grpc's C++ side prints every error, also of calls that are tried again. It reads its log level
-    when it is loaded, so the level is set for that long only and never reaches the workers.
+    grpc's C++ side prints every error, also of calls that are retried. It reads its log level when
+    it is loaded, so the variable is set only for the import and never reaches the workers.
 
     Raises:
         PluginLoadError: a package is missing, or cannot be used.
     """
-    is_ours = _VERBOSITY not in os.environ
-    if is_ours:
+    sets_level = _VERBOSITY not in os.environ
+    if sets_level:
         os.environ[_VERBOSITY] = "NONE"
     try:
         import grpc
@@ -99,7 +100,7 @@ def load_protocol() -> Protocol:
         if create_class is None:  # protobuf before 4.22
             create_class = message_factory.MessageFactory(pool).GetPrototype
         with grpc.insecure_channel("ipv4:127.0.0.1:1"):
-            pass  # the level is read now, at the latest
+            pass  # grpc reads the level here at the latest
         return Protocol(grpc, pool, create_class)
     except (ImportError, OSError, ValueError, TypeError, SyntaxError) as error:
         text = " ".join(str(error).split())
@@ -108,12 +109,12 @@ def load_protocol() -> Protocol:
             f"rendezvous backend 'etcd-v2' cannot be loaded: {type(error).__name__}: {text}{advice}"
         ) from error
     finally:
-        if is_ours:
+        if sets_level:
             os.environ.pop(_VERBOSITY, None)
 
 
 def _read_descriptions() -> list[bytes]:
-    """The serialized file descriptors in etcd3's generated modules, without running those.
+    """Return the serialized file descriptors in etcd3's generated modules, without running those.
 
     Raises:
         ImportError: etcd3 is missing, or is not as expected.
@@ -137,7 +138,7 @@ def _read_descriptions() -> list[bytes]:
 
 
 def _read_literal(text: str) -> bytes:
-    """The bytes of a literal, or of one that a function makes of a text in Latin-1."""
+    """Evaluate a bytes literal, or a string literal in Latin-1, possibly wrapped in `_b()`."""
     if text.startswith("_b("):
         text = text[len("_b(") :].rstrip().removesuffix(")")
     value = ast.literal_eval(text)

@@ -1,7 +1,7 @@
-"""The store protocol on etcd: values, counters, and heartbeats.
+"""The store on etcd: values, counters, and heartbeats.
 
-A counter is a key that is written again and again: its value is the key's version, so that taking a
-number is one transaction that never conflicts. A value that was set is kept as an offset.
+A counter is a key that is written again and again. Its value is the key's version, so that taking a
+ticket is one transaction that never conflicts. A value that was set is stored as an offset.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from plaunch_rendezvous_etcd.client import EtcdClient
     from plaunch_rendezvous_etcd.watching import Watch
 
-_MOST_OPERATIONS = 128  # in one transaction; etcd's own default
-_MOST_BYTES = 1 << 20  # in one transaction; etcd takes requests of 1.5 MiB
-_ESCAPE = b"\0"  # begins what is not stored as it is
-_COUNTER = b"\0+"  # and the offset, in decimal digits
-_LITERAL = b"\0="  # and a value that begins with the escape
-_NUMBER = re.compile(rb"-?[0-9]{1,18}")  # what a counter holds; Python would read more as one
+_MAX_OPERATIONS = 128  # in one transaction; etcd's own default
+_MAX_BYTES = 1 << 20  # in one transaction; etcd takes requests of 1.5 MiB
+_ESCAPE = b"\0"  # begins a value with a special encoding
+_COUNTER = b"\0+"  # followed by the offset in decimal digits
+_LITERAL = b"\0="  # followed by a value that begins with the escape
+_NUMBER = re.compile(rb"-?[0-9]{1,18}")  # the value of a counter; stricter than Python's int()
 
 
 class EtcdStore(RendezvousStore):
-    """One connection; those of one agent share its client's link.
+    """One connection; all connections of an agent share its client's link.
 
     Args:
-        client: leads to etcd.
+        client: the client of etcd.
     """
 
     def __init__(self, client: EtcdClient) -> None:
@@ -49,15 +49,15 @@ class EtcdStore(RendezvousStore):
         self._write([self._put(key, _encode(value))])
 
     def add(self, key: str, amount: int) -> int:
-        """Add `amount`; adding 1 is one transaction, however many do it at once.
+        """Add `amount`; adding 1 is one transaction, however many clients add at once.
 
         Raises:
-            RendezvousStateError: there is something other than a number.
+            RendezvousStateError: the value is not a number.
         """
         if amount == 1:
-            # What is there keeps its value, and its version counts.
+            # An existing key keeps its value, and its version counts.
             there = self._message("PutRequest")(
-                key=self._key(key), ignore_value=True, lease=self._client.job_lease.number
+                key=self._key(key), ignore_value=True, lease=self._client.job_lease.id
             )
             answer = self._write(
                 [self._operation(request_put=there), self._range(key)],
@@ -70,7 +70,7 @@ class EtcdStore(RendezvousStore):
         return self._add_to_value(key, amount)
 
     def compare_set(self, key: str, expected: bytes | None, desired: bytes) -> bytes | None:
-        """Write `desired` if `key` holds `expected`; return what it holds then."""
+        """Write `desired` if `key` holds `expected`; return the value it has then."""
         compare = (
             self._compare(key, "EQUAL", version=0)
             if expected is None
@@ -84,30 +84,30 @@ class EtcdStore(RendezvousStore):
             )
             if answer.succeeded:
                 return desired
-            held = _first(answer.responses[0].response_range.kvs)
+            held = _first_or_none(answer.responses[0].response_range.kvs)
             value = None if held is None else _decode(held)
             if held is None or value != expected:
                 return value
-            # A counter, which does not hold what it is read as.
+            # A counter, whose stored value differs from the value that it is read as.
             compare = self._compare(key, "EQUAL", mod_revision=held.mod_revision)
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes | None]:
-        """The values of all `keys`; up to 128 of them as they are at one moment."""
+        """Return the values of all `keys`; 128 at a time are read atomically."""
         values: list[bytes | None] = []
-        for begin in range(0, len(keys), _MOST_OPERATIONS):
-            part = keys[begin : begin + _MOST_OPERATIONS]
+        for begin in range(0, len(keys), _MAX_OPERATIONS):
+            part = keys[begin : begin + _MAX_OPERATIONS]
             request = self._message("TxnRequest")(success=[self._range(key) for key in part])
-            for response in self._ask("Txn", request).responses:
-                held = _first(response.response_range.kvs)
+            for response in self._request("Txn", request).responses:
+                held = _first_or_none(response.response_range.kvs)
                 values.append(None if held is None else _decode(held))
         return values
 
     def wait(self, key: str, timeout: float) -> bytes | None:
-        """The value under `key` as soon as there is one; etcd wakes us."""
+        """Return the value of `key` as soon as it has one; etcd wakes this call."""
         deadline = time.monotonic() + timeout
         while True:
-            answer = self._ask("Range", self._message("RangeRequest")(key=self._key(key)))
-            held = _first(answer.kvs)
+            answer = self._request("Range", self._message("RangeRequest")(key=self._key(key)))
+            held = _first_or_none(answer.kvs)
             if held is None:
                 left = deadline - time.monotonic()
                 if left <= 0:
@@ -118,22 +118,22 @@ class EtcdStore(RendezvousStore):
 
     def delete(self, key: str) -> None:
         """Remove `key`."""
-        self._ask("DeleteRange", self._message("DeleteRangeRequest")(key=self._key(key)))
+        self._request("DeleteRange", self._message("DeleteRangeRequest")(key=self._key(key)))
 
     def multi_set(self, items: Mapping[str, bytes]) -> None:
-        """Write all `items`, as many at one moment as etcd takes."""
-        for part in _parts(items):
+        """Write all `items`, as many in one transaction as etcd allows."""
+        for part in _batches(items):
             self._write([self._put(key, value) for key, value in part])
 
     def beat(self, key: str, value: bytes) -> float:
-        """Send a heartbeat, which vanishes when this process does.
+        """Send a heartbeat, which etcd deletes after this process has ended.
 
-        An existing heartbeat is not written again: etcd would keep every revision of it. Then
-        only the lease is renewed.
+        An existing heartbeat is not written again, because etcd would keep every revision of it.
+        Only the lease is renewed.
         """
         self._refuse_closed()
         presence = self._client.presence_lease
-        with self._explained("beat"):
+        with self._converted_errors("beat"):
             self._client.job_lease.renew()
             lease = presence.renew(at_once=presence.holds(key, value))
             if not presence.holds(key, value):
@@ -146,7 +146,7 @@ class EtcdStore(RendezvousStore):
         return float(presence.ttl)
 
     def close(self) -> None:
-        """End a wait in another thread; the link stays for the agent's other connections."""
+        """End a wait on another thread; the link stays open for the agent's other connections."""
         self._is_closed = True
         watch = self._watch
         if watch is not None:
@@ -162,7 +162,7 @@ class EtcdStore(RendezvousStore):
 
     def _put(self, key: str, value: bytes) -> Any:
         request = self._message("PutRequest")(
-            key=self._key(key), value=value, lease=self._client.job_lease.number
+            key=self._key(key), value=value, lease=self._client.job_lease.id
         )
         return self._operation(request_put=request)
 
@@ -187,12 +187,12 @@ class EtcdStore(RendezvousStore):
     def _write(
         self, success: Sequence[Any], *, compare: Any = None, otherwise: Sequence[Any] = ()
     ) -> Any:
-        """Make a transaction that writes keys of the job, whose lease must be there."""
+        """Run a transaction that writes keys of the job; recreate its lease if necessary."""
         request = self._message("TxnRequest")(
             compare=[] if compare is None else [compare], success=success, failure=otherwise
         )
         self._refuse_closed()
-        with self._explained("Txn"):
+        with self._converted_errors("Txn"):
             try:
                 return self._client.call("KV", "Txn", request)
             except CallError as error:
@@ -201,23 +201,23 @@ class EtcdStore(RendezvousStore):
             self._client.job_lease.ensure()
             return self._client.call("KV", "Txn", request)
 
-    def _ask(self, name: str, request: Any) -> Any:
+    def _request(self, name: str, request: Any) -> Any:
         self._refuse_closed()
-        with self._explained(name):
+        with self._converted_errors(name):
             return self._client.call("KV", name, request)
 
     @contextlib.contextmanager
-    def _explained(self, operation: str) -> Iterator[None]:
+    def _converted_errors(self, operation: str) -> Iterator[None]:
         try:
             yield
         except CallError as error:
             raise self._client.refusal(operation, error) from error
 
     def _add_to_value(self, key: str, amount: int) -> int:
-        """Add to the present value, whoever wrote it; try again while others are faster."""
+        """Add to the current value in a compare-and-set, which is retried when it conflicts."""
         while True:
             get = self._message("RangeRequest")(key=self._key(key))
-            held = _first(self._ask("Range", get).kvs)
+            held = _first_or_none(self._request("Range", get).kvs)
             total = amount if held is None else _number_in(key, held) + amount
             if amount == 0:
                 return total
@@ -230,10 +230,10 @@ class EtcdStore(RendezvousStore):
                 return total
 
     def _await(self, key: str, revision: int, timeout: float) -> Any:
-        """The value written to `key` since `revision`; None in doubt, and after the time-out."""
+        """Return the value written to `key` since `revision`; None if unknown or timed out."""
         self._watch = watch = self._client.watches.add(self._key(key), revision)
         try:
-            self._refuse_closed()  # by a thread that has not seen the watch
+            self._refuse_closed()  # `close` may not have seen the watch
             watch.wait(timeout)
             return watch.found
         finally:
@@ -257,20 +257,20 @@ def _encode(value: bytes) -> bytes:
 
 
 def _decode(held: Any) -> bytes:
-    """The value of a key, from etcd's KeyValue."""
+    """Return the value of a key, from etcd's KeyValue."""
     value: bytes = held.value
     if value.startswith(_COUNTER):
         offset = value.removeprefix(_COUNTER)
-        # Whatever else somebody has put there is for the reader to refuse.
+        # Any other value is returned as it is; the caller rejects it.
         return b"%d" % (int(offset) + held.version) if _NUMBER.fullmatch(offset) else value
     return value.removeprefix(_LITERAL)
 
 
 def _number_in(key: str, held: Any) -> int:
-    """The value of a counter.
+    """Return the value of a counter.
 
     Raises:
-        RendezvousStateError: something else.
+        RendezvousStateError: it is not a number.
     """
     value = _decode(held)
     if _NUMBER.fullmatch(value):
@@ -281,17 +281,17 @@ def _number_in(key: str, held: Any) -> int:
     )
 
 
-def _first(found: Sequence[Any]) -> Any:
+def _first_or_none(found: Sequence[Any]) -> Any:
     return found[0] if found else None
 
 
-def _parts(items: Mapping[str, bytes]) -> Iterator[list[tuple[str, bytes]]]:
-    """The items, encoded, in parts that etcd takes as one transaction."""
+def _batches(items: Mapping[str, bytes]) -> Iterator[list[tuple[str, bytes]]]:
+    """Split the encoded items into batches that fit into one transaction."""
     part: list[tuple[str, bytes]] = []
     size = 0
     for key, value in items.items():
         encoded = _encode(value)
-        if part and (len(part) == _MOST_OPERATIONS or size + len(encoded) > _MOST_BYTES):
+        if part and (len(part) == _MAX_OPERATIONS or size + len(encoded) > _MAX_BYTES):
             yield part
             part, size = [], 0
         part.append((key, encoded))

@@ -1,8 +1,8 @@
-"""Waiting for keys: one stream of watches per agent, which comes back after an outage.
+"""Waits for keys: one stream of watches per agent, which is reopened after an outage.
 
-etcd3's own watcher spins while its server is away, and never resumes. Here the stream is opened
-again after a pause that grows, maybe to another member, and every watch goes on from the revision
-up to which its key is known. A watch whose revisions are gone by then says so.
+etcd3's own watcher spins while its server is away, and never resumes. Here the stream is reopened
+after an increasing pause, possibly to another member. Every watch continues from the revision up to
+which its key is known. If those revisions have been compacted, the watch reports it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("plaunch")
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0  # seconds before the stream is opened again
-PATIENCE = 5.0  # seconds for which watches survive without a stream
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0  # seconds before the stream is reopened
+STREAM_TIMEOUT = 5.0  # seconds for which watches survive without a stream
 _PUT = 0  # the kind of an event
 
 
@@ -44,20 +44,20 @@ class Watch:
     def __init__(self, key: bytes, revision: int) -> None:
         self.key = key
         self.revision = revision
-        self.found: Any = None  # what was written, as etcd's KeyValue
-        self.is_compacted = False  # whether the revisions are gone: what was missed, reading tells
+        self.found: Any = None  # the written value, as etcd's KeyValue
+        self.is_compacted = False  # whether its revisions are compacted; then read the key
         self.error: RendezvousConnectionError | None = None
-        self.number: int | None = None  # on the present stream, once etcd has given one
+        self.number: int | None = None  # its id on the current stream, once etcd has assigned one
         self.refusals = 0
         self._ended = threading.Event()
 
     @property
     def is_over(self) -> bool:
-        """Whether there is no waiter any more."""
+        """Whether the wait has ended."""
         return self._ended.is_set()
 
     def end(self, error: RendezvousConnectionError | None = None) -> None:
-        """Wake who waits."""
+        """End the wait."""
         if not self._ended.is_set():
             self.error = error
             self._ended.set()
@@ -73,8 +73,8 @@ class Watch:
             raise self.error
 
 
-class Watches:
-    """All watches of an agent; the stream is opened with the first one, by a thread of its own."""
+class WatchStream:
+    """All watches of an agent. The stream is opened by its own thread, with the first watch."""
 
     def __init__(self, client: EtcdClient) -> None:
         self._client = client
@@ -82,14 +82,14 @@ class Watches:
         self._has_work = threading.Condition(self._lock)
         self._thread: threading.Thread | None = None
         self._is_closed = False
-        self._requests: queue.SimpleQueue[Any] | None = None  # of the present stream
+        self._requests: queue.SimpleQueue[Any] | None = None  # of the current stream
         self._call: Any = None
-        self._unborn: deque[Watch] = deque()  # asked for on the present stream, in this order
-        self._living: dict[int, Watch] = {}  # by number on the present stream
-        self._waiting: list[Watch] = []  # all that somebody waits for
+        self._pending: deque[Watch] = deque()  # requested on the current stream, in this order
+        self._active: dict[int, Watch] = {}  # by id on the current stream
+        self._waiting: list[Watch] = []  # all watches with a waiter
 
     def add(self, key: bytes, revision: int) -> Watch:
-        """Begin to watch `key`; `remove` ends it.
+        """Start to watch `key`; `remove` ends the watch.
 
         Raises:
             RendezvousConnectionError: the client is closed.
@@ -100,7 +100,7 @@ class Watches:
                 raise RendezvousConnectionError("the connection to etcd is closed")
             self._waiting.append(watch)
             if self._requests is not None:
-                self._ask_for(watch)
+                self._request_watch(watch)
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._run, name="plaunch-etcd-watches", daemon=True
@@ -115,7 +115,7 @@ class Watches:
         with self._lock:
             with contextlib.suppress(ValueError):
                 self._waiting.remove(watch)
-            if watch.number is not None and self._living.pop(watch.number, None) is not None:
+            if watch.number is not None and self._active.pop(watch.number, None) is not None:
                 self._cancel(watch.number)
 
     def close(self) -> None:
@@ -143,23 +143,25 @@ class Watches:
                 has_worked = self._read()
                 error: RendezvousError = RendezvousConnectionError("etcd has ended the watches")
             except (CallError, RendezvousError) as raised:
-                has_worked = isinstance(raised, _BrokenError) and raised.has_worked
+                has_worked = isinstance(raised, _StreamEndedError) and raised.has_worked
                 error = (
-                    raised if isinstance(raised, RendezvousError) else _BrokenError(raised, False)
+                    raised
+                    if isinstance(raised, RendezvousError)
+                    else _StreamEndedError(raised, False)
                 )
             if has_worked:
                 pause, broken_at = _FIRST_PAUSE, time.monotonic()
             _log.debug("the watches are interrupted: %s", error)
-            if time.monotonic() - broken_at > PATIENCE:
+            if time.monotonic() - broken_at > STREAM_TIMEOUT:
                 self._fail_all(error)
-            self._rest(pause * random.uniform(0.5, 1.0))  # noqa: S311
+            self._pause(pause * random.uniform(0.5, 1.0))  # noqa: S311
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _read(self) -> bool:
-        """Open a stream, and read it to its end; whether anything was read.
+        """Open a stream, and read it to its end; returns whether anything was read.
 
         Raises:
-            RendezvousError, CallError: there is no link, or the stream has ended with an error.
+            RendezvousError, CallError: there is no link, or the stream has failed.
         """
         link = self._client.link()
         requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -170,11 +172,11 @@ class Watches:
                 call.cancel()
                 return False
             self._requests, self._call = requests, call
-            self._unborn.clear()
-            self._living.clear()
+            self._pending.clear()
+            self._active.clear()
             for watch in self._waiting:
                 watch.number = None
-                self._ask_for(watch)
+                self._request_watch(watch)
         has_worked = False
         try:
             for response in call:
@@ -185,30 +187,30 @@ class Watches:
             error = call_error(raised)
             if error.is_of_link and error.code != "CANCELLED":
                 self._client.give_up(link)
-            raise _BrokenError(error, has_worked) from None
+            raise _StreamEndedError(error, has_worked) from None
         finally:
             with self._lock:
                 self._break_stream()
         return has_worked
 
     def _handle(self, response: Any, link: Link) -> bool:
-        """Deal with what etcd says; False if the stream is to be opened anew."""
+        """Process a response; False if the stream must be reopened."""
         with self._lock:
-            if response.created and self._unborn:
-                born = self._unborn.popleft()
-                born.number = response.watch_id
+            if response.created and self._pending:
+                created = self._pending.popleft()
+                created.number = response.watch_id
                 if not response.canceled:
-                    if born.is_over:
+                    if created.is_over:
                         self._cancel(response.watch_id)
                         return True
-                    self._living[response.watch_id] = born
-                watch: Watch | None = born
+                    self._active[response.watch_id] = created
+                watch: Watch | None = created
             else:
-                watch = self._living.get(response.watch_id)
+                watch = self._active.get(response.watch_id)
             if watch is None:
                 return True
             if response.canceled:
-                self._living.pop(response.watch_id, None)
+                self._active.pop(response.watch_id, None)
                 return self._handle_end(watch, response, link)
             for event in response.events:
                 if event.type == _PUT and event.kv.mod_revision >= watch.revision:
@@ -218,15 +220,15 @@ class Watches:
         return True
 
     def _handle_end(self, watch: Watch, response: Any, link: Link) -> bool:
-        """Deal with a watch that etcd has ended or refused; the lock is held."""
+        """Process the end of a watch; the lock is held."""
         if response.compact_revision:
             watch.is_compacted = True
             watch.end()
             return True
         watch.refusals += 1
         if watch.refusals == 1 and link.is_logged_in:
-            # etcd takes an expired login for a lack of permission; it was the stream's, so a new
-            # one needs a new stream.
+            # etcd reports an expired login as a lack of permission. The login is the stream's, so a
+            # new one needs a new stream.
             link.forget_login()
             return False
         watch.end(
@@ -236,7 +238,7 @@ class Watches:
         )
         return True
 
-    def _ask_for(self, watch: Watch) -> None:
+    def _request_watch(self, watch: Watch) -> None:
         if self._requests is None:
             return
         message = self._client.protocol.message
@@ -245,7 +247,7 @@ class Watches:
             start_revision=watch.revision,
             filters=[message("WatchCreateRequest").NODELETE],
         )
-        self._unborn.append(watch)
+        self._pending.append(watch)
         self._requests.put(message("WatchRequest")(create_request=create))
 
     def _cancel(self, number: int) -> None:
@@ -255,14 +257,14 @@ class Watches:
             self._requests.put(message("WatchRequest")(cancel_request=cancel))
 
     def _break_stream(self) -> None:
-        """End the present stream; the lock is held."""
+        """End the current stream; the lock is held."""
         if self._requests is not None:
             self._requests.put(None)
         if self._call is not None:
             self._call.cancel()
         self._requests = self._call = None
-        self._unborn.clear()
-        self._living.clear()
+        self._pending.clear()
+        self._active.clear()
 
     def _fail_all(self, error: RendezvousError) -> None:
         with self._lock:
@@ -270,14 +272,14 @@ class Watches:
         for watch in waiting:
             watch.end(RendezvousConnectionError(f"a watch was interrupted: {error}"))
 
-    def _rest(self, seconds: float) -> None:
+    def _pause(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         with self._lock:
             while not self._is_closed and (left := deadline - time.monotonic()) > 0:
                 self._has_work.wait(left)
 
 
-class _BrokenError(RendezvousConnectionError):
+class _StreamEndedError(RendezvousConnectionError):
     """The stream has ended."""
 
     def __init__(self, error: CallError, has_worked: bool) -> None:

@@ -1,6 +1,6 @@
 """Real etcd servers for tests and first steps: alone, in a cluster, with TLS and users.
 
-`plaunch_rendezvous_etcd.testing.fixtures` has them as fixtures of pytest. None of this needs grpc
+`plaunch_rendezvous_etcd.testing.fixtures` provides them as pytest fixtures. None of this needs grpc
 or protobuf.
 """
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Certificates:
-    """Paths of PEM files: an authority, and what it has signed for a server and for a client."""
+    """Paths of PEM files: an authority, and the certificates and keys of a server and a client."""
 
     ca: str
     cert: str
@@ -25,12 +25,12 @@ def create_certificates(
     """Create a certificate authority, a server's certificate and a client's in `folder`.
 
     Args:
-        folder: where; it exists.
-        hosts: the names and addresses that the server's certificate is for.
+        folder: an existing folder.
+        hosts: the names and addresses in the server's certificate.
         client: the common name in the client's, which etcd takes for a user's name.
 
     Raises:
-        FileNotFoundError: there is no `openssl` on this machine.
+        FileNotFoundError: `openssl` is not installed.
         RuntimeError: it has failed.
     """
     if shutil.which("openssl") is None:
@@ -39,7 +39,7 @@ def create_certificates(
     path = _Folder(folder)
     _openssl(
         *("req", "-x509", *_NEW, path("ca.key"), "-out", path("ca.pem"), *_subject("authority")),
-        *("-addext", "keyUsage=critical,keyCertSign,cRLSign"),  # Python wants it from 3.13 on
+        *("-addext", "keyUsage=critical,keyCertSign,cRLSign"),  # required by Python from 3.13 on
     )
     _sign(
         path, "server", "server", f"subjectAltName={names}\nextendedKeyUsage=serverAuth,clientAuth"

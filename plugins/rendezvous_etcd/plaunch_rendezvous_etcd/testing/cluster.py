@@ -1,4 +1,4 @@
-"""A cluster of real etcd servers on one machine, for tests that hurt its members."""
+"""A cluster of real etcd servers on one machine, for tests that stop or kill members."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class EtcdCluster(Started):
     """Several members on one machine; use it as a context manager, or call `start` and `close`.
 
     Args:
-        size: how many members.
-        settings: what each `EtcdServer` is created with.
+        size: the number of members.
+        settings: arguments of each `EtcdServer`.
     """
 
     def __init__(self, size: int = 3, **settings: Any) -> None:
@@ -31,14 +31,14 @@ class EtcdCluster(Started):
 
     @property
     def endpoint(self) -> str:
-        """All members, as `--rdzv-endpoint` takes them."""
+        """All members, in the format of `--rdzv-endpoint`."""
         return ",".join(member.endpoint for member in self.members)
 
     def start(self) -> None:
         """Start all members, and return when they have a leader.
 
         Raises:
-            EtcdUnavailableError: they do not get one.
+            EtcdUnavailableError: they elect none in time.
         """
         for attempt in range(1, ATTEMPTS + 1):
             try:
@@ -64,10 +64,10 @@ class EtcdCluster(Started):
             member.wait_until_healthy()
 
     def leader(self, timeout: float = START_TIMEOUT) -> EtcdServer:
-        """The member that leads now; waits for one to be elected.
+        """Return the current leader; wait for an election if there is none.
 
         Raises:
-            EtcdUnavailableError: there is none in time.
+            EtcdUnavailableError: none is elected in time.
         """
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
@@ -79,6 +79,6 @@ class EtcdCluster(Started):
         raise EtcdUnavailableError(f"no member leads within {timeout:g} s")
 
     def close(self) -> None:
-        """End all members, and remove what they have stored; may be called twice."""
+        """Stop all members, and delete their data; may be called twice."""
         for member in self.members:
             member.close()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def etcd_server() -> Iterator[EtcdServer]:
-    """One server for the whole run; give each test a run id of its own, and do not hurt it."""
+    """One server for the whole run; use a new run id in each test, and do not stop it."""
     _skip_without_etcd()
     with EtcdServer() as server:
         yield server
@@ -31,7 +31,7 @@ def etcd_server() -> Iterator[EtcdServer]:
 
 @pytest.fixture
 def own_etcd_server() -> Iterator[EtcdServer]:
-    """A server for one test, which may stop, kill or pause it."""
+    """A server for one test, which may stop, kill or suspend it."""
     _skip_without_etcd()
     with EtcdServer() as server:
         yield server
@@ -39,7 +39,7 @@ def own_etcd_server() -> Iterator[EtcdServer]:
 
 @pytest.fixture
 def etcd_cluster() -> Iterator[EtcdCluster]:
-    """Three members for one test, which may do with them what it likes."""
+    """Three members for one test, which may stop, kill or suspend them."""
     _skip_without_etcd()
     with EtcdCluster() as cluster:
         yield cluster

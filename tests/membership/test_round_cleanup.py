@@ -1,4 +1,4 @@
-"""What past rounds have left in the store is deleted, and nobody misses it. In simulated time."""
+"""Records of past rounds are deleted, and no node needs them. In simulated time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 
 def of_rounds(job):
-    """The keys that belong to a round, by its number."""
+    """Return the keys of rounds, by number."""
     found = {}
     for key in job.board.data:
         match = re.search(r"/round/(\d+)/", key)
@@ -18,7 +18,7 @@ def of_rounds(job):
 
 
 def restart(job, *nodes, times=1):
-    """Another round, as after the failure of a worker."""
+    """Form another round, as after the failure of a worker."""
     for _ in range(times):
         nodes[-1].fail()
         job.settle(*nodes)
@@ -34,18 +34,18 @@ def test_only_the_last_two_rounds_have_keys(settled, count):
         last = nodes[0].state.round
         assert set(of_rounds(job)) <= {last - 1, last, last + 1}
         sizes.add(sum(map(len, of_rounds(job).values())))
-    assert len(sizes) <= 2  # the first one has none before it
+    assert len(sizes) <= 2  # the first round has no predecessor
 
 
-def test_many_keys_are_deleted_in_several_turns(settled):
-    """Each of them is short, as a leader must hear of losses."""
+def test_many_keys_are_deleted_in_batches(settled):
+    """Each batch is short, because the leader must detect lost nodes."""
     job, nodes = settled(120, max_restarts=100)
     restart(job, *nodes, times=3)
     job.run(10.0)
     assert set(of_rounds(job)) <= {2, 3, 4}
 
 
-def test_rounds_that_were_formed_by_leaders_before_are_deleted_too(settled):
+def test_rounds_of_previous_leaders_are_deleted_too(settled):
     job, nodes = settled(4, max_restarts=100, min_nodes=1)
     for _ in range(3):
         leader = job.leader
@@ -59,8 +59,8 @@ def test_rounds_that_were_formed_by_leaders_before_are_deleted_too(settled):
     assert set(of_rounds(job)) <= {last - 1, last, last + 1}
 
 
-def test_what_a_leader_has_left_unfinished_is_deleted_too(simulate):
-    """It has written slots of its term, and died before the state that would name them."""
+def test_unfinished_rounds_are_deleted_too(simulate):
+    """The leader has written slots of its term, and died before the state that refers to them."""
     job = simulate(min_nodes=2, max_nodes=3, max_restarts=100)
     leader, *others = [job.add(is_alone=False) for _ in range(3)]
     while not leader.operations["leader", "MultiSet"]:
@@ -72,8 +72,8 @@ def test_what_a_leader_has_left_unfinished_is_deleted_too(simulate):
     assert set(of_rounds(job)) <= {2, 3, 4}
 
 
-def test_a_node_that_was_away_does_not_wait_for_a_place_of_which_nothing_is_left(settled):
-    """It was in that round, and has not read that it was."""
+def test_a_node_that_was_away_does_not_wait_for_a_deleted_slot(settled):
+    """It was in that round, but has not read that."""
     job, nodes = settled(3, max_restarts=100, min_nodes=2)
     first, second, away = nodes
     first.fail()
@@ -90,8 +90,8 @@ def test_a_node_that_was_away_does_not_wait_for_a_place_of_which_nothing_is_left
 
 @pytest.mark.parametrize("says", [b"no number", b"1000000000", b"-3"])
 @pytest.mark.parametrize("log", ["joined", "settled", "done"])
-def test_a_counter_that_cannot_be_keeps_nobody_from_leading(settled, caplog, log, says):
-    """It is said, and what it would make a leader delete is not even looked for."""
+def test_an_invalid_counter_does_not_stop_the_leader(settled, caplog, log, says):
+    """It is logged, and the records that it implies are not read."""
     job, nodes = settled(2, max_restarts=100)
     leader = nodes[0]
     restart(job, *nodes)
@@ -100,14 +100,14 @@ def test_a_counter_that_cannot_be_keeps_nobody_from_leading(settled, caplog, log
     restart(job, *nodes)
     job.run(10.0)
     assert [node.error for node in nodes] == [None, None]
-    assert "what a past round has left is rejected" in caplog.text
+    assert "a past round's log is rejected" in caplog.text
     assert counter not in job.board.data
     restart(job, *nodes)
     job.run(10.0)
     assert set(of_rounds(job)) <= {0, 2, 3, 4}
 
 
-def test_it_costs_nothing_where_nothing_is_to_be_done(settled):
+def test_an_idle_cleanup_costs_nothing(settled):
     job, (leader, _) = settled(2, max_restarts=100)
     restart(job, *job.nodes, times=4)
     job.run(10.0)
@@ -115,4 +115,4 @@ def test_it_costs_nothing_where_nothing_is_to_be_done(settled):
     job.run(10.0)
     for name in ("Delete", "Set", "CompareSet"):
         assert leader.operations["leader", name] == done["leader", name]
-    assert leader.operations["leader", "Add"] - done["leader", "Add"] <= 22  # as without it
+    assert leader.operations["leader", "Add"] - done["leader", "Add"] <= 22  # as without cleanup

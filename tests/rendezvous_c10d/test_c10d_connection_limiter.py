@@ -7,15 +7,15 @@ import json
 import os
 
 import pytest
-from plaunch_rendezvous_c10d import door
+from plaunch_rendezvous_c10d import connection_limiter
 from plaunch_rendezvous_c10d.guests import find_guests
 
 from helpers.clock import Clock
 from helpers.programs import running_python
 from helpers.waiting import wait_until
 
-# Opens as many connections as each line says, and answers how many of all those it has, the oldest
-# first, are open; 0 opens none.
+# Opens as many connections as each line requests, and prints for all of them, the oldest first,
+# whether they are open; 0 opens none.
 CROWD = """
 import json, select, socket, sys
 port, socks = int(sys.argv[1]), []
@@ -30,14 +30,14 @@ for line in sys.stdin:
 
 @pytest.fixture
 def port(prepare, monkeypatch):
-    """The port of a store of this process, with nobody at its door."""
-    monkeypatch.setattr("plaunch_rendezvous_c10d.backend.Doorkeeper", NoDoor)
+    """The port of a store of this process, without a limiter."""
+    monkeypatch.setattr("plaunch_rendezvous_c10d.backend.ConnectionLimiter", NoLimiter)
     with prepare("127.0.0.1:0", max_nodes=2) as backend:
         backend.connect().set("key", b"x")
         yield int(backend.endpoint.rpartition(":")[2])
 
 
-class NoDoor:
+class NoLimiter:
     def __init__(self, *_):
         """Nothing to do."""
 
@@ -47,7 +47,7 @@ class NoDoor:
 
 @pytest.fixture
 def crowd(port):
-    """Let another process open connections; say which of all of them are still there."""
+    """Let another process open connections; return which of all of them are still open."""
     with running_python("-c", CROWD, port) as process:
 
         def crowd(count):
@@ -60,9 +60,9 @@ def crowd(port):
 
 @pytest.fixture
 def keep(port, monkeypatch):
-    """Make a doorkeeper that does nothing by itself, and may have so many descriptors more."""
-    monkeypatch.setattr(door, "_GLANCE", 1000.0)
-    monkeypatch.setattr(door, "_KNOWN_EVERY", 0.0)
+    """Make a limiter that does nothing by itself, with a limit of additional descriptors."""
+    monkeypatch.setattr(connection_limiter, "_CHECK_INTERVAL", 1000.0)
+    monkeypatch.setattr(connection_limiter, "_SCAN_INTERVAL", 0.0)
     bell, other = os.pipe()
     with contextlib.ExitStack() as stack:
         stack.callback(os.close, bell)
@@ -76,67 +76,67 @@ def keep(port, monkeypatch):
                 limits[0] = max(limits[0], hard)
                 return limits[0]
 
-            keeper = door.Doorkeeper(
+            limiter = connection_limiter.ConnectionLimiter(
                 port, bell, limit=lambda: limits[0], raise_limit=raise_limit, **options
             )
-            stack.callback(keeper.close)
-            return keeper
+            stack.callback(limiter.close)
+            return limiter
 
         yield keep
 
 
 def served(port, count):
-    """Whether torch has taken so many connections of others."""
+    """Whether torch has accepted this many connections of others."""
     wait_until(lambda: len(find_guests(port)) >= count, f"{count} connections")
 
 
-def test_where_there_is_room_everybody_may_stay(keep, crowd, port):
-    keeper = keep(200)
+def test_connections_below_the_limit_stay(keep, crowd, port):
+    limiter = keep(200)
     crowd(20)
     served(port, 20)
-    assert keeper.look() == 0
+    assert limiter.check() == 0
     assert all(crowd(0))
 
 
-def test_who_comes_last_is_turned_away(keep, crowd, port, caplog):
-    keeper = keep(60)
+def test_the_latest_connections_are_closed(keep, crowd, port, caplog):
+    limiter = keep(60)
     crowd(10)
     served(port, 10)
-    assert keeper.look() == 0
+    assert limiter.check() == 0
     crowd(45)
     served(port, 55)
-    ended = keeper.look()
+    ended = limiter.check()
     assert ended >= 20
     left = crowd(0)
     assert left[:10] == [True] * 10
     assert left.count(False) == ended
     assert "ulimit -Hn" in caplog.text
-    assert len(os.listdir("/proc/self/fd")) <= keeper.mark() + 1
+    assert len(os.listdir("/proc/self/fd")) <= limiter.mark() + 1
 
 
-def test_it_is_said_once_a_minute(keep, crowd, port, caplog):
+def test_the_warning_is_logged_once_a_minute(keep, crowd, port, caplog):
     clock = Clock()
-    keeper = keep(40, clock=clock)
+    limiter = keep(40, clock=clock)
     said = []
     for seconds in (0.0, 30.0, 31.0):
         clock.now += seconds
         caplog.clear()
         crowd(60)
         served(port, 30)
-        assert keeper.look()
+        assert limiter.check()
         said.append(len(caplog.records))
     assert said == [1, 0, 1]
 
 
-def test_the_limit_is_raised_before_anybody_comes(keep, crowd, port):
-    keeper = keep(40, hard=400)
+def test_the_limit_is_raised_before_clients_connect(keep, crowd, port):
+    limiter = keep(40, hard=400)
     crowd(60)
     served(port, 60)
-    assert keeper.look() == 0
+    assert limiter.check() == 0
     assert all(crowd(0))
 
 
-def test_a_limit_that_is_too_low_for_the_job_is_said_at_once(keep, caplog):
+def test_a_limit_that_is_too_low_for_the_job_is_warned_about_at_once(keep, caplog):
     keep(100, expected=40)
     assert caplog.text == ""
     keep(100, hard=1000, expected=400)

@@ -1,4 +1,4 @@
-"""The pause before a round that follows a failure, as a node sees it that waits for the round."""
+"""The delay before a restart, as seen by a node that waits for the round."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from plaunch_membership.state import JobState
 
 
-class Pause:
-    """Measures it from when this node has seen its state first: it is over no later than that.
+class RestartDelay:
+    """Measures the delay from when this node first read its state, so it ends no later than here.
 
-    The leader measures it likewise, and another leader begins it anew. May be asked on any thread.
+    The leader measures it in the same way, and a new leader starts it again. Thread-safe.
 
     Args:
-        clock: seconds that never go back.
+        clock: a monotonic clock, in seconds.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -29,7 +29,7 @@ class Pause:
         self._end = 0.0
 
     def left(self, state: JobState | None) -> float:
-        """Seconds of the pause that are left in this state of the job; 0 if there is none."""
+        """Seconds of the delay that are left in this state of the job; 0 without a delay."""
         with self._lock:
             if state is None or state.phase is not JobPhase.FORMING or not state.pause:
                 self._seen = None

@@ -1,9 +1,8 @@
-"""Keeps some of this process's descriptors for itself when many connect to the store in it.
+"""Keeps descriptors free for the launcher when many clients connect to the store that it hosts.
 
-torch's server takes every connection that comes, until there are no descriptors left. Then the
-launcher could open no file, and start no worker: the job would end, for all nodes. So the soft
-limit is raised to the hard one, and when descriptors run short all the same, the latest connections
-are ended.
+torch's server accepts connections until the process has no descriptors left. Then the launcher
+could not open a file or start a worker, and the job would end on all nodes. So the soft limit is
+raised to the hard one, and if descriptors are still short, the latest connections are closed.
 """
 
 from __future__ import annotations
@@ -27,30 +26,30 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("plaunch")
 
-_GLANCE = 1.0  # seconds between two looks at how many there are, if nobody comes
-_REST = 0.002  # seconds after each look, so that a crowd does not keep this process busy
-_KNOWN_EVERY = 0.25  # seconds between two looks at who is there
-_SPARE = 4  # descriptors that are held, for what is done when there are no others
-_MOST_KEPT = 128  # descriptors that nobody else gets, if there are many
-_SAID_EVERY = 60.0  # seconds
+_CHECK_INTERVAL = 1.0  # seconds between two checks without new connections
+_MIN_INTERVAL = 0.002  # seconds between two checks, which bounds their cost
+_SCAN_INTERVAL = 0.25  # seconds between two scans of the connections
+_SPARE = 4  # reserved descriptors, for closing connections when there are no others
+_MAX_RESERVE = 128  # descriptors that the store never gets
+_WARN_INTERVAL = 60.0  # seconds
 
 
-class Doorkeeper:
-    """Watches the descriptors of this process on a thread, until `close`.
+class ConnectionLimiter:
+    """Watches the number of descriptors of this process on a thread, until `close`.
 
     Args:
-        port: where the store is served.
-        bell: a descriptor of the socket that listens there, which is readable when a client comes.
-        expected: how many connections the job may need.
-        limit: how many descriptors this process may have.
-        raise_limit: raises that to what the system allows, and returns it.
-        clock: seconds that never go back.
+        port: the port of the store.
+        listener_fd: a descriptor of its listening socket, which is readable when a client connects.
+        expected: the number of connections that the job may need.
+        limit: returns the limit of descriptors of this process.
+        raise_limit: raises that limit as far as the system allows, and returns it.
+        clock: a monotonic clock, in seconds.
     """
 
     def __init__(
         self,
         port: int,
-        bell: int,
+        listener_fd: int,
         expected: int = 0,
         *,
         limit: Callable[[], int] = lambda: resource.getrlimit(resource.RLIMIT_NOFILE)[0],
@@ -61,11 +60,11 @@ class Doorkeeper:
         self._limit = limit
         self._raise_limit = raise_limit
         self._clock = clock
-        self._known: set[int] = set()  # connections that were there at the last look
-        self._looked_at = clock()
-        self._say_at = clock()
+        self._known: set[int] = set()  # inodes of the connections at the last scan
+        self._scanned_at = clock()
+        self._warn_at = clock()
         self._spare = [os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) for _ in range(_SPARE)]
-        # What is open by now is needed; of what is left, half may be others'.
+        # The descriptors that are open now are needed; at most half of the others are reserved.
         self._used = len(list_numbers("self/fd"))
         needed = self._used + expected
         if needed > raise_limit():
@@ -76,51 +75,51 @@ class Doorkeeper:
                 needed,
             )
         self._end, self._ended = os.pipe2(os.O_CLOEXEC)
-        self._bell = bell
-        self._thread = threading.Thread(target=self._run, name="plaunch-door", daemon=True)
+        self._listener_fd = listener_fd
+        self._thread = threading.Thread(target=self._run, name="plaunch-limiter", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread."""
+        """Stop the thread."""
         os.close(self._ended)
         self._thread.join()
         os.close(self._end)
-        self._let_go()
+        self._release_spare()
 
     def mark(self) -> int:
-        """The number of descriptors that may be open, with the store's connections."""
+        """The number of descriptors that may be open, including the store's connections."""
         limit = self._limit()
-        return limit - min(_MOST_KEPT, max(limit - self._used, 0) // 2)
+        return limit - min(_MAX_RESERVE, max(limit - self._used, 0) // 2)
 
-    def look(self) -> int:
-        """End connections that have just come, if there are too few descriptors left.
+    def check(self) -> int:
+        """Close the newest connections if too few descriptors are left.
 
         Returns:
-            How many were ended.
+            The number of closed connections.
         """
         if self._lowest_free() < self.mark():
-            if self._clock() >= self._looked_at + _KNOWN_EVERY:
-                self._looked_at = self._clock()
+            if self._clock() >= self._scanned_at + _SCAN_INTERVAL:
+                self._scanned_at = self._clock()
                 self._known = set(find_guests(self._port))
             return 0
-        # Not much is left, or nothing at all.
-        self._let_go()
+        # Few or no descriptors are left.
+        self._release_spare()
         try:
-            return self._make_room()
+            return self._close_newest()
         finally:
-            self._take_spare()
+            self._reserve_spare()
 
     def _run(self) -> None:
         poller = select.poll()
         poller.register(self._end, select.POLLIN)
-        poller.register(self._bell, select.POLLIN)
-        while self._end not in dict(poller.poll(milliseconds(_GLANCE))):
+        poller.register(self._listener_fd, select.POLLIN)
+        while self._end not in dict(poller.poll(milliseconds(_CHECK_INTERVAL))):
             with contextlib.suppress(OSError):
-                self.look()
-            time.sleep(_REST)
+                self.check()
+            time.sleep(_MIN_INTERVAL)
 
     def _lowest_free(self) -> int:
-        """The number that the next descriptor gets: below it, all are taken."""
+        """Return the number that the next descriptor gets; all lower ones are in use."""
         try:
             free = os.dup(self._spare[0]) if self._spare else os.open(os.devnull, os.O_RDONLY)
         except OSError:
@@ -128,8 +127,8 @@ class Doorkeeper:
         os.close(free)
         return free
 
-    def _make_room(self) -> int:
-        self._raise_limit()  # somebody may have lowered it
+    def _close_newest(self) -> int:
+        self._raise_limit()  # it may have been lowered
         excess = len(list(open_descriptors())) + _SPARE - self.mark()
         here = find_guests(self._port)
         newcomers = sorted(((inode, fd) for inode, fd in here.items() if inode not in self._known))
@@ -141,21 +140,21 @@ class Doorkeeper:
                 ended += 1
                 del here[inode]
         self._known = set(here)
-        if ended and self._clock() >= self._say_at:
-            self._say_at = self._clock() + _SAID_EVERY
+        if ended and self._clock() >= self._warn_at:
+            self._warn_at = self._clock() + _WARN_INTERVAL
             _log.warning(
                 "this node hosts the store of the job and has nearly all of the %d descriptors "
                 "open that it may have (ulimit -Hn): new nodes are rejected, so that the others "
-                "can go on. Raise the limit",
+                "can continue. Raise the limit",
                 self._limit(),
             )
         return ended
 
-    def _let_go(self) -> None:
+    def _release_spare(self) -> None:
         while self._spare:
             os.close(self._spare.pop())
 
-    def _take_spare(self) -> None:
+    def _reserve_spare(self) -> None:
         with contextlib.suppress(OSError):
             while len(self._spare) < _SPARE:
                 self._spare.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
