@@ -1,4 +1,4 @@
-"""Finds out that a job hangs, says where its ranks are, and acts.
+"""Detects that a job hangs, reports where its ranks are, and acts.
 
-Nothing is imported here: this package is on every command line's way.
+This module imports nothing, because every command line loads it.
 """
