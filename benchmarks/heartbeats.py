@@ -13,7 +13,7 @@ import subprocess
 import sys
 
 from plaunch_hang.beating import VARIABLE
-from plaunch_hang.beats import Beats
+from plaunch_hang.beats import HeartbeatMemory
 
 RUNS = 5
 BEATING = """\
@@ -43,7 +43,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=300_000, help="calls in each run")
     count = parser.parse_args().count
-    memory = Beats()
+    memory = HeartbeatMemory()
     watched = {**os.environ, VARIABLE: memory.variable(0)}
     alone = {name: value for name, value in os.environ.items() if name != VARIABLE}
     print("| call | with a launcher | without one |")

@@ -1,4 +1,4 @@
-"""What the client makes of whoever listens at a socket, in bounded time."""
+"""The client of a launch socket, with good and bad listeners."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from plaunch_control.cli import main
 from plaunch_control.client import (
     ClientError,
     GoneError,
-    Question,
+    PendingRequest,
     RefusedError,
     SilentError,
     WithdrawnError,
@@ -25,7 +25,7 @@ from helpers.pretended_launches import LONG, PretendedLaunch
 
 @pytest.fixture
 def listening(runtime_dir):
-    """The path of a socket, and the socket."""
+    """A listening socket, and its path."""
     runtime_dir.mkdir(0o700)
     path = str(runtime_dir / "job.1.abcdef")
     with socket.socket(socket.AF_UNIX) as listener:
@@ -37,7 +37,7 @@ def listening(runtime_dir):
 
 @pytest.fixture
 def answering(listening):
-    """Starts somebody who listens, and answers a request with these bytes, or with none."""
+    """Start a listener that answers a request with these bytes, or not at all."""
     path, listener = listening
     threads = []
 
@@ -58,34 +58,34 @@ def answering(listening):
         thread.join(LONG)
 
 
-def test_who_does_not_answer_is_not_waited_for(answering):
+def test_a_launch_that_does_not_answer(answering):
     with pytest.raises(SilentError):
         ask(answering(None), "/v1/status", patience=0.05)
 
 
-def test_an_order_that_is_not_answered_is_withdrawn(answering):
+def test_a_post_that_is_not_answered_is_withdrawn(answering):
     with pytest.raises(WithdrawnError):
         ask(answering(None), "/v1/stop", {}, patience=0.05)
 
 
-def test_an_answer_that_came_in_the_last_moment_counts(listening):
-    """The launch carries out what it has answered, whatever the client has time to read."""
+def test_an_answer_received_at_the_timeout_is_valid(listening):
+    """The launch carries out a request that it has answered, so the client must report success."""
     path, listener = listening
-    question = Question(path, "/v1/stop", {}, patience=0.2)
+    request = PendingRequest(path, "/v1/stop", {}, patience=0.2)
     with listener.accept()[0] as connection:
         connection.sendall(b'HTTP/1.0 200 OK\r\n\r\n{"asked": "stop"}')  # and it has no end
-        assert question.answer() == {"asked": "stop"}
+        assert request.answer() == {"asked": "stop"}
         with pytest.raises(BrokenPipeError):
             connection.sendall(b"more")
 
 
-def test_half_an_answer_is_none(listening):
+def test_an_incomplete_answer_is_not_an_answer(listening):
     path, listener = listening
-    question = Question(path, "/v1/stop", {}, patience=0.05)
+    request = PendingRequest(path, "/v1/stop", {}, patience=0.05)
     with listener.accept()[0] as connection:
         connection.sendall(b'HTTP/1.0 200 OK\r\n\r\n{"asked": ')
         with pytest.raises(WithdrawnError):
-            question.answer()
+            request.answer()
         with pytest.raises(BrokenPipeError):
             connection.sendall(b'"stop"}')
 
@@ -94,23 +94,23 @@ def test_half_an_answer_is_none(listening):
     ("data", "error", "said"),
     [
         (b"", GoneError, "it has ended"),
-        (b"\0\1\2", ClientError, "does not answer as plaunch does"),
-        (b"HTTP/1.0 200 OK\r\n\r\n", ClientError, "does not answer as plaunch does"),
-        (b"HTTP/1.0 200 OK\r\n\r\n[1]", ClientError, "does not answer as plaunch does"),
-        (b"HTTP/1.0 2x0 OK\r\n\r\n{}", ClientError, "does not answer as plaunch does"),
-        (b'HTTP/1.0 200 OK\r\n\r\n{"cut": ', ClientError, "does not answer as plaunch does"),
+        (b"\0\1\2", ClientError, "is not one of plaunch"),
+        (b"HTTP/1.0 200 OK\r\n\r\n", ClientError, "is not one of plaunch"),
+        (b"HTTP/1.0 200 OK\r\n\r\n[1]", ClientError, "is not one of plaunch"),
+        (b"HTTP/1.0 2x0 OK\r\n\r\n{}", ClientError, "is not one of plaunch"),
+        (b'HTTP/1.0 200 OK\r\n\r\n{"cut": ', ClientError, "is not one of plaunch"),
         (b'HTTP/1.0 404 no\r\n\r\n{"versions": [2]}', RefusedError, "another version of plaunch"),
         (b'HTTP/1.0 409 no\r\n\r\n{"error": "never"}', RefusedError, "^never$"),
     ],
 )
-def test_what_is_no_answer(answering, data, error, said):
+def test_invalid_answers(answering, data, error, said):
     with pytest.raises(error, match=said):
         ask(answering(data), "/v1/status", patience=LONG)
 
 
 def test_an_answer_without_end(answering, monkeypatch):
     monkeypatch.setattr(client, "_MOST_BYTES", 1000)
-    with pytest.raises(ClientError, match="its answer has no end"):
+    with pytest.raises(ClientError, match="its answer is longer than"):
         ask(answering(b"x" * 2000), "/v1/status", patience=LONG)
 
 
@@ -118,8 +118,8 @@ def test_an_answer_without_end(answering, monkeypatch):
 
 
 @pytest.fixture
-def three(runtime_dir, monkeypatch):
-    """Launches of which one has a run id that the others begin with."""
+def three_launches(runtime_dir, monkeypatch):
+    """Launches; the run id of one is a prefix of the others."""
     launches = [PretendedLaunch(runtime_dir, monkeypatch, name) for name in ("a", "ab", "abc")]
     for launch in launches:
         launch.__enter__()
@@ -131,25 +131,25 @@ def three(runtime_dir, monkeypatch):
         launch.__exit__()
 
 
-def test_a_word_means_an_id_or_its_beginning_or_a_pid(three):
-    assert choose(three, "ab") is three[1]
-    assert choose(three, "abc") is three[2]
-    assert choose(three[1:], "abc") is three[2]
-    assert choose(three, "71") is three[1]
-    assert choose(three[:1], None) is three[0]
-    with pytest.raises(NoSuchJobError, match=r"'a' means several launches: ab \(pid 71\), abc"):
-        choose(three[1:], "a")
+def test_a_job_is_an_id_or_its_beginning_or_a_pid(three_launches):
+    assert choose(three_launches, "ab") is three_launches[1]
+    assert choose(three_launches, "abc") is three_launches[2]
+    assert choose(three_launches[1:], "abc") is three_launches[2]
+    assert choose(three_launches, "71") is three_launches[1]
+    assert choose(three_launches[:1], None) is three_launches[0]
+    with pytest.raises(NoSuchJobError, match=r"'a' matches several launches: ab \(pid 71\), abc"):
+        choose(three_launches[1:], "a")
     with pytest.raises(NoSuchJobError, match="there are several launches: a "):
-        choose(three, None)
+        choose(three_launches, None)
     with pytest.raises(
         NoSuchJobError, match=r"no running launch .* matches 'x'; running: a \(pid 70\), ab"
     ):
-        choose(three, "x")
+        choose(three_launches, "x")
     with pytest.raises(NoSuchJobError, match="no launch of this user runs on this host"):
         choose([], None)
 
 
-def test_a_launch_that_was_killed_is_not_listed_as_running(three, runtime_dir):
+def test_a_launch_that_was_killed_is_not_listed_as_running(three_launches, runtime_dir):
     dead = Launch(str(runtime_dir / "dead.71.sock"), "dead", True, 71)
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(dead.path)
@@ -159,13 +159,13 @@ def test_a_launch_that_was_killed_is_not_listed_as_running(three, runtime_dir):
     assert str(caught.value) == found
     assert not os.path.exists(dead.path)
     with pytest.raises(NoSuchJobError) as caught:
-        choose([dead, *three], "dead")
+        choose([dead, *three_launches], "dead")
     running = "running: a (pid 70), ab (pid 71), abc (pid 72)"
     assert str(caught.value) == f"{found}; {running}"
 
 
-def test_an_id_that_was_cut_is_found_by_the_whole(three):
-    cut = Launch(three[1].path, "ab", False, 71)
+def test_a_truncated_id_is_found_by_the_full_one(three_launches):
+    cut = Launch(three_launches[1].path, "ab", False, 71)
     assert choose([cut], "abcdef") is cut
     assert choose([cut], "a") is cut
     with pytest.raises(NoSuchJobError):
@@ -181,7 +181,7 @@ def test_without_launches(runtime_dir, monkeypatch, capsys):
     assert main(["ps", "--json"]) == 0
     assert main(["status"]) == 3
     out, err = capsys.readouterr()
-    assert out == "no launch of this user is known on this host\n[]\n"
+    assert out == "no launch of this user was found on this host\n[]\n"
     assert err == "plaunchctl: no launch of this user runs on this host\n"
 
 
@@ -200,7 +200,7 @@ def test_usage_errors(words, capsys):
     assert "usage: plaunchctl" in capsys.readouterr().err
 
 
-def test_who_does_not_answer_is_told_in_one_line(answering, monkeypatch, capsys):
+def test_a_silent_launch_is_reported_in_one_line(answering, monkeypatch, capsys):
     path = answering(None)
     monkeypatch.setenv("PLAUNCH_RUNTIME_DIR", path.rpartition("/")[0])
     monkeypatch.setattr(client, "_left", lambda until: 0.05)
@@ -209,16 +209,13 @@ def test_who_does_not_answer_is_told_in_one_line(answering, monkeypatch, capsys)
     assert main(["ps"]) == 0
     out, err = capsys.readouterr()
     silent = (
-        "plaunchctl: job (pid 1) does not answer within 2 s: it is suspended, or starved of "
-        "processors"
+        "plaunchctl: job (pid 1) did not answer within 2 s: it is suspended, or gets no CPU time"
     )
     assert err == f"{silent}\n{silent}; the request is withdrawn and will not be carried out\n"
     assert "no answer" in out
 
 
-def test_nothing_that_a_launch_says_reaches_the_terminal_as_an_escape(
-    runtime_dir, monkeypatch, capsys
-):
+def test_answers_are_escaped_for_the_terminal(runtime_dir, monkeypatch, capsys):
     evil = "\x1b[31m\nred\x9b"
     with PretendedLaunch(runtime_dir, monkeypatch, run_id=evil) as launch:
         launch.control.tell("failure", message=f"it is {evil}", seconds=0.123456)
@@ -242,7 +239,7 @@ def test_a_launch_of_another_version_is_listed(answering, monkeypatch, capsys):
     assert "the launch is of another version of plaunch (no such page)" in row
 
 
-def test_events_that_are_gone_are_told(runtime_dir, monkeypatch, capsys):
+def test_dropped_events_are_reported(runtime_dir, monkeypatch, capsys):
     from plaunch_control import history
 
     monkeypatch.setattr(history.History.__init__, "__defaults__", (2,))
@@ -252,4 +249,4 @@ def test_events_that_are_gone_are_told(runtime_dir, monkeypatch, capsys):
         assert main(["events"]) == 0
     out, err = capsys.readouterr()
     assert [line.rpartition("number=")[2] for line in out.splitlines()] == ["3", "4"]
-    assert err == "plaunchctl: 3 older events are not kept any more\n"
+    assert err == "plaunchctl: 3 older events were dropped\n"

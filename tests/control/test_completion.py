@@ -1,4 +1,4 @@
-"""Completion of plaunchctl's command line: the scripts are run by the shells that are installed."""
+"""Completion of plaunchctl's command line, in the shells that are installed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def run_program(*command):
 
 
 def complete_in_bash(script, *words):
-    """What bash offers for the last of the words after `plaunchctl`."""
+    """The completions that bash offers for the last word after `plaunchctl`."""
     all_words = ["plaunchctl", *words]
     program = f"""
         source {shlex.quote(str(script))}

@@ -1,4 +1,4 @@
-"""Where sockets are, who may use them, and what their names say."""
+"""The folders of launch sockets, their permissions, and the names of sockets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import stat
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
-from plaunch_control.door import open_door, remove_stale, sweep
+from plaunch_control.door import open_socket, remove_stale, sweep
 from plaunch_control.folder import (
     MOST_BYTES,
     FolderError,
@@ -23,7 +23,7 @@ from plaunch_control.folder import (
 ME = os.geteuid()
 
 
-def test_where_launches_are_looked_for():
+def test_candidate_folders():
     assert candidates({}, 7) == ["/run/user/7/plaunch", "/tmp/plaunch-7"]
     assert candidates({"XDG_RUNTIME_DIR": "/r"}, 7)[0] == "/r/plaunch"
     assert candidates({"XDG_RUNTIME_DIR": "r"}, 7) == candidates({}, 7)
@@ -32,7 +32,7 @@ def test_where_launches_are_looked_for():
 
 
 @given(some.text(min_size=1), some.integers(1, 1 << 22))
-def test_a_name_says_whose_it_is(run_id, pid):
+def test_a_name_contains_the_run_id_and_pid(run_id, pid):
     name = socket_name("/run/user/1000/plaunch", run_id, pid)
     assert "/" not in name
     assert not name.startswith(".")
@@ -47,7 +47,7 @@ def test_a_name_says_whose_it_is(run_id, pid):
 
 
 @given(some.text())
-def test_other_names_are_left_alone(name):
+def test_other_names_are_ignored(name):
     read_name(name)  # whatever it says, it says it
 
 
@@ -56,7 +56,7 @@ def test_a_folder_with_a_path_that_is_too_long():
         socket_name("/" + "x" * MOST_BYTES, "job", 1)
 
 
-def test_a_folder_is_for_its_owner_alone(tmp_path):
+def test_a_folder_must_be_private(tmp_path):
     folder = str(tmp_path / "a")
     create(folder, ME)
     assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700
@@ -69,7 +69,7 @@ def test_a_folder_is_for_its_owner_alone(tmp_path):
 
 
 @pytest.mark.parametrize("make", [os.symlink, lambda to, path: open(path, "w").close()])
-def test_what_is_no_folder(tmp_path, make):
+def test_a_file_is_not_a_folder(tmp_path, make):
     (tmp_path / "real").mkdir(0o700)
     path = str(tmp_path / "a")
     make(str(tmp_path / "real"), path)
@@ -83,32 +83,32 @@ def environ(runtime_dir):
 
 
 def test_two_launches_with_one_run_id(environ):
-    doors = [open_door("job", environ, ME) for _ in range(2)]
+    opened = [open_socket("job", environ, ME) for _ in range(2)]
     try:
         paths = list(sockets(environ["PLAUNCH_RUNTIME_DIR"]))
-        assert paths == sorted(door.path for door in doors)
+        assert paths == sorted(launch_socket.path for launch_socket in opened)
         assert not any(remove_stale(path) for path in paths)
     finally:
-        for door in doors:
-            door.listener.close()
+        for launch_socket in opened:
+            launch_socket.listener.close()
     assert all(remove_stale(path) for path in paths)
     assert not os.listdir(environ["PLAUNCH_RUNTIME_DIR"])
 
 
-def test_a_launch_removes_what_dead_ones_have_left(environ):
+def test_a_launch_removes_sockets_of_dead_launches(environ):
     folder = environ["PLAUNCH_RUNTIME_DIR"]
-    door = open_door("job", environ, ME)
-    door.listener.close()
+    launch_socket = open_socket("job", environ, ME)
+    launch_socket.listener.close()
     dead = os.path.join(folder, f"job.{(1 << 22) + 1}.abcdef")  # no process has such a pid
-    os.rename(door.path, dead)
+    os.rename(launch_socket.path, dead)
     other = os.path.join(folder, "notes")
     open(other, "w").close()
     sweep(folder)
     assert os.listdir(folder) == ["notes"]
 
 
-def test_without_a_folder_it_is_said_why(environ):
+def test_without_a_folder_the_error_says_why(environ):
     path = os.path.dirname(environ["PLAUNCH_RUNTIME_DIR"])
     environ["PLAUNCH_RUNTIME_DIR"] = f"{path}/no/such"
     with pytest.raises(FolderError, match="No such file"):
-        open_door("job", environ, ME)
+        open_socket("job", environ, ME)

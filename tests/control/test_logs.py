@@ -1,4 +1,4 @@
-"""The lines of log files that grow, and that begin anew as `--log-rotate` has them."""
+"""Reading log files that grow and are rotated."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from plaunch_control.client import ClientError
-from plaunch_control.logs import Log, show_logs
+from plaunch_control.logs import WorkerLog, show_logs
 from plaunch_logs_default.rotating_file import RotatingFile
 
 
@@ -21,8 +21,8 @@ def append(path, data):
         file.write(data)
 
 
-def test_lines_come_whole(path):
-    log = Log(0, path)
+def test_lines_are_returned_when_complete(path):
+    log = WorkerLog(0, path)
     assert [*log.lines(is_last=False)] == []  # it is not there yet
     append(path, b"one\nt")
     assert [*log.lines(is_last=False)] == [b"one"]
@@ -32,10 +32,10 @@ def test_lines_come_whole(path):
 
 
 @pytest.mark.parametrize("looks", [(), (3,), (5, 17), range(20)])
-def test_no_line_is_missed_or_doubled_when_files_rotate(path, looks):
-    """Whenever it looks, and also if several files were begun since it looked last."""
+def test_no_line_is_missed_or_repeated_by_rotations(path, looks):
+    """At any time of a read, also if several files were created since the last one."""
     file = RotatingFile(path, 30, 5)
-    log, found, lines = Log(0, path), [], [b"line %02d" % number for number in range(20)]
+    log, found, lines = WorkerLog(0, path), [], [b"line %02d" % number for number in range(20)]
     for number, line in enumerate(lines):
         file.write(line + b"\n")
         if number in looks:
@@ -51,9 +51,9 @@ def test_no_line_is_missed_or_doubled_when_files_rotate(path, looks):
         assert len(found) == 17
 
 
-def test_another_file_may_be_just_begun(path):
+def test_the_current_file_may_be_missing_during_a_rotation(path):
     append(path, b"old\n")
-    log = Log(0, path)
+    log = WorkerLog(0, path)
     assert [*log.lines(is_last=False)] == [b"old"]
     append(path, b"er\n")
     os.rename(path, f"{path}.1")
@@ -62,10 +62,10 @@ def test_another_file_may_be_just_begun(path):
     assert [*log.lines(is_last=True)] == [b"new"]
 
 
-def test_files_that_are_gone_are_named(path, capfd):
+def test_missing_files_are_named(path, capfd):
     told = {"files": [{"global_rank": 0, "stdout": path, "stderr": None}]}
     options = SimpleNamespace(rank=None, grep=None, follow=False)
-    with pytest.raises(ClientError, match=r"stdout\.log: there is no such file"):
+    with pytest.raises(ClientError, match=r"stdout\.log: no such file"):
         show_logs(None, told, options)
     append(f"{path}.1", b"\xff old\n")
     append(path, b"new")
@@ -73,7 +73,7 @@ def test_files_that_are_gone_are_named(path, capfd):
     assert capfd.readouterr().out.endswith(" old\nnew\n")
 
 
-def test_nobody_waits_at_a_pipe(path):
+def test_a_pipe_does_not_block(path):
     os.mkfifo(path)
-    with pytest.raises(OSError, match="is no regular file"):
-        [*Log(0, path).lines(is_last=True)]
+    with pytest.raises(OSError, match="is not a regular file"):
+        [*WorkerLog(0, path).lines(is_last=True)]

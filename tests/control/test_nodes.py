@@ -1,4 +1,4 @@
-"""What all nodes of a job do, asked on one of them."""
+"""The status of all nodes of a job, requested from one of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from helpers.clock import Clock
 
 
 class Store:
-    """What the nodes of a job share; calls reach those that are well."""
+    """The store of a job; broadcasts reach the nodes that are healthy."""
 
     def __init__(self):
         self.clock = Clock()
@@ -20,7 +20,7 @@ class Store:
         self.nodes = []
 
     def add(self, name, group_rank=None, *, hears=True, ranks=(0,)):
-        """Another node; it takes part in a round if it has ranks."""
+        """Add a node; it is part of the round if it has ranks."""
         mine = f"{name}~1"
         told = dict.fromkeys(("agent_pid", "since", "waiting_for", "round", "attempt"))
         told |= {"host": name, "alive": True, "silent_seconds": 0.0, "phase": "training"}
@@ -29,7 +29,7 @@ class Store:
         def broadcast(_, text):
             for node, is_well in self.nodes:
                 if is_well:
-                    node.hear(text)
+                    node.handle_call(text)
 
         control = SimpleNamespace(
             snapshot=lambda: SimpleNamespace(ranks=ranks),
@@ -55,7 +55,7 @@ def told_by(node):
     return [(told["host"], told["group_rank"], told["phase"]) for told in node.ask()]
 
 
-def test_every_node_tells_for_all(store):
+def test_every_node_returns_all(store):
     nodes = [store.add(name, rank) for name, rank in (("b", 1), ("a", 0), ("c", 2))]
     for node in nodes:
         assert told_by(node) == [("a", 0, "training"), ("b", 1, "training"), ("c", 2, "training")]
@@ -63,7 +63,7 @@ def test_every_node_tells_for_all(store):
     assert store.clock.now == Clock().now  # nobody is waited for
 
 
-def test_who_does_not_answer_is_waited_for_and_named(store):
+def test_a_silent_node_is_waited_for_and_named(store):
     node = store.add("a", 0)
     store.add("b", 1, hears=False)
     began = store.clock.now
@@ -72,13 +72,13 @@ def test_who_does_not_answer_is_waited_for_and_named(store):
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", "7", "{}", json.dumps({"calls": ["old"]})])
-def test_what_is_no_answer_to_this_call(store, text):
+def test_other_records_are_not_answers(store, text):
     node = store.add("a", 0)
     store.texts["b~1"] = text
     assert told_by(node) == [("a", 0, "training"), ("b", None, None)]
 
 
-def test_an_own_answer_that_has_not_come_back_is_known(store):
+def test_the_own_answer_need_not_be_read_back(store):
     node = store.add("a", 0)
     other = store.add("b", 1)
     store.texts = SimpleNamespace(
@@ -90,21 +90,21 @@ def test_an_own_answer_that_has_not_come_back_is_known(store):
     assert told_by(node) == [("a", 0, "training"), ("b", 1, "training")]
 
 
-def test_before_a_round_it_is_this_one(store):
+def test_before_a_round_only_this_node_is_returned(store):
     store.add("b", 1)
     assert told_by(store.add("a", ranks=())) == [("a", None, "training")]
 
 
-def test_where_nodes_cannot_be_asked_it_is_this_one(store):
+def test_without_a_job_store_only_this_node_is_returned(store):
     node = store.add("a", 0)
     node._control.published = lambda *_, all_nodes: None
     assert told_by(node) == [("a", 0, "training")]
 
 
-def test_a_call_that_is_heard_twice_is_answered_once(store):
+def test_a_duplicate_call_is_answered_once(store):
     node = store.add("a", 0)
     shown = []
     node._control.publish = lambda _, text: shown.append(json.loads(text)["calls"])
     for call in ("x", "y", "x"):
-        node.hear(call)
+        node.handle_call(call)
     assert shown == [["x"], ["x", "y"]]

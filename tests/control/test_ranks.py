@@ -1,4 +1,4 @@
-"""Ranks as users write them."""
+"""Parsing ranks."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from plaunch_control.ranks import parse_ranks
 
 
 @given(some.frozensets(some.integers(0, 5000), min_size=1))
-def test_they_are_written_as_everywhere(ranks):
+def test_valid_ranks(ranks):
     assert parse_ranks(format_ranks(ranks)) == ranks
 
 
 @pytest.mark.parametrize(
     "text", ["", "a", "-1", "3-1", "1,,2", "1-", "99999999", "0-9999999", "²", None]
 )
-def test_what_are_no_ranks(text):
+def test_invalid_ranks(text):
     with pytest.raises(ValueError, match="are no ranks"):
         parse_ranks(text)

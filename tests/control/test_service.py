@@ -1,4 +1,4 @@
-"""What a launch answers, and to whom; over real sockets."""
+"""The service of a launch and its permissions, over real sockets."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def refused(launch, page, given=None):
     return caught.value.status, str(caught.value)
 
 
-def test_the_index_tells_versions_and_pages(launch):
+def test_the_index_lists_versions_and_pages(launch):
     told = asked(launch, "/v1")
     assert told["versions"] == [1]
     assert told["pages"]["/v1/status"] == ["GET"]
@@ -64,7 +64,7 @@ def test_a_status_shows_the_command_without_secrets(launch, monkeypatch):
     assert told == [*words[:3], "<withheld>", "--url=https://h?token=<withheld>"]
 
 
-def test_another_version_is_told_which_ones_there_are(launch):
+def test_an_unknown_version_gets_the_known_ones(launch):
     status, _, body = launch.send(b"GET /v2/status HTTP/1.0\r\n\r\n").partition(b"\r\n\r\n")
     assert b" 404 " in status
     assert json.loads(body)["versions"] == [1]
@@ -89,7 +89,7 @@ def test_another_version_is_told_which_ones_there_are(launch):
         ("/v1/events?wait=nan", None, 400),
     ],
 )
-def test_what_is_not_possible_is_refused_in_one_line(launch, path, given, status):
+def test_impossible_requests_are_refused_in_one_line(launch, path, given, status):
     told, text = refused(launch, path, given)
     assert told == status
     assert text
@@ -98,7 +98,7 @@ def test_what_is_not_possible_is_refused_in_one_line(launch, path, given, status
 
 
 @pytest.mark.parametrize("body", [b"[1]", b"{", b"\xff", b"[" * 60000, b"7"])
-def test_a_body_that_is_no_object_is_refused(launch, body):
+def test_a_body_that_is_not_an_object_is_refused(launch, body):
     head = f"POST /v1/stop HTTP/1.0\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     assert b" 400 " in launch.send(head + body).partition(b"\r\n")[0]
     assert not launch.control.asked
@@ -127,7 +127,7 @@ def test_a_body_that_is_no_object_is_refused(launch, body):
     ],
     ids=lambda value: "; ".join(value)[:40] if isinstance(value, list) else None,
 )
-def test_a_length_that_cannot_be_used_is_refused(launch, headers, status):
+def test_an_invalid_length_is_refused(launch, headers, status):
     head = "\r\n".join(["POST /v1/stop HTTP/1.0", *headers, "", ""]).encode("latin-1", "replace")
     answer = launch.send(head + b"{}")
     assert f" {status} ".encode() in answer.partition(b"\r\n")[0]
@@ -137,7 +137,7 @@ def test_a_length_that_cannot_be_used_is_refused(launch, headers, status):
 @pytest.mark.parametrize(
     "headers", ["Content-Length: 0000000002 \r\n", "content-length: 2\r\n", ""]
 )
-def test_a_length_that_can_be_used(launch, headers):
+def test_a_valid_length(launch, headers):
     answer = launch.send(f"POST /v1/stop HTTP/1.0\r\n{headers}\r\n{{}}".encode())
     assert b" 200 " in answer.partition(b"\r\n")[0]
     assert len(launch.control.asked) == 1
@@ -159,7 +159,7 @@ GARBAGE = {
 
 
 @pytest.mark.parametrize("data", GARBAGE.values(), ids=GARBAGE)
-def test_garbage_harms_nobody(launch, data):
+def test_invalid_bytes_do_not_break_the_service(launch, data):
     answer = launch.send(data)
     if answer:  # to what has no version, it has no head
         told = json.loads(answer.rpartition(b"\r\n\r\n")[2])
@@ -168,7 +168,7 @@ def test_garbage_harms_nobody(launch, data):
     assert asked(launch, "/v1/status")["run_id"] == "job"
 
 
-def test_who_dawdles_does_not_hold_others(launch):
+def test_slow_clients_do_not_block_others(launch):
     slow = [launch.connect() for _ in range(40)]  # more than are served at a time
     try:
         for one in slow[:20]:
@@ -179,24 +179,24 @@ def test_who_dawdles_does_not_hold_others(launch):
             one.close()
 
 
-def test_who_is_gone_before_the_answer_harms_nobody(launch):
+def test_clients_that_disconnect_do_not_break_the_service(launch):
     with launch.connect() as asking:
         asking.sendall(b"GET /v1/events?wait=2 HTTP/1.0\r\n\r\n")
     assert asked(launch, "/v1/status")["run_id"] == "job"
 
 
-def test_what_fails_in_the_launcher_is_said_and_logged(launch, monkeypatch, caplog):
+def test_an_exception_in_the_launcher_is_reported_and_logged(launch, monkeypatch, caplog):
     monkeypatch.setattr(launch.control, "snapshot", lambda: 1 / 0)
     status, text = refused(launch, "/v1/status")
-    assert (status, text) == (500, "the launcher could not answer this; see its log")
+    assert (status, text) == (500, "the request failed in the launcher; see its log")
     assert "plaunchctl asked for '/v1/status', which failed" in caplog.text
     assert "ZeroDivisionError" in caplog.text
 
 
-# --- questions ------------------------------------------------------------------------------------
+# --- GET ------------------------------------------------------------------------------------------
 
 
-def test_a_loop_that_is_held_is_told(launch):
+def test_a_blocked_loop_is_reported(launch):
     assert asked(launch, "/v1/status")["alive"] is True
     launch.control.set(overdue=7.5)
     told = asked(launch, "/v1/status")
@@ -217,7 +217,7 @@ def test_events_are_numbered(launch):
     assert asked(launch, "/v1/events?after=99")["next"] == 3
 
 
-def test_the_end_is_told_to_whoever_waits(launch):
+def test_a_request_waits_for_the_end(launch):
     told = asked(launch, "/v1/end")
     assert told == {"over": False, "outcome": None, "exit_code": None, "reason": None}
     looks = launch.control.looks
@@ -229,7 +229,7 @@ def test_the_end_is_told_to_whoever_waits(launch):
     assert question.answer() == told
 
 
-def test_log_files_are_told_by_rank(launch):
+def test_log_files_are_listed_by_rank(launch):
     for local_rank, rank in enumerate((4, 5)):
         launch.control.tell("worker.started", local_rank=local_rank, global_rank=rank, worker_pid=7)
     told = asked(launch, "/v1/logs")
@@ -239,7 +239,7 @@ def test_log_files_are_told_by_rank(launch):
     ]
 
 
-# --- orders ---------------------------------------------------------------------------------------
+# --- POST -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", RequestKind)
@@ -259,7 +259,7 @@ def test_a_request_has_a_reason_of_one_line(launch, kind):
     ("is_job_wide", "nodes", "is_refused"),
     [(True, 2, False), (False, 1, False), (False, 2, True), (False, None, True)],
 )
-def test_all_nodes_are_stopped_or_none(launch, is_job_wide, nodes, is_refused):
+def test_all_nodes_stops_all_or_is_refused(launch, is_job_wide, nodes, is_refused):
     launch.control.set(is_job_wide=is_job_wide)
     if nodes is not None:
         launch.control.tell("launcher.started", max_nodes=nodes)
@@ -282,7 +282,7 @@ def test_a_signal_goes_to_the_ranks_of_this_node(launch, name):
     assert launch.control.asked == [(signal.SIGUSR1, [4, 5], why), (signal.SIGUSR1, [4], why)]
 
 
-def test_without_workers_there_is_nobody_to_signal(launch):
+def test_a_signal_without_workers_is_refused(launch):
     launch.control.set(pids={})
     assert "no worker runs now" in refused(launch, "/v1/signal", {"signal": "SIGUSR1"})[1]
 
@@ -290,8 +290,8 @@ def test_without_workers_there_is_nobody_to_signal(launch):
 @pytest.mark.parametrize(
     ("page", "given"), [("stop", {}), ("restart", {}), ("leave", {}), ("signal", {"signal": 10})]
 )
-def test_an_order_whose_client_has_gone_is_not_carried_out(launch, caplog, page, given):
-    """The client has said that nothing will be done."""
+def test_a_post_of_a_closed_connection_is_not_carried_out(launch, caplog, page, given):
+    """The client has reported that the request is withdrawn."""
     caplog.set_level("INFO", "plaunch")
     is_asked, may_answer, snapshot = Event(), Event(), launch.control.snapshot
 
@@ -310,14 +310,14 @@ def test_an_order_whose_client_has_gone_is_not_carried_out(launch, caplog, page,
     assert not launch.control.asked
 
 
-def test_an_order_whose_client_has_said_all_and_waits_is_carried_out(launch):
-    """As of `nc -N`, which closes its half of the connection."""
+def test_a_post_with_a_half_closed_connection_is_carried_out(launch):
+    """`nc -N` closes its half of the connection."""
     assert b" 200 " in launch.send(b"POST /v1/stop HTTP/1.0\r\n\r\n")
     assert launch.control.asked
 
 
 @pytest.mark.parametrize("kind", RequestKind)
-def test_a_reason_disturbs_no_terminal_and_no_log(launch, kind):
+def test_a_reason_is_made_printable(launch, kind):
     evil = "\x1b]0;title\x07\x1b[31mred\x9b2J\u202eback\r\nnext\0"
     told = asked(launch, f"/v1/{kind.value}", {"reason": evil})["reason"]
     assert told == r"\x1b]0;title\x07\x1b[31mred\x9b2J\u202eback next\x00"
@@ -325,7 +325,7 @@ def test_a_reason_disturbs_no_terminal_and_no_log(launch, kind):
     assert len(asked(launch, f"/v1/{kind.value}", {"reason": "\x1b" * 500})["reason"]) == 200
 
 
-# --- who may ask ----------------------------------------------------------------------------------
+# --- permissions ----------------------------------------------------------------------------------
 
 ASK = """\
 import os, sys
@@ -346,9 +346,9 @@ def ask_as(user, launch):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
-def test_another_user_is_kept_out_twice(launch):
+def test_another_user_is_refused_by_folder_and_service(launch):
     assert ask_as(NOBODY, launch) == "ForeignError it belongs to another user\n"
-    # The launch looks itself, if somebody has opened the folder.
+    # The launch checks the user too, in case the folder was made accessible.
     os.chmod(launch.folder.parent, 0o755)
     os.chmod(launch.folder, 0o755)
     os.chmod(launch.path, 0o777)
@@ -357,7 +357,7 @@ def test_another_user_is_kept_out_twice(launch):
     assert not launch.control.asked
 
 
-def test_the_user_is_the_peers_and_root_may_ask_as_well(launch, monkeypatch):
+def test_the_user_is_the_peers_and_root_is_permitted(launch, monkeypatch):
     for user, may in ((os.geteuid(), True), (0, True), (NOBODY, False)):
         monkeypatch.setattr(answers, "peer_user", lambda connection, user=user: user)
         if may:
@@ -370,7 +370,7 @@ def test_the_user_is_the_peers_and_root_may_ask_as_well(launch, monkeypatch):
 # --- the socket -----------------------------------------------------------------------------------
 
 
-def test_nothing_that_answers_is_imported_before_somebody_asks(runtime_dir):
+def test_the_service_is_imported_at_the_first_request(runtime_dir):
     program = (
         "import os, sys, types\n"
         "from plaunch.plugin import PluginContext\n"
@@ -395,20 +395,20 @@ def test_nothing_that_answers_is_imported_before_somebody_asks(runtime_dir):
     assert done.stdout.split("\n")[-4:] == ["1", "0", "set()", ""]
 
 
-def test_without_a_folder_the_launch_goes_on(runtime_dir, monkeypatch, caplog):
+def test_without_a_folder_the_launch_continues(runtime_dir, monkeypatch, caplog):
     caplog.set_level("DEBUG", "plaunch")
     runtime_dir.mkdir(0o755)
     os.chmod(runtime_dir, 0o755)
     launch = PretendedLaunch(runtime_dir, monkeypatch)
     launch.extension.start(launch.control)
-    wait_until(lambda: "plaunchctl does not find this launch" in caplog.text, "a word")
+    wait_until(lambda: "plaunchctl cannot find this launch" in caplog.text, "a word")
     launch.extension.rest()
     launch.extension.release()
     launch.extension.stop(None)
     assert "mode 0755" in caplog.text
 
 
-def test_without_a_thread_the_launch_goes_on(runtime_dir, monkeypatch, caplog):
+def test_without_a_thread_the_launch_continues(runtime_dir, monkeypatch, caplog):
     caplog.set_level("DEBUG", "plaunch")
     launch = PretendedLaunch(runtime_dir, monkeypatch)
     refuse = raising(ThreadStartError("no more threads"))
@@ -419,8 +419,8 @@ def test_without_a_thread_the_launch_goes_on(runtime_dir, monkeypatch, caplog):
     launch.extension.stop(None)
 
 
-def test_a_fork_neither_answers_nor_keeps_the_socket(launch):
-    """Workers may be forked."""
+def test_a_forked_worker_does_not_inherit_the_socket(launch):
+    """Workers may be forked from the launcher."""
     launch.extension.rest()
     ours, theirs = socket.socketpair()
     child = os.fork()

@@ -1,4 +1,4 @@
-"""The page with the stacks of all workers: what is said of them, and what is not known."""
+"""The page with the stacks of all workers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FOLDERS = (("a", "/logs/a"), ("b", "/logs/b"))
 
 
 class Control:
-    """A launch on the first of several nodes."""
+    """The control of a launch on the first of several nodes."""
 
     def take_events(self):
         return []
@@ -44,13 +44,13 @@ def page():
 
 def test_groups_and_folders(page):
     answer = page(JobView([LOADS, STEPS], FOLDERS))
-    told = answer.told
+    data = answer.data
     assert answer.status == 200
-    assert told["lines"] == [
+    assert data["lines"] == [
         "1 rank: 2 (b) load_batch (train.py:6)",
         "3 ranks: 0-1, 3 step (train.py:9)",
     ]
-    assert told["groups"][1] == {
+    assert data["groups"][1] == {
         "ranks": "0-1,3",
         "hosts": {"a": "0-1", "b": "3"},
         "frames": [{"function": "step", "file": "/job/train.py", "line": 9}],
@@ -60,26 +60,26 @@ def test_groups_and_folders(page):
         "held": "",
         "child_kind": None,
     }
-    assert told["folders"] == [
+    assert data["folders"] == [
         {"host": "a", "folder": "/logs/a"},
         {"host": "b", "folder": "/logs/b"},
     ]
-    assert told["notes"] == []
+    assert data["notes"] == []
 
 
-def test_what_torch_has_recorded(page):
-    told = page(JobView([LOADS, STEPS], operations={"send": (2,), "recv": (0, 1, 3)})).told
-    assert told["lines"][2:] == [
+def test_operations_recorded_by_torch(page):
+    data = page(JobView([LOADS, STEPS], operations={"send": (2,), "recv": (0, 1, 3)})).data
+    assert data["lines"][2:] == [
         "what torch's flight recorder has last:",
         "1 rank: 2 send",
         "3 ranks: 0-1, 3 recv",
     ]
-    assert told["operations"] == {"send": "2", "recv": "0-1,3"}
+    assert data["operations"] == {"send": "2", "recv": "0-1,3"}
 
 
 def test_some_ranks(page):
-    told = page(JobView([LOADS, STEPS]), ranks="1-2").told
-    assert [group["ranks"] for group in told["groups"]] == ["1", "2"]
+    data = page(JobView([LOADS, STEPS]), ranks="1-2").data
+    assert [group["ranks"] for group in data["groups"]] == ["1", "2"]
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_some_ranks(page):
         ),
         (
             JobView([STEPS], FOLDERS, has_store=False),
-            "the store of the job has not answered: these are the workers of this node",
+            "the store of the job did not answer: these are the workers of this node",
         ),
         (
             JobView([STEPS], FOLDERS, is_job_wide=False),
@@ -108,12 +108,12 @@ def test_some_ranks(page):
         (JobView([STEPS]), "whole stacks are kept with --log-dir"),
     ],
 )
-def test_what_is_not_known_is_said(page, view, note):
+def test_missing_information_is_reported(page, view, note):
     answer = page(view)
-    assert (answer.told["notes"], answer.status) == ([note], 200)
+    assert (answer.data["notes"], answer.status) == ([note], 200)
 
 
-def test_a_node_that_nobody_asks_answers_another_one(runtime_dir, monkeypatch):
+def test_a_node_without_requests_answers_other_nodes(runtime_dir, monkeypatch):
     with PretendedLaunch(runtime_dir, monkeypatch) as launch:
         launch.control.set(pids={})
         launch.control.listeners["stacks"]("call")
@@ -133,7 +133,7 @@ def test_a_node_that_nobody_asks_answers_another_one(runtime_dir, monkeypatch):
         (TimeoutError("it takes too long"), {}, 503, "it takes too long"),
     ],
 )
-def test_what_cannot_be_shown_is_refused(page, view, given, status, error):
+def test_requests_without_stacks_are_refused(page, view, given, status, error):
     answer = page(view, **given)
     assert answer.status == status
-    assert answer.told["error"].startswith(error)
+    assert answer.data["error"].startswith(error)

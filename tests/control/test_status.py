@@ -1,4 +1,4 @@
-"""What `plaunchctl status` says of workers and extensions."""
+"""The lines of `plaunchctl status` about workers and extensions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from helpers.pretended_launches import PretendedLaunch
         ({4: Progress(8, 20, 0.5)}, ", step 8 of 20, 0.5 a second, 24 s left"),
     ],
 )
-def test_how_far_it_is(runtime_dir, monkeypatch, progress, said):
+def test_progress_of_workers(runtime_dir, monkeypatch, progress, said):
     with PretendedLaunch(runtime_dir, monkeypatch) as launch:
         launch.control.tell(
             "worker.started", local_rank=0, global_rank=4, worker_pid=70, round=0, attempt=0
@@ -31,7 +31,7 @@ def test_how_far_it_is(runtime_dir, monkeypatch, progress, said):
     assert line == f"  rank 4    pid 70       running{said}"
 
 
-def test_states_that_extensions_show(runtime_dir, monkeypatch):
+def test_notes_of_extensions(runtime_dir, monkeypatch):
     with PretendedLaunch(runtime_dir, monkeypatch) as launch:
         launch.control.set(notes={"checkpoints": "2 wait for their upload", "cache": "\x1b[2J"})
         told = ask(launch.path, "/v1/status")

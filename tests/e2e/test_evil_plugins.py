@@ -250,7 +250,7 @@ def test_a_handler_whose_server_is_away_for_one_event_gets_the_others(evil):
     who = f"event handler 'away-once' {RELEASE}components)"
     assert f"{who} failed with ConnectionError: no route to host; the event is lost" in done.stderr
     assert f"{who} works again after " in done.stderr
-    assert f"{who} failed with 1 event(s) in all" in done.stderr
+    assert f"{who} failed on 1 event(s) in all" in done.stderr
     assert done.stdout == ""  # it prints, too
     seen = events.read_text().splitlines()
     assert seen[0] == "plaunch.rendezvous.begun"

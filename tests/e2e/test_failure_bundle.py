@@ -117,7 +117,10 @@ def test_a_worker_that_is_killed(plaunch):
     assert path == plaunch.folder / "out" / "new" / "failure-0.zip"
     files = read(path)
     assert "killed by SIGKILL (signal 9)" in files["report.txt"]
-    assert "\nlogs: there are none: what workers write goes to files with" in files["contents.txt"]
+    assert (
+        "\nlogs: there are none: --redirects or --tee writes output to files"
+        in files["contents.txt"]
+    )
     assert "\nerror-files: no worker wrote one" in files["contents.txt"]
 
 

@@ -282,7 +282,7 @@ def test_a_worker_that_is_suspended_is_named_and_nothing_follows(plaunch, ctl):
         while not re.search(r"1 rank: 0 ", said):
             said += process.stderr.readline()
         lines = said[said.index("rank 1 on") :].splitlines()
-        assert re.match(rf"rank 1 on {HOST} is {since}; no time counts ", lines[0])
+        assert re.match(rf"rank 1 on {HOST} is {since}; --hang-timeout is paused ", lines[0])
         assert lines[0].endswith("--on-hang=stop does not act:")
         assert re.search(rf"1 rank: 1 train_step \(train\.py:8\), {since}$", lines[1])
         assert "1 rank: 0 all_reduce <- train_step (train.py:6)" in lines[2]

@@ -115,7 +115,7 @@ def test_a_job_of_two_nodes_that_hangs_ends_and_says_where(run_nodes, plaunch):
         assert ", stopped, because the job hung, " in text
         where = rf"moved for \d.* \(--hang-timeout\): {LINES[0]}\n{OTHERS}"
         assert re.search(where + r"    whole stacks on \S+: .+\n", text), text
-    assert " says where all ranks are\n" not in shown[1]
+    assert " logs where all ranks are\n" not in shown[1]
     kept = {path.name for path in (plaunch.folder / "logs").glob("*/hang-*/rank_*")}
     assert kept >= {"rank_2.txt", "rank_3.txt"}  # the other node may be stopped before
 
@@ -137,7 +137,7 @@ def test_a_node_that_does_not_watch_is_named(agents, plaunch, endpoint_of):
     )
     where = r"no worker of this node has moved for \d.*:\n.*2 ranks: 0-1"
     agents.until(lambda: re.search(where, watching.stderr), "what one node knows")
-    text = "--on-hang=stop has no effect: node 1 does not tell whether its workers move"
+    text = "--on-hang=stop has no effect: node 1 does not report its workers"
     assert watching.stderr.count(text) == 1
     assert "moved" not in other.stderr
 

@@ -21,7 +21,7 @@ ZONE = time.strftime("%z", time.localtime(NOON))
 
 
 def line_of(name="torchelastic.worker.status.SUCCEEDED", context=CONTEXT, at=0.25, **metadata):
-    """What is said of an event of the agent, which came so many seconds after noon."""
+    """The line printed for an event of the agent, `at` seconds after noon."""
     stream = io.StringIO()
     event = Event(name, EventSource.AGENT, NOON + at, metadata)
     ConsoleEventHandler(context, stream).handle(event)
@@ -39,12 +39,12 @@ def test_both_are_event_handlers(factory, capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_null_says_nothing(capsys):
+def test_null_prints_nothing(capsys):
     NullEventHandler(CONTEXT).handle(Event("x", EventSource.AGENT))
     assert capsys.readouterr() == ("", "")
 
 
-def test_console_writes_one_line_to_stderr_as_it_is_then(capsys):
+def test_console_writes_one_line_to_the_current_stderr(capsys):
     handler = ConsoleEventHandler(CONTEXT)
     handler.handle(Event("x", EventSource.WORKER, NOON + 0.25, {"global_rank": 3}))
     out, err = capsys.readouterr()
@@ -52,12 +52,12 @@ def test_console_writes_one_line_to_stderr_as_it_is_then(capsys):
     assert err == f"2026-01-31 12:00:00.250{ZONE} WORKER x global_rank=3\n"
 
 
-def test_the_state_is_said_without_torchruns_prefix():
+def test_the_state_is_printed_without_torchruns_prefix():
     assert line_of() == f"2026-01-31 12:00:00.250{ZONE} AGENT SUCCEEDED"
     assert line_of("plaunch.round.3").endswith(" AGENT plaunch.round.3")
 
 
-def test_who_comes_first_and_the_rest_keeps_its_order():
+def test_identifying_keys_come_first_and_others_keep_their_order():
     line = line_of(
         zeta=1, state="SUCCEEDED", local_rank=1, global_rank=9, run_id="exp7", alpha=True, none=None
     )
@@ -82,7 +82,7 @@ def test_who_comes_first_and_the_rest_keeps_its_order():
         (False, "False"),
     ],
 )
-def test_values_stay_on_one_line_and_can_be_told_apart(value, shown):
+def test_values_stay_on_one_line_and_are_unambiguous(value, shown):
     assert line_of(key=value).endswith(f" SUCCEEDED key={shown}")
 
 
@@ -93,11 +93,11 @@ def test_a_strange_name_cannot_break_the_line():
 @pytest.mark.parametrize(
     ("fraction", "shown"), [(0.0, "000"), (0.0015, "001"), (0.9996, "999"), (0.0625, "062")]
 )
-def test_milliseconds_are_cut_not_rounded_into_the_next_second(fraction, shown):
+def test_milliseconds_are_truncated(fraction, shown):
     assert line_of(at=fraction).startswith(f"2026-01-31 12:00:00.{shown}{ZONE} ")
 
 
-def test_a_line_is_one_write_that_is_flushed():
+def test_a_line_is_one_write_and_flushed():
     class Stream(io.StringIO):
         calls = ()
 
@@ -115,13 +115,13 @@ def test_a_line_is_one_write_that_is_flushed():
     assert flush == "<flush>"
 
 
-def test_a_stream_that_is_gone_raises_for_the_agent_to_report():
+def test_a_closed_stream_raises():
     gone = SimpleNamespace(write=raising(BrokenPipeError()))
     with pytest.raises(BrokenPipeError):
         ConsoleEventHandler(CONTEXT, gone).handle(Event("x", EventSource.AGENT))
 
 
-def test_a_process_without_stderr_is_no_error(monkeypatch):
+def test_a_process_without_stderr_is_not_an_error(monkeypatch):
     monkeypatch.setattr(sys, "stderr", None)
     ConsoleEventHandler(CONTEXT).handle(Event("x", EventSource.AGENT))
 
@@ -245,7 +245,7 @@ WORKER = {"global_rank": 3, "worker_pid": 47}
         ),
     ],
 )
-def test_what_is_said_of_plaunchs_own_events(name, metadata, said):
+def test_sentences_of_plaunchs_own_events(name, metadata, said):
     assert sentence_of(name, **metadata) == (f"{name}: {said}" if said else name)
 
 
@@ -257,19 +257,19 @@ def test_every_event_of_the_stream_has_a_sentence_of_one_line(name):
     assert "\x1b" not in said
 
 
-def test_all_metadata_when_asked():
+def test_keys_all_prints_all_metadata():
     context = PluginContext(run_id="exp7", role="r", host="h", options={"keys": "all"})
     line = line_of("plaunch.state.changed", context, old="INIT", new="X")
     assert line.endswith(" AGENT plaunch.state.changed old=INIT new=X")
 
 
-def test_a_word_that_is_no_choice_of_keys():
+def test_an_invalid_value_of_keys():
     context = PluginContext(run_id="exp7", role="r", host="h", options={"keys": "few"})
     with pytest.raises(UsageError, match=r"console\.keys='few'"):
         ConsoleEventHandler(context)
 
 
-def test_stderr_itself_is_written_past_its_buffer(monkeypatch, tmp_path):
+def test_stderr_is_written_unbuffered(monkeypatch, tmp_path):
     with open(tmp_path / "err", "w", encoding="ascii") as stream:
         monkeypatch.setattr(sys, "stderr", stream)
         monkeypatch.setattr(sys, "__stderr__", stream)

@@ -1,4 +1,4 @@
-"""Events on their way to handlers that are slow, broken or stuck."""
+"""Delivery of events to handlers that are slow, broken or stuck."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from helpers.clock import Clock
 from helpers.faults import raising
 from helpers.waiting import wait_until
 
-DEADLINE = 20.0  # seconds, for what must happen
+DEADLINE = 20.0  # seconds
 
 
 def event(name="x"):
@@ -38,7 +38,7 @@ class Kept:
 
 
 class Gate(Kept):
-    """Does not return before it is opened."""
+    """A handler that blocks until it is opened."""
 
     def __init__(self):
         super().__init__()
@@ -51,7 +51,7 @@ class Gate(Kept):
 
 
 def released(name, handler, **settings):
-    """A queue whose events are on their way at once."""
+    """A queue that delivers events at once."""
     delivery = EventQueue(name, handler, **settings)
     delivery.release()
     return delivery
@@ -61,7 +61,7 @@ def close(*deliveries, patience=DEADLINE):
     close_queues(deliveries, patience)
 
 
-def test_events_come_in_order_on_a_thread_of_their_own():
+def test_events_arrive_in_order_on_a_separate_thread():
     handler = Kept()
     delivery = released("kept", handler)
     for number in range(1000):
@@ -81,7 +81,7 @@ def test_no_thread_before_there_is_an_event():
     close(delivery)
 
 
-def test_the_start_of_workers_goes_first():
+def test_delivery_begins_after_the_workers_start():
     handler = Kept()
     delivery = EventQueue("kept", handler, head_start=DEADLINE)
     delivery.put(event())
@@ -91,7 +91,7 @@ def test_the_start_of_workers_goes_first():
     assert handler.names == ["x"]
 
 
-def test_the_head_start_is_not_for_ever():
+def test_the_head_start_is_bounded():
     handler = Gate()
     delivery = EventQueue("kept", handler, head_start=0.01)
     delivery.put(event())
@@ -100,7 +100,7 @@ def test_the_head_start_is_not_for_ever():
     close(delivery)
 
 
-def test_a_handler_that_is_too_slow_loses_events_and_the_end_says_how_many(caplog):
+def test_a_slow_handler_loses_events_and_their_number_is_logged(caplog):
     handler = Gate()
     delivery = released("slow", handler, limit=3)
     delivery.put(event("first"))
@@ -115,8 +115,8 @@ def test_a_handler_that_is_too_slow_loses_events_and_the_end_says_how_many(caplo
     assert "'slow' was too slow: 7 events were dropped" in caplog.text
 
 
-class Away(Kept):
-    """Raises what it is told to, once for each event; None is for an event that it takes."""
+class Failing(Kept):
+    """Raises the given errors, one for each event; None accepts an event."""
 
     def __init__(self, *causes):
         super().__init__()
@@ -135,7 +135,7 @@ NO_ROUTE = ConnectionError("no route\nto host")
 
 
 def put(delivery, handler, *names):
-    """Put events, each when the one before has been handed over."""
+    """Put events, each after the previous one was delivered."""
     for name in names:
         delivery.put(event(name))
         wait_until(lambda name=name: handler.seen[-1:] == [name], f"event {name}")
@@ -147,8 +147,8 @@ def deliver(handler, *names, clock=time.monotonic, pauses=(0.001, 0.002)):
     return delivery
 
 
-def test_a_handler_that_fails_with_one_event_gets_the_next_ones(caplog):
-    handler = Away(NO_ROUTE)
+def test_a_handler_that_fails_on_an_event_gets_the_next_ones(caplog):
+    handler = Failing(NO_ROUTE)
     delivery = deliver(handler, "a", "b", "c")
     close(delivery)
     assert (handler.names, handler.closed, delivery.dropped) == (["b", "c"], 1, 1)
@@ -156,14 +156,14 @@ def test_a_handler_that_fails_with_one_event_gets_the_next_ones(caplog):
         "event handler 'hook' (acme 1.0) failed with ConnectionError: no route to host; the event "
         "is lost, the job goes on, and it is called again after a pause",
         "event handler 'hook' (acme 1.0) works again after 0 s, in which it lost 1 event(s)",
-        "event handler 'hook' (acme 1.0) failed with 1 event(s) in all, which are lost; the last "
-        "time with ConnectionError: no route to host",
+        "event handler 'hook' (acme 1.0) failed on 1 event(s) in all, which are lost; the last "
+        "error was ConnectionError: no route to host",
     ]
 
 
-def test_a_row_of_failures_is_told_once_and_counted(caplog):
+def test_failures_in_a_row_are_logged_once_and_counted(caplog):
     clock = Clock()
-    handler = Away(NO_ROUTE, NO_ROUTE, NO_ROUTE)
+    handler = Failing(NO_ROUTE, NO_ROUTE, NO_ROUTE)
     delivery = deliver(handler, "a", "b", clock=clock)
     clock.now += 40
     put(delivery, handler, "c", "d")
@@ -171,12 +171,12 @@ def test_a_row_of_failures_is_told_once_and_counted(caplog):
     assert handler.names == ["d"]
     assert len(caplog.records) == 3
     assert "works again after 40 s, in which it lost 3 event(s)" in caplog.text
-    assert "failed with 3 event(s) in all" in caplog.text
+    assert "failed on 3 event(s) in all" in caplog.text
 
 
-def test_a_handler_that_fails_now_and_then_is_not_heard_of_all_the_time(caplog):
+def test_log_messages_of_a_flapping_handler_are_limited(caplog):
     clock = Clock()
-    handler = Away(NO_ROUTE, None, NO_ROUTE, None, NO_ROUTE, None)
+    handler = Failing(NO_ROUTE, None, NO_ROUTE, None, NO_ROUTE, None)
     delivery = deliver(handler, "a", "b", "c", "d", clock=clock, pauses=(0.001, 0.002))
     clock.now += 1  # more than the longest pause
     put(delivery, handler, "e", "f")
@@ -186,20 +186,20 @@ def test_a_handler_that_fails_now_and_then_is_not_heard_of_all_the_time(caplog):
     assert [caplog.text.count(text) for text in said] == [2, 2, 1]
 
 
-def test_a_handler_is_left_in_peace_for_longer_and_longer():
-    trouble = delivery_module._Trouble(1.0, 60.0, Clock())
+def test_pauses_grow():
+    failures = delivery_module._HandlerFailures(1.0, 60.0, Clock())
     pauses = []
     for _ in range(8):
-        trouble.note_failure(NO_ROUTE)
-        pauses.append(trouble.pause)
+        failures.note_failure(NO_ROUTE)
+        pauses.append(failures.pause)
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60]
-    trouble.note_success()
-    trouble.note_failure(NO_ROUTE)
-    assert trouble.pause == 1
+    failures.note_success()
+    failures.note_failure(NO_ROUTE)
+    assert failures.pause == 1
 
 
 def test_the_end_does_not_wait_for_a_pause(caplog):
-    handler = Away(NO_ROUTE)
+    handler = Failing(NO_ROUTE)
     delivery = deliver(handler, "a", pauses=(10 * DEADLINE, 10 * DEADLINE))
     delivery.put(event("b"))
     close(delivery)
@@ -208,13 +208,13 @@ def test_the_end_does_not_wait_for_a_pause(caplog):
 
 
 def test_a_rest_does_not_wait_for_a_pause():
-    delivery = deliver(Away(NO_ROUTE), "a", pauses=(10 * DEADLINE, 10 * DEADLINE))
+    delivery = deliver(Failing(NO_ROUTE), "a", pauses=(10 * DEADLINE, 10 * DEADLINE))
     assert delivery.rest(DEADLINE)
     close(delivery)
 
 
-def test_a_handler_that_always_fails_spoils_nothing_for_others(caplog):
-    broken, kept = Away(*[SystemExit("no")] * 3), Kept()
+def test_a_handler_that_always_fails_does_not_affect_others(caplog):
+    broken, kept = Failing(*[SystemExit("no")] * 3), Kept()
     deliveries = [released("broken", broken, pauses=(0.001, 0.002)), released("kept", kept)]
     for delivery in deliveries:
         for _ in range(3):
@@ -222,7 +222,7 @@ def test_a_handler_that_always_fails_spoils_nothing_for_others(caplog):
     close(*deliveries)
     assert (len(broken.seen), broken.names, broken.closed) == (3, [], 1)
     assert (len(kept.names), kept.closed) == (3, 1)
-    assert "'broken' failed with 3 event(s) in all, which are lost" in caplog.text
+    assert "'broken' failed on 3 event(s) in all, which are lost" in caplog.text
 
 
 @pytest.mark.parametrize("error", [OSError("still full"), SystemExit("no")])
@@ -233,7 +233,7 @@ def test_a_handler_that_cannot_close(caplog, error):
     assert str(error) in caplog.text
 
 
-def test_a_handler_that_is_stuck_is_given_up(caplog):
+def test_a_stuck_handler_is_abandoned(caplog):
     handler = Gate()
     stuck, fine = released("stuck", handler), released("fine", Kept())
     for delivery in (stuck, fine):
@@ -244,7 +244,7 @@ def test_a_handler_that_is_stuck_is_given_up(caplog):
     began = time.monotonic()
     close(stuck, fine, patience=0.05)
     assert time.monotonic() - began < DEADLINE
-    assert "'stuck' has not come to its end and is given up; 2 events are lost" in caplog.text
+    assert "'stuck' did not finish in time and is abandoned; 2 events are lost" in caplog.text
     assert "'fine'" not in caplog.text
     stuck.put(event())
     handler.opened.set()
@@ -267,7 +267,7 @@ def test_a_rest_ends_the_thread_and_loses_nothing():
     assert handler.names == ["before", "meanwhile"]
 
 
-def test_a_rest_does_not_wait_for_ever_for_a_handler():
+def test_a_rest_waits_a_bounded_time_for_a_handler():
     handler = Gate()
     delivery = released("stuck", handler)
     delivery.put(event())
@@ -280,7 +280,7 @@ def test_a_rest_does_not_wait_for_ever_for_a_handler():
     assert handler.names == ["x", "after"]
 
 
-def test_no_thread_can_be_had(monkeypatch, caplog):
+def test_a_thread_cannot_be_started(monkeypatch, caplog):
     refuse = raising(RuntimeError("can't start new thread"))
     monkeypatch.setattr(threading.Thread, "start", refuse)
     delivery = EventQueue("kept", Kept())
@@ -290,7 +290,7 @@ def test_no_thread_can_be_had(monkeypatch, caplog):
     assert caplog.text.count("can't start new thread") == 1
 
 
-def test_what_a_handler_starts_can_be_ended():
+def test_processes_of_a_handler_can_be_terminated():
     ends = []
 
     class Starting(Kept):
@@ -308,18 +308,18 @@ def test_what_a_handler_starts_can_be_ended():
     assert ends == [-15]
 
 
-def test_an_exception_that_cannot_be_told_is_told_as_such(caplog):
+def test_an_exception_without_a_message_text(caplog):
     class Speechless(Exception):
         def __str__(self):
             raise ValueError("no words")
 
-    handler = Away(*[Speechless()] * 3)
+    handler = Failing(*[Speechless()] * 3)
     close(deliver(handler, *"abc"))
     assert handler.seen == ["a", "b", "c"]
     assert "failed with Speechless: <its text is not available: ValueError>" in caplog.text
 
 
-def test_who_puts_events_does_not_wait_for_what_an_exception_says():
+def test_put_does_not_block_on_the_text_of_an_exception():
     entered, go = threading.Event(), threading.Event()
 
     class Slow(Exception):
@@ -328,7 +328,7 @@ def test_who_puts_events_does_not_wait_for_what_an_exception_says():
             assert go.wait(DEADLINE)
             return "slow"
 
-    delivery = released("slow", Away(Slow(), Slow()), pauses=(0.001, 0.002))
+    delivery = released("slow", Failing(Slow(), Slow()), pauses=(0.001, 0.002))
     delivery.put(event())
     assert entered.wait(DEADLINE)
     assert Call(delivery.put, event()).ended(DEADLINE)
@@ -336,8 +336,8 @@ def test_who_puts_events_does_not_wait_for_what_an_exception_says():
     close(delivery)
 
 
-def test_events_that_come_while_a_handler_fails_were_not_too_many_for_it(caplog):
-    away = Away(*[RuntimeError("away")] * 9)
+def test_events_dropped_during_an_outage_are_not_counted_as_too_slow(caplog):
+    away = Failing(*[RuntimeError("away")] * 9)
     delivery = released("away", away, limit=2, pauses=(1000.0, 1000.0))
     delivery.put(event())
     wait_until(lambda: delivery.dropped == 1, "the failure")

@@ -1,4 +1,4 @@
-"""The page about events says what the code does."""
+"""The page about events matches the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Event handlers as they are chosen: names, options, and what cannot be."""
+"""Selecting event handlers: names, options, and errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_conf_that_is_malformed(text):
 
 
 @pytest.mark.parametrize("given", [3, None, [3], [{"a.b": "c"}]])
-def test_conf_that_is_none(given):
+def test_conf_of_a_wrong_type(given):
     with pytest.raises(UsageError, match="give a mapping of values by"):
         parse_event_conf(given)
 
@@ -40,15 +40,15 @@ def test_a_distribution_before_the_name():
     assert found["plaunch:jsonl"][1] == {"keep": "2"}
 
 
-def test_a_handler_that_declares_nonsense():
+def test_a_handler_with_invalid_options():
     odd = raising(AssertionError("it is called"))
     odd.options = "colour"
     plugin = plugin_of(plaunch_event_handlers=lambda: {"odd": odd})
-    with pytest.raises(Exception, match="says that its options are 'colour'"):
+    with pytest.raises(Exception, match="has options = 'colour'"):
         find_event_handlers(PluginManager.create([plugin]), "odd", {"odd.colour": "blue"})
 
 
-def test_handlers_that_were_made_are_closed_if_another_one_cannot_be():
+def test_handlers_are_closed_if_another_one_cannot_be_created():
     closed = []
     fail = raising(RuntimeError("no luck"))
     fine = SimpleNamespace(handle=print, close=lambda: closed.append("fine"))

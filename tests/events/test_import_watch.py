@@ -1,4 +1,4 @@
-"""Looking at a worker while it imports, from outside."""
+"""Sampling a worker during its imports."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ ENDS = [
 ]
 
 
-class Looks:
-    """Gives a worker's stacks, one after the other; a look comes every half a second."""
+class StackScript:
+    """Returns the stacks of a worker one after the other, every half second."""
 
     def __init__(self, *stacks):
         self.stacks = stacks
@@ -69,7 +69,7 @@ def wait_for_threads():
 
 
 def play(watch, rounds):
-    """Rounds whose workers live until nobody looks at them any longer."""
+    """Play rounds whose workers live until sampling stops."""
     for _ in range(rounds):
         watch(STARTED)
         wait_for_threads()
@@ -83,12 +83,12 @@ def play(watch, rounds):
         (IMPORTS, 3, 21, True),
         (IMPORTS, 5, 21, True),  # more are not needed
         ([[SCRIPT]] * 2, 12, 20, False),  # ten rounds are enough
-        # A look that fails only makes the next one count for more.
+        # A failed sample only makes the next one count for more.
         ([TORCH, OSError("torn"), TORCH, OSError("torn"), TORCH, *IMPORTS[5:]], 3, 21, True),
     ],
 )
-def test_each_restart_is_looked_at_until_enough_is_known(stacks, rounds, looks, is_advised):
-    seen = Looks(*stacks)
+def test_each_restart_is_sampled_until_the_advice_is_known(stacks, rounds, looks, is_advised):
+    seen = StackScript(*stacks)
     watch = seen.watch()
     play(watch, rounds)
     assert bool(watch.close()) == is_advised
@@ -96,7 +96,7 @@ def test_each_restart_is_looked_at_until_enough_is_known(stacks, rounds, looks, 
 
 
 @pytest.mark.parametrize("end", ENDS, ids=lambda end: type(end).__name__)
-def test_the_end_of_a_round_waits_for_no_look(end, gate):  # noqa: F811
+def test_the_end_of_a_round_does_not_wait_for_a_sample(end, gate):  # noqa: F811
     entered = threading.Event()
 
     def look(pid):
@@ -115,7 +115,7 @@ def test_the_end_of_a_round_waits_for_no_look(end, gate):  # noqa: F811
 
 
 def test_a_round_may_be_too_short_for_a_stack(caplog):
-    """So the next one is looked at as well."""
+    """Then the next one is sampled too."""
     caplog.set_level("DEBUG", "plaunch")
     watch = None
 
@@ -128,7 +128,7 @@ def test_a_round_may_be_too_short_for_a_stack(caplog):
     watch = ImportWatch(look, pause=0.0)
     play(watch, 2)
     assert pids == [77, 77]
-    assert caplog.text.count("cannot be seen: no interpreter yet") == 2
+    assert caplog.text.count("cannot be sampled: no interpreter yet") == 2
 
 
 @pytest.mark.parametrize(
@@ -139,9 +139,9 @@ def test_a_round_may_be_too_short_for_a_stack(caplog):
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_who_can_see_nothing_does_not_look_again(error, looks, caplog):
+def test_sampling_stops_where_it_is_impossible(error, looks, caplog):
     caplog.set_level("DEBUG", "plaunch")
-    seen = Looks(error)
+    seen = StackScript(error)
     watch = seen.watch()
     play(watch, 3)
     assert watch.close() == ""
@@ -151,14 +151,14 @@ def test_who_can_see_nothing_does_not_look_again(error, looks, caplog):
     assert str(error) in record.message
 
 
-def test_an_import_without_an_end_is_left_alone():
-    seen = Looks(TORCH)
+def test_an_endless_import_is_sampled_for_a_bounded_time():
+    seen = StackScript(TORCH)
     watch = seen.watch()
     play(watch, 1)
     assert len(seen.pids) == 240  # looks in two minutes
 
 
-def test_it_does_without_a_thread(monkeypatch, caplog):
+def test_a_thread_cannot_be_started(monkeypatch, caplog):
     caplog.set_level("DEBUG", "plaunch")
     monkeypatch.setattr(threading.Thread, "start", raising(RuntimeError("no more threads")))
     watch = ImportWatch(raising(AssertionError("nobody looks")))
@@ -167,7 +167,7 @@ def test_it_does_without_a_thread(monkeypatch, caplog):
     assert "no more threads" in caplog.text
 
 
-def test_a_worker_without_a_process_is_not_looked_at():
+def test_a_worker_without_a_process_is_not_sampled():
     watch = ImportWatch(raising(AssertionError("nobody looks")), pause=0.0)
     watch(notifications.WorkersStarted(make_group()))
     assert not threads()

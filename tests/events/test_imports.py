@@ -1,4 +1,4 @@
-"""What workers import for long after restarts, from stacks."""
+"""Slow imports of workers after restarts, from samples of stacks."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def test_a_module_is_named_by_its_file(file, name):
     assert name_module(file) == name
 
 
-def looks(*stacks, every=0.5, takes=0.125):
-    """A round in which a look at each of these was taken."""
+def sample_all(*stacks, every=0.5, takes=0.125):
+    """The imports of a round with these samples."""
     imports = RoundImports()
     for number, stack in enumerate(stacks):
         imports.note(stack, number * every, number * every + takes)
@@ -82,7 +82,7 @@ IN_TORCH, IN_NUMPY, IN_SCRIPT = [SCRIPT, *TORCH], [SCRIPT, *NUMPY], [SCRIPT]
 
 ROUNDS = {
     "one look is no time": ([IN_TORCH, IN_SCRIPT], {}, False),
-    # From the end of the first look to the begin of the last one.
+    # From the end of the first sample to the beginning of the last one.
     "from look to look": ([IN_TORCH] * 5 + [IN_SCRIPT] * 2, {"torch": 1.875}, True),
     "one after the other": (
         [IN_TORCH] * 3 + [IN_NUMPY] * 2 + [IN_SCRIPT] * 2,
@@ -90,8 +90,12 @@ ROUNDS = {
         True,
     ),
     "an import that may never end": ([IN_TORCH] * 9, {}, False),
-    "one calm look": ([IN_TORCH] * 2 + [IN_SCRIPT], {"torch": 0.375}, False),
-    "calm looks that are none in a row": ([IN_SCRIPT, [SCRIPT, *MINE]] * 3, {}, False),
+    "one sample without an import": ([IN_TORCH] * 2 + [IN_SCRIPT], {"torch": 0.375}, False),
+    "samples without an import that are not consecutive": (
+        [IN_SCRIPT, [SCRIPT, *MINE]] * 3,
+        {},
+        False,
+    ),
     "an interpreter that begins": ([[]] * 5, {}, False),
     "another try": (
         [IN_TORCH] * 3 + [IN_NUMPY] + [IN_TORCH] * 2 + [IN_SCRIPT],
@@ -102,22 +106,22 @@ ROUNDS = {
 
 
 @pytest.mark.parametrize(("stacks", "seconds", "is_over"), ROUNDS.values(), ids=ROUNDS)
-def test_the_seconds_are_those_between_looks(stacks, seconds, is_over):
-    imports = looks(*stacks)
+def test_seconds_are_measured_between_samples(stacks, seconds, is_over):
+    imports = sample_all(*stacks)
     assert imports.seconds == seconds
     assert imports.is_over == is_over
 
 
-HEAVY = looks(*[IN_TORCH] * 5, IN_SCRIPT)  # 1.875 s
-BOTH = looks(*[IN_TORCH] * 4, *[IN_NUMPY] * 6, IN_SCRIPT)  # 1.375 s and 2.375 s
-LIGHT = looks(*[IN_TORCH] * 3, IN_SCRIPT)  # 0.875 s
-NO_IMPORT = looks(IN_SCRIPT, IN_SCRIPT)
+HEAVY = sample_all(*[IN_TORCH] * 5, IN_SCRIPT)  # 1.875 s
+BOTH = sample_all(*[IN_TORCH] * 4, *[IN_NUMPY] * 6, IN_SCRIPT)  # 1.375 s and 2.375 s
+LIGHT = sample_all(*[IN_TORCH] * 3, IN_SCRIPT)  # 0.875 s
+NO_IMPORT = sample_all(IN_SCRIPT, IN_SCRIPT)
 
 
 @pytest.mark.parametrize(
     "rounds", [[], [HEAVY] * 2, [LIGHT] * 9, [HEAVY, LIGHT, HEAVY, NO_IMPORT], [NO_IMPORT] * 3]
 )
-def test_less_than_three_long_imports_are_not_worth_a_word(rounds):
+def test_no_advice_for_fewer_than_three_slow_imports(rounds):
     assert not is_enough(rounds)
     assert advise(rounds, 0) == ""
 
@@ -131,7 +135,7 @@ def test_less_than_three_long_imports_are_not_worth_a_word(rounds):
         ([BOTH] * 3, "numpy and torch again, for at least 11.2 s in all; --preload=numpy,torch "),
     ],
 )
-def test_three_long_imports_are(rounds, words):
+def test_advice_for_three_slow_imports(rounds, words):
     assert is_enough(rounds)
     line = advise(rounds, 2)
     assert line.startswith("in each of 3 restarts, local rank 2 imported ")

@@ -1,4 +1,4 @@
-"""The event handler that writes files."""
+"""The event handler `jsonl`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def create(path=None, run_dir=None, log_dir=None, **options):
 
 
 def write(path, *written, **options):
-    """Events of these names, by a handler of their own."""
+    """Write events of these names with a new handler."""
     handler = create(path, **options)
     for name in written:
         handler.handle(event(name))
@@ -38,7 +38,7 @@ def names(path):
     return [json.loads(line)["name"] for line in path.read_text().splitlines()]
 
 
-def test_one_object_in_a_line_as_soon_as_it_comes(tmp_path):
+def test_each_event_is_written_at_once_as_one_line(tmp_path):
     path = tmp_path / "deep" / "events.jsonl"
     handler = create(path)
     assert isinstance(handler, EventHandler)
@@ -57,7 +57,7 @@ def test_the_place_in_the_runs_folder(tmp_path):
     assert create(log_dir=str(tmp_path)).path.startswith(str(tmp_path / "events"))
 
 
-def test_what_is_there_stays(tmp_path):
+def test_an_existing_file_is_appended_to(tmp_path):
     path = tmp_path / "e"
     path.write_text('{"name": "before"}\n{"name": "to')
     write(path, "x")
@@ -75,7 +75,7 @@ def test_what_is_there_stays(tmp_path):
         ({"path": "e", "keep": "some"}, "jsonl.keep='some'"),
     ],
 )
-def test_options_that_cannot_be_used(options, message):
+def test_invalid_options(options, message):
     with pytest.raises(UsageError, match=message):
         create(**options)
 
@@ -124,7 +124,7 @@ def test_sizes(tmp_path, text, size):
 
 
 class Disk:
-    """os.write on a file system that is full after so many bytes."""
+    """`os.write` on a file system that is full after some bytes."""
 
     def __init__(self, monkeypatch, room):
         self.room = room
@@ -141,7 +141,7 @@ class Disk:
         return self.written(fd, part)
 
 
-def test_a_full_disk_never_tears_a_line_and_is_survived(tmp_path, monkeypatch, caplog):
+def test_a_full_disk_leaves_no_incomplete_line(tmp_path, monkeypatch, caplog):
     path = tmp_path / "e"
     length = len(event("a").serialize()) + 1
     disk = Disk(monkeypatch, length + 10)
@@ -158,7 +158,7 @@ def test_a_full_disk_never_tears_a_line_and_is_survived(tmp_path, monkeypatch, c
     assert f"2 events are missing in '{path}'" in caplog.text
 
 
-def test_writes_in_parts_are_completed(tmp_path, monkeypatch):
+def test_partial_writes_are_completed(tmp_path, monkeypatch):
     written = os.write
     monkeypatch.setattr(os, "write", lambda fd, data: written(fd, data[:7]))
     path = tmp_path / "e"
@@ -166,7 +166,7 @@ def test_writes_in_parts_are_completed(tmp_path, monkeypatch):
     assert names(path) == ["a", "b"]
 
 
-def test_what_cannot_be_cut_is_ended(tmp_path, monkeypatch, caplog):
+def test_an_incomplete_line_that_cannot_be_truncated_is_ended(tmp_path, monkeypatch, caplog):
     path = tmp_path / "e"
     length = len(event("a").serialize()) + 1
     disk = Disk(monkeypatch, length + 10)
@@ -188,7 +188,7 @@ def test_a_device_that_is_full(caplog):
     assert "1 events are missing" in caplog.text
 
 
-def test_a_folder_that_cannot_be_made_is_no_error(tmp_path, caplog):
+def test_a_folder_that_cannot_be_created_is_not_an_error(tmp_path, caplog):
     (tmp_path / "file").write_text("")
     write(tmp_path / "file" / "e", "x", "x")
     assert caplog.text.count("cannot be written") == 1

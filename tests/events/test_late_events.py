@@ -1,4 +1,4 @@
-"""Events of a launch that are made when somebody asks for them."""
+"""Events of a launch that are made on demand."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def names(events):
     return [event.name.removeprefix("plaunch.") for event in events]
 
 
-def test_each_is_had_once():
+def test_each_event_is_returned_once():
     told = Told()
     late = events_of(told)
     assert late.take() == []
@@ -44,7 +44,7 @@ def test_each_is_had_once():
     ]
 
 
-def test_they_are_of_when_it_was_told():
+def test_events_have_the_times_of_their_notifications():
     told = Told()
     told.add(BEGUN)
     ((_, wall, monotonic, _),) = told.all
@@ -52,7 +52,7 @@ def test_they_are_of_when_it_was_told():
     assert (begun.timestamp, begun.monotonic) == (wall, monotonic)
 
 
-def test_the_oldest_are_forgotten(monkeypatch):
+def test_the_oldest_events_are_dropped(monkeypatch):
     monkeypatch.setattr(extensions, "MOST_TOLD", 2)
     told = Told()
     late = events_of(told)
@@ -62,8 +62,8 @@ def test_the_oldest_are_forgotten(monkeypatch):
     assert names(late.take()) == ["launcher.started", "state.changed", "launcher.finished"]
 
 
-class Asking:
-    """Asks at the end, if at all."""
+class Polling:
+    """Takes the events when it stops, or never."""
 
     takes_events = False
 
@@ -89,8 +89,8 @@ class Asking:
 
 
 @pytest.mark.parametrize(("program", "code"), [("/bin/true", 0), ("/bin/false", 1)])
-def test_a_launch_has_them_to_its_very_end(program, code):
-    asking = Asking(asks=True)
+def test_the_last_event_of_a_launch_is_included(program, code):
+    asking = Polling(asks=True)
     config = LaunchConfig(1, 1, 1, max_restarts=0)
     try:
         elastic_launch(config, program, plugins=[asking])()
@@ -100,10 +100,10 @@ def test_a_launch_has_them_to_its_very_end(program, code):
     assert asking.events[-1].metadata["exit_code"] == code
 
 
-def test_none_are_made_that_nobody_asks_for(monkeypatch):
+def test_no_events_are_made_without_a_reader(monkeypatch):
     for name in [name for name in sys.modules if name.partition(".")[0] == "plaunch_events"]:
         monkeypatch.delitem(sys.modules, name)
-    asking = Asking(asks=False)
+    asking = Polling(asks=False)
     logging.getLogger("plaunch").setLevel(logging.WARNING)  # a log at INFO asks for them
     elastic_launch(LaunchConfig(1, 1, 1), "/bin/true", plugins=[asking])()
     assert not asking.was_made

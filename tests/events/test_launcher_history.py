@@ -44,17 +44,6 @@ def test_the_first_failure_comes_first_and_outlives_the_round(history, stream):
     assert history.failed_round is failed
 
 
-def test_a_restart_ends_the_round(history, stream):
-    stream.begin()
-    stream.form(10)
-    assert not history.round.is_over
-    stream.tell(20, "restart", cause="membership", reason="why", max_restarts=3)
-    assert history.round.is_over
-    assert len(history.round.workers) == 2
-    stream.form(30, round=1)
-    assert not history.round.is_over
-
-
 def test_attempts_that_start_workers_again_are_counted(history, stream):
     stream.begin()
     counts = []

@@ -1,4 +1,4 @@
-"""What an agent does, told from its events."""
+"""The status of a launcher, from its events."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ DOCS = pathlib.Path(__file__).parents[2] / "docs"
 
 
 @pytest.fixture
-def picture():
+def status():
     return LauncherStatus("job", "trainer")
 
 
 @pytest.fixture
-def stream(picture):
-    return Stream(picture.note)
+def stream(status):
+    return Stream(status.note)
 
 
-def told(picture, **asked):
-    described = picture.describe(None, 0.0)
+def described_keys(status, **asked):
+    described = status.describe(None, 0.0)
     return {key: described[key] for key in asked}
 
 
-def check(picture, **wanted):
-    assert told(picture, **wanted) == wanted
+def check(status, **wanted):
+    assert described_keys(status, **wanted) == wanted
 
 
 def test_the_end_is_a_phase_of_its_own():
     assert PHASES == (*(phase.value for phase in LaunchPhase), "finished")
 
 
-def test_before_the_first_event(picture):
+def test_before_the_first_event(status):
     check(
-        picture,
+        status,
         schema=1,
         run_id="job",
         role="trainer",
@@ -58,24 +58,24 @@ def test_before_the_first_event(picture):
     )
 
 
-def test_how_far_workers_are(picture, stream):
+def test_the_progress_of_workers(status, stream):
     stream.begin()
     stream.form(10)
-    rank = picture.describe(None, 0.0)["workers"][0]["global_rank"]
+    rank = status.describe(None, 0.0)["workers"][0]["global_rank"]
     progress = {rank: Progress(30, 100, 0.5)}
-    first, *others = picture.describe(None, 0.0, progress)["workers"]
+    first, *others = status.describe(None, 0.0, progress)["workers"]
     keys = ("step", "total_steps", "steps_per_second", "seconds_left")
     assert [first[key] for key in keys] == [30, 100, 0.5, 140.0]
     assert others
     assert not any(key in other for other in others for key in keys)
-    first, *_ = picture.describe(None, 0.0, {rank: Progress(30)})["workers"]
+    first, *_ = status.describe(None, 0.0, {rank: Progress(30)})["workers"]
     assert [first[key] for key in keys] == [30, None, None, None]
 
 
-def test_waiting_in_rendezvous(picture, stream):
+def test_waiting_in_rendezvous(status, stream):
     stream.begin(at=4)
     check(
-        picture,
+        status,
         phase="rendezvous",
         since=1004.0,
         round=None,
@@ -85,28 +85,28 @@ def test_waiting_in_rendezvous(picture, stream):
         max_restarts=3,
         last_event={"name": "plaunch.rendezvous.begun", "timestamp": 1004.0},
     )
-    assert picture.describe("1 more node", 0.0)["waiting_for"] == "1 more node"
+    assert status.describe("1 more node", 0.0)["waiting_for"] == "1 more node"
 
 
-def test_waiting_for_a_delayed_restart(picture, stream):
+def test_waiting_for_a_delayed_restart(status, stream):
     stream.begin()
     stream.form(10)
     stream.fail(20)
     stream.tell(24, "restart.delayed", seconds=30.0)
-    check(picture, phase="pausing", since=1024.0)
-    # What is heard of the round before ends nothing.
+    check(status, phase="pausing", since=1024.0)
+    # Late events of the previous round do not change the phase.
     stream.end(25, 0, -15, stopped=True)
-    check(picture, phase="pausing")
-    assert picture.history.account.seconds_until(54.0)["waiting"] == 10 + 30
+    check(status, phase="pausing")
+    assert status.history.account.seconds_until(54.0)["waiting"] == 10 + 30
     stream.tell(54, "rendezvous.begun")
-    check(picture, phase="rendezvous")
+    check(status, phase="rendezvous")
 
 
-def test_training(picture, stream):
+def test_training(status, stream):
     stream.begin()
     stream.form(10)
     check(
-        picture,
+        status,
         phase="training",
         since=1012.0,
         state="HEALTHY",
@@ -117,7 +117,7 @@ def test_training(picture, stream):
         group_rank=0,
         master_port=29500,
     )
-    assert picture.describe(None, 0.0)["workers"][1] == {
+    assert status.describe(None, 0.0)["workers"][1] == {
         "local_rank": 1,
         "global_rank": 1,
         "pid": 1,
@@ -127,80 +127,80 @@ def test_training(picture, stream):
     }
 
 
-def test_a_failure_a_restart_and_the_end(picture, stream):
+def test_a_failure_a_restart_and_the_end(status, stream):
     stream.begin()
     stream.form(10)
     stream.fail(20)
-    check(picture, phase="stopping", since=1020.0, state="STOPPED")
-    check(picture, stop={"step": "signalled", "signal_name": "SIGTERM", "seconds": 0.0})
+    check(status, phase="stopping", since=1020.0, state="STOPPED")
+    check(status, stop={"step": "signalled", "signal_name": "SIGTERM", "seconds": 0.0})
     ends = [
-        (worker["state"], worker["exit_code"]) for worker in picture.describe(None, 0)["workers"]
+        (worker["state"], worker["exit_code"]) for worker in status.describe(None, 0)["workers"]
     ]
     assert ends == [("stopped", -15), ("failed", -9)]
-    first = picture.describe(None, 0)["failure"]
+    first = status.describe(None, 0)["failure"]
     assert (first["global_rank"], first["signal_name"], first["attempt"]) == (1, "SIGKILL", 0)
     stream.tell(24, "rendezvous.begun")
-    assert [worker["state"] for worker in picture.describe(None, 0)["workers"]] == [
+    assert [worker["state"] for worker in status.describe(None, 0)["workers"]] == [
         "stopped",
         "failed",
     ]
     stream.form(30, attempt=1, round=1)
-    check(picture, phase="training", attempt=1, round=1, failure=first, stop=None)
-    assert [worker["pid"] for worker in picture.describe(None, 0)["workers"]] == [100, 101]
+    check(status, phase="training", attempt=1, round=1, failure=first, stop=None)
+    assert [worker["pid"] for worker in status.describe(None, 0)["workers"]] == [100, 101]
     for rank in range(2):
         stream.end(40, rank, 0)
     stream.tell(41, "state.changed", old="HEALTHY", new="SUCCEEDED")
-    check(picture, phase="lingering", since=1041.0)
+    check(status, phase="lingering", since=1041.0)
     stream.tell(50, "launcher.finished", outcome="succeeded", exit_code=0, reason="secret")
-    check(picture, phase="finished", since=1050.0, end={"outcome": "succeeded", "exit_code": 0})
+    check(status, phase="finished", since=1050.0, end={"outcome": "succeeded", "exit_code": 0})
 
 
-def test_a_later_failure_is_not_the_first_one(picture, stream):
+def test_a_later_failure_is_not_the_first_one(status, stream):
     stream.begin()
     stream.form(1)
     stream.fail(5)
     stream.tell(6, "failure", global_rank=7, is_first=False)
-    assert picture.describe(None, 0)["failure"]["global_rank"] == 1
+    assert status.describe(None, 0)["failure"]["global_rank"] == 1
     stream.form(10, attempt=1, round=1)
     stream.tell(16, "failure", global_rank=7, is_first=False)
-    assert picture.describe(None, 0)["failure"]["global_rank"] == 7
+    assert status.describe(None, 0)["failure"]["global_rank"] == 7
     stream.tell(17, "failure", global_rank=3, is_first=True)
-    assert picture.describe(None, 0)["failure"]["global_rank"] == 3
+    assert status.describe(None, 0)["failure"]["global_rank"] == 3
 
 
-def test_where_the_time_went_is_the_accounts_and_goes_on_between_events():
-    account, picture = TimeAccount(), LauncherStatus("job", "trainer")
-    stream = Stream(account.note, picture.note)
+def test_times_continue_between_events():
+    account, status = TimeAccount(), LauncherStatus("job", "trainer")
+    stream = Stream(account.note, status.note)
     stream.begin()
     stream.form(10)
-    assert picture.history.account.seconds_until(100.0) == {
+    assert status.history.account.seconds_until(100.0) == {
         **account.seconds,
         "training": 88.0,
         "total": 100.0,
     }
     stream.fail(110)
     stream.tell(114, "rendezvous.begun")
-    spent = picture.history.account.seconds_until(120.0)
+    spent = status.history.account.seconds_until(120.0)
     assert spent["waiting"] == 16.0
     assert sum(seconds for name, seconds in spent.items() if name != "total") == spent["total"]
     stream.tell(130, "launcher.finished", outcome="failed", exit_code=1)
-    assert picture.history.account.seconds_until(1e9) == account.seconds
+    assert status.history.account.seconds_until(1e9) == account.seconds
 
 
-def test_every_key_is_documented(picture, stream):
+def test_every_key_is_documented(status, stream):
     lines = (DOCS / "metrics.md").read_text().partition("## /status")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (`[^|]*) \|", lines, re.MULTILINE)
     documented = {key for row in rows for key in re.findall("`([a-z_]+)`", row)}
-    assert set(picture.describe(None, 0.0)) == documented
+    assert set(status.describe(None, 0.0)) == documented
     for phase in PHASES:
         assert f"`{phase}`" in lines
 
 
-def test_it_is_json_and_has_no_secrets(picture, stream):
+def test_it_is_json_and_has_no_secrets(status, stream):
     stream.begin()
     stream.form(10)
     stream.fail(20)
     stream.tell(30, "launcher.finished", outcome="failed", exit_code=137, reason="secret")
-    text = json.dumps(picture.describe("x", 1.0))
+    text = json.dumps(status.describe("x", 1.0))
     assert "secret" not in text
     assert json.loads(text)["alive"] is False

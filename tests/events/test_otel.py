@@ -26,7 +26,7 @@ EPOCH = 1_700_000_000.0
 
 
 def events_of(*told, run_id="exp7"):
-    """Events a second apart, of `(name, metadata)`."""
+    """Events from `(name, metadata)`, one second apart."""
     common = {"run_id": run_id, "host": "alpha", "role": "r", "agent_pid": 7, "attempt": 0}
     return [
         Event(
@@ -98,7 +98,7 @@ def seconds(nanoseconds):
 
 
 def table(spans):
-    """Name, parent's name, begin and end of each, in the order of begins."""
+    """The name, parent's name, begin and end of each span, by begin."""
     names = {span.context.span_id: span.name for span in spans}
     rows = [
         (
@@ -158,7 +158,7 @@ def test_a_failure_is_an_event_of_its_workers_span_and_another_nodes_of_the_laun
     assert named(spans, "rank 0").status.status_code.name == "UNSET"  # it was stopped
 
 
-def test_moments_are_events_of_their_round():
+def test_other_events_are_events_of_the_rounds_span():
     request = ("request.received", {"kind": "restart", "who": "x", "reason": "y"})
     spans = spans_of([*RESTART[:10], request, *RESTART[10:]])
     told = [event.name for event in named(spans, "round 0").events]
@@ -167,7 +167,7 @@ def test_moments_are_events_of_their_round():
 
 @pytest.mark.parametrize("length", range(1, len(RESTART)))
 def test_a_launcher_that_was_killed_leaves_no_span_open(length):
-    """Whatever was begun ends, and no child outlives its parent or begins before it."""
+    """Every span ends, and is within its parent."""
     spans = spans_of(RESTART[:length], close=True)
     by_id = {span.context.span_id: span for span in spans}
     assert named(spans, "launch").status.description == "the launcher ended without an event"
@@ -187,7 +187,7 @@ def test_all_nodes_of_a_run_have_one_trace_and_other_runs_another():
     assert trace_id_of("exp8") != trace_id_of("exp7")
 
 
-def test_a_trace_that_is_given():
+def test_the_trace_id_as_an_option():
     assert spans_of(SUCCESS, trace_id="ab" * 16)[0].context.trace_id == int("ab" * 16, 16)
 
 
@@ -200,7 +200,7 @@ def test_the_callers_trace():
     assert named(broken, "launch").context.trace_id == trace_id_of("exp7")
 
 
-def test_what_opentelemetrys_variables_say_of_the_service_comes_first(monkeypatch):
+def test_opentelemetrys_variables_take_precedence(monkeypatch):
     monkeypatch.setenv("OTEL_SERVICE_NAME", "mine")
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "host.name=theirs,team=blue")
     told = spans_of(SUCCESS)[0].resource.attributes
@@ -223,7 +223,7 @@ def test_exporters(environ, names):
         exporter.shutdown()
 
 
-def test_an_exporter_that_nobody_has():
+def test_an_exporter_that_is_not_installed():
     with pytest.raises(LookupError, match="no exporter 'zipkon'"):
         list(otel_export.create_exporters({"OTEL_TRACES_EXPORTER": "zipkon"}))
 
@@ -244,7 +244,7 @@ def context(**options):
         ({"trace_id": "0" * 32}, "not all of them 0"),
     ],
 )
-def test_options_that_cannot_be_used(options, message):
+def test_invalid_options(options, message):
     with pytest.raises(UsageError, match=message):
         otel.OtelEventHandler(context(**options))
 
@@ -264,7 +264,7 @@ def test_switched_off_by_its_own_variable(monkeypatch):
 
 
 def handled(told, **options):
-    """The handler, after it was told these events."""
+    """A handler that got these events."""
     handler = otel.OtelEventHandler(context(**options))
     for event in events_of(*told):
         handler.handle(event)
@@ -272,14 +272,14 @@ def handled(told, **options):
 
 
 @pytest.fixture
-def in_a_hurry(monkeypatch):
-    """The process gets its share of a busy machine, which could let it wait for minutes."""
-    monkeypatch.setattr(otel, "_give_way", lambda pid: None)
+def normal_priority(monkeypatch):
+    """Keep the normal priority: on a busy machine an idle process could wait for minutes."""
+    monkeypatch.setattr(otel, "_run_when_idle", lambda pid: None)
 
 
 @contextlib.contextmanager
 def collector(delay=0.0):
-    """A server for traces; the requests that it gets, decoded, and its URL."""
+    """A server for traces; its decoded requests, and its URL."""
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
     requests, arrived = [], threading.Event()
@@ -322,13 +322,13 @@ def sent(requests):
 
 
 def closed(handler):
-    """Close it, and wait for the process that exports; its exit code."""
+    """Close the handler and wait for its process; return the exit code."""
     handler.close()
     handler._process.returncode = None  # it is left to itself, but this test is still its parent
     return handler._process.wait(DEADLINE)
 
 
-@pytest.mark.usefixtures("in_a_hurry")
+@pytest.mark.usefixtures("normal_priority")
 def test_spans_reach_a_server_by_otlp(monkeypatch):
     with collector() as (requests, _, url):
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
@@ -337,9 +337,9 @@ def test_spans_reach_a_server_by_otlp(monkeypatch):
     assert sorted(sent(requests)) == sorted(row[0] for row in table(spans_of(SUCCESS)))
 
 
-@pytest.mark.usefixtures("in_a_hurry")
-def test_a_server_that_hangs_keeps_nobody(monkeypatch):
-    """Neither the launcher, nor for ever the process that exports."""
+@pytest.mark.usefixtures("normal_priority")
+def test_a_server_that_hangs_blocks_neither_process(monkeypatch):
+    """Neither the launcher, nor permanently the process that exports."""
     monkeypatch.setattr(otel, "MAX_WAIT", 0.05)
     with collector(delay=2.0) as (_, arrived, url):
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
@@ -347,8 +347,8 @@ def test_a_server_that_hangs_keeps_nobody(monkeypatch):
         assert arrived.wait(DEADLINE)
 
 
-@pytest.mark.usefixtures("in_a_hurry")
-def test_the_process_begins_with_the_workers_and_no_sooner(monkeypatch):
+@pytest.mark.usefixtures("normal_priority")
+def test_the_process_starts_with_the_workers(monkeypatch):
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
     handler = handled(LAUNCH[:-1], wait="0")
     assert handler._process is None
@@ -357,7 +357,7 @@ def test_the_process_begins_with_the_workers_and_no_sooner(monkeypatch):
     closed(handler)
 
 
-def test_the_process_takes_the_time_that_nobody_else_wants(monkeypatch):
+def test_the_process_runs_at_idle_priority(monkeypatch):
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
     process = handled(LAUNCH, wait="0")._process
     pid = process.pid
@@ -371,7 +371,7 @@ def test_the_process_takes_the_time_that_nobody_else_wants(monkeypatch):
     process.stdin.close()
 
 
-def test_the_process_rests_while_there_may_be_more_events(monkeypatch):
+def test_the_process_waits_before_it_imports_the_sdk(monkeypatch):
     monkeypatch.setattr(otel_process, "REST", DEADLINE)
     reader, writer = os.pipe()
     resting = threading.Thread(target=otel_process.rest, args=(reader, os.getppid()))
@@ -385,8 +385,8 @@ def test_the_process_rests_while_there_may_be_more_events(monkeypatch):
     os.close(reader)
 
 
-@pytest.mark.usefixtures("in_a_hurry")
-def test_an_export_that_cannot_work_is_an_error(monkeypatch):
+@pytest.mark.usefixtures("normal_priority")
+def test_an_export_that_fails_is_an_error(monkeypatch):
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "zipkon")
     monkeypatch.setattr(otel, "MAX_WAIT", DEADLINE)
     handler = handled(SUCCESS[:1], wait=str(DEADLINE))

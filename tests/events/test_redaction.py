@@ -1,4 +1,4 @@
-"""What is removed from what plaunch shows to others."""
+"""Removing secrets from output that users share."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_secret_that_is_a_part_of_another_one():
     assert Redaction(["secret", "secret-two"])(b"secret-two secret") == b"<withheld> <withheld>"
 
 
-def test_values_that_would_spoil_everything_stay():
+def test_short_and_common_values_stay():
     redact = Redaction.of_launch({"KEY": "1", "A_TOKEN": ""}, [], {})
     assert redact(b"step 1 of 10") == b"step 1 of 10"
 
@@ -84,7 +84,7 @@ def test_values_that_would_spoil_everything_stay():
         ("postgres://u:p@ss@db/x", "postgres://#@db/x"),
     ],
 )
-def test_what_addresses_have_before_the_host(text, expected):
+def test_credentials_in_addresses(text, expected):
     assert redacted(text) == expected
 
 
@@ -119,7 +119,7 @@ def redacted(text):
         ),
     ],
 )
-def test_what_looks_like_a_secret(text, expected):
+def test_texts_that_look_like_secrets(text, expected):
     assert redacted(text) == expected
 
 
@@ -137,7 +137,7 @@ def test_what_looks_like_a_secret(text, expected):
         "step 12: loss 0.7 (passes=1234567)",
     ],
 )
-def test_what_a_script_may_say_stays(text):
+def test_ordinary_output_stays(text):
     assert redacted(text) == text
 
 

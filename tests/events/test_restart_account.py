@@ -1,4 +1,4 @@
-"""Where the time of a restart went, from histories of events."""
+"""The times of restarts, from histories of events."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ PARTS = ("noticing", "stopping", "waiting", "starting")
 
 
 @dataclass
-class Told:
+class FakeEvent:
     name: str
     monotonic: float
     metadata: dict = field(default_factory=dict)
 
 
 def play(account, *history):
-    """The parts of the restart that the last event completes."""
+    """The parts of the restart that the last event completed."""
     for second, name, *metadata in history:
-        account.note(Told(f"plaunch.{name}", 1000.0 + second, *metadata))
+        account.note(FakeEvent(f"plaunch.{name}", 1000.0 + second, *metadata))
     if account.seconds is None:
         return None
     assert account.seconds["total"] == pytest.approx(sum(account.seconds[part] for part in PARTS))
@@ -89,11 +89,11 @@ def test_histories(name):
     assert restart_of(*TRAINS, *history) == parts
 
 
-def test_the_first_start_is_no_restart():
+def test_the_first_start_is_not_a_restart():
     assert restart_of(*TRAINS) is None
 
 
-def test_every_restart_is_one_of_its_own():
+def test_restarts_are_measured_separately():
     account = RestartAccount()
     assert play(account, *TRAINS, (10, "failure"), *AGAIN) == (0, 7, 8, 16)
     assert play(account, (41, "state.changed", {"new": "HEALTHY"})) is None
@@ -102,8 +102,8 @@ def test_every_restart_is_one_of_its_own():
 
 
 @pytest.mark.parametrize(("raised", "noticing"), [(8, 3), (10.5, 1), (-5, 9)])
-def test_a_worker_has_failed_when_it_wrote_so(raised, noticing):
-    """Unless that is later than it was seen, or of before it was started."""
+def test_a_worker_failed_when_it_wrote_its_error_file(raised, noticing):
+    """Unless that is later than its exit, or before its start."""
     account = RestartAccount()
     play(account, *TRAINS)
     account.note_trouble(1000.0 + raised)
@@ -127,7 +127,7 @@ def test_no_part_is_negative_whatever_the_order(steps):
     account, now = RestartAccount(), 0
     for wait, (name, metadata) in steps:
         now += wait
-        account.note(Told(f"plaunch.{name}", now, metadata))
+        account.note(FakeEvent(f"plaunch.{name}", now, metadata))
         if account.seconds is not None:
             assert min(account.seconds.values()) >= 0
             assert account.seconds["total"] == sum(account.seconds[part] for part in PARTS)

@@ -1,4 +1,4 @@
-"""The stream of events, made from an agent's notifications."""
+"""The event stream, made from an agent's notifications."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def recorder(clock):
 
 
 def recorder_of(clock, *listeners):
-    """A stream with the list `events`, which listens after these."""
+    """A stream that calls these listeners, then appends to its list `events`."""
     events = []
     recorder = EventStream(
         CONFIG,
@@ -87,7 +87,7 @@ def failure(rank=1, exitcode=-9, pid=78, **changes):
 
 
 def play(recorder, history, error=None):
-    """Record a whole launch; the names, without what they begin with, and a few words."""
+    """Record a whole launch; return the names without their prefix, and a few words."""
     recorder.begin()
     for notification in history:
         recorder(notification)
@@ -345,7 +345,7 @@ def test_all_kinds_of_events_occur_in_these_histories():
     assert names == {*SCHEMA}
 
 
-def test_what_is_known_when(recorder):
+def test_common_keys_have_the_values_of_the_round(recorder):
     play_one(recorder, "success")
     first, *_, last = recorder.events
     known = ("round", "group_rank", "ranks")
@@ -354,7 +354,7 @@ def test_what_is_known_when(recorder):
     assert (first.timestamp, first.monotonic) == (1_000_100.0, 100.0)
 
 
-def test_why_there_is_another_round(recorder):
+def test_the_cause_of_a_restart(recorder):
     play_one(recorder, "failure with a restart, then for good")
     (restart,) = (event for event in recorder.events if event.name == "plaunch.restart")
     told = restart.metadata
@@ -372,7 +372,7 @@ def test_why_there_is_another_round(recorder):
         (notifications.WorkersFailed(GROUP, {}, 0), "failure"),
     ],
 )
-def test_what_has_caused_another_round(recorder, news, cause):
+def test_the_cause_of_a_restart_after_changes_and_requests(recorder, news, cause):
     rounds = [notifications.AfterRendezvous(replace(GROUP, round=n)) for n in (1, 2)]
     play(recorder, [*START, news, *rounds])
     told = [event.metadata["cause"] for event in recorder.events if "restart" in event.name]
@@ -389,8 +389,8 @@ def test_workers_that_fail_because_a_node_is_gone_are_not_the_cause(recorder):
 
 
 @pytest.mark.parametrize("name", [name for name, (told, *_) in HISTORIES.items() if told])
-def test_events_can_be_made_afterwards(clock, name):
-    """They are the same, but for the last one, which is of now."""
+def test_a_replay_makes_the_same_events(clock, name):
+    """The events are the same, but the last one has the current time."""
     told, error, *_ = HISTORIES[name]
     times = [float(100 + number) for number in range(len(told))]
     recorder = recorder_of(clock)
@@ -416,7 +416,7 @@ def test_events_can_be_made_afterwards(clock, name):
     assert ends[0] == ends[1]
 
 
-def test_a_launch_that_does_nothing_has_a_beginning_and_an_end():
+def test_a_launch_without_a_round_has_a_first_and_a_last_event():
     again = []
     Replay(CONFIG, "train.py", again.append).finish(7.0, 1.0, None)
     assert [event.name for event in again] == [
@@ -428,8 +428,8 @@ def test_a_launch_that_does_nothing_has_a_beginning_and_an_end():
 @pytest.mark.parametrize(
     ("reply", "noticing"), [("an exception", 3.0), (None, 1.0)], ids=["wrote of it", "silent"]
 )
-def test_where_the_time_of_a_restart_went(recorder, clock, caplog, reply, noticing):
-    """A worker failed when it wrote so; one that writes nothing, when it ended."""
+def test_the_times_of_a_restart(recorder, clock, caplog, reply, noticing):
+    """A worker failed when it wrote its error file, or else when it exited."""
     failed = failure(timestamp=1_000_108.0)
     if reply is not None:
         failed.error_file_data = {"message": reply}
@@ -461,7 +461,7 @@ def test_ranks_of_a_stop_are_global(recorder):
     ]
 
 
-def test_a_life_is_as_long_as_it_was_when_its_end_was_seen(recorder, clock):
+def test_the_lifetime_of_a_worker_ends_when_its_exit_is_seen(recorder, clock):
     recorder.begin()
     for notification in START:
         recorder(notification)
@@ -483,7 +483,7 @@ def test_times_never_go_back(recorder, clock):
     assert recorder.events[-1].monotonic == 200.0
 
 
-def test_a_failure_has_its_last_words(recorder):
+def test_a_failure_has_the_last_lines(recorder):
     lines = [f"line {number}\n" for number in range(30)]
     told = failure(last_lines=lines, message="x" * 2 * MAX_TEXT + "end")
     recorder(notifications.WorkersFailed(GROUP, {3: told}, 3))
@@ -496,7 +496,7 @@ def test_a_failure_has_its_last_words(recorder):
     assert metadata["error_file"] is None
 
 
-def test_a_failure_is_told_again_only_if_it_turns_out_to_be_the_first(recorder):
+def test_a_failure_is_recorded_again_only_if_it_becomes_the_first(recorder):
     failures = {3: failure(), 2: failure(0, 1, 77)}
     recorder(notifications.WorkersFailed(GROUP, failures, 3))
     recorder(notifications.WorkersFailed(GROUP, failures, 3))
@@ -527,7 +527,7 @@ def test_the_account_adds_up(recorder, clock):
     assert told["seconds_training"] == 11
 
 
-def test_a_listener_that_fails_harms_nobody(clock, caplog):
+def test_a_listener_that_fails_is_removed(clock, caplog):
     calls = []
 
     def broken(event):
@@ -577,12 +577,12 @@ def test_the_order_of_a_good_run_is_torchruns(recorder):
         ("a bug", "FAILED"),
     ],
 )
-def test_the_end_of_an_agent_in_torchruns_words(recorder, history, state):
+def test_the_end_of_an_agent_as_torchruns_state(recorder, history, state):
     play_one(recorder, history)
     assert torchruns(recorder)[-1].metadata["state"] == state
 
 
-def test_what_torchrun_says_of_workers_that_failed_and_were_ended(recorder):
+def test_torchruns_events_of_workers_that_failed_and_were_stopped(recorder):
     play_one(recorder, "failure with a restart, then for good")
     ends = [
         (event.metadata["global_rank"], event.metadata["state"], event.metadata["raw_error"])
@@ -624,8 +624,8 @@ def test_metadata_are_torchruns_to_the_letter(recorder):
     }
 
 
-def test_keys_are_those_that_torch_itself_writes():
-    """Its own function, with what little it needs of an agent."""
+def test_keys_are_those_of_torch():
+    """Compares with torch's own function, called with a minimal agent."""
     api = pytest.importorskip("torch.distributed.elastic.agent.server.api")
 
     class Agent:
@@ -652,6 +652,6 @@ def test_keys_are_those_that_torch_itself_writes():
     assert ours.name == theirs.name
 
 
-def test_one_that_is_torchruns_already_stays():
+def test_an_event_of_torchrun_is_unchanged():
     event = Event("torchelastic.worker.status.START", SCHEMA["plaunch.worker.started"].source)
     assert to_torchrun(event) is event

@@ -11,17 +11,17 @@ from plaunch_events.time_accounting import TimeAccount, describe_seconds, descri
 
 
 @dataclass
-class Told:
+class FakeEvent:
     name: str
     monotonic: float
     metadata: dict = field(default_factory=dict)
 
 
 def account_of(*history):
-    """The account of events, given as (second, name, metadata)."""
+    """The account of events given as (second, name, metadata)."""
     account = TimeAccount()
     for second, name, *metadata in history:
-        account.note(Told(f"plaunch.{name}", 1000.0 + second, *metadata))
+        account.note(FakeEvent(f"plaunch.{name}", 1000.0 + second, *metadata))
     return account
 
 
@@ -93,7 +93,7 @@ HISTORIES = {
         {"starting": 2, "waiting": 2, "training": 6, "stopping": 2.5},
         0,
     ),
-    # Where the job decides, the agent asks there what follows, and is told that nothing does.
+    # If the job decides, the agent joins a rendezvous and learns that no round follows.
     "a failure that ends the job, as the others say": (
         [*FAILS, (13, "rendezvous.begun"), (14, "rendezvous.failed"), (16, "launcher.finished")],
         {"starting": 2, "waiting": 3, "training": 6, "stopping": 5},
@@ -147,7 +147,7 @@ HISTORIES = {
         {"starting": 2, "waiting": 6, "training": 3, "lost": 6},
         1,
     ),
-    # News of the round before, read while the nodes meet, ends nothing.
+    # Late events of the previous round, during a rendezvous, do not change the phase.
     "a failure that is heard of late": (
         [*FAILS, AGAIN[0], (14, "failure"), (15, "launcher.finished")],
         {"starting": 2, "waiting": 4, "training": 6, "stopping": 3},
@@ -183,7 +183,7 @@ def test_histories(name):
     assert account_of(*history).restarts == restarts
 
 
-def test_a_live_account_goes_on_between_events():
+def test_times_continue_between_events():
     account = account_of(*TRAINS)
     account.advance(1010.0)
     assert account.seconds["training"] == 6
@@ -231,12 +231,12 @@ def test_the_phases_sum_to_the_time_from_the_first_event_to_the_last(steps):
         now += wait
         first = now if first is None else first
         before = account.seconds
-        account.note(Told(f"plaunch.{name}", now, metadata))
+        account.note(FakeEvent(f"plaunch.{name}", now, metadata))
         seconds = account.seconds
         assert seconds["total"] == now - first
         assert seconds["total"] == sum(seconds[key] for key in seconds if key != "total")
         assert min(seconds.values()) >= 0
-        # Training and what is lost are for good; the rest may turn out to be lost.
+        # Training and lost time are final; other time may still be counted as lost.
         assert seconds["training"] >= before["training"]
         assert seconds["lost"] >= before["lost"]
         trained += name == "workers.started"
@@ -260,7 +260,7 @@ def test_the_phases_sum_to_the_time_from_the_first_event_to_the_last(steps):
         (51 * 3600 + 60, "2 d 3 h"),
     ],
 )
-def test_lengths_of_time_in_words(seconds, text):
+def test_durations_in_words(seconds, text):
     assert describe_seconds(seconds) == text
 
 
@@ -273,7 +273,7 @@ def test_the_account_in_one_line():
     )
 
 
-def test_what_took_no_time_is_left_out():
+def test_categories_without_time_are_left_out():
     assert account_of((0, "launcher.started"), (0.01, "rendezvous.begun")).describe() == ""
     assert account_of(*TRAINS, (5, "launcher.finished")).describe() == (
         "5 s: 2 s waiting for nodes, 2 s starting, 1 s training"

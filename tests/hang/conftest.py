@@ -1,4 +1,4 @@
-"""What tests of the watch need from the machine."""
+"""Requirements of these tests on the machine."""
 
 from helpers.stacks import readable_stacks
 

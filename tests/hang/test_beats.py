@@ -1,4 +1,4 @@
-"""Heartbeats: written by workers, in real processes, and read as a launcher reads them."""
+"""Heartbeats, written by real worker processes and read by the launcher."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from plaunch.errors import UsageError
 from plaunch.worker import section
 from plaunch_hang.beating import VARIABLE
-from plaunch_hang.beats import Beat, Beats
+from plaunch_hang.beats import HeartbeatMemory, HeartbeatState
 
 from helpers.programs import run_python
 
@@ -17,15 +17,15 @@ IMPORT = "from plaunch.worker import heartbeat, section\n"
 
 @pytest.fixture
 def memory():
-    """The memory of a launcher: this process is one."""
-    memory = Beats()
+    """The heartbeat memory of this process as a launcher."""
+    memory = HeartbeatMemory()
     yield memory
     memory.close()
 
 
 @pytest.fixture
 def run(memory):
-    """Run a script as the worker of local rank 1, and read what it has said."""
+    """Run a script as the worker of local rank 1, and read its heartbeats."""
 
     def call(text, **variables):
         env = {**os.environ, VARIABLE: memory.variable(1), **variables}
@@ -36,24 +36,24 @@ def run(memory):
     return call
 
 
-def test_a_worker_says_its_step(run, memory):
+def test_a_worker_reports_its_step(run, memory):
     beat = run("for i in range(3): heartbeat(i, total=7)")
     assert (beat.number, beat.step, beat.total, beat.section, beat.name) == (3, 2, 7, 0.0, "")
     assert beat.longest > 0
-    assert memory.read(0) == memory.read(2) == Beat()
+    assert memory.read(0) == memory.read(2) == HeartbeatState()
 
 
-def test_the_time_to_the_first_beat_counts_for_nothing(run):
-    assert run("import time; time.sleep(0.01); heartbeat()") == Beat(1)
+def test_the_time_before_the_first_heartbeat_is_not_a_gap(run):
+    assert run("import time; time.sleep(0.01); heartbeat()") == HeartbeatState(1)
 
 
-def test_a_place_is_empty_in_the_next_round(run, memory):
+def test_a_slot_is_cleared_for_the_next_round(run, memory):
     assert run("heartbeat(5)").number == 1
     memory.variable(1)
-    assert memory.read(1) == Beat()
+    assert memory.read(1) == HeartbeatState()
 
 
-def test_a_section_says_what_it_may_take(run):
+def test_a_section_reports_its_time_limit(run):
     beat = run("section('save \\x1b[1m' + 'x' * 99, '20m').__enter__()")
     assert (beat.number, beat.section) == (1, 1200.0)
     assert beat.name == "save ?[1m" + "x" * 55
@@ -75,13 +75,13 @@ def test_sections_end_and_leave_no_gap(run):
     assert beat.longest < 0.3
 
 
-def test_an_outer_section_goes_on_behind_an_inner_one(run):
+def test_an_outer_section_continues_after_an_inner_one(run):
     beat = run("section('a', 'inf').__enter__()\nwith section('b', 9): pass")
     assert (beat.section, beat.name) == (-0.001, "a")
 
 
 @pytest.mark.parametrize("step", ["-1", "1.5", "'x'", "1 << 63", "object()"])
-def test_what_is_no_step_is_left_out(run, step):
+def test_invalid_steps_are_ignored(run, step):
     assert run(f"heartbeat({step}, {step})")[:3] == (1, -1, -1)
 
 
@@ -101,7 +101,7 @@ def test_a_step_may_be_a_number_of_another_type(run):
     ],
     ids=["closed", "thread", "fork", "subprocess"],
 )
-def test_it_beats(run, text):
+def test_heartbeats_of_threads_and_child_processes(run, text):
     assert run(text).number == 1
 
 
@@ -146,16 +146,16 @@ def test_a_fork_server_that_has_beaten_forks_workers_that_beat(run, memory):
         "{file}@0",
     ],
 )
-def test_elsewhere_it_does_nothing(run, memory, tmp_path, value):
+def test_without_a_valid_variable_heartbeats_do_nothing(run, memory, tmp_path, value):
     file = tmp_path / "file"
     file.write_bytes(bytes(4096))
     path = memory.variable(1).rpartition("@")[0]
     text = "heartbeat(1, 2)\nwith section('x', 5): heartbeat()"
-    assert run(text, **{VARIABLE: value.format(path=path, file=file)}) == Beat()
+    assert run(text, **{VARIABLE: value.format(path=path, file=file)}) == HeartbeatState()
     assert file.read_bytes() == bytes(4096)
 
 
-def test_it_imports_next_to_nothing():
+def test_heartbeats_import_almost_nothing():
     text = (
         "import sys; before = set(sys.modules)\n" + IMPORT + "heartbeat()\n"
         "print(*sorted(m for m in set(sys.modules) - before if not m.startswith('plaunch')))"
@@ -166,36 +166,36 @@ def test_it_imports_next_to_nothing():
 
 
 @pytest.mark.parametrize("timeout", [0, -1, "soon", "", float("nan"), True, None])
-def test_what_is_no_time_out_of_a_section(timeout):
+def test_an_invalid_timeout_of_a_section(timeout):
     with pytest.raises(UsageError, match=r"timeout of plaunch\.worker\.section is"):
         section("x", timeout)
 
 
-def test_another_name_of_the_module_is_none():
+def test_an_unknown_name_of_the_module():
     with pytest.raises(ImportError, match="cannot import name 'beat'"):
         from plaunch.worker import beat  # noqa: F401
 
 
-def test_what_a_worker_writes_by_mistake_is_read_all_the_same(memory):
+def test_invalid_values_in_a_slot_are_tolerated(memory):
     path, _, offset = memory.variable(3).rpartition("@")
     with open(path, "r+b", buffering=0) as file:
         os.pwrite(file.fileno(), b"\xff" * 256, int(offset))
-    assert memory.read(3) == Beat(0, -1, -1, 0.0, -0.001, "\ufffd" * 64)
+    assert memory.read(3) == HeartbeatState(0, -1, -1, 0.0, -0.001, "\ufffd" * 64)
 
 
 @pytest.mark.parametrize("local_rank", [-1, 1 << 16])
-def test_there_is_no_place_for_every_number(memory, local_rank):
-    with pytest.raises(OSError, match="no place for local rank"):
+def test_local_ranks_without_a_slot(memory, local_rank):
+    with pytest.raises(OSError, match="no slot for local rank"):
         memory.variable(local_rank)
 
 
-def test_without_files_in_memory(monkeypatch):
+def test_without_memory_files(monkeypatch):
     monkeypatch.delattr(os, "memfd_create")
-    with pytest.raises(OSError, match="no files in memory"):
-        Beats()
+    with pytest.raises(OSError, match="no memory files"):
+        HeartbeatMemory()
 
 
-def test_a_worker_cannot_take_the_memory_from_others(memory):
+def test_a_worker_cannot_truncate_the_memory(memory):
     path = memory.variable(3).rpartition("@")[0]
     with open(path, "r+b", buffering=0) as file, pytest.raises(PermissionError):
         file.truncate(0)

@@ -1,11 +1,11 @@
-"""Whether the processes that a worker has started move, with stacks that a test makes up."""
+"""Samples of child processes, with made-up stacks."""
 
 from __future__ import annotations
 
 import pytest
 from plaunch_hang.children import place_of, read_children, waits_for_children
 from plaunch_hang.stacks import Frame, KernelState, ProcessStacks, ThreadStack
-from plaunch_hang.watch import ChildSight
+from plaunch_hang.watch import ChildSample
 
 PYTHON = "/usr/lib/python3.11"
 LOADER = "/venv/lib/python3.11/site-packages/torch/utils/data/dataloader.py"
@@ -25,7 +25,7 @@ def program(pid):
 
 
 def read(worker, below, *seen, values=None):
-    """What is seen of the processes below a worker, which have these parents."""
+    """Sample the descendants of a worker, given their parents."""
     return read_children(
         {10: worker},
         lambda pids: {one.pid: one for one in seen if one.pid in pids},
@@ -35,17 +35,17 @@ def read(worker, below, *seen, values=None):
     )[10]
 
 
-def test_how_a_library_waits_is_no_place():
+def test_frames_of_a_wait_are_not_part_of_the_place():
     one = (Frame("select", f"{PYTHON}/selectors.py", 415), Frame("get", LOADER, 1291), USER)
     other = (Frame("is_alive", f"{PYTHON}/multiprocessing/process.py", 160), *one[1:])
     assert place_of(one) == place_of(other) == (True, (USER,))
     assert place_of((USER,)) == (False, (USER,))
 
 
-def test_of_python_the_stack_counts():
+def test_a_python_process_is_sampled_by_its_stack():
     seen = read(python(10, POOL), {20: 10, 21: 10}, python(20, ()), python(21, ()), values={20: 1})
     place = place_of((USER,))
-    assert seen == {20: ChildSight(place, 1), 21: ChildSight(place)}
+    assert seen == {20: ChildSample(place, 1), 21: ChildSample(place)}
 
 
 @pytest.mark.parametrize(
@@ -58,27 +58,27 @@ def test_of_python_the_stack_counts():
         (python(10, POOL, RUNS), True),
     ],
 )
-def test_of_a_program_its_use_counts_if_that_is_waited_for(worker, counts):
+def test_a_program_that_is_waited_for_is_sampled_by_its_usage(worker, counts):
     assert waits_for_children(worker)
     seen = read(worker, {20: 10, 21: 20}, program(20), program(21))
-    expected = {pid: ChildSight(use=f"use of {pid}") for pid in (20, 21)}
+    expected = {pid: ChildSample(use=f"use of {pid}") for pid in (20, 21)}
     assert seen == (expected if counts else {})
 
 
-def test_the_python_process_above_a_program_has_to_wait_for_it():
+def test_a_program_counts_only_if_its_python_parent_waits_for_it():
     """A loader process decodes with a program, and the worker has a monitor that is no Python."""
     parents = {20: 10, 21: 20, 30: 10, 40: 10, 41: 40}
     seen = read(
         python(10, POOL), parents, python(20, RUNS), program(21), program(30), python(40, ())
     )
     assert [*seen] == [20, 21, 40]
-    assert seen[21] == ChildSight(use="use of 21")
+    assert seen[21] == ChildSample(use="use of 21")
 
 
 @pytest.mark.parametrize("worker", [python(10, ()), python(10, JOINS), python(10, (), RUNS)])
-def test_who_waits_for_no_process(worker):
+def test_workers_that_wait_for_no_process(worker):
     assert not waits_for_children(worker)
 
 
-def test_no_process_is_looked_for_without_need():
+def test_without_waiting_workers_nothing_is_read():
     assert read_children({}, None, None, None) == {}

@@ -1,4 +1,4 @@
-"""Whether workers compute, from made-up processor times."""
+"""Workers that compute, from made-up CPU times."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ SPAN = 5.0  # seconds
 
 
 class Machine:
-    """Two processes, 7 and 8, of which 7 uses what a test says, per second."""
+    """Two processes, 7 and 8; 7 uses the given CPU time per second."""
 
     def __init__(self, *, uses_gpu=False):
         self.now, self.times = 100.0, {7: ProcessorTime(), 8: ProcessorTime()}
         self.watch = ComputeWatch(self.read, lambda pid: uses_gpu, lambda: self.now)
-        self.look(0.0)
+        self.sample(0.0)
 
     def read(self, pids):
         return {pid: self.times[pid] for pid in pids}
 
-    def look(self, seconds=SPAN, threaded=(), **uses):
+    def sample(self, seconds=SPAN, threaded=(), **uses):
         self.now += seconds
         before = self.times[7]
         used = ProcessorTime(**{name: share * seconds for name, share in uses.items()})
         self.times[7] = ProcessorTime(*map(sum, zip(before, used, strict=True)))
-        return self.watch.look(dict.fromkeys(self.times, SPAN), threaded)
+        return self.watch.sample(dict.fromkeys(self.times, SPAN), threaded)
 
 
 @pytest.mark.parametrize(
@@ -44,14 +44,14 @@ class Machine:
         ({"children": 0.02}, False),
     ],
 )
-def test_what_computes(uses, computes):
-    assert Machine().look(**uses) == ({7} if computes else set())
+def test_which_cpu_times_are_computing(uses, computes):
+    assert Machine().sample(**uses) == ({7} if computes else set())
 
 
 def test_a_loop_that_waits_for_a_gpu_does_not_compute():
     machine = Machine(uses_gpu=True)
-    assert machine.look(user=1.0) == set()
-    assert machine.look(children=1.0) == {7}
+    assert machine.sample(user=1.0) == set()
+    assert machine.sample(children=1.0) == {7}
 
 
 @pytest.mark.parametrize(
@@ -63,20 +63,20 @@ def test_a_loop_that_waits_for_a_gpu_does_not_compute():
     ],
 )
 def test_other_threads_count_for_a_main_thread_that_waits_for_them(uses, computes):
-    assert Machine().look(**uses) == set()
-    assert Machine().look(threaded=[7], **uses) == ({7} if computes else set())
-    assert Machine(uses_gpu=True).look(threaded=[7], **uses) == set()
+    assert Machine().sample(**uses) == set()
+    assert Machine().sample(threaded=[7], **uses) == ({7} if computes else set())
+    assert Machine(uses_gpu=True).sample(threaded=[7], **uses) == set()
 
 
-def test_a_short_time_is_no_proof():
+def test_a_short_time_is_not_enough():
     machine = Machine()
-    assert machine.look(SPAN / 2, user=1.0) == set()
-    assert machine.look(SPAN / 2, user=1.0) == {7}
-    assert machine.look(SPAN / 2, user=1.0) == set()  # the next span
+    assert machine.sample(SPAN / 2, user=1.0) == set()
+    assert machine.sample(SPAN / 2, user=1.0) == {7}
+    assert machine.sample(SPAN / 2, user=1.0) == set()  # the next span
 
 
-def test_the_span_of_one_that_was_not_looked_at_begins_anew():
+def test_a_process_that_was_not_sampled_starts_a_new_span():
     machine = Machine()
-    machine.watch.look({8: SPAN})
-    assert machine.look(user=1.0) == set()
-    assert machine.look(user=1.0) == {7}
+    machine.watch.sample({8: SPAN})
+    assert machine.sample(user=1.0) == set()
+    assert machine.sample(user=1.0) == {7}

@@ -1,4 +1,4 @@
-"""What a look at workers becomes, with stacks that a test makes up; and real processes."""
+"""Samples of workers, with made-up stacks, and of real processes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import subprocess
 import sys
 
 import pytest
-from plaunch_hang.beats import Beat
+from plaunch_hang.beats import HeartbeatState
 from plaunch_hang.computing import ComputeWatch
-from plaunch_hang.looks import Looks
 from plaunch_hang.process import (
     read_parents,
     read_processor_times,
@@ -19,6 +18,7 @@ from plaunch_hang.process import (
     read_written,
     uses_gpu,
 )
+from plaunch_hang.sampler import WorkerSampler
 from plaunch_hang.stacks import Frame, ProcessStacks, ThreadStack
 from plaunch_hang.variables import read_all_variables, read_variables
 from plaunch_hang.watch import has_moved
@@ -31,7 +31,7 @@ PYTHON = (ThreadStack("MainThread", ME, (Frame("step", "/home/me/train.py", 7),)
 
 
 class Stacks:
-    """What is seen of processes, by pid, and which looks there were."""
+    """The stacks of processes, by pid; records the calls."""
 
     def __init__(self, **seen):
         self.seen = {int(name[1:]): stacks for name, stacks in seen.items()}
@@ -52,33 +52,33 @@ def make_looks(stacks, **options):
         "computing": ComputeWatch(read=lambda pids: {}),
         **options,
     }
-    return Looks(stacks.own_stacks, stacks.take, **given)
+    return WorkerSampler(stacks.own_stacks, stacks.take, **given)
 
 
-def look(looks, pids, *, beats=None, deep=()):
-    beats = {rank: (beats or {}).get(rank, Beat()) for rank in pids}
-    return looks.look(pids, beats, dict.fromkeys(pids, 60.0), deep)
+def sample(sampler, pids, *, beats=None, deep=()):
+    beats = {rank: (beats or {}).get(rank, HeartbeatState()) for rank in pids}
+    return sampler.sample(pids, beats, dict.fromkeys(pids, 60.0), deep)
 
 
-def test_a_stack_is_the_place():
+def test_the_stack_is_the_place():
     stacks = Stacks(**{f"p{ME}": ProcessStacks(ME, threads=PYTHON)})
-    looks = make_looks(stacks)
-    sight = look(looks, {3: ME})[3]
+    sampler = make_looks(stacks)
+    sight = sample(sampler, {3: ME})[3]
     assert (sight.pid, sight.beats, sight.is_held, sight.timeout) == (ME, 0, False, 60.0)
     assert sight.place[0] == (False, PYTHON[0].frames)
     assert sight.variables is None
-    assert look(looks, {3: ME}, deep=[3])[3].variables == f"variables of {ME}"
+    assert sample(sampler, {3: ME}, deep=[3])[3].variables == f"variables of {ME}"
     assert not stacks.takes
 
 
-def test_variables_that_cannot_be_read_may_change():
-    """A look without them tells nothing, unless they can never be read."""
+def test_unreadable_variables_may_have_changed():
+    """A sample without them proves nothing, unless they can never be read."""
     stacks = Stacks(**{f"p{ME}": ProcessStacks(ME, threads=PYTHON)})
     values = [{}] * 3 + [{ME: "a"}] + [{}] * 7
-    looks = make_looks(stacks, read_variables=lambda pids: values.pop(0))
-    sights = [look(looks, {3: ME}, deep=[3])[3] for _ in range(11)]
-    assert [sight.variables for sight in sights] == [None] * 3 + ["a"] + [None] * 7
-    known = [sight.place is not None for sight in sights]
+    sampler = make_looks(stacks, read_variables=lambda pids: values.pop(0))
+    samples = [sample(sampler, {3: ME}, deep=[3])[3] for _ in range(11)]
+    assert [sight.variables for sight in samples] == [None] * 3 + ["a"] + [None] * 7
+    known = [sight.place is not None for sight in samples]
     assert known == [False] * 3 + [True] + [False] * 5 + [True] * 2
 
 
@@ -89,78 +89,78 @@ def test_a_suspect_may_compute():
     spans = []
 
     class Computing:
-        def look(self, given, threaded):
+        def sample(self, given, threaded):
             spans.append(dict(given))
             return set(given)
 
-    looks = make_looks(stacks, computing=Computing())
-    look(looks, {0: ME})
-    assert not look(looks, {0: ME})[0].computes
-    assert look(looks, {0: ME}, deep=[0])[0].computes
+    sampler = make_looks(stacks, computing=Computing())
+    sample(sampler, {0: ME})
+    assert not sample(sampler, {0: ME})[0].computes
+    assert sample(sampler, {0: ME}, deep=[0])[0].computes
     assert spans == [{}, {}, {70: 15.0}]
 
 
-def test_nobody_looks_at_the_stack_of_one_that_beats():
+def test_stacks_of_workers_with_heartbeats_are_not_read():
     stacks = Stacks(**{f"p{ME}": ProcessStacks(ME, threads=PYTHON)})
-    sight = look(make_looks(stacks), {0: ME}, beats={0: Beat(number=4)}, deep=[0])[0]
+    sight = sample(make_looks(stacks), {0: ME}, beats={0: HeartbeatState(number=4)}, deep=[0])[0]
     assert (sight.beats, sight.place, sight.variables) == (4, None, None)
     assert stacks.mains == [{}]
 
 
-def test_a_shell_stands_for_the_python_that_it_has_started():
+def test_a_python_process_below_a_shell_is_sampled():
     below = ProcessStacks(70, threads=PYTHON)
     shell = ProcessStacks(ME, reason="it is not Python", children=(below,))
     stacks = Stacks(**{f"p{ME}": shell, "p70": below})
-    looks = make_looks(stacks)
-    assert look(looks, {0: ME})[0].place is None  # from the next look on
-    assert look(looks, {0: ME}, deep=[0])[0].variables == "variables of 70"
+    sampler = make_looks(stacks)
+    assert sample(sampler, {0: ME})[0].place is None  # from the next look on
+    assert sample(sampler, {0: ME}, deep=[0])[0].variables == "variables of 70"
     assert stacks.mains == [{0: ME}, {0: 70}]
-    assert not looks.reasons
+    assert not sampler.reasons
     stacks.seen[70] = ProcessStacks(70, reason="it has ended")
     stacks.seen[ME] = ProcessStacks(ME, reason="it is not Python")
-    look(looks, {0: ME})
-    assert look(looks, {0: ME})[0].place is None
+    sample(sampler, {0: ME})
+    assert sample(sampler, {0: ME})[0].place is None
     assert stacks.mains[-1] == {0: ME}
 
 
-def test_without_a_stack_there_is_what_the_kernel_tells():
+def test_without_a_stack_the_kernel_is_read():
     stacks = Stacks(**{f"p{ME}": ProcessStacks(ME, reason="the system does not allow it")})
-    looks = make_looks(stacks)
-    assert [look(looks, {0: ME})[0].place for _ in range(4)] == [None] * 4
-    assert not looks.reasons
-    place = look(looks, {0: ME})[0].place
+    sampler = make_looks(stacks)
+    assert [sample(sampler, {0: ME})[0].place for _ in range(4)] == [None] * 4
+    assert not sampler.reasons
+    place = sample(sampler, {0: ME})[0].place
     assert place[0][1][0] == ME  # and its system call
-    assert looks.reasons == {0: "the system does not allow it"}
+    assert sampler.reasons == {0: "the system does not allow it"}
     for _ in range(40):
-        look(looks, {0: ME})
+        sample(sampler, {0: ME})
     assert len(stacks.takes) == 7  # which are dear
     stacks.seen[ME] = ProcessStacks(ME, threads=PYTHON)
-    assert look(looks, {0: ME})[0].place[0] == (False, PYTHON[0].frames)
-    assert not looks.reasons
+    assert sample(sampler, {0: ME})[0].place[0] == (False, PYTHON[0].frames)
+    assert not sampler.reasons
 
 
-def test_another_round_begins_anew():
+def test_a_new_round_starts_over():
     stacks = Stacks(**{f"p{ME}": ProcessStacks(ME, reason="no")})
-    looks = make_looks(stacks)
+    sampler = make_looks(stacks)
     for _ in range(5):
-        look(looks, {0: ME})
-    look(looks, {})
-    assert not looks.reasons
-    assert look(looks, {0: ME})[0].place is None
+        sample(sampler, {0: ME})
+    sample(sampler, {})
+    assert not sampler.reasons
+    assert sample(sampler, {0: ME})[0].place is None
 
 
 # --- real processes -------------------------------------------------------------------------------
 
 
-def test_what_it_writes_into_files_counts(tmp_path):
+def test_output_to_files_is_movement(tmp_path):
     with (tmp_path / "out").open("wb") as file:
         text = "print('x' * 9, end='', flush=True); input()"
         with running_python("-c", text, stdout=file, stderr=subprocess.PIPE) as process:
             wait_until(lambda: read_written(process.pid) == (9, 0), "nine bytes")
 
 
-def test_files_that_the_launcher_writes_into_do_not(tmp_path):
-    """A launch with `> log 2>&1`: what the launcher says is no movement of the workers."""
+def test_output_to_files_shared_with_the_launcher_is_not_movement(tmp_path):
+    """With `> log 2>&1`, messages of the launcher are not movement of workers."""
     looker = (
         "import sys\nfrom plaunch_hang.process import read_written\n"
         "sys.stderr.write(str(read_written(int(sys.argv[1]))))"
@@ -175,7 +175,7 @@ def test_files_that_the_launcher_writes_into_do_not(tmp_path):
     assert done.stderr == b"(0, 0)"
 
 
-def test_what_it_has_started_counts_for_its_use():
+def test_children_are_included_in_the_usage():
     child = "import sys; print(flush=True); input(); [x for x in range(10**8)]"
     text = f"import subprocess, sys; subprocess.call([sys.executable, '-c', {child!r}])"
     with running_python("-c", text) as process:
@@ -217,7 +217,7 @@ def test_processor_time_of_the_main_thread_and_of_children(tmp_path):
     assert read_processor_times([7], str(tmp_path))[7].waited == 1.5
 
 
-def test_who_uses_a_gpu(tmp_path):
+def test_processes_that_use_a_gpu(tmp_path):
     folder = tmp_path / "7" / "fd"
     folder.mkdir(parents=True)
     (folder / "0").symlink_to("/dev/null")
@@ -228,21 +228,21 @@ def test_who_uses_a_gpu(tmp_path):
 
 
 @pytest.mark.usefixtures("readable_stacks")
-def test_variables_of_a_loop_change_and_those_of_a_hang_do_not():
+def test_variables_change_in_a_loop_but_not_in_a_hang():
     def changes(text):
         with running_python("-c", f"print(flush=True)\n{text}") as process:
             process.stdout.readline()
             seen = set()
 
-            def look():
+            def sample():
                 seen.add(read_variables(process.pid))
                 return len(seen - {None}) > 1
 
             if "while" in text:
-                wait_until(look, "a change")
+                wait_until(sample, "a change")
                 return True
-            wait_until(lambda: look() or len(seen - {None}) == 1, "a look")
-            return any(look() for _ in range(3))
+            wait_until(lambda: sample() or len(seen - {None}) == 1, "a look")
+            return any(sample() for _ in range(3))
 
     assert changes("import time\ndef f():\n n = 0\n while True: n += 1; time.sleep(0.01)\nf()")
     assert changes("import time\nn = 0\nwhile True: n += 1; time.sleep(0.01)")
@@ -279,14 +279,14 @@ SLEEPS = "echo; exec sleep 1000"
         (IN_A_THREAD, SLEEPS, False),
     ],
 )
-def test_a_process_that_a_worker_waits_for_is_looked_at(program, child, moves):
+def test_a_process_that_a_worker_waits_for_is_sampled(program, child, moves):
     with running_python("-c", program.format(child=child)) as process:
         process.stdout.readline()
-        looks = Looks()
-        assert look(looks, {0: process.pid})[0].children is None  # it is no suspect
+        sampler = WorkerSampler()
+        assert sample(sampler, {0: process.pid})[0].children is None  # it is no suspect
 
         def see():
-            return look(looks, {0: process.pid}, deep=[0])[0]
+            return sample(sampler, {0: process.pid}, deep=[0])[0]
 
         first = wait_until(lambda: (sight := see()).children and sight, "a look at the child")
         try:
@@ -325,13 +325,13 @@ wait()
         ("while True:\n        try: queue.Queue().get(timeout=0.5)\n        except: pass", False),
     ],
 )
-def test_a_thread_that_the_main_thread_waits_for_is_looked_at(work, moves):
+def test_a_thread_that_the_main_thread_waits_for_is_sampled(work, moves):
     with running_python("-c", THREAD.replace("WORK", work)) as process:
         process.stdout.readline()
-        looks = Looks()
+        sampler = WorkerSampler()
 
         def see():
-            return look(looks, {0: process.pid}, deep=[0])[0]
+            return sample(sampler, {0: process.pid}, deep=[0])[0]
 
         first = wait_until(lambda: (sight := see()).variables and sight.place and sight, "a look")
         if moves:
@@ -340,7 +340,7 @@ def test_a_thread_that_the_main_thread_waits_for_is_looked_at(work, moves):
             assert sum(has_moved(first, see()) for _ in range(5)) <= 1  # between two waits
 
 
-def test_how_much_a_process_has_run():
+def test_the_usage_of_a_process():
     with running_python("-c", "print(flush=True)\nfor _ in iter(input, ''): pass") as process:
         process.stdout.readline()
         wait_until(lambda: read_use(process.pid) == read_use(process.pid), "it waits")
@@ -354,7 +354,7 @@ def test_how_much_a_process_has_run():
 
 
 @pytest.mark.usefixtures("readable_stacks")
-def test_variables_of_what_is_no_python_are_unknown():
+def test_variables_of_other_programs_are_unknown():
     with running_python("-c", "print(flush=True); input()") as python:
         python.stdout.readline()
         with subprocess.Popen(["sleep", "1000"]) as process:

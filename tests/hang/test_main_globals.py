@@ -69,7 +69,7 @@ def test_many_globals(process):
     assert run(process, "n9 += 10**6; line = None") != before
 
 
-def test_what_cannot_be_read():
+def test_unreadable_processes():
     with subprocess.Popen(["sleep", "1000"]) as other:
         assert read_main_globals(other.pid) is None
         other.kill()

@@ -1,4 +1,4 @@
-"""How far workers are, from looks that a test makes up."""
+"""The progress of workers, from made-up samples."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import struct
 
 import pytest
 from plaunch.agent import Progress, WorkerInfo
-from plaunch_hang.beats import Beat
-from plaunch_hang.steps import Steps, format_steps
+from plaunch_hang.beats import HeartbeatState
+from plaunch_hang.steps import StepTracker, format_steps
 
 from helpers.hangs import Node
 
@@ -15,32 +15,34 @@ PIDS = {4: 104, 5: 105}
 
 
 def beats(first, second=None):
-    return {4: first, 5: second or Beat()}
+    return {4: first, 5: second or HeartbeatState()}
 
 
-def test_a_rate_takes_two_looks():
-    steps = Steps()
-    assert steps.look(100.0, PIDS, beats(Beat(3, 2, 10))) == {4: Progress(2, 10, 0.0)}
-    found = steps.look(110.0, PIDS, beats(Beat(8, 7, 10), Beat(1)))
+def test_a_rate_needs_two_samples():
+    steps = StepTracker()
+    assert steps.sample(100.0, PIDS, beats(HeartbeatState(3, 2, 10))) == {4: Progress(2, 10, 0.0)}
+    found = steps.sample(110.0, PIDS, beats(HeartbeatState(8, 7, 10), HeartbeatState(1)))
     assert found == {4: Progress(7, 10, 0.5)}
     assert found[4].seconds_left == 6.0
 
 
-def test_only_the_last_looks_count():
-    steps = Steps()
+def test_only_the_last_samples_count():
+    steps = StepTracker()
     for number in range(100):
-        found = steps.look(10.0 * number, PIDS, beats(Beat(1, 0 if number < 50 else number)))
+        found = steps.sample(
+            10.0 * number, PIDS, beats(HeartbeatState(1, 0 if number < 50 else number))
+        )
     assert found[4].rate == 0.1
 
 
 @pytest.mark.parametrize("what", ["another epoch", "another round"])
-def test_it_begins_anew(what):
-    steps = Steps()
-    steps.look(100.0, PIDS, beats(Beat(9, 8)))
+def test_rates_start_over(what):
+    steps = StepTracker()
+    steps.sample(100.0, PIDS, beats(HeartbeatState(9, 8)))
     if what == "another epoch":
-        assert steps.look(110.0, PIDS, beats(Beat(10, 0))) == {4: Progress(0)}
+        assert steps.sample(110.0, PIDS, beats(HeartbeatState(10, 0))) == {4: Progress(0)}
     else:
-        assert steps.look(110.0, {4: 204}, {4: Beat(20, 18)}) == {4: Progress(18)}
+        assert steps.sample(110.0, {4: 204}, {4: HeartbeatState(20, 18)}) == {4: Progress(18)}
 
 
 @pytest.mark.parametrize(
@@ -52,7 +54,7 @@ def test_it_begins_anew(what):
         (Progress(5, 9, 0.5), 8.0),
     ],
 )
-def test_what_is_left(progress, left):
+def test_the_remaining_time(progress, left):
     assert progress.seconds_left == left
 
 
@@ -71,11 +73,11 @@ def test_what_is_left(progress, left):
         ),
     ],
 )
-def test_they_are_told_in_short(steps, text):
+def test_steps_in_short(steps, text):
     assert format_steps(steps) == text
 
 
-def test_a_hang_is_told_with_the_last_steps():
+def test_a_hang_is_logged_with_the_last_steps():
     node = Node()
     try:
         variable = node.extension.environment(WorkerInfo(1, 5, 0, 1, 1))["PLAUNCH_HEARTBEATS"]
@@ -83,7 +85,7 @@ def test_a_hang_is_told_with_the_last_steps():
         with open(path, "r+b", buffering=0) as file:
             file.seek(int(offset))
             file.write(struct.pack("=4q", 1, 3, 12 + 1, 20 + 1))
-        node.look(30)
+        node.sample(30)
         assert node.control.progress == {5: Progress(12, 20)}
         assert node.control.said[-1] == "last step: 12 of 20 (rank 5)"
     finally:

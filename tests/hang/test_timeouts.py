@@ -1,48 +1,48 @@
-"""What is learned from heartbeats."""
+"""Timeouts, given or learned from heartbeats."""
 
 from __future__ import annotations
 
 import math
 
 import pytest
-from plaunch_hang.beats import Beat
+from plaunch_hang.beats import HeartbeatState
 from plaunch_hang.options import hang_timeout
-from plaunch_hang.timeouts import LEAST, UNLEARNED, Timeouts
+from plaunch_hang.timeouts import LEAST, UNLEARNED, HangTimeouts
 
-LEARNED = Beat(number=10, longest=30.0)
+LEARNED = HeartbeatState(number=10, longest=30.0)
 
 
-def test_a_given_one_stays():
-    timeouts = Timeouts(60.0)
-    assert [timeouts.of(beat) for beat in (Beat(), LEARNED)] == [60.0, 60.0]
+def test_a_given_timeout_is_fixed():
+    timeouts = HangTimeouts(60.0)
+    assert [timeouts.of(beat) for beat in (HeartbeatState(), LEARNED)] == [60.0, 60.0]
 
 
 @pytest.mark.parametrize(("section", "expected"), [(10.0, 60.0), (90.0, 90.0), (-0.001, math.inf)])
-def test_a_section_makes_it_longer(section, expected):
-    assert Timeouts(60.0).of(Beat(number=1, section=section)) == expected
+def test_a_section_extends_the_timeout(section, expected):
+    assert HangTimeouts(60.0).of(HeartbeatState(number=1, section=section)) == expected
 
 
 def test_the_longest_gap_times_five_is_learned():
-    timeouts = Timeouts(None)
-    assert timeouts.of(Beat(number=9, longest=30.0)) == UNLEARNED  # too early
+    timeouts = HangTimeouts(None)
+    assert timeouts.of(HeartbeatState(number=9, longest=30.0)) == UNLEARNED  # too early
     assert timeouts.of(LEARNED) == 150.0
-    assert timeouts.of(Beat(number=99, longest=0.001)) == 150.0  # another worker's counts
-    assert timeouts.of(Beat()) == UNLEARNED  # one that has not beaten yet
-    assert timeouts.of(Beat(number=1)) == 150.0  # after a restart
+    assert timeouts.of(HeartbeatState(number=99, longest=0.001)) == 150.0  # another worker's counts
+    assert timeouts.of(HeartbeatState()) == UNLEARNED  # one that has not beaten yet
+    assert timeouts.of(HeartbeatState(number=1)) == 150.0  # after a restart
 
 
-def test_what_is_learned_is_never_very_short():
-    assert Timeouts(None).of(Beat(number=10, longest=0.001)) == LEAST
+def test_a_learned_timeout_has_a_minimum():
+    assert HangTimeouts(None).of(HeartbeatState(number=10, longest=0.001)) == LEAST
 
 
 @pytest.mark.parametrize(
     ("text", "expected"), [("10m", 600.0), ("1", 1.0), ("1h30m", 5400.0), ("auto", "auto")]
 )
-def test_how_it_is_written(text, expected):
+def test_valid_options(text, expected):
     assert hang_timeout(text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "0", "0.5", "-1", "inf", "soon", "AUTO"])
-def test_how_it_is_not_written(text):
+def test_invalid_options(text):
     with pytest.raises(ValueError, match=r"; or auto$"):
         hang_timeout(text)

@@ -1,4 +1,4 @@
-"""Whether workers move, from made-up looks: against a naive model, and case by case."""
+"""Whether workers move, from made-up samples: against a naive model, and case by case."""
 
 from __future__ import annotations
 
@@ -7,51 +7,53 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plaunch_hang.watch import ChildSight, Finding, HangWatch, Sight, pause_for
+from plaunch_hang.watch import ChildSample, HangFinding, HangWatch, WorkerSample, pause_for
 
 TIMEOUT = 100.0
 PAUSE = pause_for(TIMEOUT)
 
 
 def child(place):
-    return ChildSight(place, "same variables")
+    return ChildSample(place, "same variables")
 
 
 class Node:
-    """Workers that a test moves, looked at in time unless it says otherwise."""
+    """Workers that a test moves; samples are in time by default."""
 
     def __init__(self, count=3):
         self.watch = HangWatch()
         self.now = 1000.0
-        self.sights = {rank: Sight(100 + rank, "a", timeout=TIMEOUT) for rank in range(count)}
-        self.look()
+        self.samples = {
+            rank: WorkerSample(100 + rank, "a", timeout=TIMEOUT) for rank in range(count)
+        }
+        self.sample()
 
-    def look(self, passed=PAUSE, **changes):
-        """Look once more; `changes` are of single workers, as `r2=dict(place="b")`."""
+    def sample(self, passed=PAUSE, **changes):
+        """Take a sample; `changes` are of single workers, as `r2=dict(place="b")`."""
         for name, change in changes.items():
             rank = int(name[1:])
-            self.sights[rank] = self.sights[rank]._replace(**change)
+            self.samples[rank] = self.samples[rank]._replace(**change)
         self.now += passed
-        return self.watch.look(self.now, self.sights, PAUSE)
+        return self.watch.sample(self.now, self.samples, PAUSE)
 
     def until(self, most=100):
-        """Look until something is found that was not told: the number of looks, and that."""
+        """Take samples until something new is found; return their number, and the finding."""
         for number in range(1, most + 1):
-            found = self.look()
-            if found.still and self.watch.is_told:
+            found = self.sample()
+            if found.still and self.watch.is_reported:
                 continue
             if found.still:
-                self.watch.note_told(is_hang=True)
-            if found != Finding():
+                self.watch.note_reported(is_hang=True)
+            if found != HangFinding():
                 return number, found
         return None
 
 
 def test_nobody_moves():
     node = Node()
-    assert node.until() == (20, Finding(still=TIMEOUT))
+    assert node.until() == (20, HangFinding(still=TIMEOUT))
     assert node.until() is None  # it is said once
-    assert node.look(r1={"place": "b"}) == Finding(recovered=(1,))
+    assert node.sample(r1={"place": "b"}) == HangFinding(recovered=(1,))
     assert node.until()[1].recovered == ()  # the others may hang on
 
 
@@ -59,116 +61,116 @@ def test_all_recover_and_hang_again():
     node = Node()
     node.until()
     moved = {f"r{rank}": {"place": "b"} for rank in range(3)}
-    assert node.look(**moved) == Finding(recovered=(0, 1, 2))
-    assert node.until() == (20, Finding(still=TIMEOUT))
+    assert node.sample(**moved) == HangFinding(recovered=(0, 1, 2))
+    assert node.until() == (20, HangFinding(still=TIMEOUT))
 
 
 def test_one_that_moves_is_enough():
     node = Node()
     for number in range(19):
-        assert node.look(r0={"place": number}) == Finding()
-    assert node.look(r0={"place": "x"}) == Finding(stragglers=(1, 2))
+        assert node.sample(r0={"place": number}) == HangFinding()
+    assert node.sample(r0={"place": "x"}) == HangFinding(stragglers=(1, 2))
     for number in range(100):
-        assert node.look(r0={"place": number}) == Finding()
-    assert node.look(r0={"place": "y"}, r2={"place": "b"}) == Finding(recovered=(2,))
+        assert node.sample(r0={"place": number}) == HangFinding()
+    assert node.sample(r0={"place": "y"}, r2={"place": "b"}) == HangFinding(recovered=(2,))
 
 
 def test_a_process_that_a_worker_waits_for_moves():
     node = Node(1)
     for number in range(50):
-        assert node.look(r0={"children": {7: child(number), 8: child("idle")}}) == Finding()
-    assert node.until()[1] == Finding(still=TIMEOUT)
+        assert node.sample(r0={"children": {7: child(number), 8: child("idle")}}) == HangFinding()
+    assert node.until()[1] == HangFinding(still=TIMEOUT)
 
 
-def test_a_new_process_that_a_worker_waits_for_is_a_movement():
+def test_a_new_child_process_is_movement():
     node = Node(1)
     for number in range(50):
-        assert node.look(r0={"children": {number: child("begins")}}) == Finding()
+        assert node.sample(r0={"children": {number: child("begins")}}) == HangFinding()
 
 
-def test_a_process_that_is_not_seen_at_each_look_does_not_move():
+def test_a_process_that_is_not_in_each_sample_does_not_move():
     node = Node(1)
     for number in range(19):
         seen = {7: child("a")} if number % 2 else {}
-        assert node.look(r0={"children": seen if number % 3 else None}) == Finding()
-    assert node.look(r0={"children": {7: child("a")}}).still
+        assert node.sample(r0={"children": seen if number % 3 else None}) == HangFinding()
+    assert node.sample(r0={"children": {7: child("a")}}).still
 
 
 def test_a_program_that_a_worker_waits_for_moves_while_it_uses_something():
     node = Node(1)
     for number in range(50):
-        assert node.look(r0={"children": {7: ChildSight(use=number)}}) == Finding()
-    assert node.until()[1] == Finding(still=TIMEOUT)
+        assert node.sample(r0={"children": {7: ChildSample(use=number)}}) == HangFinding()
+    assert node.until()[1] == HangFinding(still=TIMEOUT)
 
 
-def test_a_process_whose_stack_cannot_always_be_read_moves_if_that_was_seen():
-    """What is seen of it in one way is compared with what was seen in that way before."""
-    sights = [child("a"), ChildSight(use=1), ChildSight("a"), child("a")]
+def test_a_process_with_a_stack_that_is_not_always_readable():
+    """Each kind of data is compared with the last known data of that kind."""
+    samples = [child("a"), ChildSample(use=1), ChildSample("a"), child("a")]
     node = Node(1)
     for number in range(19):
-        assert node.look(r0={"children": {7: sights[number % 4]}}) == Finding()
-    assert node.look(r0={"children": {7: child("a")}}).still
-    assert node.look(r0={"children": {7: ChildSight("a", "c")}}) == Finding()
-    assert node.look(r0={"children": {7: ChildSight(use=2)}}) == Finding()
-    assert node.until() == (20, Finding(still=TIMEOUT))
+        assert node.sample(r0={"children": {7: samples[number % 4]}}) == HangFinding()
+    assert node.sample(r0={"children": {7: child("a")}}).still
+    assert node.sample(r0={"children": {7: ChildSample("a", "c")}}) == HangFinding()
+    assert node.sample(r0={"children": {7: ChildSample(use=2)}}) == HangFinding()
+    assert node.until() == (20, HangFinding(still=TIMEOUT))
 
 
 def test_they_stop_moving_one_after_the_other():
-    """The last ones are no others that move, if they have just stopped as well."""
+    """Workers that have just stopped too do not count as moving."""
     node = Node()
     for number in range(10):
-        node.look(r0={"place": number})
-    assert node.until() == (20, Finding(still=TIMEOUT))
+        node.sample(r0={"place": number})
+    assert node.until() == (20, HangFinding(still=TIMEOUT))
 
 
-def test_output_is_a_movement_of_the_worker_that_writes_it():
+def test_output_is_movement_of_its_worker():
     node = Node()
     for number in range(1, 20):
-        assert node.look(r0={"output": number}) == Finding()
-    assert node.look(r0={"output": 20}) == Finding(stragglers=(1, 2))
+        assert node.sample(r0={"output": number}) == HangFinding()
+    assert node.sample(r0={"output": 20}) == HangFinding(stragglers=(1, 2))
     for number in range(21, 100):
-        assert node.look(r0={"output": number}) == Finding()
-    assert node.until() == (20, Finding(still=TIMEOUT))
+        assert node.sample(r0={"output": number}) == HangFinding()
+    assert node.until() == (20, HangFinding(still=TIMEOUT))
 
 
-def test_heartbeats_count_alone():
+def test_with_heartbeats_nothing_else_counts():
     node = Node()
     for number in range(1, 30):
-        assert node.look(**{f"r{rank}": {"beats": number} for rank in range(3)}) == Finding()
+        assert node.sample(**{f"r{rank}": {"beats": number} for rank in range(3)}) == HangFinding()
     for number in range(19):
         moved = {"place": number, "output": number}
-        assert node.look(**{f"r{rank}": moved for rank in range(3)}) == Finding()
-    assert node.look() == Finding(still=TIMEOUT)
+        assert node.sample(**{f"r{rank}": moved for rank in range(3)}) == HangFinding()
+    assert node.sample() == HangFinding(still=TIMEOUT)
 
 
-def test_a_section_of_one_keeps_the_job():
+def test_a_section_of_one_worker_delays_the_hang():
     node = Node()
-    node.look(r0={"timeout": 3 * TIMEOUT})
-    assert node.until() == (59, Finding(still=3 * TIMEOUT))
+    node.sample(r0={"timeout": 3 * TIMEOUT})
+    assert node.until() == (59, HangFinding(still=3 * TIMEOUT))
     endless = Node()
-    endless.look(r0={"timeout": math.inf})
+    endless.sample(r0={"timeout": math.inf})
     assert endless.until(1000) is None
 
 
 @pytest.mark.parametrize("what", ["held", "other process", "another comes", "one ends"])
-def test_what_is_no_hang(what):
+def test_histories_without_a_hang(what):
     node = Node()
     for _ in range(19):
-        node.look()
+        node.sample()
     if what == "held":
         for _ in range(100):
-            assert node.look(r1={"is_held": True}) == Finding()
-        assert node.look(r1={"is_held": False}) == Finding(still=TIMEOUT)
+            assert node.sample(r1={"is_held": True}) == HangFinding()
+        assert node.sample(r1={"is_held": False}) == HangFinding(still=TIMEOUT)
         return
     if what == "other process":
-        assert node.look(r1={"pid": 999}) == Finding()
+        assert node.sample(r1={"pid": 999}) == HangFinding()
     elif what == "another comes":
-        node.sights[3] = Sight(103, "a", timeout=TIMEOUT)
-        assert node.look() == Finding()
+        node.samples[3] = WorkerSample(103, "a", timeout=TIMEOUT)
+        assert node.sample() == HangFinding()
     else:
-        del node.sights[1]
-        assert node.look() == Finding()
-    assert node.until() == (20, Finding(still=TIMEOUT))
+        del node.samples[1]
+        assert node.sample() == HangFinding()
+    assert node.until() == (20, HangFinding(still=TIMEOUT))
 
 
 def test_without_workers_nothing_hangs():
@@ -176,78 +178,78 @@ def test_without_workers_nothing_hangs():
     assert node.until(1000) is None
 
 
-def test_a_launcher_that_did_not_run_has_not_waited():
+def test_time_in_which_the_launcher_was_suspended_does_not_count():
     node = Node()
     for _ in range(15):
-        assert node.look(passed=10 * TIMEOUT) == Finding()
-    assert node.look(passed=10 * TIMEOUT).still == TIMEOUT
+        assert node.sample(passed=10 * TIMEOUT) == HangFinding()
+    assert node.sample(passed=10 * TIMEOUT).still == TIMEOUT
     back = Node()
-    assert all(back.look(passed=-1.0) == Finding() for _ in range(100))
+    assert all(back.sample(passed=-1.0) == HangFinding() for _ in range(100))
 
 
-def test_a_few_looks_are_no_proof():
+def test_a_few_samples_are_not_enough():
     """On a busy machine there are long pauses between them."""
-    watch, now, sights = HangWatch(), 1000.0, {0: Sight(100, "a", timeout=TIMEOUT)}
-    watch.look(now, sights, 5 * PAUSE)
-    found = [watch.look(now + n * 5 * PAUSE, sights, 5 * PAUSE).still for n in range(1, 14)]
+    watch, now, samples = HangWatch(), 1000.0, {0: WorkerSample(100, "a", timeout=TIMEOUT)}
+    watch.sample(now, samples, 5 * PAUSE)
+    found = [watch.sample(now + n * 5 * PAUSE, samples, 5 * PAUSE).still for n in range(1, 14)]
     assert not any(found[:11])
     assert found[12]
 
 
-def test_what_could_not_be_seen_is_no_proof():
+def test_incomplete_samples_are_not_enough():
     node = Node(1)
     for _ in range(10):
-        assert node.look(r0={"place": None}) == Finding()
-    node.look(r0={"place": "b"})  # it has moved while nobody saw
+        assert node.sample(r0={"place": None}) == HangFinding()
+    node.sample(r0={"place": "b"})  # it has moved while nobody saw
     for _ in range(10):
-        node.look(r0={"place": None})
-        node.look(r0={"place": "b"})
-    assert node.look().still == 0.0
+        node.sample(r0={"place": None})
+        node.sample(r0={"place": "b"})
+    assert node.sample().still == 0.0
     assert node.until() is not None
 
 
-def test_a_loop_that_is_always_on_one_line_is_no_hang():
+def test_a_loop_on_one_line_is_not_a_hang():
     node = Node(2)
     found, deep = [], 0
     for number in range(200):
         suspects = node.watch.suspects()
         deep += bool(suspects)
         for rank in (0, 1):
-            node.sights[rank] = node.sights[rank]._replace(
+            node.samples[rank] = node.samples[rank]._replace(
                 variables=number if rank in suspects else None
             )
-        found.append(node.look())
-    assert set(found) == {Finding()}
+        found.append(node.sample())
+    assert set(found) == {HangFinding()}
     assert 0 < deep < 30  # which are dearer looks
 
 
 def test_the_same_variables_are_a_hang():
     node = Node(1)
-    node.sights[0] = node.sights[0]._replace(variables="same")
-    assert node.until() == (20, Finding(still=TIMEOUT))
+    node.samples[0] = node.samples[0]._replace(variables="same")
+    assert node.until() == (20, HangFinding(still=TIMEOUT))
 
 
-def test_computing_on_one_line_is_no_hang():
+def test_computing_on_one_line_is_not_a_hang():
     node = Node(2)
     for _ in range(10):
-        node.look()
-    assert node.look(r0={"computes": True}) == Finding()
+        node.sample()
+    assert node.sample(r0={"computes": True}) == HangFinding()
     assert node.watch.suspects() == {1}
-    node.look(r0={"computes": False})
-    assert node.until() == (19, Finding(still=TIMEOUT))
+    node.sample(r0={"computes": False})
+    assert node.until() == (19, HangFinding(still=TIMEOUT))
 
 
 def test_computing_does_not_replace_heartbeats():
     node = Node(1)
-    node.look(r0={"beats": 1, "computes": True})
-    assert node.until() == (20, Finding(still=TIMEOUT))
+    node.sample(r0={"beats": 1, "computes": True})
+    assert node.until() == (20, HangFinding(still=TIMEOUT))
 
 
-def test_those_with_heartbeats_are_no_suspects():
+def test_workers_with_heartbeats_are_not_suspects():
     node = Node(2)
-    node.look(r0={"beats": 1})
+    node.sample(r0={"beats": 1})
     for _ in range(15):
-        node.look()
+        node.sample()
     assert node.watch.suspects() == {1}
 
 
@@ -269,22 +271,22 @@ steps = st.lists(
 
 @given(steps)
 def test_any_history(history):
-    """A hang is told if and only if each worker was seen not to move for long enough."""
+    """A hang is found if and only if no worker moved for long enough."""
     watch, now = HangWatch(), 0.0
     places, beats, written = [0, 0], [0, 0], [0, 0]
     still = [0.0, 0.0]  # by the model
     known = [0, 0]  # the places seen last
-    is_told, is_first = False, True
+    is_reported, is_first = False, True
     for passed, moves, times in history:
         for _ in range(times):
             now += passed
-            sights = {}
+            samples = {}
             for rank, move in enumerate(moves):
                 places[rank] += move == "move"
                 beats[rank] += move == "beat"
                 written[rank] += move == "write"
                 place = None if move == "blind" else places[rank]
-                sights[rank] = Sight(
+                samples[rank] = WorkerSample(
                     rank,
                     place,
                     beats=beats[rank],
@@ -292,15 +294,15 @@ def test_any_history(history):
                     timeout=TIMEOUT,
                     output=written[rank],
                 )
-            found = watch.look(now, sights, PAUSE)
+            found = watch.sample(now, samples, PAUSE)
             if is_first:
                 is_first = False
-                known = [sights[0].place, sights[1].place]
-                assert found == Finding()
+                known = [samples[0].place, samples[1].place]
+                assert found == HangFinding()
                 continue
             counted = 0.0 if "held" in moves else min(passed, 1.25 * PAUSE)
             has_moved = False
-            for rank, seen in sights.items():
+            for rank, seen in samples.items():
                 beating = beats[rank] > 0
                 is_seen = None not in (seen.place, known[rank])
                 moves_place = is_seen and seen.place != known[rank]
@@ -315,7 +317,7 @@ def test_any_history(history):
             assert bool(found.still) == hangs
             assert not (found.still and has_moved)
             if hangs:
-                watch.note_told(is_hang=True)
-            is_told = hangs or (is_told and not found.recovered)
-            assert watch.is_told == is_told
+                watch.note_reported(is_hang=True)
+            is_reported = hangs or (is_reported and not found.recovered)
+            assert watch.is_reported == is_reported
             assert not set(found.stragglers) & set(found.recovered)

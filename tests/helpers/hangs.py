@@ -1,4 +1,4 @@
-"""Nodes whose workers are watched for hangs, with the clock, looks and shared texts of a test."""
+"""Nodes whose workers are watched for hangs, with a fake clock, sampler and store."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from plaunch.agent import Snapshot, WorkerState
 from plaunch.plugin import PluginContext
 from plaunch_hang.extension import HangExtension
 from plaunch_hang.stacks import Frame, ProcessStacks, ThreadStack
-from plaunch_hang.telling import Scenes
-from plaunch_hang.watch import Sight
+from plaunch_hang.telling import StackSnapshots
+from plaunch_hang.watch import WorkerSample
 
 FILE = "/home/me/train.py"
 PIDS = {4: 104, 5: 105, 6: 106}
-PAUSE = 5.0  # seconds between two looks, for the time-out of 100
+PAUSE = 5.0  # seconds between two samples, for a timeout of 100
 
 
 def stacks_of(pids):
@@ -27,7 +27,7 @@ def stacks_of(pids):
 
 
 class Control:
-    """Keeps what is said and reported; texts go to those of the job, by node."""
+    """Records log lines, reports and published texts; texts are shared with the job, by node."""
 
     def __init__(self, pids, texts=None, node=0):
         self.said, self.reported, self.published_here = [], [], []
@@ -74,18 +74,20 @@ class Control:
         return dict(self._texts) if self.can_reach_store else {}
 
 
-class Looks:
-    """Sees what a test wants."""
+class WorkerSampler:
+    """Returns samples that a test controls."""
 
     def __init__(self, pids):
         self.places = dict.fromkeys(pids, 0)
         self.reasons = {}
         self.seen = []
 
-    def look(self, pids, beats, timeouts, deep):
+    def sample(self, pids, beats, timeouts, deep):
         self.seen.append((dict(pids), beats, timeouts))
         return {
-            rank: Sight(pid, self.places[rank], beats=beats[rank].number, timeout=timeouts[rank])
+            rank: WorkerSample(
+                pid, self.places[rank], beats=beats[rank].number, timeout=timeouts[rank]
+            )
             for rank, pid in pids.items()
         }
 
@@ -105,20 +107,28 @@ class Node:
         node=0,
     ):
         context = PluginContext("job", "role", host, log_dir)
-        self.looks, self.control, self.now = Looks(pids), Control(pids, texts, node), 1000.0 * node
+        self.sampler, self.control, self.now = (
+            WorkerSampler(pids),
+            Control(pids, texts, node),
+            1000.0 * node,
+        )
         self.extension = HangExtension(
-            context, timeout, action, looks=self.looks, scenes=Scenes(context, stacks_of)
+            context,
+            timeout,
+            action,
+            sampler=self.sampler,
+            snapshots=StackSnapshots(context, stacks_of),
         )
         self.extension._control = self.control
 
-    def look(self, count=1, pause=PAUSE):
+    def sample(self, count=1, pause=PAUSE):
         for _ in range(count):
             self.now += pause
-            self.pause = self.extension.look(self.now, pause)
+            self.pause = self.extension.sample(self.now, pause)
 
     def move(self, *ranks):
-        for rank in ranks or self.looks.places:
-            self.looks.places[rank] += 1
+        for rank in ranks or self.sampler.places:
+            self.sampler.places[rank] += 1
 
     def close(self):
         self.extension.stop(None)

@@ -263,7 +263,7 @@ def test_a_handler_that_never_returns_keeps_no_job(kept, caplog):
     assert time.monotonic() - began < DEADLINE / 2
     check(kept)
     who = "event handler 'stuck' (module tests.launch.test_event_stream)"
-    assert f"{who} has not come to its end and is given up" in caplog.text
+    assert f"{who} did not finish in time and is abandoned" in caplog.text
 
 
 def test_a_launcher_whose_handler_never_returns_exits(tmp_path, script):
@@ -283,7 +283,7 @@ def test_a_launcher_whose_handler_never_returns_exits(tmp_path, script):
     script.write_text("print('done')")
     done = run_python(str(program), str(script), timeout=DEADLINE)
     assert (done.returncode, done.stdout) == (0, "done\n")
-    assert "is given up" in done.stderr
+    assert "is abandoned" in done.stderr
 
 
 def test_a_console_that_nobody_reads_keeps_no_launcher(script):

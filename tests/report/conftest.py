@@ -1,4 +1,4 @@
-"""Runs that never were: events as agents write them, with hosts whose clocks differ."""
+"""Simulated runs: events as agents write them, on hosts with different clocks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 from plaunch_report.reading import read_folders
-from plaunch_report.story import Storyteller
+from plaunch_report.story import StoryBuilder
 
 from helpers.error_files import child_file
 
@@ -18,9 +18,10 @@ EPOCH = 1_800_000_000.0  # the date at second 0 of a run
 
 
 class Agent:
-    """Writes what an agent would, at seconds of the run that the test gives.
+    """Writes the events of an agent, at given seconds of the run.
 
-    `boot` is when its host was started, in seconds before the run; `ahead` how far its date is.
+    `boot` is how long before the run its host was started, and `ahead` how far its date is ahead,
+    in seconds.
     """
 
     def __init__(self, folder, host, pid=100, *, run_id="job", rank=0, ahead=0.0, boot=5000.0):
@@ -94,7 +95,7 @@ class Agent:
         )  # fmt: skip
 
     def fail(self, second, rank, pid, **metadata):
-        """Tell of a worker that failed, by default on this node, for nothing that is known."""
+        """Record the failure of a worker, by default on this node and without a message."""
         told = {
             "failed_host": self.common["host"], "exit_code": 1, "signal_name": None,
             "message": "", "error_file": "", "last_lines": "", "is_first": True, **metadata,
@@ -135,13 +136,13 @@ class Runs:
     def read(self):
         return read_folders([str(self.folder)])
 
-    def teller(self):
-        """What tells the story of all that is there, and what was read for it."""
+    def builder(self):
+        """A builder of the story of all agents, and what was read."""
         reading = self.read()
-        return Storyteller(reading.agents, reading), reading
+        return StoryBuilder(reading.agents, reading), reading
 
     def elastic(self, *, run_id="job", shift=0.0, last_lines="Traceback:\nValueError: bad batch"):
-        """Two nodes train, rank 3 fails, they start again, a third arrives, and all succeed.
+        """Two nodes train, rank 3 fails, they restart, a third arrives, and all succeed.
 
         Host b's date is 100 s ahead, and c's 7 s behind.
         """
@@ -182,7 +183,7 @@ class Runs:
         return a, b, c
 
     def large(self, nodes=125, workers=8, rounds=4):
-        """Every round ends in a failure, which all nodes tell of; 40 last lines each."""
+        """Every round ends in a failure that all nodes record, with 40 last lines each."""
         agents = [self.agent(f"node-{i:03}", boot=900.0 * i) for i in range(nodes)]
         for rank, agent in enumerate(agents):
             agent.start(0, workers)

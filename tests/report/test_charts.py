@@ -1,4 +1,4 @@
-"""What stands beside the rows of the timeline, and the words of the page, without a browser."""
+"""The labels of the timeline, and the text of the page, without a browser."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from plaunch_report.cli import main
 
 def labels(runs):
     """The labels of the timeline, from top to bottom."""
-    story = runs.teller()[0].tell()
+    story = runs.builder()[0].create_story()
     found = {}
 
     def search(value):
@@ -34,7 +34,7 @@ def test_rows_of_workers_have_their_ranks(runs):
     assert said == "a rank 0 rank 1 b rank 2 rank 3 c rank 4 rank 5"
 
 
-def test_a_row_whose_worker_had_several_ranks_has_all_of_them(runs):
+def test_a_label_has_all_ranks_of_a_worker(runs):
     agent = runs.agent("a").start(0, workers=1)
     for number, rank in enumerate((2, 0, 2, 1, 3)):
         at = 10.0 * number
@@ -44,7 +44,7 @@ def test_a_row_whose_worker_had_several_ranks_has_all_of_them(runs):
     assert labels(runs) == ["a", "ranks 2, 0, 1, ..."]
 
 
-def test_where_rows_are_too_low_the_node_has_the_ranks(runs):
+def test_labels_of_nodes_have_the_ranks_if_rows_are_too_low(runs):
     runs.large(nodes=3, workers=200)
     assert labels(runs) == [
         "node-000: ranks 0-199",

@@ -1,4 +1,4 @@
-"""The message about a failed job on a console that has shown some of it before."""
+"""The message about a failed job on the console."""
 
 from __future__ import annotations
 
@@ -74,13 +74,13 @@ def nested(*lines):
     return {"message": {"message": ERROR, "extraInfo": extra}}
 
 
-def test_what_the_console_has_shown_is_not_shown_again():
+def test_lines_on_the_console_are_not_repeated():
     lines = message({5: make(last_lines=STDERR, is_shown=True)})[1]
     assert ABOVE in lines
     assert not [line for line in lines if ERROR in line]
 
 
-def test_a_silence_is_said_and_not_taken_for_shown():
+def test_empty_stderr_is_mentioned():
     lines = message({5: make(is_shown=True)})[1]
     assert ABOVE not in lines
     assert "  It wrote nothing to stderr." in lines
@@ -103,7 +103,7 @@ def test_a_recorded_exception_is_shown_unless_it_was_on_stderr(child_file, last_
     assert f"  error file: {path}" in lines
 
 
-def test_why_a_signal_was_sent_is_said_although_the_last_lines_are_above():
+def test_the_sender_of_a_signal_is_shown_even_if_lines_are_above():
     failure = make(-9, last_lines=["at work"], is_shown=True)
     failure.message = f"{failure.exit_sentence()}: its time for 'step' has expired"
     lines = message({5: failure})[1]
@@ -132,7 +132,7 @@ def test_a_launcher_that_failed_itself(text, block):
     assert lines[len(block)].startswith("  process: t.py, launcher, pid 4242, ")
 
 
-def test_of_many_attempts_the_last_ones_are_told():
+def test_of_many_attempts_the_last_ones_are_shown():
     earlier = [EarlierAttempt(n, "rank 0, exit code 1", 0.5) for n in range(60)]
     lines = message({5: make()}, earlier=earlier)[1]
     assert lines[-11] == "  50 attempts before these"
@@ -141,12 +141,12 @@ def test_of_many_attempts_the_last_ones_are_told():
     ]
 
 
-def test_failures_that_are_only_counted_are_told():
+def test_counted_failures_are_shown():
     lines = message({5: make()}, counted={"ranks 40-99 (exit code 1)": 60})[1]
     assert "  also failed: 60 more: ranks 40-99 (exit code 1)" in lines
 
 
-def test_workers_that_failed_alike_are_told_together():
+def test_workers_that_failed_alike_are_grouped():
     same, crash = {"last_lines": STDERR}, {"exitcode": -11}
     failures = {rank: make(**same if rank < 4 else crash) for rank in range(6)}
     failures[6] = launcher("its disk is full")

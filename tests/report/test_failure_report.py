@@ -85,7 +85,7 @@ def test_a_message_without_a_traceback_is_shown_with_the_stderr_lines(child_file
     assert "  last lines of its stderr:\n    last words" in text
 
 
-def test_an_unreadable_error_file_is_said(tmp_path):
+def test_an_unreadable_error_file_is_reported(tmp_path):
     path = tmp_path / "error.json"
     path.write_text("{")
     text = report({0: make(error_file=path, last_lines=["last words"])})
@@ -106,7 +106,7 @@ def test_an_unreadable_error_file_is_said(tmp_path):
         ({"exitcode": 1, "log_files": ["/proc/full/a"], "last_lines": ["No space left"]}, None),
     ],
 )
-def test_a_hint_where_the_worker_could_not_say_why(monkeypatch, failure, hint):
+def test_hints_for_failures_without_a_report(monkeypatch, failure, hint):
     def statvfs(path):
         if ":" in path:
             raise FileNotFoundError(path)
@@ -123,18 +123,18 @@ def test_a_hint_where_the_worker_could_not_say_why(monkeypatch, failure, hint):
 @pytest.mark.parametrize(
     ("is_gone", "hint"), [(True, "was gone"), (False, "did not answer in time")]
 )
-def test_of_a_consequence_a_hint_says_what_the_peer_did(is_gone, hint):
+def test_a_hint_for_the_loss_of_a_peer(is_gone, hint):
     failure = make(last_lines=["..."])
     failure.consequence = Consequence("no peer", is_gone=is_gone)
     text = report({0: failure})
     assert f"hint:       a peer {hint}: of what is known here, nothing else failed" in text
 
 
-def test_silence_is_said():
+def test_empty_stderr_is_reported():
     assert "It wrote nothing to stderr." in report({0: make()})
 
 
-def test_what_was_not_kept_is_not_called_silence(monkeypatch):
+def test_stderr_that_was_not_kept_is_not_called_empty(monkeypatch):
     monkeypatch.setenv("PLAUNCH_CAPTURE_STDERR", "0")
     assert "was not kept (PLAUNCH_CAPTURE_STDERR=0)" in report({0: make()})
     assert "wrote nothing" not in report({0: make()})
@@ -178,7 +178,7 @@ def test_lines_are_shown_as_a_terminal_would(raw, shown):
     assert report({0: make(last_lines=[raw])}).endswith(shown)
 
 
-def test_an_out_of_memory_kill_is_said_in_words():
+def test_an_out_of_memory_kill_is_described():
     text = report({0: make(exitcode=-9, oom_killed=True)})
     assert text.startswith(
         "train.py FAILED: rank 0 on gpu-07: killed by the kernel's out-of-memory killer (SIGKILL)"
@@ -211,14 +211,14 @@ def test_very_many_failures_are_summed_up():
     assert len(text.splitlines()) < 60
 
 
-def test_stopped_ranks_that_left_by_themselves_are_told_by_code():
+def test_stopped_ranks_that_exited_are_grouped_by_code():
     text = report({0: make()}, {3: 0, 1: 0, 2: 3, 7: -15})
     assert text.splitlines()[-1] == (
         "Stopped by plaunch: ranks 1,3 (exit code 0), rank 2 (exit code 3), rank 7 (SIGTERM)"
     )
 
 
-def test_rules_are_drawn_only_when_asked_for():
+def test_rules_are_optional():
     plain = report({0: make()}, {1: -15})
     assert "===" not in plain
     assert "---" not in plain

@@ -1,4 +1,4 @@
-"""Events that no launcher writes, as in a file that was damaged, or that somebody has made up."""
+"""Events that no launcher writes, from damaged or forged files."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ NUMBERS = [10**400, -(10**400), 1e308, -1e308, 2**63, 2**53, 1e12, -1, 0.5, True
 
 
 def tell(runs):
-    teller, reading = runs.teller()
-    story = teller.tell()
-    return story, create_table(reading, teller)
+    builder, reading = runs.builder()
+    story = builder.create_story()
+    return story, create_table(reading, builder)
 
 
 def page_of(runs):
@@ -30,7 +30,7 @@ def page_of(runs):
 
 
 def change(agent, **fields):
-    """Give these fields to all events of an agent, at the top or in their metadata."""
+    """Set these fields in all events of an agent, at the top level or in the metadata."""
     lines = [json.loads(line) for line in agent.lines]
     for event in lines:
         for name, value in fields.items():
@@ -68,16 +68,16 @@ def test_no_number_breaks_the_page(runs, number):
 
 
 @pytest.mark.parametrize("number", [9e11, 2.6e11, 253_402_300_799, -1e11])
-def test_a_date_that_is_none_is_no_event(runs, number):
-    """The year 30489, and those before 1970; nothing is left of this agent."""
+def test_an_event_with_an_invalid_date_is_ignored(runs, number):
+    """The year 30489, and those before 1970; no event of this agent is left."""
     agents = runs.elastic()
     change(agents[1], timestamp=number)
     assert sorted(agent.host for agent in runs.read().agents) == ["a", "c"]
     assert "</html>" in page_of(runs)
 
 
-def test_clocks_that_cannot_be_leave_the_beginning_unknown(runs):
-    """Each moment may be one, and what comes of them need not."""
+def test_absurd_clocks_leave_the_beginning_unknown(runs):
+    """Each date is valid, but the computed one is not."""
     agent = runs.agent("a").start(0)
     path = agent.write()
     events = [json.loads(agent.lines[0]) for _ in range(3)]
@@ -96,8 +96,8 @@ def launcher_fails(runs):
     agent.finish(5, "failed", 113).write()
 
 
-def test_a_launcher_that_failed_is_called_one(runs):
-    """It has no rank; -1 stands for that in the event."""
+def test_a_failed_launcher_is_named_as_one(runs):
+    """It has no rank, which is -1 in the event."""
     launcher_fails(runs)
     story, _ = tell(runs)
     assert story.first_cause.who == "the launcher"
@@ -109,7 +109,7 @@ def test_a_launcher_that_failed_is_called_one(runs):
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_no_event_that_was_changed_at_random_breaks_the_report(runs, seed, capsys):
+def test_randomly_changed_events_do_not_break_the_report(runs, seed, capsys):
     choose = random.Random(seed)
     for agent in runs.elastic():
         lines = [

@@ -1,4 +1,4 @@
-"""The page in a real browser: its facts, its filter, and that nothing in it can do harm."""
+"""The page in a real browser: its facts, its filter, and its security."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WORKER = textwrap.dedent(
 
 
 class Dom(HTMLParser):
-    """What a browser made of a page: texts by id, rows of tables, and a count of elements."""
+    """The document of a page in the browser: texts by id, rows of tables, a count of elements."""
 
     VOID = ("meta", "input", "br", "link", "img", "hr")
 
@@ -76,8 +76,8 @@ class Dom(HTMLParser):
 
 
 @pytest.fixture
-def look(browser, tmp_path):
-    """Open a page and return what the browser made of it."""
+def load_page(browser, tmp_path):
+    """Open a page in the browser and return its document."""
 
     def open_(path, link=""):
         done = subprocess.run(
@@ -116,9 +116,9 @@ def report(runs, *argv):
 
 
 @pytest.mark.slow
-def test_the_facts_of_a_run(runs, look):
+def test_the_facts_of_a_run(runs, load_page):
     runs.elastic()
-    dom = look(report(runs))
+    dom = load_page(report(runs))
     assert dom.texts["run-id"] == "job"
     assert (dom.texts["outcome"], dom.texts["exit-code"]) == ("succeeded", "0")
     assert (dom.texts["node-count"], dom.texts["failure-count"]) == ("3", "1")
@@ -147,7 +147,7 @@ def test_the_facts_of_a_run(runs, look):
     assert len(dom.rows("events")) == 82
 
 
-def test_of_many_restarts_those_that_took_longest(runs):
+def test_of_many_restarts_the_longest_are_shown(runs):
     agent = runs.agent("a").start(0).join(1, 2, 3, round=0, world=2, nodes=1, rank=0)
     for number in range(1, 251):
         agent.common["round"] = number
@@ -160,9 +160,9 @@ def test_of_many_restarts_those_that_took_longest(runs):
 
 
 @pytest.mark.slow
-def test_a_link_filters_the_events(runs, look):
+def test_a_link_filters_the_events(runs, load_page):
     runs.elastic()
-    dom = look(report(runs), "#filter=MAX_restarts+node%20c+member")
+    dom = load_page(report(runs), "#filter=MAX_restarts+node%20c+member")
     rows = dom.rows("events")
     assert [(row["event"], row["node"]) for row in rows] == [("restart", "a"), ("restart", "b")]
     assert dom.texts["shown"] == "2 of 78 events"
@@ -176,7 +176,7 @@ HOSTILE = (
 
 
 @pytest.mark.slow
-def test_nothing_that_a_worker_writes_becomes_part_of_the_page(runs, look):
+def test_output_of_workers_is_escaped(runs, load_page):
     """In every text of every event, the names of hosts and of the run among them."""
     agent = runs.agent("a", run_id=HOSTILE)
     agent.common["host"] = HOSTILE
@@ -191,14 +191,14 @@ def test_nothing_that_a_worker_writes_becomes_part_of_the_page(runs, look):
     agent.tell(5, HOSTILE)
     agent.finish(6, "failed", 1, HOSTILE).write()
     path = report(runs)
-    dom = look(path)
+    dom = load_page(path)
     for place in ("run-id", "reason", "first-cause", "failures"):
         assert "onerror=" in dom.texts[place]
         assert "{{ 7 * 7 }}" in dom.texts[place]
     assert "<img" not in path.read_text()
 
 
-def test_a_page_needs_nothing_else(runs):
+def test_a_page_is_self_contained(runs):
     runs.elastic()
     html = report(runs).read_text()
     assert not re.search(r"<(link|iframe|object|embed|base)\b", html)
@@ -214,18 +214,18 @@ def test_a_page_needs_nothing_else(runs):
 
 
 @pytest.mark.slow
-def test_a_thousand_workers(runs, look):
+def test_a_thousand_workers(runs, load_page):
     runs.large()
     path = report(runs)
     assert path.stat().st_size < 5_000_000
-    dom = look(path)
+    dom = load_page(path)
     assert dom.count < 6000
     assert dom.texts["shown"].endswith("events, 300 shown")
     assert dom.texts["failure-count"] == "3"
 
 
 @pytest.mark.slow
-def test_a_thousand_nodes_that_all_fail(runs, look):
+def test_a_thousand_nodes_that_all_fail(runs, load_page):
     """Neither the table of nodes nor the failures grow without bound."""
     for rank in range(1000):
         agent = runs.agent(f"node-{rank}", rank=rank).start(0, 1)
@@ -235,7 +235,7 @@ def test_a_thousand_nodes_that_all_fail(runs, look):
         agent.finish(5, "failed" if rank != 999 else "signalled", 1).write()
     path = report(runs)
     assert path.stat().st_size < 6_000_000
-    dom = look(path)
+    dom = load_page(path)
     assert dom.count < 8000
     assert "And 980 more" in dom.texts["failures"]
     assert "Rank 5 on node-5" in dom.texts["first-cause"]
@@ -245,7 +245,7 @@ def test_a_thousand_nodes_that_all_fail(runs, look):
 
 
 class Job:
-    """Agents of one job on this machine, whose workers do what files tell them to."""
+    """Agents of one job on this machine, whose workers are controlled by files."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -294,7 +294,7 @@ def job(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("torch") is None, reason="the nodes meet over the backend c10d")
-def test_a_real_run_of_three_agents_with_a_failure_and_an_arrival(job, look):
+def test_a_real_run_of_three_agents_with_a_failure_and_an_arrival(job, load_page):
     job.start()
     job.start()
     job.until_round(0, 4)
@@ -308,7 +308,7 @@ def test_a_real_run_of_three_agents_with_a_failure_and_an_arrival(job, look):
 
     path = job.folder / "report.html"
     assert main([str(job.folder / "logs"), f"--output={path}"]) == 0
-    dom = look(path)
+    dom = load_page(path)
     assert (dom.texts["run-id"], dom.texts["outcome"]) == ("real", "succeeded")
     assert (dom.texts["node-count"], dom.texts["failure-count"]) == ("3", "1")
     assert dom.texts["world-sizes"] == "4, 6"

@@ -1,4 +1,4 @@
-"""What is read from the files of events, and what is said of what cannot be read."""
+"""Reading files of events, including unreadable ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def only(reading):
     return agent, record
 
 
-def test_what_an_event_writes_is_read(tmp_path):
+def test_a_serialized_event_is_read(tmp_path):
     metadata = {"run_id": "job", "host": "a", "agent_pid": 7, "round": 2, "reason": None}
     event = Event("plaunch.restart", EventSource.AGENT, 12.5, metadata, 3.25)
     (tmp_path / "a.jsonl").write_text(event.serialize() + "\n")
@@ -55,7 +55,7 @@ def test_rotated_files_are_read_from_the_oldest(runs):
     assert reading.files == 4
 
 
-def test_a_torn_last_line_and_garbage_are_counted_and_left_out(runs):
+def test_incomplete_and_invalid_lines_are_counted_and_skipped(runs):
     path = runs.agent("a").start(0).finish(1, "succeeded", 0).write()
     good = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(good[0] + b"\xff\xfe garbage\n\n[1, 2]\n" + good[1] + good[1][:40])
@@ -83,7 +83,7 @@ def test_a_torn_last_line_and_garbage_are_counted_and_left_out(runs):
         {"timestamp": 10**400},
     ],
 )
-def test_lines_that_are_no_events(runs, fields):
+def test_lines_that_are_not_events(runs, fields):
     agent = runs.agent("a").start(0)
     path = agent.write()
     with path.open("a") as file:
@@ -93,7 +93,7 @@ def test_lines_that_are_no_events(runs, fields):
     assert reading.unreadable == 1
 
 
-def test_values_that_are_not_plain_are_left_out(runs):
+def test_values_that_are_not_plain_are_ignored(runs):
     agent = runs.agent("a").tell(0, "restart", reason=["x"], cause={"a": 1}, max_restarts=2)
     agent.write()
     _, record = only(runs.read())
@@ -103,8 +103,8 @@ def test_values_that_are_not_plain_are_left_out(runs):
 
 
 @pytest.mark.parametrize("value", [10**400, -(10**400), 2**53, 1e308, 1e13, True, "5", [5]])
-def test_numbers_that_are_none_are_not_there(runs, value):
-    """Nothing that plaunch writes is as large, and nothing can be drawn that is."""
+def test_absurd_numbers_are_ignored(runs, value):
+    """plaunch writes no number as large, and the charts could not draw it."""
     runs.agent("a").tell(0, "restart", seconds=value, world_size=value, exit_code=value).write()
     _, record = only(runs.read())
     assert record.seconds("seconds") == 0.0
@@ -112,13 +112,13 @@ def test_numbers_that_are_none_are_not_there(runs, value):
     assert record.code is None
 
 
-def test_a_process_id_that_comes_again_is_another_agent(runs):
+def test_a_reused_process_id_is_another_agent(runs):
     agent = runs.agent("a", 1).start(0).finish(1, "failed", 1).start(2).finish(3, "succeeded", 0)
     agent.write()
     assert names(runs.read()) == [["launcher.started", "launcher.finished"]] * 2
 
 
-def test_files_of_all_folders_below_are_read_and_no_others(runs):
+def test_files_in_all_subfolders_are_read(runs):
     runs.agent("a").start(0).write()
     deeper = runs.folder / "copied" / "from" / "b"
     deeper.mkdir(parents=True)
@@ -174,7 +174,7 @@ def test_folders_are_read_together_and_each_launcher_counts_once(runs, tmp_path)
         assert sum(1 for _ in reading.records()) == sum(agent.count for agent in reading.agents)
 
 
-def test_what_is_no_folder(tmp_path):
+def test_a_path_that_is_not_a_folder(tmp_path):
     with pytest.raises(UsageError, match=r"absent' does not exist; give the folder that --log-dir"):
         read_folders([str(tmp_path / "absent")])
     (tmp_path / "file").write_text("")
@@ -190,7 +190,7 @@ def test_no_bytes_break_the_reader(tmp_path_factory, content):
         read_folders([str(folder)])
 
 
-def test_what_is_written_meanwhile_is_not_read_the_second_time(runs):
+def test_events_written_meanwhile_are_not_read_the_second_time(runs):
     agent = runs.agent("a").start(0).tell(1, "rendezvous.begun")
     path = agent.write()
     reading = runs.read()
@@ -201,8 +201,8 @@ def test_what_is_written_meanwhile_is_not_read_the_second_time(runs):
     assert names(reading) == [["launcher.started", "rendezvous.begun"]]
 
 
-def test_what_is_written_meanwhile_takes_no_other_nodes_rows(runs):
-    """Another launcher that starts in one file does not shift those of the files after it."""
+def test_events_written_meanwhile_do_not_shift_other_agents(runs):
+    """A new launcher in one file does not shift the agents of the following files."""
     first = runs.agent("a").start(0).finish(1, "failed", 1)
     second = runs.agent("b").start(0).finish(1, "succeeded", 0)
     first.write()
@@ -221,8 +221,8 @@ def test_what_is_written_meanwhile_takes_no_other_nodes_rows(runs):
     ]
 
 
-def test_a_million_events_would_fit(runs):
-    """What is kept of the events of workers is little; they were 3 kB each when all were kept."""
+def test_memory_per_event_is_small(runs):
+    """Little is kept of the events of workers; keeping them all takes 3 kB each."""
     agent = runs.agent("a").start(0, workers=100)
     for number in range(20):
         at = 10.0 * number
@@ -230,9 +230,9 @@ def test_a_million_events_would_fit(runs):
         agent.stop_all(at + 9)
     agent.finish(200, "failed", 1).write()
     tracemalloc.start()
-    teller, reading = runs.teller()
-    story = teller.tell()
-    table = create_table(reading, teller, most=100)
+    builder, reading = runs.builder()
+    story = builder.create_story()
+    table = create_table(reading, builder, most=100)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     count = reading.agents[0].count

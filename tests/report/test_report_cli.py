@@ -1,4 +1,4 @@
-"""The program: what it writes where, and what it says when it cannot."""
+"""The program: its outputs, and its errors."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_missing_library_is_named_with_the_extra(folder, capsys, monkeypatch):
     assert "pip install 'plaunch[report]', or use --json" in err
 
 
-def test_the_page_goes_to_report_html_unless_told_otherwise(folder, capsys, monkeypatch, tmp_path):
+def test_the_page_is_written_to_report_html_by_default(folder, capsys, monkeypatch, tmp_path):
     pytest.importorskip("bokeh")
     monkeypatch.chdir(tmp_path)
     code, out, _ = run([folder], capsys)
@@ -102,7 +102,7 @@ def test_a_full_disk_is_one_line(folder, tmp_path, form, output):
         assert (tmp_path / "report.html").read_text() == "the report of before"
 
 
-def test_the_report_of_before_stays_if_there_is_no_room(folder, tmp_path):
+def test_an_existing_report_is_kept_if_the_disk_is_full(folder, tmp_path):
     path = tmp_path / "report.html"
     path.write_text("the report of before")
     code = (
@@ -122,9 +122,7 @@ def others_in(folder):
     return sorted(path.name for path in folder.iterdir() if path.name not in ("logs", "facts.json"))
 
 
-def test_a_file_that_somebody_else_has_put_there_is_not_written_to(
-    folder, capsys, tmp_path, monkeypatch
-):
+def test_files_of_other_users_are_not_written_to(folder, capsys, tmp_path, monkeypatch):
     """The name of what is not complete yet cannot be known before, and no link is followed."""
     path, victim = tmp_path / "facts.json", tmp_path / "victim"
     victim.write_text("precious")
@@ -155,7 +153,7 @@ def test_a_link_stays_a_link(folder, capsys, tmp_path):
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, UsageError("no"), RuntimeError])
-def test_what_was_begun_is_removed_however_it_ends(folder, tmp_path, monkeypatch, error):
+def test_an_incomplete_report_is_removed(folder, tmp_path, monkeypatch, error):
     path = tmp_path / "facts.json"
     path.write_text("the report of before")
 
@@ -171,7 +169,7 @@ def test_what_was_begun_is_removed_however_it_ends(folder, tmp_path, monkeypatch
     assert others_in(tmp_path) == []
 
 
-def test_a_reader_who_leaves_is_no_traceback(runs):
+def test_a_closed_pipe_causes_no_traceback(runs):
     runs.large(nodes=4)
     done = subprocess.run(
         [

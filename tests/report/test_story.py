@@ -1,4 +1,4 @@
-"""What the report says of runs: outcome, causes, rounds, lives, accounts, and clocks."""
+"""Stories of runs: outcome, causes, rounds, workers, times, and clocks."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import pytest
 from plaunch.errors import UsageError
 from plaunch_report.clocks import align
 from plaunch_report.launches import choose_launch, choose_run, split_launches
-from plaunch_report.story import Storyteller
+from plaunch_report.story import StoryBuilder
 
 
 def story_of(runs, run_id=None, launch=None):
     reading = runs.read()
     agents, number, count = choose_launch(choose_run(reading.agents, run_id), launch)
-    return Storyteller(agents, reading, number, count).tell()
+    return StoryBuilder(agents, reading, number, count).create_story()
 
 
 @pytest.fixture
@@ -45,13 +45,13 @@ def test_rounds_and_why_they_ended(elastic):
     assert trained == [(5, 20), (24, 40), (43, 60)]
 
 
-def test_a_failure_that_several_nodes_told_of_is_one(elastic):
+def test_a_failure_recorded_by_several_nodes_is_one(elastic):
     [failure] = elastic.failures
     assert (failure.global_rank, failure.host, failure.pid, failure.round) == (3, "b", 10_003, 0)
     assert failure.who == "rank 3"
     assert failure.how == "exit code 1"
     assert failure.is_first
-    # Node a has told of it first, and knew less.
+    # Node a recorded it first, with fewer details.
     assert failure.message == "ValueError: bad batch"
     assert failure.last_lines == "Traceback:\nValueError: bad batch"
     assert failure.told_by == [0, 1]
@@ -66,7 +66,7 @@ def test_lives_of_workers(elastic):
     assert [round(life.end - life.begin) for life in elastic.lives if life.fate == "failed"] == [15]
 
 
-def test_what_nodes_did_fills_their_time_without_gaps(elastic):
+def test_spans_have_no_gaps(elastic):
     for index, node in enumerate(elastic.nodes):
         spans = [span for span in elastic.spans if span.node == index]
         assert spans[0].begin == pytest.approx(node.begin)
@@ -88,7 +88,7 @@ def test_accounts(elastic):
     )
 
 
-def test_where_the_time_of_restarts_went(elastic):
+def test_times_of_restarts(elastic):
     told = [
         (item.node, item.round, item.cause, round(item.time), [*item.seconds.values()])
         for item in elastic.restarts
@@ -102,7 +102,7 @@ def test_where_the_time_of_restarts_went(elastic):
     ]
 
 
-def test_the_launchers_own_account_counts_if_there_is_one(runs):
+def test_the_launchers_own_times_take_precedence(runs):
     agent = runs.agent("a").start(0)
     own = {f"seconds_{name}": 0.0 for name in ("waiting", "starting", "stopping", "lost")}
     agent.finish(9, "succeeded", 0, seconds_training=8.5, seconds_total=8.5, **own).write()
@@ -122,8 +122,8 @@ def test_marks(elastic):
 # --- clocks ---------------------------------------------------------------------------------------
 
 
-def test_hosts_are_put_on_one_axis_by_the_rounds_that_they_share(elastic):
-    """The hosts were started at different times, and the dates of two are wrong."""
+def test_hosts_are_aligned_by_shared_rounds(elastic):
+    """The hosts booted at different times, and the dates of two are wrong."""
     assert [round(node.begin, 6) for node in elastic.nodes] == [0, 0.5, 38]
     assert [round(node.end, 6) for node in elastic.nodes] == [61, 61, 61]
     assert [round(node.skew, 6) for node in elastic.nodes] == [0, 100, -7]
@@ -131,7 +131,7 @@ def test_hosts_are_put_on_one_axis_by_the_rounds_that_they_share(elastic):
     assert any("aligned by the rounds" in note for note in elastic.notes)
 
 
-def test_hosts_that_never_met_are_aligned_through_one_that_met_both(runs):
+def test_hosts_without_a_shared_round_are_aligned_through_a_third(runs):
     a = runs.agent("a", boot=10.0).start(0, 1)
     b = runs.agent("b", boot=20.0, ahead=50.0).start(0, 1)
     c = runs.agent("c", boot=30.0, ahead=-50.0).start(0, 1)
@@ -150,7 +150,7 @@ def test_hosts_that_never_met_are_aligned_through_one_that_met_both(runs):
     assert offsets["b"] - offsets["c"] == pytest.approx(10)
 
 
-def test_a_host_that_was_in_no_round_is_as_its_clock_says_and_this_is_said(runs):
+def test_a_host_without_a_round_is_placed_by_its_date_and_noted(runs):
     runs.elastic()
     spare = runs.agent("d", boot=1.0).start(30)
     spare.finish(61, "not_needed", 0, "the job has enough nodes").write()
@@ -162,8 +162,8 @@ def test_a_host_that_was_in_no_round_is_as_its_clock_says_and_this_is_said(runs)
     assert story.outcome == "succeeded"
 
 
-def test_agents_of_one_host_have_its_clock(runs):
-    """Though one of them was slow to notice that the round was complete, and one was a spare."""
+def test_agents_of_one_host_share_its_clock(runs):
+    """Even if one of them noticed late that the round was complete, and one was a spare."""
     for rank, late in ((0, 0), (1, 0.25)):
         agent = runs.agent("a", 5 + rank, rank=rank).start(0, 1)
         agent.join(1, 2 + late, 3, round=0, world=2, nodes=2, rank=rank).finish(9, "succeeded", 0)
@@ -175,7 +175,7 @@ def test_agents_of_one_host_have_its_clock(runs):
     assert story.notes == []
 
 
-def test_a_date_that_is_set_during_the_run_moves_nothing(runs):
+def test_setting_the_date_during_the_run_changes_nothing(runs):
     agent = runs.agent("a").start(0)
     agent.ahead = 3600.0
     agent.tell(5, "rendezvous.begun")
@@ -226,7 +226,7 @@ def test_a_node_that_left_before_the_last_round_does_not_decide(runs):
     assert [node.outcome for node in story.nodes] == ["succeeded", "signalled"]
 
 
-def test_the_first_cause_is_the_first_of_all_and_the_final_one_that_of_the_last_attempt(runs):
+def test_the_first_cause_and_the_final_cause(runs):
     agent = runs.agent("a").start(0)
     for attempt, cause in enumerate(("first try", "second try")):
         at = 10 * attempt
@@ -256,7 +256,7 @@ def test_a_restart_that_is_not_counted_is_another_round_of_the_same_attempt(runs
     assert (story.first_cause.message, story.final_cause.message) == ("a hang", "a typing error")
 
 
-def test_a_round_in_which_a_launcher_was_killed_has_what_the_others_trained(runs):
+def test_a_round_with_a_killed_launcher_ends_as_on_other_nodes(runs):
     a, b = two_nodes(runs)
     a.stop_all(40).finish(41, "failed", 1).write()
     b.tell(5, "signal.received", signal_name="SIGUSR1", action="notify").write()  # its last event
@@ -264,14 +264,14 @@ def test_a_round_in_which_a_launcher_was_killed_has_what_the_others_trained(runs
     assert round_.trains_until == pytest.approx(41)
 
 
-def test_a_round_of_which_no_end_is_recorded(runs):
+def test_a_round_without_a_recorded_end(runs):
     for at, agent in zip((5, 9), two_nodes(runs), strict=True):
         agent.tell(at, "signal.received", signal_name="SIGUSR1", action="notify").write()
     (round_,) = story_of(runs).rounds
     assert round_.trains_until == pytest.approx(5)
 
 
-def test_what_was_taken_for_the_first_cause_is_not_if_the_nodes_agree_on_another(runs):
+def test_nodes_may_agree_on_another_first_cause(runs):
     a, b = two_nodes(runs)
     ours = {"rank": 0, "pid": 10, "failed_host": "a", "message": "ours"}
     theirs = {"rank": 2, "pid": 20, "failed_host": "b", "message": "theirs"}
@@ -302,7 +302,7 @@ def test_missing_agents_and_rounds_are_noted(runs):
     assert "The rounds before round 3 are not in these files." in notes
 
 
-def test_torn_files_are_noted(runs):
+def test_incomplete_files_are_noted(runs):
     path = runs.agent("a").start(0).finish(1, "succeeded", 0).write()
     path.write_text(path.read_text() + "x\n" + '{"name": "plau')
     notes = story_of(runs).notes
@@ -317,7 +317,7 @@ def test_a_worker_without_an_end(runs):
     assert story.outcome == "no end"
 
 
-def test_labels_tell_agents_of_one_host_apart(runs):
+def test_labels_of_agents_of_one_host_are_unique(runs):
     for pid in (5, 6):
         agent = runs.agent("a", pid).start(0, 1)
         agent.join(1, 2, 3, round=0, world=2, nodes=2, rank=pid - 5).succeed(4, 5).write()
@@ -344,7 +344,7 @@ def test_a_run_id_that_is_used_again_is_another_launch(runs):
             agent = runs.agent(host, pid, rank=rank).start(shift, 1)
             agent.join(shift + 1, shift + 2, shift + 3, round=0, world=2, nodes=2, rank=rank)
             agent.finish(shift + 9, outcome, 0).write()
-    # A spare of the second launch, and one that came when there was none.
+    # A spare of the second launch, and an agent without a launch.
     runs.agent("c", 3).start(3604).finish(3608, "not_needed", 0).write()
     runs.agent("d", 4).start(7200).finish(7201, "error", 111).write()
     first, second, third = (story_of(runs, launch=number) for number in (1, 2, 3))

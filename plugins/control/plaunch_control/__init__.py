@@ -1,4 +1,4 @@
-"""Lets `plaunchctl` see the launches of this host and user, and take hold of them.
+"""`plaunchctl`: show and control the launches of this host and user.
 
-A launch listens at a Unix socket, and imports what answers there at the first request.
+A launch listens on a Unix socket; the code that answers is imported at the first request.
 """

@@ -1,4 +1,4 @@
-"""What a launch answers to `plaunchctl`: version 1 of the pages, as docs/plaunchctl.md has them."""
+"""The pages that a launch serves to `plaunchctl`, in version 1; see docs/plaunchctl.md."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from plaunch_events import LauncherStatus, redact_command
 from plaunch_hang.stacks import JobStacks, format_groups, format_operations
 from plaunch_membership import printable
 
-from plaunch_control.history import History
+from plaunch_control.history import EventBuffer
 from plaunch_control.nodes import JobNodes
 from plaunch_control.ranks import parse_ranks
-from plaunch_control.requests import Answer, Request, peer_user, refusal, serve
+from plaunch_control.requests import HttpRequest, HttpResponse, peer_user, refusal, serve
 
 if TYPE_CHECKING:
     import socket
@@ -28,21 +28,20 @@ if TYPE_CHECKING:
     from plaunch_hang.stacks import Group, JobView
 
 VERSION = 1
-_LONGEST_WAIT = 2.0  # seconds that a question may wait for an event, or for the end
+_LONGEST_WAIT = 2.0  # seconds that a request may wait for an event, or for the end
 _MOST_REASON = 200  # characters
-_NO_TEXT = ValueError("the reason is not a text")
 _MOST_GROUPS = 1000  # as lines
 _ROOT = 0
 
 
-class Service:
-    """Answers whoever asks at the socket of one launch.
+class ControlService:
+    """Answers the requests at the socket of one launch.
 
     Args:
         context: the launch.
-        control: what it acts through.
-        user: who may ask, beside root.
-        started: when it began, in seconds since the epoch.
+        control: the control of the agent.
+        user: the user id whose requests are accepted, besides root's.
+        started: when the launch began, in seconds since the epoch.
     """
 
     def __init__(self, context: PluginContext, control: Control, user: int, started: float) -> None:
@@ -50,11 +49,11 @@ class Service:
         self._user = user
         self._started = started
         self._status = LauncherStatus(context.run_id, context.role)
-        self._history = History(control.take_events, self._status.note)
+        self._events = EventBuffer(control.take_events, self._status.note)
         self._command = _command_of_this_process()
         self.stacks = JobStacks(context, control)
         self.nodes = JobNodes(control, self._describe_node)
-        self._questions: dict[str, Callable[[Mapping[str, Any]], Answer]] = {
+        self._get_pages: dict[str, Callable[[Mapping[str, Any]], HttpResponse]] = {
             "/v1": self._show_index,
             "/v1/status": self._show_status,
             "/v1/events": self._show_events,
@@ -62,7 +61,7 @@ class Service:
             "/v1/logs": self._show_logs,
             "/v1/stacks": self._show_stacks,
         }
-        self._orders: dict[str, Callable[[Mapping[str, Any], int], Answer]] = {
+        self._post_pages: dict[str, Callable[[Mapping[str, Any], int], HttpResponse]] = {
             "/v1/stop": self._stop,
             "/v1/restart": self._restart,
             "/v1/leave": self._leave,
@@ -70,51 +69,51 @@ class Service:
         }
 
     def end(self) -> None:
-        """Tell of the end of the launch whoever waits for it."""
-        self._history.update()
+        """Answer requests that wait for the end of the launch."""
+        self._events.update()
 
     def serve(self, connection: socket.socket) -> None:
-        """Answer one request, if it is one of the user or of root.
+        """Answer one request; refuse it if it is neither of the user nor of root.
 
         Raises:
-            OSError: the connection is gone.
+            OSError: the connection is broken.
         """
-        who = peer_user(connection)
-        if who in (self._user, _ROOT):
-            serve(connection, lambda request: self.answer(request, who))
+        user = peer_user(connection)
+        if user in (self._user, _ROOT):
+            serve(connection, lambda request: self.answer(request, user))
             return
-        owner = f"this launch belongs to user {self._user}, and you are user {who}"
-        serve(connection, lambda request: refusal(403, owner))
+        problem = f"this launch belongs to user {self._user}, and you are user {user}"
+        serve(connection, lambda request: refusal(403, problem))
 
-    def answer(self, request: Request, user: int) -> Answer:
-        """The answer to one request of a user who may ask."""
+    def answer(self, request: HttpRequest, user: int) -> HttpResponse:
+        """Answer one request of a permitted user."""
         path = request.path.rstrip("/")
-        question, order = self._questions.get(path), self._orders.get(path)
+        get_page, post_page = self._get_pages.get(path), self._post_pages.get(path)
         try:
-            if question is not None and request.method == "GET":
-                return question(request.given)
-            if order is not None and request.method == "POST":
-                return order(request.given, user)
+            if get_page is not None and request.method == "GET":
+                return get_page(request.given)
+            if post_page is not None and request.method == "POST":
+                return post_page(request.given, user)
         except ValueError as error:
             return refusal(400, str(error))
-        if question is not None or order is not None:
-            return refusal(405, f"{request.path} is for {'POST' if question is None else 'GET'}")
+        if get_page is not None or post_page is not None:
+            return refusal(405, f"{request.path} is for {'POST' if get_page is None else 'GET'}")
         return refusal(
             404,
             f"plaunch {__version__} has no page {quote(request.path)}",
             versions=[VERSION],
-            pages=[*self._questions, *self._orders],
+            pages=[*self._get_pages, *self._post_pages],
         )
 
-    # --- questions --------------------------------------------------------------------------------
+    # --- GET --------------------------------------------------------------------------------------
 
-    def _show_index(self, given: Mapping[str, Any]) -> Answer:
+    def _show_index(self, given: Mapping[str, Any]) -> HttpResponse:
         del given
-        pages = {path: ["GET"] for path in self._questions}
-        pages |= {path: ["POST"] for path in self._orders}
-        return Answer({"plaunch": __version__, "versions": [VERSION], "pages": pages})
+        pages = {path: ["GET"] for path in self._get_pages}
+        pages |= {path: ["POST"] for path in self._post_pages}
+        return HttpResponse({"plaunch": __version__, "versions": [VERSION], "pages": pages})
 
-    def _show_status(self, given: Mapping[str, Any]) -> Answer:
+    def _show_status(self, given: Mapping[str, Any]) -> HttpResponse:
         more: dict[str, Any] = {
             "started": self._started,
             "command": self._command,
@@ -122,11 +121,11 @@ class Service:
         }
         if given.get("nodes"):
             more["nodes"] = self.nodes.ask()
-        return Answer({**self._describe_node(), **more})
+        return HttpResponse({**self._describe_node(), **more})
 
     def _describe_node(self) -> dict[str, Any]:
         now = self._control.snapshot()
-        self._history.update()
+        self._events.update()
         return self._status.describe(
             now.waits_for or None,
             now.overdue,
@@ -135,8 +134,8 @@ class Service:
             now.notes,
         )
 
-    def _show_events(self, given: Mapping[str, Any]) -> Answer:
-        chapter = self._history.read(_integer(given, "after", 0), _wait(given))
+    def _show_events(self, given: Mapping[str, Any]) -> HttpResponse:
+        page = self._events.read(_integer(given, "after", 0), _wait(given))
         events = [
             {
                 "name": event.name,
@@ -146,27 +145,27 @@ class Service:
                 "version": event.version,
                 "metadata": dict(event.metadata),
             }
-            for event in chapter.events
+            for event in page.events
         ]
-        return Answer(
+        return HttpResponse(
             {
                 "events": events,
-                "next": chapter.next,
-                "missed": chapter.missed,
-                "over": chapter.is_over,
+                "next": page.next,
+                "missed": page.missed,
+                "over": page.is_over,
             }
         )
 
-    def _show_end(self, given: Mapping[str, Any]) -> Answer:
-        last = self._history.read_last(_wait(given))
-        told = {} if last is None else last.metadata
+    def _show_end(self, given: Mapping[str, Any]) -> HttpResponse:
+        last = self._events.read_last(_wait(given))
+        end = {} if last is None else last.metadata
         keys = ("outcome", "exit_code", "reason")
-        return Answer({"over": last is not None, **{key: told.get(key) for key in keys}})
+        return HttpResponse({"over": last is not None, **{key: end.get(key) for key in keys}})
 
-    def _show_logs(self, given: Mapping[str, Any]) -> Answer:
+    def _show_logs(self, given: Mapping[str, Any]) -> HttpResponse:
         del given
         now = self._control.snapshot()
-        self._history.update()
+        self._events.update()
         files = [
             {
                 "global_rank": worker.global_rank,
@@ -176,9 +175,9 @@ class Service:
             }
             for local_rank, worker in sorted(self._status.history.round.workers.items())
         ]
-        return Answer({"round": now.round, "attempt": now.attempt, "files": files})
+        return HttpResponse({"round": now.round, "attempt": now.attempt, "files": files})
 
-    def _show_stacks(self, given: Mapping[str, Any]) -> Answer:
+    def _show_stacks(self, given: Mapping[str, Any]) -> HttpResponse:
         wanted = parse_ranks(given["ranks"]) if given.get("ranks") else None
         try:
             view = self.stacks.ask()
@@ -192,7 +191,7 @@ class Service:
                 f"no worker runs{where} now" if wanted is None else f"none of them runs{where}",
                 silent=view.silent,
             )
-        return Answer(
+        return HttpResponse(
             {
                 "lines": [
                     *format_groups(groups, most=_MOST_GROUPS),
@@ -213,42 +212,42 @@ class Service:
             word = "has" if len(view.silent) == 1 else "have"
             yield f"{', '.join(view.silent)} {word} not answered within 3 s"
         if not view.has_store:
-            yield "the store of the job has not answered: these are the workers of this node"
-        if not view.is_job_wide and self._status_of_nodes() != 1:
+            yield "the store of the job did not answer: these are the workers of this node"
+        if not view.is_job_wide and self._count_nodes() != 1:
             yield "the nodes of this job do not know each other: these are the workers of this node"
         for host, problem in view.problems:
             yield f"whole stacks of {host} are not kept: {problem}"
         if not view.folders and not view.problems:
             yield "whole stacks are kept with --log-dir"
 
-    # --- orders -----------------------------------------------------------------------------------
+    # --- POST -------------------------------------------------------------------------------------
 
-    def _stop(self, given: Mapping[str, Any], user: int) -> Answer:
+    def _stop(self, given: Mapping[str, Any], user: int) -> HttpResponse:
         if given.get("all_nodes"):
             now = self._control.snapshot()
-            nodes = self._status_of_nodes()
+            nodes = self._count_nodes()
             if not now.is_job_wide and nodes != 1:
                 return refusal(
                     409,
-                    "the nodes of this job do not know each other, so that only this one can be "
-                    "stopped from here; stop each node, or give --all-nodes up",
+                    "the nodes of this job do not know each other, so only this one can be stopped "
+                    "from here; stop each node, or omit --all-nodes",
                 )
         return self._request(RequestKind.STOP, given, user)
 
-    def _restart(self, given: Mapping[str, Any], user: int) -> Answer:
+    def _restart(self, given: Mapping[str, Any], user: int) -> HttpResponse:
         return self._request(RequestKind.RESTART, given, user)
 
-    def _leave(self, given: Mapping[str, Any], user: int) -> Answer:
+    def _leave(self, given: Mapping[str, Any], user: int) -> HttpResponse:
         return self._request(RequestKind.LEAVE, given, user)
 
-    def _request(self, kind: RequestKind, given: Mapping[str, Any], user: int) -> Answer:
+    def _request(self, kind: RequestKind, given: Mapping[str, Any], user: int) -> HttpResponse:
         reason = _reason(given)
         why = f"by uid {user}: {reason}"
         now = self._control.snapshot()
-        told = {"asked": kind.value, "reason": reason, **_loop(now), "nodes": _nodes(now)}
-        return Answer(told, carry_out=lambda: self._control.request(kind, why))
+        data = {"asked": kind.value, "reason": reason, **_loop(now), "nodes": _nodes(now)}
+        return HttpResponse(data, carry_out=lambda: self._control.request(kind, why))
 
-    def _signal(self, given: Mapping[str, Any], user: int) -> Answer:
+    def _signal(self, given: Mapping[str, Any], user: int) -> HttpResponse:
         name = given.get("signal")
         signum = _signal_of(name)
         now = self._control.snapshot()
@@ -261,28 +260,28 @@ class Service:
                 + (f", which has {name_ranks(now.pids)}" if now.pids else ": no worker runs now"),
             )
         reason = f"plaunchctl signal {signum.name.removeprefix('SIG')} by uid {user}"
-        return Answer(
+        return HttpResponse(
             {"signal": signum.name, "ranks": format_ranks(here), **_loop(now)},
             carry_out=lambda: self._control.signal_workers(signum, here, reason),
         )
 
-    def _status_of_nodes(self) -> int | None:
-        """How many nodes the job has, or is to have; None if that is not known."""
-        self._history.update()
-        told = self._status.describe(None, 0.0)
-        nodes: int | None = told["group_world_size"] or told["max_nodes"]
+    def _count_nodes(self) -> int | None:
+        """The number of nodes of the job, or its maximum before a round; None if unknown."""
+        self._events.update()
+        status = self._status.describe(None, 0.0)
+        nodes: int | None = status["group_world_size"] or status["max_nodes"]
         return nodes
 
 
 def _reason(given: Mapping[str, Any]) -> str:
-    """Why something is asked for, in one line that a terminal and a log can show.
+    """The reason of a request, as one printable line.
 
     Raises:
-        ValueError: the reason is not a text.
+        ValueError: the reason is not text.
     """
     reason = given.get("reason") or ""
     if not isinstance(reason, str):
-        raise _NO_TEXT
+        raise ValueError("the reason is not a text")  # noqa: TRY004 - answered with status 400
     text = printable(" ".join(reason.split())[:_MOST_REASON])
     return text[:_MOST_REASON] or "no reason is given"
 
@@ -305,15 +304,15 @@ def _nodes(now: Snapshot) -> str:
 
 
 def _loop(now: Snapshot) -> dict[str, Any]:
-    """Whether the agent's loop hears of it soon."""
+    """Whether the agent's loop is running, so that it will handle the request soon."""
     return {"alive": not now.overdue, "silent_seconds": round(now.overdue, 3)}
 
 
 def _signal_of(name: object) -> signal.Signals:
-    """The signal of a name or a number.
+    """Parse the name or number of a signal.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is no such signal.
     """
     text = str(name).upper()
     if text.isascii() and text.isdecimal():
@@ -344,7 +343,7 @@ def _number(given: Mapping[str, Any], key: str, default: float) -> float:
     except (TypeError, ValueError):
         raise ValueError(f"{key} is not a number") from None
     if not abs(number) < 2**53:
-        raise ValueError(f"{key} is not a number of this world")
+        raise ValueError(f"{key} is too large, or not a finite number")
     return number
 
 
@@ -353,6 +352,6 @@ def _absolute(path: str | None) -> str | None:
 
 
 def _command_of_this_process() -> list[str]:
-    """The words of the command line, without secrets: they are copied from `ps` into tickets."""
+    """The words of the command line, without secrets, because users copy `ps` into tickets."""
     words = [os.fsdecode(word) for word in read_proc("self/cmdline").split(b"\0")[:-1]]
     return redact_command(words)

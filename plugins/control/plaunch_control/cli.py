@@ -45,7 +45,7 @@ def entry_point() -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Do what a command line says, and return the exit code."""
+    """Run a command line, and return the exit code."""
     options = create_parser().parse_args(argv)
     user = os.geteuid()
     try:
@@ -53,7 +53,7 @@ def main(argv: Sequence[str]) -> int:
 
         launches, problems = find_launches(os.environ, user)
         for problem in problems:
-            _complain(f"{problem}; launches there are left out")
+            _complain(f"{problem}; launches there are not shown")
         if options.command == "ps":
             return commands.ps(launches, options)
         launch = choose(launches, options.job)
@@ -64,7 +64,7 @@ def main(argv: Sequence[str]) -> int:
     except NoSuchJobError as error:
         foreign = find_foreign(options.job, user) if options.job else ""
         _complain(
-            f"{foreign} has this run id, and only its user may ask it" if foreign else str(error)
+            f"{foreign} has this run id; only its user may control it" if foreign else str(error)
         )
         return FOREIGN if foreign else NO_JOB
 
@@ -77,12 +77,12 @@ def _report(launch: Launch, error: ClientError) -> int:
         _complain(f"{launch}: {error}")
         return FOREIGN
     if isinstance(error, SilentError):
-        text = f"{launch} does not answer within 2 s: it is suspended, or starved of processors"
+        text = f"{launch} did not answer within 2 s: it is suspended, or gets no CPU time"
         if isinstance(error, WithdrawnError):
             text += "; the request is withdrawn and will not be carried out"
         _complain(text)
     elif isinstance(error, GoneError):
-        _complain(f"{launch} has ended meanwhile")
+        _complain(f"{launch} has ended")
     else:
         _complain(f"{launch}: {error}")
     return NO_ANSWER
@@ -116,10 +116,10 @@ class _PrintCompletion(argparse.Action):
 
 
 def create_parser() -> argparse.ArgumentParser:
-    """The commands and their options."""
+    """Create the parser of all commands and their options."""
     parser = argparse.ArgumentParser(
         prog="plaunchctl",
-        description="See the launches of this host and user, and take hold of them.",
+        description="Show and control the launches of this host and user.",
         epilog=_EPILOG,
     )
     parser.add_argument(
@@ -140,29 +140,29 @@ def create_parser() -> argparse.ArgumentParser:
         return command
 
     add("ps", "list all launches", job=False)
-    add("status", "show what one launch does")
+    add("status", "show the state of one launch")
     stacks = add("stacks", "show the stacks of the workers, grouped")
     stacks.add_argument("--ranks", metavar="RANKS", help="global ranks, such as 0-3,8")
     logs = add("logs", "show the log files of the workers")
     logs.add_argument("--rank", metavar="RANKS", help="global ranks, such as 3 or 0-3")
-    logs.add_argument("-f", "--follow", action="store_true", help="go on with what is written")
+    logs.add_argument("-f", "--follow", action="store_true", help="continue with new output")
     logs.add_argument("--grep", metavar="PATTERN", help="only lines with this regular expression")
-    send = add("signal", "send a signal to the workers of this node, which go on")
+    send = add("signal", "send a signal to the workers of this node, without stopping them")
     send.add_argument("--ranks", metavar="RANKS", help="global ranks, such as 0-3,8")
     for name, text in (
         ("stop", "end the job, on all nodes if they know each other"),
-        ("restart", "start all workers again, which uses none of the restarts"),
-        ("leave", "let the job go on without this node"),
+        ("restart", "restart all workers; not counted against --max-restarts"),
+        ("leave", "let the job continue without this node"),
     ):
         command = add(name, text)
-        command.add_argument("--reason", metavar="TEXT", help="why, for the log")
+        command.add_argument("--reason", metavar="TEXT", help="a reason for the log")
         if name == "stop":
             command.add_argument(
                 "--all-nodes",
                 action="store_true",
                 help="refuse if only this node can be stopped from here",
             )
-    events = add("events", "show what has happened")
-    events.add_argument("-f", "--follow", action="store_true", help="go on with what happens")
+    events = add("events", "show the events of a launch")
+    events.add_argument("-f", "--follow", action="store_true", help="continue with new events")
     add("wait", "wait for the end of a launch, and exit with its code")
     return parser

@@ -1,4 +1,4 @@
-"""One question to one launch, answered within a bound; imports as little as it can."""
+"""Requests to one launch, with a timeout; imports as little as possible."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _MOST_BYTES = 64 << 20  # of an answer
 
 
 class ClientError(Exception):
-    """A question was not answered; the message says why, in one line."""
+    """A request failed; the message says why, in one line."""
 
 
 class GoneError(ClientError):
-    """Nobody listens: the launch has ended."""
+    """No process listens on the socket: the launch has ended."""
 
 
 class SilentError(ClientError):
-    """The launch listens, but has not answered in time."""
+    """The launch listens, but did not answer in time."""
 
 
 class WithdrawnError(SilentError):
-    """An order was not answered in time, and the launch will not carry it out."""
+    """A POST was not answered in time; the launch will not carry it out."""
 
 
 class ForeignError(ClientError):
@@ -39,12 +39,12 @@ class ForeignError(ClientError):
 
 
 class RefusedError(ClientError):
-    """The launch has answered that it will not do this, or cannot; `told` is the whole answer."""
+    """The launch refused the request; `response` is its whole answer."""
 
-    def __init__(self, text: str, status: int, told: dict[str, Any]) -> None:
+    def __init__(self, text: str, status: int, response: dict[str, Any]) -> None:
         super().__init__(text)
         self.status = status
-        self.told = told
+        self.response = response
 
 
 def ask(
@@ -54,25 +54,25 @@ def ask(
     *,
     patience: float = PATIENCE,
 ) -> dict[str, Any]:
-    """Ask the launch behind a socket for a page, or to do something.
+    """Send a request to the launch behind a socket, and return the answer.
 
     Args:
-        path: of the socket.
-        page: such as `/v1/status`.
-        given: what is to be done, for a POST; None for a GET.
-        patience: seconds within which the whole answer must be there.
+        path: the path of the socket.
+        page: the page, such as `/v1/status`.
+        given: the arguments of a POST; None for a GET.
+        patience: seconds until the whole answer must be received.
 
     Raises:
-        ClientError: it was not answered.
+        ClientError: it was not answered, or refused.
     """
-    return Question(path, page, given, patience=patience).answer()
+    return PendingRequest(path, page, given, patience=patience).answer()
 
 
-class Question:
-    """One that is asked when it is made, and whose answer may be waited for later; see `ask`.
+class PendingRequest:
+    """A request that is sent when it is created, and whose answer is read later; see `ask`.
 
     Raises:
-        ClientError: it could not be asked.
+        ClientError: it could not be sent.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Question:
         patience: float = PATIENCE,
     ) -> None:
         self._until = time.monotonic() + patience
-        self._is_order = given is not None
+        self._is_post = given is not None
         method = "GET" if given is None else "POST"
         body = b"" if given is None else json.dumps(given).encode()
         head = (
@@ -93,7 +93,7 @@ class Question:
         )
         self._socket = socket.socket(socket.AF_UNIX)
         try:
-            with _errors_told(is_order=self._is_order):
+            with _converted_errors(is_post=self._is_post):
                 self._socket.settimeout(_left(self._until))
                 self._socket.connect(path)
                 self._socket.sendall(head.encode() + body)
@@ -102,26 +102,26 @@ class Question:
             raise
 
     def close(self) -> None:
-        """Want no answer any more."""
+        """Close the connection without an answer."""
         self._socket.close()
 
     def answer(self) -> dict[str, Any]:
         """Wait for the answer.
 
         Raises:
-            ClientError: there is none, or it is a refusal.
+            ClientError: it did not arrive in time, or is a refusal.
         """
         received = bytearray()
-        with self._socket, _errors_told(is_order=self._is_order):
+        with self._socket, _converted_errors(is_post=self._is_post):
             try:
                 self._receive(received)
             except TimeoutError:
-                told = self._withdraw(received)
+                status, response = self._withdraw(received)
             else:
                 if not received:
                     raise GoneError("it has ended")
-                told = _read(received)
-        return _check(*told)
+                status, response = _read(received)
+        return _check(status, response)
 
     def _receive(self, received: bytearray) -> None:
         while len(received) <= _MOST_BYTES:
@@ -130,16 +130,16 @@ class Question:
             if not piece:
                 return
             received += piece
-        raise ClientError("its answer has no end")
+        raise ClientError(f"its answer is longer than {_MOST_BYTES >> 20} MiB")
 
     def _withdraw(self, received: bytearray) -> tuple[int, dict[str, Any]]:
-        """Refuse an answer from now on; return one that has come before.
+        """Shut the connection down; return the answer if all of it was received before.
 
-        The launch carries an order out once it has sent the answer. So either the whole answer is
-        here, or the launch cannot send it any more and drops the order.
+        The launch carries a POST out after it has sent the answer. So either the whole answer was
+        received, or the launch cannot send it any more and drops the request.
 
         Raises:
-            TimeoutError: there is no whole answer.
+            TimeoutError: the answer is incomplete.
         """
         with contextlib.suppress(OSError):  # ENOTCONN: the launch has closed the connection
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -150,43 +150,42 @@ class Question:
             raise TimeoutError from None
 
 
-def _check(status: int, told: dict[str, Any]) -> dict[str, Any]:
+def _check(status: int, response: dict[str, Any]) -> dict[str, Any]:
     if status == 200:
-        return told
-    text_of_error = str(told.get("error", f"status {status}"))
+        return response
+    problem = str(response.get("error", f"status {status}"))
     if status == 403:
-        raise ForeignError(text_of_error)
-    if status == 404 and 1 not in told.get("versions", ()):
+        raise ForeignError(problem)
+    if status == 404 and 1 not in response.get("versions", ()):
         raise RefusedError(
-            f"the launch is of another version of plaunch ({text_of_error}); use the plaunchctl of "
+            f"the launch is of another version of plaunch ({problem}); use the plaunchctl of "
             "its environment",
             status,
-            told,
+            response,
         )
-    raise RefusedError(text_of_error, status, told)
+    raise RefusedError(problem, status, response)
 
 
 def _read(answer: bytes | bytearray) -> tuple[int, dict[str, Any]]:
     head, _, text = bytes(answer).partition(b"\r\n\r\n")
     words = head.split(None, 2)
-    told = None
+    response = None
     if len(words) > 2 and words[0].startswith(b"HTTP/") and words[1].isdigit():
         with contextlib.suppress(ValueError):
-            told = json.loads(text)
-    if not isinstance(told, dict):
+            response = json.loads(text)
+    if not isinstance(response, dict):
         raise ClientError(
-            "what listens there does not answer as plaunch does; use the plaunchctl of the "
-            "launch's own environment"
+            "its answer is not one of plaunch; use the plaunchctl of the launch's own environment"
         )
-    return int(words[1]), told
+    return int(words[1]), response
 
 
 @contextlib.contextmanager
-def _errors_told(*, is_order: bool) -> Iterator[None]:
+def _converted_errors(*, is_post: bool) -> Iterator[None]:
     try:
         yield
     except (TimeoutError, BlockingIOError):
-        error = WithdrawnError if is_order else SilentError
+        error = WithdrawnError if is_post else SilentError
         raise error("it does not answer") from None
     except OSError as error:
         if error.errno in (errno.ECONNREFUSED, errno.ENOENT, errno.ECONNRESET, errno.EPIPE):

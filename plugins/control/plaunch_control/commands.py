@@ -1,4 +1,4 @@
-"""The commands of `plaunchctl`: each asks one launch, or all, and prints what it says."""
+"""The commands of `plaunchctl`: each sends requests to launches, and prints the answers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 
 from plaunch.numbers import name_ranks
 
-from plaunch_control.client import ClientError, GoneError, Question, SilentError, ask
+from plaunch_control.client import ClientError, GoneError, PendingRequest, SilentError, ask
 
 TYPE_CHECKING = False  # importing `typing` takes milliseconds
 if TYPE_CHECKING:
@@ -19,30 +19,29 @@ if TYPE_CHECKING:
 
     from plaunch_control.launches import Launch
 
-_LONG_POLL = 2.0  # seconds that a question for events, or for the end, waits at the launch
-_PATIENCE = 5.0  # seconds for the answer to it
-_LOOK_PATIENCE = 6.0  # seconds for stacks: nodes have three to answer
-_KEYS = ("run_id", "state", "round", "attempt", "ranks", "since", "command")
+_LONG_POLL = 2.0  # seconds that a request for events, or for the end, waits in the launch
+_PATIENCE = 5.0  # seconds for the answer to such a request
+_STACKS_PATIENCE = 6.0  # seconds for stacks; nodes have three seconds to answer
 
 
 def ps(launches: list[Launch], options: argparse.Namespace) -> int:
-    """List all launches; those that do not answer are in the list as well."""
-    rows = [row for row in _side_by_side(launches, _row_of) if row is not None]
+    """List all launches, including those that do not answer."""
+    rows = [row for row in _map_parallel(launches, _row_of) if row is not None]
     if options.json:
         _print_json(rows)
     elif rows:
         _print_table(rows)
     else:
-        print("no launch of this user is known on this host")
+        print("no launch of this user was found on this host")
     return 0
 
 
 def _row_of(launch: Launch) -> dict[str, Any] | None:
     row: dict[str, Any] = {"run_id": launch.run_id, "pid": launch.pid}
     try:
-        told = ask(launch.path, "/v1/status")
+        status = ask(launch.path, "/v1/status")
     except GoneError:
-        from plaunch_control.door import remove_stale  # seldom
+        from plaunch_control.door import remove_stale  # rarely needed
 
         remove_stale(launch.path)
         return None
@@ -50,19 +49,19 @@ def _row_of(launch: Launch) -> dict[str, Any] | None:
         state = "no answer" if isinstance(error, SilentError) else "unknown"
         return {**row, "state": state, "error": str(error)}
     return {
-        "run_id": told.get("run_id"),
+        "run_id": status.get("run_id"),
         "pid": launch.pid,
-        "state": told.get("phase") if told.get("alive") else "stuck",
-        "round": told.get("round"),
-        "attempt": told.get("attempt"),
-        "ranks": told.get("ranks"),
-        "since": told.get("started"),
-        "command": told.get("command"),
+        "state": status.get("phase") if status.get("alive") else "stuck",
+        "round": status.get("round"),
+        "attempt": status.get("attempt"),
+        "ranks": status.get("ranks"),
+        "since": status.get("started"),
+        "command": status.get("command"),
     }
 
 
-def _side_by_side(launches: list[Launch], function: Callable[[Launch], Any]) -> list[Any]:
-    """Ask several at once: each that does not answer takes two seconds."""
+def _map_parallel(launches: list[Launch], function: Callable[[Launch], Any]) -> list[Any]:
+    """Call a function for all launches in parallel: each that does not answer takes two seconds."""
     if len(launches) < 2:
         return [function(launch) for launch in launches]
     import threading  # several launches
@@ -81,18 +80,18 @@ def _side_by_side(launches: list[Launch], function: Callable[[Launch], Any]) -> 
 
 
 def status(launch: Launch, options: argparse.Namespace) -> int:
-    """Show what one launch does, and where it is asked the others of its job."""
-    told = ask(launch.path, _page("/v1/status", nodes=1))
+    """Show the state of one launch, and of the other nodes of its job."""
+    data = ask(launch.path, _page("/v1/status", nodes=1))
     if options.json:
-        _print_json(told)
+        _print_json(data)
         return 0
-    for line in describe_status(told):
+    for line in describe_status(data):
         print(plain(line))
     return 0
 
 
 def _progress(worker: Mapping[str, Any]) -> Iterator[str]:
-    """How far a worker is, if it says so with its heartbeats."""
+    """The progress of a worker, if its heartbeats report it."""
     if worker.get("step") is not None:
         total = worker["total_steps"]
         yield f", step {worker['step']}" + ("" if total is None else f" of {total}")
@@ -103,52 +102,52 @@ def _progress(worker: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _held(worker: Mapping[str, Any]) -> str:
-    """What holds a worker that cannot run, and since when."""
+    """Why a worker cannot run, and since when."""
     if not worker.get("held"):
         return ""
     return f", {worker['held']} since {_clock(worker['held_since'])}"
 
 
-def describe_status(told: Mapping[str, Any]) -> Iterator[str]:
-    """What a launch does, in lines."""
-    yield f"run id     {told['run_id']} on {told['host']}, launcher pid {told['agent_pid']}"
-    state = f"{told['phase']} ({told['state']}) since {_clock(told['since'])}"
-    if not told["alive"]:
-        state += f"; its loop has not reported for {told['silent_seconds']:.0f} s"
+def describe_status(data: Mapping[str, Any]) -> Iterator[str]:
+    """The status of a launch as lines."""
+    yield f"run id     {data['run_id']} on {data['host']}, launcher pid {data['agent_pid']}"
+    state = f"{data['phase']} ({data['state']}) since {_clock(data['since'])}"
+    if not data["alive"]:
+        state += f"; its loop has not reported for {data['silent_seconds']:.0f} s"
     yield f"state      {state}"
-    if told["waiting_for"]:
-        yield f"waits for  {told['waiting_for']}"
-    if told["round"] is not None:
+    if data["waiting_for"]:
+        yield f"waits for  {data['waiting_for']}"
+    if data["round"] is not None:
         yield (
-            f"round      {told['round']}, attempt {told['attempt']} of {told['max_restarts']} "
+            f"round      {data['round']}, attempt {data['attempt']} of {data['max_restarts']} "
             "restarts at most"
         )
-    if told["ranks"]:
-        count = told["group_world_size"]
+    if data["ranks"]:
+        count = data["group_world_size"]
         yield (
-            f"ranks      {told['ranks']} of {told['world_size']}; node {told['group_rank']} of "
+            f"ranks      {data['ranks']} of {data['world_size']}; node {data['group_rank']} of "
             f"{count}"
         )
-        nodes = told.get("nodes", ())
+        nodes = data.get("nodes", ())
         if len(nodes) > 1:
             yield from map(_describe_node, nodes)
         elif count and count > 1:
-            yield "           of the other nodes only their number is known here; ask there"
-    for worker in told["workers"]:
+            yield "           of the other nodes only the number is known; run plaunchctl there"
+    for worker in data["workers"]:
         code = "" if worker["exit_code"] is None else f", exit code {worker['exit_code']}"
         state = f"{worker['state']}{code}{_held(worker)}{''.join(_progress(worker))}"
         yield f"  rank {worker['global_rank']:<4} pid {worker['pid']:<8} {state}"
-    for name, text in told.get("notes", {}).items():
+    for name, text in data.get("notes", {}).items():
         yield f"{name:<10} {text}"
-    failure = told["failure"]
+    failure = data["failure"]
     if failure:
         yield (
             f"failed     rank {failure['global_rank']} on {failure['failed_host']} in round "
-            # A launcher of an earlier version has no headline.
+            # Launchers of earlier versions send no headline.
             f"{failure['round']}: {failure.get('headline') or failure['exit_code']}"
         )
-    if told["command"]:
-        yield f"command    {' '.join(told['command'])}"
+    if data["command"]:
+        yield f"command    {' '.join(data['command'])}"
 
 
 def _describe_node(node: Mapping[str, Any]) -> str:
@@ -164,58 +163,58 @@ def stacks(launch: Launch, options: argparse.Namespace) -> int:
     """Show the stacks of the workers."""
     page = _page("/v1/stacks", ranks=options.ranks)
     try:
-        told = ask(launch.path, page, patience=_LOOK_PATIENCE)
+        data = ask(launch.path, page, patience=_STACKS_PATIENCE)
     except SilentError:
-        raise ClientError(f"it has shown no stacks within {_LOOK_PATIENCE:g} s") from None
+        raise ClientError(f"it sent no stacks within {_STACKS_PATIENCE:g} s") from None
     if options.json:
-        _print_json(told)
+        _print_json(data)
         return 0
-    for line in told["lines"]:
+    for line in data["lines"]:
         print(plain(line))
-    for one in told["folders"]:
+    for one in data["folders"]:
         print(plain(f"whole stacks of {one['host']}: {one['folder']}"))
-    for note in told["notes"]:
+    for note in data["notes"]:
         sys.stderr.write(f"plaunchctl: {plain(note)}\n")
     return 0
 
 
-def order(launch: Launch, options: argparse.Namespace) -> int:
-    """Ask for a stop, a restart or a departure."""
+def send_request(launch: Launch, options: argparse.Namespace) -> int:
+    """Request a stop, a restart or a leave."""
     given = {"reason": options.reason}
     if getattr(options, "all_nodes", False):
         given["all_nodes"] = True
-    told = ask(launch.path, f"/v1/{options.command}", given)
-    what = {
-        "stop": "stop the job" if told["nodes"] == "all" else "stop",
+    data = ask(launch.path, f"/v1/{options.command}", given)
+    action = {
+        "stop": "stop the job" if data["nodes"] == "all" else "stop",
         "restart": "restart all workers",
         "leave": "leave the job",
     }[options.command]
-    where = " on all nodes" if told["nodes"] == "all" and options.command != "leave" else ""
-    return _said(told, options, f"asked {launch} to {what}{where}")
+    where = " on all nodes" if data["nodes"] == "all" and options.command != "leave" else ""
+    return _report(data, options, f"asked {launch} to {action}{where}")
 
 
 def send_signal(launch: Launch, options: argparse.Namespace) -> int:
     """Send a signal to workers."""
-    told = ask(launch.path, "/v1/signal", {"signal": options.signal, "ranks": options.ranks})
-    return _said(
-        told, options, f"{told['signal']} is sent to {name_ranks(told['ranks'])} of {launch}"
+    data = ask(launch.path, "/v1/signal", {"signal": options.signal, "ranks": options.ranks})
+    return _report(
+        data, options, f"{data['signal']} is sent to {name_ranks(data['ranks'])} of {launch}"
     )
 
 
-def _said(told: dict[str, Any], options: argparse.Namespace, text: str) -> int:
+def _report(data: dict[str, Any], options: argparse.Namespace, text: str) -> int:
     if options.json:
-        _print_json(told)
+        _print_json(data)
         return 0
-    if not told.get("alive", True):
+    if not data.get("alive", True):
         text += (
-            f"; its loop has not reported for {told['silent_seconds']:.0f} s and must come first"
+            f"; its loop has not reported for {data['silent_seconds']:.0f} s and must resume first"
         )
     print(plain(text))
     return 0
 
 
 def events(launch: Launch, options: argparse.Namespace) -> int:
-    """Show what has happened."""
+    """Show the events of a launch."""
     for event in _events(launch, follow=options.follow):
         if options.json:
             print(json.dumps(event), flush=True)
@@ -230,7 +229,7 @@ def events(launch: Launch, options: argparse.Namespace) -> int:
     return 0
 
 
-# What is the same in all events of a launch, or of a round.
+# Metadata that is the same in all events of a launch or of a round.
 _COMMON = frozenset(
     [
         *("run_id", "host", "role", "agent_pid", "entry_point", "elapsed", "backend"),
@@ -248,67 +247,68 @@ def _fact(value: object) -> str:
 
 def _events(launch: Launch, *, follow: bool) -> Iterator[dict[str, Any]]:
     after = 0
-    told: dict[str, Any]
+    data: dict[str, Any]
     while True:
         wait = _LONG_POLL if follow else 0
         try:
-            told = ask(launch.path, _page("/v1/events", after=after, wait=wait), patience=_PATIENCE)
+            data = ask(launch.path, _page("/v1/events", after=after, wait=wait), patience=_PATIENCE)
         except SilentError:
             if not follow:
                 raise
-            continue  # it is suspended, and may go on
+            continue  # it is suspended, and may resume
         except GoneError:
             if not after:
                 raise
-            sys.stderr.write("plaunchctl: the launch has ended; its last events were not seen\n")
+            sys.stderr.write("plaunchctl: the launch has ended; its last events are missing\n")
             return
-        if told["missed"]:
-            sys.stderr.write(f"plaunchctl: {told['missed']} older events are not kept any more\n")
-        yield from told["events"]
-        after = told["next"]
-        if told["over"] or not follow:
+        if data["missed"]:
+            sys.stderr.write(f"plaunchctl: {data['missed']} older events were dropped\n")
+        yield from data["events"]
+        after = data["next"]
+        if data["over"] or not follow:
             return
 
 
 def wait(launch: Launch, options: argparse.Namespace) -> int:
-    """Wait for the end of a launch; its exit code.
+    """Wait for the end of a launch; return its exit code.
 
     Raises:
-        GoneError: it has ended, and did not say how; it was killed, perhaps.
+        GoneError: it ended without an exit code, because it was killed, for example.
     """
-    # Two questions wait at any time: the end must not fall between an answer and the next one.
-    asked = [_ask_for_end(launch, _LONG_POLL / 2), _ask_for_end(launch, _LONG_POLL)]
-    while asked:
+    # Two requests are always pending, so that the end cannot fall between an answer and the next
+    # request.
+    pending = [_ask_for_end(launch, _LONG_POLL / 2), _ask_for_end(launch, _LONG_POLL)]
+    while pending:
         try:
-            told = asked.pop(0).answer()
-            if told["over"]:
+            end = pending.pop(0).answer()
+            if end["over"]:
                 break
-            asked.append(_ask_for_end(launch, _LONG_POLL))
+            pending.append(_ask_for_end(launch, _LONG_POLL))
         except SilentError:
-            asked.append(_ask_for_end(launch, _LONG_POLL))  # it is suspended, and may go on
+            pending.append(_ask_for_end(launch, _LONG_POLL))  # it is suspended, and may resume
         except GoneError:
-            if not asked:
+            if not pending:
                 raise
     if options.json:
-        _print_json({key: told[key] for key in ("outcome", "exit_code", "reason")})
+        _print_json({key: end[key] for key in ("outcome", "exit_code", "reason")})
     else:
-        print(plain(f"{launch} has ended: {told['outcome']}, exit code {told['exit_code']}"))
-    return int(told["exit_code"])
+        print(plain(f"{launch} has ended: {end['outcome']}, exit code {end['exit_code']}"))
+    return int(end["exit_code"])
 
 
-def _ask_for_end(launch: Launch, wait: float) -> Question:
-    return Question(launch.path, _page("/v1/end", wait=wait), patience=_PATIENCE)
+def _ask_for_end(launch: Launch, wait: float) -> PendingRequest:
+    return PendingRequest(launch.path, _page("/v1/end", wait=wait), patience=_PATIENCE)
 
 
 def logs(launch: Launch, options: argparse.Namespace) -> int:
     """Show the log files of the workers of this node."""
     from plaunch_control.logs import show_logs  # imports `re`
 
-    told = ask(launch.path, "/v1/logs")
+    data = ask(launch.path, "/v1/logs")
     if options.json:
-        _print_json(told)
+        _print_json(data)
         return 0
-    return show_logs(launch, told, options)
+    return show_logs(launch, data, options)
 
 
 COMMANDS: dict[str, Callable[[Launch, argparse.Namespace], int]] = {
@@ -316,9 +316,9 @@ COMMANDS: dict[str, Callable[[Launch, argparse.Namespace], int]] = {
     "stacks": stacks,
     "logs": logs,
     "signal": send_signal,
-    "stop": order,
-    "restart": order,
-    "leave": order,
+    "stop": send_request,
+    "restart": send_request,
+    "leave": send_request,
     "events": events,
     "wait": wait,
 }
@@ -333,8 +333,8 @@ def _clock(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
-def _print_json(told: object) -> None:
-    print(json.dumps(told, indent=1))
+def _print_json(data: object) -> None:
+    print(json.dumps(data, indent=1))
 
 
 def _print_table(rows: list[dict[str, Any]]) -> None:
@@ -364,10 +364,10 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
 
 
 def plain(text: str) -> str:
-    r"""A text for a terminal: what that does not show becomes an escape, such as `\x1b`."""
+    r"""A text for a terminal, with unprintable characters escaped, such as `\x1b`."""
     if text.isprintable():
         return text
-    from plaunch_membership import printable  # seldom; it imports `typing`
+    from plaunch_membership import printable  # rarely needed; it imports `typing`
 
     return printable(text)
 

@@ -1,6 +1,6 @@
-"""`plaunchctl --print-completion`: a script with which a shell completes plaunchctl's command line.
+"""`plaunchctl --print-completion`: the completion script for a shell.
 
-The script runs this module to list the running launches when the user presses the key.
+The script runs this module to list the running launches when the user completes a JOB.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ import signal
 import sys
 
 if __name__ == "__main__":
-    sys.path[:1] = []  # this folder, whose modules must not be found first
+    sys.path[:1] = []  # this folder, whose modules would shadow others
 
 from plaunch_control.door import remove_stale
 from plaunch_control.launches import find_launches
 
 
 class UnavailableError(Exception):
-    """The script cannot be made; the message says what to install."""
+    """The script cannot be created; the message says what to install."""
 
 
 def completion_script(parser: argparse.ArgumentParser, shell: str) -> str:
-    """The script for one shell.
+    """Create the script for one shell.
 
     Args:
         parser: plaunchctl's commands and options.
@@ -40,7 +40,7 @@ def completion_script(parser: argparse.ArgumentParser, shell: str) -> str:
         ) from error
     if shell not in shtab.SUPPORTED_SHELLS:
         raise UnavailableError(
-            f"shtab {shtab.__version__} makes no completion for {shell!r}, only for "
+            f"shtab {shtab.__version__} supports no completion for {shell!r}, only for "
             f"{', '.join(sorted(shtab.SUPPORTED_SHELLS))}; upgrade it: pip install -U shtab"
         )
     for command in _commands(parser):
@@ -63,15 +63,15 @@ def _commands(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
 
 
 def _list_command() -> str:
-    import shlex  # not for other commands
+    import shlex  # only for this command
 
-    # By its path: -m would search the user's current folder for modules. If the interpreter is
-    # gone, its error must not appear in the user's command line.
+    # By path: -m would search the user's current folder for modules. If the interpreter no longer
+    # exists, the shell's error must not appear in the user's command line.
     return f"{shlex.join([sys.executable, os.path.abspath(__file__)])} 2>/dev/null"
 
 
 def list_jobs() -> str:
-    """The run ids of this user's launches, a line each; the pid where a run id is cut off."""
+    """The run ids of this user's launches, one per line; the pid if a run id was truncated."""
     launches, _ = find_launches(os.environ, os.geteuid())
     running = [one for one in launches if not remove_stale(one.path)]
     words = {one.run_id if one.is_whole else str(one.pid) for one in running}

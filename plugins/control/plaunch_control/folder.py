@@ -1,7 +1,7 @@
-"""Where the sockets of launches are, and what their names say.
+"""The folders and names of launch sockets.
 
-A socket is called `<run id>.<pid>.<random>`. The run id is written so that it can be part of a
-name, and is cut where the system's limit for the path of a socket asks for it.
+A socket is named `<run id>.<pid>.<random>`. The run id is percent-encoded, and truncated if the
+path would exceed the system's limit for socket paths.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import contextlib
 import os
 import stat
 
-TYPE_CHECKING = False  # importing `typing` takes milliseconds, of which plaunchctl has few
+TYPE_CHECKING = False  # importing `typing` takes milliseconds
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 VARIABLE = "PLAUNCH_RUNTIME_DIR"
-MOST_BYTES = 107  # of the path of a Unix socket, on Linux; 108 with the NUL at its end
-_LEAST_BYTES = 8  # of a run id that is cut
+MOST_BYTES = 107  # of the path of a Unix socket on Linux; 108 with the NUL
+_LEAST_BYTES = 8  # of a truncated run id
 _PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.+=@:,")
-_CUT = "%"  # at the end of a run id that is not whole; nowhere else without two digits
+_CUT = "%"  # ends a truncated run id; elsewhere two digits follow it
 
 
 class FolderError(Exception):
@@ -26,10 +26,10 @@ class FolderError(Exception):
 
 
 def candidates(environ: Mapping[str, str], user: int) -> list[str]:
-    """The folders in which the sockets of a user may be, the preferred one first.
+    """The folders in which sockets of a user may be, the preferred one first.
 
-    A launch takes the first one that it can use, and `plaunchctl` looks into all of them: a
-    launch under a scheduler may lack a variable that the shell of its user has.
+    A launch uses the first usable one. `plaunchctl` searches all of them, because a launch under a
+    scheduler may lack a variable that the user's shell has.
     """
     given = environ.get(VARIABLE)
     if given:
@@ -41,12 +41,12 @@ def candidates(environ: Mapping[str, str], user: int) -> list[str]:
 
 
 def check(folder: str, user: int) -> None:
-    """See whether a folder belongs to a user, and only they may use it.
+    """Check that a folder belongs to a user, and that no other user can access it.
 
     Raises:
-        FolderError: it does not, or others may.
-        FileNotFoundError: it is not there.
-        OSError: it cannot be looked at.
+        FolderError: it does not, or others can.
+        FileNotFoundError: it does not exist.
+        OSError: it cannot be read.
     """
     found = os.lstat(folder)
     if not stat.S_ISDIR(found.st_mode):
@@ -59,10 +59,10 @@ def check(folder: str, user: int) -> None:
 
 
 def create(folder: str, user: int) -> None:
-    """Create a folder that is missing, and check it.
+    """Create a folder if it is missing, and check it.
 
     Raises:
-        FolderError: it is there, and is not to be trusted.
+        FolderError: it exists, but is not private to the user.
         OSError: it cannot be created.
     """
     with contextlib.suppress(FileExistsError):
@@ -74,10 +74,10 @@ def socket_name(folder: str, run_id: str, pid: int) -> str:
     """A new name for the socket of a launch in `folder`.
 
     Raises:
-        FolderError: the folder's path is too long for any.
+        FolderError: the folder's path is too long for a socket.
     """
     end = f".{pid}.{os.urandom(3).hex()}"
-    # One more for the dot of a name that is not ready yet.
+    # Two more: the slash, and the dot before the temporary name.
     room = MOST_BYTES - len(os.fsencode(folder)) - len(end) - 2
     if room < _LEAST_BYTES:
         raise FolderError(
@@ -87,9 +87,9 @@ def socket_name(folder: str, run_id: str, pid: int) -> str:
 
 
 def read_name(name: str) -> tuple[str, bool, int] | None:
-    """The run id in the name of a socket, whether it is whole, and the launcher's pid.
+    """Return the run id in the name of a socket, whether it is complete, and the launcher's pid.
 
-    None if it is the name of something else.
+    Return None for any other name.
     """
     quoted, _, rest = name.rpartition(".")[0].rpartition(".")
     if not (quoted and rest.isascii() and rest.isdecimal()) or name.startswith("."):
@@ -99,7 +99,7 @@ def read_name(name: str) -> tuple[str, bool, int] | None:
 
 
 def sockets(folder: str) -> Iterator[str]:
-    """The paths of what may be sockets of launches in a folder; none if it cannot be read."""
+    """The paths in a folder that are named as launch sockets; none if it cannot be read."""
     try:
         names = sorted(os.listdir(folder))
     except OSError:
@@ -130,7 +130,7 @@ def _unquoted(text: str) -> str:
                 rest = rest[3:]
                 continue
             except ValueError:
-                pass  # nobody of ours has written that
+                pass  # not written by plaunch
         raw += rest[:1]
         rest = rest[1:]
     return raw.decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""The last events of a launch, numbered, for whoever asks for them and for those to come."""
+"""A buffer of the last events of a launch, numbered, for clients that poll."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from plaunch.events import Event
 
 KEPT = 5000  # events
-_LOOK = 0.1  # seconds between two looks for a new one, while somebody waits
+_POLL = 0.1  # seconds between two checks for new events, while a client waits
 
 
-class Chapter(NamedTuple):
-    """Some events of a launch.
+class EventPage(NamedTuple):
+    """Consecutive events of a launch.
 
     Args:
-        events: in order.
-        next: the number of the event that follows them.
-        missed: how many of those that were asked for are not kept any more.
-        is_over: whether no event follows.
+        events: the events.
+        next: the number of the event after them.
+        missed: how many requested events were dropped from the buffer.
+        is_over: whether the last event of the launch is in the buffer.
     """
 
     events: list[Event]
@@ -32,13 +32,13 @@ class Chapter(NamedTuple):
     is_over: bool
 
 
-class History:
-    """Keeps the last events of a launch; any thread may ask.
+class EventBuffer:
+    """Keeps the last events of a launch. Thread-safe.
 
     Args:
-        take: gives the events since it was called last.
-        listener: is called with every event, in order.
-        kept: how many are kept.
+        take: returns the events since its last call.
+        listener: called with every event, in order.
+        kept: the number of events to keep.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class History:
         self._is_over = False
 
     def update(self) -> None:
-        """Take what is new."""
+        """Add new events."""
         with self._changed:
             for event in self._take():
                 self._events.append(event)
@@ -65,16 +65,16 @@ class History:
             self._changed.notify_all()
 
     def read_last(self, patience: float = 0.0) -> Event | None:
-        """The last event of the launch; None if it has not come in `patience` seconds."""
+        """Wait up to `patience` seconds for the last event of the launch; None on timeout."""
         with self._changed:
             self.update()
             self._wait_until(time.monotonic() + patience, lambda: self._is_over)
             return self._events[-1] if self._is_over else None
 
-    def read(self, after: int, patience: float = 0.0) -> Chapter:
-        """The events from number `after` on, counted from 0, or the last so many if it is negative.
+    def read(self, after: int, patience: float = 0.0) -> EventPage:
+        """Return the events from number `after` on, counted from 0; if negative, from the end.
 
-        If there is none yet, wait for one, `patience` seconds at most.
+        If there is none yet, wait up to `patience` seconds for one.
         """
         until = time.monotonic() + patience
         with self._changed:
@@ -83,9 +83,9 @@ class History:
             self._wait_until(until, lambda: self._count > after or self._is_over)
             first = self._count - len(self._events)
             events = list(self._events)[max(after - first, 0) :]
-            return Chapter(events, self._count, max(first - after, 0), self._is_over)
+            return EventPage(events, self._count, max(first - after, 0), self._is_over)
 
     def _wait_until(self, end: float, condition: Callable[[], bool]) -> None:
         while not condition() and time.monotonic() < end:
-            self._changed.wait(_LOOK)
+            self._changed.wait(_POLL)
             self.update()

@@ -1,4 +1,4 @@
-"""The launches of this host and user, found by their sockets, and which one a word means."""
+"""Finding the launches of this host and user by their sockets, and selecting one."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _MOST_NAMED = 5  # launches in one message
 
 
 class NoSuchJobError(Exception):
-    """A word means no launch, or more than one; the message says so in one line."""
+    """A JOB matches no launch, or several; the message says so in one line."""
 
 
 class Launch:
-    """One launch: the path of its socket, and what the name of that says.
+    """One launch, as found by the name of its socket.
 
     Args:
-        path: of the socket.
+        path: the path of the socket.
         run_id: the id of the job, or its beginning.
-        is_whole: whether it is the whole id.
+        is_whole: whether the id is complete.
         pid: the process id of the launcher, in its own namespace.
     """
 
@@ -39,7 +39,7 @@ class Launch:
 
 
 def find_launches(environ: Mapping[str, str], user: int) -> tuple[list[Launch], list[str]]:
-    """The sockets of a user's launches, and what is wrong with folders that cannot be used."""
+    """Find the launches of a user; also return the problems of folders that cannot be used."""
     found, problems = [], []
     for folder in candidates(environ, user):
         try:
@@ -50,31 +50,31 @@ def find_launches(environ: Mapping[str, str], user: int) -> tuple[list[Launch], 
             problems.append(str(error))
             continue
         for path in sockets(folder):
-            told = read_name(os.path.basename(path))
-            if told is not None:
-                found.append(Launch(path, *told))
+            name = read_name(os.path.basename(path))
+            if name is not None:
+                found.append(Launch(path, *name))
     return found, problems
 
 
 def choose(launches: list[Launch], word: str | None) -> Launch:
-    """The launch that a run id, the beginning of one, or a pid means; without any, the only one.
+    """Select the launch with a run id, the beginning of one, or a pid; if None, the only one.
 
     The sockets of killed launchers are removed.
 
     Raises:
-        NoSuchJobError: it means none, or several.
+        NoSuchJobError: no launch matches, or several do.
     """
     if word is None:
-        meant = launches
+        matching = launches
     else:
-        meant = [launch for launch in launches if _is_exactly(launch, word)]
-        meant = meant or [launch for launch in launches if _begins_with(launch, word)]
-        meant = meant or [launch for launch in launches if str(launch.pid) == word]
-    alive = [launch for launch in meant if not remove_stale(launch.path)]
+        matching = [launch for launch in launches if _is_exactly(launch, word)]
+        matching = matching or [launch for launch in launches if _begins_with(launch, word)]
+        matching = matching or [launch for launch in launches if str(launch.pid) == word]
+    alive = [launch for launch in matching if not remove_stale(launch.path)]
     if not alive:
-        raise NoSuchJobError(_describe_absence(word, meant, launches))
+        raise NoSuchJobError(_describe_absence(word, matching, launches))
     if len(alive) > 1:
-        why = "there are several launches" if word is None else f"{word!r} means several launches"
+        why = "there are several launches" if word is None else f"{word!r} matches several launches"
         raise NoSuchJobError(
             f"{why}: {_name(alive)}; give a run id, the beginning of one, or a pid"
         )
@@ -82,7 +82,7 @@ def choose(launches: list[Launch], word: str | None) -> Launch:
 
 
 def find_foreign(word: str, user: int, proc: str = "/proc") -> str:
-    """Whose launch a run id means, if it stands in the command line of another user's; or empty."""
+    """Describe a launch of another user whose command line has this run id; empty if none has."""
     from plaunch.process import list_numbers, read_proc  # rare
 
     for pid in list_numbers(proc=proc):
@@ -101,7 +101,7 @@ def find_foreign(word: str, user: int, proc: str = "/proc") -> str:
 
 
 def _describe_absence(word: str | None, dead: list[Launch], launches: list[Launch]) -> str:
-    """Why a word means no running launch; `dead` are those that it would mean."""
+    """Why no running launch matches; `dead` are matching launches that have ended."""
     found = "no launch of this user runs on this host"
     if word is not None:
         found = f"no running launch of this user on this host matches {word!r}"

@@ -1,4 +1,4 @@
-"""The log files of workers, one after the other, or as they grow."""
+"""Printing and following the log files of workers."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ if TYPE_CHECKING:
     from plaunch_control.launches import Launch
 
 _CHUNK = 1 << 20  # bytes
-_PAUSE = 0.2  # seconds between two looks at the files
-_QUESTIONS_APART = 1.0  # seconds between two questions whether there are other files
+_POLL = 0.2  # seconds between two reads of the files
+_FILES_POLL = 1.0  # seconds between two requests for the list of files
 
 
-class Log:
-    """What one stream of a worker has written, also in the older files of `--log-rotate`.
+class WorkerLog:
+    """The output of one stream of a worker, including files rotated by `--log-rotate`.
 
     Args:
         rank: the global rank of the worker.
-        path: the file; `<path>.1` is the newest of the older ones.
+        path: the current file; `<path>.1` is the newest rotated one.
     """
 
     def __init__(self, rank: int, path: str) -> None:
         self.rank = rank
         self._path = path
-        self._file: BinaryIO | None = None  # that was read last
+        self._file: BinaryIO | None = None  # the file that was read last
         self._rest = b""
 
     def lines(self, *, is_last: bool) -> Iterator[bytes]:
-        """The complete lines that have come since the last call; if it is the last, the rest, too.
+        """The complete lines since the last call; with `is_last`, also an incomplete last line.
 
         Raises:
             OSError: a file cannot be read.
@@ -49,7 +49,7 @@ class Log:
             yield from self._read()
         for newer in self._newer():
             if self._file is not None:
-                yield from self._read()  # what came before the next one was begun
+                yield from self._read()  # the rest that was written before the rotation
                 self._file.close()
             self._file = newer
             yield from self._read()
@@ -65,14 +65,14 @@ class Log:
             yield from lines
 
     def _newer(self) -> list[BinaryIO]:
-        """The files that were begun after the one that was read last, the oldest first."""
+        """The files created after the one that was read last, the oldest first."""
         found: list[BinaryIO] = []
         number = 0
-        # Files get higher numbers meanwhile, so that none is missed in this direction.
+        # A rotation meanwhile only increases the numbers, so in this direction none is missed.
         while (file := _open(f"{self._path}.{number}" if number else self._path)) or not number:
             number += 1
             if file is None:
-                continue  # another file is just being begun
+                continue  # during a rotation the current file may be missing
             if any(_are_same(file, other) for other in found):
                 file.close()
                 continue
@@ -89,60 +89,59 @@ def _are_same(one: BinaryIO, other: BinaryIO) -> bool:
 
 def _open(path: str) -> BinaryIO | None:
     try:
-        # A logs spec may have pipes, at which nobody is to wait.
+        # A logs spec may use a named pipe, whose open would block.
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise OSError(0, "is no regular file", path)
+        raise OSError(0, "is not a regular file", path)
     return os.fdopen(fd, "rb")
 
 
-class _Screen:
-    """Shows the wanted lines of the wanted logs.
+class _LogPrinter:
+    """Prints the matching lines of the selected logs.
 
     Args:
         ranks: global ranks; None for all.
-        pattern: what a line must have; None if nothing.
+        pattern: print only lines that match it; None for all.
     """
 
     def __init__(self, ranks: frozenset[int] | None, pattern: re.Pattern[bytes] | None) -> None:
         self._ranks = ranks
         self._pattern = pattern
-        self._logs: dict[tuple[int, str], Log] = {}
+        self._logs: dict[tuple[int, str], WorkerLog] = {}
 
-    def change(self, told: dict[str, Any]) -> None:
-        """Go over to the logs that `/v1/logs` tells of; those that go are shown to their end.
+    def change(self, data: dict[str, Any]) -> None:
+        """Change to the logs that `/v1/logs` lists; the other ones are first printed to their end.
 
         Raises:
-            ClientError: there are none.
+            ClientError: it lists none.
         """
         files = [
-            one for one in told["files"] if self._ranks is None or one["global_rank"] in self._ranks
+            one for one in data["files"] if self._ranks is None or one["global_rank"] in self._ranks
         ]
         if not files:
-            raise RefusedError("none of these ranks runs on this node", 409, told)
+            raise RefusedError("none of these ranks runs on this node", 409, data)
         streams = ("stdout", "stderr")
         found = {(one["global_rank"], one[s]): None for one in files for s in streams if one[s]}
         if not found:
             raise RefusedError(
-                "these workers write to no log files; --redirects or --tee, and --log-dir, keep "
-                "them",
+                "these workers write no log files; launch with --redirects or --tee, and --log-dir",
                 409,
-                told,
+                data,
             )
         if not self._logs and not any(os.path.exists(path) for _, path in found):
-            # A logs spec may have moved them, or the user.
-            raise ClientError(f"{next(iter(found))[1]}: there is no such file")
+            # The logs spec or the user may have moved them.
+            raise ClientError(f"{next(iter(found))[1]}: no such file")
         self._show([log for key, log in self._logs.items() if key not in found], is_last=True)
-        self._logs = {key: self._logs.get(key) or Log(*key) for key in found}
+        self._logs = {key: self._logs.get(key) or WorkerLog(*key) for key in found}
 
     def show(self, *, is_last: bool = False) -> None:
-        """Show what has come since the last call; if it is the last, incomplete lines as well."""
+        """Print new lines; with `is_last`, also incomplete last lines."""
         self._show(self._logs.values(), is_last=is_last)
 
-    def _show(self, logs: Iterable[Log], *, is_last: bool) -> None:
+    def _show(self, logs: Iterable[WorkerLog], *, is_last: bool) -> None:
         is_prefixed = len({rank for rank, _ in self._logs}) > 1
         write = sys.stdout.buffer.write
         for log in logs:
@@ -153,21 +152,21 @@ class _Screen:
         sys.stdout.buffer.flush()
 
 
-def show_logs(launch: Launch, told: dict[str, Any], options: argparse.Namespace) -> int:
-    """Show what `/v1/logs` has told of; with `--follow`, also later rounds, until the launch ends.
+def show_logs(launch: Launch, data: dict[str, Any], options: argparse.Namespace) -> int:
+    """Print the logs that `/v1/logs` lists; with `--follow`, until the launch ends.
 
     Raises:
         ClientError: there are no such files, or one cannot be read.
     """
-    screen = _Screen(
+    printer = _LogPrinter(
         None if options.rank is None else _ranks(options.rank),
         None if options.grep is None else _pattern(options.grep),
     )
     try:
-        screen.change(told)
-        while options.follow and _is_alive(launch, screen):
+        printer.change(data)
+        while options.follow and _is_alive(launch, printer):
             pass
-        screen.show(is_last=True)
+        printer.show(is_last=True)
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -175,15 +174,15 @@ def show_logs(launch: Launch, told: dict[str, Any], options: argparse.Namespace)
     return 0
 
 
-def _is_alive(launch: Launch, screen: _Screen) -> bool:
-    """Show what comes within a second, and see whether the launch goes on with other files."""
-    for _ in range(int(_QUESTIONS_APART / _PAUSE)):
-        screen.show()
-        time.sleep(_PAUSE)
-    # Between two rounds it has no workers; one that is suspended may go on.
+def _is_alive(launch: Launch, printer: _LogPrinter) -> bool:
+    """Print new lines for a second, then change to the current files; return whether it runs."""
+    for _ in range(int(_FILES_POLL / _POLL)):
+        printer.show()
+        time.sleep(_POLL)
+    # Between two rounds there are no workers; a suspended launch may resume.
     with contextlib.suppress(SilentError, RefusedError):
         try:
-            screen.change(ask(launch.path, "/v1/logs"))
+            printer.change(ask(launch.path, "/v1/logs"))
         except GoneError:
             return False
     return True
@@ -200,4 +199,4 @@ def _pattern(text: str) -> re.Pattern[bytes]:
     try:
         return re.compile(os.fsencode(text))
     except re.error as error:
-        raise ClientError(f"{text!r} is no regular expression: {error}") from None
+        raise ClientError(f"{text!r} is not a regular expression: {error}") from None

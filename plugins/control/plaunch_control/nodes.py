@@ -1,4 +1,4 @@
-"""What all nodes of a job do, for whoever asks on one of them."""
+"""The status of all nodes of a job, requested from one of them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
     from plaunch.agent import Control
 
-NAME = "status"  # of the call, and of the answers
+NAME = "status"  # of the broadcast, and of the published answers
 BOUND = 1.0  # seconds for the answers of all nodes
-_PAUSE = 0.01  # seconds between two looks at the answers
-_CALLS = 8  # that one answer may be for
+_PAUSE = 0.01  # seconds between two checks for answers
+_CALLS = 8  # recent calls that a published answer names
 _KEYS = (
     *("host", "agent_pid", "alive", "silent_seconds", "phase", "since", "waiting_for"),
     *("round", "attempt", "group_rank", "ranks"),
@@ -25,13 +25,13 @@ _KEYS = (
 
 
 class JobNodes:
-    """Asks the other nodes by a broadcast, which costs a job nothing while nobody asks.
+    """Collects the status of all nodes with a broadcast; costs nothing without requests.
 
     Args:
-        control: what the extension was given.
-        describe: what this node does.
-        clock: seconds that never go back.
-        sleep: waits for so many seconds.
+        control: the control of the agent.
+        describe: returns the status of this node.
+        clock: monotonic seconds.
+        sleep: sleeps for some seconds.
     """
 
     def __init__(
@@ -50,20 +50,20 @@ class JobNodes:
         self._lock = threading.Lock()
         self._calls: deque[str] = deque(maxlen=_CALLS)
 
-    def hear(self, call: str) -> None:
-        """Tell another node that has called what this one does."""
+    def handle_call(self, call: str) -> None:
+        """Answer the call of another node."""
         with self._lock:
-            if call not in self._calls:  # else it is this node's own, or was heard twice
+            if call not in self._calls:  # else it is this node's own, or a duplicate
                 self._calls.append(call)
                 self._publish()
 
     def ask(self) -> list[dict[str, Any]]:
-        """What each node of the round does, by rank; this waits for about a second at most.
+        """Return the status of each node of the round, by rank; takes about a second at most.
 
-        Of a node that has not answered, only the host is known. Where nodes cannot be asked, it is
-        this one alone.
+        A node that did not answer has only a host. Without a store of the job, only this node is
+        returned.
         """
-        own = self._own()
+        own = self._describe_self()
         if not self._control.snapshot().ranks:
             return [own]  # there is no round yet
         call = secrets.token_hex(8)
@@ -78,29 +78,32 @@ class JobNodes:
             if not texts:
                 return [own]
             answers = {node: _read(text, call) for node, text in texts.items()}
-            silent = [node for node, told in answers.items() if told is None]
+            silent = [node for node, answer in answers.items() if answer is None]
             if silent and left > 0:
                 self._sleep(_PAUSE)
                 continue
-            found = [told for told in answers.values() if told is not None]
+            found = [answer for answer in answers.values() if answer is not None]
             hosts = sorted(node.partition("~")[0] for node in silent)
-            if all(told["by"] != self._me for told in found):
-                found.append(own)  # its answer has not come back
+            if all(answer["by"] != self._me for answer in found):
+                found.append(own)  # its own answer was not read back in time
                 if own["host"] in hosts:
                     hosts.remove(own["host"])
-            found.sort(key=lambda told: (told.get("group_rank") is None, told.get("group_rank")))
+            found.sort(
+                key=lambda answer: (answer.get("group_rank") is None, answer.get("group_rank"))
+            )
             return [
-                {key: told.get(key) for key in _KEYS} for told in (*found, *map(_unknown, hosts))
+                {key: answer.get(key) for key in _KEYS}
+                for answer in (*found, *map(_unknown, hosts))
             ]
 
-    def _own(self) -> dict[str, Any]:
-        told = self._describe()
-        return {key: told[key] for key in _KEYS}
+    def _describe_self(self) -> dict[str, Any]:
+        answer = self._describe()
+        return {key: answer[key] for key in _KEYS}
 
     def _publish(self) -> None:
-        told = {"by": self._me, "calls": [*self._calls], **self._own()}
-        told["waiting_for"] = told["waiting_for"] and told["waiting_for"][:500]
-        self._control.publish(NAME, json.dumps(told))
+        answer = {"by": self._me, "calls": [*self._calls], **self._describe_self()}
+        answer["waiting_for"] = answer["waiting_for"] and answer["waiting_for"][:500]
+        self._control.publish(NAME, json.dumps(answer))
 
 
 def _unknown(host: str) -> dict[str, Any]:
@@ -108,10 +111,10 @@ def _unknown(host: str) -> dict[str, Any]:
 
 
 def _read(text: str, call: str) -> dict[str, Any] | None:
-    """An answer to a call; None if it is none."""
+    """Parse the answer to a call; return None for any other record."""
     try:
-        told = json.loads(text)
-        is_answer = call in told["calls"] and isinstance(told["by"], str)
+        answer = json.loads(text)
+        is_answer = call in answer["calls"] and isinstance(answer["by"], str)
     except (ValueError, TypeError, KeyError):
         return None
-    return told if is_answer else None
+    return answer if is_answer else None

@@ -1,4 +1,4 @@
-"""The extension of a launch at which `plaunchctl` asks; what answers is imported when it does."""
+"""The extension that serves `plaunchctl`; it imports the service at the first request."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ if TYPE_CHECKING:
     from plaunch.plugin import PluginContext
     from plaunch_network import ConnectionServer
 
-    from plaunch_control.answers import Service
-    from plaunch_control.door import Door
+    from plaunch_control.answers import ControlService
+    from plaunch_control.door import LaunchSocket
 
 logger = logging.getLogger("plaunch")
 
-DELAY = 0.05  # seconds; a launch that is over by then has done next to nothing for this
+DELAY = 0.05  # seconds before it listens; a shorter launch does not pay for it
 _MOST_CONNECTIONS = 32
-_OPEN_BOUND = 1.0  # seconds that opening may take once it is not wanted any more
+_OPEN_TIMEOUT = 1.0  # seconds to wait for a thread that is opening the socket
 
 
 @hookimpl
 def plaunch_extensions(context: PluginContext) -> list[ControlExtension]:
-    """Let `plaunchctl` ask at the launch."""
+    """Serve `plaunchctl` in every launch."""
     return [ControlExtension(context)]
 
 
 class ControlExtension:
-    """Listens at the socket of one launch, on a thread that sleeps until somebody asks.
+    """Listens on the socket of one launch, on a thread that blocks until a request arrives.
 
-    It is in every launch, and so does as little as possible before that: it begins to listen after
-    a moment, in which a launch starts its workers, or is over. Without a folder for the socket, or
-    without a thread, the launch goes on: nobody has asked for it.
+    It is part of every launch, so it does little before the first request: it starts to listen
+    after `DELAY` seconds, when the workers are started or the launch is over. If no folder for the
+    socket is usable, or no thread can be started, the launch continues without it.
 
     Args:
         context: the launch.
@@ -55,36 +55,36 @@ class ControlExtension:
         self._started = time.time()
         self._lock = threading.Lock()
         self._control: Control
-        self._over = threading.Event()  # nothing is to be opened any more
+        self._over = threading.Event()  # cancels the opening of the socket
         self._opening: threading.Thread | None = None
-        self._door: Door | None = None
+        self._socket: LaunchSocket | None = None
         self._server: ConnectionServer | None = None
-        self._service: Service | None = None  # once somebody has asked
+        self._service: ControlService | None = None  # from the first request on
 
     def start(self, control: Control) -> None:
-        """Begin to listen."""
+        """Start to listen."""
 
-        def look(call: str) -> None:
+        def answer_stacks(call: str) -> None:
             self._find_service(control).stacks.hear(call)
 
-        def tell(call: str) -> None:
-            self._find_service(control).nodes.hear(call)
+        def answer_status(call: str) -> None:
+            self._find_service(control).nodes.handle_call(call)
 
-        # Both are of the whole job, whichever of its nodes is asked for them.
-        control.listen("stacks", look)
-        control.listen("status", tell)
+        # Calls of other nodes, for a request that one of them got.
+        control.listen("stacks", answer_stacks)
+        control.listen("status", answer_status)
         self._control = control
         self.release()
 
     def handle(self, event: Event) -> None:
-        """Take no event."""
+        """Ignore events; the service takes them when it needs them."""
 
     def stop(self, result: RunResult | None) -> None:
-        """Tell of the end whoever waits for it, and listen no more."""
+        """Answer requests that wait for the end, and stop listening."""
         del result
         self._end_opening()
-        if self._door is not None:
-            self._door.remove()
+        if self._socket is not None:
+            self._socket.remove()
         try:
             if self._service is not None:
                 self._service.end()
@@ -93,7 +93,7 @@ class ControlExtension:
                 self._server.stop()
 
     def rest(self) -> None:
-        """Have no thread until `release`, for the process to fork; requests wait meanwhile."""
+        """Stop all threads until `release`, for a fork; requests wait meanwhile."""
         self._end_opening()
         if self._server is not None:
             self._server.rest()
@@ -101,7 +101,7 @@ class ControlExtension:
             self._service.stacks.rest()
 
     def release(self) -> None:
-        """Listen, also again after `rest`."""
+        """Start to listen; also after `rest`."""
         if self._server is not None:
             self._server.start()
         elif self._opening is None:
@@ -125,48 +125,48 @@ class ControlExtension:
         opening, self._opening = self._opening, None
         self._over.set()
         if opening is not None:
-            opening.join(_OPEN_BOUND)
+            opening.join(_OPEN_TIMEOUT)
 
     def _open(self, over: threading.Event) -> None:
         if over.wait(DELAY):
             return
         from plaunch_network import ConnectionServer  # launches that last
 
-        from plaunch_control.door import open_door
+        from plaunch_control.door import open_socket
         from plaunch_control.folder import FolderError
 
         try:
-            door = open_door(self._context.run_id, os.environ, self._user)
+            launch_socket = open_socket(self._context.run_id, os.environ, self._user)
         except FolderError as error:
-            logger.debug("plaunchctl does not find this launch: %s", error)
+            logger.debug("plaunchctl cannot find this launch: %s", error)
             return
         try:
             server = ConnectionServer(
-                door.listener, self._answer, name="plaunch-control", most=_MOST_CONNECTIONS
+                launch_socket.listener, self._answer, name="plaunch-control", most=_MOST_CONNECTIONS
             )
         except OSError as error:  # too many open files
             logger.debug("plaunchctl cannot ask this launch: %s", error)
-            door.remove()
+            launch_socket.remove()
             return
         try:
             if not over.is_set():
                 server.start()
-                self._door, self._server = door, server
+                self._socket, self._server = launch_socket, server
                 return
         except ThreadStartError as error:
             logger.debug("plaunchctl cannot ask this launch: %s", error)
-        door.remove()
+        launch_socket.remove()
         server.stop()
 
     def _answer(self, connection: socket.socket) -> None:
-        # Who only looks whether somebody listens asks nothing.
+        # A client that only checks for a listener sends nothing.
         if connection.recv(1, socket.MSG_PEEK):
             self._find_service(self._control).serve(connection)
 
-    def _find_service(self, control: Control) -> Service:
+    def _find_service(self, control: Control) -> ControlService:
         with self._lock:
             if self._service is None:
-                from plaunch_control.answers import Service  # when it is needed
+                from plaunch_control.answers import ControlService  # first request
 
-                self._service = Service(self._context, control, self._user, self._started)
+                self._service = ControlService(self._context, control, self._user, self._started)
             return self._service

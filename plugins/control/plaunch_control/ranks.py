@@ -1,15 +1,15 @@
-"""Ranks as users write them: `3`, `0-3,8`."""
+"""Parsing ranks such as `3` or `0-3,8`."""
 
 from __future__ import annotations
 
-MOST = 1 << 20  # a rank above this is a slip of the hand
+MOST = 1 << 20  # a greater rank is a typing error
 
 
 def parse_ranks(text: object) -> frozenset[int]:
-    """Read ranks.
+    """Parse ranks.
 
     Raises:
-        ValueError: they are written in another way; the message says so.
+        ValueError: the text has another form.
     """
     ranks: set[int] = set()
     for part in str(text).split(","):

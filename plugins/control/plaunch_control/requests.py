@@ -1,4 +1,4 @@
-"""One request and its answer, as JSON over HTTP: the protocol is the standard library's."""
+"""Requests and responses: JSON over HTTP, with the standard library's server."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger("plaunch")
 
 MOST_BODY = 64 * 1024  # bytes
-_CREDENTIALS = struct.Struct("3i")  # pid, uid and gid of the other end, as the kernel has them
+_CREDENTIALS = struct.Struct("3i")  # pid, uid and gid of the peer, from SO_PEERCRED
 
 
-class Request(NamedTuple):
-    """What is asked for.
+class HttpRequest(NamedTuple):
+    """A request.
 
     Args:
         method: GET or POST.
-        path: begins with a slash.
-        given: what is given with it: of a GET in the query, of a POST in a JSON object.
+        path: the path, with a leading slash.
+        given: its arguments: the query of a GET, the JSON object of a POST.
     """
 
     method: str
@@ -36,57 +36,59 @@ class Request(NamedTuple):
     given: Mapping[str, Any]
 
 
-class Answer(NamedTuple):
-    """An answer.
+class HttpResponse(NamedTuple):
+    """A response.
 
     Args:
-        told: a JSON object.
+        data: the JSON object to send.
         status: the HTTP status.
-        carry_out: called once the answer is sent; not called if the client has closed the
-            connection, because then it has reported that nothing is done.
+        carry_out: called after the response is sent. It is not called if the client has closed the
+            connection, because the client has then reported that the request is withdrawn.
     """
 
-    told: Mapping[str, Any]
+    data: Mapping[str, Any]
     status: int = 200
     carry_out: Callable[[], None] | None = None
 
 
-def refusal(status: int, text: str, **more: Any) -> Answer:
-    """An answer that says in one line why nothing was done."""
-    return Answer({"error": text, **more}, status)
+def refusal(status: int, text: str, **more: Any) -> HttpResponse:
+    """A response that says in one line why the request is refused."""
+    return HttpResponse({"error": text, **more}, status)
 
 
 def peer_user(connection: socket.socket) -> int:
-    """The user id of the process at the other end, when it connected."""
-    told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    user: int = _CREDENTIALS.unpack(told)[1]
+    """The user id of the connected process, from when it connected."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    user: int = _CREDENTIALS.unpack(raw)[1]
     return user
 
 
-def serve(connection: socket.socket, answer: Callable[[Request], Answer]) -> None:
-    """Read one request, and answer it.
+def serve(connection: socket.socket, answer: Callable[[HttpRequest], HttpResponse]) -> None:
+    """Read one request and send the response.
 
     Raises:
-        OSError: the connection is gone.
+        OSError: the connection is broken.
     """
-    _Handler(connection, answer)
+    _RequestHandler(connection, answer)
 
 
-class _Handler(http.server.BaseHTTPRequestHandler):
+class _RequestHandler(http.server.BaseHTTPRequestHandler):
     server_version = "plaunch"
     sys_version = ""
 
-    def __init__(self, connection: socket.socket, answer: Callable[[Request], Answer]) -> None:
+    def __init__(
+        self, connection: socket.socket, answer: Callable[[HttpRequest], HttpResponse]
+    ) -> None:
         self._answer = answer
         super().__init__(connection, "", None)  # type: ignore[arg-type]
 
     def do_GET(self) -> None:
-        """Answer a question."""
+        """Answer a GET."""
         query = urllib.parse.urlsplit(self.path).query
         self._respond(dict(urllib.parse.parse_qsl(query, keep_blank_values=True)))
 
     def do_POST(self) -> None:
-        """Answer an order."""
+        """Answer a POST."""
         lengths = [text.strip(" \t") for text in self.headers.get_all("Content-Length", ["0"])]
         if len(lengths) != 1 or not (lengths[0].isascii() and lengths[0].isdecimal()):
             self._send(refusal(400, "Content-Length is not one number of decimal digits"))
@@ -112,7 +114,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self._respond(given)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Refuse what is no request."""
+        """Refuse an invalid request."""
         del explain
         self._send(refusal(code, message or self.responses[http.HTTPStatus(code)][0]))
 
@@ -124,10 +126,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def _respond(self, given: dict[str, Any]) -> None:
         path = self.path.partition("?")[0]
         try:
-            answer = self._answer(Request(str(self.command), path, given))
+            answer = self._answer(HttpRequest(str(self.command), path, given))
         except Exception:
-            logger.exception("plaunchctl asked for %r, which failed", path)
-            answer = refusal(500, "the launcher could not answer this; see its log")
+            logger.exception("a request of plaunchctl for %r failed", path)
+            answer = refusal(500, "the request failed in the launcher; see its log")
         try:
             self._send(answer)
         except OSError:
@@ -141,8 +143,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if answer.carry_out is not None:
             answer.carry_out()
 
-    def _send(self, answer: Answer) -> None:
-        body = json.dumps(answer.told).encode() + b"\n"
+    def _send(self, answer: HttpResponse) -> None:
+        body = json.dumps(answer.data).encode() + b"\n"
         self.send_response(answer.status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))

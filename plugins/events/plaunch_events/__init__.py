@@ -1,9 +1,9 @@
-"""The events of a launch: what makes them, who gets them, built-in handlers, and its times.
+"""Events of a launch: the stream, the queues of its readers, built-in handlers, time accounting.
 
-The handler `null` drops events, `console` prints one line for each, `jsonl` writes a file for
-programs, and `otel` makes traces of them. A launch imports what it uses.
+The handler `null` drops events, `console` prints one line for each, `jsonl` writes them to a file
+for programs, and `otel` converts them to traces. A launch imports only what it uses.
 
-The public names are a library for whoever reads events, too. They load on first use.
+The public names are also a library for plugins that read events. They load on first use.
 """
 
 from __future__ import annotations

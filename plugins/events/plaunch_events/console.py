@@ -1,4 +1,4 @@
-"""The event handler for people: events as lines on the launcher's stderr."""
+"""The event handler `console`: events as readable lines on the launcher's stderr."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _PREFIX = "plaunch."
 _STATUS = "torchelastic.worker.status."
 
-# What a reader looks for comes first; other keys follow in the order of the event.
+# The keys printed first; the others follow in the order of the event.
 _FIRST_KEYS = ("run_id", "role", "hostname", "group_rank", "global_rank", "local_rank")
 
 
@@ -30,19 +30,19 @@ class ConsoleEventHandler:
         08:15:00.250 rendezvous.completed: round 0, 4 nodes, 32 workers, after 2.1 s
         08:15:31.004 worker.exited: rank 3 (pid 4711), exit code 1, after 30.6 s
 
-    An event that plaunch does not know is printed with its date, its source and all of its
-    metadata, as `key=value` pairs; torchrun's without what its names begin with.
+    An event that is not plaunch's is printed with its date, its source and all of its metadata, as
+    `key=value` pairs. The names of torchrun's events are printed without their common prefix.
 
         2026-01-31 08:15:00.250+0100 WORKER SUCCEEDED run_id=exp7 global_rank=3 exit_code=0
 
-    Values with spaces or control characters are quoted, keys without a value are left out.
+    Values with spaces or control characters are quoted; keys without a value are left out.
 
     Args:
-        context: the launch; its option `keys=all` prints all metadata of every event.
-        stream: takes the lines; None means the `sys.stderr` of that time.
+        context: the launch; with its option `keys=all`, all metadata of every event is printed.
+        stream: where lines are written; None for `sys.stderr` at the time of each event.
 
     Raises:
-        UsageError: the option has another value.
+        UsageError: the option `keys` is neither `some` nor `all`.
     """
 
     options: Final = frozenset({"keys"})
@@ -57,20 +57,25 @@ class ConsoleEventHandler:
         self._stream = stream
 
     def handle(self, event: Event) -> None:
-        """Print one event at once; raises OSError if the stream is gone."""
+        """Print one event; raises OSError if the stream cannot be written to."""
         stream = self._stream or sys.stderr
         if stream is not None:
-            say = None if self._has_all_keys else _SENTENCES.get(event.name.removeprefix(_PREFIX))
-            _write(stream, (_format(event) if say is None else _say(event, say)) + "\n")
+            sentence = (
+                None if self._has_all_keys else _SENTENCES.get(event.name.removeprefix(_PREFIX))
+            )
+            _write(
+                stream,
+                (_format(event) if sentence is None else _format_sentence(event, sentence)) + "\n",
+            )
 
     def close(self) -> None:
-        """Do nothing: every line has been written already."""
+        """Do nothing: every line is already written."""
 
 
 def _write(stream: TextIO, line: str) -> None:
     if stream is sys.__stderr__:
-        # Past Python's buffer: who waits within it, for a reader who does not read, holds a lock
-        # that the interpreter needs to end.
+        # Bypass Python's buffer: a thread blocked in it by a stalled reader holds a lock that the
+        # interpreter needs for its exit.
         stream.flush()
         data = line.encode(stream.encoding or "utf-8", "backslashreplace")
         fd = stream.fileno()
@@ -84,114 +89,119 @@ def _write(stream: TextIO, line: str) -> None:
 # --- plaunch's own events -------------------------------------------------------------------------
 
 
-def _say(event: Event, say: Callable[[Metadata], list[str]]) -> str:
+def _format_sentence(event: Event, sentence: Callable[[Metadata], list[str]]) -> str:
     clock = _format_time(event.timestamp)[11:23]
-    parts = [_plain(part) for part in say(event.metadata) if part]
+    parts = [_plain(part) for part in sentence(event.metadata) if part]
     name = event.name.removeprefix(_PREFIX)
     return f"{clock} {name}: {', '.join(parts)}" if parts else f"{clock} {name}"
 
 
 def _plain(text: str) -> str:
-    """`text` on one line, without what a terminal would act on."""
+    """`text` on one line, with control characters escaped."""
     return text if text.isprintable() else repr(text)[1:-1]
 
 
-def _launcher_started(told: Metadata) -> list[str]:
-    low, high = told.get("min_nodes"), told.get("max_nodes")
+def _launcher_started(metadata: Metadata) -> list[str]:
+    low, high = metadata.get("min_nodes"), metadata.get("max_nodes")
     nodes = _count(high, "node") if low == high else f"{low} to {high} nodes"
     return [
-        f"run {told.get('run_id')}",
-        f"host {told.get('host')}",
+        f"run {metadata.get('run_id')}",
+        f"host {metadata.get('host')}",
         nodes,
-        f"{_count(told.get('local_world_size'), 'worker')} here",
-        f"backend {told.get('backend')}",
+        f"{_count(metadata.get('local_world_size'), 'worker')} here",
+        f"backend {metadata.get('backend')}",
     ]
 
 
-def _round(told: Metadata) -> list[str]:
-    attempt = told.get("attempt")
-    return [f"round {told.get('round')}", f"attempt {attempt}" if attempt else ""]
+def _round(metadata: Metadata) -> list[str]:
+    attempt = metadata.get("attempt")
+    return [f"round {metadata.get('round')}", f"attempt {attempt}" if attempt else ""]
 
 
-def _rendezvous_completed(told: Metadata) -> list[str]:
+def _rendezvous_completed(metadata: Metadata) -> list[str]:
     return [
-        *_round(told),
-        _count(told.get("group_world_size"), "node"),
-        _count(told.get("world_size"), "worker"),
-        f"here {name_ranks(str(told.get('ranks')))}",
-        _after(told.get("duration")),
+        *_round(metadata),
+        _count(metadata.get("group_world_size"), "node"),
+        _count(metadata.get("world_size"), "worker"),
+        f"here {name_ranks(str(metadata.get('ranks')))}",
+        _after(metadata.get("duration")),
     ]
 
 
-def _rendezvous_failed(told: Metadata) -> list[str]:
-    return [_after(told.get("duration")), str(told.get("reason"))]
+def _rendezvous_failed(metadata: Metadata) -> list[str]:
+    return [_after(metadata.get("duration")), str(metadata.get("reason"))]
 
 
-def _preloaded(told: Metadata) -> list[str]:
-    return [str(told.get("modules")), _after(told.get("seconds"))]
+def _preloaded(metadata: Metadata) -> list[str]:
+    return [str(metadata.get("modules")), _after(metadata.get("seconds"))]
 
 
-def _worker_started(told: Metadata) -> list[str]:
-    return [_rank(told)]
+def _worker_started(metadata: Metadata) -> list[str]:
+    return [_rank(metadata)]
 
 
-def _workers_started(told: Metadata) -> list[str]:
-    return [name_ranks(str(told.get("ranks"))), _after(told.get("duration"))]
+def _workers_started(metadata: Metadata) -> list[str]:
+    return [name_ranks(str(metadata.get("ranks"))), _after(metadata.get("duration"))]
 
 
-def _worker_exited(told: Metadata) -> list[str]:
-    stopped = "stopped" if told.get("stopped") else ""
-    return [_rank(told), stopped, _exit(told), _after(told.get("lifetime"))]
+def _worker_exited(metadata: Metadata) -> list[str]:
+    stopped = "stopped" if metadata.get("stopped") else ""
+    return [_rank(metadata), stopped, _exit(metadata), _after(metadata.get("lifetime"))]
 
 
-def _failure(told: Metadata) -> list[str]:
-    first = "" if told.get("is_first") else "not the first"
-    headline = str(told.get("headline") or "")
-    return [f"{_rank(told)} on {told.get('failed_host')}", first, _exit(told), headline]
+def _failure(metadata: Metadata) -> list[str]:
+    first = "" if metadata.get("is_first") else "not the first"
+    headline = str(metadata.get("headline") or "")
+    return [f"{_rank(metadata)} on {metadata.get('failed_host')}", first, _exit(metadata), headline]
 
 
-def _restart_delayed(told: Metadata) -> list[str]:
-    return [f"in {_lasting(told.get('seconds'))}"]
+def _restart_delayed(metadata: Metadata) -> list[str]:
+    return [f"in {_duration(metadata.get('seconds'))}"]
 
 
-def _restart(told: Metadata) -> list[str]:
-    used = f"{told.get('attempt')} of {told.get('max_restarts')} used"
-    return [f"because of {told.get('cause')}", used, str(told.get("reason") or "")]
+def _restart(metadata: Metadata) -> list[str]:
+    used = f"{metadata.get('attempt')} of {metadata.get('max_restarts')} used"
+    return [f"because of {metadata.get('cause')}", used, str(metadata.get("reason") or "")]
 
 
-def _restart_completed(told: Metadata) -> list[str]:
+def _restart_completed(metadata: Metadata) -> list[str]:
     parts = {
-        key: told.get(f"seconds_{key}") for key in ("noticing", "stopping", "waiting", "starting")
+        key: metadata.get(f"seconds_{key}")
+        for key in ("noticing", "stopping", "waiting", "starting")
     }
-    spent = [f"{key} {_lasting(seconds)}" for key, seconds in parts.items() if seconds]
-    return [*_round(told), _after(told.get("seconds_total")), *spent]
+    spent = [f"{key} {_duration(seconds)}" for key, seconds in parts.items() if seconds]
+    return [*_round(metadata), _after(metadata.get("seconds_total")), *spent]
 
 
-def _membership_changed(told: Metadata) -> list[str]:
-    node = told.get("node")
-    return [f"node {node}" if node else "", str(told.get("kind")), str(told.get("reason") or "")]
+def _membership_changed(metadata: Metadata) -> list[str]:
+    node = metadata.get("node")
+    return [
+        f"node {node}" if node else "",
+        str(metadata.get("kind")),
+        str(metadata.get("reason") or ""),
+    ]
 
 
-def _signal_received(told: Metadata) -> list[str]:
-    node = told.get("node")
-    what = f"{told.get('signal_name')} on {node}" if node else str(told.get("signal_name"))
-    return [what, str(told.get("action"))]
+def _signal_received(metadata: Metadata) -> list[str]:
+    node = metadata.get("node")
+    what = f"{metadata.get('signal_name')} on {node}" if node else str(metadata.get("signal_name"))
+    return [what, str(metadata.get("action"))]
 
 
-def _stop_step(told: Metadata) -> list[str]:
-    step, signal = told.get("step"), told.get("signal_name")
+def _stop_step(metadata: Metadata) -> list[str]:
+    step, signal = metadata.get("step"), metadata.get("signal_name")
     what = f"{step} with {signal}" if step in ("signalled", "killed") else str(step)
-    return [name_ranks(str(told.get("stop_ranks"))), what, _after(told.get("seconds"))]
+    return [name_ranks(str(metadata.get("stop_ranks"))), what, _after(metadata.get("seconds"))]
 
 
-def _state_changed(told: Metadata) -> list[str]:
-    return [f"{told.get('old')} to {told.get('new')}"]
+def _state_changed(metadata: Metadata) -> list[str]:
+    return [f"{metadata.get('old')} to {metadata.get('new')}"]
 
 
-def _launcher_finished(told: Metadata) -> list[str]:
-    code = f"exit code {told.get('exit_code')}"
-    seconds = _after(told.get("seconds_total"))
-    return [str(told.get("outcome")), code, seconds, str(told.get("reason") or "")]
+def _launcher_finished(metadata: Metadata) -> list[str]:
+    code = f"exit code {metadata.get('exit_code')}"
+    seconds = _after(metadata.get("seconds_total"))
+    return [str(metadata.get("outcome")), code, seconds, str(metadata.get("reason") or "")]
 
 
 _SENTENCES: Final[Mapping[str, Callable[[Metadata], list[str]]]] = {
@@ -209,24 +219,26 @@ _SENTENCES: Final[Mapping[str, Callable[[Metadata], list[str]]]] = {
     "restart.completed": _restart_completed,
     "membership.changed": _membership_changed,
     "signal.received": _signal_received,
-    "request.received": lambda told: [str(told.get(key)) for key in ("kind", "who", "reason")],
+    "request.received": lambda metadata: [
+        str(metadata.get(key)) for key in ("kind", "who", "reason")
+    ],
     "stop.step": _stop_step,
-    "console.awaited": lambda told: [f"{told.get('waiting_bytes')} bytes are not shown"],
+    "console.awaited": lambda metadata: [f"{metadata.get('waiting_bytes')} bytes are not shown"],
     "state.changed": _state_changed,
     "launcher.finished": _launcher_finished,
 }
 
 
-def _rank(told: Metadata) -> str:
-    rank = told.get("global_rank")
+def _rank(metadata: Metadata) -> str:
+    rank = metadata.get("global_rank")
     if isinstance(rank, int) and rank < 0:
-        return f"the launcher (pid {told.get('worker_pid')})"
-    return f"rank {rank} (pid {told.get('worker_pid')})"
+        return f"the launcher (pid {metadata.get('worker_pid')})"
+    return f"rank {rank} (pid {metadata.get('worker_pid')})"
 
 
-def _exit(told: Metadata) -> str:
-    name = told.get("signal_name")
-    return str(name) if name else f"exit code {told.get('exit_code')}"
+def _exit(metadata: Metadata) -> str:
+    name = metadata.get("signal_name")
+    return str(name) if name else f"exit code {metadata.get('exit_code')}"
 
 
 def _count(number: EventMetadataValue, noun: str) -> str:
@@ -234,10 +246,10 @@ def _count(number: EventMetadataValue, noun: str) -> str:
 
 
 def _after(seconds: EventMetadataValue) -> str:
-    return f"after {_lasting(seconds)}" if isinstance(seconds, (int, float)) else ""
+    return f"after {_duration(seconds)}" if isinstance(seconds, (int, float)) else ""
 
 
-def _lasting(seconds: EventMetadataValue) -> str:
+def _duration(seconds: EventMetadataValue) -> str:
     if not isinstance(seconds, (int, float)):
         return ""
     return f"{seconds:.1f} s" if seconds >= 0.1 else f"{seconds * 1000:.1f} ms"

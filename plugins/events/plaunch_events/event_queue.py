@@ -1,4 +1,4 @@
-"""Bringing events to handlers, none of which can keep the agent waiting."""
+"""Delivery of events to handlers on their own threads, so that no handler blocks the agent."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("plaunch")
 
-MAX_WAITING = 10_000  # events that wait for one handler; further ones are dropped
-HEAD_START = 0.25  # seconds for the start of workers before a handler begins to work
+MAX_WAITING = 10_000  # events queued for one handler; further ones are dropped
+HEAD_START = 0.25  # seconds for the start of workers before a handler is first called
 LAST_WAIT = 2.0  # seconds for all handlers together, at the end of a launch
-FIRST_PAUSE = 1.0  # seconds after an event that a handler failed with
+FIRST_PAUSE = 1.0  # seconds before a handler that failed is called again
 LONGEST_PAUSE = 60.0
-_REST_WAIT = 1.0  # seconds for a handler to come to rest before workers are forked
+_REST_WAIT = 1.0  # seconds for the current call of a handler, before workers are forked
 
 
 class EventQueue:
-    """One event handler, on a thread of its own.
+    """Calls one event handler on its own thread.
 
-    The thread begins with the first event, but lets the launch have the processors until `release`
-    or for `head_start` seconds. Nothing here waits for the handler but `rest` and `wait`, whose
-    waits are bounded.
+    The thread starts with the first event, and calls the handler after `release` or `head_start`
+    seconds, to leave the processors to the starting workers. Only `rest` and `wait` wait for the
+    handler, for a bounded time.
 
-    An event with which the handler raises is lost, as a server may be away or the event be one that
-    it cannot take. The next one is tried after a pause, which grows from failure to failure; events
-    wait meanwhile. The first failure in a row is logged, and so is the end of the row, but not more
-    often than once in the longest pause.
+    If the handler raises, the event is lost: its server may be away, or it may not support the
+    event. The next event is delivered after a pause, which grows with each failure; events are
+    queued meanwhile. The first failure of an outage is logged, and so is its end, but at most once
+    in `LONGEST_PAUSE` seconds.
 
     Args:
-        name: what the handler is called.
-        handler: takes the events.
-        origin: whose it is, for messages; empty if it comes with plaunch.
-        who: how messages call it, if it is no event handler.
-        limit: how many events may wait.
+        name: the name of the handler.
+        handler: the handler.
+        origin: its plugin, for messages; empty if it comes with plaunch.
+        who: how messages name it, if it is not an event handler.
+        limit: the maximum number of queued events.
         head_start: seconds; None to wait for `release`.
-        pauses: the first pause and the longest one, in seconds.
-        clock: seconds that never go back.
+        pauses: the first and the longest pause after a failure, in seconds.
+        clock: monotonic seconds.
     """
 
     def __init__(
@@ -61,9 +61,9 @@ class EventQueue:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
-        self.dropped = 0  # events that it never had: too many waited, or it failed
+        self.dropped = 0  # events lost because the queue was full or the handler failed
         self._who = who or f"event handler {name!r}" + (f" ({origin})" if origin else "")
-        self._trouble = _Trouble(*pauses, clock)
+        self._failures = _HandlerFailures(*pauses, clock)
         self._handler = handler
         self._limit = limit
         self._head_start = head_start
@@ -73,26 +73,26 @@ class EventQueue:
         self._is_released = False
         self._is_resting = False
         self._is_ending = False
-        self._is_over = False  # closed, failed or given up: nothing is taken any more
+        self._is_over = False  # closed, failed or abandoned: further events are ignored
 
     def __repr__(self) -> str:
         return f"EventQueue({self.name!r}, waiting={len(self._events)}, dropped={self.dropped})"
 
     def put(self, event: Event) -> None:
-        """Take one event; never waits."""
+        """Queue one event; never blocks."""
         with self._changed:
             if self._is_over or self._is_ending:
                 return
             if len(self._events) >= self._limit:
                 self.dropped += 1
-                self._trouble.note_loss()
+                self._failures.note_loss()
                 return
             self._events.append(event)
             problem = self._wake()
         self._say(problem)
 
     def release(self) -> None:
-        """Let the handler work from now on; also after `rest`."""
+        """Start or, after `rest`, resume delivery."""
         with self._changed:
             self._is_released = True
             self._is_resting = False
@@ -100,9 +100,9 @@ class EventQueue:
         self._say(problem)
 
     def rest(self, patience: float = _REST_WAIT) -> bool:
-        """End the thread until `release`, for the process to fork; False if it could not be.
+        """Stop the thread until `release`, so that the process can fork; return whether it ended.
 
-        Its handler may hold a lock, which nobody would ever release in the child.
+        Otherwise the handler may hold a lock, which would never be released in the child.
         """
         with self._changed:
             self._is_resting = True
@@ -114,7 +114,7 @@ class EventQueue:
         return not thread.is_alive()
 
     def finish(self) -> None:
-        """Let the handler close once it has had all events; `wait` tells whether it has."""
+        """Close the handler after the queued events; does not wait for it."""
         with self._changed:
             self._is_ending = self._is_released = True
             self._is_resting = False
@@ -122,9 +122,9 @@ class EventQueue:
         self._say(problem)
 
     def wait(self, until: float) -> None:
-        """Wait for the handler to close, at most `until` on the monotonic clock; say what is lost.
+        """Wait for the handler to close, until a monotonic time, and log what was lost.
 
-        Called once, after `finish`.
+        Call it once, after `finish`.
         """
         thread = self._thread
         if thread is not None:
@@ -134,31 +134,31 @@ class EventQueue:
             is_stuck = not self._is_over
             self._is_over = True
             self._events.clear()
-        trouble = self._trouble
-        too_slow_for = self.dropped - trouble.failures - trouble.missed
+        failures = self._failures
+        too_slow_for = self.dropped - failures.count - failures.missed
         if too_slow_for > 0:
             logger.warning("%s was too slow: %d events were dropped", self._who, too_slow_for)
-        if trouble.failures:
+        if failures.count:
             logger.warning(
-                "%s failed with %d event(s) in all, which are lost%s; the last time with %s",
+                "%s failed on %d event(s) in all, which are lost%s; the last error was %s",
                 self._who,
-                trouble.failures,
-                f", as are {trouble.missed} that came meanwhile" if trouble.missed else "",
-                trouble.cause,
+                failures.count,
+                f", as are {failures.missed} that came meanwhile" if failures.missed else "",
+                failures.cause,
             )
         if is_stuck:
             logger.warning(
-                "%s has not come to its end and is given up; %d events are lost", self._who, left
+                "%s did not finish in time and is abandoned; %d events are lost", self._who, left
             )
 
     def _wake(self) -> str:
-        """Have a thread at work; what to say if there can be none. The lock is held."""
+        """Start the thread if there is none; return a problem for `_say`. The lock is held."""
         self._changed.notify_all()
         if self._thread is not None or self._is_over or self._is_resting:
             return ""
         thread = threading.Thread(target=self._run, name=f"plaunch-events-{self.name}", daemon=True)
         try:
-            # What the handler starts inherits the mask of signals, and must not be deaf.
+            # Signals stay unblocked: processes that the handler starts inherit the signal mask.
             thread.start()
         except RuntimeError as error:  # no more threads, or the interpreter is ending
             return self._switch_off(one_line(error))
@@ -182,21 +182,21 @@ class EventQueue:
                 return
             try:
                 self._handler.handle(event)
-            except BaseException as error:  # noqa: BLE001 - a handler never harms the job
+            except BaseException as error:  # noqa: BLE001 - the job goes on
                 self._pause(error)
             else:
                 self._resume()
 
     def _pause(self, error: BaseException) -> None:
-        """Let some time go by after a failure, unless there is none left."""
-        cause = one_line(error)  # which runs somebody else's code, and so needs no lock
+        """Log a failure and wait before the next call, unless the queue is ending."""
+        cause = one_line(error)  # calls the plugin's code, so the lock is not held
         with self._changed:
             if self._is_over:
-                return  # who was given up may not speak after the end
+                return  # abandoned: it logs nothing after the end
             self.dropped += 1
-            is_news = self._trouble.note_failure(cause)
-            pause = self._trouble.pause
-        if is_news:
+            is_logged = self._failures.note_failure(cause)
+            pause = self._failures.pause
+        if is_logged:
             logger.warning(
                 "%s failed with %s; the event is lost, the job goes on, and it is called again "
                 "after a pause",
@@ -209,11 +209,11 @@ class EventQueue:
             )
 
     def _resume(self) -> None:
-        """Say that the handler works again, if it was said that it did not."""
-        if not self._trouble.is_any:
+        """Log that the handler works again, if its failure was logged."""
+        if not self._failures.is_failing:
             return
         with self._changed:
-            outage = self._trouble.note_success()
+            outage = self._failures.note_success()
             is_over = self._is_over
         if outage is not None and not is_over:
             logger.warning(
@@ -231,8 +231,8 @@ class EventQueue:
         self._is_over = True
 
     def _switch_off(self, cause: str) -> str:
-        """Give the handler nothing any more; what to say of that. The lock is held."""
-        # Who was given up may not speak after the end.
+        """Stop delivery; return a problem for `_say`. The lock is held."""
+        # An abandoned handler logs nothing after the end.
         problem = "" if self._is_over else f"failed and is switched off; the job goes on: {cause}"
         self._is_over = True
         self._events.clear()
@@ -243,54 +243,54 @@ class EventQueue:
             logger.warning("%s %s", self._who, problem)
 
 
-class _Trouble:
-    """Whether a handler fails at the moment, since when, and how long to leave it in peace."""
+class _HandlerFailures:
+    """Counts the failures of a handler, and decides how long to pause and what to log."""
 
     def __init__(self, first: float, longest: float, clock: Callable[[], float]) -> None:
-        self.failures = 0
-        self.missed = 0  # events that came while it failed, and too many waited
-        self.cause = ""
-        self.pause = 0.0  # seconds
-        self.is_any = False  # whether it failed the last time that it was called
+        self.count = 0
+        self.missed = 0  # events dropped by a full queue while it failed
+        self.cause = ""  # of the last failure
+        self.pause = 0.0  # seconds until the next call
+        self.is_failing = False  # whether its last call failed
         self._first = first
         self._longest = longest
         self._clock = clock
         self._since = 0.0
         self._lost = 0
-        self._told_at: float | None = None
-        self._is_told = False
+        self._logged_at: float | None = None
+        self._is_logged = False
 
     def note_failure(self, cause: str) -> bool:
-        """Whether it is news."""
-        self.failures += 1
+        """Record a failed call; return whether to log it."""
+        self.count += 1
         self.cause = cause
-        self.pause = min(2 * self.pause, self._longest) if self.is_any else self._first
-        if self.is_any:
+        self.pause = min(2 * self.pause, self._longest) if self.is_failing else self._first
+        if self.is_failing:
             self._lost += 1
             return False
         now = self._clock()
-        self.is_any, self._since, self._lost = True, now, 1
-        self._is_told = self._told_at is None or now - self._told_at >= self._longest
-        if self._is_told:
-            self._told_at = now
-        return self._is_told
+        self.is_failing, self._since, self._lost = True, now, 1
+        self._is_logged = self._logged_at is None or now - self._logged_at >= self._longest
+        if self._is_logged:
+            self._logged_at = now
+        return self._is_logged
 
     def note_loss(self) -> None:
-        """An event came while too many waited."""
+        """Record an event dropped by a full queue."""
         self._lost += 1
-        self.missed += self.is_any
+        self.missed += self.is_failing
 
     def note_success(self) -> tuple[float, int] | None:
-        """For how long it has failed, in seconds, and what was lost; None if that is no news."""
-        self.is_any = False
-        return (self._clock() - self._since, self._lost) if self._is_told else None
+        """Record a successful call; return the seconds and lost events of a logged outage."""
+        self.is_failing = False
+        return (self._clock() - self._since, self._lost) if self._is_logged else None
 
 
 def close_queues(queues: Iterable[EventQueue], patience: float = LAST_WAIT) -> None:
-    """Let all handlers come to their end, at the same time and within `patience` seconds."""
+    """Close all handlers, side by side, within `patience` seconds in total."""
     until = time.monotonic() + patience
-    all_of_them = tuple(queues)
-    for queue in all_of_them:
+    ending = tuple(queues)
+    for queue in ending:
         queue.finish()
-    for queue in all_of_them:
+    for queue in ending:
         queue.wait(until)

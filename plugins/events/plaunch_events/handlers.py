@@ -1,4 +1,4 @@
-"""The event handlers of one launch: found by their names, created with their options."""
+"""The event handlers of one launch: finding them by name, creating them with their options."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ FLAG = "--event-conf"
 
 
 def parse_names(text: str) -> tuple[str, ...]:
-    """The names in `"console,jsonl"`.
+    """Parse the names in text such as `"console,jsonl"`.
 
     Raises:
-        UsageError: there is none, or one is given twice.
+        UsageError: there is no name, or one is given twice.
     """
     names = tuple(filter(None, (name.strip() for name in text.split(","))))
     if not names:
@@ -39,14 +39,14 @@ def parse_names(text: str) -> tuple[str, ...]:
 
 
 def parse_event_conf(given: object) -> dict[str, str]:
-    """The values by `handler.key`; of a key that is given in several texts, the last one.
+    """Parse handler options into values by `handler.key`. Later texts override earlier ones.
 
     Args:
-        given: such a mapping, `"jsonl.path=FILE,jsonl.keep=2"`, or several such texts; a doubled
-            comma is a comma of a value.
+        given: text such as `"jsonl.path=FILE,jsonl.keep=2"`, several such texts, or a mapping that
+            is returned as it is. A doubled comma is a comma of a value.
 
     Raises:
-        UsageError: it is something else; a part is not of the form HANDLER.KEY=VALUE, or is given
+        UsageError: it has another type; a part is not of the form HANDLER.KEY=VALUE, or is given
             twice in one text.
     """
     if isinstance(given, Mapping):
@@ -84,16 +84,16 @@ def _parse(text: str) -> dict[str, str]:
 def find_event_handlers(
     manager: PluginManager, names: str, conf: Mapping[str, str]
 ) -> dict[str, tuple[EventHandlerFactory, dict[str, str]]]:
-    """The factories of the named handlers by name, and the options of each.
+    """Find the factories of the named handlers, and the options of each, by name.
 
     Args:
         manager: the plugins of the launch.
-        names: names between commas; one may be written `distribution:name`.
+        names: names separated by commas; each may be written `distribution:name`.
         conf: values by `handler.key`, where the handler is a name without distribution.
 
     Raises:
         PluginError: a handler cannot be loaded.
-        UsageError: a name is unknown; a key is of no handler, or of one that is not named.
+        UsageError: a name is unknown; an option is unknown, or of a handler that is not named.
     """
     found: dict[str, tuple[EventHandlerFactory, dict[str, str]]] = {}
     for name in parse_names(names):
@@ -120,7 +120,7 @@ def find_event_handlers(
 def create_event_queues(
     manager: PluginManager, found: FoundHandlers, context: PluginContext
 ) -> list[EventQueue]:
-    """Create the handlers that were found, each with a queue; one that wants no events has none.
+    """Create the handlers, each with a queue; handlers with `wants_events = False` are left out.
 
     Raises:
         PluginError: a handler failed.
@@ -141,7 +141,7 @@ def create_event_queues(
 
 
 def _create(factory: EventHandlerFactory, context: PluginContext) -> EventHandler | None:
-    """A handler; None for one that wants no events."""
+    """Create a handler; return None if it wants no events."""
     handler = factory(context)
     if not getattr(handler, "wants_events", True):
         return None
@@ -155,7 +155,7 @@ def _options_of(name: str, factory: EventHandlerFactory) -> frozenset[str]:
     options = getattr(factory, "options", ())
     if isinstance(options, str) or not all(isinstance(option, str) for option in options):
         raise PluginLoadError(
-            f"the event handler {name!r} says that its options are {options!r}; its author must "
-            "give a set of names"
+            f"the event handler {name!r} has options = {options!r}; its author must set it to a "
+            "set of names"
         )
     return frozenset(options)

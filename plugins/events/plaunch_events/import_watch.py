@@ -1,4 +1,4 @@
-"""Looking at a worker from outside while it imports, after restarts."""
+"""Sampling the stack of a worker during its imports, after restarts."""
 
 from __future__ import annotations
 
@@ -19,50 +19,49 @@ if TYPE_CHECKING:
 
     from plaunch_events.imports import Frame
 
-    Look = Callable[[int], Sequence[Frame]]
+    StackReader = Callable[[int], Sequence[Frame]]
 
 logger = logging.getLogger("plaunch")
 
-PAUSE = 0.25  # seconds between two looks, each of which takes 10 ms of a processor
-_LOOK = 1.0  # seconds for a look; a later one would tell nothing
-_LONGEST = 120.0  # seconds of imports
-_BLIND = 40  # looks that fail from the first one on, after which there will be none that does not
-_MOST_ROUNDS = 10
+PAUSE = 0.25  # seconds between two samples, each of which takes 10 ms of CPU time
+_SAMPLE_TIMEOUT = 1.0  # seconds
+_LONGEST = 120.0  # seconds of imports that are watched
+_MAX_FAILURES = 40  # if so many samples fail before one succeeds, sampling is impossible here
+_MAX_ROUNDS = 10
 
 
 class ImportWatch:
-    """Looks at the first worker of this node after each restart, until its imports are over.
+    """Samples the first worker of this node after each restart, until its imports are done.
 
-    Called with notifications, on the agent's thread, where it waits for nobody: each round has a
-    thread, which is told of the end of its round and not waited for. It ends after the look that
-    it is busy with, if any, and forgets that one, whose process may be another one by then. Only
-    `close` waits, for the bound of a look. There must be no watch in a process that forks workers,
-    who would inherit what its threads hold.
+    The agent calls it with notifications; it never blocks. Each round has its own thread, which
+    stops at the end of its round after the current sample and discards it, because the process id
+    may already belong to another process. Only `close` waits, for the timeout of a sample. Do not
+    use it in a process that forks workers: they would inherit locks of its threads.
 
-    It never says why it sees nothing, but to who debugs: py-spy may not be installed, the system
-    may not allow it, and workers need not be Python.
+    If it cannot sample, it logs why at level DEBUG only: py-spy may not be installed, the system
+    may not permit it, and workers may not be Python programs.
 
     Args:
-        look: the stack of the main thread of the process with that number.
-        pause: seconds between two looks.
-        clock: seconds that never go back.
+        read: returns the stack of the main thread of a process; by default `read_stack`.
+        pause: seconds between two samples.
+        clock: monotonic seconds.
     """
 
     def __init__(
         self,
-        look: Look | None = None,
+        read: StackReader | None = None,
         *,
         pause: float = PAUSE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._look = read_stack if look is None else look
+        self._read = read_stack if read is None else read
         self._pause = pause
         self._clock = clock
-        self._rounds: list[_Round] = []
+        self._rounds: list[_ImportSampler] = []
         self._local_rank = 0
 
     def __call__(self, notification: Notification) -> None:
-        """Begin with a round, or end with it."""
+        """Start sampling when workers are started; stop when one ends or all are stopped."""
         if isinstance(notification, WorkersStarted):
             self._end()
             worker = next(iter(notification.group.workers), None)
@@ -73,17 +72,17 @@ class ImportWatch:
             self._end()
 
     def close(self) -> str:
-        """End with the launch; the advice in one line, or an empty text if there is none."""
+        """Stop at the end of the launch; return the advice in one line, or an empty text."""
         self._end()
         for item in self._rounds:
-            item.thread.join(2 * _LOOK)
+            item.thread.join(2 * _SAMPLE_TIMEOUT)
         return advise(self._imports(), self._local_rank)
 
     def _begin(self, pid: int) -> None:
-        is_useless = any(item.is_blind for item in self._rounds) or is_enough(self._imports())
-        if is_useless or len(self._rounds) == _MOST_ROUNDS:
+        is_useless = any(item.is_impossible for item in self._rounds) or is_enough(self._imports())
+        if is_useless or len(self._rounds) == _MAX_ROUNDS:
             return
-        watched = _Round(pid, self._look, self._pause, self._clock)
+        watched = _ImportSampler(pid, self._read, self._pause, self._clock)
         self._rounds.append(watched)
         try:
             watched.thread.start()
@@ -99,42 +98,44 @@ class ImportWatch:
         return [item.imports for item in self._rounds]
 
 
-class _Round:
-    """A thread that looks at one worker."""
+class _ImportSampler:
+    """A thread that samples one worker in one round."""
 
-    def __init__(self, pid: int, look: Look, pause: float, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, pid: int, read: StackReader, pause: float, clock: Callable[[], float]
+    ) -> None:
         self.imports = RoundImports()
-        self.is_blind = False  # whether no look will succeed
+        self.is_impossible = False  # whether no sample can succeed
         self.over = threading.Event()
         self.thread = threading.Thread(target=self._run, name="plaunch-imports", daemon=True)
         self._pid = pid
-        self._look = look
+        self._read = read
         self._pause = pause
         self._clock = clock
 
     def _run(self) -> None:
         until = self._clock() + _LONGEST
-        problem: Exception | None = None  # why there has been no stack, until there is one
+        problem: Exception | None = None  # why there is no stack so far
         failures = 0
-        has_seen = False
-        # The first pause is for the interpreters, which are about to begin.
+        has_read = False
+        # The first pause lets the interpreter start.
         while not self.over.wait(self._pause) and self._clock() < until:
             began = self._clock()
             try:
-                stack = self._look(self._pid)
+                stack = self._read(self._pid)
             except FileNotFoundError as error:
-                self.is_blind, problem = True, error
+                self.is_impossible, problem = True, error
                 break
             except OSError as error:
-                if has_seen:
-                    continue  # a stack that changes cannot always be read
+                if has_read:
+                    continue  # a changing stack cannot always be read
                 problem = error
                 failures += 1
-                if failures == _BLIND:
-                    self.is_blind = True
+                if failures == _MAX_FAILURES:
+                    self.is_impossible = True
                     break
                 continue
-            has_seen, problem = True, None
+            has_read, problem = True, None
             if self.over.is_set():
                 break
             self.imports.note(stack, began, self._clock())
@@ -145,18 +146,18 @@ class _Round:
 
 
 def read_stack(pid: int) -> list[Frame]:
-    """The stack of the main thread of a process, the outermost frame first; does not stop it.
+    """Read the stack of a process's main thread, outermost frame first, without pausing it.
 
     Raises:
-        FileNotFoundError: there is no py-spy.
+        FileNotFoundError: py-spy is not installed.
         OSError: the process could not be read; the message says why.
     """
     find_py_spy()
-    seen = own_stacks({0: pid}, timeout=_LOOK)[0]
-    if seen.main is None:
-        raise OSError(seen.reason)
-    return [(frame.function, frame.file) for frame in reversed(seen.main.frames)]
+    stacks = own_stacks({0: pid}, timeout=_SAMPLE_TIMEOUT)[0]
+    if stacks.main is None:
+        raise OSError(stacks.reason)
+    return [(frame.function, frame.file) for frame in reversed(stacks.main.frames)]
 
 
 def _explain(error: Exception) -> None:
-    logger.debug("what workers import cannot be seen: %s", error)
+    logger.debug("the imports of workers cannot be sampled: %s", error)

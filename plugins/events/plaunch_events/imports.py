@@ -1,6 +1,6 @@
-"""What workers import for long after restarts, from looks at their stacks; no process is needed.
+"""Slow imports of workers after restarts, found from samples of their stacks.
 
-A stack is a list of frames, the outermost first, each with its function and its file.
+A stack is a list of frames, outermost first; each frame is a function name and a file.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ if TYPE_CHECKING:
 
     Frame = tuple[str, str]
 
-HEAVY = 1.0  # seconds; an import that takes longer is worth a word
-ROUNDS = 3  # in so many rounds
-_CALM = 2  # looks in a row without an import, after which the imports are over
+HEAVY = 1.0  # seconds; an import that takes longer is slow
+ROUNDS = 3  # rounds in which a module must be slow before there is advice
+_CALM = 2  # samples in a row without an import, after which the imports are done
 _FOLDERS = ("/site-packages/", "/dist-packages/")
 
 
 def is_importing(stack: Iterable[Frame]) -> bool:
-    """Whether an import goes on."""
+    """Whether the stack is inside an import."""
     return any(map(_is_import, stack))
 
 
 def find_module(stack: Iterable[Frame]) -> str:
-    """The installed module whose import goes on, by its whole name; empty if there is none.
+    """Return the full name of the outermost installed module being imported; empty if none is.
 
-    It is the outermost one. The user's own modules and those of Python are passed over: if
-    `mymodel` imports torch, it is torch. The name is that of the very module, `sklearn.svm` say,
-    because to import `sklearn` would not import that.
+    The user's own modules and those of Python are skipped: if `mymodel` imports torch, the result
+    is `torch`. Submodules are named in full, such as `sklearn.svm`, because importing `sklearn`
+    would not import them.
     """
     is_within = False
     for frame in stack:
@@ -40,7 +40,7 @@ def find_module(stack: Iterable[Frame]) -> str:
 
 
 def name_module(file: str) -> str:
-    """The name of the installed module in `file`; empty if it is somewhere else."""
+    """The name of the installed module in `file`; empty if the file is not in site-packages."""
     for folder in _FOLDERS:
         _, found, path = file.rpartition(folder)
         stem, _, kind = path.rpartition(".")
@@ -52,34 +52,34 @@ def name_module(file: str) -> str:
 
 
 class RoundImports:
-    """What one worker imports in one round, from looks at its stack.
+    """The imports of one worker in one round, from samples of its stack.
 
-    The seconds are those between looks, and so never more than the import took. An import counts
-    when it is seen to be over: one that fails with its worker, or never ends, does not.
+    Seconds are measured between samples, so they are never more than the import took. Only imports
+    that a later sample shows to be done are counted, not one that fails or never ends.
     """
 
     def __init__(self) -> None:
-        self.seconds: Mapping[str, float] = {}  # by module; another object whenever it changes
+        self.seconds: Mapping[str, float] = {}  # by module; replaced, never changed
         self._module = ""
         self._since = self._until = 0.0
         self._calm = 0
 
     @property
     def is_over(self) -> bool:
-        """Whether the worker has left its imports, and runs code of its own."""
+        """Whether the worker has finished its imports."""
         return self._calm >= _CALM
 
     @property
     def heavy(self) -> dict[str, float]:
-        """The seconds of the modules that took long, by module."""
+        """The seconds of slow imports, by module."""
         return {module: seconds for module, seconds in self.seconds.items() if seconds > HEAVY}
 
     def note(self, stack: Sequence[Frame], began: float, ended: float) -> None:
-        """Take the next look.
+        """Add the next sample.
 
         Args:
-            stack: is empty while the interpreter begins.
-            began: when the look began, in seconds on any clock.
+            stack: the stack; empty while the interpreter starts.
+            began: when the sample began, in seconds on any clock.
             ended: when it ended.
         """
         if not stack:
@@ -97,7 +97,7 @@ class RoundImports:
 
 
 def count_rounds(rounds: Iterable[RoundImports]) -> dict[str, list[float]]:
-    """The seconds of each module that took long, one number for each round in which it did."""
+    """The seconds of each slow module, one number for each round in which it was slow."""
     found: dict[str, list[float]] = {}
     for imports in rounds:
         for module, seconds in imports.heavy.items():
@@ -106,14 +106,14 @@ def count_rounds(rounds: Iterable[RoundImports]) -> dict[str, list[float]]:
 
 
 def is_enough(rounds: Iterable[RoundImports]) -> bool:
-    """Whether there is something to advise."""
+    """Whether some module was slow in enough rounds for advice."""
     return any(len(seconds) >= ROUNDS for seconds in count_rounds(rounds).values())
 
 
 def advise(rounds: Iterable[RoundImports], local_rank: int) -> str:
-    """One line on what `--preload` would have saved in these rounds; empty if that is not known.
+    """Say in one line what `--preload` would have saved; empty if no module was slow often enough.
 
-    `local_rank` is who was looked at.
+    `local_rank` is the worker that was sampled.
     """
     found = {
         module: sum(seconds[:ROUNDS])

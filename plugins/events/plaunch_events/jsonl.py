@@ -1,4 +1,4 @@
-"""The event handler for programs: a file of events for each agent, one JSON object in a line."""
+"""The event handler `jsonl`: one file for each agent, with one JSON object per line."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
 class JsonlEventHandler:
-    """Writes each event as one line of JSON, at once, so that it can be followed while it grows.
+    """Writes each event at once as one line of JSON, so that the file can be followed.
 
-    The file is `events/<host>-<pid>.jsonl` in the run's folder below the log directory, or the one
-    that the option `path` names. It is created with the first event.
+    The file is the option `path`, or `events/<host>-<pid>.jsonl` in the run's folder below the log
+    directory. It is created with the first event.
 
-    A line is written whole or not at all: what a full disk has cut is taken back. Events that
-    cannot be written are dropped and counted, and when there is room again the next ones follow; a
-    warning says so at the first loss and at the end.
+    A line is written completely or not at all: a line cut by a full disk is truncated again. Events
+    that cannot be written are dropped and counted, and writing resumes when there is space. The
+    first loss and the total are logged as warnings.
 
     Args:
-        context: the launch. Its options are `path`, `max_bytes` (a number, or with k, M or G; a
-            file that would grow beyond it is renamed to `<path>.1`, by default never) and `keep`
-            (how many renamed files stay, by default 3).
+        context: the launch. Its options are `path`, `max_bytes` (a number of bytes, or with k, M or
+            G; a file that would grow beyond it is renamed to `<path>.1`; by default never) and
+            `keep` (the number of renamed files to keep, by default 3).
 
     Raises:
         UsageError: there is neither a log directory nor a path, or a value is not a number.
@@ -47,16 +47,16 @@ class JsonlEventHandler:
         self._path = self._place(context)
         self._fd = -1
         self._size = 0
-        self._is_torn = False  # the file ends within a line
+        self._is_torn = False  # whether the file ends with an incomplete line
         self._dropped = 0
 
     @property
     def path(self) -> str:
-        """The file that is written."""
+        """The path of the file."""
         return self._path
 
     def handle(self, event: Event) -> None:
-        """Write one event; what the file system refuses is counted, and never raised."""
+        """Write one event; errors of the file system are counted, not raised."""
         line = event.serialize().encode() + b"\n"
         try:
             self._make_room(len(line))
@@ -73,7 +73,7 @@ class JsonlEventHandler:
                 )
 
     def close(self) -> None:
-        """Say how many events were lost, and close the file."""
+        """Log how many events were lost, and close the file."""
         if self._dropped:
             logger.warning("%d events are missing in %r", self._dropped, self._path)
         self._close_file()
@@ -86,23 +86,23 @@ class JsonlEventHandler:
             except FileNotFoundError:
                 raise UsageError(
                     f"--event-conf has jsonl.path={given!r}, relative to the current folder, "
-                    "which does not exist any more; give a path that begins with /"
+                    "which no longer exists; give an absolute path"
                 ) from None
         if context.log_dir is None:
             raise UsageError(
-                "the event handler 'jsonl' does not know where to write; give --log-dir, or "
+                "the event handler 'jsonl' needs a place for its file; give --log-dir, or "
                 "--event-conf jsonl.path=FILE"
             )
         name = f"{_file_name(context.host)}-{os.getpid()}.jsonl"
         return os.path.join(os.path.abspath(context.run_dir or context.log_dir), "events", name)
 
     def _make_room(self, length: int) -> None:
-        """Have a file open that `length` more bytes may go to."""
+        """Open or rotate the file, so that `length` more bytes fit in it."""
         if self._fd >= 0 and self._max_bytes and self._size + length > self._max_bytes:
             self._rotate()
         if self._fd < 0:
             self._open()
-            # A file that an earlier launch has filled.
+            # An earlier launch may have filled this file.
             if self._max_bytes and self._size and self._size + length > self._max_bytes:
                 self._rotate()
                 self._open()
@@ -112,11 +112,11 @@ class JsonlEventHandler:
         flags = os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         is_file = os.path.isfile(self._path) or not os.path.exists(self._path)
         if not is_file:
-            self._max_bytes = 0  # a device or a pipe must stay what it is
+            self._max_bytes = 0  # never rename a device or a pipe
         self._fd = os.open(self._path, flags | (os.O_RDWR if is_file else os.O_WRONLY), 0o666)
         self._size = os.fstat(self._fd).st_size
         if self._size:
-            # Whoever wrote here before may have been killed within a line.
+            # An earlier writer may have been killed within a line.
             self._is_torn = os.pread(self._fd, 1, self._size - 1) != b"\n"
 
     def _write(self, line: bytes) -> None:
@@ -128,23 +128,23 @@ class JsonlEventHandler:
                 rest = rest[written:]
         except OSError:
             if self._size > begin:
-                self._take_back(begin)
+                self._truncate(begin)
             raise
 
-    def _take_back(self, size: int) -> None:
-        """Cut off the part of a line that was written."""
+    def _truncate(self, size: int) -> None:
+        """Remove an incomplete line."""
         try:
             os.ftruncate(self._fd, size)
             self._size = size
         except OSError:
-            self._is_torn = True  # a pipe or a device: what follows is kept apart from it
+            self._is_torn = True  # a pipe or a device: the next event starts on a new line
 
     def _rotate(self) -> None:
         self._close_file()
         if self._keep == 0:
             os.unlink(self._path)
             return
-        # Up to the first number that is free, so that it takes as long as there are files.
+        # Up to the first free number, so that the cost depends on the files that exist.
         last = 1
         while last < self._keep and os.path.exists(f"{self._path}.{last}"):
             last += 1

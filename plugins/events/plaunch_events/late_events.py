@@ -1,4 +1,4 @@
-"""The events of a launch for one who asks for them now and then, made when he does."""
+"""The events of a launch, made on demand for readers that poll."""
 
 from __future__ import annotations
 
@@ -16,39 +16,40 @@ if TYPE_CHECKING:
 
 
 class LateEvents:
-    """Makes them from what the agent has told, which other threads add to meanwhile.
+    """Converts the agent's notifications to events when `take` is called. Thread-safe.
 
     Args:
         config: the launch.
         entry_point: what was run, as users call it.
-        told: what the launch keeps of it. Each has a number; when it was, in seconds since the
-            epoch and on the monotonic clock; and what it was: a notification or, at the end of the
-            launch, what that raises, or None.
+        notifications: the notifications that the launch keeps; other threads append to it. Each
+            item has a number, its time in seconds since the epoch and on the monotonic clock, and
+            the notification. The last item of a launch has the exception that ends it instead, or
+            None.
     """
 
     def __init__(
         self,
         config: LaunchConfig,
         entry_point: str,
-        told: deque[tuple[int, float, float, Notification | BaseException | None]],
+        notifications: deque[tuple[int, float, float, Notification | BaseException | None]],
     ) -> None:
-        self._told = told
+        self._notifications = notifications
         self._lock = threading.Lock()
         self._next = 0
         self._events: list[Event] = []
         self._replay = Replay(config, entry_point, self._events.append)
 
     def take(self) -> list[Event]:
-        """Those since the last call, or since the launch has begun."""
+        """Return the events since the last call, or since the launch began."""
         with self._lock:
-            for number, wall, monotonic, what in self._told.copy():
+            for number, wall, monotonic, item in self._notifications.copy():
                 if number < self._next:
                     continue
                 self._next = number + 1
-                if what is None or isinstance(what, BaseException):
-                    self._replay.finish(wall, monotonic, what)
+                if item is None or isinstance(item, BaseException):
+                    self._replay.finish(wall, monotonic, item)
                 else:
-                    self._replay.note(wall, monotonic, what)
+                    self._replay.note(wall, monotonic, item)
             taken = self._events.copy()
             self._events.clear()
             return taken

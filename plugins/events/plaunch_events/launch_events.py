@@ -1,4 +1,4 @@
-"""The events of one launch, from the agent's notifications to those who are to have them."""
+"""The events of one launch, from the agent's notifications to handlers and extensions."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
     from plaunch_events.import_watch import ImportWatch
 
     class ExtensionHandler(EventHandler, Protocol):
-        """What hands events on to an extension."""
+        """Passes events to an extension."""
 
         who: str
 
 
 logger = logging.getLogger("plaunch")
 
-_NOBODY = "null"
+_NO_HANDLER = "null"
 
 
-def find_events(config: LaunchConfig, manager: PluginManager) -> Callable[..., LaunchEvents]:
-    """Look up the event handlers of a launch.
+def find_events(config: LaunchConfig, manager: PluginManager) -> Callable[..., EventPublisher]:
+    """Find the event handlers of a launch.
 
     Args:
-        config: names the handlers, and has their options in `options["event_conf"]`.
+        config: the launch; it names the handlers, with their options in `options["event_conf"]`.
         manager: the plugins of the launch.
 
     Returns:
@@ -47,7 +47,7 @@ def find_events(config: LaunchConfig, manager: PluginManager) -> Callable[..., L
 
     Raises:
         PluginError: a handler cannot be loaded.
-        UsageError: a name is unknown; an option is malformed, or of no handler that is named.
+        UsageError: a name is unknown; an option is malformed, or of a handler that is not selected.
     """
     conf = parse_event_conf(config.options.get("event_conf", ()))
     found = find_event_handlers(manager, config.event_log_handler, conf)
@@ -57,28 +57,28 @@ def find_events(config: LaunchConfig, manager: PluginManager) -> Callable[..., L
         context: PluginContext,
         create_run_dir: Callable[[], str | None],
         extensions: Sequence[ExtensionHandler],
-    ) -> LaunchEvents:
-        """Create the event handlers, and what brings events to them and to `extensions`.
+    ) -> EventPublisher:
+        """Create the event handlers, and the events of the launch for them and `extensions`.
 
-        `entry_point` is what is run, as users call it. `create_run_dir` is called if a handler
-        may want it.
+        `entry_point` is what is run, as users call it. `create_run_dir` is called only if a handler
+        other than `null` is selected.
 
         Raises:
             PluginError: a handler failed.
             UsageError: a handler cannot use its options.
         """
-        if [*found] != [_NOBODY]:
+        if [*found] != [_NO_HANDLER]:
             context = replace(context, run_dir=create_run_dir())
         queues = create_event_queues(manager, found, context)
-        return LaunchEvents(config, entry_point, queues, extensions)
+        return EventPublisher(config, entry_point, queues, extensions)
 
     return create_events
 
 
-class LaunchEvents:
-    """Makes the events of one launch, and brings them to its event handlers and extensions.
+class EventPublisher:
+    """Makes the events of one launch, and delivers them to its event handlers and extensions.
 
-    Each of them has a queue, so that none can keep the agent waiting.
+    Each of them has its own queue, so that a slow one does not block the agent.
 
     Args:
         config: the launch.
@@ -115,9 +115,10 @@ class LaunchEvents:
 
     @contextlib.contextmanager
     def of_launch(self) -> Iterator[None]:
-        """Run the launch, to which notifications belong.
+        """A context for the launch; call this object with notifications only within it.
 
-        At its end all are told of it, and are waited for in bounds; where its time went is logged.
+        At the end it delivers the last event, waits a bounded time for the queues, and logs where
+        the time of the launch went.
         """
         failure: BaseException | None = None
         try:
@@ -135,7 +136,7 @@ class LaunchEvents:
                 logger.info("%s", advice)
 
     def __call__(self, notification: Notification) -> None:
-        """Make the events that `notification` amounts to; waits for nobody."""
+        """Make the events of a notification; never blocks."""
         self._stream(notification)
         if self._imports is not None:
             self._imports(notification)
@@ -143,13 +144,13 @@ class LaunchEvents:
             self._note_start(notification)
 
     def start(self, extension: ExtensionHandler) -> None:
-        """An extension has started: hand on to it what has come until now, and what comes."""
+        """Deliver queued and future events to an extension, which has started."""
         self._extensions[extension].release()
 
     def _note_start(self, notification: WorkersStarted) -> None:
-        """From the first restart on, have an eye on imports, if somebody reads what comes of it."""
+        """Watch the imports of workers from the first restart on, if its advice would be logged."""
         if self._has_started and logger.isEnabledFor(logging.INFO):
-            # plaunch_hang, which it uses, need not be installed.
+            # It needs plaunch_hang, which may not be installed.
             with contextlib.suppress(ModuleNotFoundError):
                 from plaunch_events.import_watch import ImportWatch  # restarts only
 
@@ -158,11 +159,11 @@ class LaunchEvents:
         self._has_started = True
 
     def rest(self) -> None:
-        """Have handlers and extensions take no events until `release`, for a fork."""
+        """Pause all handlers and extensions until `release`, for a fork."""
         for queue in self._queues:
             queue.rest()
 
     def release(self) -> None:
-        """Let handlers have events from now on, and all of them after `rest`."""
+        """Start delivery to the handlers; after `rest`, resume it for all."""
         for queue in self._queues:
             queue.release()

@@ -93,12 +93,10 @@ class RoundHistory(Generic[_E]):
         workers: the workers, by local rank.
         failures: the event of each worker that failed, on any node, by global rank. The job's
             first failure is the first item.
-        is_over: whether the agent decided to restart the workers.
     """
 
     workers: dict[int, WorkerRun] = field(default_factory=dict)
     failures: dict[int, _E] = field(default_factory=dict)
-    is_over: bool = False
 
 
 class LauncherHistory(Generic[_E]):
@@ -150,8 +148,6 @@ class LauncherHistory(Generic[_E]):
             self.attempt = attempt
         elif name == "plaunch.failure":
             self._note_failure(event)
-        elif name == "plaunch.restart":
-            self.round.is_over = True
 
     def _note_start(self, event: _E) -> None:
         run = WorkerRun(
@@ -169,7 +165,7 @@ class LauncherHistory(Generic[_E]):
     def _note_failure(self, event: _E) -> None:
         self.failed_round = self.round
         failures, rank = self.round.failures, get_int(event, "global_rank")
-        failures.pop(rank, None)  # what is reported later is more complete
+        failures.pop(rank, None)  # a later report is more complete
         if event.metadata.get("is_first"):
             self.round.failures = {rank: event, **failures}
         else:

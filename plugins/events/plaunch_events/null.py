@@ -1,4 +1,4 @@
-"""The event handler for launches without a reader of events."""
+"""The event handler `null`, which drops all events."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 class NullEventHandler:
     """Drops every event; the default, as in torchrun."""
 
-    wants_events = False  # so that there is no thread for it
+    wants_events = False  # no queue and no thread
 
     def __init__(self, context: PluginContext) -> None:
         del context
 
     def handle(self, event: Event) -> None:
-        """Drop one event; it is not even called, as `wants_events` says."""
+        """Drop the event; never called, because of `wants_events`."""
 
     def close(self) -> None:
         """Do nothing."""

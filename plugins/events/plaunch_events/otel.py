@@ -1,4 +1,4 @@
-"""The event handler for OpenTelemetry: traces, which a process of their own makes and exports."""
+"""The event handler `otel`: traces of OpenTelemetry, exported by a separate process."""
 
 from __future__ import annotations
 
@@ -17,30 +17,29 @@ if TYPE_CHECKING:
     from plaunch.events import Event
     from plaunch.plugin import PluginContext
 
-MAX_WAIT = 1.5  # seconds that the end of a launch waits for the export at most
-_SHARE = 0.05  # of what the launch has taken; who ran for a moment does not wait for long
-_LEAST_WAIT = 0.1  # seconds; the export takes longer, so that less would be for nothing
+MAX_WAIT = 1.5  # seconds; the end of a launch waits for the export no longer
+_SHARE = 0.05  # of the duration of the launch; a short launch does not wait long
+_LEAST_WAIT = 0.1  # seconds; the export takes longer than this
 
 
 class OtelEventHandler:
-    """Hands events to a process that makes spans of them with the SDK's own exporters.
+    """Sends events to a process that converts them to spans and exports these with the SDK.
 
-    The process begins to work a second after the workers, or at the end of a launch that was
-    shorter, and ends by itself when all is exported, at most ten seconds after the launcher.
-    The SDK's import and an exporter that hangs take none of the launcher's time.
-    OpenTelemetry's variables (`OTEL_TRACES_EXPORTER`, `OTEL_EXPORTER_OTLP_ENDPOINT`,
-    `OTEL_SERVICE_NAME`, ...) apply.
+    The process starts its work a second after the workers, or at the end of a shorter launch. It
+    exits when everything is exported, at most ten seconds after the launcher. So neither the import
+    of the SDK nor an exporter that hangs delays the launcher. OpenTelemetry's variables
+    (`OTEL_TRACES_EXPORTER`, `OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_SERVICE_NAME`, ...) apply.
 
     Args:
-        context: the launch. Its options are `wait` (how many seconds the end of the launch waits
-            for the export, at most 1.5; by default a twentieth of what the launch has taken,
-            nothing after less than two seconds, and 1.5 for the first process of a container) and
-            `trace_id` (32 hexadecimal digits; by default that of `TRACEPARENT`, else made of the
-            run id, so that nodes have the same).
+        context: the launch. Its options are `wait` (seconds that the end of the launch waits for
+            the export, at most 1.5; by default a twentieth of the duration of the launch, none if
+            that is less than two seconds, and 1.5 as the first process of a container) and
+            `trace_id` (32 hexadecimal digits; by default that of `TRACEPARENT`, else derived from
+            the run id, so that all nodes have the same).
 
     Raises:
         PluginLoadError: the SDK is not installed.
-        UsageError: an option has no such value.
+        UsageError: the value of an option is invalid.
     """
 
     options: Final = frozenset({"trace_id", "wait"})
@@ -59,7 +58,7 @@ class OtelEventHandler:
             )
 
     def handle(self, event: Event) -> None:
-        """Pass one event on."""
+        """Send one event to the process; before the workers are started, keep it."""
         if self._is_off:
             return
         self._lines.append(event.serialize() + "\n")
@@ -67,7 +66,7 @@ class OtelEventHandler:
             self._send()
 
     def close(self) -> None:
-        """Let the process come to its end, and wait for it as long as is agreed."""
+        """Let the process finish, and wait for it up to the configured time."""
         if self._is_off:
             return
         process = self._send()
@@ -75,7 +74,7 @@ class OtelEventHandler:
             process.stdin.close()
         wait = self._wait
         if wait is None:
-            # With the first process of a container, all others end.
+            # All processes of a container end with its first one.
             is_init = os.getpid() == 1
             spent = time.monotonic() - self._began
             wait = MAX_WAIT if is_init else min(_SHARE * spent, MAX_WAIT)
@@ -83,7 +82,7 @@ class OtelEventHandler:
         try:
             code = process.wait(wait)
         except subprocess.TimeoutExpired:
-            process.returncode = 0  # it is left to itself, and no concern of ours any more
+            process.returncode = 0  # keep Popen from waiting for it: it runs on by itself
             return
         if code:
             raise RuntimeError(f"the export of traces failed (exit code {code})")
@@ -99,8 +98,8 @@ class OtelEventHandler:
         return process
 
     def _start(self) -> subprocess.Popen[str]:
-        # Only an exporter that prints needs our streams. Whoever else kept them open would let
-        # the reader of our output wait for the export.
+        # Only an exporter that prints needs the launcher's streams. Otherwise a reader of the
+        # launcher's output would have to wait for the export too.
         exporters = os.environ.get("OTEL_TRACES_EXPORTER", "")
         stream = None if "console" in exporters else subprocess.DEVNULL
         process = subprocess.Popen(
@@ -112,15 +111,15 @@ class OtelEventHandler:
             encoding="ascii",
             start_new_session=True,
         )
-        _give_way(process.pid)
+        _run_when_idle(process.pid)
         return process
 
 
-def _give_way(pid: int) -> None:
-    """Let a process take no time from workers, nor from the launcher, where the system can.
+def _run_when_idle(pid: int) -> None:
+    """Give a process only idle CPU time, where the system permits it.
 
-    Where the kernel shares time between sessions first (`sched_autogroup_enabled`), the policy of a
-    process counts within its session only.
+    With `sched_autogroup_enabled`, the scheduling policy applies only within the session, so the
+    nice value of the session's autogroup is set too.
     """
     with contextlib.suppress(OSError):
         os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))
@@ -142,7 +141,7 @@ def _seconds(text: str | None) -> float | None:
 
 
 def _trace_id(text: str | None) -> str:
-    """The id that the user gave, as it is handed on; empty for none."""
+    """The trace id that the user gave, in lower case; empty if none is given."""
     if text is None:
         return ""
     digits = text.strip().lower()

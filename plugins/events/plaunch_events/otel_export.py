@@ -1,6 +1,6 @@
-"""What the process does that exports traces: events come in, spans go where OpenTelemetry says.
+"""The process that exports traces: it reads events and exports spans.
 
-It ends when its launcher has.
+It exits after its launcher.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import SpanExporter
 
-LAST_WAIT = 10.0  # seconds for what is left, once there are no more events
+LAST_WAIT = 10.0  # seconds to export the remaining spans after the last event
 _PROTOCOLS = {"http/protobuf": "otlp_proto_http", "grpc": "otlp_proto_grpc"}
 
 
 def main(trace_id: str, lines: Iterable[str]) -> int:
-    """Export the spans of one agent; returns the exit code, 1 if nothing can be exported.
+    """Export the spans of one agent; return the exit code, 1 if nothing can be exported.
 
     Args:
-        trace_id: 32 hexadecimal digits; if empty, that of `TRACEPARENT` or of the run id.
-        lines: events as `Event.serialize` writes them.
+        trace_id: 32 hexadecimal digits; if empty, the id of `TRACEPARENT`, or that of the run id.
+        lines: events, as written by `Event.serialize`.
     """
     logging.basicConfig(level=logging.WARNING, format="plaunch: otel: %(message)s")
     logger = logging.getLogger("plaunch")
@@ -59,10 +59,10 @@ def main(trace_id: str, lines: Iterable[str]) -> int:
 
 
 def create_exporters(environ: Mapping[str, str]) -> Iterator[SpanExporter]:
-    """The exporters that `OTEL_TRACES_EXPORTER` names; by default `otlp`.
+    """Create the exporters that `OTEL_TRACES_EXPORTER` names; by default `otlp`.
 
     Raises:
-        LookupError: no package offers a name.
+        LookupError: no installed package provides one of the names.
     """
     from importlib.metadata import entry_points  # once events have come
 
@@ -84,7 +84,7 @@ def create_exporters(environ: Mapping[str, str]) -> Iterator[SpanExporter]:
 def create_provider(
     event: Event, trace_id: str, environ: Mapping[str, str]
 ) -> tuple[TracerProvider, Any]:
-    """A provider of the agent that recorded `event`, and the context of its launch, or None."""
+    """Create the provider for the agent that recorded `event`, and its parent context, or None."""
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
     from opentelemetry.trace import get_current_span
@@ -116,17 +116,17 @@ def create_provider(
 
 
 def _resource(event: Event) -> Resource:
-    """Who the agent is; what OpenTelemetry's own variables say comes first."""
+    """The resource that identifies the agent; OpenTelemetry's variables take precedence."""
     from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 
-    told = event.metadata
+    metadata = event.metadata
     own = {
         "service.name": "plaunch",
-        "service.instance.id": f"{told.get('host')}-{told.get('agent_pid')}",
-        "host.name": told.get("host"),
-        "process.pid": told.get("agent_pid"),
-        "plaunch.run_id": told.get("run_id"),
-        "plaunch.role": told.get("role"),
+        "service.instance.id": f"{metadata.get('host')}-{metadata.get('agent_pid')}",
+        "host.name": metadata.get("host"),
+        "process.pid": metadata.get("agent_pid"),
+        "plaunch.run_id": metadata.get("run_id"),
+        "plaunch.role": metadata.get("role"),
     }
     given = OTELResourceDetector().detect().attributes
     missing: Any = {key: value for key, value in own.items() if key not in given}
@@ -134,7 +134,7 @@ def _resource(event: Event) -> Resource:
 
 
 def _read(lines: Iterable[str]) -> Iterator[Event]:
-    """The events in `lines`, up to the last one of a launch."""
+    """The events in `lines`, up to the last event of the launch."""
     for line in lines:
         event = Event.deserialize(line)
         yield event
@@ -143,5 +143,5 @@ def _read(lines: Iterable[str]) -> Iterator[Event]:
 
 
 def _give_up() -> None:
-    # An exporter that hangs is not waited for; its threads would keep the process alive.
+    # Threads of an exporter that hangs would keep the process alive.
     os._exit(1)

@@ -1,11 +1,10 @@
-"""Secrets, which are removed from what plaunch shows to others.
+"""Removing secrets from failure bundles and other output that users share.
 
-A failure bundle is made to be given away, and a status is copied into tickets. The environment of
-the launcher is in neither. But a script may print what it was given, and a command line may have
-it.
+A failure bundle is made to be shared, and a status is copied into tickets. Neither contains the
+environment of the launcher, but a script may print its secrets, and a command line may have some.
 
 The names follow the lists of Sentry's scrubber and of detect-secrets. Neither is a dependency:
-both compare parts of names, which would remove values of `--tokenizer` and `--author`, and
+both match parts of names, which would remove the values of `--tokenizer` and `--author`, and
 detect-secrets reads source files line by line, which is too slow for logs.
 """
 
@@ -24,13 +23,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 WITHHELD = b"<withheld>"
-LEAST = 6  # characters of a value; shorter ones are parts of other words
+LEAST = 6  # characters of a value; shorter ones also occur within other words
 
 # --- names ----------------------------------------------------------------------------------------
 
 # `accessToken` is `access` and `Token`, `DBPassword` is `DB` and `Password`.
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[^A-Za-z0-9]+")
-# At any place in a name, also as the end of a longer word: PGPASSWORD.
+# Anywhere in a name, also as the end of a longer word: PGPASSWORD.
 _STRONG = re.compile(
     r"(?:password|passwd|passphrase|passcode|secrets?|credentials?|authorization"
     r"|(?:access|account|api|auth|client|private|secret|service|signing|storage)keys?"
@@ -38,11 +37,11 @@ _STRONG = re.compile(
 )
 # As the last word.
 _LAST = re.compile(r"(?:.*token|auth|bearer|cookies?|jwt|key|pass|sshpass|pat|pwd)$")
-# Words behind that one, as in TOKEN_V2 and SECRET_KEY_BASE.
+# Words that may follow the last word, as in TOKEN_V2 and SECRET_KEY_BASE.
 _QUALIFIER = re.compile(
     r"(?:\d+|v|b|base|value|raw|old|new|current|previous|prod|production|dev|staging|test)$"
 )
-# Such a last word names something about a secret: token_file, AWS_ACCESS_KEY_ID.
+# With such a last word, the value is not the secret itself: token_file, AWS_ACCESS_KEY_ID.
 _ABOUT = re.compile(
     r"(?:file|filename|path|dir|folder|name|names|id|ids|type|length|len|size|count|limit|ttl"
     r"|timeout|expiry|expires|hash|algorithm|manager|arn|command|cmd|env|var)$"
@@ -52,7 +51,7 @@ _NO_SECRETS = frozenset(["pwd"])  # the working folder
 
 @functools.lru_cache(4096)
 def is_secret(name: str) -> bool:
-    """Whether a variable, an option or a setting of this name has a value that is a secret."""
+    """Whether the value of a variable, option or setting of this name is a secret."""
     words = [word.rstrip("0123456789") or word for word in _HUMP.split(name.strip()) if word]
     words = [word.lower() for word in words]
     if not words or name.lower() in _NO_SECRETS or _ABOUT.match(words[-1]):
@@ -65,7 +64,7 @@ def is_secret(name: str) -> bool:
     return _LAST.match(words[-1]) is not None
 
 
-# Common in texts, where they name other things as well.
+# Names that also have other meanings in texts.
 _VAGUE = frozenset(["auth", "bearer", "cookie", "key", "pass", "pat"])
 
 
@@ -75,7 +74,7 @@ def _is_strong(name: str) -> bool:
 
 # --- texts ----------------------------------------------------------------------------------------
 
-# By a word that every text with such a name has; each is searched for first, which is fast.
+# Every such name contains one of these words, so a fast search for them comes first.
 _STEMS = b"auth bearer cookie cred jwt key pass pat pwd secret token".split()
 _REST_OF_NAME = rb"[\w.-]{0,60}\\{0,3}[\"']?[ \t]{0,3}[=:][ \t]{0,3}"
 _QUOTE = rb"\\{0,3}[\"']"
@@ -87,10 +86,10 @@ _NAMED = {stem: re.compile(stem + _REST_OF_NAME + _VALUE) for stem in _STEMS}
 _LETTERS = f"{string.ascii_letters}{string.digits}_.-".encode()  # of names
 _NAME = re.compile(rb"[\w.-]*")
 _END = re.compile(rb"[,;&)\]}].*", re.DOTALL)  # of a value without quotes
-# Of a program or a log: token=next_token, token=tokens[0], token=50256
+# Values in code or logs that are not secrets: token=next_token, token=tokens[0], token=50256
 _CODE = re.compile(rb"[a-z_][\w.]*[\[(].*|[a-z_][a-z_.]*|[\d.,+-]+", re.IGNORECASE | re.DOTALL)
 
-# What is a secret whatever its name: a text that it begins with, and all of it.
+# Secrets that are recognized by their shape: how they begin, and the whole pattern.
 _SHAPES = tuple(
     (begin, re.compile(pattern))
     for begin, pattern in (
@@ -119,28 +118,28 @@ _IN_ADDRESS = re.compile(rb"(://)[^/\s\"'<>]{1,1024}@")  # also `https://TOKEN@h
 
 
 class Redaction:
-    """Removes secrets from texts: given values, and what looks like one by its name or shape.
+    """Removes secrets from texts: known values, and values with a suspicious name or shape.
 
     Args:
-        values: the values.
+        values: the known values.
     """
 
     def __init__(self, values: Iterable[str]) -> None:
         found = {value.strip() for value in values}
         written = {form for value in found if len(value) >= LEAST for form in _forms(value)}
-        # One may be a part of another.
+        # Longest first: a value may contain another one.
         self._values = sorted(written, key=len, reverse=True)
 
     @classmethod
     def of_launch(
         cls, environ: Mapping[str, str], words: Sequence[str], settings: Mapping[str, object]
     ) -> Redaction:
-        """Find the values by their names.
+        """Create one for the values that have names of secrets in a launch.
 
         Args:
-            environ: the variables of the launcher.
-            words: of its command line.
-            settings: of the launch, by name.
+            environ: the environment of the launcher.
+            words: the words of its command line.
+            settings: the settings of the launch, by name.
         """
         return cls(
             (
@@ -151,7 +150,7 @@ class Redaction:
         )
 
     def __call__(self, data: bytes) -> bytes:
-        """The text without secrets."""
+        """Return the text without secrets."""
         for value in self._values:
             data = data.replace(value, WITHHELD)
         if b"://" in data:
@@ -165,7 +164,7 @@ class Redaction:
         return data
 
     def words(self, words: Iterable[str]) -> list[str]:
-        """The words of a command line without secrets."""
+        """Return the words of a command line without secrets."""
         return [
             self(word.encode("utf-8", "surrogateescape")).decode("utf-8", "surrogateescape")
             for word in words
@@ -173,18 +172,18 @@ class Redaction:
 
 
 def _withheld_at_start_of_word(match: re.Match[bytes]) -> bytes:
-    # A look-behind in the pattern would cost it its fast search for the first letters.
+    # A look-behind in the pattern would disable the fast search for its first letters.
     before = match.string[max(match.start() - 1, 0) : match.start()]
     return match[0] if before.isalnum() or before == b"_" else WITHHELD
 
 
 def redact_command(words: Sequence[str]) -> list[str]:
-    """The words of a command line without the secrets in them."""
+    """Return the words of a command line without the secrets in them."""
     return Redaction.of_launch({}, words, {}).words(words)
 
 
 def _without_named(data: bytes) -> bytes:
-    """Remove values with a name in a text: `DB_PASS=...`, `"token": "..."`, `?token=...`."""
+    """Remove named values from a text: `DB_PASS=...`, `"token": "..."`, `?token=...`."""
     lower = data.lower()
     spans = sorted(
         span
@@ -202,7 +201,7 @@ def _without_named(data: bytes) -> bytes:
 
 
 def _secret_span(data: bytes, match: re.Match[bytes]) -> tuple[int, int] | None:
-    """Where the value of a name is in `data`; None if it is not a secret."""
+    """The span of a named value in `data`; None if it is not a secret."""
     is_quoted = match["quote"] is not None
     stem, (begin, end) = match.start(), match.span("quoted" if is_quoted else "plain")
     low = max(stem - 128, 0)
@@ -242,7 +241,7 @@ _WORD = re.compile(r"[^\s,;&\])}'\"]*")
 
 
 def _in_text(text: str) -> Iterator[str]:
-    """Those of `--api-key=VALUE` and `--rdzv-conf=password=VALUE,timeout=3`."""
+    """The secrets in `--api-key=VALUE` and `--rdzv-conf=password=VALUE,timeout=3`."""
     for match in _GIVEN.finditer(text):
         if is_secret(match[1]):
             value = text[match.end() :]  # which may have a comma, or end with one
@@ -261,7 +260,7 @@ def _in_settings(value: object, name: str = "") -> Iterator[str]:
 
 
 def _forms(value: str) -> Iterator[bytes]:
-    """How a value may be written: as it is, in JSON, in Python, for a shell."""
+    """The forms in which a value may be written: plain, in JSON, in Python, for a shell."""
     quoted = shlex.quote(value)
     texts = (value, json.dumps(value)[1:-1], repr(value)[1:-1], quoted.strip("'"))
     for text in texts:

@@ -1,4 +1,4 @@
-"""The events of a launch, made later than what they tell of: for whoever wants them only then."""
+"""The events of a launch, made from recorded notifications."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 
 class Replay:
-    """Makes the events of a launch as they would have been made meanwhile.
+    """Makes the same events from recorded notifications as an `EventStream` makes during a launch.
 
-    The launch begins with the first notification. Times are given on both clocks: in seconds since
-    the epoch, and in those of the monotonic clock.
+    The launch begins with the first notification. Each call gives the time on both clocks: `wall`
+    in seconds since the epoch, `monotonic` in seconds of the monotonic clock.
 
     Args:
         config: the launch.
         entry_point: what was run, as users call it.
-        listener: is called with every event.
+        listener: called with every event.
     """
 
     def __init__(
@@ -35,12 +35,12 @@ class Replay:
         self._listener = listener
         self._stream: EventStream | None = None
 
-    def note(self, wall: float, monotonic: float, what: Notification) -> None:
+    def note(self, wall: float, monotonic: float, notification: Notification) -> None:
         """Make the events of a notification."""
-        self._stream_at(wall, monotonic)(what)
+        self._stream_at(wall, monotonic)(notification)
 
     def finish(self, wall: float, monotonic: float, error: BaseException | None) -> None:
-        """The launch is over; `error` is what it raises."""
+        """Make the last event; `error` is the exception that ended the launch, if any."""
         self._stream_at(wall, monotonic).finish(error)
 
     def _stream_at(self, wall: float, monotonic: float) -> EventStream:
@@ -52,7 +52,7 @@ class Replay:
                 [self._listener],
                 clock=lambda: self._monotonic,
                 wall_clock=lambda: self._wall,
-                say=lambda text: None,  # it was said in time, if anybody listened
+                log=lambda text: None,  # logged during the launch, if events were read
             )
             self._stream.begin()
         return self._stream

@@ -1,4 +1,4 @@
-"""Every event that an agent of plaunch's records, and what is in each."""
+"""The schema of events: the name, source and metadata keys of every event of an agent."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from plaunch.values import Value, plain_dataclass
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# What every event has.
+# The metadata keys of every event.
 COMMON_KEYS: Final = (
     "run_id",  # the id of the job
     "attempt",  # TORCHELASTIC_RESTART_COUNT: how often workers were restarted after failures
-    "round",  # how many worlds were formed before this one; -1 before the first
+    "round",  # the number of the round; -1 before the first
     "host",  # the name of the host
     "role",  # the name of the workers
     "agent_pid",  # the process id of the launcher
     "group_rank",  # the rank of the node; -1 before it is known
     "ranks",  # the global ranks of this node, as "0-3,8"; empty before they are known
 )
-# What those have beside that torchrun has as well; `plaunch_torchrun` makes its events of them.
+# Further keys of events that torchrun has too; `plaunch_torchrun` makes torchrun's events of them.
 _TORCHRUN_KEYS: Final = ("backend", "entry_point", "group_world_size", "elapsed")
 _WORKER_KEYS: Final = ("local_rank", "global_rank", "role_rank", "role_world_size", "worker_pid")
 
 
 @plain_dataclass
 class EventType(Value):
-    """One kind of event of an agent's stream.
+    """One type of event.
 
     Args:
-        source: its subject.
-        keys: the keys of its metadata, beside `COMMON_KEYS`.
+        source: whether it is about the agent or a worker.
+        keys: its metadata keys, in addition to `COMMON_KEYS`.
     """
 
     source: EventSource

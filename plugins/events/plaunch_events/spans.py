@@ -1,4 +1,4 @@
-"""From the events of one agent to spans of OpenTelemetry."""
+"""Spans of OpenTelemetry from the events of one agent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _PHASES = {"lingering": "waiting for nodes", "showing": "waiting for the console"}
 _LAUNCH_KEYS = ("run_id", "host", "role", "agent_pid")
-# What is a moment of the round that it falls into.
+# Events that become events of the current round's span.
 _MOMENTS = frozenset(
     {
         "plaunch.membership.changed",
@@ -31,16 +31,16 @@ _MOMENTS = frozenset(
 
 
 class Spans:
-    """Makes spans of the events of one agent, in order.
+    """Converts the events of one agent, in order, to spans.
 
-    `launch` is the whole, `round N` each of its rounds from joining on, within it its phases
+    The span `launch` contains a span `round N` for each round. A round contains its phases
     (`rendezvous`, `starting`, `training`, `stopping`, `waiting for nodes`, `waiting for the
-    console`) and a span `rank N` for the life of each worker. A failure is an event `exception` of
-    its worker's span, or of the launch's if the worker was another node's.
+    console`) and a span `rank N` for each worker. A failure is an event `exception` of the worker's
+    span, or of the span `launch` if the worker ran on another node.
 
     Args:
-        tracer: makes the spans.
-        parent: the context that the span of the launch belongs to, if there is one.
+        tracer: creates the spans.
+        parent: the parent context of the span `launch`, if there is one.
     """
 
     def __init__(self, tracer: Tracer, parent: Any = None) -> None:
@@ -51,41 +51,41 @@ class Spans:
         self._round: Span | None = None
         self._phase: tuple[str, Span] | None = None
         self._workers: dict[int, Span] = {}  # by process id
-        self._ended: dict[int, tuple[Span, int]] = {}  # failed, when, and not yet accounted for
+        self._ended: dict[int, tuple[Span, int]] = {}  # workers that failed, until their failure
         self._last = 0
 
     def handle(self, event: Event) -> None:
-        """Take the next event."""
-        told = event.metadata
+        """Convert the next event."""
+        metadata = event.metadata
         now = self._last = max(self._last, int(event.timestamp * 1e9))
         if self._launch is None:
-            attributes = {key: told.get(key) for key in _LAUNCH_KEYS}
+            attributes = {key: metadata.get(key) for key in _LAUNCH_KEYS}
             self._launch = self._begin("launch", None, now, attributes)
         if event.name == "plaunch.launcher.started":
-            self._launch.set_attributes(_attributes(told))
+            self._launch.set_attributes(_attributes(metadata))
         elif event.name == "plaunch.rendezvous.begun":
             self._end_round(now)
             self._round = self._begin("round", self._launch, now, {})
         elif event.name == "plaunch.rendezvous.completed" and self._round is not None:
-            self._round.update_name(f"round {told.get('round')}")
-            self._round.set_attributes(_attributes(told))
+            self._round.update_name(f"round {metadata.get('round')}")
+            self._round.set_attributes(_attributes(metadata))
         self._turn(event, now)
         if event.name == "plaunch.worker.started":
-            name = f"rank {told.get('global_rank')}"
-            span = self._begin(name, self._round or self._launch, now, told)
-            self._workers[_pid(told)] = span
+            name = f"rank {metadata.get('global_rank')}"
+            span = self._begin(name, self._round or self._launch, now, metadata)
+            self._workers[_pid(metadata)] = span
         elif event.name == "plaunch.worker.exited":
-            self._worker_exited(told, now)
+            self._worker_exited(metadata, now)
         elif event.name == "plaunch.failure":
-            self._failed(told, now)
+            self._failed(metadata, now)
         elif event.name in _MOMENTS:
             span = self._round or self._launch
-            span.add_event(event.name, _attributes(told), timestamp=now)
+            span.add_event(event.name, _attributes(metadata), timestamp=now)
         elif event.name == "plaunch.launcher.finished":
-            self._finish(told, now)
+            self._finish(metadata, now)
 
     def close(self) -> None:
-        """End what is open: the launcher has ended without an event."""
+        """End all open spans, if the launcher ended without its last event."""
         if self._launch is not None:
             _fail(self._launch, "the launcher ended without an event")
             self._end_all(self._last)
@@ -96,46 +96,46 @@ class Spans:
         name = self._account.phase.value
         name = _PHASES.get(name, name)
         if self._round is None:
-            return  # before the first round, the launch as a whole is what starts
+            return  # before the first round there is only the launch
         if self._phase is not None and self._phase[0] == name:
             return
         self._end_phase(now)
         self._phase = (name, self._begin(name, self._round, now, {}))
 
-    def _worker_exited(self, told: Mapping[str, Any], now: int) -> None:
-        span = self._workers.pop(_pid(told), None)
+    def _worker_exited(self, metadata: Mapping[str, Any], now: int) -> None:
+        span = self._workers.pop(_pid(metadata), None)
         if span is None:
             return
-        span.set_attributes(_attributes(told))
-        if told.get("stopped") or told.get("exit_code") == 0:
+        span.set_attributes(_attributes(metadata))
+        if metadata.get("stopped") or metadata.get("exit_code") == 0:
             span.end(now)
             return
-        _fail(span, _exit(told))
-        self._ended[_pid(told)] = span, now
+        _fail(span, _exit(metadata))
+        self._ended[_pid(metadata)] = span, now
 
-    def _failed(self, told: Mapping[str, Any], now: int) -> None:
-        attributes = _attributes(told)
-        attributes["exception.type"] = str(told.get("signal_name") or "plaunch.WorkerFailure")
-        attributes["exception.message"] = str(told.get("message") or _exit(told))
-        attributes["exception.stacktrace"] = str(told.get("last_lines") or "")
-        if told.get("failed_host") == told.get("host") and _pid(told) in self._ended:
-            span, end = self._ended.pop(_pid(told))
-            # An event of a span cannot be later than its end.
+    def _failed(self, metadata: Mapping[str, Any], now: int) -> None:
+        attributes = _attributes(metadata)
+        attributes["exception.type"] = str(metadata.get("signal_name") or "plaunch.WorkerFailure")
+        attributes["exception.message"] = str(metadata.get("message") or _exit(metadata))
+        attributes["exception.stacktrace"] = str(metadata.get("last_lines") or "")
+        if metadata.get("failed_host") == metadata.get("host") and _pid(metadata) in self._ended:
+            span, end = self._ended.pop(_pid(metadata))
+            # An event cannot be later than the end of its span.
             span.add_event("exception", attributes, timestamp=end)
             span.end(end)
         elif self._launch is not None:
             self._launch.add_event("exception", attributes, timestamp=now)
 
-    def _finish(self, told: Mapping[str, Any], now: int) -> None:
+    def _finish(self, metadata: Mapping[str, Any], now: int) -> None:
         if self._launch is None:
             return
-        self._launch.set_attributes(_attributes(told))
-        if told.get("outcome") in ("succeeded", "not_needed"):
+        self._launch.set_attributes(_attributes(metadata))
+        if metadata.get("outcome") in ("succeeded", "not_needed"):
             from opentelemetry.trace import StatusCode
 
             self._launch.set_status(StatusCode.OK)
         else:
-            _fail(self._launch, f"{told.get('outcome')}: {told.get('reason')}")
+            _fail(self._launch, f"{metadata.get('outcome')}: {metadata.get('reason')}")
         self._end_all(now)
 
     def _end_all(self, now: int) -> None:
@@ -178,18 +178,18 @@ def trace_id_of(run_id: str) -> int:
     return int.from_bytes(digest[:16], "big") or 1
 
 
-def _attributes(told: Mapping[str, Any]) -> dict[str, Any]:
-    return {f"plaunch.{key}": value for key, value in told.items() if value is not None}
+def _attributes(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"plaunch.{key}": value for key, value in metadata.items() if value is not None}
 
 
-def _pid(told: Mapping[str, Any]) -> int:
-    pid = told.get("worker_pid")
+def _pid(metadata: Mapping[str, Any]) -> int:
+    pid = metadata.get("worker_pid")
     return pid if isinstance(pid, int) else -1
 
 
-def _exit(told: Mapping[str, Any]) -> str:
-    name = told.get("signal_name")
-    return f"killed by {name}" if name else f"exit code {told.get('exit_code')}"
+def _exit(metadata: Mapping[str, Any]) -> str:
+    name = metadata.get("signal_name")
+    return f"killed by {name}" if name else f"exit code {metadata.get('exit_code')}"
 
 
 def _fail(span: Span, description: str) -> None:

@@ -1,4 +1,4 @@
-"""The stream of events of one launch, made from the notifications of its agent."""
+"""The event stream of one launch, made from the notifications of its agent."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from plaunch.rendezvous import ChangeKind
 
 from plaunch_events.schema import SCHEMA
 from plaunch_events.time_accounting import RestartAccount, TimeAccount, describe_restart
-from plaunch_events.worker_facts import end_of, signal_name, tell_failure, tell_worker
+from plaunch_events.worker_facts import end_of, failure_metadata, signal_name, worker_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -38,20 +38,20 @@ if TYPE_CHECKING:
 logger = logging.getLogger("plaunch")
 
 _WORTH_A_LINE = 1.0  # seconds of a launch that succeeded
-_OUTCOMES = {"left": "not_needed"}  # where the stream has another word than the agent
+_OUTCOMES = {"left": "not_needed"}  # outcomes that the agent calls by another word
 
 
 class EventStream:
-    """Makes events and hands them to listeners at once, on the agent's thread.
+    """Converts notifications to events and calls the listeners at once, on the agent's thread.
 
-    `begin` comes first, then notifications, and `finish` last.
+    Call `begin` first, then the stream with each notification, and `finish` last.
 
     Args:
         config: the launch.
         entry_point: what is run, as users call it.
-        listeners: are called with every event; they must be quick.
-        clock, wall_clock: seconds that never go back, and those since the epoch.
-        say: is called with what is worth a line; by default it is logged.
+        listeners: called with every event; they must return quickly.
+        clock, wall_clock: monotonic seconds, and seconds since the epoch.
+        log: called with lines for users; by default it logs them.
     """
 
     def __init__(
@@ -62,9 +62,9 @@ class EventStream:
         *,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
-        say: Callable[[str], None] | None = None,
+        log: Callable[[str], None] | None = None,
     ) -> None:
-        self._say = say or logger.info
+        self._log = log or logger.info
         self._account = TimeAccount()
         self._restart = RestartAccount()
         self._config = config
@@ -77,13 +77,13 @@ class EventStream:
         self._group: GroupInfo | None = None
         self._ranks: dict[int, int] = {}  # global by local
         self._previous_attempt: int | None = None
-        self._told: dict[tuple[int, int, int, str], bool] = {}  # failures, and whether as the first
-        self._is_asked = False  # whether somebody has asked for the round to come
-        self._has_failed = False  # whether workers of the round have failed by themselves
+        self._recorded: dict[tuple[int, int, int, str], bool] = {}  # failures; whether as the first
+        self._is_requested = False  # whether a request caused the next round
+        self._has_failed = False  # whether workers of the round failed by themselves
         self._last_end: agent.AgentFinished | None = None
 
     def begin(self) -> None:
-        """The launch begins."""
+        """Record that the launch begins."""
         config = self._config
         self._record(
             "plaunch.launcher.started",
@@ -99,29 +99,30 @@ class EventStream:
         )
 
     def __call__(self, notification: agent.Notification) -> None:
-        """Record what `notification` amounts to."""
+        """Record the events of a notification."""
         self._group = notification.group
         record = _RECORDS.get(type(notification))
         if record is not None:
             record(self, notification)
 
     def finish(self, error: BaseException | None) -> str:
-        """The launch is over; `error` is what it raises.
+        """Record the end of the launch; `error` is the exception that ended it, if any.
 
         Returns:
-            Where its time went, in one line; empty if its agent did nothing, or succeeded at once.
+            Where its time went, in one line; empty if no round formed, or if it was short and
+            succeeded.
         """
         outcome, reason = self._outcome(error)
         self._account.advance(self._clock())
         seconds = self._account.seconds
-        told: Metadata = {f"seconds_{name}": value for name, value in seconds.items()}
-        told["seconds_preloading"] = self._account.preloading
+        spent: Metadata = {f"seconds_{name}": value for name, value in seconds.items()}
+        spent["seconds_preloading"] = self._account.preloading
         self._record(
             "plaunch.launcher.finished",
             outcome=outcome,
             reason=reason,
             exit_code=exit_code_of(error),
-            **told,
+            **spent,
             **self._for_torchrun(),
         )
         is_brief = outcome == "succeeded" and seconds["total"] < _WORTH_A_LINE
@@ -146,12 +147,12 @@ class EventStream:
             failed = self._has_failed or group.attempt > self._previous_attempt
             self._record(
                 "plaunch.restart",
-                cause="failure" if failed else "request" if self._is_asked else "membership",
+                cause="failure" if failed else "request" if self._is_requested else "membership",
                 reason=notification.reason,
                 max_restarts=group.max_restarts,
             )
         self._previous_attempt = group.attempt
-        self._is_asked = self._has_failed = False
+        self._is_requested = self._has_failed = False
         event = self._record(
             "plaunch.rendezvous.completed",
             duration=notification.duration,
@@ -181,27 +182,27 @@ class EventStream:
         for worker in notification.group.workers:
             self._record(
                 "plaunch.worker.started",
-                **tell_worker(worker),
+                **worker_metadata(worker),
                 forked=worker.local_rank in notification.forked,
                 **self._for_torchrun(),
             )
         duration = max(self._clock() - self._round_began, 0.0)
         self._workers_began = self._record("plaunch.workers.started", duration=duration).monotonic
         if (seconds := self._restart.seconds) is not None:
-            told: Metadata = {f"seconds_{name}": value for name, value in seconds.items()}
-            self._record("plaunch.restart.completed", **told)
-            self._say("restarted in " + describe_restart(seconds))
+            spent: Metadata = {f"seconds_{name}": value for name, value in seconds.items()}
+            self._record("plaunch.restart.completed", **spent)
+            self._log("restarted in " + describe_restart(seconds))
 
     def _worker_ended(self, notification: agent.WorkerExitSeen) -> None:
         exited, failure = notification.exit, notification.exit.failure
         monotonic = self._at(exited.timestamp)
         if failure is not None and failure.has_reply:
-            # It failed when it wrote so; its end may have taken a while.
+            # It failed when it wrote its error file; its exit may have taken longer.
             self._restart.note_trouble(self._at(failure.timestamp))
         self._record(
             "plaunch.worker.exited",
             (exited.timestamp, monotonic),
-            **tell_worker(exited.worker),
+            **worker_metadata(exited.worker),
             exit_code=exited.exitcode,
             signal_name=signal_name(exited.exitcode),
             stopped=exited.stopped,
@@ -215,18 +216,18 @@ class EventStream:
         for rank, failure in notification.failures.items():
             is_first = rank == notification.first
             key = (notification.group.round, rank, failure.pid, failure.host)
-            if self._told.get(key) == is_first:
+            if self._recorded.get(key) == is_first:
                 continue
-            self._told[key] = is_first
-            self._record("plaunch.failure", is_first=is_first, **tell_failure(rank, failure))
+            self._recorded[key] = is_first
+            self._record("plaunch.failure", is_first=is_first, **failure_metadata(rank, failure))
 
     def _membership_changed(self, notification: agent.MembershipChanged) -> None:
         change = notification.change
-        self._is_asked = self._is_asked or change.kind is ChangeKind.RESTART
+        self._is_requested = self._is_requested or change.kind is ChangeKind.RESTART
         if change.kind is ChangeKind.FAILED:
             self._has_failed = True
         elif change.kind in (ChangeKind.LEFT, ChangeKind.LOST):
-            self._has_failed = False  # workers also fail because a node is gone
+            self._has_failed = False  # the workers failed because the node is gone
         self._record(
             "plaunch.membership.changed",
             kind=change.kind.value,
@@ -245,7 +246,7 @@ class EventStream:
 
     def _request_received(self, notification: agent.RequestReceived) -> None:
         request = notification.request
-        self._is_asked = self._is_asked or request.kind is RequestKind.RESTART
+        self._is_requested = self._is_requested or request.kind is RequestKind.RESTART
         self._record(
             "plaunch.request.received",
             kind=request.kind.value,
@@ -271,7 +272,7 @@ class EventStream:
     def _agent_finished(self, notification: agent.AgentFinished) -> None:
         self._last_end = notification
 
-    # --- what events are made of ------------------------------------------------------------------
+    # --- making events ----------------------------------------------------------------------------
 
     def _record(
         self,
@@ -280,11 +281,11 @@ class EventStream:
         /,
         **metadata: EventMetadataValue,
     ) -> Event:
-        """Make the event, of now or of another time (on both clocks), and tell all listeners."""
+        """Make an event and call the listeners; `at` is its time on both clocks, by default now."""
         wall, monotonic = (self._wall_clock(), self._clock()) if at is None else at
-        self._last = max(self._last, monotonic)  # the order of the stream is that of its clock
+        self._last = max(self._last, monotonic)  # events are in the order of their monotonic times
         group = self._group
-        told: Metadata = {
+        common: Metadata = {
             "run_id": self._config.run_id,
             "attempt": 0 if group is None else group.attempt,
             "round": -1 if group is None else group.round,
@@ -295,14 +296,14 @@ class EventStream:
             "ranks": format_ranks(self._ranks.values()),
             **metadata,
         }
-        event = Event(name, SCHEMA[name].source, wall, told, self._last)
+        event = Event(name, SCHEMA[name].source, wall, common, self._last)
         self._account.note(event)
         self._restart.note(event)
         for listener in tuple(self._listeners):
             try:
                 listener(event)
             except Exception:
-                logger.exception("a listener failed and hears of no more events")
+                logger.exception("a listener failed; it is not called any more")
                 self._listeners.remove(listener)
         return event
 
@@ -325,8 +326,8 @@ class EventStream:
             return word, "" if end is None else _first_line(end.reason)
         if isinstance(error, ChildFailedError):
             rank, failure = error.get_first_failure()
-            who = f"rank {rank}" if rank >= 0 else "the launcher"
-            return "failed", f"{who} on {failure.host} failed: {failure.headline}"
+            failed = f"rank {rank}" if rank >= 0 else "the launcher"
+            return "failed", f"{failed} on {failure.host} failed: {failure.headline}"
         if isinstance(error, (SignalException, KeyboardInterrupt)):
             return "signalled", _first_line(str(error) or "interrupted")
         if isinstance(error, RendezvousClosedError):

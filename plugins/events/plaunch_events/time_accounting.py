@@ -1,4 +1,4 @@
-"""Where the time of a run went, as one agent saw it: a pure accumulator over its events."""
+"""Where the time of a run went, computed from the events of one agent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class LaunchPhase(str, enum.Enum):
-    """What a launch is busy with, as its status page, its report and its traces call it."""
+    """The phase of a launch, as its status page, its report and its traces name it."""
 
     STARTING = "starting"
     RENDEZVOUS = "rendezvous"
@@ -25,21 +25,21 @@ class LaunchPhase(str, enum.Enum):
 
 
 class TimeAccount:
-    """Counts the seconds between events under six names, which sum to the total.
+    """Attributes the seconds between events to six categories, which sum to the total.
 
-    - waiting: for the other nodes, to form a round, before a restart that is delayed, and at the
-      end, once all workers of this node have succeeded;
-    - starting: the launcher, and workers in a round that is complete; `preloading` is how much of
-      it workers waited for preloaded modules;
-    - training: from all workers started to the first failure, stop or change of the nodes;
-    - stopping: from there on, until all workers are gone; that includes up to two seconds in which
-      the agent waits for the cause of a failure that is only a consequence;
-    - showing: at the end, while a slow console takes the rest of their output;
-    - lost: from there until the next round trains. Only when it does is it known to be lost; until
-      then, and if the run ends before, the time is counted as what it was spent on.
+    - waiting: for other nodes to form a round, for a delayed restart, and at the end, once all
+      workers of this node have succeeded;
+    - starting: the launcher, and the workers of a complete round; `preloading` is the part of it in
+      which workers waited for preloaded modules;
+    - training: from all workers started until the first failure, stop or membership change;
+    - stopping: from then on until all workers are gone, including up to two seconds in which the
+      agent waits for the cause of a failure that is only a consequence;
+    - showing: at the end, while a slow console takes the rest of the output;
+    - lost: from the end of training until the next round trains. Until then, and if the run ends
+      before, this time is counted in the categories above.
 
-    Time belongs to what the event before it has begun. An event that is older than the one before
-    it takes no time. Nothing is read from a clock: `note` takes the events of one agent, in order.
+    The phase that an event begins lasts until the next event. An event older than the one before it
+    adds no time. No clock is read: `note` takes the events of one agent, in order.
     """
 
     def __init__(self) -> None:
@@ -50,27 +50,27 @@ class TimeAccount:
         self._last: float | None = None
         self._restarts = 0
         self._is_over = False
-        self.preloading = 0.0  # seconds, which are among others as well
+        self.preloading = 0.0  # seconds, also counted in other categories
 
     @property
     def phase(self) -> LaunchPhase:
-        """What the agent does from here on."""
+        """The phase since the last event."""
         return self._phase
 
     @property
     def restarts(self) -> int:
-        """How many rounds have trained after the first, for any reason."""
+        """How many rounds trained after the first one."""
         return self._restarts
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Seconds by name (waiting, starting, ..., lost), and their sum, `total`."""
+        """Seconds by category (waiting, starting, ..., lost), and their sum, `total`."""
         seconds = {name: self._settled[name] + self._pending[name] for name in _NAMES}
         seconds["total"] = sum(seconds.values())
         return seconds
 
     def seconds_until(self, monotonic: float) -> dict[str, float]:
-        """The same, with what goes on at that moment, which is not counted for good."""
+        """The same, including the current phase up to `monotonic`; changes nothing."""
         seconds = self.seconds
         if self._last is not None and not self._is_over:
             elapsed = max(monotonic - self._last, 0.0)
@@ -83,7 +83,7 @@ class TimeAccount:
         return _NAME_OF.get(self._phase, self._phase.value)
 
     def note(self, event: EventLike) -> None:
-        """Take the next event of the agent."""
+        """Add the next event of the agent."""
         self.advance(event.monotonic)
         self._is_over = event.name == "plaunch.launcher.finished"
         if event.name == "plaunch.preload.completed":
@@ -99,7 +99,7 @@ class TimeAccount:
         self._phase = phase
 
     def advance(self, monotonic: float) -> None:
-        """Count the time up to `monotonic`, a moment at which nothing new happened."""
+        """Count the time up to `monotonic`, without an event."""
         if self._last is None:
             self._last = monotonic
         elapsed = max(monotonic - self._last, 0.0)
@@ -108,14 +108,14 @@ class TimeAccount:
         counted[self._spent_on] += elapsed
 
     def describe(self) -> str:
-        """Describe it in one line, as the launcher does at its end; may be empty."""
+        """Describe the times in one line; empty if the run took almost no time."""
         seconds = self.seconds
         if seconds["total"] < _TOO_LITTLE:
             return ""
         return describe_times(seconds, self._restarts, self.preloading)
 
     def _settle(self) -> None:
-        """Another round trains."""
+        """Count the pending time as lost, because another round trains."""
         if self._is_pending:
             self._settled["lost"] += sum(self._pending.values())
             self._pending = dict.fromkeys(_NAMES, 0.0)
@@ -126,24 +126,23 @@ class TimeAccount:
 class RestartAccount:
     """Measures each restart of one agent: the seconds until its workers run again, in four parts.
 
-    - noticing: from the first failure, change of the nodes or request for a restart that the agent
-      knows of, until it stops its workers;
-    - stopping: from there on, until they are gone and the agent asks for the next round, or waits
-      before it does;
-    - waiting: from there on, until the round is complete;
-    - starting: from there on, until all workers of this node have been started.
+    - noticing: from the first failure, membership change or restart request until the agent stops
+      its workers;
+    - stopping: until they are gone and the agent joins the next round, or delays the restart;
+    - waiting: until the round is complete;
+    - starting: until all workers of this node are started.
 
     `note` takes the events of one agent, in order.
     """
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] | None = None
-        """Of the restart that the last event completed: by part, and `total`; else None."""
+        """The seconds by part and in `total`, if the last event completed a restart; else None."""
         self._trained_from: float | None = None
         self._marks: dict[str, float] = {}
 
     def note(self, event: EventLike) -> None:
-        """Take the next event of the agent."""
+        """Add the next event of the agent."""
         self.seconds = None
         marks, name, now = self._marks, event.name, event.monotonic
         if name == "plaunch.workers.started":
@@ -160,7 +159,7 @@ class RestartAccount:
             marks.setdefault("decided", now)
 
     def note_trouble(self, monotonic: float) -> None:
-        """A worker has failed at that time, of which an event is to come."""
+        """Record that a worker failed at that time; its event follows."""
         if self._trained_from is not None:
             known = self._marks.get("trouble", monotonic)
             self._marks["trouble"] = max(min(known, monotonic), self._trained_from)
@@ -169,7 +168,7 @@ class RestartAccount:
         marks, joined = self._marks, self._marks["joined"]
         trouble = marks.get("trouble", joined)
         decided = marks.get("decided", min(trouble, joined))
-        # What is heard once the workers are being stopped has not begun it.
+        # Trouble reported while the workers are being stopped did not cause the restart.
         times = [min(trouble, decided), decided, joined, marks.get("formed", joined), started]
         times = list(accumulate(times, max))
         parts = [end - begin for begin, end in pairwise(times)]
@@ -177,7 +176,7 @@ class RestartAccount:
 
 
 def describe_times(seconds: Mapping[str, float], restarts: int, preloading: float = 0.0) -> str:
-    """One line, from the seconds by name; what took no time to speak of is left out."""
+    """Describe the seconds by category in one line; those of almost no time are left out."""
     parts = _parts(seconds, _WORDS)
     if preloading >= _TOO_LITTLE:
         parts.append(f"{describe_seconds(preloading)} of all that for preloaded modules")
@@ -190,7 +189,7 @@ def describe_times(seconds: Mapping[str, float], restarts: int, preloading: floa
 
 
 def describe_restart(seconds: Mapping[str, float]) -> str:
-    """How long a restart took, and on what, from the seconds of a `RestartAccount`."""
+    """Describe in one line how long a restart and its parts took, from a `RestartAccount`."""
     if seconds["total"] < _TOO_LITTLE:
         return f"less than {_TOO_LITTLE:g} s"
     parts = _parts(seconds, _RESTART_WORDS)
@@ -207,7 +206,7 @@ def _parts(seconds: Mapping[str, float], words: Mapping[str, str]) -> list[str]:
 
 
 def describe_seconds(seconds: float) -> str:
-    """A length of time in words: 0.4 s, 3 s, 3 min 20 s, 1 h 12 min, 2 d 3 h."""
+    """Format a duration: 0.4 s, 3 s, 3 min 20 s, 1 h 12 min, 2 d 3 h."""
     if seconds < 9.95:
         return f"{seconds:.1f}".removesuffix(".0") + " s"
     whole = round(seconds)
@@ -231,7 +230,7 @@ _NAME_OF = dict.fromkeys(
     (LaunchPhase.RENDEZVOUS, LaunchPhase.PAUSING, LaunchPhase.LINGERING), "waiting"
 )
 _WAITS = ("plaunch.restart.delayed", "plaunch.rendezvous.begun")
-_TOO_LITTLE = 0.05  # seconds that would be shown as nothing
+_TOO_LITTLE = 0.05  # seconds; less would be shown as 0
 _WORDS = {
     "waiting": "waiting for nodes",
     "starting": "starting",
@@ -262,13 +261,13 @@ def _next_phase(phase: LaunchPhase, name: str, metadata: Mapping[str, object]) -
         return LaunchPhase.STOPPING
     if name == "plaunch.state.changed" and metadata.get("new") == "SUCCEEDED":
         return LaunchPhase.LINGERING if phase is LaunchPhase.TRAINING else phase
-    # While the nodes meet, news of the round before ends nothing.
+    # During a rendezvous, late events of the previous round do not change the phase.
     is_between = phase in (LaunchPhase.RENDEZVOUS, LaunchPhase.PAUSING)
     return LaunchPhase.STOPPING if not is_between and _is_end(name, metadata) else phase
 
 
 def _is_end(name: str, metadata: Mapping[str, object]) -> bool:
-    """Whether a round no longer trains after this event."""
+    """Whether this event ends the training of a round."""
     if name == "plaunch.state.changed":
         return metadata.get("old") == "HEALTHY"
     return _is_failure(name, metadata) or name in ("plaunch.restart", "plaunch.stop.step")
@@ -281,7 +280,7 @@ def _is_failure(name: str, metadata: Mapping[str, object]) -> bool:
 
 
 def _is_trouble(name: str, metadata: Mapping[str, object]) -> bool:
-    """Whether a round may have to be restarted for it."""
+    """Whether this event may cause a restart."""
     if name == "plaunch.request.received":
         return metadata.get("kind") == "restart"
     return name == "plaunch.membership.changed" or _is_failure(name, metadata)

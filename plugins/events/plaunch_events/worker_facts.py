@@ -1,4 +1,4 @@
-"""What events tell of a worker, and of its failure."""
+"""The metadata of events about a worker, and about its failure."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 MAX_TEXT = 8192  # characters of a message, and of last lines
 _MAX_LINES = 20
-_NO_FILE = "<N/A>"  # what a failure has for a file that was not written
+_NO_FILE = "<N/A>"  # in a failure whose worker wrote no error file
 
 
-def tell_worker(worker: WorkerInfo) -> Metadata:
-    """Which worker it is."""
+def worker_metadata(worker: WorkerInfo) -> Metadata:
+    """The metadata that identifies a worker."""
     return {
         "local_rank": worker.local_rank,
         "global_rank": worker.global_rank,
@@ -28,8 +28,8 @@ def tell_worker(worker: WorkerInfo) -> Metadata:
     }
 
 
-def tell_failure(rank: int, failure: ProcessFailure) -> Metadata:
-    """How the worker of a global rank has failed."""
+def failure_metadata(rank: int, failure: ProcessFailure) -> Metadata:
+    """The metadata of the failure of a global rank."""
     from plaunch.process import shorten  # failures only
 
     lines = shorten([line.rstrip("\r\n") for line in failure.last_lines], _MAX_LINES, MAX_TEXT)
@@ -48,7 +48,7 @@ def tell_failure(rank: int, failure: ProcessFailure) -> Metadata:
 
 
 def signal_name(exitcode: int) -> str | None:
-    """The signal that ended a worker; None if none did."""
+    """The name of the signal that ended a worker; None if it exited."""
     if exitcode >= 0:
         return None
     try:
@@ -58,5 +58,5 @@ def signal_name(exitcode: int) -> str | None:
 
 
 def end_of(text: str) -> str:
-    """A text, or the end of one that is too long."""
+    """The text, cut to its last `MAX_TEXT` characters."""
     return text if len(text) <= MAX_TEXT else f"... {text[-MAX_TEXT:]}"

@@ -1,5 +1,5 @@
-"""Finds out that a job hangs, says where its ranks are, and acts.
+"""Detects that a job hangs, reports where its ranks are, and acts.
 
-The library `plaunch_hang.stacks` looks at the workers. Nothing is imported here: this package is on
-every command line's way.
+The library `plaunch_hang.stacks` reads the stacks of workers. This module imports nothing, because
+every command line loads it.
 """

@@ -1,18 +1,17 @@
-"""Heartbeats and sections of a worker, as its launcher sees them: numbers in shared memory.
+"""Heartbeats and sections of a worker, written to memory that is shared with its launcher.
 
-Workers import this through `plaunch.worker`, which has the names; it imports next to nothing. The
-variable `PLAUNCH_HEARTBEATS` names a file in memory and this worker's place in it, as
-`PATH@OFFSET`. That place has 32 numbers of eight bytes, in the machine's own order, each of which
-is written as a whole:
+Workers import this through `plaunch.worker`; it imports almost nothing. The variable
+`PLAUNCH_HEARTBEATS` has the form `PATH@OFFSET`: a memory file, and the slot of this worker in it. A
+slot has 32 numbers of eight bytes in native byte order, each of which is written atomically:
 
-- 0: when the last beat was, in nanoseconds of the monotonic clock
-- 1: how many there were
-- 2 and 3: the step and the total of the last one that said them, plus 1; 0 if none did
-- 4: the longest time between two beats, outside of sections, in nanoseconds
-- 5: what the present section may take, in milliseconds; 0 outside of sections, -1 without an end
-- 8 to 15: its name, in UTF-8, filled up with zeros
+- 0: the time of the last heartbeat, in nanoseconds of the monotonic clock
+- 1: the number of heartbeats
+- 2 and 3: the last reported step and total, plus 1; 0 if none was reported
+- 4: the longest time between two heartbeats outside of sections, in nanoseconds
+- 5: the time limit of the current section in milliseconds; 0 outside of sections, -1 for no limit
+- 8 to 15: its name in UTF-8, padded with zeros
 
-What a worker starts inherits the variable, and beats for it.
+Processes that a worker starts inherit the variable, and their heartbeats count for the worker.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ __all__ = ["heartbeat", "section"]
 
 VARIABLE = "PLAUNCH_HEARTBEATS"
 FILE_NAME = "plaunch-heartbeats"
-SIZE = 256  # bytes of one place
+SIZE = 256  # bytes of one slot
 
 _TIME, _COUNT, _STEP, _TOTAL, _LONGEST, _SECTION, _NAME = 0, 1, 2, 3, 4, 5, 8
 _NAME_BYTES = 64
@@ -37,22 +36,21 @@ _MOST = (1 << 63) - 2
 
 
 class _Process:
-    """Where this process writes, and what it forks; None before the first beat."""
+    """The slot that this process and its forks write to; None before the first heartbeat."""
 
     cells: memoryview | None = None
-    nowhere = memoryview(bytearray(SIZE)).cast("q")  # which nobody reads
+    nowhere = memoryview(bytearray(SIZE)).cast("q")  # a slot that is never read
 
 
 def heartbeat(step: int | None = None, total: int | None = None) -> None:
-    """Say that this worker goes on: for `--hang-timeout`, which then counts from here.
+    """Send a heartbeat: this worker is making progress, and `--hang-timeout` starts over.
 
-    It takes about a microsecond, never fails, and does nothing unless the launcher listens.
-    Any thread may call it. A process that the worker has started beats for the worker.
+    It takes about a microsecond, raises nothing, and does nothing without `--hang-timeout`.
+    Thread-safe. Heartbeats of processes that the worker has started count for the worker.
 
     Args:
-        step: which step of the training this is; something else than a whole number from 0 is left
-            out.
-        total: how many steps there are.
+        step: the current step of the training, from 0; other values are ignored.
+        total: the number of steps.
     """
     cells = _Process.cells
     if cells is None:
@@ -61,7 +59,7 @@ def heartbeat(step: int | None = None, total: int | None = None) -> None:
     count = cells[_COUNT]
     if count and not cells[_SECTION]:
         gap = now - cells[_TIME]
-        if gap > cells[_LONGEST]:  # noqa: PLR1730 - max() takes longer
+        if gap > cells[_LONGEST]:  # noqa: PLR1730 - max() is slower
             cells[_LONGEST] = gap
     if step is not None:
         cells[_STEP] = step + 1 if type(step) is int and 0 <= step < _MOST else _numbered(step)
@@ -72,16 +70,16 @@ def heartbeat(step: int | None = None, total: int | None = None) -> None:
 
 
 class section:  # noqa: N801 - used as a statement: with section(...)
-    """A part of the training that may take longer than `--hang-timeout`, for `with`.
+    """A context manager for a part of the training that may take longer than `--hang-timeout`.
 
-    Its beginning and its end are heartbeats. Where it stands in another one, it counts alone.
+    Its beginning and its end are heartbeats. Within another section, only the inner limit applies.
 
     Args:
-        name: what it is called in messages.
-        timeout: what it may take: seconds, or a text such as `20m`; `inf` has no end.
+        name: its name in messages.
+        timeout: its time limit: seconds, or a text such as `20m`; `inf` for no limit.
 
     Raises:
-        UsageError: that is no such time; it is a `ValueError`.
+        UsageError: the limit is invalid; it is a `ValueError`.
     """
 
     def __init__(self, name: str, timeout: float | str) -> None:
@@ -97,7 +95,7 @@ class section:  # noqa: N801 - used as a statement: with section(...)
         self._before: list[tuple[int, bytes]] = []
 
     def __enter__(self) -> section:
-        """Begin it."""
+        """Begin the section."""
         heartbeat()
         cells = _Process.cells or _open()
         name = cells[_NAME : _NAME + _NAME_BYTES // 8]
@@ -112,7 +110,7 @@ class section:  # noqa: N801 - used as a statement: with section(...)
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """End it, however it ends."""
+        """End the section, also after an exception."""
         del kind, error, traceback
         heartbeat()
         cells = _Process.cells or _open()
@@ -123,13 +121,13 @@ class section:  # noqa: N801 - used as a statement: with section(...)
 def _numbered(value: int) -> int:
     try:
         number = value.__index__()
-    except Exception:  # noqa: BLE001 - whatever it is, a training must not end for it
+    except Exception:  # noqa: BLE001 - a bad step must not end the training
         return 0
     return number + 1 if 0 <= number < _MOST else 0
 
 
 def _open() -> memoryview:
-    """This worker's place; one that nobody reads if there is none, or it cannot be used."""
+    """Map this worker's slot; return an unread one if there is none, or it cannot be mapped."""
     value, cells = os.environ.get(VARIABLE), _Process.nowhere
     if value:
         try:
@@ -137,13 +135,13 @@ def _open() -> memoryview:
         except (OSError, ValueError, ImportError) as error:
             import logging  # see `plaunch.worker`
 
-            logging.getLogger("plaunch").debug("heartbeats are not seen: %s", error)
+            logging.getLogger("plaunch").debug("heartbeats are not sent: %s", error)
     _Process.cells = cells
     return cells
 
 
 def _forget() -> None:
-    """This process was forked: its variables may become others, as those of a fork server's do."""
+    """After a fork, look for the slot again: a fork server sets the variable of each worker."""
     if _Process.cells is _Process.nowhere:
         _Process.cells = None
 
@@ -152,11 +150,11 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def _map(value: str) -> memoryview:
-    """The place that the variable names.
+    """Map the slot that the variable names.
 
     Raises:
         OSError: it cannot be mapped.
-        ValueError: it is none.
+        ValueError: it is not a slot.
     """
     import mmap  # see `plaunch.worker`
 
@@ -164,11 +162,11 @@ def _map(value: str) -> memoryview:
     offset = int(number)
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
-        # The launcher may be gone, and its number, and that of its file, be another's.
+        # The launcher may have ended, and its pid and file descriptor may be reused.
         if not os.readlink(f"/proc/self/fd/{fd}").startswith(f"/memfd:{FILE_NAME}"):
-            raise ValueError(f"{path} is no file of heartbeats")
+            raise ValueError(f"{path} is not a file of heartbeats")
         if not 0 <= offset <= os.fstat(fd).st_size - SIZE or offset % SIZE:
-            raise ValueError(f"{path} has no place {offset}")
+            raise ValueError(f"{path} has no slot {offset}")
         memory = mmap.mmap(fd, offset + SIZE)
     finally:
         os.close(fd)

@@ -1,7 +1,4 @@
-"""The heartbeats of the workers of one node: the memory that they write into, and what it says.
-
-What is where in it, `beating` has, which workers import.
-"""
+"""The memory that the workers of one node write their heartbeats to; `beating` has its layout."""
 
 from __future__ import annotations
 
@@ -16,17 +13,17 @@ _PLACE = struct.Struct("=6q16x64s")
 _MOST_WORKERS = 1 << 16
 
 
-class Beat(NamedTuple):
-    """What a worker has said so far.
+class HeartbeatState(NamedTuple):
+    """The heartbeats of a worker so far.
 
     Args:
-        number: how often it has beaten.
-        step: the step that it said last; -1 if it said none.
-        total: the number of steps that it said; -1 if it said none.
-        longest: seconds between two beats, at most, outside of sections.
-        section: seconds that the section may take that it is in; 0 if it is in none, negative if
-            that has no end.
-        name: what that section is called.
+        number: the number of heartbeats.
+        step: the last reported step; -1 if none was reported.
+        total: the last reported number of steps; -1 if none was reported.
+        longest: the longest time between two heartbeats outside of sections, in seconds.
+        section: the time limit of its current section in seconds; 0 if it is in none, negative for
+            no limit.
+        name: the name of that section.
     """
 
     number: int = 0
@@ -37,40 +34,40 @@ class Beat(NamedTuple):
     name: str = ""
 
 
-class Beats:
-    """The memory, which is gone with the last process that has it.
+class HeartbeatMemory:
+    """A memory file with a slot for each worker; the kernel frees it with its last user.
 
     Raises:
-        OSError: the system has none, or no such files in memory.
+        OSError: it cannot be created.
     """
 
     def __init__(self) -> None:
         if not hasattr(os, "memfd_create"):
-            raise OSError("this system has no files in memory")
+            raise OSError("this system has no memory files (memfd_create)")
         self._fd = os.memfd_create(FILE_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        # A worker that has mapped it would get SIGBUS if another one truncated it.
+        # If a process truncated the file, others that map it would get SIGBUS.
         fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
 
     def variable(self, local_rank: int) -> str:
-        """What the worker of that local rank is told, in a place that is empty again.
+        """Clear the slot of a local rank, and return the value of the worker's variable.
 
         Raises:
-            OSError: there is no room.
+            OSError: there is no memory.
         """
         if not 0 <= local_rank < _MOST_WORKERS:
-            raise OSError(f"there is no place for local rank {local_rank}")
-        # Written, and so there: a worker that writes never has to find room.
+            raise OSError(f"there is no slot for local rank {local_rank}")
+        # Writing allocates the memory, so that the worker's writes cannot fail.
         os.pwrite(self._fd, bytes(SIZE), local_rank * SIZE)
         return f"/proc/{os.getpid()}/fd/{self._fd}@{local_rank * SIZE}"
 
-    def read(self, local_rank: int) -> Beat:
-        """What the worker of that local rank has said."""
+    def read(self, local_rank: int) -> HeartbeatState:
+        """Read the heartbeats of a local rank."""
         data = os.pread(self._fd, _PLACE.size, local_rank * SIZE)
         if len(data) < _PLACE.size:
-            return Beat()
+            return HeartbeatState()
         _, count, step, total, longest, section, name = _PLACE.unpack(data)
         text = name.rstrip(b"\0").decode("utf-8", "replace")
-        return Beat(
+        return HeartbeatState(
             max(count, 0),
             max(step, 0) - 1,
             max(total, 0) - 1,
@@ -80,5 +77,5 @@ class Beats:
         )
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Close the memory file."""
         os.close(self._fd)

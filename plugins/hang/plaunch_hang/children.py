@@ -1,4 +1,4 @@
-"""Whether the processes move that a worker has started and waits for, such as data loaders."""
+"""Samples of child processes that a worker waits for, such as data loaders."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from plaunch_hang.stacks import (
     waits_for_program,
     waits_for_thread,
 )
-from plaunch_hang.watch import ChildSight
+from plaunch_hang.watch import ChildSample
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 
     from plaunch_hang.stacks import Frame, ProcessStacks
 
-_WAIT = "do_wait"  # where the kernel has a thread that waits for a process, as in `os.system`
+_WAIT = "do_wait"  # the kernel function of a thread that waits for a process, as in `os.system`
 
 
 class ReadStacks(Protocol):
     """`plaunch_hang.stacks.own_stacks` or `take`."""
 
     def __call__(self, pids: Mapping[int, int], /) -> dict[int, ProcessStacks]:
-        """The stacks of processes, by rank."""
+        """Read the stacks of processes, by rank."""
 
 
 def place_of(frames: Sequence[Frame]) -> tuple[bool, tuple[Frame, ...]]:
-    """Where a thread is, and whether it waits there in a library; how it waits does not count."""
+    """Whether a thread waits in a library, and its frames without those of the wait."""
     waiting = count_waiting(frames)
     return waiting > 0, tuple(frames[waiting:])
 
@@ -43,7 +43,7 @@ def waits_for_children(worker: ProcessStacks) -> bool:
 
 
 def _runs_program(process: ProcessStacks) -> bool:
-    """Whether a thread of a process waits for a program that the process has started."""
+    """Whether a thread waits for a program that its process has started."""
     return _is_in_wait(process) or any(waits_for_program(one.frames) for one in process.threads)
 
 
@@ -57,21 +57,21 @@ def read_children(
     read_variables: Callable[[Collection[int]], Mapping[int, Hashable]],
     find_parents: Callable[[Collection[int]], Mapping[int, Mapping[int, int]]] = read_parents,
     read_use: Callable[[int], Hashable] = read_use,
-) -> dict[int, dict[int, ChildSight]]:
-    """What is seen of all processes below others that wait for them.
+) -> dict[int, dict[int, ChildSample]]:
+    """Sample all descendants of processes that wait for them.
 
-    Of a program that is not Python, what it uses counts, if the Python process above it waits for a
-    program: else it may be a monitor, which runs while a job hangs.
+    Of a program that is not Python, its resource usage counts, but only if the Python process above
+    it waits for a program. Otherwise it may be a monitor that also runs while a job hangs.
 
     Args:
-        waiting: the stacks of the processes that wait, by process.
-        own_stacks: the threads of processes.
-        read_variables: the variables of processes in short, as far as they can be read.
-        find_parents: the parents of all processes below others.
-        read_use: what a process has used.
+        waiting: the stacks of the waiting processes, by pid.
+        own_stacks: reads the stacks of processes.
+        read_variables: reads digests of the variables of processes.
+        find_parents: returns the parents of all descendants of processes.
+        read_use: reads the resource usage of a process.
 
     Returns:
-        For each of the processes those below it. Processes of which nothing is known are left out.
+        The samples of the descendants of each process. Processes that cannot be read are left out.
     """
     if not waiting:
         return {}
@@ -80,18 +80,18 @@ def read_children(
     seen = own_stacks(every) if every else {}
     seen = {pid: one for pid, one in seen.items() if one.threads}
     values = read_variables(seen) if seen else {}
-    sights: dict[int, dict[int, ChildSight]] = {}
+    samples: dict[int, dict[int, ChildSample]] = {}
     for pid, parents in below.items():
-        sights[pid] = {}
+        samples[pid] = {}
         runs = {pid: _runs_program(waiting[pid])}
         for child, parent in parents.items():
             if child in seen:
                 runs[child] = _runs_program(seen[child])
                 place = place_of(seen[child].threads[0].frames)
-                sights[pid][child] = ChildSight(place, values.get(child))
+                samples[pid][child] = ChildSample(place, values.get(child))
                 continue
             runs[child] = runs[parent]
             use = read_use(child) if runs[child] else None
             if use is not None:
-                sights[pid][child] = ChildSight(use=use)
-    return sights
+                samples[pid][child] = ChildSample(use=use)
+    return samples

@@ -1,4 +1,4 @@
-"""Which workers compute although they stay on one line, decided from their processor time."""
+"""Workers that compute although they stay on one line, found by their CPU time."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ if TYPE_CHECKING:
 
     from plaunch_hang.process import ProcessorTime
 
-_SHARE = 0.1  # of the time, or of one processor, from which on a process computes
-_MOST_SYSTEM = 0.1  # of the processor time of a main thread that computes
+_SHARE = 0.1  # a process that uses this fraction of a CPU is computing
+_MOST_SYSTEM = 0.1  # the greatest fraction of system time of a computing thread
 
 
 class _Start(NamedTuple):
-    """Where a span begins."""
+    """The beginning of a span: the time, and the CPU time of the process."""
 
     now: float
     time: ProcessorTime
 
 
 class ComputeWatch:
-    """The workers that may hang, from look to look.
+    """Finds out which of the suspected workers compute.
 
     Args:
-        read: reads the processor times of processes.
-        uses_gpu: whether a process uses a GPU.
-        clock: seconds that never go back.
+        read: reads the CPU times of processes.
+        uses_gpu: returns whether a process uses a GPU.
+        clock: monotonic seconds.
     """
 
     def __init__(
@@ -43,12 +43,12 @@ class ComputeWatch:
         self._clock = clock
         self._starts: dict[int, _Start] = {}  # by process
 
-    def look(self, spans: Mapping[int, float], threaded: Collection[int] = ()) -> set[int]:
-        """Take the next look, and find the processes that have computed since the first one.
+    def sample(self, spans: Mapping[int, float], threaded: Collection[int] = ()) -> set[int]:
+        """Take the next sample; return the processes that computed since their span began.
 
         Args:
-            spans: the processes, each with the seconds that must pass since its first look.
-            threaded: those of which all threads count, and not only the main thread.
+            spans: the processes, each with the seconds of a span.
+            threaded: processes of which all threads count, not only the main thread.
         """
         now, times = self._clock(), self._read(spans) if spans else {}
         self._starts = {pid: start for pid, start in self._starts.items() if pid in times}
@@ -78,11 +78,11 @@ class ComputeWatch:
         if is_threaded:
             user = now.threads_user - before.threads_user
             system = now.threads_system - before.threads_system
-        # A thread that computes on a busy machine waits for the processor rather than sleeps.
+        # On a busy machine, a computing thread waits for a CPU instead of sleeping.
         could_run = passed - (now.waited - before.waited)
         if user + system < _SHARE * could_run:
             return False
-        # A thread that polls makes system calls all the time.
+        # A thread that polls spends its time in system calls.
         if system > _MOST_SYSTEM * (user + system):
             return False
         # CUDA waits for a GPU in a loop without system calls.

@@ -1,4 +1,4 @@
-"""What follows from the looks: what is said to the user, told to other nodes and reported."""
+"""What follows from the samples: messages, reports to other nodes, and reported failures."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from plaunch.agent import WorkerState
 from plaunch.numbers import name_ranks
 from plaunch.process import describe_early_ends
 
-from plaunch_hang.job import JobWatch, Kind
+from plaunch_hang.job import JobWatch, OutlookKind
 from plaunch_hang.options import ACTIONS
-from plaunch_hang.records import NodeState, Told
+from plaunch_hang.records import NodeActivity, NodeReport
 from plaunch_hang.stacks import format_groups
 from plaunch_hang.telling import describe_held, describe_time
-from plaunch_hang.watch import ALONE, LOOKS
+from plaunch_hang.watch import ALONE, SAMPLES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,33 +23,33 @@ if TYPE_CHECKING:
     from plaunch.process import Held
 
     from plaunch_hang.job import Outlook
-    from plaunch_hang.telling import Scene, Scenes
-    from plaunch_hang.watch import Finding, HangWatch
+    from plaunch_hang.telling import StackSnapshot, StackSnapshots
+    from plaunch_hang.watch import HangFinding, HangWatch
 
 _WARN, _RESTART, _STOP = ACTIONS
 
 
-class Round(NamedTuple):
-    """A round: its number, and this node's rank among its nodes."""
+class RoundPlace(NamedTuple):
+    """The current round: its number, the rank of this node, and the number of nodes."""
 
     number: int = 0
     node: int = 0
     nodes: int = 1
 
 
-class Look(NamedTuple):
-    """One look.
+class WatchSample(NamedTuple):
+    """One sample of the workers of this node.
 
     Args:
-        now: when it was, in seconds that never go back.
-        snapshot: what the agent did then.
-        pids: the processes of the workers that run, by global rank.
-        timeouts: seconds within which each should move.
-        shortest: the least of them, outside of sections.
+        now: its time, in monotonic seconds.
+        snapshot: the state of the agent at that time.
+        pids: the process ids of the running workers, by global rank.
+        timeouts: the hang timeout of each worker in seconds, by global rank.
+        shortest: the shortest timeout outside of sections, in seconds.
         finding: what was found.
         held: what holds workers that cannot move, by global rank.
-        held_late: those that have just been held for their time-out.
-        steps: what the workers have said of their steps, in words; empty for nothing.
+        held_late: workers that have just been held for their timeout.
+        steps: the steps that workers reported, in words; empty if none did.
     """
 
     now: float
@@ -57,202 +57,213 @@ class Look(NamedTuple):
     pids: Mapping[int, int]
     timeouts: Mapping[int, float]
     shortest: float
-    finding: Finding
+    finding: HangFinding
     held: Mapping[int, Held]
     held_late: Mapping[int, Held]
     steps: str = ""
 
 
 class Conclusions:
-    """The conclusions of one launch.
+    """Decides what to log and report, after each sample of one launch.
 
     Args:
         host: the name of this host.
         timeout: `--hang-timeout` in seconds, or None to learn it.
         action: `--on-hang`.
-        watch: the workers of this node, from look to look.
-        scenes: looks at them once they are still.
+        watch: the watch of the workers of this node.
+        snapshots: takes and keeps their stacks once they do not move.
     """
 
     def __init__(
-        self, host: str, timeout: float | None, action: str, watch: HangWatch, scenes: Scenes
+        self,
+        host: str,
+        timeout: float | None,
+        action: str,
+        watch: HangWatch,
+        snapshots: StackSnapshots,
     ) -> None:
         self._host = host
         self._timeout = timeout
         self._action = action
         self._watch = watch
-        self._scenes = scenes
-        self._round = Round()
-        self._job: JobWatch | None = None  # of a round of several nodes
-        self._looks = 0  # in that round
-        self._scene: Scene | None = None  # while the workers of this node are still
-        self._is_told = False  # that those of this node are, alone
-        self._said: set[str] = set()
+        self._snapshots = snapshots
+        self._round = RoundPlace()
+        self._job: JobWatch | None = None  # in a round of several nodes
+        self._samples = 0  # samples in that round
+        self._snapshot: StackSnapshot | None = None  # while the workers of this node do not move
+        self._is_reported = False  # whether it was logged that only those of this node do not
+        self._logged: set[str] = set()
 
-    def begin(self, round_: Round) -> None:
-        """A round has formed; this is called on another thread than all else."""
+    def begin(self, round_: RoundPlace) -> None:
+        """Record a new round; called on another thread than the other methods."""
         self._round = round_
 
-    def say_once(self, control: Control, text: str) -> None:
-        """Say it unless it was said."""
-        if text not in self._said:
-            self._said.add(text)
+    def log_once(self, control: Control, text: str) -> None:
+        """Log a text, unless it was logged before."""
+        if text not in self._logged:
+            self._logged.add(text)
             control.say(text)
 
-    def draw(self, control: Control, look: Look) -> None:
-        """Take the next look."""
-        finding = look.finding
+    def update(self, control: Control, sample: WatchSample) -> None:
+        """Handle the next sample."""
+        finding = sample.finding
         if finding.recovered:
             word = "moves" if len(finding.recovered) == 1 else "move"
             control.say(f"{name_ranks(finding.recovered)} {word} again")
         if finding.stragglers:
-            scene = self._scenes.see({rank: look.pids[rank] for rank in finding.stragglers})
-            self._say_stragglers(control, look, scene)
-        if look.held_late:
-            self._say_held(control, look)
+            snapshot = self._snapshots.see({rank: sample.pids[rank] for rank in finding.stragglers})
+            self._log_stragglers(control, sample, snapshot)
+        if sample.held_late:
+            self._log_held(control, sample)
         if not finding.still:
-            self._scene, self._is_told = None, False
-        elif self._scene is None:
-            self._scene = self._scenes.see(look.pids)
+            self._snapshot, self._is_reported = None, False
+        elif self._snapshot is None:
+            self._snapshot = self._snapshots.see(sample.pids)
         round_ = self._round
         if round_.nodes == 1:
-            self._conclude_here(control, look)
-        elif look.snapshot.round == round_.number:
-            self._conclude_there(control, look, round_)
+            self._conclude_here(control, sample)
+        elif sample.snapshot.round == round_.number:
+            self._conclude_there(control, sample, round_)
 
     # --- one node ---------------------------------------------------------------------------------
 
-    def _conclude_here(self, control: Control, look: Look) -> None:
-        if self._scene is None or self._watch.is_told:
+    def _conclude_here(self, control: Control, sample: WatchSample) -> None:
+        if self._snapshot is None or self._watch.is_reported:
             return
-        self._watch.note_told(is_hang=True)
-        title = f"no worker of the job has moved for {describe_time(look.finding.still)}"
-        folder = self._scenes.keep(self._scene, title)
-        lines = [*self._scene.lines, look.steps]
-        early = _describe_early_ends(look)
+        self._watch.note_reported(is_hang=True)
+        title = f"no worker of the job has moved for {describe_time(sample.finding.still)}"
+        folder = self._snapshots.keep(self._snapshot, title)
+        lines = [*self._snapshot.lines, sample.steps]
+        early = _describe_early_ends(sample)
         if self._action == _WARN:
             _show(control, title, [*lines, early], folder)
         else:
-            rank = self._scene.first
+            rank = self._snapshot.first
             kept = f"whole stacks: {folder}" if folder else ""
             _report(control, rank, title, [*lines, early, kept], self._action)
 
     # --- several nodes ----------------------------------------------------------------------------
 
-    def _conclude_there(self, control: Control, look: Look, round_: Round) -> None:
-        if not look.snapshot.is_job_wide:
-            self._say_blind(control, "the nodes of this rendezvous cannot tell each other anything")
-            self._tell_this_node(control, look)
+    def _conclude_there(self, control: Control, sample: WatchSample, round_: RoundPlace) -> None:
+        if not sample.snapshot.is_job_wide:
+            self._warn_blind(control, "the nodes of this rendezvous cannot exchange reports")
+            self._report_this_node(control, sample)
             return
         job = self._job
         if job is None or job.round != round_.number:
             timeout = self._timeout or 0.0
-            me = Told(*round_[:2], self._host, NodeState.MOVES, 0, timeout, self._action)
+            me = NodeReport(*round_[:2], self._host, NodeActivity.MOVES, 0, timeout, self._action)
             self._job = job = JobWatch(control, me, round_.nodes)
-            self._looks = 0
-        state = self._state(look)
+            self._samples = 0
+        state = self._state(sample)
         if state is None:
             return
-        groups = [] if self._scene is None else self._scene.groups
-        held = describe_held(look.held, self._host) if look.held else ""
-        early = _describe_early_ends(look, self._host)
-        if job.tell(look.now, state, look.finding.still, groups, held, early):
-            self._follow(control, look, job.judge(look.pids))
-        self._looks += 1
-        if self._looks == 2 * LOOKS and round_.node == 0:
-            # Rather than once the job hangs.
-            self._say_silent(control, job.find_silent())
+        groups = [] if self._snapshot is None else self._snapshot.groups
+        held = describe_held(sample.held, self._host) if sample.held else ""
+        early = _describe_early_ends(sample, self._host)
+        if job.tell(sample.now, state, sample.finding.still, groups, held, early):
+            self._follow(control, sample, job.judge(sample.pids))
+        self._samples += 1
+        if self._samples == 2 * SAMPLES and round_.node == 0:
+            # Warn early, instead of when the job hangs.
+            self._warn_silent(control, job.find_silent())
         if len(job.settings) > 1:
-            self.say_once(
+            self.log_once(
                 control,
-                "the nodes have different --hang-timeout or --on-hang: the longest time-out and "
-                "the mildest action count",
+                "the nodes have different --hang-timeout or --on-hang: the longest timeout and "
+                "the mildest action apply",
             )
 
-    def _state(self, look: Look) -> NodeState | None:
-        """What the workers of this node do; None while they are started or stopped."""
-        if look.snapshot.state is WorkerState.SUCCEEDED:
-            return NodeState.OVER
-        if not look.pids:
+    def _state(self, sample: WatchSample) -> NodeActivity | None:
+        """The state of this node's workers; None while they are started or stopped."""
+        if sample.snapshot.state is WorkerState.SUCCEEDED:
+            return NodeActivity.OVER
+        if not sample.pids:
             return None
-        if look.held:
-            return NodeState.HELD
-        if look.finding.still:
-            return NodeState.STILL
-        is_long = self._watch.idle() >= look.shortest / ALONE
-        return NodeState.PAUSES if is_long else NodeState.MOVES
+        if sample.held:
+            return NodeActivity.HELD
+        if sample.finding.still:
+            return NodeActivity.STILL
+        is_long = self._watch.idle() >= sample.shortest / ALONE
+        return NodeActivity.PAUSES if is_long else NodeActivity.MOVES
 
-    def _follow(self, control: Control, look: Look, outlook: Outlook) -> None:
-        """Do what an outlook on the job asks for."""
-        scene = self._scene
-        if scene is None:
+    def _follow(self, control: Control, sample: WatchSample, outlook: Outlook) -> None:
+        """Act on an outlook on the job."""
+        snapshot = self._snapshot
+        if snapshot is None:
             return
-        if outlook.kind is Kind.HANG:
-            self._tell_job(control, look, scene, outlook)
-        elif outlook.kind is Kind.ALONE and not self._is_told:
-            self._is_told = True
-            self._watch.note_told(is_hang=False)
-            self._say_stragglers(control, look, scene)
-        elif outlook.kind is Kind.HELD:
+        if outlook.kind is OutlookKind.HANG:
+            self._report_job(control, sample, snapshot, outlook)
+        elif outlook.kind is OutlookKind.ALONE and not self._is_reported:
+            self._is_reported = True
+            self._watch.note_reported(is_hang=False)
+            self._log_stragglers(control, sample, snapshot)
+        elif outlook.kind is OutlookKind.HELD:
             for text in outlook.held:
-                self.say_once(control, f"no worker of this node has moved for long; {text}")
-        elif outlook.kind is Kind.UNKNOWN:
-            self._say_silent(control, outlook.silent)
-            self._tell_this_node(control, look)
+                self.log_once(control, f"no worker of this node has moved for long; {text}")
+        elif outlook.kind is OutlookKind.UNKNOWN:
+            self._warn_silent(control, outlook.silent)
+            self._report_this_node(control, sample)
 
-    def _tell_job(self, control: Control, look: Look, scene: Scene, outlook: Outlook) -> None:
+    def _report_job(
+        self, control: Control, sample: WatchSample, snapshot: StackSnapshot, outlook: Outlook
+    ) -> None:
         title = f"no worker of the job has moved for {describe_time(outlook.seconds)}"
-        lines = [*format_groups(outlook.groups), look.steps, *outlook.early]
-        is_new = not self._watch.is_told
-        self._watch.note_told(is_hang=True)
-        folder = self._scenes.keep(scene, title, outlook.groups) if is_new else ""
+        lines = [*format_groups(outlook.groups), sample.steps, *outlook.early]
+        is_new = not self._watch.is_reported
+        self._watch.note_reported(is_hang=True)
+        folder = self._snapshots.keep(snapshot, title, outlook.groups) if is_new else ""
         if outlook.action != _WARN and outlook.is_turn:
             kept = f"whole stacks on {self._host}: {folder}" if folder else ""
             _report(control, outlook.rank, title, [*lines, kept], outlook.action)
         elif is_new and outlook.is_first:
             _show(control, title, lines, folder)
         elif is_new:
-            _show(control, f"{title}; {outlook.teller} says where all ranks are", [], folder)
+            _show(control, f"{title}; {outlook.reporter} logs where all ranks are", [], folder)
 
-    def _tell_this_node(self, control: Control, look: Look) -> None:
-        if self._scene is None or self._is_told:
+    def _report_this_node(self, control: Control, sample: WatchSample) -> None:
+        if self._snapshot is None or self._is_reported:
             return
-        self._is_told = True
-        self._watch.note_told(is_hang=False)
-        title = f"no worker of this node has moved for {describe_time(look.finding.still)}"
-        lines = [*self._scene.lines, look.steps, _describe_early_ends(look)]
-        _show(control, title, lines, self._scenes.keep(self._scene, title))
+        self._is_reported = True
+        self._watch.note_reported(is_hang=False)
+        title = f"no worker of this node has moved for {describe_time(sample.finding.still)}"
+        lines = [*self._snapshot.lines, sample.steps, _describe_early_ends(sample)]
+        _show(control, title, lines, self._snapshots.keep(self._snapshot, title))
 
-    def _say_held(self, control: Control, look: Look) -> None:
-        scene = self._scenes.see(look.pids, look.held)
+    def _log_held(self, control: Control, sample: WatchSample) -> None:
+        snapshot = self._snapshots.see(sample.pids, sample.held)
         without = "" if self._action == _WARN else f", and --on-hang={self._action} does not act"
         title = (
-            f"{describe_held(look.held_late, self._host)}; no time counts for --hang-timeout "
+            f"{describe_held(sample.held_late, self._host)}; --hang-timeout is paused "
             f"meanwhile{without}"
         )
-        _show(control, title, [*scene.lines, look.steps], self._scenes.keep(scene, title))
+        _show(
+            control, title, [*snapshot.lines, sample.steps], self._snapshots.keep(snapshot, title)
+        )
 
-    def _say_stragglers(self, control: Control, look: Look, scene: Scene) -> None:
-        ranks = tuple(sorted(scene.stacks))
-        longest = max(look.timeouts[rank] for rank in ranks)
+    def _log_stragglers(
+        self, control: Control, sample: WatchSample, snapshot: StackSnapshot
+    ) -> None:
+        ranks = tuple(sorted(snapshot.stacks))
+        longest = max(sample.timeouts[rank] for rank in ranks)
         word = "has" if len(ranks) == 1 else "have"
         title = f"{name_ranks(ranks)} {word} not moved for {describe_time(longest)}, others have"
-        _show(control, title, scene.lines, self._scenes.keep(scene, title))
+        _show(control, title, snapshot.lines, self._snapshots.keep(snapshot, title))
 
-    def _say_silent(self, control: Control, nodes: Sequence[int]) -> None:
+    def _warn_silent(self, control: Control, nodes: Sequence[int]) -> None:
         if nodes:
-            verb = "does not tell whether its" if len(nodes) == 1 else "do not tell whether their"
+            words = "does not report its" if len(nodes) == 1 else "do not report their"
             who = name_ranks(nodes, "node")
-            self._say_blind(control, f"{who} {verb} workers move; give --hang-timeout to all nodes")
+            self._warn_blind(control, f"{who} {words} workers; give --hang-timeout to all nodes")
 
-    def _say_blind(self, control: Control, reason: str) -> None:
+    def _warn_blind(self, control: Control, reason: str) -> None:
         without = "" if self._action == _WARN else f", and --on-hang={self._action} has no effect"
-        self.say_once(control, f"a hang of the whole job cannot be found{without}: {reason}")
+        self.log_once(control, f"a hang of the whole job cannot be detected{without}: {reason}")
 
 
-def _describe_early_ends(look: Look, host: str = "") -> str:
-    """Which workers of this node have ended while the others go on; they may be missed."""
-    return describe_early_ends(look.snapshot.succeeded, time.time(), host)
+def _describe_early_ends(sample: WatchSample, host: str = "") -> str:
+    """Name workers of this node that ended while others run, which may be the cause of a hang."""
+    return describe_early_ends(sample.snapshot.succeeded, time.time(), host)
 
 
 def _show(control: Control, title: str, lines: Sequence[str], folder: str) -> None:
@@ -267,7 +278,7 @@ def _report(control: Control, rank: int, title: str, lines: Sequence[str], actio
     others = list(filter(None, lines[1:]))
     text = "\n".join([f"{title} (--hang-timeout): {lines[0]}", *others])
     if action == _RESTART:
-        # The report, which has all of them, only comes if no restart follows.
+        # The failure report has all lines, but is only printed if no restart follows.
         for line in others:
             control.say(line)
     control.report_hang(rank, text, is_final=action == _STOP)

@@ -1,4 +1,4 @@
-"""Watches the workers of one launch, on a thread of its own."""
+"""The extension that watches the workers of one launch, on its own thread."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from plaunch.agent import WorkerState
 from plaunch.threads import start_thread
 
 from plaunch_hang.beating import VARIABLE
-from plaunch_hang.beats import Beat, Beats
-from plaunch_hang.conclusions import Conclusions, Look, Round
-from plaunch_hang.held import LateHolds
-from plaunch_hang.looks import Looks
+from plaunch_hang.beats import HeartbeatMemory, HeartbeatState
+from plaunch_hang.conclusions import Conclusions, RoundPlace, WatchSample
+from plaunch_hang.held import OverdueHolds
+from plaunch_hang.sampler import WorkerSampler
 from plaunch_hang.stacks import find_py_spy
-from plaunch_hang.steps import Steps, format_steps
-from plaunch_hang.telling import Scenes
-from plaunch_hang.timeouts import UNLEARNED, Timeouts
+from plaunch_hang.steps import StepTracker, format_steps
+from plaunch_hang.telling import StackSnapshots
+from plaunch_hang.timeouts import UNLEARNED, HangTimeouts
 from plaunch_hang.watch import HangWatch, pause_for
 
 if TYPE_CHECKING:
@@ -32,20 +32,20 @@ if TYPE_CHECKING:
 logger = logging.getLogger("plaunch")
 
 _WAIT = 1.0  # seconds for the thread to end
-_SHARE = 2  # times what a look takes is the pause after it, at least
-_SLOWEST = 3  # times the usual pause, at most
+_SHARE = 2  # the pause after a sample is at least this many times the time of the sample
+_SLOWEST = 3  # and at most this many times the usual pause
 
 
 class HangExtension:
-    """The extension.
+    """Samples the workers, and detects hangs.
 
     Args:
         context: the launch.
-        timeout: seconds, or None to learn them from heartbeats.
+        timeout: the hang timeout in seconds, or None to learn it from heartbeats.
         action: `warn`, `restart` or `stop`.
-        looks: look at workers.
-        scenes: look at them once a hang is found.
-        clock: seconds that never go back.
+        sampler: samples workers.
+        snapshots: takes their stacks once a hang is found.
+        clock: monotonic seconds.
     """
 
     takes_events = False
@@ -56,54 +56,54 @@ class HangExtension:
         timeout: float | None,
         action: str,
         *,
-        looks: Looks | None = None,
-        scenes: Scenes | None = None,
+        sampler: WorkerSampler | None = None,
+        snapshots: StackSnapshots | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._timeouts = Timeouts(timeout)
+        self._timeouts = HangTimeouts(timeout)
         self._longest = UNLEARNED if timeout is None else timeout
-        self._looks = looks or Looks()
+        self._sampler = sampler or WorkerSampler()
         self._clock = clock
-        self._beats: Beats | None = None
-        self._ranks: dict[int, int] = {}  # local ranks by global rank, of the round
+        self._heartbeats: HeartbeatMemory | None = None
+        self._ranks: dict[int, int] = {}  # the local ranks of this round, by global rank
         self._watch = HangWatch()
-        self._late_holds = LateHolds()
-        self._steps = Steps()
+        self._late_holds = OverdueHolds()
+        self._steps = StepTracker()
         self._conclusions = Conclusions(
-            context.host, timeout, action, self._watch, scenes or Scenes(context)
+            context.host, timeout, action, self._watch, snapshots or StackSnapshots(context)
         )
         self._control: Control
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
         try:
-            self._beats = Beats()
+            self._heartbeats = HeartbeatMemory()
         except OSError as error:
             logger.debug("there are no heartbeats: %s", error)
 
     # --- the extension ----------------------------------------------------------------------------
 
     def start(self, control: Control) -> None:
-        """Begin to watch."""
+        """Start watching."""
         self._control = control
         try:
             find_py_spy()
         except FileNotFoundError as error:
-            self._say_coarse(f"{error}")
+            self._log_coarse(f"{error}")
         self.release()
 
     def handle(self, event: Event) -> None:
-        """Do nothing: looks see what runs."""
+        """Ignore events."""
 
     def stop(self, result: RunResult | None) -> None:
-        """End watching."""
+        """Stop watching."""
         del result
         self.rest()
-        if self._beats is not None and self._thread is None:
-            self._beats.close()
-            self._beats = None
+        if self._heartbeats is not None and self._thread is None:
+            self._heartbeats.close()
+            self._heartbeats = None
 
     def rest(self) -> None:
-        """Have no thread until `release`, for the process to fork."""
+        """Stop the thread until `release`, so that the process can fork."""
         self._over.set()
         if self._thread is not None:
             self._thread.join(_WAIT)
@@ -111,7 +111,7 @@ class HangExtension:
                 self._thread = None
 
     def release(self) -> None:
-        """Watch, on a thread, if there is none."""
+        """Start the thread, if there is none."""
         if self._thread is not None:
             return
         self._over = threading.Event()
@@ -124,21 +124,21 @@ class HangExtension:
     # --- the rounds -------------------------------------------------------------------------------
 
     def environment(self, worker: WorkerInfo) -> dict[str, str]:
-        """The variable through which a worker finds the place of its heartbeats."""
+        """The variable that names the slot of a worker's heartbeats."""
         self._ranks[worker.global_rank] = worker.local_rank
-        if self._beats is None:
+        if self._heartbeats is None:
             return {}
         try:
-            value = self._beats.variable(worker.local_rank)
+            value = self._heartbeats.variable(worker.local_rank)
         except OSError as error:
-            logger.warning("heartbeats of rank %d are not seen: %s", worker.global_rank, error)
+            logger.warning("heartbeats of rank %d are not read: %s", worker.global_rank, error)
             return {}
         return {VARIABLE: value}
 
     def begin(self, round_: int, node: int, nodes: int) -> None:
-        """A round of so many nodes has formed, in which this one has that rank."""
+        """Record a new round, with the rank of this node and the number of nodes."""
         self._ranks = {}
-        self._conclusions.begin(Round(round_, node, nodes))
+        self._conclusions.begin(RoundPlace(round_, node, nodes))
 
     # --- the thread -------------------------------------------------------------------------------
 
@@ -147,62 +147,62 @@ class HangExtension:
         while not over.wait(pause):
             began = self._clock()
             try:
-                usual = self.look(began, pause)
+                usual = self.sample(began, pause)
             except Exception:
-                logger.exception("hangs are not looked for any more")
+                logger.exception("the detection of hangs failed, and is switched off")
                 return
-            # Looks at very many workers, or on a busy machine, take their time.
+            # Samples of many workers, or on a busy machine, take long.
             pause = min(max(usual, _SHARE * (self._clock() - began)), _SLOWEST * usual)
 
-    def look(self, now: float, pause: float) -> float:
-        """Look at the workers, and say what has to be said.
+    def sample(self, now: float, pause: float) -> float:
+        """Sample the workers, and act on the result.
 
         Args:
-            now: seconds that never go back.
-            pause: seconds since the last look, if this one comes in time.
+            now: monotonic seconds.
+            pause: the intended seconds since the last sample.
 
         Returns:
-            Seconds until the next one.
+            Seconds until the next sample.
         """
         snapshot = self._control.snapshot()
         pids = dict(snapshot.pids) if snapshot.state is WorkerState.HEALTHY else {}
         beats = {rank: self._read_beat(rank) for rank in pids}
         timeouts = {rank: self._timeouts.of(beat) for rank, beat in beats.items()}
-        progress = self._steps.look(now, pids, beats)
+        progress = self._steps.sample(now, pids, beats)
         self._control.note_progress(progress)
         held = {r: one for r, one in self._control.held().items() if one.pid == pids.get(r)}
-        sights = self._looks.look(pids, beats, timeouts, self._watch.suspects())
-        for reason in self._looks.reasons.values():
-            self._say_coarse(reason)
-        sights = {
+        samples = self._sampler.sample(pids, beats, timeouts, self._watch.suspects())
+        for reason in self._sampler.reasons.values():
+            self._log_coarse(reason)
+        samples = {
             rank: sight._replace(output=self._output(snapshot.output, rank), is_held=rank in held)
-            for rank, sight in sights.items()
+            for rank, sight in samples.items()
         }
-        finding = self._watch.look(now, sights, pause)
+        finding = self._watch.sample(now, samples, pause)
         shortest = min(map(self._timeouts.outside, beats.values()), default=self._longest)
         late = self._late_holds.take(now, held, timeouts)
         steps = format_steps(progress) if finding.still else ""
-        self._conclusions.draw(
+        self._conclusions.update(
             self._control,
-            Look(now, snapshot, pids, timeouts, shortest, finding, held, late, steps),
+            WatchSample(now, snapshot, pids, timeouts, shortest, finding, held, late, steps),
         )
-        # What is learned may be shorter than what counted before.
+        # A learned timeout may be shorter than the previous one.
         return pause_for(min(timeouts.values(), default=self._longest))
 
-    def _read_beat(self, rank: int) -> Beat:
+    def _read_beat(self, rank: int) -> HeartbeatState:
         local_rank = self._ranks.get(rank)
-        if local_rank is None or self._beats is None:
-            return Beat()
-        return self._beats.read(local_rank)
+        if local_rank is None or self._heartbeats is None:
+            return HeartbeatState()
+        return self._heartbeats.read(local_rank)
 
     def _output(self, counts: OutputCounts, rank: int) -> int:
         if not counts.by_worker:
             return counts.read_bytes
         return counts.by_worker.get(self._ranks.get(rank, -1), 0)
 
-    def _say_coarse(self, reason: str) -> None:
-        self._conclusions.say_once(
+    def _log_coarse(self, reason: str) -> None:
+        self._conclusions.log_once(
             self._control,
-            "stacks cannot be seen, so --hang-timeout goes by processor time, system calls and "
-            f"output, which is coarser: {reason}",
+            "stacks cannot be read, so --hang-timeout uses CPU time, system calls and output, "
+            f"which is less precise: {reason}",
         )

@@ -1,4 +1,4 @@
-"""Which workers have just been held for as long as their time-out, from look to look."""
+"""Workers that have been held for their timeout."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ if TYPE_CHECKING:
     from plaunch.process import Held
 
 
-class LateHolds:
-    """The workers of one node that something holds."""
+class OverdueHolds:
+    """Tracks how long the workers of one node are held."""
 
     def __init__(self) -> None:
-        self._began: dict[Held, float] = {}  # when each was seen first
+        self._began: dict[Held, float] = {}  # when each hold was first seen
         self._taken: set[Held] = set()
 
     def take(
         self, now: float, held: Mapping[int, Held], timeouts: Mapping[int, float]
     ) -> dict[int, Held]:
-        """Those that have been held for their time-out, and were not taken before.
+        """Return the workers that have been held for their timeout, each hold once.
 
         Args:
-            now: seconds that never go back.
+            now: monotonic seconds.
             held: what holds workers now, by global rank.
-            timeouts: seconds within which each worker should move.
+            timeouts: the hang timeout of each worker in seconds, by global rank.
         """
         self._began = {hold: self._began.get(hold, now) for hold in held.values()}
         self._taken &= self._began.keys()

@@ -1,8 +1,8 @@
-"""Whether the workers of a whole job move: decided from what its nodes tell each other.
+"""Whether the workers of a whole job move, decided from the reports of its nodes.
 
-Nothing is told while workers move, but once at the begin of a round, so that the others know that
-this node watches. A node whose workers are still tells where they are, again and again, and reads
-what the others tell. Only times that have passed are told, so clocks may differ.
+A node publishes a report at the beginning of a round, to show that it watches, and none while its
+workers move. While they do not move, it publishes reports with their stacks repeatedly, and reads
+those of the other nodes. Reports have durations only, so clocks may differ.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 from plaunch_hang.options import ACTIONS
-from plaunch_hang.records import NAME, NodeState, Told, dump_told, load_told
+from plaunch_hang.records import NAME, NodeActivity, NodeReport, dump_report, load_report
 from plaunch_hang.stacks import merge
-from plaunch_hang.watch import LOOKS
+from plaunch_hang.watch import SAMPLES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -25,104 +25,101 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("plaunch")
 
-_PATIENCE = (
-    LOOKS // 4
-)  # looks at the others, until one that tells nothing counts as one that never will
-_TURN = 3  # looks that a node has to report a hang before the next one does
-_PACE = 0.05  # seconds between two looks at the others for each of them, at least
+_PATIENCE = SAMPLES // 4  # reads of the reports until a node without one is considered silent
+_TURN = 3  # reads in which a node should report a hang before the next node does
+_PACE = 0.05  # seconds between two reads of the reports, times the number of nodes
 
 
-class Kind(enum.Enum):
-    """What a node that is still may conclude from the others."""
+class OutlookKind(enum.Enum):
+    """What a node without moving workers concludes from the reports."""
 
     WAIT = "wait"  # nothing yet
     HANG = "hang"  # no worker of the job moves
-    ALONE = "alone"  # those of other nodes do
-    HELD = "held"  # some of another node cannot move
-    UNKNOWN = "unknown"  # some nodes tell nothing
+    ALONE = "alone"  # workers of other nodes move
+    HELD = "held"  # a worker of another node is held
+    UNKNOWN = "unknown"  # some nodes are silent
 
 
 class Outlook(NamedTuple):
-    """What a node that is still concludes.
+    """What a node without moving workers concludes.
 
     Args:
         kind: the conclusion.
-        silent: for UNKNOWN: the nodes that tell nothing; all but this one if the nodes of this job
-            cannot tell each other anything.
-        early: for HANG: which workers have ended with exit code 0, in words, of each such node.
-        held: for HELD: what holds which workers, in words, of each such node.
-        seconds: for HANG: for how long no worker of the job has moved.
-        groups: for HANG: where all of them are, the likely cause first.
-        action: for HANG: what is to follow.
-        teller: for HANG: the host of the node that tells it.
-        rank: for HANG: the worker of this node that stands for it.
-        is_first: for HANG: whether this node tells it.
-        is_turn: for HANG: whether this node is to report it now.
+        silent: for UNKNOWN: the nodes without a current report.
+        held: for HELD: what holds which workers, in words, for each such node.
+        early: for HANG: the workers that ended with exit code 0, in words, for each such node.
+        seconds: for HANG: how long no worker of the job has moved.
+        groups: for HANG: where all workers are, the likely cause first.
+        action: for HANG: what to do.
+        teller: for HANG: the host of the node that logs it.
+        rank: for HANG: the worker of this node to report as failed.
+        is_first: for HANG: whether this node logs it.
+        is_turn: for HANG: whether this node should report it now.
     """
 
-    kind: Kind
+    kind: OutlookKind
     silent: tuple[int, ...] = ()
     held: tuple[str, ...] = ()
     early: tuple[str, ...] = ()
     seconds: float = 0.0
     groups: Sequence[Group] = ()
     action: str = ACTIONS[0]
-    teller: str = ""
+    reporter: str = ""
     rank: int = -1
     is_first: bool = False
     is_turn: bool = False
 
 
-WAIT = Outlook(Kind.WAIT)
+WAIT = Outlook(OutlookKind.WAIT)
 
 
 class JobWatch:
-    """One node's part in one round of several nodes.
+    """Exchanges the reports of one node in one round of several nodes.
 
     Args:
-        control: publishes texts, and has those of the other nodes.
-        me: what this node has told first; its round and its rank stay.
-        nodes: how many there are.
+        control: publishes and reads texts.
+        me: the first report of this node.
+        nodes: the number of nodes.
     """
 
-    def __init__(self, control: Control, me: Told, nodes: int) -> None:
+    def __init__(self, control: Control, me: NodeReport, nodes: int) -> None:
         self._control = control
         self._me = me
         self._nodes = nodes
-        self._has_told = False
-        self._next = 0.0  # when the others are looked at again
-        self._waits = 0  # looks at the others while this node is still
-        self._agreed = 0  # those at which nobody moved
-        self._numbers: dict[int, int] = {}  # what the others had told when nobody moved first
+        self._has_published = False
+        self._next = 0.0  # when to read the reports again
+        self._waits = 0  # reads while the workers of this node do not move
+        self._agreed = 0  # consecutive reads at which no worker of the job moved
+        self._numbers: dict[int, int] = {}  # the numbers of the reports at the first of these
         self.settings: set[tuple[float, str]] = {(me.timeout, me.action)}  # of all nodes seen
 
     @property
     def round(self) -> int:
-        """The round."""
+        """The number of the round."""
         return self._me.round
 
     def tell(
         self,
         now: float,
-        state: NodeState,
+        state: NodeActivity,
         seconds: float = 0.0,
         groups: Sequence[Group] = (),
         held: str = "",
         early: str = "",
     ) -> bool:
-        """Tell the others what the workers of this node do, if it is new or should be told again.
+        """Publish a report of this node, if it is new or due again.
 
         Returns:
-            Whether it is time to look at what they tell.
+            Whether it is time to read the reports of the others.
         """
-        is_new = state is not self._me.state or not self._has_told
+        is_new = state is not self._me.state or not self._has_published
         if is_new:
             self._waits = self._agreed = 0
             self._numbers = {}
-        elif state is NodeState.MOVES or now < self._next:
-            return False  # what is told again may have been lost
+        elif state is NodeActivity.MOVES or now < self._next:
+            return False  # repeated reports replace lost ones
         self._next = now + self._nodes * _PACE
-        self._has_told = True
+        self._has_published = True
         self._me = self._me._replace(
             state=state,
             number=self._me.number + 1,
@@ -132,78 +129,77 @@ class JobWatch:
             early=early,
         )
         try:
-            self._control.publish(NAME, dump_told(self._me, self._nodes))
+            self._control.publish(NAME, dump_report(self._me, self._nodes))
         except ValueError as error:
-            logger.warning("the other nodes are told nothing of a hang: %s", error)
-        return state is NodeState.STILL
+            logger.warning("a hang is not reported to the other nodes: %s", error)
+        return state is NodeActivity.STILL
 
     def find_silent(self) -> tuple[int, ...]:
-        """The nodes that tell nothing, as far as is known.
-
-        All others are, if nodes cannot tell each other anything.
-        """
-        told = self._read()
-        return () if told is None else self._silent(told)
+        """The nodes without a report; empty if the reports cannot be read."""
+        reports = self._read()
+        return () if reports is None else self._silent(reports)
 
     def judge(self, ranks: Collection[int]) -> Outlook:
-        """Look at what the others tell, while this node is still.
+        """Read the reports, while the workers of this node do not move.
 
         Args:
-            ranks: its workers.
+            ranks: the workers of this node.
         """
-        told = self._read()
+        reports = self._read()
         self._waits += 1
         is_late = self._waits > _PATIENCE
-        if told is None:
+        if reports is None:
             return WAIT
-        states = {one.state for one in told.values()}
-        if NodeState.HELD in states:
+        states = {one.state for one in reports.values()}
+        if NodeActivity.HELD in states:
             self._waits = self._agreed = 0
-            held = [one.held for one in told.values() if one.state is NodeState.HELD and one.held]
-            return Outlook(Kind.HELD, held=tuple(sorted(held)))
-        silent = self._silent(told)
-        if NodeState.MOVES in states:
+            held = [
+                one.held for one in reports.values() if one.state is NodeActivity.HELD and one.held
+            ]
+            return Outlook(OutlookKind.HELD, held=tuple(sorted(held)))
+        silent = self._silent(reports)
+        if NodeActivity.MOVES in states:
             self._forget()
-            return Outlook(Kind.ALONE)
-        if not silent and states <= {NodeState.STILL, NodeState.OVER}:
-            # What one has told may be old: each must have told so again since all were still.
-            stale = self._stale(told)
+            return Outlook(OutlookKind.ALONE)
+        if not silent and states <= {NodeActivity.STILL, NodeActivity.OVER}:
+            # A report may be old: each node must have repeated it since all stopped moving.
+            stale = self._stale(reports)
             if not stale:
-                return self._hang(list(told.values()), ranks)
-            return Outlook(Kind.UNKNOWN, stale) if is_late else WAIT
+                return self._hang(list(reports.values()), ranks)
+            return Outlook(OutlookKind.UNKNOWN, stale) if is_late else WAIT
         self._forget()
-        return Outlook(Kind.UNKNOWN, silent) if silent and is_late else WAIT
+        return Outlook(OutlookKind.UNKNOWN, silent) if silent and is_late else WAIT
 
     def _forget(self) -> None:
         self._agreed = 0
         self._numbers = {}
 
-    def _read(self) -> dict[int, Told] | None:
-        """What the nodes have told in this round, by rank; None if the store has not answered."""
+    def _read(self) -> dict[int, NodeReport] | None:
+        """The reports of this round, by node; None if they cannot be read."""
         texts = self._control.published(NAME)
         if texts is not None and not texts:
             return None
-        told = dict(self._select((texts or {}).values()))
-        told[self._me.node] = self._me
-        self.settings.update((one.timeout, one.action) for one in told.values())
-        return told
+        reports = dict(self._select((texts or {}).values()))
+        reports[self._me.node] = self._me
+        self.settings.update((one.timeout, one.action) for one in reports.values())
+        return reports
 
-    def _select(self, texts: Iterable[str]) -> Iterable[tuple[int, Told]]:
+    def _select(self, texts: Iterable[str]) -> Iterable[tuple[int, NodeReport]]:
         for text in texts:
             try:
-                told = load_told(text)
+                report = load_report(text)
             except ValueError as error:
-                logger.debug("what a node tells of hangs is left out: %s", error)
+                logger.debug("an invalid report on hangs is ignored: %s", error)
                 continue
-            if told.round == self.round and told.node < self._nodes:
-                yield told.node, told
+            if report.round == self.round and report.node < self._nodes:
+                yield report.node, report
 
-    def _silent(self, told: Mapping[int, Told]) -> tuple[int, ...]:
-        return tuple(node for node in range(self._nodes) if node not in told)
+    def _silent(self, reports: Mapping[int, NodeReport]) -> tuple[int, ...]:
+        return tuple(node for node in range(self._nodes) if node not in reports)
 
-    def _stale(self, told: Mapping[int, Told]) -> tuple[int, ...]:
-        """The nodes that have told nothing since all were seen to be still."""
-        still = {n: one.number for n, one in told.items() if one.state is NodeState.STILL}
+    def _stale(self, reports: Mapping[int, NodeReport]) -> tuple[int, ...]:
+        """The nodes without a new report since all nodes stopped moving."""
+        still = {n: one.number for n, one in reports.items() if one.state is NodeActivity.STILL}
         if still.keys() != self._numbers.keys():
             self._numbers, self._agreed = still, 0
         return tuple(
@@ -212,26 +208,28 @@ class JobWatch:
             if number == self._numbers[node] and node != self._me.node
         )
 
-    def _hang(self, told: Sequence[Told], ranks: Collection[int]) -> Outlook:
-        groups = merge(item for one in told for item in one.groups)
+    def _hang(self, reports: Sequence[NodeReport], ranks: Collection[int]) -> Outlook:
+        groups = merge(item for one in reports for item in one.groups)
         # Ranks with a stack stand for a hang rather than those of which nothing is known.
         chosen = [rank for item in groups if item.frames for rank in item.all_ranks]
         chosen += [rank for item in groups if not item.frames for rank in item.all_ranks]
-        owners = {rank: one.node for one in told for item in one.groups for rank in item.all_ranks}
-        still = {one.node: one for one in told if one.state is NodeState.STILL}
+        owners = {
+            rank: one.node for one in reports for item in one.groups for rank in item.all_ranks
+        }
+        still = {one.node: one for one in reports if one.state is NodeActivity.STILL}
         order = list(dict.fromkeys([*(owners[rank] for rank in chosen), *sorted(still)]))
         me = self._me.node
         own = [rank for rank in chosen if owners[rank] == me and rank in ranks]
         place = order.index(me)
-        looks, self._agreed = self._agreed, self._agreed + 1
+        reads, self._agreed = self._agreed, self._agreed + 1
         return Outlook(
-            Kind.HANG,
+            OutlookKind.HANG,
             seconds=min(one.seconds for one in still.values()),
             groups=groups,
-            early=tuple(one.early for one in told if one.early),
-            action=min((one.action for one in told), key=ACTIONS.index),
-            teller=next(one.host for one in told if one.node == order[0]),
+            early=tuple(one.early for one in reports if one.early),
+            action=min((one.action for one in reports), key=ACTIONS.index),
+            reporter=next(one.host for one in reports if one.node == order[0]),
             rank=own[0] if own else min(ranks),
             is_first=place == 0,
-            is_turn=looks == place * _TURN,
+            is_turn=reads == place * _TURN,
         )

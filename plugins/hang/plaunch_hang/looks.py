@@ -1,4 +1,4 @@
-"""Looks at the workers of a node: what each look sees becomes a `Sight`."""
+"""Sampling the workers of a node."""
 
 from __future__ import annotations
 
@@ -9,27 +9,28 @@ from plaunch_hang.computing import ComputeWatch
 from plaunch_hang.process import read_uses, read_written
 from plaunch_hang.stacks import own_stacks, take, waits_for_thread
 from plaunch_hang.variables import read_all_variables
-from plaunch_hang.watch import Sight
+from plaunch_hang.watch import WorkerSample
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Mapping
 
-    from plaunch_hang.beats import Beat
+    from plaunch_hang.beats import HeartbeatState
     from plaunch_hang.stacks import ProcessStacks
 
-_TRIES = 5  # looks in vain, after which a stack is looked for more rarely
-_RARELY = 20  # looks
-_SPANS = 4  # in a time-out: of at least so long a span, processor time counts
+
+_TRIES = 5  # failed samples, after which reading a stack is tried less often
+_RARELY = 20  # samples
+_SPANS = 4  # spans of CPU time in a timeout
 
 
-class Looks:
-    """The looks of one launch.
+class WorkerSampler:
+    """Samples the workers of one launch.
 
     Args:
-        own_stacks: the threads of processes.
-        take: all of processes, and of those that they have started.
-        read_variables: the variables of processes in short, as far as they can be read.
-        computing: finds which processes compute.
+        own_stacks: reads the stacks of processes.
+        take: reads the stacks of processes and their descendants.
+        read_variables: reads digests of the variables of processes.
+        computing: finds out which processes compute.
     """
 
     def __init__(
@@ -43,26 +44,26 @@ class Looks:
         self._take = take
         self._read_variables = read_variables
         self._computing = computing or ComputeWatch()
-        self._targets: dict[int, int] = {}  # the process with the stack, by that of the worker
-        self._failed: dict[int, int] = {}  # looks in vain, by process
-        self._unread: dict[int, int] = {}  # the same for variables, in a row
-        self._seen: dict[int, ProcessStacks] = {}  # by rank, at this look
-        self.reasons: dict[int, str] = {}  # why the stack of a rank is never seen
+        self._targets: dict[int, int] = {}  # the process that has the stack, by worker process
+        self._failed: dict[int, int] = {}  # failed reads of stacks, by process
+        self._unread: dict[int, int] = {}  # consecutive failed reads of variables, by process
+        self._seen: dict[int, ProcessStacks] = {}  # the stacks of this sample, by rank
+        self.reasons: dict[int, str] = {}  # why the stack of a rank cannot be read
 
-    def look(
+    def sample(
         self,
         pids: Mapping[int, int],
-        beats: Mapping[int, Beat],
+        beats: Mapping[int, HeartbeatState],
         timeouts: Mapping[int, float],
         deep: Collection[int] = (),
-    ) -> dict[int, Sight]:
-        """What is seen of the workers with these processes, by global rank.
+    ) -> dict[int, WorkerSample]:
+        """Sample the workers; return the samples by global rank.
 
         Args:
-            pids: the processes.
+            pids: the process ids, by global rank.
             beats: their heartbeats.
-            timeouts: seconds within which each should move.
-            deep: the ranks whose variables and processor time are read as well.
+            timeouts: the hang timeout of each in seconds.
+            deep: the ranks whose variables and CPU time are read too.
         """
         self._forget(pids)
         places = self._places({r: p for r, p in pids.items() if not beats[r].number})
@@ -75,10 +76,10 @@ class Looks:
         spans = {targets[rank]: timeouts[rank] / _SPANS for rank in targets}
         seen = {pid: self._seen[rank] for rank, pid in targets.items() if self._seen[rank].threads}
         threaded = {pid for pid, one in seen.items() if waits_for_thread(one.threads[0].frames)}
-        computing = self._computing.look(spans, threaded)
+        computing = self._computing.sample(spans, threaded)
         waiting = {pid: one for pid, one in seen.items() if waits_for_children(one)}
         children = read_children(waiting, self._own_stacks, self._read_variables)
-        sights = {}
+        samples = {}
         for rank, pid in pids.items():
             place: Hashable = places.get(rank)
             if place is not None:
@@ -88,8 +89,8 @@ class Looks:
                 found = values.get(targets[rank])
                 unread = self._unread[pid] = self._unread.get(pid, 0) + 1 if found is None else 0
                 if 0 < unread <= _TRIES:
-                    place = None  # it moves while it is looked at, maybe
-            sights[rank] = Sight(
+                    place = None  # it may have moved while it was read
+            samples[rank] = WorkerSample(
                 pid,
                 place,
                 found,
@@ -98,7 +99,7 @@ class Looks:
                 computes=targets.get(rank) in computing,
                 children=children.get(targets.get(rank, -1)),
             )
-        return sights
+        return samples
 
     def _forget(self, pids: Mapping[int, int]) -> None:
         there = set(pids.values())
@@ -109,7 +110,7 @@ class Looks:
             del self.reasons[rank]
 
     def _places(self, pids: Mapping[int, int]) -> dict[int, Hashable]:
-        """Where the main threads are, by rank; what the system tells if there is no stack."""
+        """The places of the main threads, by rank; without a stack, what the kernel reports."""
         places: dict[int, Hashable] = {}
         self._seen = self._own_stacks({r: self._targets.get(p, p) for r, p in pids.items()})
         for rank, stacks in self._seen.items():
@@ -125,7 +126,7 @@ class Looks:
         if lacking:
             uses = read_uses(lacking.values())
             for rank, pid in lacking.items():
-                # A stack that was not seen once tells nothing; the next look may see it.
+                # After a single failed read, wait for the next sample.
                 if self._failed[pid] >= _TRIES:
                     places[rank] = uses.get(pid)
         return places
@@ -134,7 +135,7 @@ class Looks:
         count = self._failed[pid] = self._failed.get(pid, 0) + 1
         self._targets.pop(pid, None)
         if count <= _TRIES or count % _RARELY == 0:
-            # A shell, say, that has started one Python.
+            # It may be a shell that has started Python.
             main = self._take({rank: pid})[rank]
             below = next((one for one in main.walk() if one.threads), None)
             if below is not None and main.main is not None:

@@ -1,10 +1,10 @@
-"""The globals of the main module of a Python process, read from its memory.
+"""Reading the globals of the main module from the memory of another Python process.
 
-py-spy shows the local variables of functions only. A loop at module level changes globals.
+py-spy shows local variables of functions only, but a loop at module level changes globals.
 
 The process must run the same build of Python as the launcher: the same file, mapped at another
-address. The launcher finds in its own memory where that build keeps `sys.modules`, reads its own
-main module the same way as a check, and then follows the same pointers in the other process.
+address. The launcher finds the offset of `sys.modules` in its own memory, reads its own main module
+with it as a check, and then follows the same pointers in the other process.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _HEADER = object.__basicsize__  # bytes: the number of references and the type
 _TEXT = sys.getsizeof("") - 1  # bytes in front of the characters of an ASCII string
 _RUNTIME = 1 << 13  # bytes of _PyRuntime in which the main interpreter is searched for
 _INTERPRETER = 1 << 19  # bytes of an interpreter in which sys.modules is searched for
-_MOST_MODULES = 1000  # in front of the main module, which is one of the first
+_MOST_MODULES = 1000  # searched for the main module, which is one of the first
 _MOST_GLOBALS = 10_000
 _MAIN = b"__main__"
 
-# The bytes of these objects are their value, or have the size of it. Others count by identity, as
-# py-spy shows them: background threads may use a lock or an event while the main thread hangs.
+# The bytes of these objects are their value, or contain their size. Others are compared by
+# identity, because background threads may use a lock or an event while the main thread hangs.
 _VALUES: dict[type, int] = {
     int: int.__basicsize__ + int.__itemsize__,
     float: float.__basicsize__,
@@ -43,7 +43,7 @@ class _Memory:
     """The memory of a process.
 
     Raises:
-        OSError: it may not be read.
+        OSError: it cannot be read.
     """
 
     def __init__(self, pid: int) -> None:
@@ -56,31 +56,31 @@ class _Memory:
         os.close(self._fd)
 
     def read(self, address: int, size: int) -> bytes:
-        """All of these bytes; raises OSError, OverflowError or ValueError."""
+        """Read bytes; raises OSError, OverflowError or ValueError."""
         data = os.pread(self._fd, size, address)
         if len(data) != size:
             raise ValueError(address)
         return data
 
     def words(self, address: int, count: int) -> tuple[int, ...]:
-        """Pointers, or numbers of the same size."""
+        """Read pointers, or numbers of the same size."""
         return struct.unpack(f"{count}P", self.read(address, count * _WORD))
 
     def find(self, address: int, size: int, word: int) -> int:
-        """Bytes from an address to the first word with that value; raises ValueError."""
+        """The offset of the first word with a value; raises ValueError."""
         data = os.pread(self._fd, size, address)
         return struct.unpack(f"{len(data) // _WORD}P", data).index(word) * _WORD
 
 
 class _Build(NamedTuple):
-    """Where this build of Python keeps what is read.
+    """The memory layout of this build of Python.
 
     Args:
-        file: device and inode of the file that has the interpreter.
+        file: device and inode of the file of the interpreter.
         base: address of that file in this process.
         runtime: address of `_PyRuntime` in this process.
-        interpreter: bytes from there to the pointer to the main interpreter.
-        modules: bytes from the interpreter to the pointer to `sys.modules`.
+        interpreter: offset in `_PyRuntime` of the pointer to the main interpreter.
+        modules: offset in the interpreter of the pointer to `sys.modules`.
     """
 
     file: tuple[str, str]
@@ -91,9 +91,9 @@ class _Build(NamedTuple):
 
 
 def read_main_globals(pid: int) -> bytes | None:
-    """The globals of the main module of a process, as bytes that change if one of them changes.
+    """Read the globals of a process's main module, as bytes that change if one of them changes.
 
-    None if the process runs another build of Python, or may not be read. It is not stopped.
+    Return None if the process runs another build of Python, or cannot be read. It is not paused.
     """
     try:
         build = _find_build()
@@ -106,12 +106,12 @@ def read_main_globals(pid: int) -> bytes | None:
 
 
 def _find_build() -> _Build:
-    """Where things are in this process.
+    """Find the layout in this process.
 
     Raises:
-        ValueError: this build keeps them elsewhere.
+        ValueError: this build has another layout.
     """
-    import ctypes  # for suspects only
+    import ctypes  # suspected hangs only
 
     api = ctypes.pythonapi
     api.PyInterpreterState_Main.restype = ctypes.c_void_p
@@ -148,7 +148,7 @@ def _find_main_dict(memory: _Memory, build: _Build, shift: int) -> int:
 
 
 def _entries(memory: _Memory, address: int, most: int) -> Iterator[tuple[int, int]]:
-    """Addresses of the first keys and values of a dict."""
+    """The addresses of the first keys and values of a dict."""
     _used, _version, keys = memory.words(address + _HEADER, 3)
     if sys.version_info >= (3, 11):
         log_index, kind = memory.read(keys + _WORD + 1, 2)
@@ -171,7 +171,7 @@ def _dump(memory: _Memory, address: int, shift: int) -> bytes:
         (kind,) = memory.words(value + _HEADER - _WORD, 1)
         parts.append(value.to_bytes(_WORD, "little"))
         if kind in sizes:
-            # Without the number of references, which other threads change.
+            # Skip the reference count, which other threads change.
             parts.append(memory.read(value + _HEADER, sizes[kind] - _HEADER))
     return b"".join(parts)
 
@@ -180,7 +180,7 @@ def _find_file(address: int) -> tuple[tuple[str, str], int]:
     """Device and inode of the file that has an address of this process, and the file's base."""
     file = None
     for start, end, _, mapped in _maps(os.getpid()):
-        file = mapped or file  # what a file leaves empty is mapped right behind it, without a file
+        file = mapped or file  # the .bss segment is mapped right after its file, without a file
         if start <= address < end and file:
             return file, _find_base(os.getpid(), file)
     raise ValueError(address)

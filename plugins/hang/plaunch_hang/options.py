@@ -1,4 +1,4 @@
-"""The options of the watch for hangs, and of stacks."""
+"""The options for the detection of hangs, and for stacks."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _TIMEOUT = Duration(least=1.0, has_units=True)
 
 
 def hang_timeout(text: str) -> float | str:
-    """Read `10m`, in seconds, or `auto`.
+    """Parse a duration such as `10m` into seconds, or `auto`.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: the text is neither.
     """
     if text == AUTO:
         return text
@@ -25,20 +25,20 @@ def hang_timeout(text: str) -> float | str:
 
 
 class Hang:
-    """The options of the watch for hangs."""
+    """The options for the detection of hangs."""
 
     PLUGIN = "plaunch_hang.plugin:Hangs"
     OPTIONS = (
         Option(
             ("--hang-timeout",),
-            "say where all ranks are once no worker of the job has moved for so long, as in 10m; "
-            "auto learns how long from the heartbeats of the script (default: off)",
+            "report where all ranks are when no worker of the job has moved for this time, as in 10m; "
+            "auto learns the time from the heartbeats of the script (default: off)",
             metavar="DURATION",
             read=hang_timeout,
         ),
         Option(
             ("--on-hang",),
-            "what follows then: only say it, restart all workers as after a failure, or end the "
+            "what to do then: only report it, restart all workers as after a failure, or end the "
             "job (default: warn; needs --hang-timeout)",
             metavar="ACTION",
             choices=ACTIONS,

@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 
 class Hangs:
-    """Has one launch watched for hangs."""
+    """The hooks of one launch."""
 
     def __init__(self) -> None:
         self._extension: HangExtension | None = None
 
     @hookimpl
     def plaunch_extensions(self, context: PluginContext) -> list[HangExtension]:
-        """Watch, if a time-out is given.
+        """Watch the launch, if a timeout is given.
 
         Raises:
-            UsageError: it is none, or an action comes without one.
+            UsageError: the timeout is invalid, or an action is given without one.
         """
         given, action = context.options.get("hang_timeout"), context.options.get("on_hang")
         if given is None:
@@ -47,11 +47,11 @@ class Hangs:
 
     @hookimpl
     def plaunch_after_rendezvous(self, group: GroupInfo) -> None:
-        """Know of a round before its workers start."""
+        """Record the round before its workers start."""
         if self._extension is not None:
             self._extension.begin(group.round, group.group_rank, group.group_world_size)
 
     @hookimpl
     def plaunch_worker_env(self, worker: WorkerInfo) -> Mapping[str, str]:
-        """Tell a worker where its heartbeats go."""
+        """Set the variable for a worker's heartbeats."""
         return {} if self._extension is None else self._extension.environment(worker)

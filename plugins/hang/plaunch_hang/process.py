@@ -1,4 +1,4 @@
-"""What /proc tells of a worker beside its stack: what it wrote, used and started."""
+"""What a worker wrote, used and started, read from /proc."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Mapping, Sequence
 
 PROC = "/proc"
-_PARTS = 10  # of a second that a processor is used for: what is less is no movement
+_PARTS = 10  # of a second: less CPU time is not considered movement
 _TICKS = os.sysconf("SC_CLK_TCK")
-_SWITCHES = re.compile(rb"ctxt_switches:\s*(\d+)")  # voluntary ones, and others
+_SWITCHES = re.compile(rb"ctxt_switches:\s*(\d+)")  # voluntary and involuntary ones
 
 
-_GPUS = ("/dev/nvidia", "/dev/kfd")  # what a process has open that uses one
+_GPUS = ("/dev/nvidia", "/dev/kfd")  # devices that a process that uses a GPU has open
 
 
 class ProcessorTime(NamedTuple):
-    """Seconds of processors that a process has used, and its children.
+    """The CPU time of a process in seconds.
 
     Args:
-        user: of the main thread outside of system calls.
-        system: of the main thread in system calls.
-        threads_user: of all its threads outside of system calls.
-        threads_system: of all its threads in system calls.
-        waited: for which the main thread could have run, but other threads had the processor.
-        children: of all processes below it, also of those that have ended.
+        user: user time of the main thread.
+        system: system time of the main thread.
+        threads_user: user time of all threads.
+        threads_system: system time of all threads.
+        waited: time for which the main thread was runnable, but waited for a CPU.
+        children: CPU time of all descendants, including those that have ended.
     """
 
     user: float = 0.0
@@ -49,18 +49,18 @@ class ProcessorTime(NamedTuple):
 
 
 def read_written(pid: int, proc: str = PROC) -> tuple[int, ...]:
-    """The sizes of the files that the stdout and the stderr of a process are.
+    """The sizes of the files that are the stdout and the stderr of a process.
 
-    0 for what is no file, or one that this process writes into as well.
+    0 if it is not a regular file, or one that this process writes to as well.
     """
     return tuple(_written(pid, fd, proc) for fd in (1, 2))
 
 
 def read_uses(pids: Collection[int], proc: str = PROC) -> dict[int, Hashable]:
-    """What processes do, each with all that it has started, as the kernel tells it.
+    """The activity of processes and their descendants, as reported by the kernel.
 
-    That changes when one of them calls something else in the system, or has used a tenth of a
-    second of a processor. Those that are gone are left out.
+    The value changes when one of them makes another system call, or has used another tenth of a
+    second of CPU time. Processes that have ended are left out.
     """
     below = children_by_parent(read_table(proc))
     uses = {pid: _read_use(_tree(pid, below), proc) for pid in pids}
@@ -68,23 +68,23 @@ def read_uses(pids: Collection[int], proc: str = PROC) -> dict[int, Hashable]:
 
 
 def read_processor_times(pids: Collection[int], proc: str = PROC) -> dict[int, ProcessorTime]:
-    """The processor time of each process; those that are gone are left out."""
+    """The CPU time of each process; those that have ended are left out."""
     below = children_by_parent(read_table(proc))
     times = {pid: _read_processor_time(_tree(pid, below), proc) for pid in pids}
     return {pid: time for pid, time in times.items() if time is not None}
 
 
 def read_parents(pids: Collection[int], proc: str = PROC) -> dict[int, dict[int, int]]:
-    """The parents of all processes below each of these, by process, parents before children."""
+    """The parents of all descendants of each process, parents before children."""
     below = children_by_parent(read_table(proc))
     parents = {child: pid for pid, children in below.items() for child in children}
     return {pid: {child: parents[child] for child in _tree(pid, below)[1:]} for pid in pids}
 
 
 def read_use(pid: int, proc: str = PROC) -> Hashable:
-    """The processor time of a process, and how often its threads were given a processor.
+    """The CPU time and the number of context switches of a process.
 
-    That changes whenever one of them runs, if only for a moment. None if the process is gone.
+    The value changes whenever one of its threads runs. None if the process has ended.
     """
     threads = list_numbers(f"{pid}/task", proc)
     if not threads:
@@ -97,7 +97,7 @@ def read_use(pid: int, proc: str = PROC) -> Hashable:
 
 
 def uses_gpu(pid: int, proc: str = PROC) -> bool:
-    """Whether a process has a GPU open; False if that may not be read."""
+    """Whether a process has a GPU open; False if that cannot be read."""
     return any(target.startswith(_GPUS) for target in read_fds(pid, proc).values())
 
 
@@ -107,7 +107,7 @@ def _read_processor_time(pids: Sequence[int], proc: str) -> ProcessorTime | None
     own = _read_ticks(thread, proc)
     if own is None:
         return None
-    # Not every kernel has it. A thread on a busy machine, or of a container with a limit, waits.
+    # Not every kernel has this file. Threads wait on a busy machine, or in a limited container.
     waited = read_proc(f"{thread}/schedstat", proc).split()[1:2]
     found = [_read_ticks(pid, proc) for pid in children]
     threads = _read_ticks(main, proc) or own
@@ -123,7 +123,7 @@ def _read_processor_time(pids: Sequence[int], proc: str) -> ProcessorTime | None
 
 
 def _read_ticks(pid: int | str, proc: str) -> tuple[int, int, int, int] | None:
-    """User and system time, and both of children that have ended."""
+    """User and system time, of the process and of its children that have ended."""
     fields = read_stat(pid, proc)
     if len(fields) < 15:
         return None
@@ -145,7 +145,7 @@ def _read_use(pids: Collection[int], proc: str) -> Hashable:
         if len(fields) < 13:
             continue
         seconds += (int(fields[11]) + int(fields[12])) / _TICKS
-        # Who may not read the one may read the other.
+        # One may be readable without the other.
         call = read_proc(f"{pid}/syscall", proc).partition(b" ")[0]
         calls.append((pid, call or read_proc(f"{pid}/wchan", proc)))
     return (int(seconds * _PARTS), *calls) if calls else None
@@ -162,7 +162,7 @@ def _written(pid: int, fd: int, proc: str) -> int:
 
 
 def _is_open_here(found: os.stat_result, fd: int) -> bool:
-    """Whether it is also this process's: what is said of a hang, and by others, is no movement."""
+    """Whether this process writes to the file too; its own messages are not movement of workers."""
     try:
         return os.path.samestat(found, os.fstat(fd))
     except OSError:

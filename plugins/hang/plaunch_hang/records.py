@@ -1,4 +1,4 @@
-"""What the nodes of a job tell each other of their workers, as texts of bounded size."""
+"""The reports that the nodes of a job exchange about their workers, as texts of limited size."""
 
 from __future__ import annotations
 
@@ -15,48 +15,48 @@ if TYPE_CHECKING:
 
     from plaunch_hang.stacks import Group
 
-NAME = "hang"  # of the texts
+NAME = "hang"  # of the published texts
 VERSION = 1
 
 _MOST_BYTES = 15 << 10  # of the groups of one node
 _LEAST_BYTES = 2 << 10
-_ALL_BYTES = 4 << 20  # of those of all nodes: each reads them
+_ALL_BYTES = 4 << 20  # of the groups of all nodes, which each node reads
 _MOST_HOST = 255
 _MOST_WORDS = 500  # characters
 _MOST_NUMBER = 1 << 53
 
 
-class NodeState(str, enum.Enum):
-    """What the workers of one node do, all together."""
+class NodeActivity(str, enum.Enum):
+    """Whether the workers of one node move."""
 
     MOVES = "moves"
-    PAUSES = "pauses"  # none has moved for a while, though not for the whole time-out
-    STILL = "still"
-    HELD = "held"  # one of them cannot move: the others may wait for it
-    OVER = "over"  # all have ended as they should
+    PAUSES = "pauses"  # none has moved for a part of the timeout
+    STILL = "still"  # none has moved for the whole timeout
+    HELD = "held"  # one of them cannot move, and others may wait for it
+    OVER = "over"  # all have succeeded
 
 
-class Told(NamedTuple):
-    """What one node has told.
+class NodeReport(NamedTuple):
+    """The report of one node.
 
     Args:
-        round: the round that it is in.
+        round: the number of its round.
         node: its rank among the nodes of the round.
         host: the name of its host.
-        state: what its workers do.
-        number: how often it has told something.
+        state: whether its workers move.
+        number: the number of this report.
         timeout: its `--hang-timeout` in seconds; 0 if it learns it.
         action: its `--on-hang`.
-        seconds: for how long none of its workers has moved, if they are still.
-        early: which of its workers have ended with exit code 0, in words.
-        held: what holds which of its workers, in words, if one is held.
+        seconds: how long none of its workers has moved, if they are STILL.
         groups: where they are then, the likely cause first.
+        held: what holds which of its workers, in words.
+        early: which of its workers ended with exit code 0, in words.
     """
 
     round: int
     node: int
     host: str
-    state: NodeState
+    state: NodeActivity
     number: int
     timeout: float
     action: str
@@ -66,34 +66,34 @@ class Told(NamedTuple):
     early: str = ""
 
 
-def dump_told(told: Told, nodes: int) -> str:
-    """Write it as JSON in ASCII, with as many groups as there is room for with so many nodes."""
+def dump_report(report: NodeReport, nodes: int) -> str:
+    """Serialize a report as ASCII JSON, with as many groups as fit for this number of nodes."""
     most = min(max(_ALL_BYTES // nodes, _LEAST_BYTES), _MOST_BYTES)
     values = {
         "version": VERSION,
-        **told._asdict(),
-        "host": told.host[:_MOST_HOST],
-        "held": told.held[:_MOST_WORDS],
-        "early": told.early[:_MOST_WORDS],
-        "groups": json.loads(dump_groups(told.groups, most=most)),
+        **report._asdict(),
+        "host": report.host[:_MOST_HOST],
+        "held": report.held[:_MOST_WORDS],
+        "early": report.early[:_MOST_WORDS],
+        "groups": json.loads(dump_groups(report.groups, most=most)),
     }
     return json.dumps(values, separators=(",", ":"))
 
 
-def load_told(text: str) -> Told:
-    """Read what `dump_told` has written, maybe on another node.
+def load_report(text: str) -> NodeReport:
+    """Parse a report of any node.
 
     Raises:
-        ValueError: it is something else, or of a version that is not known.
+        ValueError: the text is not a report, or of an unknown version.
     """
     try:
         values = json.loads(text)
         _check_version(values["version"])
-        return Told(
+        return NodeReport(
             round=_count(values["round"]),
             node=_count(values["node"]),
             host=_text(values["host"], _MOST_HOST),
-            state=NodeState(values["state"]),
+            state=NodeActivity(values["state"]),
             number=_count(values["number"]),
             timeout=_seconds(values["timeout"]),
             action=ACTIONS[ACTIONS.index(values["action"])],
@@ -103,7 +103,7 @@ def load_told(text: str) -> Told:
             early=_text(values.get("early", ""), _MOST_WORDS),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"nothing that a node tells ({error}): {text[:60]!r}") from error
+        raise ValueError(f"not a report ({error}): {text[:60]!r}") from error
 
 
 def _check_version(value: Any) -> None:
@@ -112,19 +112,19 @@ def _check_version(value: Any) -> None:
 
 
 def _text(value: Any, most: int) -> str:
-    # Whatever another node writes, it is shown on a terminal.
+    # Texts of other nodes are shown on a terminal.
     return "".join(c if c.isprintable() else "?" for c in str(value)[:most])
 
 
 def _count(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _MOST_NUMBER:
-        raise ValueError(f"{value!r:.20} is no number")
+        raise ValueError(f"{value!r:.20} is not a valid number")
     return value
 
 
 def _seconds(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{value!r:.20} is no time")
+        raise TypeError(f"{value!r:.20} is not a number of seconds")
     if not (value >= 0 and math.isfinite(value)):
-        raise ValueError(f"{value!r:.20} is no time")
+        raise ValueError(f"{value!r:.20} is not a number of seconds")
     return float(value)

@@ -1,4 +1,4 @@
-"""How far the workers of a node are, from the steps that they say with their heartbeats."""
+"""The progress of workers, from the steps that their heartbeats report."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from plaunch.numbers import name_ranks
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from plaunch_hang.beats import Beat
+    from plaunch_hang.beats import HeartbeatState
 
-_LOOKS = 30  # over which a rate is taken
-_MOST = 4  # places that are named
+_SAMPLES = 30  # samples over which a rate is computed
+_MOST = 4  # steps that are named
 
 
-class Steps:
-    """The steps of the workers of one node, from look to look."""
+class StepTracker:
+    """Tracks the steps of the workers of one node."""
 
     def __init__(self) -> None:
         self._pids: Mapping[int, int] = {}
-        self._seen: dict[int, deque[tuple[float, int]]] = {}  # by rank: when, and the step
+        self._seen: dict[int, deque[tuple[float, int]]] = {}  # by rank: times and steps
 
-    def look(
-        self, now: float, pids: Mapping[int, int], beats: Mapping[int, Beat]
+    def sample(
+        self, now: float, pids: Mapping[int, int], beats: Mapping[int, HeartbeatState]
     ) -> dict[int, Progress]:
-        """Take the next look: how far each worker is that says it.
+        """Take the next sample; return the progress of each worker that reports steps.
 
         Args:
-            now: seconds that never go back.
-            pids: the processes, by global rank; others are other workers.
-            beats: what they have said.
+            now: monotonic seconds.
+            pids: the process ids, by global rank; if they change, the rates start over.
+            beats: the heartbeats, by global rank.
         """
         if pids != self._pids:
             self._pids, self._seen = dict(pids), {}
@@ -40,9 +40,9 @@ class Steps:
         for rank, beat in beats.items():
             if beat.step < 0:
                 continue
-            seen = self._seen.setdefault(rank, deque(maxlen=_LOOKS))
+            seen = self._seen.setdefault(rank, deque(maxlen=_SAMPLES))
             if seen and beat.step < seen[-1][1]:
-                seen.clear()  # another epoch, say
+                seen.clear()  # a new epoch, for example
             seen.append((now, beat.step))
             passed, steps = now - seen[0][0], beat.step - seen[0][1]
             rate = steps / passed if passed > 0 else 0.0

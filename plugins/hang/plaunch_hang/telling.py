@@ -1,4 +1,4 @@
-"""What is said of a hang: where all ranks are, in lines for the user and in files."""
+"""The description of a hang: where all ranks are, as lines and as files of stacks."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger("plaunch")
 
 
-class Scene(NamedTuple):
-    """Where workers of this node were at one moment.
+class StackSnapshot(NamedTuple):
+    """The stacks of workers of this node at one time.
 
     Args:
-        stacks: all of each, by global rank.
-        groups: the ranks by place, the likely cause first.
+        stacks: the stacks, by global rank.
+        groups: the ranks grouped by stack, the likely cause first.
     """
 
     stacks: Mapping[int, ProcessStacks]
@@ -36,22 +36,22 @@ class Scene(NamedTuple):
 
     @property
     def lines(self) -> list[str]:
-        """One for each group."""
+        """One line for each group."""
         return format_groups(self.groups)
 
     @property
     def first(self) -> int:
-        """The rank that stands for the hang: the lowest of the first group with a stack."""
+        """The rank to report as failed: the lowest of the first group with a stack."""
         known = [item for item in self.groups if item.frames] or self.groups
         return known[0].all_ranks[0]
 
 
-class Scenes:
-    """Looks at workers once more, as a whole, and keeps what it has seen.
+class StackSnapshots:
+    """Takes the complete stacks of workers, and writes them to files.
 
     Args:
         context: the launch.
-        take: the stacks of processes, by rank.
+        take: reads the stacks of processes, by rank.
     """
 
     def __init__(
@@ -63,18 +63,18 @@ class Scenes:
         self._take = take
         self._count = 0
 
-    def see(self, pids: Mapping[int, int], held: Mapping[int, Held] | None = None) -> Scene:
-        """Where the workers with these processes are now, and what holds them."""
+    def see(self, pids: Mapping[int, int], held: Mapping[int, Held] | None = None) -> StackSnapshot:
+        """Take the stacks of these processes; `held` says what holds workers."""
         stacks = self._take(pids)
-        return Scene(stacks, group({self._context.host: stacks}, held))
+        return StackSnapshot(stacks, group({self._context.host: stacks}, held))
 
-    def keep(self, scene: Scene, title: str, groups: Sequence[Group] = ()) -> str:
-        """Write whole stacks into the folder of the run; that folder, or nothing.
+    def keep(self, snapshot: StackSnapshot, title: str, groups: Sequence[Group] = ()) -> str:
+        """Write the stacks to a folder below that of the run; return it, or an empty text.
 
         Args:
-            scene: the stacks.
-            title: why they were looked at.
-            groups: those of all nodes; none if they are as in the scene.
+            snapshot: the stacks.
+            title: why they were taken.
+            groups: the groups of all nodes; by default those of `snapshot`.
         """
         context = self._context
         if context.log_dir is None:
@@ -86,15 +86,15 @@ class Scenes:
             folder = os.path.join(
                 os.path.abspath(run), f"hang-{context.host}-{os.getpid()}-{self._count}"
             )
-            write(folder, scene.stacks, groups or scene.groups, title)
+            write(folder, snapshot.stacks, groups or snapshot.groups, title)
         except (OSError, PlaunchError) as error:
-            logger.warning("the stacks are kept in no file: %s", error)
+            logger.warning("the stacks cannot be written to a file: %s", error)
             return ""
         return folder
 
 
 def describe_held(held: Mapping[int, Held], host: str) -> str:
-    """`rank 1 on node-a is suspended since 14:02:11`, for all that are held."""
+    """Describe what holds workers: `rank 1 on node-a is suspended since 14:02:11`."""
     ranks: dict[str, list[int]] = {}
     for rank, hold in sorted(held.items()):
         ranks.setdefault(str(hold), []).append(rank)
@@ -105,5 +105,5 @@ def describe_held(held: Mapping[int, Held], host: str) -> str:
 
 
 def describe_time(seconds: float) -> str:
-    """A time that has passed, without parts of seconds beyond the first minute."""
+    """Format a duration; from ten seconds on, in whole seconds."""
     return format_duration(round(seconds) if seconds >= 10 else round(seconds, 1))

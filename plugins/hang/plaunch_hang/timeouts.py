@@ -1,4 +1,4 @@
-"""How long a worker may take without moving: as given, or learned from its heartbeats."""
+"""The hang timeouts of workers, given or learned from their heartbeats."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from plaunch_hang.beats import Beat
+    from plaunch_hang.beats import HeartbeatState
 
-UNLEARNED = 1800.0  # seconds, while nothing is learned yet
-LEAST = 60.0  # seconds that are learned at least
-_TIMES = 5  # the longest gap that was seen
-_ENOUGH = 10  # beats
+UNLEARNED = 1800.0  # seconds, before a timeout is learned
+LEAST = 60.0  # seconds; the shortest learned timeout
+_TIMES = 5  # the learned timeout is this many times the longest gap between heartbeats
+_ENOUGH = 10  # heartbeats from which a timeout is learned
 
 
-class Timeouts:
-    """The time-outs of one launch; what was learned is kept over restarts.
+class HangTimeouts:
+    """The timeouts of one launch; a learned timeout is kept across restarts.
 
     Args:
-        given: seconds, or None to learn them.
+        given: the timeout in seconds, or None to learn it.
     """
 
     def __init__(self, given: float | None) -> None:
@@ -26,13 +26,13 @@ class Timeouts:
         self._longest = 0.0  # of all workers and rounds
         self._has_learned = False
 
-    def of(self, beat: Beat) -> float:
-        """The seconds for a worker that has said this; inf if its section may take for ever."""
+    def of(self, beat: HeartbeatState) -> float:
+        """The timeout of a worker with these heartbeats; inf in a section without a limit."""
         base = self.outside(beat)
         return math.inf if beat.section < 0 else max(base, beat.section)
 
-    def outside(self, beat: Beat) -> float:
-        """The same, whatever section it is in."""
+    def outside(self, beat: HeartbeatState) -> float:
+        """The same, ignoring sections."""
         if self._given is not None:
             return self._given
         if beat.number >= _ENOUGH:

@@ -1,6 +1,6 @@
-"""The variables of a process in short: they change in a loop that stays on one line.
+"""Digests of the variables of a process, which change in a loop that stays on one line.
 
-Those of functions come from py-spy, those of the main module from `main_globals`.
+Local variables come from py-spy, globals of the main module from `main_globals`.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from typing import Any
 
-_LOOK = 3.0  # seconds
-_LOOKS = 10.0  # seconds for all of them
-_AT_A_TIME = 4  # if there are as many processors
+_READ_TIMEOUT = 3.0  # seconds for one process
+_TOTAL_TIMEOUT = 10.0  # seconds for all processes
+_AT_A_TIME = 4  # threads, if there are as many CPUs
 
 
 def read_all_variables(pids: Collection[int]) -> dict[int, bytes]:
-    """Read the variables of these processes side by side.
+    """Read the variables of processes in parallel.
 
-    Processes that `read_variables` cannot read, or not in time, are left out.
+    Processes that `read_variables` cannot read in time are left out.
     """
     waiting, found = deque(pids), {}
-    until = time.monotonic() + _LOOKS
+    until = time.monotonic() + _TOTAL_TIMEOUT
 
     def read() -> None:
         while waiting and time.monotonic() < until:
-            with contextlib.suppress(IndexError):  # another one was faster
+            with contextlib.suppress(IndexError):  # another thread was faster
                 pid = waiting.popleft()
                 found[pid] = read_variables(pid)
 
@@ -53,21 +53,20 @@ def read_all_variables(pids: Collection[int]) -> dict[int, bytes]:
 
 
 def read_variables(pid: int) -> bytes | None:
-    """The local variables of the main thread and the globals of the main module, as a hash.
+    """Hash the local variables of the main thread and the globals of the main module.
 
-    Those of functions do not count that wait in a library (`stacks.count_waiting`). If the main
-    thread may wait for another thread, the lines and variables count of those that do not wait
-    themselves.
-    The hash stays the same while the thread waits. Numbers that count and objects that are made
-    anew change it. None if the local variables cannot be read; globals that cannot be read are left
-    out. The process is not stopped.
+    Functions that wait in a library (`plaunch_hang.stacks.count_waiting`) are left out. If the main
+    thread may wait for another thread, the stacks and variables of threads that do not wait are
+    included. The hash stays the same while the thread waits; counters and new objects change it.
+    Return None if the local variables cannot be read; unreadable globals are left out. The process
+    is not paused.
     """
     try:
         done = subprocess.run(
             [find_py_spy(), "dump", "--locals", "--nonblocking", "--json", "--pid", str(pid)],
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=_LOOK,
+            timeout=_READ_TIMEOUT,
             check=True,
             env={},
         )

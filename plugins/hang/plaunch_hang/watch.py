@@ -1,6 +1,6 @@
-"""Whether the workers of a node move: decided from what is seen of them, without a clock.
+"""Whether the workers of a node move, decided from samples of them.
 
-Nothing here looks at anything; `looks` does. So any history of looks can be tested.
+This module reads no clock and no process (`looks` does), so that any history can be tested.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
 
-LOOKS = 20  # within a time-out
-LONGEST_PAUSE = 10.0  # seconds between two looks
-_LATE = 1.25  # times the pause between two looks; of a longer time, no more counts
-_FEWEST = 12  # looks within a time-out, however long the pauses between them are
-ALONE = 4  # a straggler is told while another has moved within this part of the time-out
+SAMPLES = 20  # samples within a timeout
+LONGEST_PAUSE = 10.0  # seconds between two samples
+_LATE = 1.25  # after a longer time than this many pauses, the rest is not counted
+_FEWEST = 12  # samples without movement that a hang needs, however long their pauses
+ALONE = 4  # a straggler is reported if another moved within this fraction (1/4) of the timeout
 
 
-class ChildSight(NamedTuple):
-    """A process that a worker has started and waits for, at one look.
+class ChildSample(NamedTuple):
+    """One sample of a child process that a worker waits for.
 
     Args:
-        place: where its main thread is; None if that could not be seen, as of a program that is not
+        place: where its main thread is; None if that is unknown, as for a program that is not
             Python.
-        variables: as those of a worker; None if they were not read.
-        use: what it has used, as the kernel tells it; None if that does not count.
+        variables: a digest of its variables; None if they were not read.
+        use: its resource usage; None if that does not count.
     """
 
     place: Hashable = None
@@ -34,22 +34,21 @@ class ChildSight(NamedTuple):
     use: Hashable = None
 
 
-class Sight(NamedTuple):
-    """One worker at one look.
+class WorkerSample(NamedTuple):
+    """One sample of a worker.
 
     Args:
-        pid: its process, which is another one after a restart.
-        place: where its main thread is outside of a wait in a library, and what it wrote; None if
-            that could not be seen.
-        variables: those of its functions and its main module, in short; None if they were not read.
-        beats: how many heartbeats there were; 0 if it has none.
-        is_held: whether it cannot move: it is suspended, or a debugger has it.
-        timeout: seconds within which it should move.
-        computes: whether it computes on one line, or processes that it started do.
-        output: bytes that it has written through the launcher; those of all workers of the node if
-            they are not counted for each.
-        children: the processes that it has started and waits for, as far as they were seen; None if
-            they were not looked for.
+        pid: its process id, which changes after a restart.
+        place: where its main thread is, without frames of a wait in a library, and the size of its
+            output files; None if unknown.
+        variables: a digest of its variables; None if they were not read.
+        beats: the number of its heartbeats; 0 if it sends none.
+        is_held: whether it cannot move, because it is suspended or in a debugger.
+        timeout: its hang timeout in seconds.
+        computes: whether it or a child process computes on one line.
+        output: bytes of its output through the launcher; those of all workers of the node if they
+            are not counted separately.
+        children: samples of the child processes that it waits for; None if they were not read.
     """
 
     pid: int
@@ -60,16 +59,16 @@ class Sight(NamedTuple):
     timeout: float = math.inf
     computes: bool = False
     output: int = 0
-    children: Mapping[int, ChildSight] | None = None
+    children: Mapping[int, ChildSample] | None = None
 
 
-class Finding(NamedTuple):
-    """What one look has come to.
+class HangFinding(NamedTuple):
+    """The result of one sample.
 
     Args:
-        still: for how many seconds no worker has moved, if that is too long; else 0.
-        stragglers: the ranks that have not moved for too long, while others have; new ones only.
-        recovered: the ranks that were told as stragglers, or as part of a hang, and move again.
+        still: seconds for which no worker has moved, if all have exceeded their timeouts; else 0.
+        stragglers: new ranks that have exceeded their timeout while others moved.
+        recovered: ranks that were reported as stragglers or as part of a hang, and move again.
     """
 
     still: float = 0.0
@@ -79,47 +78,47 @@ class Finding(NamedTuple):
 
 @dataclass
 class _Worker:
-    sight: Sight
-    idle: float = 0.0  # seconds in which it was seen not to move
-    is_told: bool = False
+    sight: WorkerSample
+    idle: float = 0.0  # seconds without movement, as far as that was sampled
+    is_reported: bool = False
 
 
 @dataclass
 class HangWatch:
-    """The workers of one node, from look to look.
+    """Decides from samples whether the workers of one node move.
 
-    Time counts while it is seen that nothing moves: looks come at regular times, and when one comes
-    late, because the launcher or the whole machine did not run, the rest of that time is left out.
-    So a hang is never found in fewer than twelve looks in a row: a few may see the same by chance.
-    While a worker is held, no time counts for anybody: the others may wait for it.
+    Samples are taken at regular intervals. If one is late, because the launcher or the machine was
+    suspended, the additional time is not counted. A hang needs at least twelve samples in a row
+    without movement, because a few may be equal by chance. While a worker is held, no time is
+    counted for any worker, because the others may wait for it.
     """
 
     _workers: dict[int, _Worker] = field(default_factory=dict)
     _at: float | None = None
-    is_told: bool = False  # whether a hang was told, out of which no worker has moved
+    is_reported: bool = False  # whether a hang was reported, and no worker has moved since
 
-    def look(self, now: float, sights: Mapping[int, Sight], pause: float) -> Finding:
-        """Take the next look.
+    def sample(self, now: float, samples: Mapping[int, WorkerSample], pause: float) -> HangFinding:
+        """Add the next sample.
 
         Args:
-            now: seconds that never go back.
-            sights: the workers that run, by global rank.
-            pause: seconds since the last look, if it has come in time.
+            now: monotonic seconds.
+            samples: the running workers, by global rank.
+            pause: the intended seconds since the last sample.
         """
         passed = 0.0 if self._at is None else min(max(now - self._at, 0.0), pause * _LATE)
         self._at = now
-        if {rank: seen.pid for rank, seen in sights.items()} != self._pids():
-            self._begin(sights)
-            return Finding()
-        if any(seen.is_held for seen in sights.values()):
+        if {rank: seen.pid for rank, seen in samples.items()} != self._pids():
+            self._begin(samples)
+            return HangFinding()
+        if any(seen.is_held for seen in samples.values()):
             passed = 0.0
         recovered = []
-        for rank, seen in sights.items():
+        for rank, seen in samples.items():
             worker = self._workers[rank]
             if has_moved(worker.sight, seen):
                 worker.idle = 0.0
-                if worker.is_told:
-                    worker.is_told = False
+                if worker.is_reported:
+                    worker.is_reported = False
                     recovered.append(rank)
             elif is_known(worker.sight, seen):
                 worker.idle += min(passed, seen.timeout / _FEWEST)
@@ -127,7 +126,7 @@ class HangWatch:
         return self._find(tuple(recovered))
 
     def suspects(self) -> set[int]:
-        """The ranks of which more should be seen at the next look: they have not moved for long."""
+        """Ranks that have not moved for long, of which the next sample should read more."""
         return {
             rank
             for rank, worker in self._workers.items()
@@ -138,48 +137,48 @@ class HangWatch:
         """Seconds for which none of the workers has moved; 0 if there are none."""
         return min((worker.idle for worker in self._workers.values()), default=0.0)
 
-    def note_told(self, *, is_hang: bool) -> None:
-        """Have it known that all workers were told as a hang, or as stragglers of a job."""
-        self.is_told = self.is_told or is_hang
+    def note_reported(self, *, is_hang: bool) -> None:
+        """Record that all workers were reported as a hang, or as stragglers of the job."""
+        self.is_reported = self.is_reported or is_hang
         for worker in self._workers.values():
-            worker.is_told = True
+            worker.is_reported = True
 
     def _pids(self) -> dict[int, int]:
         return {rank: worker.sight.pid for rank, worker in self._workers.items()}
 
-    def _begin(self, sights: Mapping[int, Sight]) -> None:
-        """Others run than before; that is a movement of the whole job."""
-        self._workers = {rank: _Worker(seen) for rank, seen in sights.items()}
-        self.is_told = False
+    def _begin(self, samples: Mapping[int, WorkerSample]) -> None:
+        """Start over, because the processes have changed."""
+        self._workers = {rank: _Worker(seen) for rank, seen in samples.items()}
+        self.is_reported = False
 
-    def _find(self, recovered: tuple[int, ...]) -> Finding:
+    def _find(self, recovered: tuple[int, ...]) -> HangFinding:
         late = {rank for rank, worker in self._workers.items() if _is_late(worker)}
         if late and len(late) == len(self._workers):
-            return Finding(still=self.idle())
-        self.is_told = self.is_told and not recovered
+            return HangFinding(still=self.idle())
+        self.is_reported = self.is_reported and not recovered
         stragglers = tuple(sorted(rank for rank in late if self._is_straggler(rank)))
         for rank in stragglers:
-            self._workers[rank].is_told = True
-        return Finding(stragglers=stragglers, recovered=recovered)
+            self._workers[rank].is_reported = True
+        return HangFinding(stragglers=stragglers, recovered=recovered)
 
     def _is_straggler(self, rank: int) -> bool:
         worker = self._workers[rank]
         bound = worker.sight.timeout / ALONE
         others = (other for other in self._workers.values() if other is not worker)
-        return not worker.is_told and any(other.idle < bound for other in others)
+        return not worker.is_reported and any(other.idle < bound for other in others)
 
 
 def pause_for(timeout: float) -> float:
-    """Seconds between two looks."""
-    return min(timeout / LOOKS, LONGEST_PAUSE)
+    """Seconds between two samples."""
+    return min(timeout / SAMPLES, LONGEST_PAUSE)
 
 
 def _is_late(worker: _Worker) -> bool:
     return worker.idle >= worker.sight.timeout
 
 
-def has_moved(before: Sight, now: Sight) -> bool:
-    """Whether a worker has moved between two looks, as far as that was seen."""
+def has_moved(before: WorkerSample, now: WorkerSample) -> bool:
+    """Whether a worker has moved between two samples, as far as that is known."""
     if before.beats or now.beats:
         return before.beats != now.beats
     if now.computes or before.output != now.output:
@@ -196,20 +195,20 @@ def has_moved(before: Sight, now: Sight) -> bool:
     return has_variables and before.variables != now.variables
 
 
-def _has_child_moved(before: ChildSight | None, now: ChildSight) -> bool:
+def _has_child_moved(before: ChildSample | None, now: ChildSample) -> bool:
     if before is None:
         return True
     pairs = zip(before, now, strict=True)
     return any(None not in (was, seen) and was != seen for was, seen in pairs)
 
 
-def is_known(before: Sight, now: Sight) -> bool:
-    """Whether it was seen that a worker has not moved, unless it has."""
+def is_known(before: WorkerSample, now: WorkerSample) -> bool:
+    """Whether two samples without a movement prove that the worker did not move."""
     return bool(now.beats) or (before.place is not None and now.place is not None)
 
 
-def merged(before: Sight, now: Sight) -> Sight:
-    """What the next look is compared with: what was not seen now may have been seen before."""
+def merged(before: WorkerSample, now: WorkerSample) -> WorkerSample:
+    """The sample to compare the next one with: the current one, completed by the previous one."""
     if now.place is None:
         return now._replace(
             place=before.place, variables=before.variables, children=before.children
@@ -220,11 +219,11 @@ def merged(before: Sight, now: Sight) -> Sight:
     if before.children is not None:
         children = {**before.children}
         for pid, seen in (now.children or {}).items():
-            children[pid] = _merged_child(before.children.get(pid, ChildSight()), seen)
+            children[pid] = _merged_child(before.children.get(pid, ChildSample()), seen)
     variables = before.variables if now.variables is None else now.variables
     return now._replace(variables=variables, children=children)
 
 
-def _merged_child(before: ChildSight, now: ChildSight) -> ChildSight:
+def _merged_child(before: ChildSample, now: ChildSample) -> ChildSample:
     pairs = zip(before, now, strict=True)
-    return ChildSight(*(was if seen is None else seen for was, seen in pairs))
+    return ChildSample(*(was if seen is None else seen for was, seen in pairs))

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from plaunch_events import LauncherHistory
 
-from plaunch_report.facts import Span
+from plaunch_report.facts import PhaseSpan
 
 if TYPE_CHECKING:
     from plaunch_events import TimeAccount
 
-    from plaunch_report.record import Record
+    from plaunch_report.record import EventRecord
 
 # The events that the story needs. Of the others there may be one for each worker and round.
 _KEPT = frozenset(
@@ -49,9 +49,9 @@ class Agent:
         self.began = self.ended = 0.0  # the dates of the first event and of the last
         self.first = 0.0  # the monotonic time of the first
         self.least = self.most = 0.0  # the smallest and the largest monotonic time
-        self.history: LauncherHistory[Record] = LauncherHistory(max_runs=None)
-        self.spans: list[Span] = []  # in monotonic times of this agent; of no node yet
-        self.kept: list[Record] = []  # in the order in which they were written
+        self.history: LauncherHistory[EventRecord] = LauncherHistory(max_runs=None)
+        self.spans: list[PhaseSpan] = []  # in monotonic times of this agent; of no node yet
+        self.kept: list[EventRecord] = []  # in the order in which they were written
         self.offsets = array("d")  # date minus monotonic time, for each event
 
     @property
@@ -59,7 +59,7 @@ class Agent:
         """Where its time went."""
         return self.history.account
 
-    def note(self, record: Record) -> None:
+    def note(self, record: EventRecord) -> None:
         """Add its next event."""
         now = record.monotonic
         if not self.count:
@@ -74,18 +74,18 @@ class Agent:
         if record.name in _KEPT:
             self.kept.append(record)
 
-    def _note_phase(self, record: Record, *, has_changed: bool) -> None:
+    def _note_phase(self, record: EventRecord, *, has_changed: bool) -> None:
         now, spans = record.monotonic, self.spans
         if spans:
             now = spans[-1].end = max(now, spans[-1].end)
         if has_changed or not spans:
-            spans.append(Span(-1, self.account.phase.value, now, now, record.number("round")))
+            spans.append(PhaseSpan(-1, self.account.phase.value, now, now, record.number("round")))
 
-    def all(self, name: str) -> list[Record]:
+    def all(self, name: str) -> list[EventRecord]:
         """Its kept events of a name, which is given without `plaunch.`."""
         return [record for record in self.kept if record.name == f"plaunch.{name}"]
 
-    def last(self, name: str) -> Record | None:
+    def last(self, name: str) -> EventRecord | None:
         """The last of its kept events of a name, if any."""
         found = self.all(name)
         return found[-1] if found else None

@@ -1,7 +1,7 @@
-"""Failure bundles: the events and the report in one, which may come from anywhere.
+"""Reading the events and the report of a failure bundle, which is untrusted input.
 
-Nothing is unpacked under a name that a bundle gives. One that could not have been written by
-plaunch is refused as a whole.
+No file is unpacked under a name from the bundle. A bundle that plaunch cannot have written is
+refused as a whole.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
 class Bundle(NamedTuple):
-    """What is in a bundle.
+    """The content of a bundle.
 
     Args:
         folder: a temporary folder with its events; empty if there are none.
@@ -42,10 +42,10 @@ class Bundle(NamedTuple):
 
 @contextlib.contextmanager
 def opened(path: str) -> Iterator[Bundle]:
-    """Read a bundle; its events are there until the end of the block.
+    """Read a bundle; its folder of events exists until the end of the block.
 
     Raises:
-        UsageError: it is none, or has neither events nor a report.
+        UsageError: it is not a bundle, or has neither events nor a report.
     """
     with tempfile.TemporaryDirectory(prefix="plaunch_report_") as folder:
         try:
@@ -81,10 +81,10 @@ def _read(path: str, folder: str) -> Bundle:
 
 
 def _check(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
-    """The files by name.
+    """Return the files by name.
 
     Raises:
-        ValueError: there is one that no bundle has.
+        ValueError: plaunch cannot have written one of them.
     """
     infos = archive.infolist()
     if len(infos) > MOST_FILES:
@@ -96,17 +96,17 @@ def _check(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
         name = info.filename
         parts = name.split("/")
         if "\\" in name or not name.isprintable() or not {"", ".", ".."}.isdisjoint(parts):
-            raise ValueError(f"the file {name!r:.200} in it would be outside of it")
+            raise ValueError(f"its file {name!r:.200} has an invalid path")
         if name in found:
             raise ValueError(f"it has two files {name!r:.200}")
         if info.flag_bits & _IS_ENCRYPTED or info.compress_type not in _METHODS:
-            raise ValueError(f"the file {name!r:.200} in it is encrypted, or packed in another way")
+            raise ValueError(f"its file {name!r:.200} is encrypted, or has an unknown compression")
         found[name] = info
     return found
 
 
 def _copy(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: str) -> None:
-    # What comes is no more than the size that was checked, whatever is packed.
+    # zipfile returns no more than the size that was checked, whatever the compressed data is.
     with archive.open(info) as source, open(path, "wb") as target:
         while data := source.read(_SLICE):
             target.write(data)

@@ -1,7 +1,7 @@
-"""The charts of a page: who did what when, and the world size over time.
+"""The charts of a page: a timeline of nodes and workers, and the world size over time.
 
-Bokeh draws on a canvas: a thousand workers are one glyph, and no elements of the page. Texts reach
-it as data, which it escapes where it shows them.
+Bokeh draws on a canvas: a thousand workers are one glyph, not elements of the page. Texts are
+passed as data, which Bokeh escapes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from plaunch_events import describe_seconds
 
 if TYPE_CHECKING:
-    from plaunch_report.facts import Life, Story
+    from plaunch_report.facts import Story, WorkerLife
 
 PHASES = {
     "starting": ("starting", "#7fb2e5"),
@@ -29,8 +29,8 @@ FATES = {
     "stopped": ("stopped by its launcher", "#c4c7cc"),
     "unknown": ("end unknown", "#eadfc8"),
 }
-# What it is called, its shape and color, the same shape as a character, and how far down in the
-# row of its node it is: what happens at the same moment is seen all the same.
+# Name, shape, color, the same shape as a character, and the vertical position in the row of the
+# node, so that simultaneous marks do not hide each other.
 MARKS = {
     "failure": ("failure", "x", "#8c1c2e", "\u2715", 0.5),
     "restart": ("restart", "inverted_triangle", "#1d4e89", "\u25bc", 0.8),
@@ -39,17 +39,17 @@ MARKS = {
     "request": ("request", "triangle", "#5b2a86", "\u25b2", 0.35),
     "killed": ("killed", "square", "#000000", "\u25a0", 0.5),
 }
-MOST_LIVES = 50_000  # that are drawn; the failed ones first
-_MOST_TEXT = 300  # characters of a text that is shown at the pointer
+MOST_LIVES = 50_000  # workers that are drawn; the failed ones first
+_MOST_TEXT = 300  # characters of a tooltip
 _MOST_LABELS = 40  # of nodes
-_MOST_RANKS = 3  # of one worker's row, which another world may give another rank
+_MOST_RANKS = 3  # in the label of a worker's row; a worker may have another rank in each round
 _LINE = 12.0  # pixels of a line of text
-_WORKERS_IN_FULL = 64  # that get a row as high as a node's
+_WORKERS_IN_FULL = 64  # workers with a row as high as a node's
 
 
 @dataclass(frozen=True)
 class _Rows:
-    """Where nodes and workers are: each node has a row, and below it one for each worker."""
+    """The layout: each node has a row, and below it one for each worker."""
 
     tops: list[float]
     node: float
@@ -66,15 +66,15 @@ class _Rows:
             total += 1.0 + count * height + 0.4
         return _Rows(tops, 1.0, height, total)
 
-    def of_life(self, life: Life) -> tuple[float, float]:
+    def of_life(self, life: WorkerLife) -> tuple[float, float]:
         top = self.tops[life.node] + self.node + max(life.local_rank, 0) * self.worker
         return top + 0.1 * self.worker, top + 0.9 * self.worker
 
 
 def create_charts(story: Story) -> dict[str, dict[str, Any]]:
-    """The charts by the id of the element that they belong into, as `Bokeh.embed_item` takes them.
+    """Create the charts, by the id of their element, for `Bokeh.embed_item`.
 
-    The two share their time axis: to pan one is to pan both.
+    They share their time axis, so they are panned together.
     """
     from bokeh.embed import json_item
     from bokeh.layouts import column
@@ -113,15 +113,15 @@ def _create_timeline(story: Story, x_range: Any) -> Any:
 
 
 def _create_labels(story: Story, rows: _Rows, height: float) -> dict[float, str]:
-    """What stands beside the rows, by place: nodes, and the ranks of their workers.
+    """Create the labels of the rows, by position: nodes, and the ranks of their workers.
 
     Args:
-        story: whose.
-        rows: where they are.
-        height: of one row of a node, in pixels. Where those of workers are too low for a line each,
-            their node has all ranks.
+        story: the story.
+        rows: the layout.
+        height: the height of a node's row, in pixels. If the rows of workers are too low for a line
+            of text, the label of the node has all ranks.
     """
-    ranks: dict[int, dict[int, list[int]]] = {}  # by node and local rank, in the order of time
+    ranks: dict[int, dict[int, list[int]]] = {}  # by node and local rank, in order of time
     for life in sorted(story.lives, key=lambda life: life.begin):
         known = ranks.setdefault(life.node, {}).setdefault(max(life.local_rank, 0), [])
         if life.global_rank not in known:
@@ -139,8 +139,8 @@ def _create_labels(story: Story, rows: _Rows, height: float) -> dict[float, str]
             top = rows.tops[index] + rows.node + local_rank * rows.worker
             more = ", ..." if len(known) > _MOST_RANKS else ""
             word = "rank" if len(known) == 1 else "ranks"
-            said = ", ".join(map(str, known[:_MOST_RANKS]))
-            labels[top + rows.worker / 2] = f"{word} {said}{more}"
+            shown = ", ".join(map(str, known[:_MOST_RANKS]))
+            labels[top + rows.worker / 2] = f"{word} {shown}{more}"
     return labels
 
 
@@ -302,11 +302,11 @@ def _add_hover(plot: Any, renderers: list[Any]) -> None:
     if renderers:
         from bokeh.models import HoverTool
 
-        # Bokeh escapes what stands behind @, unless told otherwise.
+        # Bokeh escapes the column after @ by default.
         plot.add_tools(HoverTool(renderers=renderers, tooltips="@text", visible=False))
 
 
-def _describe_life(life: Life, words: str) -> str:
+def _describe_life(life: WorkerLife, words: str) -> str:
     lasted = "" if life.end is None else f" after {describe_seconds(life.end - life.begin)}"
     how = ""
     if life.exit_code is not None and not life.stopped and life.exit_code != 0:
@@ -315,7 +315,7 @@ def _describe_life(life: Life, words: str) -> str:
 
 
 def _workers_by_node(story: Story) -> list[int]:
-    """How many rows of workers each node needs, by local rank."""
+    """The number of worker rows of each node."""
     counts = [0] * len(story.nodes)
     for life in story.lives:
         counts[life.node] = max(counts[life.node], life.local_rank + 1)
@@ -323,7 +323,7 @@ def _workers_by_node(story: Story) -> list[int]:
 
 
 def _label(text: str) -> str:
-    # Between such marks, the library would read a formula.
+    # Bokeh would render text between dollar signs as a formula.
     return _cut(text.replace("$", ""), 24)
 
 

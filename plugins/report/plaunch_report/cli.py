@@ -17,7 +17,7 @@ from plaunch.errors import PlaunchError, UsageError
 from plaunch_report import bundles
 from plaunch_report.launches import choose_launch, choose_run
 from plaunch_report.reading import read_folders
-from plaunch_report.story import Storyteller
+from plaunch_report.story import StoryBuilder
 from plaunch_report.table import create_table
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def entry_point() -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Make a report; return the exit code."""
+    """Write a report; return the exit code."""
     options = _create_parser().parse_args(argv)
     try:
         _make(options)
@@ -58,22 +58,21 @@ def _create_parser() -> argparse.ArgumentParser:
         metavar="PATH",
         nargs="+",
         help="a log directory, or the folder of one run; all *.jsonl files below it are read; or a "
-        "failure bundle (*.zip). Several are read as one: those of the hosts of a job",
+        "failure bundle (*.zip). Several, such as those of all hosts of a job, make one report",
     )
     parser.add_argument(
         "-o",
         "--output",
         metavar="FILE",
-        help="where the report goes; - is the standard output (default: report.html here, and "
-        "with --json the standard output)",
+        help="the file to write; - is the standard output (default: report.html, and with --json "
+        "the standard output)",
     )
-    parser.add_argument("--run-id", help="which run, if there are several below the folder")
+    parser.add_argument("--run-id", help="the run, if there are several below the folder")
     parser.add_argument(
         "--launch",
         type=int,
         metavar="N",
-        help="which launch of the run, 1 being the first, if its id was used several times "
-        "(default: the last)",
+        help="the launch of the run, from 1, if its id was used several times (default: the last)",
     )
     parser.add_argument(
         "--json", action="store_true", help="write the facts as JSON instead of a page"
@@ -82,8 +81,8 @@ def _create_parser() -> argparse.ArgumentParser:
 
 
 def _make(options: argparse.Namespace) -> None:
-    folders: dict[str, str] = {}  # what is read, and which path that is from
-    reports = []  # of bundles without events
+    folders: dict[str, str] = {}  # the folders to read, and the paths that they are from
+    reports = []  # the reports of bundles without events
     with contextlib.ExitStack() as stack:
         for path in options.paths:
             if not (path.endswith(bundles.SUFFIX) and os.path.isfile(path)):
@@ -111,8 +110,8 @@ def _make_of_folders(folders: Sequence[str], options: argparse.Namespace) -> Non
     reading = read_folders(folders)
     run = choose_run(reading.agents, options.run_id)
     agents, launch, launches = choose_launch(run, options.launch)
-    teller = Storyteller(agents, reading, launch, launches)
-    story = teller.tell()
+    builder = StoryBuilder(agents, reading, launch, launches)
+    story = builder.create_story()
     if options.json:
         _write(options.output or "-", _as_json(story))
         return
@@ -120,14 +119,14 @@ def _make_of_folders(folders: Sequence[str], options: argparse.Namespace) -> Non
     from plaunch_report.page import create_page  # loads the libraries
 
     output = options.output or "report.html"
-    _write(output, create_page(story, create_table(reading, teller)))
+    _write(output, create_page(story, create_table(reading, builder)))
     if output != "-":
         nodes = "1 node" if len(story.nodes) == 1 else f"{len(story.nodes)} nodes"
         _write("-", [f"{output}: run {story.run_id!r} on {nodes}, outcome {story.outcome!r}\n"])
 
 
 def _as_json(story: Story) -> Iterator[str]:
-    """The facts in pieces, with a version that grows when a key changes its meaning."""
+    """The facts as JSON, in pieces; the version increases when a key changes its meaning."""
     facts = {"version": 2, **_fields_of(story)}
     yield from json.JSONEncoder(indent=1, default=_fields_of).iterencode(facts)
     yield "\n"
@@ -149,14 +148,14 @@ def _check_libraries() -> None:
 
 
 def _write(path: str, pieces: Iterable[str]) -> None:
-    """Write all or nothing: what was there before stays until all is written."""
+    """Write the pieces atomically: an existing file is replaced once all are written."""
     if path == "-":
         _write_to_stdout(pieces)
         return
-    target = os.path.realpath(path)  # of a link, what it leads to
+    target = os.path.realpath(path)  # keep a link, and replace its target
     try:
         if os.path.exists(target) and not os.path.isfile(target):
-            # A device or a pipe, which must stay what it is.
+            # A device or a pipe must not be replaced.
             with open(target, "w", encoding="utf-8", errors="replace") as file:
                 file.writelines(pieces)
         else:
@@ -168,7 +167,7 @@ def _write(path: str, pieces: Iterable[str]) -> None:
 
 
 def _replace(target: str, pieces: Iterable[str]) -> None:
-    # Whoever else may write to the folder cannot know the name, and so cannot lead it elsewhere.
+    # Other users of the folder cannot guess the name, so they cannot place a link there.
     partial = f"{target}.{secrets.token_hex(8)}.partial"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.open(partial, flags, 0o666)
@@ -176,7 +175,7 @@ def _replace(target: str, pieces: Iterable[str]) -> None:
         with open(fd, "w", encoding="utf-8", errors="replace") as file:
             file.writelines(pieces)
             file.flush()
-            os.fsync(fd)  # some file systems tell only now that they are full
+            os.fsync(fd)  # some file systems report only now that they are full
         os.replace(partial, target)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -190,7 +189,7 @@ def _write_to_stdout(pieces: Iterable[str]) -> None:
             sys.stdout.buffer.write(piece.encode(errors="replace"))
         sys.stdout.flush()
     except OSError as error:
-        # What is left in its buffer would be tried, and reported, once more at the end.
+        # Otherwise the interpreter would write the rest of the buffer at exit, and fail again.
         with open(os.devnull, "wb") as null:
             os.dup2(null.fileno(), sys.stdout.fileno())
         raise UsageError(f"cannot write to the standard output: {error.strerror}") from error

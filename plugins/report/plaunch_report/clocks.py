@@ -1,8 +1,8 @@
 """One time axis for agents whose hosts have different clocks.
 
-Within an agent, the monotonic clock counts; nothing sets it. Agents are put beside each other by
-the rounds that they formed together: all of them see a round complete at about the same moment.
-Agents of one host have the same clock.
+Within an agent, the monotonic clock is used, because it is never set. Agents are aligned by the
+rounds that they formed together: all of them see a round complete at about the same time. Agents of
+one host have the same clock.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from plaunch_report.agents import Agent
     from plaunch_report.launches import Meeting
 
-_SAME = 0.2  # seconds by which agents of one name of a host may differ that have the same clocks
-NOTABLE_SKEW = 0.5  # seconds that clocks may differ before it is worth a word
+_SAME = 0.2  # seconds; agents with one host name and a smaller difference share a clock
+NOTABLE_SKEW = 0.5  # seconds; larger differences of clocks are noted in the report
 
 
 @dataclass(frozen=True)
 class Clock:
-    """How the times of one agent are read.
+    """The clock of one agent.
 
     Args:
-        offset: what is added to its monotonic seconds for seconds since the epoch, as the
-            reference agent has them.
-        skew: how far its host's date is ahead of the reference's, in seconds; None if unknown.
+        offset: seconds to add to its monotonic times, to get the reference agent's seconds since
+            the epoch.
+        skew: seconds by which its host's date is ahead of the reference's; None if unknown.
     """
 
     offset: float
@@ -37,7 +37,7 @@ class Clock:
 
 
 def align(agents: list[Agent]) -> list[Clock]:
-    """A clock for each agent; the reference is the one that was in most rounds."""
+    """Return a clock for each agent; the reference is the agent of most rounds."""
     seen = [_rounds(agent) for agent in agents]
     by_meeting: dict[Meeting, list[int]] = {}
     for index, rounds in enumerate(seen):
@@ -60,7 +60,7 @@ def align(agents: list[Agent]) -> list[Clock]:
             apart = [seen[known][meeting] - seen[other][meeting] for meeting in shared]
             offsets[other] = offsets[known] + statistics.median(apart)
             waiting.append(other)
-    # One that was in no round with others is where its host's date puts it.
+    # An agent that shared no round with others is placed by its host's date.
     clocks = []
     for index in range(len(agents)):
         if index in offsets:
@@ -79,5 +79,5 @@ def _rounds(agent: Agent) -> dict[Meeting, float]:
 
 
 def _own_offset(agent: Agent) -> float:
-    """What its own host's date says; the median, since a date may be set meanwhile."""
+    """The offset by its own host's date; the median, because the date may have been set."""
     return statistics.median(agent.offsets)

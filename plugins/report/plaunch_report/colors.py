@@ -1,4 +1,4 @@
-"""Colours for a terminal: only what is to be found at a glance has one."""
+"""Colours of messages on a terminal."""
 
 from __future__ import annotations
 
@@ -11,22 +11,20 @@ _HEADLINE = "\x1b[1;31m"  # bold and red
 
 _PREFIX = "plaunch:"
 _PREFIX_COLORS = {"WARNING": _YELLOW}  # by level; for others it is dim
-# A path begins with a slash, which stands neither in a word nor in a fraction; that of another node
-# has the name of the node in front of it.
-_STANDS_OUT = re.compile(
+# A path begins with a slash that is not part of a word or a fraction; a path on another node begins
+# with the node's name.
+_EMPHASIZED = re.compile(
     r"(?P<ranks>\b(?:local )?ranks? \d+(?:[-,]\d+)*)"
     r"|(?P<path>(?:(?<![\w./:-])[\w.-]+:)?(?<![\w./])/[\w.@%+=~-][^\s:;,()'\"]*)"
 )
 
 
 def paint(text: str, level: str) -> str:
-    """`text` in colours; without them it is the same text.
-
-    The first line of an error is a headline.
+    """Add colours to a text; the first line of an error is a headline.
 
     Args:
-        text: any text.
-        level: how serious it is, as `logging` names it; empty if it is no message.
+        text: the text.
+        level: its log level, as named by `logging`; empty for text that is not a log message.
     """
     head, newline, rest = text.partition("\n")
     if level in ("ERROR", "CRITICAL"):
@@ -40,8 +38,8 @@ def paint(text: str, level: str) -> str:
 
 
 def _emphasize(text: str) -> str:
-    return _STANDS_OUT.sub(_stand_out, text)
+    return _EMPHASIZED.sub(_color_of, text)
 
 
-def _stand_out(match: re.Match[str]) -> str:
+def _color_of(match: re.Match[str]) -> str:
     return (_BOLD if match["ranks"] else _CYAN) + match.group() + _RESET

@@ -1,7 +1,7 @@
-"""The message about a failed job on the console of a launcher, which has shown much of it before.
+"""The message about a failed job on the launcher's console.
 
 It is shorter than the failure report, the text of the exception: a headline, what the console has
-not shown yet, and where to look. The exception's text may be read elsewhere, and has everything.
+not shown before, and the files to read. The exception's text is complete.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _details(error: ChildFailedError) -> Iterator[str]:
     rank, root = error.get_first_failure()
     if error.no_restart:
         yield f"  No restart: {clean(error.no_restart)}"
-    # The text of a hang says it itself.
+    # The text of a hang already includes them.
     if not root.hung:
         yield from (f"  {clean(line)}" for line in error.early_ends)
     yield from _explain(rank, root)
@@ -65,10 +65,10 @@ def _details(error: ChildFailedError) -> Iterator[str]:
         yield f"  log file: {clean(path)}"
     if root.error_file != NO_FILE:
         yield f"  error file: {clean(root.error_file)}"
-    yield from _tell_others(error)
+    yield from _other_failures(error)
     if error.stopped:
         yield f"  stopped because of it: {describe_stopped(error.stopped)}"
-    yield from _tell_earlier(error.earlier)
+    yield from _earlier_attempts(error.earlier)
 
 
 def _explain(rank: int, root: ProcessFailure) -> Sequence[str]:
@@ -83,7 +83,7 @@ def _explain(rank: int, root: ProcessFailure) -> Sequence[str]:
 
 
 def _explain_hang(root: ProcessFailure) -> list[str]:
-    """Where the others were, too, and what the one of the headline wrote last, if anything."""
+    """The stacks of the other ranks, and the last lines of the rank in the headline."""
     others = root.text.splitlines()[1:]
     lines = block("where the others were:", others, MAX_TRACEBACK_LINES) if others else []
     if not root.last_lines:
@@ -94,7 +94,7 @@ def _explain_hang(root: ProcessFailure) -> list[str]:
 
 
 def _is_shown(root: ProcessFailure) -> bool:
-    """Whether the console has shown all that `explain` would say."""
+    """Whether the console has already shown everything that `explain` returns."""
     if not (root.is_shown and root.last_lines):
         return False
     said = root.traceback or root.text
@@ -102,13 +102,13 @@ def _is_shown(root: ProcessFailure) -> bool:
         return False
     if not root.has_reply:
         return root.message == root.exit_sentence()
-    # A worker that reports its exception usually has it end its program, too, with a traceback.
+    # A worker that reports an exception usually also exits with its traceback on stderr.
     text = enriched.rstrip().splitlines()
     return bool(text) and any(clean(line).endswith(clean(text[-1])) for line in root.last_lines)
 
 
-def _tell_others(error: ChildFailedError) -> Iterator[str]:
-    """One line for those that failed on one host in the same way, of which there may be many."""
+def _other_failures(error: ChildFailedError) -> Iterator[str]:
+    """One line for all failures of one host that look the same."""
     first, root = error.get_first_failure()
     alike: dict[tuple[str, str, str], list[int]] = {}
     for rank, failure in sorted(error.failures.items(), key=lambda item: item[1].timestamp):
@@ -129,7 +129,7 @@ def _how(rank: int, failure: ProcessFailure) -> str:
     return summary if rank < 0 else f"{ended}: {summary}" if summary else ended
 
 
-def _tell_earlier(earlier: Sequence[EarlierAttempt]) -> Iterator[str]:
+def _earlier_attempts(earlier: Sequence[EarlierAttempt]) -> Iterator[str]:
     if len(earlier) > MAX_EARLIER:
         yield f"  {len(earlier) - MAX_EARLIER} attempts before these"
     for one in earlier[-MAX_EARLIER:]:

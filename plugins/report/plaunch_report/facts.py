@@ -1,4 +1,4 @@
-"""What a report says, as data. Times are seconds since the run's first event."""
+"""The content of a report as data. Times are seconds since the first event of the run."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 
 @dataclass
-class Span:
-    """What one node did for a while: such as starting, training or stopping."""
+class PhaseSpan:
+    """A time in which one node was in one phase, such as training."""
 
     node: int
     phase: str
@@ -17,8 +17,8 @@ class Span:
 
 
 @dataclass(slots=True)
-class Life:
-    """One worker process. What is not known, such as the end, is None."""
+class WorkerLife:
+    """One worker process; unknown values, such as its end, are None."""
 
     node: int
     round: int
@@ -34,7 +34,7 @@ class Life:
 
     @property
     def fate(self) -> str:
-        """In one word: succeeded, failed, stopped (by its agent), or unknown."""
+        """How it ended: succeeded, failed, stopped (by its agent), or unknown."""
         if self.exit_code is None:
             return "unknown"
         if self.stopped:
@@ -43,10 +43,10 @@ class Life:
 
 
 @dataclass
-class Failure:
-    """A failure of a worker or of a launcher, which several nodes may have told of.
+class FailureSummary:
+    """A failure of a worker or launcher, merged from the events of all nodes that recorded it.
 
-    A launcher has no rank: `global_rank` is -1, or lower.
+    Of a launcher, `global_rank` is negative. `told_by` has the nodes that recorded the failure.
     """
 
     attempt: int
@@ -67,12 +67,12 @@ class Failure:
 
     @property
     def who(self) -> str:
-        """What has failed: `rank 3`, or `the launcher`."""
+        """The failed process: `rank 3`, or `the launcher`."""
         return "the launcher" if self.global_rank < 0 else f"rank {self.global_rank}"
 
     @property
     def how(self) -> str:
-        """What happened, in one line, or how it ended."""
+        """The headline of the failure, or else how the process ended."""
         if self.headline:
             return self.headline
         if self.signal:
@@ -81,8 +81,8 @@ class Failure:
 
 
 @dataclass
-class Mark:
-    """Something that happened at one moment of a node.
+class TimelineMark:
+    """Something that happened on a node at one time.
 
     `kind` is restart, membership, signal, request, or killed (a step of a stop).
     """
@@ -94,8 +94,8 @@ class Mark:
 
 
 @dataclass
-class Round:
-    """One world. Its training ends when its first node no longer trains, as far as is known."""
+class RoundSummary:
+    """One round. Its training ends when the first of its known nodes stops training."""
 
     number: int
     attempt: int
@@ -109,10 +109,10 @@ class Round:
 
 
 @dataclass
-class Restart:
-    """What one node needed until its workers ran again, at `time`, in another round.
+class RestartSummary:
+    """One restart of one node, complete at `time`.
 
-    `seconds` has noticing, stopping, waiting, starting, and their total.
+    `seconds` has its parts noticing, stopping, waiting, starting, and their total.
     """
 
     node: int
@@ -123,8 +123,8 @@ class Restart:
 
 
 @dataclass
-class Node:
-    """One agent. `seconds` has its account, by the names of `plaunch_events.TimeAccount`."""
+class NodeSummary:
+    """One agent. `seconds` has its times, by the names of `plaunch_events.TimeAccount`."""
 
     label: str
     host: str
@@ -158,12 +158,14 @@ class Story:
     backend: str
     versions: list[str]
     notes: list[str]
-    first_cause: Failure | None  # the first failure of all, also of a job that did not fail
-    final_cause: Failure | None  # if the job failed: the first one of its last round that failed
-    nodes: list[Node]
-    rounds: list[Round]
-    restarts: list[Restart]
-    failures: list[Failure]
-    marks: list[Mark]
-    lives: list[Life]
-    spans: list[Span]
+    first_cause: FailureSummary | None  # the first failure, also of a job that succeeded
+    final_cause: (
+        FailureSummary | None
+    )  # of a failed job: the first failure of its last failed round
+    nodes: list[NodeSummary]
+    rounds: list[RoundSummary]
+    restarts: list[RestartSummary]
+    failures: list[FailureSummary]
+    marks: list[TimelineMark]
+    lives: list[WorkerLife]
+    spans: list[PhaseSpan]

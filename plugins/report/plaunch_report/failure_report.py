@@ -1,6 +1,6 @@
-"""The failure report: what failed first and why, then what else failed, then what was stopped.
+"""The failure report: the first failure and its cause, other failures, and stopped workers.
 
-The text of a `ChildFailedError`, in the launcher; nothing else here is loaded with it.
+This is the text of a `ChildFailedError`; the launcher loads nothing else of this package for it.
 """
 
 from __future__ import annotations
@@ -28,24 +28,21 @@ _CRASHES = frozenset(
 )
 DATE = "%Y-%m-%d %H:%M:%S.%f %z"
 _CLOCK = "%H:%M:%S.%f"
-NO_FILE = "<N/A>"  # what `ProcessFailure.error_file` is then
+NO_FILE = "<N/A>"  # `ProcessFailure.error_file` without a file
 _FAULT_HANDLER = "Fatal Python error: "
 
 # Colours and other control sequences: a pseudo-terminal makes Python 3.13 colour its tracebacks.
 _TERMINAL_SEQUENCE = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])"
 )
-# With those that take eight bits, which some terminals obey, and those that turn lines around.
+# Including eight-bit control characters, which some terminals obey, and bidirectional ones.
 _CONTROL = re.compile(
     "[\\x00-\\x08\\x0a-\\x1f\\x7f-\\x9f\\u2028\\u2029\\u202a-\\u202e\\u2066-\\u2069]"
 )
 
 
 def format_report(error: ChildFailedError, border: str = "", section: str = "") -> str:
-    """Write the report.
-
-    `border` and `section`, if given, are repeated into rules around and between the parts.
-    """
+    """Format the report, with rules of `border` around it and of `section` between its parts."""
     first, root = error.get_first_failure()
     host = clean(root.host)
     what = f"the launcher on {host} failed"
@@ -58,7 +55,7 @@ def format_report(error: ChildFailedError, border: str = "", section: str = "") 
     others = [rank for rank in error.failures if rank != first]
     if others or error.counted:
         parts.append(_other_failures(others, error.failures, error.counted))
-    # The text of a hang says it itself.
+    # The text of a hang already includes them.
     if error.early_ends and not root.hung:
         parts.append([f"Ended before: {clean(line)}" for line in error.early_ends])
     if error.stopped:
@@ -99,12 +96,12 @@ def _first_failure(rank: int, failure: ProcessFailure, early_ends: Sequence[str]
 
 
 def explain_launcher(failure: ProcessFailure) -> list[str]:
-    """What a launcher that failed itself says, below a header."""
+    """The error of a launcher that failed itself, below a header."""
     return block("what it says:", failure.text.splitlines(), MAX_TRACEBACK_LINES)
 
 
 def explain(failure: ProcessFailure) -> list[str]:
-    """Why a worker failed, as it says itself: its traceback, else its last lines; with a header."""
+    """The worker's own explanation: its traceback, or else its last lines, with a header."""
     lines: list[str] = []
     if failure.has_reply:
         callstack = failure.traceback
@@ -116,7 +113,7 @@ def explain(failure: ProcessFailure) -> list[str]:
             what = "where the workers were:" if failure.hung else "what it reported:"
             lines += block(what, text.splitlines(), MAX_TRACEBACK_LINES)
     elif (text := failure.enrich(failure.text)) != failure.exit_sentence():
-        # The error file was of no use, or the context or the site knows more than the exit code.
+        # The error file was unreadable, or something else is known besides the exit code.
         first, *more = text.splitlines() or [""]
         lines.append(f"  message:    {clean(first)}")
         lines += [f"              {clean(line)}" for line in more[:MAX_TRACEBACK_LINES]]
@@ -128,7 +125,7 @@ def explain(failure: ProcessFailure) -> list[str]:
 
 
 def hints(failure: ProcessFailure, early_ends: Sequence[str] = ()) -> Iterator[str]:
-    """What helps to find a cause that the worker itself could not tell."""
+    """Hints for finding a cause that the worker could not report itself."""
     consequence = failure.consequence
     if consequence and early_ends:
         yield "a worker that ends before the others closes its connections to them"
@@ -151,14 +148,14 @@ def _is_on_full_disk(path: str) -> bool:
         status = os.statvfs(path)
     except OSError:  # a file of another host
         return False
-    # Some file systems, of FUSE above all, do not count; they say 0 of 0 blocks.
+    # Some file systems, such as those of FUSE, report 0 of 0 blocks.
     return status.f_bavail == 0 and status.f_blocks > 0
 
 
 def _other_failures(
     ranks: Sequence[int], failures: Mapping[int, ProcessFailure], counted: Mapping[str, int]
 ) -> list[str]:
-    """One line for each of these ranks, and each group of those that are only counted."""
+    """One line for each of these ranks, and for each group of failures that are only counted."""
     lines = [f"Other failures ({len(ranks) + sum(counted.values())}):"]
     by_time = sorted(ranks, key=lambda rank: failures[rank].timestamp)
     for rank in by_time[:MAX_OTHER_FAILURES]:
@@ -183,7 +180,7 @@ def _other_failures(
 
 
 def describe_stopped(stopped: Mapping[int, int]) -> str:
-    """All ranks that plaunch ended, grouped by how they ended."""
+    """The ranks that plaunch stopped, grouped by how they ended."""
     groups: dict[int, list[int]] = {}
     for rank, exitcode in sorted(stopped.items()):
         groups.setdefault(exitcode, []).append(rank)

@@ -14,9 +14,9 @@ def json_line(text: str, level: str, created: float | None, run_id: str | None) 
 
     Args:
         text: the message; it may have several lines.
-        level: how serious it is, as `logging` names it.
-        created: when it was made, in seconds since the epoch; None means now.
-        run_id: the run id of the launch, if it has one by now.
+        level: its log level, as named by `logging`.
+        created: when it was created, in seconds since the epoch; None for now.
+        run_id: the run id of the launch, if it is known yet.
     """
     zone = timezone.utc
     time = datetime.now(zone) if created is None else datetime.fromtimestamp(created, zone)
@@ -33,7 +33,7 @@ def json_line(text: str, level: str, created: float | None, run_id: str | None) 
 
 
 def template_of_lines(run_id: str) -> str:
-    """What teed lines of workers become in a launch: a `log_line_prefix_template`."""
+    """The `log_line_prefix_template` that makes a JSON object of each teed line of workers."""
     known = json.dumps({"version": VERSION, "level": None, "run_id": run_id})[1:-1]
     return (
         '{"time": ${utc}, ' + known.replace("$", "$$") + ', "host": "${hostname}", '

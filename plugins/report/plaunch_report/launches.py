@@ -1,4 +1,4 @@
-"""Which agents belong together: those that met in a round, and those that were there meanwhile."""
+"""Grouping agents by launch: those that met in a round, and those that ran at the same time."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from plaunch.errors import UsageError
 
 if TYPE_CHECKING:
     from plaunch_report.agents import Agent
-    from plaunch_report.record import Record
+    from plaunch_report.record import EventRecord
 
 Meeting = tuple[int, str, int]
 
 
-def meeting_of(record: Record) -> Meeting:
-    """What all agents of one round have in common in their `rendezvous.completed`."""
+def meeting_of(record: EventRecord) -> Meeting:
+    """The values that are equal in the `rendezvous.completed` of all agents of a round."""
     return record.number("round"), record.text("master_addr"), record.number("master_port")
 
 
 def choose_run(agents: list[Agent], run_id: str | None) -> list[Agent]:
-    """The agents of the selected run, or of the only one.
+    """Return the agents of the selected run, or of the only one.
 
     Raises:
-        UsageError: there is no such run, or there are several and none is named.
+        UsageError: there is no such run, or there are several and none is selected.
     """
     found = sorted({agent.run_id for agent in agents})
     choices = ", ".join(map(repr, found[:10])) + (", ..." if len(found) > 10 else "")
@@ -34,13 +34,13 @@ def choose_run(agents: list[Agent], run_id: str | None) -> list[Agent]:
 
 
 def choose_launch(agents: list[Agent], number: int | None) -> tuple[list[Agent], int, int]:
-    """The agents of one launch of a run id that was used several times: by default of the last.
+    """Return the agents of one launch of a run id; by default, of the last one.
 
     Returns:
-        them, the number of their launch (from 1, in the order of time), and how many there are.
+        The agents, the number of the launch (from 1, by time), and the number of launches.
 
     Raises:
-        UsageError: there is no launch of that number.
+        UsageError: there is no such launch.
     """
     launches = split_launches(agents)
     count = len(launches)
@@ -52,7 +52,7 @@ def choose_launch(agents: list[Agent], number: int | None) -> tuple[list[Agent],
 
 
 def split_launches(agents: list[Agent]) -> list[list[Agent]]:
-    """Agents of one run id, by launch, in the order of time."""
+    """Group the agents of one run id by launch, in order of time."""
     root = list(range(len(agents)))
 
     def find(index: int) -> int:
@@ -67,7 +67,7 @@ def split_launches(agents: list[Agent]) -> list[list[Agent]]:
     alone: list[Agent] = []
     for index, agent in enumerate(agents):
         if agent.last("rendezvous.completed") is None:
-            alone.append(agent)  # it met nobody: a spare, or one for which it was too late
+            alone.append(agent)  # a spare, or an agent that came too late
         else:
             groups.setdefault(find(index), []).append(agent)
     launches = sorted(groups.values(), key=_begin)
@@ -81,7 +81,7 @@ def split_launches(agents: list[Agent]) -> list[list[Agent]]:
 
 
 def _meetings(agents: list[Agent]) -> list[list[int]]:
-    """Who met whom, by index."""
+    """The groups of agents that met in a round, by index."""
     came: dict[Meeting, list[tuple[float, int, int]]] = {}
     for index, agent in enumerate(agents):
         for record in agent.all("rendezvous.completed"):
@@ -89,7 +89,7 @@ def _meetings(agents: list[Agent]) -> list[list[int]]:
             came.setdefault(meeting_of(record), []).append(arrival)
     meetings = []
     for arrivals in came.values():
-        # Where a port is given, a later launch meets at the same address. No rank comes twice.
+        # With a fixed port, a later launch has the same address. A repeated rank begins it.
         ranks: set[int] = set()
         meeting: list[int] = []
         for _, rank, index in sorted(arrivals):
@@ -107,6 +107,6 @@ def _begin(launch: list[Agent]) -> float:
 
 
 def _overlap(launch: list[Agent], agent: Agent) -> float:
-    """Seconds that `agent` was there together with a launch; negative if it was not."""
+    """Seconds in which `agent` and a launch overlap; negative if they do not."""
     end = max(other.ended for other in launch)
     return min(end, agent.ended) - max(_begin(launch), agent.began)

@@ -9,15 +9,15 @@ PLUGIN = "plaunch_report.plugin"
 OPTIONS = (
     Option(
         ("--failure-bundle",),
-        "when the job fails, put what is known of it into a file failure-<attempt>.zip in this "
+        "when the job fails, write everything known about it to failure-<attempt>.zip in this "
         "folder (default: the folder of the run below --log-dir)",
         metavar="DIR",
         path="directory",
     ),
     Option(
         ("--failure-bundles",),
-        "for which failures: the one that ends the job, also those that are followed by a restart, "
-        "or none (default: last, if there is a folder for it)",
+        "which failures have a bundle: the one that ends the job, also those followed by a "
+        "restart, or none (default: last, if there is a folder for it)",
         default="last",
         metavar="WHICH",
         choices=("last", "all", "none"),

@@ -1,8 +1,7 @@
-"""The page: one HTML file that needs nothing else, and trusts nothing that a log line says.
+"""The page: one self-contained HTML file. Log lines and other input are untrusted.
 
-The template escapes what it is given, data for scripts is JSON without `<`, and the page's own
-policy lets the browser run its scripts only, those with a number that nobody could know before,
-and load nothing from anywhere.
+The template escapes all values, and data for scripts is JSON without `<`. The page's content
+security policy allows only its own scripts, by a random nonce, and no requests.
 """
 
 from __future__ import annotations
@@ -19,17 +18,17 @@ from plaunch_report.charts import FATES, MARKS, MOST_LIVES, PHASES, create_chart
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from plaunch_report.facts import Failure, Node, Restart, Story
+    from plaunch_report.facts import FailureSummary, NodeSummary, RestartSummary, Story
     from plaunch_report.table import Table
 
-_MOST_FAILURES = 20  # of one attempt that are shown in full
+_MOST_FAILURES = 20  # of one attempt, shown in full
 _MOST_NODES = 200  # in the table of nodes
 _MOST_RESTARTS = 200  # in the table of restarts, of all nodes together
 _MOST_LINES = 20_000  # characters of the last lines of a failure
 
 
 def create_page(story: Story, table: Table) -> Iterator[str]:
-    """The whole page as text, in pieces."""
+    """Create the page, as pieces of text."""
     from bokeh.resources import Resources
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -40,7 +39,7 @@ def create_page(story: Story, table: Table) -> Iterator[str]:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    # In a chart, what is referred to must come first.
+    # Keep the order of keys: Bokeh's models must be defined before they are referenced.
     environment.policies["json.dumps_kwargs"] = {"sort_keys": False}
     environment.filters["lasting"] = describe_seconds
     environment.filters["clock"] = _clock
@@ -50,7 +49,7 @@ def create_page(story: Story, table: Table) -> Iterator[str]:
     return template.generate(
         story=story,
         nonce=secrets.token_urlsafe(16),
-        # An end tag within the library would end the script that it is in.
+        # An end tag inside the library would end its script element.
         libraries=[text.replace("</script", "<\\/script") for text in libraries],
         charts=create_charts(story),
         events=_compact(story, table),
@@ -82,7 +81,7 @@ _PARTS = {
 }
 
 
-# The parts of a restart; those that an account has as well look as they do there.
+# The parts of a restart; those that are also in `_PARTS` have the same words and colors.
 _RESTART_PARTS = {
     "noticing": ("noticing", "#e08e6d"),
     "stopping": _PARTS["stopping"],
@@ -91,14 +90,14 @@ _RESTART_PARTS = {
 }
 
 
-def _choose_restarts(story: Story) -> list[Restart]:
-    """All of them in the order of rounds if they are not too many; else those that took longest."""
+def _choose_restarts(story: Story) -> list[RestartSummary]:
+    """The restarts in order of rounds; if there are too many, only the longest."""
     longest = sorted(story.restarts, key=lambda restart: -restart.seconds["total"])
     return sorted(longest[:_MOST_RESTARTS], key=lambda restart: (restart.round, restart.node))
 
 
-def _choose_nodes(story: Story) -> list[Node]:
-    """All of them if they are not too many; else those that ended differently come first."""
+def _choose_nodes(story: Story) -> list[NodeSummary]:
+    """The nodes; if there are too many, first those with another outcome than the job."""
     if len(story.nodes) <= _MOST_NODES:
         return story.nodes
     order = sorted(story.nodes, key=lambda node: node.outcome == story.outcome)
@@ -106,7 +105,7 @@ def _choose_nodes(story: Story) -> list[Node]:
 
 
 def _legend(story: Story) -> list[tuple[str, str, str]]:
-    """What the chart has: words, color, and a character (a box, if it is empty)."""
+    """The entries of the legend: words, color, and a character (a box if it is empty)."""
     phases = {span.phase for span in story.spans}
     fates = {life.fate for life in story.lives}
     marks = {mark.kind for mark in story.marks} | ({"failure"} if "failed" in fates else set())
@@ -126,19 +125,19 @@ def _legend(story: Story) -> list[tuple[str, str, str]]:
 
 
 def _account_of_all(story: Story) -> dict[str, float]:
-    """Seconds of all nodes together, by name."""
+    """The sum of the seconds of all nodes, by name."""
     return {name: sum(node.seconds[name] for node in story.nodes) for name in (*_PARTS, "total")}
 
 
-def _by_attempt(story: Story) -> dict[int, list[Failure]]:
-    found: dict[int, list[Failure]] = {}
+def _by_attempt(story: Story) -> dict[int, list[FailureSummary]]:
+    found: dict[int, list[FailureSummary]] = {}
     for failure in story.failures:
         found.setdefault(failure.attempt, []).append(failure)
     return found
 
 
 def _compact(story: Story, table: Table) -> dict[str, object]:
-    """The table of events for the page's script: names once, and a short list for each row."""
+    """The table of events for the page's script, with each name once and a list for each row."""
     names: dict[str, int] = {}
     rows = [
         [row.time, row.node, row.round, names.setdefault(row.name, len(names)), row.details]
@@ -148,12 +147,12 @@ def _compact(story: Story, table: Table) -> dict[str, object]:
 
 
 def _cut_lines(text: str) -> str:
-    """The end of it, if it is very long."""
+    """The text, cut to its end if it is very long."""
     return text if len(text) <= _MOST_LINES else "...\n" + text[-_MOST_LINES:]
 
 
 def _date(seconds: float) -> str:
-    """When it began; of clocks that differ by thousands of years, no date need come."""
+    """Format the date of the first event, which may be out of range if clocks are wrong."""
     try:
         date = datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc)
     except (ValueError, OverflowError, OSError):
@@ -162,7 +161,7 @@ def _date(seconds: float) -> str:
 
 
 def _clock(seconds: float) -> str:
-    """A moment of the run: 12.3 s, or 1:02:03."""
+    """Format a time of the run: 12.30 s, or 1:02:03."""
     if seconds < 300:
         return f"{seconds:.2f} s"
     whole = round(seconds)

@@ -18,30 +18,30 @@ _MAX_PATH = 3000  # bytes; the system takes 4096
 
 @hookimpl
 def plaunch_extensions(context: PluginContext) -> list[Extension]:
-    """Look after the failures of the launch.
+    """Create the extension, unless bundles are switched off.
 
     Raises:
-        UsageError: no file could be written to the folder that is named.
+        UsageError: the given folder is not writable.
     """
-    # It may be loaded by its name, with no option given.
+    # The plugin may be loaded by name, without its options.
     which = context.options.get("failure_bundles", "none")
     if which == "none":
         return []
-    from plaunch_report.failure_bundle.extension import FailureBundles  # if asked for
+    from plaunch_report.failure_bundle.extension import FailureBundles  # if selected
 
     return [FailureBundles(context, read_folder(context.options["failure_bundle"]), which)]
 
 
 def keeps_files(logs_specs: object) -> bool:
-    """Whether a launch that has ended leaves a folder with files of this logs spec, or None."""
+    """Whether files of this logs spec (or None) remain after the launch."""
     root = getattr(logs_specs, "root_log_dir", None)
     return bool(root) and root != getattr(logs_specs, "temporary_dir", None)
 
 
 class AfterFailure:
-    """Looks at a launch only once it has failed, from what it has kept of its events.
+    """Writes a bundle after a failed launch, from the events that the launch has kept.
 
-    Made then if none of the options is given: a launch that succeeds imports nothing of it.
+    It is created if none of the options is given; a launch that succeeds imports nothing for it.
 
     Args:
         context: the launch.
@@ -54,14 +54,14 @@ class AfterFailure:
         self._control: Control
 
     def start(self, control: Control) -> None:
-        """Know whom to ask."""
+        """Keep the control."""
         self._control = control
 
     def handle(self, event: Event) -> None:
-        """Take no event."""
+        """Ignore events."""
 
     def stop(self, result: RunResult | None) -> None:
-        """Begin a bundle, if the launch has failed while there were workers, and left files."""
+        """Start a bundle, if the launch failed, had started workers, and leaves files."""
         is_wanted = result is None or result.is_failed()
         if not is_wanted or not keeps_files(self._context.settings.get("logs_specs")):
             return
@@ -77,10 +77,10 @@ class AfterFailure:
 
 
 def read_folder(given: object) -> str:
-    """The folder for bundles, absolute; empty if it is that of the run.
+    """Return the absolute folder of bundles; empty for the folder of the run. Creates nothing.
 
     Raises:
-        UsageError: it cannot be one, or is not writable. Nothing is created here.
+        UsageError: the value is not a path, or the folder is not writable.
     """
     if given is None or given == "":
         return ""

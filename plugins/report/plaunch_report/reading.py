@@ -1,4 +1,4 @@
-"""From files to agents: what each of them wrote, without what cannot be read."""
+"""Reading files of events into agents; unreadable lines are counted and skipped."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from plaunch.errors import UsageError
 
 from plaunch_report.agents import Agent
-from plaunch_report.record import ENDLESS, MOST, Plain, Record
+from plaunch_report.record import ENDLESS, MOST, EventRecord, Plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,23 +30,23 @@ _FILE = re.compile(r"(?P<base>.*\.jsonl)(\.(?P<number>\d+))?")
 
 @dataclass
 class Reading:
-    """What was found below folders: what the events come to, and where they are."""
+    """What was read below some folders: the agents, and their files."""
 
     agents: list[Agent] = field(default_factory=list)
-    paths: list[list[str]] = field(default_factory=list)  # of those rotated, the oldest file first
-    agents_of: list[list[Agent]] = field(default_factory=list)  # of each of these lists of files
-    torn: int = 0  # files whose last line was cut
-    unreadable: int = 0  # other lines that are no events
+    paths: list[list[str]] = field(default_factory=list)  # per event file: its parts, oldest first
+    agents_of: list[list[Agent]] = field(default_factory=list)  # the agents in each item of `paths`
+    torn: int = 0  # files with an incomplete last line
+    unreadable: int = 0  # other lines that are not events
 
     @property
     def files(self) -> int:
-        """How many there are."""
+        """The number of files."""
         return sum(map(len, self.paths))
 
-    def records(self) -> Iterator[tuple[Agent, Record]]:
-        """All events again, with their agents; none that have been written since."""
+    def records(self) -> Iterator[tuple[Agent, EventRecord]]:
+        """Read all events again, with their agents, without events written since the first time."""
         for paths, there in zip(self.paths, self.agents_of, strict=True):
-            # By their keys, and not as they come: others may have begun in these files since.
+            # Match agents by key, not by position: others may have begun in these files since.
             waiting: dict[_Key, deque[Agent]] = {}
             for agent in there:
                 waiting.setdefault((agent.run_id, agent.host, agent.pid), deque()).append(agent)
@@ -63,13 +63,13 @@ class Reading:
 
 
 def read_folders(folders: Sequence[str]) -> Reading:
-    """Read all `*.jsonl` files below some folders, with those that they were rotated to.
+    """Read all `*.jsonl` files below some folders, including rotated ones.
 
-    If the events of one launcher are there several times, as in bundles of several attempts, those
-    with the most events count.
+    If the events of one launcher occur several times, as in bundles of several attempts, the copy
+    with the most events is used.
 
     Raises:
-        UsageError: one is not a folder, cannot be read, or has no event.
+        UsageError: a path is not a folder, cannot be read, or has no event.
     """
     reading = Reading()
     for folder in folders:
@@ -91,7 +91,7 @@ def read_folders(folders: Sequence[str]) -> Reading:
 
 
 def _keep_fullest(reading: Reading) -> None:
-    """Keep of each launcher the agent with the most events."""
+    """Keep only the agent with the most events of each launcher."""
     fullest: dict[tuple[str, str, int, float], Agent] = {}
     for agent in chain.from_iterable(reading.agents_of):
         launcher = agent.run_id, agent.host, agent.pid, agent.began
@@ -116,7 +116,7 @@ def _explain_nothing(reading: Reading) -> str:
 
 
 def _find_files(folder: str) -> list[list[str]]:
-    """The files below `folder`: lists of those that one agent filled, the oldest first."""
+    """Find the event files below `folder`; each item has the parts of one file, oldest first."""
 
     def fail(error: OSError) -> None:
         raise UsageError(f"cannot read {error.filename!r}: {error.strerror}") from error
@@ -127,7 +127,7 @@ def _find_files(folder: str) -> list[list[str]]:
         for name in names:
             match = _FILE.fullmatch(name)
             path = os.path.join(parent, name)
-            if match and os.path.isfile(path):  # a named pipe would be waited for
+            if match and os.path.isfile(path):  # opening a named pipe would block
                 number = int(match["number"] or 0)
                 found.setdefault(os.path.join(parent, match["base"]), []).append((-number, path))
     return [[path for _, path in sorted(found[base])] for base in sorted(found)]
@@ -139,7 +139,7 @@ def _read_agents(paths: list[str], reading: Reading) -> list[Agent]:
     for record in _read_files(paths, reading):
         key = _key_of(record)
         agent = known.get(key)
-        # Numbers of processes come again, in containers as a rule.
+        # Process ids are reused, usually so in containers.
         if agent is None or record.name == _BEGIN:
             agent = known[key] = Agent(*key)
             there.append(agent)
@@ -147,17 +147,17 @@ def _read_agents(paths: list[str], reading: Reading) -> list[Agent]:
     return there
 
 
-def _key_of(record: Record) -> _Key:
+def _key_of(record: EventRecord) -> _Key:
     return record.text("run_id"), record.text("host"), record.number("agent_pid")
 
 
-def _read_files(paths: list[str], reading: Reading | None) -> Iterator[Record]:
-    """The events in some files, one after the other; counts what is none in `reading`."""
+def _read_files(paths: list[str], reading: Reading | None) -> Iterator[EventRecord]:
+    """The events in some files, in order; counts lines that are not events in `reading`."""
     for path in paths:
         yield from _read_file(path, reading)
 
 
-def _read_file(path: str, reading: Reading | None) -> Iterator[Record]:
+def _read_file(path: str, reading: Reading | None) -> Iterator[EventRecord]:
     try:
         with open(path, "rb") as file:
             for line in file:
@@ -167,7 +167,7 @@ def _read_file(path: str, reading: Reading | None) -> Iterator[Record]:
                 if record is not None:
                     yield record
                 elif reading is None:
-                    pass  # it was counted before
+                    pass  # it was counted the first time
                 elif line.endswith(b"\n"):
                     reading.unreadable += 1
                 else:
@@ -176,7 +176,7 @@ def _read_file(path: str, reading: Reading | None) -> Iterator[Record]:
         raise UsageError(f"cannot read {path!r}: {error.strerror}") from error
 
 
-def _parse(line: bytes) -> Record | None:
+def _parse(line: bytes) -> EventRecord | None:
     try:
         fields = json.loads(line.decode(errors="replace"))
     except (ValueError, RecursionError):
@@ -191,13 +191,13 @@ def _parse(line: bytes) -> Record | None:
     if date is None or monotonic is None:
         return None
     plain = {_clean(key): _cleaned(value) for key, value in metadata.items() if _is_plain(value)}
-    return Record(_clean(name), date, monotonic, plain)
+    return EventRecord(_clean(name), date, monotonic, plain)
 
 
 def _seconds(value: object, least: float, most: float) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return float(value) if least <= value <= most else None  # which NaN is not
+    return float(value) if least <= value <= most else None  # also for NaN
 
 
 def _cleaned(value: Plain) -> Plain:
@@ -205,7 +205,7 @@ def _cleaned(value: Plain) -> Plain:
 
 
 def _clean(text: str) -> str:
-    """Without halves of characters, which JSON may have and no encoding has."""
+    """Replace lone surrogates, which JSON may contain and no encoding has."""
     return text if text.isascii() else text.encode(errors="replace").decode()
 
 
@@ -213,5 +213,5 @@ def _is_plain(value: object) -> bool:
     if isinstance(value, float):
         return math.isfinite(value)
     if isinstance(value, int):
-        return abs(value) <= MOST  # what is not written by plaunch may be of any length
+        return abs(value) <= MOST  # not written by plaunch, it may have any length
     return value is None or isinstance(value, str)

@@ -1,4 +1,4 @@
-"""One event, as a file has it."""
+"""One event, as read from a file."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ if TYPE_CHECKING:
 
 Plain = str | int | float | bool | None
 
-MOST = 1 << 40  # of whole numbers: there are not as many workers, rounds or processes
-ENDLESS = 1e12  # seconds that nothing has lasted
+MOST = 1 << 40  # larger whole numbers are invalid
+ENDLESS = 1e12  # seconds; longer durations are invalid
 
 
 @dataclass(frozen=True)
-class Record:
-    """One event, as read; `plaunch.events.Event` says what the fields are."""
+class EventRecord:
+    """One event, as read; see `plaunch.events.Event` for its fields."""
 
     name: str
     timestamp: float
@@ -24,17 +24,17 @@ class Record:
     metadata: Mapping[str, Plain]
 
     def text(self, key: str) -> str:
-        """The value of `key` for people; empty if there is none."""
+        """The value of `key` as text; empty if there is none."""
         value = self.metadata.get(key)
         return "" if value is None else str(value)
 
     def number(self, key: str, default: int = -1, most: int = MOST) -> int:
-        """The whole number under `key`; `default` if there is none, or one beyond `most`."""
+        """The whole number under `key`; `default` if it is missing or beyond `most`."""
         value = self.metadata.get(key)
         return value if type(value) is int and -most <= value <= most else default
 
     def seconds(self, key: str) -> float:
-        """The seconds under `key`; 0 if there are none, or so many that it cannot be."""
+        """The seconds under `key`; 0 if they are missing or beyond `ENDLESS`."""
         value = self.metadata.get(key)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             return 0.0

@@ -1,4 +1,4 @@
-"""What happened in a launch, found out from the events of its agents."""
+"""The story of a launch, combined from the events of its agents."""
 
 from __future__ import annotations
 
@@ -8,37 +8,46 @@ from plaunch.numbers import name_ranks
 from plaunch_events import describe_times
 
 from plaunch_report.clocks import NOTABLE_SKEW, align
-from plaunch_report.facts import Failure, Life, Mark, Node, Restart, Round, Span, Story
+from plaunch_report.facts import (
+    FailureSummary,
+    NodeSummary,
+    PhaseSpan,
+    RestartSummary,
+    RoundSummary,
+    Story,
+    TimelineMark,
+    WorkerLife,
+)
 
 if TYPE_CHECKING:
     from plaunch_report.agents import Agent
     from plaunch_report.clocks import Clock
     from plaunch_report.reading import Reading
-    from plaunch_report.record import Record
+    from plaunch_report.record import EventRecord
 
-NO_END = "no end"  # outcome of an agent that was killed, or still runs
-# Of agents that ended differently, the first of these is how the job ended.
+NO_END = "no end"  # the outcome of an agent that was killed, or still runs
+# If agents have different outcomes, the first of these is the outcome of the job.
 _OUTCOMES = ("failed", "error", "signalled", "closed", "succeeded", "not_needed", NO_END)
 _MOST_WORKERS = 65_536  # of one node
 _RESTART = ("noticing", "stopping", "waiting", "starting", "total")
 _ACCOUNT = ("waiting", "starting", "training", "stopping", "showing", "lost", "total")
 
 
-class Storyteller:
-    """Puts the events of several agents on one time axis, and together.
+class StoryBuilder:
+    """Puts the events of several agents on one time axis, and combines them.
 
     Args:
-        agents: those of one launch.
-        reading: what was found beside them, for the notes.
+        agents: the agents of one launch.
+        reading: what was read, for the notes.
         launch: the number of the launch among those of its run id.
-        launches: how many there are.
+        launches: the number of launches of its run id.
     """
 
     def __init__(
         self, agents: list[Agent], reading: Reading, launch: int = 1, launches: int = 1
     ) -> None:
         clocks = align(agents)
-        # Nodes are sorted by the rank that they had last; those that had none come last.
+        # Nodes are sorted by their last rank; nodes without a rank come last.
         order = sorted(range(len(agents)), key=lambda index: _place(agents[index]))
         self.agents = [agents[index] for index in order]
         self._clocks: list[Clock] = [clocks[index] for index in order]
@@ -49,15 +58,15 @@ class Storyteller:
         self._reading = reading
         self._launch, self._launches = launch, launches
 
-    def time(self, node: int, record: Record) -> float:
-        """When it happened, in seconds since the first event of all."""
+    def time(self, node: int, record: EventRecord) -> float:
+        """The time of an event, in seconds since the first event of the launch."""
         return self._time(node, record.monotonic)
 
     def _time(self, node: int, monotonic: float) -> float:
         return monotonic + self._clocks[node].offset - self._zero
 
-    def tell(self) -> Story:
-        """Find out everything."""
+    def create_story(self) -> Story:
+        """Create the story."""
         nodes = [self._node(index) for index in range(len(self.agents))]
         spans = [span for index in range(len(nodes)) for span in self._spans(index)]
         marks = [mark for index in range(len(nodes)) for mark in self._marks(index)]
@@ -66,7 +75,7 @@ class Storyteller:
         rounds = self._rounds(nodes, spans)
         decisive = self._decisive(nodes)
         outcome = min((node.outcome for node in decisive), key=_rank_of_outcome)
-        speaker = next(node for node in decisive if node.outcome == outcome)
+        last = next(node for node in decisive if node.outcome == outcome)
         started = [agent.last("launcher.started") for agent in self.agents]
         known = [record for record in started if record is not None]
         return Story(
@@ -76,8 +85,8 @@ class Storyteller:
             began=self._zero,
             duration=max(node.end for node in nodes),
             outcome=outcome,
-            exit_code=speaker.exit_code,
-            reason=speaker.reason,
+            exit_code=last.exit_code,
+            reason=last.reason,
             entry_point=known[0].text("entry_point") if known else "",
             backend=known[0].text("backend") if known else "",
             versions=sorted({_versions(record) for record in known}),
@@ -93,7 +102,7 @@ class Storyteller:
             spans=spans,
         )
 
-    def _node(self, index: int) -> Node:
+    def _node(self, index: int) -> NodeSummary:
         agent = self.agents[index]
         account = agent.account
         finished, started = agent.last("launcher.finished"), agent.last("launcher.started")
@@ -101,7 +110,7 @@ class Storyteller:
         if finished is not None and "seconds_total" in finished.metadata:
             seconds = {name: finished.seconds(f"seconds_{name}") for name in _ACCOUNT}
         ranks = [record.number("group_rank") for record in agent.all("rendezvous.completed")]
-        return Node(
+        return NodeSummary(
             label=self._label(index),
             host=agent.host,
             pid=agent.pid,
@@ -123,8 +132,8 @@ class Storyteller:
         is_alone = sum(other.host == agent.host for other in self.agents) == 1
         return agent.host if is_alone else f"{agent.host} ({agent.pid})"
 
-    def _decisive(self, nodes: list[Node]) -> list[Node]:
-        """Those whose end is the job's: of the last round, and which have an end if any has."""
+    def _decisive(self, nodes: list[NodeSummary]) -> list[NodeSummary]:
+        """The nodes that decide the outcome: those of the last round, if possible with an end."""
         last = max(_last_round(agent) for agent in self.agents)
         there = [
             node
@@ -133,9 +142,9 @@ class Storyteller:
         ]
         return [node for node in there if node.outcome != NO_END] or there
 
-    def _spans(self, index: int) -> list[Span]:
+    def _spans(self, index: int) -> list[PhaseSpan]:
         return [
-            Span(
+            PhaseSpan(
                 node=index,
                 phase=span.phase,
                 begin=self._time(index, span.begin),
@@ -146,9 +155,9 @@ class Storyteller:
             if span.end > span.begin
         ]
 
-    def _lives(self, index: int) -> list[Life]:
+    def _lives(self, index: int) -> list[WorkerLife]:
         return [
-            Life(
+            WorkerLife(
                 node=index,
                 round=run.round,
                 attempt=max(run.attempt, 0),
@@ -164,29 +173,29 @@ class Storyteller:
             for run in self.agents[index].history.runs
         ]
 
-    def _marks(self, index: int) -> list[Mark]:
+    def _marks(self, index: int) -> list[TimelineMark]:
         marks = []
         for record in self.agents[index].kept:
             now = self.time(index, record)
             if record.name == "plaunch.restart":
                 text = f"restart ({record.text('cause')}): {record.text('reason')}"
-                marks.append(Mark(index, "restart", now, text))
+                marks.append(TimelineMark(index, "restart", now, text))
             elif record.name == "plaunch.membership.changed":
                 text = f"{record.text('node')} {record.text('kind')}: {record.text('reason')}"
-                marks.append(Mark(index, "membership", now, text))
+                marks.append(TimelineMark(index, "membership", now, text))
             elif record.name == "plaunch.signal.received":
                 text = f"{record.text('signal_name')} received ({record.text('action')})"
-                marks.append(Mark(index, "signal", now, text))
+                marks.append(TimelineMark(index, "signal", now, text))
             elif record.name == "plaunch.request.received":
                 text = f"{record.text('kind')} ({record.text('who')}): {record.text('reason')}"
-                marks.append(Mark(index, "request", now, text))
+                marks.append(TimelineMark(index, "request", now, text))
             elif record.name == "plaunch.stop.step" and record.text("step") == "killed":
                 after = f"{record.seconds('seconds'):.1f} s"
                 text = f"{name_ranks(record.text('stop_ranks'))} killed after {after}"
-                marks.append(Mark(index, "killed", now, text))
+                marks.append(TimelineMark(index, "killed", now, text))
         return marks
 
-    def _restarts(self, index: int) -> list[Restart]:
+    def _restarts(self, index: int) -> list[RestartSummary]:
         restarts, cause = [], ""
         for record in self.agents[index].kept:
             if record.name == "plaunch.restart":
@@ -194,24 +203,24 @@ class Storyteller:
             elif record.name == "plaunch.restart.completed":
                 now, number = self.time(index, record), record.number("round")
                 seconds = {name: max(record.seconds(f"seconds_{name}"), 0.0) for name in _RESTART}
-                restarts.append(Restart(index, number, now, cause, seconds))
+                restarts.append(RestartSummary(index, number, now, cause, seconds))
         return restarts
 
-    def _failures(self) -> list[Failure]:
-        found: dict[tuple[int, str, int, int], Failure] = {}
-        # The last word of each node: what it took for the first is told again if it was not.
+    def _failures(self) -> list[FailureSummary]:
+        found: dict[tuple[int, str, int, int], FailureSummary] = {}
+        # A node records a failure again if it turns out (not) to be the first; the last one wins.
         firsts: dict[tuple[int, str, int, int], dict[int, bool]] = {}
-        told = [
+        recorded = [
             (self.time(node, record), node, record)
             for node, agent in enumerate(self.agents)
             for record in agent.all("failure")
         ]
-        for now, node, record in sorted(told, key=lambda item: item[:2]):
+        for now, node, record in sorted(recorded, key=lambda item: item[:2]):
             host, pid = record.text("failed_host"), record.number("worker_pid")
             key = record.number("attempt", 0), host, pid, record.number("global_rank")
             failure = found.get(key)
             if failure is None:
-                failure = found[key] = Failure(
+                failure = found[key] = FailureSummary(
                     attempt=key[0],
                     round=record.number("round"),
                     time=now,
@@ -225,7 +234,7 @@ class Storyteller:
                     last_lines="",
                     is_first=False,
                 )
-            # Another node may know less, or more.
+            # Nodes may know different details.
             failure.message = failure.message or record.text("message")
             failure.headline = failure.headline or record.text("headline")
             failure.place = failure.place or record.text("place")
@@ -236,11 +245,11 @@ class Storyteller:
                 failure.told_by.append(node)
         for who, failure in found.items():
             failure.is_first = any(firsts[who].values())
-        # By rounds: a restart that is not counted has the attempt of the one before.
+        # By round, because a restart that is not counted has the same attempt.
         return sorted(found.values(), key=lambda item: (item.round, not item.is_first, item.time))
 
-    def _rounds(self, nodes: list[Node], spans: list[Span]) -> list[Round]:
-        members: dict[int, list[tuple[int, Record]]] = {}
+    def _rounds(self, nodes: list[NodeSummary], spans: list[PhaseSpan]) -> list[RoundSummary]:
+        members: dict[int, list[tuple[int, EventRecord]]] = {}
         for index, agent in enumerate(self.agents):
             for record in agent.all("rendezvous.completed"):
                 members.setdefault(record.number("round"), []).append((index, record))
@@ -248,11 +257,11 @@ class Storyteller:
         for number in sorted(members):
             there = members[number]
             trains = [span for span in spans if span.round == number and span.phase == "training"]
-            # A launcher that was killed did not record when its workers ended.
+            # A killed launcher did not record the end of its workers.
             known = [one for one in trains if nodes[one.node].outcome != NO_END] or trains
             until = min((span.end for span in known), default=None)
             rounds.append(
-                Round(
+                RoundSummary(
                     number=number,
                     attempt=max(record.number("attempt", 0) for _, record in there),
                     formed=min(self.time(index, record) for index, record in there),
@@ -267,7 +276,7 @@ class Storyteller:
         return rounds
 
     def _ends_of_rounds(self) -> dict[int, str]:
-        """Why another round followed, by the number of the round before it."""
+        """Why a round was followed by another, by its number."""
         ends: dict[int, str] = {}
         for agent in self.agents:
             current = -1
@@ -279,7 +288,7 @@ class Storyteller:
                     ends.setdefault(current, text)
         return ends
 
-    def _notes(self, nodes: list[Node], rounds: list[Round]) -> list[str]:
+    def _notes(self, nodes: list[NodeSummary], rounds: list[RoundSummary]) -> list[str]:
         reading, notes = self._reading, []
         if self._launches > 1:
             notes.append(
@@ -309,7 +318,7 @@ class Storyteller:
             notes.append(f"{lines} not an event of plaunch and skipped.")
         return notes + self._notes_on_clocks(nodes)
 
-    def _notes_on_clocks(self, nodes: list[Node]) -> list[str]:
+    def _notes_on_clocks(self, nodes: list[NodeSummary]) -> list[str]:
         if len({node.host for node in nodes}) == 1:
             return []
         notes = []
@@ -346,29 +355,29 @@ def _rank_of_outcome(outcome: str) -> int:
     return _OUTCOMES.index(outcome) if outcome in _OUTCOMES else len(_OUTCOMES)
 
 
-def _versions(record: Record) -> str:
+def _versions(record: EventRecord) -> str:
     return f"plaunch {record.text('plaunch')}, Python {record.text('python')}"
 
 
-def _local_world_size(agent: Agent, started: Record | None) -> int:
+def _local_world_size(agent: Agent, started: EventRecord | None) -> int:
     if started is not None:
         return started.number("local_world_size", 0)
     ranks = (run.local_rank for run in agent.history.runs)
     return max((rank for rank in ranks if rank <= _MOST_WORKERS), default=-1) + 1
 
 
-def _final_cause(failures: list[Failure]) -> Failure | None:
-    """The first failure of the last round that failed."""
+def _final_cause(failures: list[FailureSummary]) -> FailureSummary | None:
+    """The first failure of the last round with a failure."""
     last = max((failure.round for failure in failures), default=0)
     return next((failure for failure in failures if failure.round == last), None)
 
 
-def _rounds_text(rounds: list[Round]) -> str:
+def _rounds_text(rounds: list[RoundSummary]) -> str:
     numbers = _some([str(round_.number) for round_ in rounds])
     return f"round {numbers}" if len(rounds) == 1 else f"rounds {numbers}"
 
 
 def _some(words: list[str]) -> str:
-    """The first few of them, and how many there are more."""
+    """The first few words, and the number of further ones."""
     shown = ", ".join(words[:5])
     return shown if len(words) <= 5 else f"{shown} and {len(words) - 5} more"

@@ -1,4 +1,4 @@
-"""The table of events: those that are on the page, read again because not all can be kept."""
+"""The table of events of the page; they are read a second time, because not all can be kept."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from plaunch_report.reading import Reading
-    from plaunch_report.record import Record
-    from plaunch_report.story import Storyteller
+    from plaunch_report.record import EventRecord
+    from plaunch_report.story import StoryBuilder
 
-MOST_EVENTS = 50_000  # those of workers that started and ended well, and the later ones, give way
+MOST_EVENTS = 50_000  # normal starts and ends of workers, and later events, are left out first
 _MOST_TEXT = 400  # characters of a value
-# What each event has, and what the table has columns for.
+# Keys of all events, and those with a column in the table.
 _COMMON = frozenset(
     {"run_id", "host", "hostname", "role", "agent_pid", "group_rank", "ranks", "round", "attempt"}
     | {"backend", "entry_point", "group_world_size", "elapsed", "last_lines"}
@@ -22,9 +22,9 @@ _COMMON = frozenset(
 
 @dataclass(frozen=True)
 class Row:
-    """One event as the table has it."""
+    """One event in the table."""
 
-    time: float  # seconds since the first event of all
+    time: float  # seconds since the first event of the launch
     node: int
     round: int
     name: str
@@ -33,23 +33,23 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """The rows in the order of time, and how many there are not."""
+    """The rows in order of time, and the number of events left out."""
 
     rows: list[Row]
     left_out: int
 
 
-def create_table(reading: Reading, teller: Storyteller, most: int = MOST_EVENTS) -> Table:
-    """Read the events of all nodes again, and keep the `most` telling ones of them."""
-    nodes = {id(agent): node for node, agent in enumerate(teller.agents)}
-    kept: list[tuple[tuple[float, ...], Row]] = []  # a heap, what gives way first on top
+def create_table(reading: Reading, builder: StoryBuilder, most: int = MOST_EVENTS) -> Table:
+    """Read the events of all nodes again, and keep the `most` important ones."""
+    nodes = {id(agent): node for node, agent in enumerate(builder.agents)}
+    kept: list[tuple[tuple[float, ...], Row]] = []  # a heap with the least important on top
     count = 0
     for agent, record in reading.records():
         node = nodes.get(id(agent))
         if node is None:
             continue
         count += 1
-        now = teller.time(node, record)
+        now = builder.time(node, record)
         place = (-float(_is_routine(record)), -now, -float(node), -float(count))
         if len(kept) < most:
             heapq.heappush(kept, (place, _row(now, node, record)))
@@ -59,18 +59,18 @@ def create_table(reading: Reading, teller: Storyteller, most: int = MOST_EVENTS)
     return Table([row for _, row in kept], count - len(kept))
 
 
-def _is_routine(record: Record) -> bool:
+def _is_routine(record: EventRecord) -> bool:
     if record.name == "plaunch.worker.exited":
         return record.metadata.get("exit_code") == 0 or record.metadata.get("stopped") is True
     return record.name == "plaunch.worker.started"
 
 
-def _row(now: float, node: int, record: Record) -> Row:
+def _row(now: float, node: int, record: EventRecord) -> Row:
     name = record.name.removeprefix("plaunch.")
     return Row(round(now, 3), node, record.number("round"), name, _details(record))
 
 
-def _details(record: Record) -> str:
+def _details(record: EventRecord) -> str:
     parts = []
     for key, value in record.metadata.items():
         if key in _COMMON or value is None or value == "":

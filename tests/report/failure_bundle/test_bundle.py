@@ -1,4 +1,4 @@
-"""Bundles as a whole: their files, their names, and what keeps one from being written."""
+"""Writing bundles: their files, their names, and errors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from helpers.hooks import context_of
 
 @pytest.fixture(autouse=True)
 def no_commands(monkeypatch):
-    """What takes long, and depends on the machine, is left out."""
+    """Leave out parts that take long and depend on the machine."""
     monkeypatch.setattr(commands, "_run", lambda words, until: b"said\n")
     monkeypatch.setattr(kernel, "_lines", lambda log: [])
 
@@ -61,14 +61,14 @@ def read(path):
 
 
 @pytest.fixture
-def said(caplog):
+def logged(caplog):
     caplog.set_level(logging.INFO, "plaunch")
     return caplog
 
 
 @pytest.mark.parametrize("umask", [0, 0o022, 0o077])
-def test_a_bundle_is_for_its_owner_alone(tmp_path, monkeypatch, umask):
-    """From its first byte on; it may be in a folder that others read."""
+def test_a_bundle_is_private_to_its_owner(tmp_path, monkeypatch, umask):
+    """From its first byte on, because other users may read the folder."""
     modes = []
 
     def note(archive, name, data, add=bundle._add):
@@ -87,12 +87,12 @@ def test_a_bundle_is_for_its_owner_alone(tmp_path, monkeypatch, umask):
         assert {info.external_attr >> 16 for info in archive.infolist()} == {0o600}
 
 
-def test_no_name_is_used_twice(tmp_path, said):
+def test_no_name_is_used_twice(tmp_path, logged):
     for _ in range(3):
         write(tmp_path)
     names = ["failure-0.1.zip", "failure-0.2.zip", "failure-0.zip"]
     assert sorted(path.name for path in tmp_path.iterdir()) == names
-    assert f"failure bundle: {tmp_path / 'failure-0.2.zip'} (" in said.text
+    assert f"failure bundle: {tmp_path / 'failure-0.2.zip'} (" in logged.text
 
 
 def test_a_file_system_without_links(tmp_path, monkeypatch):
@@ -108,7 +108,7 @@ def test_a_file_system_without_links(tmp_path, monkeypatch):
     assert read(tmp_path / "failure-0.1.zip")["report.txt"] == "train.py: it broke\n"
 
 
-def test_what_is_missing_is_said(tmp_path):
+def test_missing_parts_are_listed(tmp_path):
     write(tmp_path)
     files = read(tmp_path / "failure-0.zip")
     assert sorted(files) == [
@@ -133,10 +133,10 @@ def test_a_part_that_hangs_is_left_out(tmp_path, monkeypatch, gate):
         "plan.txt",
         "contents.txt",
     }
-    assert "\ndoctor.txt: not done within 0." in files["contents.txt"]
+    assert "\ndoctor.txt: not finished within 0." in files["contents.txt"]
 
 
-def test_when_there_is_no_time_left_the_rest_is_named(tmp_path, monkeypatch):
+def test_files_without_time_left_are_listed(tmp_path, monkeypatch):
     monkeypatch.setattr(bundle, "_FILES", 0.0)
     write(tmp_path)
     files = read(tmp_path / "failure-0.zip")
@@ -144,28 +144,28 @@ def test_when_there_is_no_time_left_the_rest_is_named(tmp_path, monkeypatch):
     assert "\nreport.txt: left out, as there was no time left\n" in files["contents.txt"]
 
 
-def test_a_bundle_that_hangs_is_given_up(tmp_path, monkeypatch, said, gate):
+def test_a_bundle_that_hangs_is_abandoned(tmp_path, monkeypatch, logged, gate):
     monkeypatch.setattr(bundle, "_ALL", 0.2)
     monkeypatch.setattr(os, "makedirs", lambda *args, **options: gate.wait())
     write(tmp_path)
-    assert said.messages == ["no failure bundle: it was not done within 0.2 s"]
+    assert logged.messages == ["no failure bundle: it was not done within 0.2 s"]
 
 
 @pytest.mark.parametrize("calls", [[(zipfile.ZipFile, "writestr")], [(os, "link"), (os, "rename")]])
-def test_a_full_disk_is_one_line(tmp_path, monkeypatch, said, calls):
+def test_a_full_disk_is_one_line(tmp_path, monkeypatch, logged, calls):
     def fill(*args):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     for owner, name in calls:
         monkeypatch.setattr(owner, name, fill)
     write(tmp_path)
-    assert said.messages == [f"no failure bundle is written: {tmp_path}: No space left on device"]
+    assert logged.messages == [f"no failure bundle is written: {tmp_path}: No space left on device"]
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_a_folder_nothing_is_written(tmp_path, said):
+def test_without_a_folder_nothing_is_written(tmp_path, logged):
     write("")
-    (message,) = said.messages
+    (message,) = logged.messages
     assert message.startswith("no failure bundle: the run has no folder; give --log-dir or")
 
 
@@ -176,15 +176,15 @@ def test_a_launch_from_code_has_a_plan_of_its_settings(tmp_path):
     assert "rdzv_configs = {'password': '<withheld>', 'timeout': '3'}\n" in plan
 
 
-def test_a_fork_is_not_kept_waiting_for_programs(tmp_path):
+def test_a_fork_does_not_wait_for_programs(tmp_path):
     failed = FailedAttempt("job", "train", 1, is_restart=True)
     write(tmp_path, failed, start_method="fork")
     files = read(tmp_path / "failure-1.zip")
     assert files.keys() == {"report.txt", "events.jsonl", "versions.txt", "contents.txt"}
-    assert "\ndoctor.txt: not asked for when workers are forked again" in files["contents.txt"]
+    assert "\ndoctor.txt: not collected before workers are forked again" in files["contents.txt"]
 
 
-# --- what has failed --------------------------------------------------------------------------
+# --- the failed attempt ---------------------------------------------------------------------------
 
 
 def failed_of(*events, result=None):
@@ -225,7 +225,7 @@ def test_a_restart_is_the_failure_of_the_attempt_before(tmp_path):
     assert len(files["events.jsonl"].splitlines()) == 8
 
 
-def test_error_files_that_are_gone_are_as_they_were_read(tmp_path):
+def test_removed_error_files_are_restored_from_the_failure(tmp_path):
     gone = tmp_path / "error.json"
     gone.write_text('{"message": "all is lost"}')
     worker = ProcessFailure(0, 7, 1, str(gone), global_rank=0)
@@ -237,7 +237,7 @@ def test_error_files_that_are_gone_are_as_they_were_read(tmp_path):
     assert "all is lost" in files["report.txt"]
 
 
-def test_events_are_kept_in_bounds():
+def test_the_number_of_kept_events_is_limited():
     history = FailureHistory("job")
     for number in range(FIRST_EVENTS + LAST_EVENTS + 30):
         history.note(event("state.changed", number=number))
@@ -248,7 +248,7 @@ def test_events_are_kept_in_bounds():
     assert failed.left_out == 30
 
 
-# --- when there is one ------------------------------------------------------------------------
+# --- the extension --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -276,7 +276,7 @@ def test_only_failures_have_bundles(tmp_path, which, told, expected):
     assert [path.name for path in tmp_path.iterdir()] == expected
 
 
-def test_workers_that_fail_at_once_do_not_fill_the_process(tmp_path, monkeypatch, said, gate):
+def test_the_number_of_simultaneous_bundles_is_limited(tmp_path, monkeypatch, logged, gate):
     monkeypatch.setattr(bundle, "write_bundle", lambda *args: gate.wait())
     extension = FailureBundles(context_of(), str(tmp_path), "all")
     for attempt in range(1, 6):
@@ -285,10 +285,10 @@ def test_workers_that_fail_at_once_do_not_fill_the_process(tmp_path, monkeypatch
     extension.stop(None)
     names = sorted(one.name for one in threading.enumerate() if "failure-bundle-" in one.name)
     assert [name[-1] for name in names] == ["0", "1", "2", "3", "5"]
-    assert said.messages == ["no failure bundle of attempt 4: 4 others are being written"]
+    assert logged.messages == ["no failure bundle of attempt 4: 4 others are being written"]
 
 
-def test_restarts_that_cost_nothing_have_bundles_of_their_own(tmp_path, monkeypatch):
+def test_uncounted_restarts_have_separate_bundles(tmp_path, monkeypatch):
     written = queue.Queue()
     monkeypatch.setattr(bundle, "write_bundle", lambda failed, *_: written.put(failed))
     extension = FailureBundles(context_of(), str(tmp_path), "all")
@@ -313,7 +313,7 @@ def test_restarts_that_cost_nothing_have_bundles_of_their_own(tmp_path, monkeypa
         (b"x", "give the path of a folder"),
     ],
 )
-def test_folders_that_cannot_be(tmp_path, given, problem):
+def test_invalid_folders(tmp_path, given, problem):
     (tmp_path / "file").touch()
     given = given.format(tmp_path) if isinstance(given, str) else given
     with pytest.raises(UsageError) as raised:
@@ -328,12 +328,12 @@ def test_a_folder_that_is_not_writable(tmp_path, monkeypatch):
         read_folder(tmp_path / "new" / "folder")
 
 
-def test_nothing_is_created_before_there_is_a_failure(tmp_path):
+def test_nothing_is_created_before_a_failure(tmp_path):
     assert read_folder(str(tmp_path / "new")) == str(tmp_path / "new")
     assert read_folder("") == read_folder(None) == ""
     assert list(tmp_path.iterdir()) == []
 
 
-def test_none_is_none(tmp_path):
+def test_none_creates_no_extension(tmp_path):
     options = {"failure_bundle": str(tmp_path / "new"), "failure_bundles": "none"}
     assert plaunch_extensions(replace(context_of(), options=options)) == []

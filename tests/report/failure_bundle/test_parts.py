@@ -1,4 +1,4 @@
-"""The parts of a bundle, each alone."""
+"""The parts of a bundle."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_last_lines(tmp_path, text, lines, most, expected):
         ([b"c\n", b"cut off\nb\n"], 5, 8, b"b\nc\n"),
     ],
 )
-def test_a_log_that_rotates_goes_on_in_older_files(tmp_path, files, lines, most, expected):
+def test_a_rotated_log_continues_in_older_files(tmp_path, files, lines, most, expected):
     for number, text in enumerate(files):
         (tmp_path / (f"log.{number}" if number else "log")).write_bytes(text)
     data, note = read_last_lines(str(tmp_path / "log"), lines, most)
@@ -61,7 +61,7 @@ def test_a_log_that_rotates_goes_on_in_older_files(tmp_path, files, lines, most,
     assert note == (f"the end; {left_out} bytes before it are left out" if left_out else "")
 
 
-def test_what_is_no_regular_file_is_not_read(tmp_path):
+def test_only_regular_files_are_read(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("/etc/passwd")
     for name in ("pipe", "link", "absent"):
@@ -73,7 +73,7 @@ def fail(error):
     raise error
 
 
-def test_no_part_spoils_the_others(gate):
+def test_parts_are_independent(gate):
     parts = {
         "slow": gate.wait,
         "broken": lambda: fail(ValueError("odd")),
@@ -83,7 +83,7 @@ def test_no_part_spoils_the_others(gate):
     files, missing = gather(parts, time.monotonic() + 0.3)
     assert [file.name for file in files] == ["good.txt"]
     assert missing == {
-        "slow": "not done within 0.3 s, and given up",
+        "slow": "not finished within 0.3 s",
         "broken": "ValueError: odd",
         "none": "there is none",
     }
@@ -146,10 +146,10 @@ def test_only_whole_numbers_are_processes():
     ]  # fmt: skip
 
 
-def test_a_kernel_log_that_may_not_be_read(tmp_path, monkeypatch):
+def test_a_kernel_log_without_permission(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(
-        MissingError, match=r"absent cannot be read \(No such file .*\), and neither can dmesg"
+        MissingError, match=r"absent cannot be read \(No such file .*\), and dmesg cannot"
     ):
         list(find_kernel_lines((), 0.0, str(tmp_path / "absent")))
 

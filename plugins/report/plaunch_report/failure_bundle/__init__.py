@@ -1,7 +1,7 @@
-"""What is known of a failure, in one file: `--failure-bundle` and `--failure-bundles`.
+"""Failure bundles, one file with everything known about a failure: `--failure-bundle(s)`.
 
-`extension` keeps the events of a launch, and begins a bundle when a job fails. If no option is
-given, `plaunch_report.plugin` hands it what the launch has kept of them, once a job has failed that
-leaves files. `bundle` has what is in it made side by side, each part within a bound, and writes it.
-The other modules are about one part each, and are imported when a job has failed.
+`extension` keeps the events of a launch, and writes a bundle when the job fails. If no option is
+given, `plaunch_report.plugin` passes it the events that the launch has kept, after a failed job that leaves files.
+`bundle` collects the parts in parallel, each within a time limit, and writes the file. Each other
+module collects one part, and is imported when a job has failed.
 """

@@ -1,4 +1,4 @@
-"""One bundle: what is in it, how long that may take, and where it is written."""
+"""Writing one bundle: its parts, its time limits, and its path."""
 
 from __future__ import annotations
 
@@ -33,19 +33,18 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("plaunch")
 
-# A command line waits for 1.5 s at its end for threads of plugins. In seconds since the bundle was
-# begun:
-_COMMANDS = 1.0  # until programs are ended
-_PARTS = 1.05  # until parts that are not done are given up
-_FILES = 1.25  # until no more files are written into the bundle
-_ALL = 1.4  # until the bundle is given up
+# The launcher waits 1.5 s at its end for threads of plugins. Seconds since the start of the bundle:
+_COMMANDS = 1.0  # until programs are killed
+_PARTS = 1.05  # until unfinished parts are abandoned
+_FILES = 1.25  # until no more files are added
+_ALL = 1.4  # until the bundle is abandoned
 
 
 def write_bundle(failed: FailedAttempt, context: PluginContext, folder: str) -> None:
-    """Write a bundle, and say in one line where it is, or why there is none. Nothing is raised.
+    """Write a bundle, and log in one line where it is or why there is none; raises nothing.
 
     Args:
-        failed: what has failed.
+        failed: the failed attempt.
         context: the launch.
         folder: where the bundle goes; empty for the folder of the run.
     """
@@ -64,12 +63,12 @@ def write_bundle(failed: FailedAttempt, context: PluginContext, folder: str) -> 
             "no failure bundle: the run has no folder; give --log-dir or --failure-bundle=DIR"
         )
     else:
-        # As the report, which it belongs to, at any level that people choose.
+        # A warning, so that it is shown with the report at any log level.
         logger.warning("failure bundle: %s (for plaunch-report)", call.result)
 
 
 def _write(failed: FailedAttempt, context: PluginContext, folder: str, began: float) -> str:
-    """Where the bundle is; empty if there is no folder for it."""
+    """Write the bundle; return its path, or an empty text if there is no folder for it."""
     specs = cast("LogsSpecs | None", context.settings.get("logs_specs"))
     folders = find_folders(specs, context.run_id)
     target = folder or folders.kept
@@ -85,8 +84,8 @@ def _write(failed: FailedAttempt, context: PluginContext, folder: str, began: fl
         f"run {context.run_id!r}, attempt {failed.attempt}, on {context.host}: "
         f"{failed.name or 'the launch'} failed\n"
         f"by plaunch {__version__}, {time.strftime('%Y-%m-%d %H:%M:%S %z')}\n"
-        f"Values with a name such as token, password, secret or key, and what looks like a token, "
-        f"are written as <withheld>.\n"
+        f"Values with a name such as token, password, secret or key, and values that look like a "
+        f"token, are written as <withheld>.\n"
     )
     os.makedirs(target, exist_ok=True)
     partial = os.path.join(target, f".failure-{failed.attempt}-{secrets.token_hex(8)}.partial")
@@ -99,7 +98,7 @@ def _write(failed: FailedAttempt, context: PluginContext, folder: str, began: fl
             contents += [f"{name}: {why}" for name, why in missing.items()]
             data = redact("\n".join((title, *contents, "")).encode(errors="replace"))
             _add(archive, "contents.txt", data)
-        # It is closed: some file systems tell only then that they are full.
+        # After closing it, because some file systems report only then that they are full.
         return _publish(partial, os.path.join(target, f"failure-{failed.attempt}"))
     except OSError as error:
         error.filename = target
@@ -110,7 +109,7 @@ def _write(failed: FailedAttempt, context: PluginContext, folder: str, began: fl
 
 
 def _open(path: str) -> BinaryIO:
-    # Whoever else may write to the folder cannot know the name, and so cannot lead it elsewhere.
+    # Other users of the folder cannot guess the name, so they cannot place a link there.
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     return open(os.open(path, flags, 0o600), "wb")
 
@@ -128,7 +127,7 @@ def _parts(
     words: Sequence[str] | None,
     until: float,
 ) -> dict[str, Part]:
-    """What makes each part, the most telling ones first."""
+    """The functions that collect each part, the most important ones first."""
 
     def failures() -> dict[int, ProcessFailure]:
         return report.find_failures(failed, attempt_files.of_worker)
@@ -148,14 +147,14 @@ def _parts(
         "kernel.txt": lambda: kernel.find_kernel_lines(failed.pids, failed.began),
     }
     if failed.is_restart and context.settings.get("start_method") == "fork":
-        # Workers may be forked from this process meanwhile, which must be quick.
+        # This process forks the next workers soon, and must have no other threads then.
         for name in ("plan.txt", "doctor.txt", "kernel.txt"):
             parts[name] = _leave_out
     return parts
 
 
 def _leave_out() -> list[File]:
-    raise MissingError("not asked for when workers are forked again (--start-method=fork)")
+    raise MissingError("not collected before workers are forked again (--start-method=fork)")
 
 
 def _events(failed: FailedAttempt) -> Iterator[File]:
@@ -167,7 +166,7 @@ def _events(failed: FailedAttempt) -> Iterator[File]:
 def _add_all(
     archive: zipfile.ZipFile, files: Sequence[File], redact: Redaction, until: float
 ) -> list[str]:
-    """Add files as long as there is time; a line about each."""
+    """Add files until the time is over; return a line about each."""
     lines = []
     for file in files:
         if time.monotonic() > until:
@@ -188,7 +187,7 @@ def _add(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
 
 
 def _publish(partial: str, base: str) -> str:
-    """Give a complete file its name; several launchers may write to one folder."""
+    """Move a complete file to its final, unused name; several launchers may write to the folder."""
     for count in itertools.count():
         path = f"{base}.{count}.zip" if count else f"{base}.zip"
         try:

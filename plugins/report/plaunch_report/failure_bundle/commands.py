@@ -1,7 +1,6 @@
-"""What plaunch says of the command line and the node: `--dry-run` and `--doctor`, as users call it.
+"""The output of `--dry-run` and `--doctor` for the command line of the launch.
 
-Each runs in a process of its own, which can be ended if it takes too long, and which gets no
-secrets.
+Each runs in a separate process, which is killed if it takes too long, and which gets no secrets.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from plaunch_report.failure_bundle.gathering import File, MissingError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-# With the folders of the launcher, and not those that `-m` or `-c` would add.
+# Use the launcher's sys.path, without the folders that `-m` or `-c` would add.
 _CODE = (
     "import sys; sys.path[:] = sys.argv.pop(1).split('\\n'); "
     "from plaunch.cli import entry_point; entry_point()"
 )
-_NICENESS = 10  # workers that start meanwhile come first
-_LAST_WAIT = 0.2  # seconds for the end of a process that was killed
+_NICENESS = 10  # workers that start meanwhile have priority
+_LAST_WAIT = 0.2  # seconds for a killed process to end
 _JOB = re.compile(r"^job '([^'\n]+)'", re.MULTILINE)
 
 
@@ -42,42 +41,42 @@ def own_words() -> list[str] | None:
 def find_plan(
     words: Sequence[str] | None, settings: Mapping[str, object], run_id: str, until: float
 ) -> Iterator[File]:
-    """What `--dry-run` says; of a launch that no command line has begun, its settings.
+    """The output of `--dry-run`; for a launch without a command line, its settings.
 
     Args:
-        words: of the command line, if there is one.
-        settings: those of the launch, by name.
-        run_id: the job, whose id the plan has in the place of one that it has made up.
-        until: when it must be there, on the monotonic clock.
+        words: the words of the command line, if there is one.
+        settings: the settings of the launch, by name.
+        run_id: the id of the job; it replaces an id that `--dry-run` generated.
+        until: the deadline on the monotonic clock.
 
     Raises:
-        MissingError: it is not.
+        MissingError: `--dry-run` failed or took too long.
     """
     if words is None:
-        note = "the settings, as they were given in code"
+        note = "the settings given in code"
         yield File("plan.txt", _format_settings(settings).encode(errors="replace"), note)
         return
     text = _run(["--dry-run", *words], until).decode(errors="surrogateescape")
     made_up = _JOB.search(text)
     if made_up is not None and settings.get("max_nodes") == 1:
         text = text.replace(made_up[1], run_id)
-    note = "what --dry-run says of the command line now"
+    note = "the output of --dry-run for the command line"
     yield File("plan.txt", text.encode(errors="surrogateescape"), note)
 
 
 def find_doctor(words: Sequence[str] | None, until: float) -> Iterator[File]:
-    """What `--doctor` finds with this command line.
+    """The output of `--doctor` for this command line.
 
     Raises:
-        MissingError: it has not come to its end by `until`, on the monotonic clock.
+        MissingError: it failed, or did not end by `until`, on the monotonic clock.
     """
     yield File("doctor.txt", _run(["--doctor", *(words or ())], until))
 
 
 def _run(words: Sequence[str], until: float) -> bytes:
-    """What plaunch prints to stdout."""
+    """Run plaunch and return its stdout."""
     began = time.monotonic()
-    # The launcher's mark, which tells its processes from workers that have left their parents.
+    # The variable distinguishes the launcher's own processes from orphans of workers.
     mark = {LAUNCHER_VARIABLE: str(os.getpid())} if own_words() is not None else {}
     path = "\n".join(map(str, sys.path))
     process = subprocess.Popen(
@@ -94,7 +93,7 @@ def _run(words: Sequence[str], until: float) -> bytes:
         out, err = process.communicate(timeout=max(until - time.monotonic(), 0.0))
     except subprocess.TimeoutExpired:
         raise MissingError(
-            f"plaunch {words[0]} took longer than {until - began:.1f} s, and was ended"
+            f"plaunch {words[0]} took longer than {until - began:.1f} s, and was killed"
         ) from None
     finally:
         _end(process)

@@ -1,4 +1,4 @@
-"""Follows one launch, and has a bundle written when it has failed."""
+"""The extension that writes failure bundles of a launch."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("plaunch")
 
-_FAILED = ("failed", "error")  # the outcomes of a launch that is worth a bundle
-_MOST_AT_A_TIME = 4  # bundles, of workers that fail again and again at once
-_REST_WAIT = 0.8  # seconds for bundles to be done before workers are forked
+_FAILED = ("failed", "error")  # the outcomes of launches with a bundle
+_MOST_AT_A_TIME = 4  # bundles, if workers fail repeatedly at once
+_REST_WAIT = 0.8  # seconds for bundles to be finished before workers are forked
 
 
 class FailureBundles:
-    """Writes a bundle when the job has failed; before that, it only keeps events.
+    """Keeps the events of a launch, and writes a bundle when the job fails.
 
-    A bundle is written on a thread of its own, so that neither the report nor a restart waits for
-    it. The thread is no daemon: the process does not end before the bundle is there, for which
-    there is a bound of less than two seconds.
+    A bundle is written on its own thread, so that neither the report nor a restart waits for it.
+    The thread is not a daemon thread: the process ends after the bundle is written, which takes
+    less than two seconds.
 
     Args:
         context: the launch.
-        folder: where bundles go; empty for the folder of the run.
-        which: `last`, or `all` for those of restarts, too.
+        folder: the folder of bundles; empty for the folder of the run.
+        which: `last`, or `all` to include failures followed by a restart.
     """
 
     def __init__(self, context: PluginContext, folder: str, which: str) -> None:
@@ -48,7 +48,7 @@ class FailureBundles:
         """Do nothing yet."""
 
     def handle(self, event: Event) -> None:
-        """Take the next event."""
+        """Keep the next event; after a restart, write a bundle if `which` is `all`."""
         self._history.note(event)
         if event.name == "plaunch.launcher.finished":
             self._end = event
@@ -60,12 +60,12 @@ class FailureBundles:
             self._write(self._history.describe_failure(event))
 
     def stop(self, result: RunResult | None) -> None:
-        """Begin the last bundle, if the launch has failed."""
+        """Start the last bundle, if the launch failed."""
         if self._end is not None and self._end.metadata["outcome"] in _FAILED:
             self._write(self._history.describe_failure(self._end, result))
 
     def rest(self) -> None:
-        """Have no thread, for the process to fork, as far as bundles are soon done."""
+        """Wait a bounded time for unfinished bundles, so that the process can fork."""
         until = time.monotonic() + _REST_WAIT
         for thread in self._threads:
             thread.join(max(until - time.monotonic(), 0.0))

@@ -1,4 +1,4 @@
-"""The parts of a bundle, made side by side: none that fails or hangs spoils the others."""
+"""Collecting the parts of a bundle in parallel; a part that fails or hangs affects no other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class File:
-    """One file of a bundle; `note` says what is to be known of it, such as that it is cut."""
+    """One file of a bundle; `note` is a remark, for example that it is truncated."""
 
     name: str
     data: bytes
@@ -26,18 +26,18 @@ class File:
 
 
 class MissingError(Exception):
-    """There is nothing to put into the bundle; the message says why."""
+    """A part cannot be collected; the message says why."""
 
 
 def gather(parts: Mapping[str, Part], until: float) -> tuple[list[File], dict[str, str]]:
-    """Make all parts at the same time.
+    """Collect all parts at the same time.
 
     Args:
-        parts: what makes each of them, by what it is called.
-        until: when those that are not done are given up, on the monotonic clock.
+        parts: the functions that collect them, by name.
+        until: when unfinished parts are abandoned, on the monotonic clock.
 
     Returns:
-        The files, in the order of the parts; and why there are none of a part, by its name.
+        The files, in the order of the parts, and the reasons of missing parts, by name.
     """
     began = time.monotonic()
     files: list[File] = []
@@ -45,13 +45,13 @@ def gather(parts: Mapping[str, Part], until: float) -> tuple[list[File], dict[st
     calls: dict[str, BoundedCall] = {}
     for name, part in parts.items():
         try:
-            # The files of a generator are made on the thread.
+            # `list` runs a generator on the thread.
             calls[name] = BoundedCall(f"bundle-{name}", lambda part=part: list(part()))  # type: ignore[misc]
         except (ThreadStartError, RuntimeError) as error:
             missing[name] = str(error)
     for name, call in calls.items():
         if not call.wait(until - time.monotonic()):
-            missing[name] = f"not done within {max(until - began, 0.0):.1f} s, and given up"
+            missing[name] = f"not finished within {max(until - began, 0.0):.1f} s"
         elif isinstance(call.error, MissingError):
             missing[name] = str(call.error)
         elif call.error is not None:

@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from plaunch_events import LauncherHistory, RoundHistory
+from plaunch_events import LauncherHistory
 
 if TYPE_CHECKING:
     from plaunch.agent import RunResult
@@ -85,10 +85,7 @@ class FailureHistory:
         is_restart = event.name == "plaunch.restart"
         if is_restart and attempt != history.attempt:  # equal if it is not charged to the budget
             attempt = max(attempt - 1, 0)
-        # If the launch ended before the next round, it did not fail because of the workers before.
-        over = history.round.is_over and not is_restart
-        failed: RoundHistory[Event] = RoundHistory() if over else history.round
-        workers = failed.workers.values()
+        workers = history.round.workers.values()
         return FailedAttempt(
             run_id=self._run_id,
             name=self._name,
@@ -97,7 +94,7 @@ class FailureHistory:
             is_restart=is_restart,
             repeat=history.repeat if is_restart else 0,
             result=result,
-            failures=dict(failed.failures),
+            failures=dict(history.round.failures),
             stopped={
                 worker.global_rank: worker.exit_code
                 for worker in workers

@@ -1,4 +1,4 @@
-"""What the kernel has logged about the job's processes, memory and devices."""
+"""Lines of the kernel's log about the job's processes, memory and devices."""
 
 from __future__ import annotations
 
@@ -15,28 +15,27 @@ if TYPE_CHECKING:
 
 LOG = "/dev/kmsg"
 MOST = 500  # lines
-_RECORD = 1 << 14  # bytes; no record of the kernel is longer than 8 KiB
+_RECORD = 1 << 14  # bytes; records of the kernel are at most 8 KiB long
 _DMESG_TIMEOUT = 0.5  # seconds
-_TOLD = re.compile(
+_RELEVANT = re.compile(
     r"oom[-_ ]|out of memory|killed process|NVRM|\bXid\b|amdgpu|machine check|\bMCE\b"
     r"|blocked for more than|I/O error",
     re.IGNORECASE,
 )
 _TIME = re.compile(r"\[ *(\d+\.\d+)\]")  # seconds, at the beginning of a line
-# The kernel stamps its log with a clock that nobody corrects: seconds by which it may be behind the
-# monotonic clock, and which part of the time since the machine started.
+# The clock of the kernel's log is not corrected by NTP. It may be behind the monotonic clock by
+# this number of seconds, or this fraction of the uptime.
 _DRIFT, _DRIFT_RATE = 2.0, 2e-5
 _PROCESS = re.compile(r"\[(\d+)\]|\bpid[ =:]+(\d+)|\bprocess (\d+)", re.IGNORECASE)
 
 
 def find_kernel_lines(pids: Collection[int], began: float, log: str = LOG) -> Iterator[File]:
-    """The lines of the kernel's log since a launch began that concern its job, in a file.
+    """A file with the lines of the kernel's log about the job since the launch began.
 
     Args:
-        pids: the job's processes.
-        began: when the launch began, in seconds of the monotonic clock, which is about the
-            kernel's.
-        log: where the kernel's log is.
+        pids: the process ids of the job.
+        began: when the launch began, in seconds of the monotonic clock.
+        log: the device of the kernel's log.
 
     Raises:
         MissingError: it cannot be read, or has no such line.
@@ -54,17 +53,17 @@ def find_kernel_lines(pids: Collection[int], began: float, log: str = LOG) -> It
 
 
 def select_lines(lines: Iterable[str], pids: Collection[int], began: float) -> list[str]:
-    """Those about the processes, or about memory and devices, with which jobs fail.
+    """Select the lines about these processes, or about memory and devices.
 
-    Earlier lines are about other jobs, also if a process id is the same. A line without a time is
-    kept: the kernel writes none with `printk.time=0`.
+    Lines from before the launch are dropped, because process ids are reused. A line without a time
+    is kept, because the kernel writes no times with `printk.time=0`.
     """
     since = began - max(_DRIFT, began * _DRIFT_RATE)
     return [
         line
         for line in lines
         if ((time_ := _TIME.match(line)) is None or float(time_[1]) >= since)
-        and (_TOLD.search(line) or _names_one(line, pids))
+        and (_RELEVANT.search(line) or _names_one(line, pids))
     ]
 
 
@@ -82,13 +81,13 @@ def _lines(log: str) -> Iterable[str]:
 
 
 def _records(fd: int) -> Iterator[str]:
-    """One line for each record, as dmesg has it; closes `fd`."""
+    """The records of the kernel's log as lines in dmesg's format; closes `fd`."""
     with open(fd, "rb", buffering=0) as log:
         while True:
             try:
                 record = os.read(log.fileno(), _RECORD)
             except BrokenPipeError:
-                continue  # some were overwritten, and the next one is there
+                continue  # records were overwritten; read the next one
             except BlockingIOError:
                 return
             if not record:
@@ -110,8 +109,8 @@ def _dmesg_lines(why: str) -> list[str]:
             timeout=_DMESG_TIMEOUT,
         )
     except subprocess.CalledProcessError as error:
-        said = error.stderr.decode(errors="replace").strip()
-        raise MissingError(f"{why}, and dmesg failed: {said}") from None
+        text = error.stderr.decode(errors="replace").strip()
+        raise MissingError(f"{why}, and dmesg failed: {text}") from None
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise MissingError(f"{why}, and neither can dmesg be run: {error}") from None
+        raise MissingError(f"{why}, and dmesg cannot be run: {error}") from None
     return done.stdout.decode(errors="replace").splitlines(keepends=True)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from plaunch.process import LogsSpecs, ProcessFailure
 
-LINES = 1000  # of a log
+LINES = 1000  # of each log
 _MOST = 1 << 20  # bytes of a log, and of an error file
 _MOST_OF_ALL = 16 << 20  # bytes of all logs, and of all error files
 _LOGS = ("stdout.log", "stderr.log")
@@ -25,11 +25,11 @@ _ERROR_FILE = "error.json"
 
 
 class Folders(NamedTuple):
-    """Where a launch has its files.
+    """The folders of a launch.
 
     Args:
-        run: where they are; empty if there are none.
-        kept: the same, if they are still there after the launch.
+        run: the folder of its files; empty if there is none.
+        kept: the same if it remains after the launch; else empty.
     """
 
     run: str
@@ -37,7 +37,7 @@ class Folders(NamedTuple):
 
 
 def find_folders(specs: LogsSpecs | None, run_id: str) -> Folders:
-    """Ask a logs spec, which may be one for torchrun, where its files are.
+    """Find the folders of a logs spec, which may be written for torchrun.
 
     Raises:
         LogDirectoryError: its folder cannot be created.
@@ -54,13 +54,13 @@ def find_folders(specs: LogsSpecs | None, run_id: str) -> Folders:
 
 
 class AttemptFiles:
-    """The files of one attempt, where the default logs spec has them.
+    """The files of one attempt, in the layout of the default logs spec.
 
     Args:
         run: the folder of the run; empty if there is none.
         attempt: the number of the attempt.
         ranks: the global ranks of this node's workers, by local rank.
-        repeat: which of several starts with that number it is, from 0; None for the last.
+        repeat: the index of the start with this attempt number, from 0; None for the last.
     """
 
     def __init__(
@@ -72,36 +72,36 @@ class AttemptFiles:
         self._ranks = ranks
 
     def of_worker(self, local_rank: int, name: str) -> str:
-        """Where the file of a worker is; empty if there is no folder for the attempt."""
+        """The path of a file of a worker; empty if there is no folder for the attempt."""
         return os.path.join(self._folder, str(local_rank), name) if self._folder else ""
 
     def logs(self, failures: Mapping[int, ProcessFailure]) -> Iterator[File]:
         """The last lines of each log.
 
         Args:
-            failures: the workers that failed, by global rank, some of them on other nodes.
+            failures: the workers that failed on any node, by global rank.
 
         Raises:
-            MissingError: there are none.
+            MissingError: there are no logs.
         """
         found = self._find_logs(failures)
         if not found:
             raise MissingError(
-                "there are none: what workers write goes to files with --redirects or --tee, and a "
-                "logs spec may have moved those at its end"
+                "there are none: --redirects or --tee writes output to files, and a logs spec may "
+                "move them at the end"
             )
         most = min(_MOST, _MOST_OF_ALL // len(found))
         for name, path in found.items():
             yield _file(name, path, most)
 
     def error_files(self, failures: Mapping[int, ProcessFailure]) -> Iterator[File]:
-        """What the workers reported.
+        """The error files of the workers.
 
         Args:
-            failures: as above.
+            failures: as for `logs`.
 
         Raises:
-            MissingError: none of them did.
+            MissingError: there are none.
         """
         found: dict[str, str] = {}
         for local_rank in self._local_ranks():
@@ -121,17 +121,17 @@ class AttemptFiles:
                 yield File(name, b"", f"cannot be read: {error.strerror or error}")
         for name, failure in others.items():
             if name not in found:
-                # Gone by now, or on another host; this is what was read of it.
+                # Removed by now, or on another host; this is what the agent read.
                 text = json.dumps(failure.error_file_data, indent=1, default=str)
                 yield _cut(name, text.encode(), most)
         if not found and not others:
             raise MissingError("no worker wrote one")
 
     def stacks(self) -> Iterator[File]:
-        """Where workers were, each time that somebody looked in this attempt.
+        """The stacks of workers that were taken in this attempt.
 
         Raises:
-            MissingError: nobody did.
+            MissingError: there are none.
         """
         found = [
             os.path.join(self._stacks, folder, name)
@@ -140,7 +140,7 @@ class AttemptFiles:
             for name in _list(os.path.join(self._stacks, folder))
         ]
         if not found:
-            raise MissingError("nobody looked at them; --stacks-on-failure does")
+            raise MissingError("none were taken; use --stacks-on-failure")
         most = min(_MOST, _MOST_OF_ALL // len(found))
         for path in found:
             name = f"stacks/{os.path.relpath(path, self._stacks)}"
@@ -157,7 +157,7 @@ class AttemptFiles:
             if os.path.lexists(self.of_worker(local_rank, name))
         }
         for rank, failure in failures.items():
-            # Of another logs spec, which has its own folders.
+            # Files of another logs spec are in other folders.
             for path in failure.log_files:
                 if path not in found.values() and os.path.isfile(path):
                     name = _ODD.sub("_", os.path.basename(path))

@@ -1,4 +1,4 @@
-"""Reading files that workers may have written: bounded, and regular ones only."""
+"""Reading files that workers may have written: regular files only, up to a limit."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ _BLOCK = 1 << 16
 
 
 def read_start(path: str, most: int) -> bytes:
-    """The first `most` bytes of a file.
+    """Read the first `most` bytes of a file.
 
     Raises:
-        OSError: it cannot be read, or is no regular file.
+        OSError: it cannot be read, or is not a regular file.
     """
     with _open(path) as file:
         return file.read(most)
 
 
 def read_last_lines(path: str, lines: int, most: int) -> tuple[bytes, str]:
-    """The last lines of a log, read from its end, and what was left out of it, in words.
+    """Read the last lines of a log; also return a remark on what was left out.
 
-    A log that rotates goes on, towards its beginning, in `<path>.1`, `<path>.2` and so on.
+    The older parts of a rotated log are `<path>.1`, `<path>.2` and so on.
 
     Args:
         path: the file.
-        lines: how many of them.
-        most: how many bytes at most.
+        lines: the maximum number of lines.
+        most: the maximum number of bytes.
 
     Raises:
-        OSError: it cannot be read, or is no regular file.
+        OSError: it cannot be read, or is not a regular file.
     """
     size = taken = newlines = 0
     blocks: list[bytes] = []
@@ -51,7 +51,7 @@ def read_last_lines(path: str, lines: int, most: int) -> tuple[bytes, str]:
                 newlines += blocks[0].count(b"\n")
     data = b"".join(blocks)
     if taken < size and newlines <= lines:
-        # Cut for its bytes: the first line is none, unless it is all that there is.
+        # The byte limit was reached: drop the incomplete first line, unless it is the only one.
         data = data[data.find(b"\n", 0, len(data) - 1) + 1 :]
     end = len(data) - data.endswith(b"\n")
     for _ in range(lines):
@@ -77,7 +77,7 @@ def _open_all(path: str) -> Iterator[BinaryIO]:
 
 
 def _open(path: str) -> BinaryIO:
-    # Neither a named pipe, which would be waited for, nor a link to somewhere else.
+    # Open neither a named pipe, which would block, nor a link to another file.
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)

@@ -1,4 +1,4 @@
-"""The failure report of a bundle: the text that is shown when a job ends because of its workers."""
+"""The failure report in a bundle."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 def find_failures(
     failed: FailedAttempt, path_of: Callable[[int, str], str]
 ) -> dict[int, ProcessFailure]:
-    """The workers that failed, by global rank: those of the result, else those of the events.
+    """The workers that failed, by global rank, from the result or else from the events.
 
     Args:
-        failed: what has failed.
-        path_of: where a file of a worker of this node is, by its local rank and name; may be empty.
+        failed: the failed attempt.
+        path_of: returns the path of a file of a worker of this node, by local rank and name; may be
+            empty.
     """
     if failed.result is not None and failed.result.failures:
         return failed.result.failures
@@ -35,7 +36,7 @@ def find_failures(
 
 
 def format_report(failed: FailedAttempt, failures: dict[int, ProcessFailure]) -> str:
-    """The report about them; if no worker failed, why the launch ended."""
+    """The report on these failures; if no worker failed, why the launch ended."""
     if not failures:
         return f"{failed.name}: {failed.reason}\n"
     result = failed.result
@@ -51,26 +52,26 @@ def format_report(failed: FailedAttempt, failures: dict[int, ProcessFailure]) ->
 def _read(
     event: Event, rank: int, local_rank: int, path_of: Callable[[int, str], str]
 ) -> ProcessFailure:
-    """A failure as the agent has had it, from its event and the worker's error file."""
-    told = event.metadata
-    path = path_of(local_rank, "error.json") if told["error_file"] and local_rank >= 0 else ""
-    exitcode, pid = told["exit_code"], told["worker_pid"]
+    """Restore a failure from its event and the worker's error file."""
+    metadata = event.metadata
+    path = path_of(local_rank, "error.json") if metadata["error_file"] and local_rank >= 0 else ""
+    exitcode, pid = metadata["exit_code"], metadata["worker_pid"]
     failure = ProcessFailure(
         local_rank,
         pid if isinstance(pid, int) else -1,
         exitcode if isinstance(exitcode, int) else -1,
         path,
-        last_lines=str(told["last_lines"] or "").splitlines(),
+        last_lines=str(metadata["last_lines"] or "").splitlines(),
         global_rank=rank,
-        host=str(told["failed_host"]),
+        host=str(metadata["failed_host"]),
         log_files=_find_logs(local_rank, path_of),
     )
-    if place := told.get("place"):
+    if place := metadata.get("place"):
         failure.place = str(place)
     if not failure.has_reply:
         failure.timestamp = event.timestamp
-        if told["message"]:
-            failure.message = str(told["message"])
+        if metadata["message"]:
+            failure.message = str(metadata["message"])
     return failure
 
 

@@ -1,4 +1,4 @@
-"""What is installed: plaunch, Python, the system, drivers, and all distributions."""
+"""The versions of plaunch, Python, the system, drivers, and all installed distributions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FILES = {"driver": "/proc/driver/nvidia/version", "AMD driver": "/sys/module/am
 
 
 def find_versions(path: Sequence[str]) -> Iterator[File]:
-    """List them; `path` are the folders of distributions, whose names are read and no files."""
+    """List the versions; `path` are folders of distributions, of which only names are read."""
     system = os.uname()
     lines = [
         f"plaunch {__version__}",
