@@ -31,8 +31,8 @@ class Hang:
     OPTIONS = (
         Option(
             ("--hang-timeout",),
-            "report where all ranks are when no worker of the job has moved for this time, as in 10m; "
-            "auto learns the time from the heartbeats of the script (default: off)",
+            "report where all ranks are when no worker of the job has moved for this time, as in "
+            "10m; auto learns the time from the heartbeats of the script (default: off)",
             metavar="DURATION",
             read=hang_timeout,
         ),

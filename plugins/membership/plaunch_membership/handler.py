@@ -324,7 +324,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
 
     def restart_delay(self) -> float:
         """Seconds until the next round may begin, if a restart policy has delayed it."""
-        return self._arrivals.pause.left(self._membership.state)
+        return self._arrivals.restart_delay.left(self._membership.state)
 
     def take_losses(self) -> list[MembershipChange]:
         """Take the nodes lost while this one waits for a round; see `JobRendezvous`."""
