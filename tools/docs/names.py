@@ -51,6 +51,9 @@ def _directives(package: str, homes: dict[int, str]) -> Iterator[str]:
     for name in public_names(package):
         path = f"{package}.{name}"
         found = getattr(importlib.import_module(package), name)
+        if _is_old_name(name, found):
+            yield f".. py:data:: {path}\n\n   The old name of ``{found.__name__}``.\n"
+            continue
         is_described = inspect.isclass(found) or inspect.isroutine(found)
         if is_described and id(found) in homes:
             elsewhere.append(f"* ``{path}`` is :py:obj:`{homes[id(found)]}`.")
@@ -69,6 +72,12 @@ def _directives(package: str, homes: dict[int, str]) -> Iterator[str]:
             yield f".. py:data:: {path}\n{_value(found)}"
     if elsewhere:
         yield "\n".join(["Described elsewhere on this page:", "", *elsewhere, ""])
+
+
+def _is_old_name(name: str, found: object) -> bool:
+    return (
+        inspect.isclass(found) and found.__module__.startswith("plaunch") and found.__name__ != name
+    )
 
 
 def _value(found: object) -> str:
