@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from plaunch.agent.notifications import LaunchEvents, Notify
     from plaunch.config import LaunchConfig
     from plaunch.events import Event
-    from plaunch.plugin.extensions import Told
+    from plaunch.plugin.extensions import EventLog
     from plaunch.plugin.manager import PluginManager
     from plaunch.plugin.policies import LaunchRestartPolicy
     from plaunch.process.streams.logs import LogsSpecs
@@ -183,7 +183,7 @@ def worker_command(
 
 
 def late_events(
-    config: LaunchConfig, entry_point: str, told: Told
+    config: LaunchConfig, entry_point: str, told: EventLog
 ) -> Callable[[], Callable[[], list[Event]]]:
     """What makes what gives the events since the last time, of all that an agent has told.
 

@@ -31,8 +31,8 @@ from plaunch.plugin.components import (
 )
 from plaunch.plugin.extensions import (
     AgentControl,
-    Extending,
-    Told,
+    EventLog,
+    ExtensionRunner,
     create_extensions,
     ending,
     snapshot_of_launch,
@@ -175,13 +175,13 @@ class _Launch:
         self._alive = Alive(self._grace + TURN_BOUND, progress=self._last_progress)
         self._agent: LocalElasticAgent | None = None
         self._events: LaunchEvents | None = None
-        self._extending: list[Extending] = []
+        self._extending: list[ExtensionRunner] = []
         self._binder: Binder | None = None
         self._open_store: OpenStore | None = None
         self._starter: Starter | None = None
         self._restart_policy: LaunchRestartPolicy | None = None
         self._result: RunResult | None = None
-        self._told = Told()
+        self._told = EventLog()
         self._slow_stops: Notify | None = None
         self._health_checks: HealthChecks | None = None
 
@@ -240,7 +240,7 @@ class _Launch:
         if create is None:
             return
         extension = create(context)
-        item = Extending(FAILURE_BUNDLE, extension)
+        item = ExtensionRunner(FAILURE_BUNDLE, extension)
         item.result, snapshot = self._result, self._agent.snapshot
         item.start(AgentControl(self._agent, item.who, snapshot, late_events=self._late_events()))
         item.end()
