@@ -86,7 +86,7 @@ ENDED = {
     ),
     "a signal policy that stands": (
         ["-p", "signal_policies:stands", "--signal-policy=stands", *STAY],
-        f"signal policy 'stands' {RELEASE}components) did not say within 1 s",
+        f"signal policy 'stands' {RELEASE}components) has not returned within 1 s from action for",
     ),
     "a signal policy that calls sys.exit": (
         ["-p", "signal_policies:leaves", "--signal-policy=leaves", *STAY],

@@ -9,7 +9,7 @@ import pytest
 from plaunch import LaunchConfig, elastic_launch, hookimpl
 from plaunch.agent import BeforeRendezvous, StateChanged, WorkerState
 from plaunch.plugin import extensions
-from plaunch.plugin.extensions import Told
+from plaunch.plugin.extensions import EventLog
 from plaunch.process import ChildFailedError
 from plaunch_events import LateEvents
 
@@ -29,7 +29,7 @@ def names(events):
 
 
 def test_each_event_is_returned_once():
-    told = Told()
+    told = EventLog()
     late = events_of(told)
     assert late.take() == []
     told.add(BEGUN)
@@ -45,7 +45,7 @@ def test_each_event_is_returned_once():
 
 
 def test_events_have_the_times_of_their_notifications():
-    told = Told()
+    told = EventLog()
     told.add(BEGUN)
     ((_, wall, monotonic, _),) = told.all
     _, begun = events_of(told).take()
@@ -53,8 +53,8 @@ def test_events_have_the_times_of_their_notifications():
 
 
 def test_the_oldest_events_are_dropped(monkeypatch):
-    monkeypatch.setattr(extensions, "MOST_TOLD", 2)
-    told = Told()
+    monkeypatch.setattr(extensions, "MOST_LOGGED", 2)
+    told = EventLog()
     late = events_of(told)
     for what in (BEGUN, BEGUN, STARTED, None):
         told.add(what)

@@ -12,7 +12,7 @@ from plaunch.agent import Progress, RequestKind, Snapshot
 from plaunch.errors import PluginError, UsageError
 from plaunch.plugin import create_extensions, extensions
 from plaunch.plugin.context import PluginContext
-from plaunch.plugin.extensions import AgentControl, Extending, Told, ending
+from plaunch.plugin.extensions import AgentControl, EventLog, ExtensionRunner, ending
 from plaunch.testing import plugin_manager
 from plaunch_events.event_queue import EventQueue
 
@@ -72,7 +72,7 @@ def test_an_extension_has_its_events_and_its_end():
 
 def test_events_wait_until_it_has_started():
     extension = Extension()
-    item = Extending("P", extension)
+    item = ExtensionRunner("P", extension)
     queue = EventQueue("P", item, head_start=None)
     queue.put("early")
     item.start("control")
@@ -86,7 +86,7 @@ def test_events_wait_until_it_has_started():
 @pytest.mark.parametrize("raised", [None, ValueError("no")])
 def test_what_has_not_started_is_told_nothing(raised):
     extension = Extension(raised)
-    item = Extending("P", extension)
+    item = ExtensionRunner("P", extension)
     if raised is not None:
         with pytest.raises(PluginError):
             item.start("control")
@@ -122,7 +122,7 @@ def test_what_is_no_extension(answer, error, message):
 )
 def test_an_extension_that_cannot_start_ends_the_launch(raised, error, message):
     with pytest.raises(error, match=message):
-        Extending("P", Extension(raised)).start(None)
+        ExtensionRunner("P", Extension(raised)).start(None)
 
 
 def test_an_extension_that_hangs_does_not_hold_the_launch(monkeypatch, gate):
@@ -130,7 +130,7 @@ def test_an_extension_that_hangs_does_not_hold_the_launch(monkeypatch, gate):
     hangs = Extension()
     hangs.start = lambda control: gate.wait(60)
     with pytest.raises(PluginError, match=r"has not returned from start within 0\.1 s"):
-        Extending("P", hangs).start(None)
+        ExtensionRunner("P", hangs).start(None)
 
 
 def test_threads_of_its_own_may_rest(caplog):
@@ -139,7 +139,7 @@ def test_threads_of_its_own_may_rest(caplog):
     threaded = Extension()
     threaded.rest = lambda: told.append("rest")
     threaded.release = raising(ValueError("no thread"))
-    item = Extending("P", threaded)
+    item = ExtensionRunner("P", threaded)
     item.rest()
     item.release()
     assert told == ["rest"]
@@ -248,10 +248,10 @@ class Quiet(Extension):
 
 def test_what_takes_no_events_is_stopped_at_the_end_of_the_launch():
     told = []
-    record = Told()
+    record = EventLog()
     for kind in (Quiet, Extension):
         extension = kind()
-        item = Extending("P", extension)
+        item = ExtensionRunner("P", extension)
         item.start("control")
         item.result = "result"
         told.append((item, extension))
@@ -271,9 +271,9 @@ def test_what_takes_no_events_and_hangs_does_not_hold_the_end(monkeypatch, gate,
     monkeypatch.setattr(extensions, "STOP_BOUND", 0.1)
     hangs = Quiet()
     hangs.stop = lambda result: gate.wait(60)
-    item = Extending("P", hangs)
+    item = ExtensionRunner("P", hangs)
     item.start(None)
-    with ending([item], Told()):
+    with ending([item], EventLog()):
         pass
     assert "an extension of P has not returned from stop within 0.1 s" in caplog.text
 
@@ -282,7 +282,7 @@ def test_one_may_say_what_messages_call_it(caplog):
     own = Quiet()
     own.known_as = "the watch"
     own.stop = raising(ValueError("no socket"))
-    item = Extending("P", own)
+    item = ExtensionRunner("P", own)
     assert item.who == "the watch"
     item.start(None)
     item.end()

@@ -186,15 +186,15 @@ def test_a_reason_becomes_one_line() -> None:
 @pytest.mark.parametrize(
     ("answer", "fault"),
     [
-        (None, "decided None, which is no Decision"),
-        (Decision("restart"), "gave the action 'restart'"),
-        (Decision(RestartAction.STOP, 3), "gave the reason 3"),
+        (None, "returned None from decide, not a Decision"),
+        (Decision("restart"), "action='restart', not a RestartAction"),
+        (Decision(RestartAction.STOP, 3), "reason=3, not a text"),
         (Decision(RestartAction.RESTART, delay=-1.0), "the delay is -1.0, which is not a number"),
         (Decision(RestartAction.RESTART, delay=float("inf")), "the delay is inf"),
         (Decision(RestartAction.RESTART, delay="soon"), "the delay is 'soon'"),
-        (Decision(RestartAction.RESTART, without="node"), "hosts to do without 'node'"),
-        (Decision(RestartAction.RESTART, without=[3]), "hosts to do without"),
-        (Decision(RestartAction.RESTART, costs="yes"), "'yes' for whether it costs a restart"),
+        (Decision(RestartAction.RESTART, without="node"), "without='node', not names of hosts"),
+        (Decision(RestartAction.RESTART, without=[3]), "without=[3], not names of hosts"),
+        (Decision(RestartAction.RESTART, costs="yes"), "costs='yes', not a bool"),
     ],
 )
 def test_an_answer_that_cannot_be_is_named_and_standard_decides(answer, fault, caplog) -> None:
@@ -288,7 +288,9 @@ def test_a_signal_policy_that_does_not_return_is_asked_once(monkeypatch, gate, c
     assert policy.action(signal.SIGTERM) is SignalAction.STOP
     assert slow.asked == [signal.SIGUSR1]
     (record,) = caplog.records
-    assert record.getMessage().startswith(f"{WHO} did not say within 0.01 s what SIGUSR1 means")
+    assert record.getMessage().startswith(
+        f"{WHO} has not returned within 0.01 s from action for SIGUSR1"
+    )
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ _OFFERING = frozenset(kind.hook for kind in KINDS)
 _WORDS_OF_CODE = re.compile(
     r"(?<!\S)--[a-z-]+(?:=\w+)?|\b[A-Z]+_[A-Z_]+\b|\[?(?:\$\{\w+\})+(?:\]:)?"
 )
-_PARTS = ("Called", "Parameters", "Result", "Process")
+_PARTS = ("Called", "Parameters", "Result")
 
 
 def command_line() -> str:
@@ -145,7 +145,8 @@ def _code(text: str) -> str:
 
 def hooks() -> str:
     """The page of all hooks."""
-    parts = [_HOOKS]
+    _, _, rules = (inspect.getdoc(hookspecs) or "").partition("\n\n")
+    parts = [_HOOKS, f"{rules}\n"]
     sorts: dict[str, list[str]] = {
         "Offer hooks": [],
         "Contribution hooks": [],

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from plaunch.config import LaunchConfig
     from plaunch.events import Event
     from plaunch.launch.prepare import LaunchRequest
-    from plaunch.plugin.extensions import Told
+    from plaunch.plugin.extensions import EventLog
     from plaunch.plugin.manager import PluginManager
     from plaunch.plugin.policies import LaunchRestartPolicy
     from plaunch.rendezvous.api import RendezvousHandler
@@ -113,7 +113,7 @@ def worker_command(request: LaunchRequest) -> list[str]:
 
 
 def late_events(
-    config: LaunchConfig, entry_point: str, told: Told
+    config: LaunchConfig, entry_point: str, told: EventLog
 ) -> Callable[[], Callable[[], list[Event]]]:
     """Return what creates the source of `Control.take_events`, when an extension first calls that.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from plaunch import parts
 from plaunch.errors import PlaunchError
-from plaunch.plugin.extensions import AgentControl, Extending
+from plaunch.plugin.extensions import AgentControl, ExtensionRunner
 from plaunch.plugin.guard import bounded_call
 from plaunch.process.failures.failure import NOT_AVAILABLE
 
@@ -61,7 +61,7 @@ def bundle_failure(
     create = parts.find_part(parts.AFTER_FAILURE)
     if create is None:
         return
-    item = Extending(FAILURE_BUNDLE, create(context))
+    item = ExtensionRunner(FAILURE_BUNDLE, create(context))
     item.result = result
     item.start(AgentControl(agent, item.who, agent.snapshot, late_events=late_events))
     item.end()

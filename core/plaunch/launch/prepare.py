@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from plaunch.config import LaunchConfig
     from plaunch.health import HealthChecks
     from plaunch.plugin.context import PluginContext
-    from plaunch.plugin.extensions import Extending
+    from plaunch.plugin.extensions import ExtensionRunner
     from plaunch.plugin.manager import PluginManager
     from plaunch.process.binding import Binder
     from plaunch.process.starting import Starter
@@ -73,7 +73,7 @@ class LaunchComponents(NamedTuple):
     signal_policy: LaunchSignalPolicy
     restart_policy: LaunchRestartPolicy
     health_checks: HealthChecks | None
-    extensions: Sequence[Extending]
+    extensions: Sequence[ExtensionRunner]
     binder: Binder | None
     open_store: OpenStore | None
     starter: Starter | None

@@ -19,7 +19,7 @@ from plaunch.errors import NodeExcludedError, SignalException, UnkillableWorkerE
 from plaunch.launch import components as creating
 from plaunch.launch import outcome
 from plaunch.plugin.components import find_worker_env, notify
-from plaunch.plugin.extensions import AgentControl, Told, ending, snapshot_of_launch
+from plaunch.plugin.extensions import AgentControl, EventLog, ending, snapshot_of_launch
 from plaunch.process.streams.api import Traffic
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class LaunchSession:
         self._traffic = Traffic()
         self._watchdog = LoopWatchdog(self._grace + TURN_BOUND, progress=self._last_progress)
         self._waiting = WaitReporter(request.config.start_timeout, show=request.show)
-        self._log = Told()
+        self._log = EventLog()
         self._agent: LocalElasticAgent | None = None
         self._events: LaunchEvents | None = None
         self._slow_stops: Notify | None = None

@@ -1,4 +1,4 @@
-"""What a component gets when it is created."""
+"""The context that plugins get of a launch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @plain_dataclass
 class PluginContext(Value):
-    """The launch that a component is created for; new fields may be added.
+    """The launch that a component is created for, or a hook is called in; fields may be added.
 
     Args:
         run_id: the id of the job.
@@ -21,12 +21,10 @@ class PluginContext(Value):
         host: the name of this host.
         log_dir: the base log directory that the user gave, or None.
         settings: the fields of the launch's `LaunchConfig`, by name.
-        options: options given for this component alone; empty where there are none. Event handlers
-            have texts by key; plugins with options of their own, their values by attribute; restart
-            policies, those of all options that their package declares; health checks, the text
-            behind their name as `argument`, if there is one.
-        run_dir: the folder of this launch below `log_dir`, if there is one; only event handlers
-            get it.
+        options: the component's own options. Event handlers get texts by key; plugins with options
+            their values by attribute; restart policies those of all options that their package
+            declares; health checks the text after their name as `argument`.
+        run_dir: the folder of this launch below `log_dir`, or None; for event handlers only.
     """
 
     run_id: str

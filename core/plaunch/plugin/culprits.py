@@ -1,4 +1,4 @@
-"""Whose code has raised an exception."""
+"""Finds the plugin whose code raised an exception."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Culprits:
     """Finds the third-party plugin whose code raised an exception, by the traceback.
 
-    For code that plaunch does not call through the guard, such as methods of a rendezvous handler.
+    For code that plaunch calls without the guard, such as methods of a rendezvous handler.
     plaunch's own plugins are not recorded: a bug in one of them is an internal error.
     """
 
@@ -28,8 +28,8 @@ class Culprits:
     def note(self, module: str, who: str) -> None:
         """Record that `module`, and the rest of its package, belongs to the plugin `who`.
 
-        The first plugin of a package stands for its other modules. A namespace package, such as
-        `google`, belongs to many distributions and to no plugin.
+        If a package has several plugins, the first one is named for its other modules. A namespace
+        package, such as `google`, belongs to no plugin.
         """
         self._modules.setdefault(module, who)
         package = module.rpartition(".")[0]
@@ -37,7 +37,7 @@ class Culprits:
             self._packages.setdefault(package, who)
 
     def of_error(self, error: BaseException) -> str | None:
-        """The plugin whose code raised an exception, or called the code that raised it."""
+        """Return the plugin whose code raised an exception, or called the code that did."""
         found = None
         traceback = error.__traceback__
         while traceback is not None:
@@ -47,17 +47,17 @@ class Culprits:
 
     @contextlib.contextmanager
     def refusing_exits(self) -> Iterator[None]:
-        """Run a launch; `sys.exit` in a plugin is an error and does not end the program.
+        """Run a launch; convert `sys.exit` in a plugin to an error.
 
         Raises:
-            PluginError: a plugin has called `sys.exit`.
+            PluginError: a plugin called `sys.exit`.
         """
         try:
             yield
         except SystemExit as error:
             who = self.of_error(error)
             if who is None:
-                raise  # the program that launches has called it
+                raise  # called by the program that launches
             raise PluginError(f"{who} failed: {one_line(error)}") from error
 
     def _owner(self, frame: FrameType) -> str | None:
@@ -72,6 +72,6 @@ class Culprits:
 
 
 def _is_namespace(package: str) -> bool:
-    """Whether other distributions may have code in a package: a namespace has no file."""
+    """Whether a package is a namespace package, which has no file."""
     module = sys.modules.get(package)
     return module is not None and getattr(module, "__file__", None) is None

@@ -1,4 +1,4 @@
-"""The extensions of one launch: made by plugins, started, told of events and stopped in bounds."""
+"""Runs the extensions of one launch, each call with a time limit."""
 
 from __future__ import annotations
 
@@ -43,22 +43,22 @@ logger = logging.getLogger("plaunch")
 HOOK = "plaunch_extensions"
 START_BOUND = 10.0  # seconds
 STOP_BOUND = 2.0  # seconds
-REST_BOUND = 1.0  # seconds for its threads to end before workers are forked, or to begin again
-MOST_TOLD = 5000
+REST_BOUND = 1.0  # seconds for its threads to end before workers are forked, or to restart
+MOST_LOGGED = 5000  # notifications
 MOST_STATE = 200  # characters of a state that an extension shows
 _METHODS = ("start", "handle", "stop")
 
 
-class Extending:
-    """One extension, as a handler of events; it ends with the extension.
+class ExtensionRunner:
+    """Starts one extension, passes events to it, and stops it.
 
     Args:
-        who: how messages call its plugin.
+        who: its plugin, for messages.
         extension: the extension.
     """
 
     def __init__(self, who: str, extension: Extension) -> None:
-        self.who: str = getattr(extension, "known_as", who)  # where it asks or says something
+        self.who: str = getattr(extension, "known_as", who)  # in requests and messages
         self._plugin = who
         self.takes_events: bool = getattr(extension, "takes_events", True)
         self.result: RunResult | None = None  # of the agent, once there is one
@@ -69,8 +69,8 @@ class Extending:
         """Start the extension.
 
         Raises:
-            PlaunchError: as the extension says.
-            PluginError: it has failed, or not returned in time.
+            PlaunchError: raised by the extension.
+            PluginError: it failed, or has not returned in time.
         """
         bounded_call(
             f"an extension of {self._plugin}",
@@ -83,7 +83,7 @@ class Extending:
         self._is_started = True
 
     def handle(self, event: Event) -> None:
-        """Hand an event on, unless the launch ends before the extension has started."""
+        """Pass an event on, unless the extension has not started."""
         if self._is_started:
             self._extension.handle(event)
 
@@ -93,16 +93,16 @@ class Extending:
             self._extension.stop(self.result)
 
     def end(self) -> None:
-        """Stop the extension if it takes no events; the queue of its events stops any other."""
+        """Stop the extension if it takes no events; otherwise its event queue stops it."""
         if not self.takes_events:
             self._call("stop", self.close, STOP_BOUND)
 
     def rest(self) -> None:
-        """Have the extension end its threads, for the process to fork, if it has such a method."""
+        """Have the extension end its threads before the process forks, if it has such a method."""
         self._call("rest", getattr(self._extension, "rest", None))
 
     def release(self) -> None:
-        """Let it go on after `rest`."""
+        """Let the extension continue after `rest`."""
         self._call("release", getattr(self._extension, "release", None))
 
     def _call(
@@ -123,14 +123,14 @@ def snapshot_of_launch(
     traffic: Traffic,
     events: LaunchEvents | None,
 ) -> Snapshot:
-    """A snapshot of the agent, with what the launch knows beside it.
+    """Return a snapshot of the agent, completed with the launch's own data.
 
     Args:
         agent: the agent.
-        handler: of the rendezvous.
-        alive: whether the agent's loop is.
-        traffic: how much output of the workers passes through.
-        events: the events of the launch, some of which may be lost; None if nobody takes any.
+        handler: the rendezvous handler.
+        alive: the watchdog of the agent's loop.
+        traffic: counts the workers' output.
+        events: counts lost events; None if the launch makes no events.
     """
     snapshot = agent.snapshot()
     return replace(
@@ -148,20 +148,20 @@ def snapshot_of_launch(
 def _waits_for(handler: RendezvousHandler) -> str:
     try:
         return describe_wait(handler) or ""
-    except Exception as error:  # noqa: BLE001 - a backend's; the rest is of use all the same
-        logger.debug("the rendezvous could not say what it waits for: %r", error)
+    except Exception as error:  # noqa: BLE001 - a backend's bug must not cost the snapshot
+        logger.debug("the rendezvous failed to describe what it waits for: %r", error)
         return ""
 
 
 class AgentControl:
-    """What an extension is given to act with.
+    """The control that an extension acts through; see `plaunch.agent.Control`.
 
     Args:
         agent: the agent.
         who: the plugin, for messages.
-        snapshot: says what the launch does now.
-        handler: of the rendezvous, which may have texts that nodes show each other.
-        late_events: creates what gives the events since it was called last.
+        snapshot: returns the state of the launch.
+        handler: the rendezvous handler, which may share texts between nodes.
+        late_events: creates a function that returns the events since its last call.
     """
 
     def __init__(
@@ -181,15 +181,15 @@ class AgentControl:
         self._texts: SharedTexts | None = getattr(handler, "texts", None)
 
     def snapshot(self) -> Snapshot:
-        """What the launch does now."""
+        """Return the state of the launch."""
         return self._snapshot()
 
     def held(self) -> Mapping[int, Held]:
-        """What holds workers now, and since when."""
+        """Return the workers that are held, each with the reason and the time."""
         return self._agent.held()
 
     def request(self, kind: RequestKind | str, reason: str) -> None:
-        """Ask the agent for something."""
+        """Send the agent a request."""
         self._agent.request(RequestKind(kind), _text(reason), self._who)
 
     def signal_workers(
@@ -202,55 +202,55 @@ class AgentControl:
         self._agent.signal_workers(signal.Signals(signum), ranks, _text(reason))
 
     def report_hang(self, rank: int, text: str, *, is_final: bool = False) -> None:
-        """End the round as one that has failed, because its workers do not go on."""
+        """End the round as failed because its workers hang."""
         self._agent.report_hang(rank, _text(text), is_final=is_final)
 
     def take_events(self) -> list[Event]:
-        """The events since the last call."""
+        """Return the events since the last call."""
         with self._taking:
             self._take = self._take or self._late_events()
             return self._take()
 
     def note_progress(self, progress: Mapping[int, Progress]) -> None:
-        """Have the next snapshots say how far workers are."""
+        """Set the workers' progress for the next snapshots."""
         self._agent.progress = dict(progress)
 
     def note_state(self, name: str, text: str) -> None:
-        """Have the next snapshots show a state of the extension."""
+        """Set a state of the extension for the next snapshots."""
         name, line = (" ".join(_text(one, "a state").split())[:MOST_STATE] for one in (name, text))
         others = {key: value for key, value in self._agent.notes.items() if key != name}
         self._agent.notes = {**others, name: line} if line else others
 
     def say(self, text: str) -> None:
-        """Say one line to the user."""
+        """Log one line for the user."""
         logger.info("%s: %s", self._who, " ".join(text.split()))
 
     def publish(self, name: str, text: str) -> None:
-        """Let the other nodes read a text, if there is a way to them."""
+        """Publish a text for the other nodes, if the rendezvous can."""
         if self._texts is not None:
             self._texts.publish(name, text)
 
     def published(
         self, name: str, timeout: float = 1.0, *, all_nodes: bool = False
     ) -> Mapping[str, str] | None:
-        """The texts of all nodes."""
+        """Return the texts that nodes have published."""
         if self._texts is None:
             return None
         return self._texts.read(name, timeout, all_nodes=all_nodes)
 
     def broadcast(self, name: str, text: str) -> None:
-        """Have a text heard on all nodes, if there is a way to them."""
+        """Send a text to all nodes, if the rendezvous can."""
         if self._texts is not None:
             self._texts.broadcast(name, text)
 
     def listen(self, name: str, listener: Callable[[str], None]) -> None:
-        """Hear broadcasts of that name."""
+        """Call `listener` with the broadcasts of a name."""
         if self._texts is not None:
-            # The thread that hears of them is the one that hears of the job.
-            self._texts.listen(name, partial(self._hear, name, listener))
+            # The rendezvous' own thread receives broadcasts, and must not wait for a listener.
+            self._texts.listen(name, partial(self._deliver, name, listener))
 
-    def _hear(self, name: str, listener: Callable[[str], None], text: str) -> None:
-        def hear() -> None:
+    def _deliver(self, name: str, listener: Callable[[str], None], text: str) -> None:
+        def deliver() -> None:
             try:
                 with blaming(f"an extension of {self._who} failed at a broadcast"):
                     listener(text)
@@ -258,38 +258,38 @@ class AgentControl:
                 logger.warning("%s", error)
 
         try:
-            BoundedCall(f"hears-{name}", hear)
+            BoundedCall(f"hears-{name}", deliver)
         except (ThreadStartError, RuntimeError) as error:  # the latter while the interpreter ends
-            logger.warning("a broadcast for %s is not heard: %s", self._who, error)
+            logger.warning("a broadcast to %s was dropped: %s", self._who, error)
 
 
-class Told:
-    """The last of what an agent has told, kept for whoever asks for events later.
+class EventLog:
+    """The last notifications of an agent, kept to make events of them later.
 
-    Each has a number, when it was on both clocks, in seconds, and what it was; at the end that is
-    what the launch raises, or None.
+    Each entry has a number, its time on both clocks in seconds, and the notification. The last
+    entry has the exception of the launch, or None.
     """
 
     def __init__(self) -> None:
         self.all: deque[tuple[int, float, float, Notification | BaseException | None]]
-        self.all = deque(maxlen=MOST_TOLD)
+        self.all = deque(maxlen=MOST_LOGGED)
         self._numbers = itertools.count()
 
     def add(self, what: Notification | BaseException | None) -> None:
-        """Keep one more."""
+        """Add an entry."""
         self.all.append((next(self._numbers), time.time(), time.monotonic(), what))
 
 
 def _text(given: object, what: str = "a reason") -> str:
-    # Raised in the plugin's call, not later where the agent uses it.
+    # Raise in the plugin's call, rather than later where the agent uses the text.
     if not isinstance(given, str):
         raise TypeError(f"{what} is a text, not {given!r}")
     return given
 
 
 @contextlib.contextmanager
-def ending(extending: Iterable[Extending], told: Told) -> Iterator[None]:
-    """Run a launch; at its end, keep that, and stop the extensions that take no events."""
+def ending(runners: Iterable[ExtensionRunner], log: EventLog) -> Iterator[None]:
+    """Run a launch; then log its end, and stop the extensions that take no events."""
     failure: BaseException | None = None
     try:
         yield
@@ -297,20 +297,20 @@ def ending(extending: Iterable[Extending], told: Told) -> Iterator[None]:
         failure = error
         raise
     finally:
-        told.add(failure)
-        for item in extending:
-            item.end()
+        log.add(failure)
+        for runner in runners:
+            runner.end()
 
 
-def create_extensions(manager: PluginManager, context: PluginContext) -> list[Extending]:
-    """Return the extensions that plugins contribute with `plaunch_extensions`.
+def create_extensions(manager: PluginManager, context: PluginContext) -> list[ExtensionRunner]:
+    """Return a runner for each extension that plugins contribute with `plaunch_extensions`.
 
     Raises:
         PlaunchError: raised by a plugin.
         PluginError: a plugin failed, or returned something else.
     """
     results: list[HookResult] = manager.hook.plaunch_extensions(context=context)
-    found: list[Extending] = []
+    found: list[ExtensionRunner] = []
     for who, given in ((result.who, result.value) for result in results):
         if not isinstance(given, Iterable):
             raise PluginError(f"{who} returned {given!r} from {HOOK}, which cannot be iterated")
@@ -320,5 +320,5 @@ def create_extensions(manager: PluginManager, context: PluginContext) -> list[Ex
                     f"{who} gave {extension!r} in {HOOK}, which lacks some of the methods "
                     f"{', '.join(_METHODS)}"
                 )
-            found.append(Extending(who, extension))
+            found.append(ExtensionRunner(who, extension))
     return found

@@ -1,4 +1,4 @@
-"""What a name of each kind of plugin gives."""
+"""The types of what a name of each kind of plugin stands for."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 """The guard: how plaunch calls code of a plugin.
 
-Every call runs on a thread of its own. plaunch waits for a limited time, then leaves the thread
-behind. An error names the plugin, its distribution, its version and what was called. plaunch's own
-plugins are called in the same way.
+Each call runs on its own thread. plaunch waits for a limited time, then abandons the thread. Errors
+name the plugin, its distribution and version, and the function. plaunch's own plugins are called in
+the same way.
 
-`HookGuard.wrap` is put around each hook implementation once, when its plugin is registered.
-`bounded_call` is for everything else: factories, and methods of what they return. `blaming` is for
-imports, which must run on the calling thread and have no time limit.
+`HookGuard.wrap` wraps each hook implementation once, when its plugin is registered. `bounded_call`
+is for everything else: factories, and methods of the objects that they return. `blaming` is for
+imports, which run on the calling thread without a time limit.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ logger = logging.getLogger("plaunch")
 
 HOOK_TIMEOUT = 10.0  # seconds to wait for an implementation of a hook with a result
 NOTIFY_TIMEOUT = 1.0  # seconds to wait for an implementation of a notification hook
-FACTORY_TIMEOUT = 60.0  # seconds to wait for what a name gives, such as a factory
+FACTORY_TIMEOUT = 60.0  # seconds to wait for a factory, and for methods of components
 WARN_AFTER = 10.0  # seconds after which a longer wait is logged
 # Hooks with a time limit of their own, in seconds.
 _TIMEOUTS = {"plaunch_doctor_checks": 15.0}
@@ -51,8 +51,8 @@ _SIGCHLD_BIT = 1 << (signal.SIGCHLD - 1)
 class LoadedPlugin(Value):
     """A plugin of this launch, and where it comes from.
 
-    `distribution` and `version` are empty for plugins that were passed in code or are modules
-    named with `-p`; `module` is the module that was imported, or that defines the object.
+    `distribution` and `version` are empty for plugins passed in code and for modules named with
+    `-p`; `module` is the module that was imported, or that defines the object.
     """
 
     kind: str
@@ -63,12 +63,12 @@ class LoadedPlugin(Value):
 
     @property
     def is_first_party(self) -> bool:
-        """Whether it comes with plaunch. The guard treats it as any other plugin."""
+        """Whether the plugin comes with plaunch."""
         return self.distribution == FIRST_PARTY
 
     @property
     def origin(self) -> str:
-        """Its distribution and version, if it was installed; its module."""
+        """Its module, after its distribution and version if it was installed."""
         if not self.distribution:
             return f"module {self.module}"
         release = f"{self.distribution} {self.version}".rstrip()
@@ -76,7 +76,7 @@ class LoadedPlugin(Value):
 
     @property
     def who(self) -> str:
-        """How messages call it: its kind and name, and where it comes from."""
+        """Its name in messages: kind, name and origin."""
         return f"{_LABELS.get(self.kind, LIFECYCLE.label)} {self.name!r} ({self.origin})"
 
 
@@ -86,7 +86,7 @@ class Registration:
 
     Args:
         name: the name under which it is registered, `KIND:NAME`.
-        plugin: the module or object that has its hooks, or the thing that its entry point names.
+        plugin: the module or object with its hooks, or the object that its entry point names.
         source: where it comes from.
         options: the values of its own options, if one of them is given.
     """
@@ -98,7 +98,7 @@ class Registration:
 
     @property
     def who(self) -> str:
-        """How messages call it."""
+        """Its name in messages."""
         return self.source.who
 
 
@@ -106,7 +106,7 @@ class Registration:
 
 
 class NotReturnedError(PluginError):
-    """A plugin's code has not returned in time. Its thread may still run."""
+    """Code of a plugin has not returned in time. Its thread may still run."""
 
     def __init__(self, text: str, call: BoundedCall) -> None:
         super().__init__(text)
@@ -120,12 +120,12 @@ def blaming(
     *,
     advice: Callable[[BaseException], str] = lambda error: "",
 ) -> Iterator[None]:
-    """Run a plugin's code on this thread; turn what it raises into an error that names it.
+    """Run code of a plugin on this thread; convert what it raises into an error that names it.
 
     SystemExit too: it must not end the launch as if it had succeeded. Ctrl-C and signals pass.
 
     Args:
-        failure: the beginning of the message: which plugin, and what has failed.
+        failure: the beginning of the message: the plugin, and what failed.
         error_type: the type of the error.
         advice: returns the end of the message for an exception.
     """
@@ -139,14 +139,14 @@ def blaming(
 
 @contextlib.contextmanager
 def keeping_sigchld(who: str, doing: str) -> Iterator[None]:
-    """Run a plugin's code, or wait for it; restore SIGCHLD if the plugin has changed it.
+    """Run code of a plugin, or wait for it; restore SIGCHLD if the plugin has changed it.
 
-    If SIGCHLD is ignored, the kernel forgets the exit codes of workers. Only the main thread can
-    restore it; on other threads nothing is checked.
+    If SIGCHLD is ignored, the kernel discards the exit codes of workers. Only the main thread can
+    restore it; other threads do not check.
 
     Args:
         who: the plugin, for messages.
-        doing: what it does meanwhile, such as the name of a hook.
+        doing: the call, such as the name of a hook.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -167,7 +167,7 @@ def keeping_sigchld(who: str, doing: str) -> Iterator[None]:
 
 
 def _sigchld() -> tuple[object, ...]:
-    """What SIGCHLD does, as Python knows it, and as the kernel does: C code may have changed it."""
+    """The disposition of SIGCHLD in Python and in the kernel: C code may have changed it."""
     masks = read_masks() or (0, 0)
     return signal.getsignal(signal.SIGCHLD), *(mask & _SIGCHLD_BIT for mask in masks)
 
@@ -187,21 +187,21 @@ def bounded_call(
     advice: str = "",
     warns: bool = True,
 ) -> Any:
-    """Call a plugin's code on a thread, which is left behind if it does not return in time.
+    """Call code of a plugin on a thread, which is abandoned if it does not return in time.
 
     Args:
         who: the plugin, for messages.
-        doing: what is called, such as the name of a hook.
-        function: calls it.
-        seconds: how long to wait for it.
+        doing: the call, such as the name of a hook.
+        function: makes the call.
+        seconds: how long to wait.
         is_unwanted: returns whether the launch is to stop; called while waiting.
         passing: exceptions of the plugin that are raised unchanged.
-        advice: the end of the message if it does not return.
-        warns: whether to log that the launch has stopped waiting because it is to stop.
+        advice: the end of the message if the call does not return.
+        warns: whether to log that the wait ended because the launch is to stop.
 
     Raises:
-        NotReturnedError: it has not returned.
-        PluginError: it has failed, or called `sys.exit`.
+        NotReturnedError: the call has not returned.
+        PluginError: the call failed, or called `sys.exit`.
     """
     with keeping_sigchld(who, doing):
         call = BoundedCall(f"plugin-{doing}", function)
@@ -222,7 +222,7 @@ def bounded_call(
             raise call.error
         raise PluginError(f"{who} failed in {doing}: {one_line(call.error)}") from call.error
     if is_unwanted():
-        # The error is not shown: the launch stops for another reason.
+        # The error is not printed: the launch stops for another reason.
         text = f"{who} had not returned from {doing} when the launch had to stop"
         if warns:
             logger.warning("%s", text)
@@ -236,27 +236,27 @@ def bounded_call(
 
 
 class HookResult(NamedTuple):
-    """What one plugin returns from a hook with a result."""
+    """The result of one plugin's implementation of a hook."""
 
     plugin: Registration
     value: Any
 
     @property
     def who(self) -> str:
-        """How messages call the plugin."""
+        """The plugin's name in messages."""
         return self.plugin.who
 
 
 class HookGuard:
     """Wraps the hook implementations of one launch.
 
-    A notification hook that raises, or does not return in time, is reported and switched off: it is
-    not called again in this launch. Other hooks of its plugin stay. While a call has not returned,
-    no other notification hook of the plugin is called. Without a thread there is no time limit, so
-    that notifications are dropped if the system has no threads left.
+    A notification hook that raises, or does not return in time, is reported and switched off for
+    the rest of the launch; other hooks of its plugin stay on. While a call has not returned, no
+    other notification hook of the plugin is called. If the system has no threads left,
+    notifications are dropped: without a thread there is no time limit.
 
     Any other hook that raises, or does not return in time, raises `PluginError`. plaunch's own
-    exceptions pass: their message says what is wrong.
+    exceptions pass unchanged: their messages say what is wrong.
 
     Args:
         notifications: the names of the notification hooks.
@@ -272,20 +272,20 @@ class HookGuard:
         self._has_warned = False  # of a lack of threads
 
     def stop_waiting_when(self, is_unwanted: Callable[[], bool]) -> None:
-        """Have hooks with a result no longer waited for once `is_unwanted` returns true."""
+        """Give up waiting for hooks with a result once `is_unwanted` returns true."""
         self._is_unwanted = is_unwanted
 
     def left_behind(self) -> list[str]:
-        """The plugins with a notification hook that has not returned, for messages."""
+        """Return the plugins with a notification hook that still runs, for messages."""
         return [who for who, call in self._running.values() if call.is_out()]
 
     def limit_call(
         self, who: str, doing: str, function: Callable[..., object]
     ) -> Callable[..., Any]:
-        """Wrap a function of a third party that the agent's loop calls while a stop would wait.
+        """Wrap a third party's function that the agent's loop calls and waits for.
 
-        A call runs on a thread, and is abandoned after a minute or once the launch is to stop. What
-        it raises passes unchanged; its traceback tells whose code it is.
+        Each call runs on a thread, and is abandoned after a minute or once the launch is to stop.
+        Exceptions pass unchanged: their traceback names the plugin.
         """
 
         @functools.wraps(function)
@@ -303,10 +303,9 @@ class HookGuard:
         return limited
 
     def limit_methods(self, who: str, component: object, names: Collection[str]) -> None:
-        """Put `limit_call` around methods of a third party's component, on the object itself.
+        """Wrap methods of a third party's component in `limit_call`, on the object itself.
 
-        Those that it inherits from the core are left alone, and so is an object without a
-        dictionary, such as a named tuple.
+        Skips methods inherited from the core, and objects whose attributes cannot be set.
         """
         for name in names:
             method = getattr(component, name, None)
@@ -318,9 +317,9 @@ class HookGuard:
     def wrap(
         self, plugin: Registration, hook: str, function: Callable[..., object]
     ) -> Callable[..., HookResult | None]:
-        """Guard an implementation; the result has its argument names.
+        """Guard an implementation of a hook; keeps its argument names, which pluggy needs.
 
-        It returns an `HookResult`, or None if the plugin returns None.
+        The guarded function returns a `HookResult`, or None if the plugin returns None.
         """
         call = self._notify if hook in self._notifications else self._ask
 
@@ -387,7 +386,7 @@ class HookGuard:
 
 
 def _own(plugin: Registration, argument: object) -> object:
-    """An argument of a hook as this plugin gets it: a launch with the plugin's own options."""
+    """Return an argument of a hook for this plugin: a context gets the plugin's own options."""
     if isinstance(argument, PluginContext):
         return replace(argument, options=plugin.options)
     return argument

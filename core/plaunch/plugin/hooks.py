@@ -1,4 +1,4 @@
-"""The hooks of a launch: which plugins have them, and how they are called."""
+"""Registers the hooks of a launch's plugins with pluggy."""
 
 from __future__ import annotations
 
@@ -50,29 +50,29 @@ class Implementation(NamedTuple):
 
     @property
     def who(self) -> str:
-        """How messages call the plugin."""
+        """The plugin's name in messages."""
         return self.plugin.who
 
     def call(self, arguments: Mapping[str, object]) -> Any:
         """Call it, guarded, with those of the hook's arguments that it takes.
 
         Raises:
-            PluginError: it has failed, or has not returned in time.
+            PluginError: it failed, or has not returned in time.
         """
         result = self.guarded(*[arguments[name] for name in self.argnames])
         return None if result is None else result.value
 
 
 class GuardedHooks:
-    """The guarded hook implementations of one plugin: what pluggy gets of it."""
+    """The guarded hook implementations of one plugin, which pluggy registers in its place."""
 
 
 class Hooks:
     """Registers the hooks of plugins with pluggy; `hook.NAME(...)` calls one.
 
-    pluggy checks the arguments of implementations and calls them, in the order of the plugins'
-    names: all nodes must agree. Each implementation is guarded when its plugin is registered. A
-    hook with a result returns a list of `Answer`.
+    pluggy checks the arguments of implementations and calls them in the order of the plugins'
+    names, because all nodes must agree. Each implementation is guarded when its plugin is
+    registered. A hook with a result returns a list of `HookResult`.
 
     Args:
         with_traceback: whether to log failures of notification hooks with their traceback.
@@ -90,7 +90,7 @@ class Hooks:
         """Guard and register the hooks of a plugin; one without hooks is only recorded.
 
         Raises:
-            PluginLoadError: it has something like a hook that cannot be one.
+            PluginLoadError: one of its hooks is invalid.
         """
         found = self.find_hooks(plugin.plugin, plugin.who)
         self.plugins[plugin.name] = plugin
@@ -104,7 +104,7 @@ class Hooks:
         try:
             self._pluggy.register(guarded, plugin.name)
         except (pluggy.PluginValidationError, ValueError) as error:
-            # pluggy may keep the hooks before the one that does not fit.
+            # pluggy may keep the hooks before the invalid one.
             if self._pluggy.get_plugin(plugin.name) is guarded:
                 self._pluggy.unregister(guarded, plugin.name)
             del self.plugins[plugin.name]
@@ -120,16 +120,16 @@ class Hooks:
     def find_hooks(
         self, value: object, who: str, *, is_required: bool = False
     ) -> dict[str, dict[str, Any]]:
-        """The names of the hook implementations in `value`, with the options of their marks.
+        """Return the names of the hook implementations in `value`, with their marker's options.
 
         Args:
             value: a module, class or object.
             who: the plugin, for messages.
-            is_required: whether it is an error if there are none.
+            is_required: whether having none is an error.
 
         Raises:
-            PluginLoadError: one of them implements no hook, or is not a plain function; a function
-                is named like a hook but is not marked; or there are none, and `is_required`.
+            PluginLoadError: one of them implements an unknown hook, or is not a plain function; a
+                function is named like a hook but is not marked; or there are none.
         """
         found = {}
         for name, function, is_own in _functions(value):
@@ -149,7 +149,7 @@ class Hooks:
         return found
 
     def implementations(self, hook: str = "") -> list[Implementation]:
-        """The implementations of a hook, or of all hooks, in the order in which they are called."""
+        """Return the implementations of a hook, or of all hooks, in the order of their calls."""
         names = [hook] if hook else _HOOKS
         return [
             Implementation(
@@ -165,9 +165,9 @@ class Hooks:
 
 
 def _functions(value: object) -> Iterator[tuple[str, Callable[..., object], bool]]:
-    """The functions of `value` that may be hooks: name, function, whether it is defined there.
+    """Yield the functions of `value` that may be hooks: name, function, whether it defines them.
 
-    Reads no property, which might do or raise anything.
+    Does not evaluate properties, which could have side effects or raise.
     """
     if inspect.isroutine(value):
         return

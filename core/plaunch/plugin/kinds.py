@@ -1,6 +1,6 @@
-"""The kinds of plugins, and the entry-point groups in which they are found.
+"""The kinds of plugins, and their entry-point groups.
 
-Importing this module costs next to nothing: it is on the way of every command line.
+Every command line imports this module, so it must be cheap.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ if TYPE_CHECKING:
         SignalPolicyFactory,
     )
 
-FIRST_PARTY = "plaunch"  # the distribution of what comes with plaunch
-TORCHRUN_HANDLERS = "torchrun.handlers"  # the values of this group are of torch's own types
+FIRST_PARTY = "plaunch"  # the distribution of plaunch's own plugins
+TORCHRUN_HANDLERS = "torchrun.handlers"  # its objects have torch's types
 
 T = TypeVar("T")
 
 
 @plain_dataclass
 class Kind(Value, Generic[T]):
-    """A kind of plugin. `T` is what a name of this kind gives.
+    """A kind of plugin. `T` is the type of what a name of this kind stands for.
 
     Args:
-        name: the word for the kind in `-p KIND:NAME` and in the list of plugins.
-        label: what messages call one plugin of the kind.
-        groups: its entry-point groups; where one distribution offers a name in two of them, the
-            first one counts.
+        name: the kind in `-p KIND:NAME` and in the list of plugins.
+        label: the kind in messages, such as `logs spec`.
+        groups: its entry-point groups; if a distribution lists a name in two of them, the first one
+            has priority.
         flag: the option that selects by name.
         hook: the hook that offers names; empty for plugins that are not selected by name.
-        methods: what an object must have that a factory of this kind returns.
-        default: the name that a launch uses if none is given.
-        limited: methods of a third party's object on which a launch waits for a limited time.
+        methods: methods that a component of this kind must have.
+        default: the name that a launch uses by default.
+        limited: methods of a third party's component that run with a time limit.
     """
 
     name: str
@@ -130,11 +130,11 @@ KINDS: tuple[Kind[Any], ...] = (
     SCHEDULERS,
 )
 
-# Plugins that only implement hooks: always on, never selected by name.
+# Plugins that only implement hooks: loaded in every launch.
 LIFECYCLE: Kind[object] = Kind(
     name="plugin", label="plugin", groups=("plaunch.plugins",), flag="-p", hook=""
 )
-# Plugins with options of their own: loaded when one of these is given.
+# Plugins with options: loaded if one of their options is given.
 WITH_OPTIONS: Kind[object] = Kind(
     name="options", label="plugin", groups=("plaunch.options",), flag="-p", hook=""
 )

@@ -1,7 +1,7 @@
-"""What is installed: the entry points of all distributions, read without importing any of them.
+"""The entry points of all installed distributions, read without importing any of them.
 
-`importlib_metadata` defines what is installed, but costs three interpreter starts. So the files
-are read directly; it is used only if they are not plain files in plain folders.
+`importlib_metadata` does this too, but takes as long as three interpreter starts. So this module
+reads the files itself, and uses it only if they are not plain files in plain folders.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     import importlib_metadata
 
 _METADATA_FILES = ("METADATA", "PKG-INFO")
-_HEAD = 4096  # characters of metadata among which are the name and the version
-# The finders that look for metadata in the folders of sys.path, as this module does.
+_HEAD = 4096  # characters of metadata to search for the name and the version
+# The finders that search the folders of sys.path, as this module does.
 _FOLDER_FINDERS = frozenset({"PathFinder", "MetadataPathFinder"})
 
 
 class Distribution(NamedTuple):
-    """An installed distribution, with the name that its author writes, and a version if it has one.
+    """An installed distribution; `key` is its normalised name.
 
-    `key`, its normalised name, identifies it.
+    `name` is spelled as in its metadata; `version` may be empty.
     """
 
     key: str
@@ -37,19 +37,19 @@ class Distribution(NamedTuple):
 
     @property
     def is_first_party(self) -> bool:
-        """Whether what it brings comes with plaunch."""
+        """Whether it is plaunch itself."""
         return self.key == FIRST_PARTY
 
 
 class Target(NamedTuple):
-    """What an entry point refers to: an attribute (empty for none) of a module, and its extras."""
+    """The reference of an entry point: a module, an attribute (may be empty), and extras."""
 
     module: str
     attribute: str
     extras: tuple[str, ...]
 
     def load(self) -> Any:
-        """Import the module, and return the object; raises any error of the import."""
+        """Import the module and return the object; raises whatever the import raises."""
         value: Any = importlib.import_module(self.module)
         for part in filter(None, self.attribute.split(".")):
             value = getattr(value, part)
@@ -83,7 +83,7 @@ class EntryPoint(NamedTuple):
 
 
 def normalise(name: str) -> str:
-    """The form of a distribution's name that is the same however it is spelled."""
+    """Return the normalised name of a distribution, the same for all spellings."""
     key = name.lower().replace("-", "_").replace(".", "_")
     while "__" in key:
         key = key.replace("__", "_")
@@ -93,12 +93,12 @@ def normalise(name: str) -> str:
 def scan(groups: Collection[str], path: Sequence[str] | None = None) -> list[EntryPoint]:
     """List the entry points of `groups`, sorted by group, name and distribution.
 
-    Where a distribution is installed twice, the first one on the path counts, and one that has
-    metadata before one that has not, as an interrupted removal leaves behind.
+    If a distribution is installed twice, the first one on the path has priority. A folder without
+    metadata, which an interrupted removal leaves, comes last.
 
     Args:
         groups: names of entry-point groups.
-        path: folders to look in; by default `sys.path`, and what other finders know.
+        path: folders to search; by default `sys.path`, and what other finders find.
     """
     found = None
     if path is not None or not _has_other_finders():
@@ -113,8 +113,8 @@ def parse_entry_points(
 ) -> Iterator[tuple[str, str, str]]:
     """Yield (group, name, value) of each line of an `entry_points.txt` in one of `groups`.
 
-    A line of another form is reported with `source` and skipped: one broken distribution must not
-    spoil every launch.
+    A malformed line is logged with `source` and skipped: a broken distribution must not break every
+    launch.
     """
     group = ""
     for raw in text.splitlines():
@@ -140,7 +140,7 @@ def _has_other_finders() -> bool:
 
 
 def _read_folders(groups: Collection[str], path: Sequence[str]) -> list[EntryPoint] | None:
-    """Read the entry points below `path`; None if something there is not a plain folder."""
+    """Read the entry points below `path`; None if an item is not a plain folder."""
     folders: dict[str, list[str]] = {}
     for root in dict.fromkeys(path):
         if root.lower().endswith(".egg"):
@@ -150,7 +150,7 @@ def _read_folders(groups: Collection[str], path: Sequence[str]) -> list[EntryPoi
         except NotADirectoryError:
             return None
         except OSError:
-            continue  # a folder that does not exist, or that nothing can be imported from either
+            continue  # it does not exist, or cannot be imported from either
         for child in children:
             if child.lower().endswith((".dist-info", ".egg-info")):
                 key = normalise(child.rpartition(".")[0].partition("-")[0])
@@ -189,7 +189,7 @@ def _has_metadata(folder: str) -> bool:
 
 
 def _distribution_at(folder: str, key: str) -> Distribution:
-    # The folder's name has both in a normalised form, for want of the real ones.
+    # By default the normalised name and version in the folder's name.
     name, _, rest = os.path.basename(folder).rpartition(".")[0].partition("-")
     fields = {"Name": name, "Version": rest.partition("-")[0]}
     for file in _METADATA_FILES:
@@ -211,7 +211,7 @@ def _distribution_at(folder: str, key: str) -> Distribution:
 def _ask_importlib_metadata(
     groups: Collection[str], path: Sequence[str] | None
 ) -> list[EntryPoint]:
-    import importlib_metadata  # costs three interpreter starts
+    import importlib_metadata  # slow
 
     context = {} if path is None else {"path": list(path)}
     installed = [(_name_of(each), each) for each in importlib_metadata.distributions(**context)]
@@ -228,15 +228,15 @@ def _ask_importlib_metadata(
                 for entry in each.entry_points
                 if entry.group in groups
             ]
-        except Exception as error:  # noqa: BLE001 - other people's finders and files
+        except Exception as error:  # noqa: BLE001 - of any third-party finder
             _warn("the entry points of distribution %s cannot be read: %s", name, error)
     return [entry for entries in found.values() for entry in entries]
 
 
 def _name_of(installed: importlib_metadata.IDistribution) -> tuple[str, str]:
-    """The name and version of a distribution; without metadata, its folder's name and nothing."""
+    """Return name and version of a distribution; without metadata, its folder's name only."""
     name = version = ""
-    # There may be none, and other people's finders raise whatever they like.
+    # The metadata may be missing, and third-party finders may raise anything.
     with contextlib.suppress(Exception):
         name, version = installed.metadata["Name"] or "", installed.metadata["Version"] or ""
     if name:

@@ -1,4 +1,4 @@
-"""The options that plugins declare: found without importing anything but what declares them."""
+"""The options that plugins declare, found by importing the declaring modules only."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class PluginOptions(NamedTuple):
     Args:
         name: the name of the plugin.
         owner: its distribution, for messages.
-        options: what it declares.
-        plugin: what has its hooks, as `module` or `module:object`; empty if it is always on.
-        declared_by: the module or object that declares them.
-        module: the name of the module that is imported for that.
+        options: its options.
+        plugin: where its hooks are, as `module` or `module:object`; empty for a lifecycle plugin.
+        declared_by: the module or object that declares the options.
+        module: the name of the module that is imported for them.
     """
 
     name: str
@@ -40,10 +40,10 @@ class PluginOptions(NamedTuple):
 
 
 def load_options(entry: EntryPoint) -> PluginOptions:
-    """Import what declares the options of a plugin.
+    """Import the module that declares the options of a plugin.
 
     Raises:
-        PluginLoadError: it cannot be imported, or declares something else.
+        PluginLoadError: it cannot be imported, or its declaration is invalid.
     """
     owner = f"{entry.distribution.name} {entry.distribution.version}".rstrip()
     try:
@@ -76,12 +76,11 @@ def _check(options: tuple[object, ...], plugin: object) -> None:
 def find_options(
     entries: Iterable[EntryPoint], selection: Selection
 ) -> tuple[list[PluginOptions], list[str]]:
-    """The options of all installed plugins, and what is wrong with those that cannot be used.
+    """Return the options of all installed plugins, and messages about those that are unusable.
 
     Args:
-        entries: what is installed.
-        selection: what the user says about plugins; the options of one that is blocked are not
-            there.
+        entries: the installed entry points.
+        selection: the user's choice; options of a blocked plugin are left out.
     """
     found: list[PluginOptions] = []
     problems: list[str] = []
@@ -102,16 +101,16 @@ def options_of_package(
     values: Mapping[str, object],
     environ: Mapping[str, str],
 ) -> Iterator[tuple[Option, object]]:
-    """The options that an import package declares, each with its value, given or not.
+    """Yield the options that an import package declares, each with its value or default.
 
     Args:
-        declared: the options that there are.
+        declared: the options of all plugins.
         package: the name of the package.
-        values: the options that are given, by attribute.
+        values: the given options, by attribute.
         environ: the environment variables.
 
     Raises:
-        UsageError: a value cannot be one of its option.
+        UsageError: a value is invalid.
     """
     for plugin in declared:
         if plugin.module.partition(".")[0] == package:
@@ -123,15 +122,15 @@ def options_of_package(
 def resolve_options(
     declared: Collection[PluginOptions], values: Mapping[str, object], environ: Mapping[str, str]
 ) -> dict[str, dict[str, object]]:
-    """The values of the options of each plugin, by its name, if one of its options is given.
+    """Return the option values of each plugin of which an option is given, by its name.
 
     Args:
-        declared: the options that there are.
-        values: those that are given, by attribute; a text is read as on a command line.
-        environ: the environment variables, some of which may give an option.
+        declared: the options of all plugins.
+        values: the given options, by attribute; a text is parsed as on a command line.
+        environ: the environment variables; options may have some.
 
     Raises:
-        UsageError: a value belongs to no option, or cannot be one of its option.
+        UsageError: a value belongs to no option, or is invalid.
     """
     left = dict(values)
     found: dict[str, dict[str, object]] = {}

@@ -1,7 +1,7 @@
-"""The policies of a launch, which the agent's loop asks: each call has a time limit.
+"""The signal policy and the restart policy of a launch, called with a time limit.
 
-A policy that fails is replaced: a job needs a decision. A launch without failures imports nothing
-of the default restart policy.
+A policy that fails is replaced, because a job needs a decision. A launch without failures does not
+import the default restart policy.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("plaunch")
 
-DECISION_TIMEOUT = 1.0  # seconds to wait for what a policy decides
+DECISION_TIMEOUT = 1.0  # seconds to wait for a decision
 _LONGEST_REASON = 1000  # characters
 
 
 class LaunchSignalPolicy:
-    """Decides what signals mean for one launch, by the policy that its settings name.
+    """Calls the signal policy of one launch.
 
-    A policy that does not return in time is not asked again: every signal that it lists stops the
-    job from then on.
+    A policy that does not return in time is not called again: from then on every signal that it
+    lists stops the job.
 
     Args:
         policy: the policy.
-        who: how messages call the plugin that has made it.
+        who: its plugin, for messages.
     """
 
     def __init__(self, policy: SignalPolicy, who: str) -> None:
@@ -52,10 +52,10 @@ class LaunchSignalPolicy:
         self._is_off = False
 
     def signals(self) -> Collection[signal.Signals]:
-        """The signals that the policy listed when it was first asked.
+        """Return the signals that the policy handles; calls it once.
 
         Raises:
-            PluginError: it has failed, or not returned in time.
+            PluginError: it failed, or has not returned in time.
         """
         if self._listed is None:
             listed: list[signal.Signals] = bounded_call(
@@ -65,10 +65,10 @@ class LaunchSignalPolicy:
         return self._listed
 
     def action(self, signum: signal.Signals) -> SignalAction:
-        """What the policy decides, or STOP.
+        """Return the policy's decision, or STOP if it has not returned in time.
 
         Raises:
-            PluginError: it has failed.
+            PluginError: it failed.
         """
         if self._is_off:
             return SignalAction.STOP
@@ -78,8 +78,8 @@ class LaunchSignalPolicy:
         except NotReturnedError:
             self._is_off = True
             logger.warning(
-                "%s did not say within %g s what %s means; plaunch does not ask it again, and "
-                "every signal that it lists stops the job",
+                "%s has not returned within %g s from action for %s; plaunch does not call it "
+                "again, and every signal that it lists stops the job",
                 self.who,
                 DECISION_TIMEOUT,
                 signum.name,
@@ -89,19 +89,19 @@ class LaunchSignalPolicy:
 
 
 class LaunchRestartPolicy:
-    """Decides what follows the failures of one launch, by the policy that its settings name.
+    """Calls the restart policy of one launch after each failure.
 
-    A policy that raises, decides something that cannot be, or has not answered within a second is
-    named in a warning, and `standard` decides. One that was too slow is not asked again. If
-    `standard` is not installed, `--max-restarts` alone counts.
+    If it raises, returns an invalid decision, or has not returned within a second, a warning names
+    it, and `standard` decides. A policy that was too slow is not called again. If `standard` is not
+    installed, `--max-restarts` alone decides.
 
     Args:
         manager: finds the policies.
-        context: the launch; its settings have the policy's name and the options that are given.
+        context: the launch; its settings have the policy's name and the given options.
 
     Raises:
-        UsageError: no policy has the name, or one of its options cannot be used.
-        PluginError: the policy cannot be loaded or made.
+        UsageError: no policy has the name, or one of its options is invalid.
+        PluginError: the policy cannot be loaded or created.
     """
 
     def __init__(self, manager: PluginManager, context: PluginContext) -> None:
@@ -113,11 +113,11 @@ class LaunchRestartPolicy:
         self._names = self._find_names()
         if self.name != RESTART_POLICIES.default:
             self._policy(self.name)
-        if self._is_set():  # else nothing can be wrong with the default policy
+        if self._is_set():  # without options, the default policy is valid
             self._policy(RESTART_POLICIES.default)
 
     def _find_names(self) -> tuple[str, ...]:
-        """The policies to ask, in this order."""
+        """Return the names of the policies to call, in this order."""
         default = RESTART_POLICIES.default
         if self.name != default:
             self._manager.check_name(RESTART_POLICIES, self.name)
@@ -130,9 +130,9 @@ class LaunchRestartPolicy:
         return tuple(dict.fromkeys((self.name, default)))
 
     def shared_settings(self) -> dict[str, str]:
-        """What must be the same on all nodes of a job: options and their values, as texts.
+        """Return the options that must be equal on all nodes of a job, and their values as texts.
 
-        An option with its default is left out.
+        Options with their default are left out.
         """
         settings = self._context.settings
         shared = {RESTART_POLICIES.flag: self.name}
@@ -149,9 +149,9 @@ class LaunchRestartPolicy:
         return shared
 
     def decide(self, failure: Failure, history: Sequence[Decided]) -> Decision:
-        """What follows a failure; see `RestartPolicy`. No policy makes it fail.
+        """Decide what follows a failure; see `RestartPolicy`. Never raises what a policy raises.
 
-        Should none of them answer, `--max-restarts` alone counts, as in torchrun.
+        If no policy decides, `--max-restarts` alone does, as in torchrun.
         """
         for name, other in zip(self._names, (*self._names[1:], ""), strict=False):
             if name in self._slow:
@@ -164,7 +164,7 @@ class LaunchRestartPolicy:
             except NotReturnedError as error:
                 self._slow.add(name)
                 logger.warning("%s; %s decides from now on", error, instead)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the job needs a decision
+            except Exception as error:  # noqa: BLE001 - the job needs a decision in any case
                 text = str(error) if isinstance(error, PluginError) else one_line(error)
                 logger.warning("%s; %s decides instead", text, instead)
         return self._count(failure)
@@ -187,7 +187,7 @@ class LaunchRestartPolicy:
         return self._manager.own_options(RESTART_POLICIES, name, self._values())
 
     def _is_set(self) -> bool:
-        """Whether an option of the default policy is given."""
+        """Whether the user has given an option of the default policy."""
         values, name = self._values(), RESTART_POLICIES.default
         return (
             bool(values)
@@ -211,31 +211,31 @@ class LaunchRestartPolicy:
 
 
 def _checked(decision: Any, who: str) -> Decision:
-    """What a policy has decided, if it can be done; its reason becomes one line.
+    """Check the decision of a policy, and make its reason one line.
 
     Raises:
-        PluginError: it cannot.
+        PluginError: the decision is invalid.
     """
     from plaunch.durations import Duration  # failures only
     from plaunch.restarts.api import Decision, RestartAction
 
     if not isinstance(decision, Decision):
-        raise PluginError(f"{who} decided {decision!r}, which is no Decision")
+        raise PluginError(f"{who} returned {decision!r} from decide, not a Decision")
     wrong = ""
     if not isinstance(decision.action, RestartAction):
-        wrong = f"the action {decision.action!r}"
+        wrong = f"action={decision.action!r}, not a RestartAction"
     elif not isinstance(decision.reason, str):
-        wrong = f"the reason {decision.reason!r}"
+        wrong = f"reason={decision.reason!r}, not a text"
     elif not _are_names(decision.without):
-        wrong = f"hosts to do without {decision.without!r}"
+        wrong = f"without={decision.without!r}, not names of hosts"
     elif not isinstance(decision.costs, bool):
-        wrong = f"{decision.costs!r} for whether it costs a restart"
+        wrong = f"costs={decision.costs!r}, not a bool"
     if wrong:
-        raise PluginError(f"{who} gave {wrong}, which cannot be")
+        raise PluginError(f"{who} returned a Decision with {wrong}")
     try:
         Duration(may_be_zero=True).check(decision.delay, "the delay")
     except UsageError as error:
-        raise PluginError(f"{who} gave an answer that cannot be: {error}") from None
+        raise PluginError(f"{who} returned an invalid Decision: {error}") from None
     reason = "".join(c if c.isprintable() else " " for c in decision.reason)  # workers are quoted
     reason = " ".join(reason.split())[:_LONGEST_REASON]
     return replace(decision, reason=reason, without=tuple(decision.without))

@@ -1,6 +1,6 @@
-"""The registry of a launch: the plugins that are loaded, and what a name of each kind gives.
+"""The registry of a launch: loads plugins, and finds the factory behind a name of each kind.
 
-Entry points and the hooks that offer names fill it. Nothing is imported before it is selected.
+Names come from entry points and from offer hooks. Nothing is imported before it is selected.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ SLOW_IMPORT = 1.0  # seconds after which a warning names the plugin
 
 
 class PluginRegistry:
-    """Loads what is always on, what is named, and what is selected, each once.
+    """Loads plugins that are always on, named, or selected, each once.
 
     Args:
-        installed: what is installed.
-        hooks: where the hooks of plugins are registered.
+        installed: the installed plugins.
+        hooks: registers the hooks of plugins.
     """
 
     def __init__(self, installed: Installed, hooks: Hooks) -> None:
@@ -50,13 +50,13 @@ class PluginRegistry:
         self._hooks = hooks
         self._of_entry: dict[EntryPoint, Registration] = {}
         self._instances: dict[type, object] = {}
-        # What each plugin offers, by its name and the kind, once it is known.
+        # The offers of each plugin, by its name and the kind, once they are known.
         self._offers: dict[tuple[str, str], Mapping[str, object]] = {}
 
     # --- names ------------------------------------------------------------------------------------
 
     def get(self, kind: Kind[T], name: str) -> tuple[Registration, T]:
-        """What plugin `name` of `kind` gives, and by whom; loads it if it is not loaded yet.
+        """Return the factory that `name` stands for, and its plugin, which is loaded first.
 
         Raises:
             UnknownNameError: no plugin offers the name.
@@ -77,12 +77,12 @@ class PluginRegistry:
         return plugin, _checked(kind, plugin.who, offers[bare])
 
     def find(self, kind: Kind[Any], name: str) -> tuple[Registration | EntryPoint, str]:
-        """The plugin that offers a name, and the name without a distribution; loads nothing.
+        """Return the plugin that offers a name, and the name without a distribution.
 
-        It is an entry point if it is not loaded for anything else.
+        Loads nothing: a plugin that is not loaded yet is returned as its entry point.
 
         Raises:
-            UsageError: the name is unknown, blocked, or offered by several.
+            UsageError: the name is unknown, blocked, or offered by several plugins.
         """
         in_code = [one for one, bare in self._offered(kind, in_code=True) if bare == name]
         if len(in_code) > 1:
@@ -92,7 +92,7 @@ class PluginRegistry:
             )
         if in_code:
             return in_code[0], name
-        # As if they were entry points whose value is the name of a plugin that is loaded.
+        # Represent offers of loaded plugins as entry points whose value is the plugin's name.
         beside = [
             EntryPoint(kind.hook, bare, one.name, _distribution_of(one))
             for one, bare in self._offered(kind, in_code=False)
@@ -105,17 +105,17 @@ class PluginRegistry:
         return entry, entry.name
 
     def names(self, kind: Kind[Any]) -> list[str]:
-        """All names of `kind` that can be selected, sorted; imports nothing."""
+        """Return all names of `kind` that can be selected, sorted; imports nothing."""
         names = {entry.name for entry in self._installed.usable(kind)}
         for in_code in (False, True):
             names.update(name for _, name in self._offered(kind, in_code=in_code))
         return sorted(names)
 
     def _offered(self, kind: Kind[Any], *, in_code: bool) -> Iterator[tuple[Registration, str]]:
-        """Every loaded plugin with each name that it offers of `kind` and that is not blocked.
+        """Yield each loaded plugin with each name of `kind` that it offers and that is not blocked.
 
         Raises:
-            PluginError: a plugin fails, or returns something else.
+            PluginError: a plugin failed, or returned something else.
         """
         blocker = self._installed.selection.blocker
         for plugin in self._hooks.plugins.values():
@@ -126,10 +126,10 @@ class PluginRegistry:
                         yield plugin, name
 
     def _offered_by(self, plugin: Registration, kind: Kind[Any]) -> Mapping[str, object]:
-        """What one plugin offers of `kind`; its hook is called at most once.
+        """Return the offers of one plugin; calls its hook at most once.
 
         Raises:
-            PluginError: the plugin fails, or returns something else.
+            PluginError: the plugin failed, or returned something else.
         """
         key = plugin.name, kind.name
         if key not in self._offers:
@@ -148,11 +148,11 @@ class PluginRegistry:
     # --- loading ----------------------------------------------------------------------------------
 
     def load_initial(self, plugins: Sequence[object]) -> None:
-        """Load what needs no selection: what was passed in code, is always on, or is named.
+        """Load the plugins that were passed in code, are always on, or are named with `-p`.
 
         Raises:
-            PluginLoadError: it cannot be loaded.
-            UsageError: a word names nothing, or more than one thing.
+            PluginLoadError: one of them cannot be loaded.
+            UsageError: a word matches no plugin, or more than one.
         """
         for plugin in plugins:
             self._load_object(plugin)
@@ -162,7 +162,7 @@ class PluginRegistry:
             self._load_word(word)
 
     def load_named(self, kind: Kind[Any], name: str) -> Registration | None:
-        """Load a plugin, if there is one of the name that is not blocked.
+        """Load a plugin; None if there is none of the name, or it is blocked.
 
         Raises:
             PluginLoadError: it cannot be loaded.
@@ -172,7 +172,7 @@ class PluginRegistry:
             plugin = load_options(entry).plugin
             if plugin:
                 entry = entry._replace(value=plugin)
-            else:  # the plugin of that name which is loaded in every launch
+            else:  # its hooks are in the lifecycle plugin of the same name
                 kind, entry = LIFECYCLE, self._installed.find(LIFECYCLE, name)
         return None if entry is None else self.load(kind, entry)
 
@@ -200,7 +200,7 @@ class PluginRegistry:
                 if self._hooks.find_hooks(value, source.who, is_required=not kind.hook):
                     value = self._instance_of(value, source.who)
                     registration = self._register(name, value, source)
-                else:  # the thing itself that the name gives
+                else:  # the entry point names the factory itself
                     if entry.group == TORCHRUN_HANDLERS:
                         value = _bridged_handler(entry, value, source.who)
                     self._offers[name, kind.name] = {entry.name: value}
@@ -217,7 +217,7 @@ class PluginRegistry:
     def _load_word(self, word: Word) -> None:
         named = self._installed.named(word)
         for kind, name in named:
-            # A word with a distribution is looked up as it is, any other one by the name.
+            # A word with a distribution is looked up unchanged, any other one by the name.
             self.load_named(kind, name if word.means(kind.name, name) else word.text)
         if named:
             return
@@ -227,7 +227,7 @@ class PluginRegistry:
                 f"{word.source} names a plugin that {blocker} blocks; remove one of them"
             )
         module, source = None, LoadedPlugin(LIFECYCLE.name, word.text, "", "", word.text)
-        # No module is named like a path, or a kind and a name.
+        # A path, or a kind and a name, cannot be the name of a module.
         if not (word.text.startswith(".") or ":" in word.text or "/" in word.text):
             with self._importing(source, f"launches with {word.source}"):
                 module = _import_module(word.text, source.who)
@@ -258,7 +258,7 @@ class PluginRegistry:
         self._register(unique, plugin, source)
 
     def _instance_of(self, value: object, who: str, *, doing: str = "loaded") -> object:
-        """`value`, or the one instance of it if it is a class: hooks are methods of an object."""
+        """Return `value`, or the one instance of it if it is a class."""
         if not inspect.isclass(value):
             return value
         if value not in self._instances:
@@ -268,11 +268,11 @@ class PluginRegistry:
 
     @contextlib.contextmanager
     def _importing(self, source: LoadedPlugin, delayed: str) -> Iterator[None]:
-        """Import a plugin; report it if that changes SIGCHLD, or if a third party's is slow.
+        """Import a plugin; report a change of SIGCHLD, and a third party's slow import.
 
         Args:
             source: the plugin.
-            delayed: which launches import it.
+            delayed: the launches that import it, for the message.
         """
         if not source.is_first_party:
             self.culprits.note(source.module, source.who)
@@ -284,7 +284,7 @@ class PluginRegistry:
             logger.warning("%s took %.1f s to load, which delays %s", source.who, duration, delayed)
 
     def _register(self, name: str, plugin: object, source: LoadedPlugin) -> Registration:
-        """Register a plugin, once, however many entry points name it."""
+        """Register a plugin once, even if several entry points name it."""
         self.loaded.append(source)
         for registration in self._hooks.plugins.values():
             if registration.plugin is plugin:
@@ -299,16 +299,16 @@ class PluginRegistry:
 
 
 def _distribution_of(plugin: Registration) -> Distribution:
-    """The distribution of a plugin; its fields are empty if it is not installed."""
+    """Return the distribution of a plugin; its fields are empty if it is not installed."""
     name = plugin.source.distribution
     return Distribution(normalise(name), name, plugin.source.version)
 
 
 def _import(entry: EntryPoint, who: str) -> object:
-    """Import what an entry point refers to.
+    """Import the object of an entry point.
 
     Raises:
-        PluginLoadError: its value has another form, it cannot be imported, or it is not there.
+        PluginLoadError: the entry point is malformed, or the import fails.
     """
     try:
         target = entry.target()
@@ -338,7 +338,7 @@ def _import_module(name: str, who: str) -> object | None:
 
 
 def _bridged_handler(entry: EntryPoint, value: object, who: str) -> object:
-    """What an entry point of torchrun's group for handlers offers, as a backend of plaunch."""
+    """Convert an object of torchrun's group of rendezvous handlers to a factory of plaunch's."""
     bridge_creator = load_part(TORCHRUN_CREATORS)
     with blaming(f"{who} cannot be loaded", PluginLoadError):
         bridged: object = bridge_creator(who, entry.name, value)
@@ -346,10 +346,10 @@ def _bridged_handler(entry: EntryPoint, value: object, who: str) -> object:
 
 
 def _checked(kind: Kind[T], who: str, thing: object) -> T:
-    """`thing`, if a name of `kind` may give it; bridges torch's logs specs.
+    """Check the type of what a name stands for; converts torch's logs specs.
 
     Raises:
-        PluginLoadError: a name of this kind gives something else.
+        PluginLoadError: names of this kind stand for something else.
     """
     fit: Any = thing
     if not callable(thing):
@@ -381,6 +381,6 @@ def _advice(entry: EntryPoint, target: Target, error: BaseException) -> str:
 
 
 def _is_missing(error: BaseException | None, module: str) -> bool:
-    """Whether `module` itself was not found, and not something that it imports."""
+    """Whether `module` itself was not found, rather than a module that it imports."""
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
     return missing is not None and (module == missing or module.startswith(f"{missing}."))

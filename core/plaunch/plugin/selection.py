@@ -1,4 +1,4 @@
-"""Which installed plugins may be used, by `-p` and variables, and which one a name means."""
+"""The user's choice among installed plugins, by `-p` and variables."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ HOW_TO_ADD = "; reinstall the package if you just added it"
 
 
 class Word(NamedTuple):
-    """One word about plugins: a `NAME`, a `KIND:NAME` or a `DISTRIBUTION:NAME`.
+    """One word of `-p`: a `NAME`, a `KIND:NAME` or a `DISTRIBUTION:NAME`.
 
-    `source` is how the user said it, for messages.
+    `source` is the option or variable, for messages.
     """
 
     text: str
     source: str
 
     def means(self, kind: str, name: str, distribution: str = "") -> bool:
-        """Whether it means the plugin `name` of a kind, from a distribution (its key)."""
+        """Whether it matches the plugin `name` of a kind, from a distribution (its key)."""
         if self.text == name:
             return True
         owner, colon, bare = self.text.partition(":")
@@ -49,12 +49,12 @@ class Word(NamedTuple):
 
 
 class Selection:
-    """All choices about plugins in one launch. A later word overrules an earlier equal one.
+    """The plugins that a launch loads and blocks. A later word overrides an earlier equal one.
 
     Kinds are given by their names, distributions by their keys.
 
     Args:
-        arguments: the arguments of `-p`, in order; they overrule the environment.
+        arguments: the arguments of `-p`, in order; they override the environment.
         environ: the environment variables.
 
     Raises:
@@ -72,12 +72,12 @@ class Selection:
             self._add(text.strip(), f"-p {text if text.isprintable() else repr(text)}")
 
     def blocker(self, kind: str, name: str, distribution: str = "") -> str:
-        """How the user has said that a plugin is blocked; empty if nobody has."""
+        """Return the option or variable that blocks a plugin, or an empty text."""
         means = (word.source for word in self.blocks if word.means(kind, name, distribution))
         return next(means, "")
 
     def reason_against(self, kind: str, name: str, distribution: str) -> str:
-        """What leaves an installed plugin out: who blocks it, or `AUTOLOAD_VARIABLE`; or empty."""
+        """Return what excludes an installed plugin: its blocker, `AUTOLOAD_VARIABLE`, or empty."""
         blocker = self.blocker(kind, name, distribution)
         is_on = self.autoload or (distribution == FIRST_PARTY and kind != LIFECYCLE.name)
         if blocker or is_on or any(word.means(kind, name, distribution) for word in self.loads):
@@ -95,16 +95,16 @@ class Selection:
 
 
 class Installed:
-    """The entry points of one launch, each usable or left out.
+    """The entry points of one launch, each usable or excluded.
 
     Args:
         entries: the entry points, sorted.
-        selection: what the user says about them.
+        selection: the user's choice.
     """
 
     def __init__(self, entries: Iterable[EntryPoint], selection: Selection) -> None:
         self.selection = selection
-        # By the names of kinds, each with the reason why it is left out, or an empty one.
+        # By the names of kinds, each with what excludes it, or an empty text.
         self._entries: dict[str, list[tuple[EntryPoint, str]]] = {k.name: [] for k in ALL_KINDS}
         kinds = {group: kind.name for kind in ALL_KINDS for group in kind.groups}
         for entry in sorted(entries, key=lambda entry: entry.name):
@@ -113,15 +113,15 @@ class Installed:
             self._entries[kind].append((entry, reason))
 
     def usable(self, kind: Kind[Any]) -> list[EntryPoint]:
-        """The plugins of `kind` that may be used, by name, with all providers of each name."""
+        """Return the usable plugins of `kind`, sorted by name, with all providers of a name."""
         return [entry for entry, reason in self._entries[kind.name] if not reason]
 
     def left_out(self, kind: Kind[Any]) -> list[tuple[EntryPoint, str]]:
-        """The other plugins of `kind`, and what the user has said that leaves each out."""
+        """Return the excluded plugins of `kind`, each with what excludes it."""
         return [(entry, reason) for entry, reason in self._entries[kind.name] if reason]
 
     def named(self, word: Word) -> list[tuple[Kind[Any], str]]:
-        """The kinds and names of usable plugins that `word` means, plugins of hooks first."""
+        """Return kind and name of each usable plugin that a word matches, lifecycle ones first."""
         found = {
             (kind.name, entry.name): kind
             for kind in ALL_KINDS
@@ -131,7 +131,7 @@ class Installed:
         return [(kind, name) for (_, name), kind in found.items()]
 
     def blocker_of(self, word: Word) -> str:
-        """What the user has said that blocks a plugin which `word` asks for; empty if nothing."""
+        """Return the option or variable that blocks the plugin of a word, or an empty text."""
         for kind in ALL_KINDS:
             for entry, reason in self.left_out(kind):
                 is_meant = word.means(kind.name, entry.name, entry.distribution.key)
@@ -140,16 +140,19 @@ class Installed:
         return ""
 
     def names(self, kind: str = "") -> list[str]:
-        """The names of the usable plugins of one kind, or of all, sorted."""
+        """Return the names of the usable plugins of one kind, or of all, sorted."""
         kinds = [each for each in ALL_KINDS if kind in ("", each.name)]
         return sorted({entry.name for each in kinds for entry in self.usable(each)})
 
     def find(
         self, kind: Kind[Any], name: str, offers: Iterable[EntryPoint] = ()
     ) -> EntryPoint | None:
-        """The plugin of `kind` that `name` or `distribution:name` means; None if none is usable.
+        """Return the usable plugin of `kind` for `name` or `distribution:name`, or None.
 
-        `offers` are what plugins that are loaded already offer beside their own entry points.
+        Args:
+            kind: the kind.
+            name: the name.
+            offers: what loaded plugins offer beside their own entry points.
 
         Raises:
             DuplicateNameError: there is more than one.
@@ -157,13 +160,13 @@ class Installed:
         meant = [entry for entry in (*self.usable(kind), *offers) if _means(name, entry)]
         owners = {entry.distribution.key for entry in meant}
         if len(owners) > 1 and kind is LOGS_SPECS and name == "default":
-            owners.discard("torch")  # what torchrun uses itself; ours stands in for it
+            owners.discard("torch")  # torchrun's own spec; plaunch's replaces it
             meant = [entry for entry in meant if entry.distribution.key in owners]
         if len(owners) > 1:
             raise _several(kind, name, meant)
         if not meant:
             return None
-        groups = [*kind.groups, kind.hook]  # the first one counts
+        groups = [*kind.groups, kind.hook]  # the first group has priority
         first = min(groups.index(entry.group) for entry in meant)
         best = [entry for entry in meant if entry.group == groups[first]]
         if len({entry.value for entry in best}) > 1:
@@ -171,7 +174,7 @@ class Installed:
         return best[0]
 
     def refusal(self, kind: Kind[Any], name: str, choices: Sequence[str]) -> UsageError:
-        """The error about a name of `kind` that cannot be used: blocked, hidden, or unknown."""
+        """Return the error for a name of `kind` that is blocked, not autoloaded, or unknown."""
         selection = f"{kind.label} {name!r} ({kind.flag})"
         blocker = self.selection.blocker(kind.name, name)
         for entry, reason in self.left_out(kind):
@@ -196,7 +199,7 @@ class Installed:
         )
 
     def refusal_of_word(self, word: Word) -> UnknownNameError:
-        """The error about a word that names no usable plugin, and no module that can be found."""
+        """Return the error for a word that matches neither a usable plugin nor a module."""
         path = _file_of(word.text)
         if path is not None:
             module = path.removesuffix(f"{os.sep}__init__.py").removesuffix(".py")
@@ -218,12 +221,12 @@ def installed_plugins(
     environ: Mapping[str, str] | None = None,
     path: Sequence[str] | None = None,
 ) -> Installed:
-    """Look up what is installed; imports no plugin.
+    """Find the installed plugins; imports none of them.
 
     Args:
         words: the arguments of `-p`.
         environ: the environment variables; by default this process's.
-        path: folders to look for installed plugins in; by default `sys.path`.
+        path: folders to search for installed plugins; by default `sys.path`.
 
     Raises:
         UsageError: one of the words is empty.
@@ -233,7 +236,7 @@ def installed_plugins(
 
 
 def _file_of(text: str) -> str | None:
-    """The Python file below the working folder to which a word of `-p` leads; None if none does."""
+    """Return the Python file below the working folder that a word of `-p` may mean, or None."""
     module = text.replace(".", os.sep)
     candidates = (text, f"{module}.py", os.path.join(module, "__init__.py"))
     if os.path.isabs(text):
