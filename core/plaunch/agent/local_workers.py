@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from plaunch.process.contexts.supervised import SupervisedContext
     from plaunch.process.starting import Starter
     from plaunch.process.stopping.stop import Stop
-    from plaunch.process.streams.api import Streams, Traffic
+    from plaunch.process.streams.api import OutputStats, Streams
 
 logger = logging.getLogger("plaunch")
 
@@ -67,7 +67,7 @@ class LocalWorkers(Workers):
         has_own_stop: bool,
         open_store: OpenStore,
         starter: Starter | None,
-        traffic: Traffic,
+        traffic: OutputStats,
     ) -> None:
         super().__init__(agent, group)
         self.context: SupervisedContext | None = None
@@ -82,7 +82,7 @@ class LocalWorkers(Workers):
         self._stop_closes_store = False  # whether the end of the stop in progress does
         self._exits = ExitReporter(notifier)
         self._starter = starter
-        self._traffic = traffic
+        self._stats = traffic
         self._store = HostedStore(open_store, self.reaper)
         # The failures of this round that are not exits: the store is lost, or the workers hang.
         self._others: dict[int, ProcessFailure] = {}
@@ -114,7 +114,7 @@ class LocalWorkers(Workers):
             self.context = start(
                 ContextComponents(
                     reaper=self.reaper,
-                    traffic=self._traffic,
+                    stats=self._stats,
                     starter=self._starter,
                     private_fds=own_fds,
                     observer=self._exits,
@@ -260,7 +260,7 @@ class LocalWorkers(Workers):
 
     def streams(self) -> Streams | None:
         """The streams of the workers that started last."""
-        return self._traffic.streams
+        return self._stats.streams
 
     def pids(self) -> dict[int, int]:
         """The process ids of the running workers, by global rank."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from plaunch.process.starting import Starter
     from plaunch.process.stopping.reaper import Reaper
     from plaunch.process.stopping.stop_sequence import StopStep
-    from plaunch.process.streams.api import Traffic
+    from plaunch.process.streams.api import OutputStats
     from plaunch.process.worker_exit import WorkerExit, WorkerInfo
 
 
@@ -40,7 +40,7 @@ class ContextComponents(Value):
     Args:
         reaper: ends the orphans of the workers; the agent closes it. By default, the context
             creates and closes its own.
-        traffic: counts the output of all contexts. Its owner waits for a slow console at the end
+        stats: counts the output of all contexts. Its owner waits for a slow console at the end
             of the run; without one, `close` does.
         starter: starts the processes of workers that are not forked from this process.
         private_fds: descriptors of this process that a forked worker must close.
@@ -50,7 +50,7 @@ class ContextComponents(Value):
     """
 
     reaper: Reaper | None = None
-    traffic: Traffic | None = None
+    stats: OutputStats | None = None
     starter: Starter | None = None
     private_fds: Sequence[int] = ()
     observer: WorkerObserver | None = None

@@ -169,7 +169,7 @@ def show_rest(streams: Streams, timeout: float) -> None:
         show(timeout)
 
 
-class Traffic:
+class OutputStats:
     """Counts the output of all starts of a worker group. Any thread may read the counts."""
 
     def __init__(self) -> None:
@@ -201,3 +201,6 @@ class Traffic:
     def last_shown(self) -> float:
         """When the console last accepted output, on the monotonic clock; `-math.inf` if never."""
         return -math.inf if self.streams is None else self.streams.last_shown()
+
+
+Traffic = OutputStats  # the old name, for launch.py, agent/local.py and plugin/extensions.py

@@ -21,7 +21,7 @@ from plaunch.process.kernel.processes import (
 from plaunch.process.stopping.reaping.evidence import Evidence, Origin
 from plaunch.process.stopping.reaping.groups import GroupTree
 from plaunch.process.stopping.reaping.job_tag import ADOPTED
-from plaunch.process.stopping.reaping.sessions import Sessions
+from plaunch.process.stopping.reaping.sessions import SessionOwners
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -51,7 +51,7 @@ class ProcTree(GroupTree):
         self._evidence = Evidence(origin)
         self._leaders: dict[int, Identity] = {}
         self._known: dict[Identity, int] = {}
-        self._sessions = Sessions(origin.clock)
+        self._sessions = SessionOwners(origin.clock)
         self._seen: set[int] = set()
         # Whether an adopter had no orphan when all workers had ended, so that none can come.
         self.has_no_orphans = False
