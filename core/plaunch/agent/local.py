@@ -20,7 +20,7 @@ from plaunch.errors import UsageError
 from plaunch.process.binding import default_binder
 from plaunch.process.contexts.start import start_processes
 from plaunch.process.kernel.uninterruptible import uninterruptible_timeout_of
-from plaunch.process.streams.api import Traffic
+from plaunch.process.streams.api import OutputStats
 from plaunch.process.streams.logs import default_logs_specs
 from plaunch.process.streams.std import Std
 
@@ -85,7 +85,7 @@ class LocalElasticAgent(SimpleElasticAgent):
         services: AgentServices = DEFAULT_SERVICES,
     ) -> None:
         self._sleep_timeout = _sleep_timeout(uninterruptible_state_timeout)
-        self._traffic = services.traffic or Traffic()
+        self._output_stats = services.output_stats or OutputStats()
         super().__init__(spec, exit_barrier_timeout, shutdown_timeout, services=services)
         self._logs_specs = logs_specs or _logs_specs_of(spec)
         if logs_specs is not None and _has_older_arguments(spec):
@@ -112,7 +112,7 @@ class LocalElasticAgent(SimpleElasticAgent):
             sleep_timeout=self._sleep_timeout,
             has_own_monitor=type(self)._monitor_workers is LocalElasticAgent._monitor_workers,
             has_own_stop=type(self)._stop_workers is LocalElasticAgent._stop_workers,
-            traffic=self._traffic,
+            stats=self._output_stats,
             services=self._services,
         )
         return self._local

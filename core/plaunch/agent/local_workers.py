@@ -1,4 +1,4 @@
-"""Workers that are processes of this host, in a context that reports their ends."""
+"""Workers that are processes of this host, in a context that reports their exits."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from plaunch.agent.workers import TemplateMethods
     from plaunch.process.contexts.supervised import SupervisedContext
     from plaunch.process.stopping.stop import Stop
-    from plaunch.process.streams.api import Streams, Traffic
+    from plaunch.process.streams.api import OutputStats, Streams
 
 logger = logging.getLogger("plaunch")
 
@@ -43,12 +43,12 @@ class LocalWorkers(Workers):
     Args:
         agent: the agent.
         group: its workers.
-        notifier: is told of their ends.
-        shutdown_timeout: how long they may take to stop before they are killed, in seconds.
-        sleep_timeout: seconds that one may be in uninterruptible sleep; 0 means for ever.
-        has_own_monitor: whether no subclass of the agent replaces `_monitor_workers`.
+        notifier: notifies the agent's listeners of exits and stops.
+        shutdown_timeout: seconds between the soft signal and SIGKILL.
+        sleep_timeout: seconds that a worker may be in uninterruptible sleep; 0 means no limit.
+        has_own_monitor: whether no subclass has overridden `_monitor_workers`.
         has_own_stop: the same for `_stop_workers`.
-        traffic: follows their output.
+        stats: counts their output.
         services: of the agent.
     """
 
@@ -62,7 +62,7 @@ class LocalWorkers(Workers):
         sleep_timeout: float,
         has_own_monitor: bool,
         has_own_stop: bool,
-        traffic: Traffic,
+        stats: OutputStats,
         services: AgentServices,
     ) -> None:
         super().__init__(agent, group)
@@ -70,21 +70,21 @@ class LocalWorkers(Workers):
         self.reaper = Reaper(keep_daemons=services.keep_daemons)
         self.sleep_watch = UninterruptibleWatch(sleep_timeout) if sleep_timeout > 0 else None
         self._notifier = notifier
-        self._reasons: dict[int, tuple[int, str]] = {}  # the last signal of a process, and why
+        self._reasons: dict[int, tuple[int, str]] = {}  # by pid: the last signal, and why
         self._has_own_monitor = has_own_monitor
         self._has_own_stop = has_own_stop
         self._shutdown_timeout = shutdown_timeout
-        self._signum = signal.SIGTERM  # that they are stopped with
-        self._stop_closes_store = False  # whether the stop in progress does
+        self._signum = signal.SIGTERM  # the soft signal of a stop
+        self._stop_closes_store = False  # whether the end of the stop in progress does
         self._exits = ExitReporter(notifier)
         self._starter = services.starter
-        self._traffic = traffic
+        self._stats = stats
         self._store = HostedStore(services.open_store or open_default_store, self.reaper)
-        # Failures of this round that are no ends of workers: of their store, and that they hang.
+        # The failures of this round that are not exits: the store is lost, or the workers hang.
         self._others: dict[int, ProcessFailure] = {}
-        self._started_at = 0.0  # the workers of this round, in seconds since the epoch
+        self._started_at = 0.0  # when the workers of this round started, in seconds since the epoch
         self._unkillable: UnkillableWorkerError | None = None
-        # A caller may shut them down on another thread than the loop's.
+        # An agent may be shut down on another thread than the loop's.
         self._lock = threading.RLock()
 
     # --- what the agent's template methods are made of --------------------------------------------
@@ -110,7 +110,7 @@ class LocalWorkers(Workers):
             self.context = start(
                 ContextComponents(
                     reaper=self.reaper,
-                    traffic=self._traffic,
+                    stats=self._stats,
                     starter=self._starter,
                     private_fds=own_fds,
                     observer=self._exits,
@@ -122,15 +122,15 @@ class LocalWorkers(Workers):
             return dict(self.context.pids())
 
     def preparation(self) -> Callable[[], Mapping[str, float]] | None:
-        """What gets ready to start them, if something does."""
+        """What must return before `start`, if there is a starter."""
         return None if self._starter is None else self._starter.wait
 
     def forked(self) -> Collection[int]:
-        """The local ranks of those that it has started."""
+        """The local ranks that the starter has started."""
         return () if self.context is None else self.context.started_by_starter
 
     def monitor(self) -> RunResult:
-        """How they are; waits only while another thread shuts them down."""
+        """The state of the workers; waits only while another thread shuts them down."""
         with self._lock:
             return self._monitor()
 
@@ -140,16 +140,16 @@ class LocalWorkers(Workers):
         lost = self._store.tend()
         result = self.context.look()
         if result is not None and result.stopped and not result.failures:
-            # The loop has not stopped them: it monitors workers that run only.
+            # Not stopped by the loop, which monitors running workers only.
             self.context.fail_stopped()
             result = self.context.look()
         if result is None:
             # After a failure, all exits are reported at the end of the stop.
             self._exits.report(self.context.take_exits())
-        # Workers that have all succeeded do not miss it any more.
+        # Workers that have all succeeded do not need the store.
         if lost is not None and (result is None or result.failures):
             if isinstance(lost, WorkerStoreHostError):
-                raise lost  # no restart mends it
+                raise lost  # a restart cannot fix this
             failure = launcher_failure(str(lost), ExitCode.CONTROL_PLANE_LOST)
             self._others[failure.local_rank] = failure
         if self._others and (result is None or result.failures):
@@ -162,7 +162,7 @@ class LocalWorkers(Workers):
         return RunResult(WorkerState.UNHEALTHY if stuck else WorkerState.HEALTHY)
 
     def stop(self) -> None:
-        """Stop them all; returns when they are gone."""
+        """Stop all workers; returns when they are gone."""
         with self._lock:
             try:
                 self._close(self._signum, self._shutdown_timeout)
@@ -170,12 +170,12 @@ class LocalWorkers(Workers):
                 if self._unkillable is None:
                     raise
             finally:
-                self._store.close()  # none of them needs it any more
+                self._store.close()
             if self._unkillable is not None:
                 raise self._unkillable
 
     def shut_down(self, signum: signal.Signals, timeout: float | None) -> None:
-        """The same, and release everything."""
+        """Stop all workers, and release everything."""
         with self._lock:
             try:
                 self._close(signum, self._shutdown_timeout if timeout is None else timeout)
@@ -194,72 +194,72 @@ class LocalWorkers(Workers):
     # --- for the loop -----------------------------------------------------------------------------
 
     def exit_fds(self) -> Sequence[int] | None:
-        """Descriptors that become readable when one ends, or their store is wanted."""
+        """Descriptors that become readable at an exit, or when the store has something to do."""
         fds = None if self.context is None else self.context.exit_fds()
         return None if fds is None else [*fds, *self._store.fds()]
 
     def exits_suffice(self) -> bool:
-        """Whether nothing but an end is looked for."""
-        # A subclass may look at anything, and expects to be asked as often as under torchrun.
+        """Whether `look` only finds exits."""
+        # A subclass may check anything, and expects to be called as often as under torchrun.
         return self._has_own_monitor and self.sleep_watch is None
 
     def due(self) -> float | None:
-        """Seconds until their store must be looked after, or None."""
+        """Seconds until the store has something to do, or None."""
         return self._store.due()
 
     def tend(self) -> None:
-        """Look after their store, which those of other nodes use."""
+        """Do what is due for the store, which workers of other nodes use."""
         lost = self._store.tend()
         if lost is not None:
             logger.warning("%s", lost)
 
     def are_of_use(self) -> bool:
-        """Whether none of them is stuck in the kernel."""
+        """Whether no worker is stuck in the kernel."""
         return self._unkillable is None
 
     def stop_in_steps(self) -> bool:
-        """Whether they are stopped here, and not by a subclass, which may block."""
+        """Whether a stop proceeds in steps, and not in a method of a subclass, which may block."""
         return self._has_own_stop and self.context is not None
 
     def begin_stop(self, signum: signal.Signals) -> Stop | None:
-        """Begin to stop them with `signum`."""
+        """Begin to stop the workers with `signum`."""
         self._signum = signum
         if not self.stop_in_steps():
             return super().begin_stop(signum)
         return self._begin(signum, closes_store=True)
 
     def begin_clearing(self) -> Stop | None:
-        """Begin to end what they have left behind; their store stays, for those of other nodes."""
+        """Begin to end the orphans; the store stays, for workers of other nodes."""
         return self._begin(signal.SIGTERM, closes_store=False)
 
     def _begin(self, signum: signal.Signals, *, closes_store: bool) -> Stop | None:
         if self.context is None:
-            return None  # a subclass has workers of its own
+            return None  # a subclass has started workers itself
         self._stop_closes_store = closes_store
         return self.context.begin_stop(signum, self._shutdown_timeout)
 
     def end_stop(self) -> None:
-        """See what has become of them, and end their store with them."""
+        """Close the store, and report the exits that the stop has seen."""
         if self._stop_closes_store:
-            self._store.close()  # none of them needs it any more
+            self._store.close()
         if self.context is not None:
             self.context.look()  # completes the failures
             self._exits.report(self.context.take_exits())
         if self._unkillable is not None:
-            # Even if it has ended since: the host may be about to fail.
+            # Even if the worker has ended since: the host may be about to fail.
             raise self._unkillable
 
     def stopped_result(self) -> RunResult | None:
-        """How they failed, as far as it is known."""
+        """The result so far."""
         result = None if self.context is None else self.context.look()
         return None if result is None else self._result(result)
 
     def streams(self) -> Streams | None:
-        """What carries the output of those that started last."""
-        return self._traffic.streams
+        """The streams of the workers that started last."""
+        return self._stats.streams
 
     def pids(self) -> dict[int, int]:
-        """The process ids of those that run, by global rank."""
+        """The process ids of the running workers, by global rank."""
         return {
             worker.global_rank: worker.id
             for worker in self.group.workers
@@ -267,11 +267,11 @@ class LocalWorkers(Workers):
         }
 
     def succeeded(self) -> Mapping[int, float]:
-        """When those ended that have succeeded, by global rank, in seconds since the epoch."""
+        """When the workers that succeeded ended, by global rank, in seconds since the epoch."""
         return self._exits.succeeded
 
     def log_files(self) -> tuple[Mapping[int, str], Mapping[int, str]]:
-        """The files with their standard output and error, by local rank; empty for none."""
+        """The files with stdout and stderr, by local rank; empty for none."""
         return ({}, {}) if self.context is None else (self.context.stdouts, self.context.stderrs)
 
     def signal(
@@ -280,7 +280,7 @@ class LocalWorkers(Workers):
         ranks: Collection[int] | None = None,
         reason: str = "",
     ) -> None:
-        """Send a signal to those that run, or to some global ranks of them, for a reason."""
+        """Send a signal to the running workers, or to some global ranks, for a reason."""
         if self.context is None:
             return
         for worker in self.group.workers:
@@ -301,10 +301,10 @@ class LocalWorkers(Workers):
                 )
 
     def note_hang(self, hang: Hang) -> None:
-        """Let the next look find that the round has failed, since they hang."""
+        """Make the next look fail the round, because its workers hang."""
         pid = self.pids().get(hang.rank)
         if pid is None:
-            return  # another round, or that one has ended
+            return  # it has ended, or this is another round
         ranks = {worker.global_rank: worker.local_rank for worker in self.group.workers}
         failure = ProcessFailure(ranks[hang.rank], pid, ExitCode.HANG, "", hung=True)
         failure.global_rank = hang.rank
@@ -315,7 +315,7 @@ class LocalWorkers(Workers):
         self.is_final = hang.is_final
 
     def wait_for_peers(self, timeout: float) -> None:
-        """Wait for the other nodes of the round, and for their workers to let go of the store."""
+        """Wait for the other nodes of the round, and for their workers to leave the store."""
         super().wait_for_peers(timeout)
         if (self.group.group_world_size or 1) > 1:
             self._store.wait_for_guests(timeout)
@@ -347,7 +347,7 @@ class LocalWorkers(Workers):
         )
 
     def _give_up_stuck(self) -> bool:
-        """Give up those that are stuck in the kernel; whether there are any."""
+        """Give up the workers that are stuck in the kernel; whether there are any."""
         if self.context is None or self.sleep_watch is None:
             return False
         pids = self.context.pids()

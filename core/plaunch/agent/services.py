@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from plaunch.process.binding import Binder
     from plaunch.process.starting import Starter
     from plaunch.process.stopping.signals import SignalPolicy
-    from plaunch.process.streams.api import Traffic
+    from plaunch.process.streams.api import OutputStats
     from plaunch.restarts import RestartPolicy
 
 
@@ -35,7 +35,7 @@ class AgentServices(NamedTuple):
             by default plaunch's own.
         starter: starts the processes of workers; by default they are executed. The caller begins
             and closes it.
-        traffic: counts the workers' output that passes through the launcher.
+        output_stats: counts the workers' output that passes through the launcher.
         keep_daemons: whether to spare what workers leave behind when all of them have succeeded.
     """
 
@@ -49,7 +49,7 @@ class AgentServices(NamedTuple):
     binder: Binder | None = None
     open_store: OpenStore | None = None
     starter: Starter | None = None
-    traffic: Traffic | None = None
+    output_stats: OutputStats | None = None
     keep_daemons: bool = False
 
 

@@ -20,7 +20,7 @@ from plaunch.launch import components as creating
 from plaunch.launch import outcome
 from plaunch.plugin.components import find_worker_env, notify
 from plaunch.plugin.extensions import AgentControl, EventLog, ending, snapshot_of_launch
-from plaunch.process.streams.api import Traffic
+from plaunch.process.streams.api import OutputStats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -51,7 +51,7 @@ class LaunchSession:
         self._manager = manager
         self._components = components
         self._grace = request.config.shutdown_timeout or 0.0  # seconds
-        self._traffic = Traffic()
+        self._output_stats = OutputStats()
         self._watchdog = LoopWatchdog(self._grace + TURN_BOUND, progress=self._last_progress)
         self._waiting = WaitReporter(request.config.start_timeout, show=request.show)
         self._log = EventLog()
@@ -162,14 +162,14 @@ class LaunchSession:
                 binder=components.binder,
                 open_store=components.open_store,
                 starter=components.starter,
-                traffic=self._traffic,
+                output_stats=self._output_stats,
                 keep_daemons=config.keep_daemons,
             ),
         )
 
     def _start_extensions(self, agent: LocalElasticAgent, handler: RendezvousHandler) -> None:
         snapshot = functools.partial(
-            snapshot_of_launch, agent, handler, self._watchdog, self._traffic, self._events
+            snapshot_of_launch, agent, handler, self._watchdog, self._output_stats, self._events
         )
         for item in self._components.extensions:
             item.start(AgentControl(agent, item.who, snapshot, handler, self._late_events()))
@@ -205,7 +205,9 @@ class LaunchSession:
         # A slow console may take long to show the last of the output. Only then does it count:
         # while workers run, other threads look after their output.
         agent = self._agent
-        return -math.inf if agent is None or agent.snapshot().pids else self._traffic.last_shown()
+        return (
+            -math.inf if agent is None or agent.snapshot().pids else self._output_stats.last_shown()
+        )
 
     def _notify(self, notification: Notification) -> None:
         """Notify hooks, event handlers and extensions of what the agent does."""

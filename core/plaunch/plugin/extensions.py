@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from plaunch.plugin.guard import HookResult
     from plaunch.plugin.manager import PluginManager
     from plaunch.process.kernel.holds import Held
-    from plaunch.process.streams.api import Traffic
+    from plaunch.process.streams.api import OutputStats
     from plaunch.rendezvous.api import RendezvousHandler
     from plaunch.rendezvous.job import SharedTexts
 
@@ -120,7 +120,7 @@ def snapshot_of_launch(
     agent: LocalElasticAgent,
     handler: RendezvousHandler,
     alive: LoopWatchdog,
-    traffic: Traffic,
+    output_stats: OutputStats,
     events: LaunchEvents | None,
 ) -> Snapshot:
     """Return a snapshot of the agent, completed with the launch's own data.
@@ -129,7 +129,7 @@ def snapshot_of_launch(
         agent: the agent.
         handler: the rendezvous handler.
         alive: the watchdog of the agent's loop.
-        traffic: counts the workers' output.
+        output_stats: counts the workers' output.
         events: counts lost events; None if the launch makes no events.
     """
     snapshot = agent.snapshot()
@@ -138,7 +138,7 @@ def snapshot_of_launch(
         waits_for=snapshot.waits_for or ("" if snapshot.pids else _waits_for(handler)),
         overdue=alive.overdue(),
         patience=alive.patience(),
-        output=traffic.counts(),
+        output=output_stats.counts(),
         dropped={} if events is None else events.dropped,
         progress=agent.progress,
         notes=agent.notes,

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from plaunch.process.binding import Binding as Binding
     from plaunch.process.binding import default_binder as default_binder
     from plaunch.process.contexts.components import ContextComponents as ContextComponents
+    from plaunch.process.contexts.components import Returns as Returns
     from plaunch.process.contexts.components import WorkerObserver as WorkerObserver
+    from plaunch.process.contexts.components import WorkerResults as WorkerResults
     from plaunch.process.contexts.context import PContext as PContext
     from plaunch.process.contexts.context import RunProcsResult as RunProcsResult
     from plaunch.process.contexts.forked import become_worker as become_worker
@@ -23,8 +25,6 @@ if TYPE_CHECKING:
     from plaunch.process.contexts.subprocess_context import SubprocessContext as SubprocessContext
     from plaunch.process.contexts.subprocess_context import start_program as start_program
     from plaunch.process.contexts.supervised import SupervisedContext as SupervisedContext
-    from plaunch.process.contexts.worker_results import Returns as Returns
-    from plaunch.process.contexts.worker_results import WorkerResults as WorkerResults
     from plaunch.process.failures.child_failed import ChildFailedError as ChildFailedError
     from plaunch.process.failures.consequences import Consequence as Consequence
     from plaunch.process.failures.error_file import ErrorFileError as ErrorFileError
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from plaunch.process.kernel.handle import ProcessHandle as ProcessHandle
     from plaunch.process.kernel.holds import Held as Held
     from plaunch.process.kernel.holds import describe_hold as describe_hold
-    from plaunch.process.kernel.pidfd import open_pidfd as open_pidfd
-    from plaunch.process.kernel.pidfd import wait_for_end as wait_for_end
     from plaunch.process.kernel.proc import find_field as find_field
     from plaunch.process.kernel.proc import list_numbers as list_numbers
     from plaunch.process.kernel.proc import read_environ as read_environ
@@ -59,8 +57,10 @@ if TYPE_CHECKING:
     from plaunch.process.kernel.proc import read_waiting_place as read_waiting_place
     from plaunch.process.kernel.processes import Process as Process
     from plaunch.process.kernel.processes import children_by_parent as children_by_parent
+    from plaunch.process.kernel.processes import open_pidfd as open_pidfd
     from plaunch.process.kernel.processes import read_process as read_process
     from plaunch.process.kernel.processes import read_table as read_table
+    from plaunch.process.kernel.processes import wait_for_end as wait_for_end
     from plaunch.process.kernel.watch import ExitWatch as ExitWatch
     from plaunch.process.launcher_variables import LAUNCHER_VARIABLE as LAUNCHER_VARIABLE
     from plaunch.process.launcher_variables import inheritable as inheritable
@@ -89,11 +89,12 @@ __getattr__, __dir__, __all__ = attach(
     {
         "plaunch._names": "is_python",
         ".binding": "Binder Binding default_binder",
-        ".contexts.components": "ContextComponents WorkerObserver",
+        ".contexts.components": "ContextComponents Returns WorkerObserver WorkerResults",
         ".contexts.context": "PContext RunProcsResult",
         ".kernel.descriptor_limit": "raise_descriptor_limit",
-        ".kernel.pidfd": "open_pidfd wait_for_end",
-        ".kernel.processes": "Process children_by_parent read_process read_table",
+        ".kernel.processes": (
+            "Process children_by_parent open_pidfd read_process read_table wait_for_end"
+        ),
         ".kernel.proc": (
             "find_field list_numbers read_environ read_fds read_link read_masks read_name "
             "read_proc read_stack read_stat read_waiting_place"
@@ -122,7 +123,6 @@ __getattr__, __dir__, __all__ = attach(
         ".streams.temporary": "remove_temporary",
         ".contexts.subprocess_context": "SubprocessContext start_program",
         ".contexts.supervised": "SupervisedContext",
-        ".contexts.worker_results": "Returns WorkerResults",
         ".kernel.handle": "ProcessHandle",
         ".worker_exit": "ProcessExit WorkerExit WorkerInfo",
         ".kernel.watch": "ExitWatch",

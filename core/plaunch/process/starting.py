@@ -1,4 +1,4 @@
-"""The contract of what starts the processes of workers, where they are not executed afresh."""
+"""The contract of starters, which start workers in another way than by executing a program."""
 
 from __future__ import annotations
 
@@ -15,28 +15,31 @@ if TYPE_CHECKING:
 class Starter(Protocol):
     """Starts the processes of a launch's workers; `begin` is called first and `close` last.
 
-    For each round `wait` is called, then `prepare`, then `start` for each worker. Only `wait` may
-    take time. A round may end before its workers are started. `str` says in one line how workers
-    are started, for `--dry-run`, which calls no method.
+    In each round `wait` is called, then `prepare`, then `start` for each worker. Only `wait` may
+    block. A round may end before its workers are started. `str` of a starter says in one line how
+    it starts workers, for `--dry-run`, which calls no method.
     """
 
     def begin(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
-        """Get ready, in the background; the node has not joined the others yet.
+        """Begin to prepare in the background; the node has not joined the others yet.
 
         Args:
-            command: what the first worker is started with, before macros are replaced; empty if
-                workers are forked from the launcher, and so never asked for.
+            command: the command of the first worker, before macros are replaced; empty if workers
+                are forked from the launcher, which does not call `start`.
             environ: the variables of the workers, as far as they are known.
         """
 
     def wait(self) -> Mapping[str, float]:
-        """Wait until workers can be started, within a bound; what took time, in seconds by name.
+        """Wait until workers can be started, within a bound.
 
-        Called on a thread of its own once a round has formed, maybe while `close` is.
+        Called on its own thread once a round has formed, possibly at the same time as `close`.
+
+        Returns:
+            What took time: seconds by name.
         """
 
     def prepare(self, envs: Mapping[int, Mapping[str, str]]) -> None:
-        """Know the whole environments of a round's workers, by local rank."""
+        """Receive the complete environments of a round's workers, by local rank."""
 
     def start(
         self,
@@ -49,37 +52,37 @@ class Starter(Protocol):
         pass_fds: Sequence[int] = (),
         binding: Binding | None = None,
     ) -> Popen | None:
-        """Start a worker, as `subprocess.Popen` does in a session of its own.
+        """Start a worker as leader of a new session, as `subprocess.Popen` does.
 
-        It has the arguments, environment and descriptors that are given here, and no others. Its
-        working folder and umask are those that this process has now, its limits and signal
-        dispositions those that it has had since `begin`.
+        The worker gets the arguments, environment and descriptors that are given here, and no
+        others. It has the current working folder and umask of this process, and the limits and
+        signal dispositions that this process had at `begin`.
 
         Args:
-            local_rank: the worker's.
+            local_rank: the local rank of the worker.
             command: the program and its arguments.
-            env: its whole environment.
+            env: its complete environment.
             stdout: a descriptor, or None for the launcher's own.
             stderr: the same for stderr.
             pass_fds: more descriptors, which keep their numbers.
-            binding: what it is bound to before it does anything.
+            binding: binds the worker before it does anything.
 
         Returns:
-            A child of this process, which only its own `poll` reaps; None lets plaunch execute
+            A child of this process, which only its own `poll` reaps; None makes plaunch execute
             the command itself.
 
         Raises:
-            WorkerStartError: the binding cannot be had; there is no worker then.
+            WorkerStartError: the worker cannot be bound, and was not started.
             OSError: the system does not execute the program.
         """
 
     def fds(self) -> Collection[int]:
-        """Descriptors that a fork of the launcher must not keep."""
+        """Descriptors that a fork of the launcher must close."""
 
     def close(self) -> None:
-        """Release everything, so that no process, thread or descriptor is left; workers go on.
+        """Release every process, thread and descriptor; workers keep running.
 
-        A `wait` that goes on ends. May be called more than once, and without `begin`.
+        Ends a `wait` in progress. May be called more than once, and without `begin`.
         """
 
 
@@ -89,10 +92,10 @@ def popen_by(
     """What starts a worker's program, from the arguments of `subprocess.Popen`.
 
     Args:
-        starter: starts it, if it does; else it is executed.
-        local_rank: the worker's.
-        binding: what it is bound to.
-        started: gets the local rank if the starter has started it.
+        starter: starts it; the program is executed if there is no starter, or it returns None.
+        local_rank: the local rank of the worker.
+        binding: binds the worker.
+        started: the local rank is added if the starter has started the worker.
     """
 
     def popen(command: Sequence[str], start_new_session: bool = True, **options: Any) -> Popen:
@@ -101,7 +104,7 @@ def popen_by(
             if worker is not None:
                 started.add(local_rank)
                 return worker
-        import subprocess  # workers that are forked from here need none
+        import subprocess  # not needed where all workers are forked
 
         with nullcontext() if binding is None else binding.applied():
             return subprocess.Popen(command, start_new_session=start_new_session, **options)

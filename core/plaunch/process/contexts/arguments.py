@@ -1,4 +1,4 @@
-"""What callers pass for each local rank, checked and brought into one form."""
+"""Checks and converts the arguments and variables that callers give for each local rank."""
 
 from __future__ import annotations
 
@@ -90,10 +90,10 @@ def _variable_name(rank: int, name: Any) -> str:
 
 
 def variable_value(rank: int, name: str, value: Any) -> str:
-    """The value of a variable as a process gets it; bytes and paths are decoded.
+    """The value of a variable as a string; bytes and paths are decoded.
 
     Raises:
-        UsageError: it is None or has a NUL character.
+        UsageError: the value is None or has a NUL character.
     """
     if value is None:
         raise UsageError(f"envs[{rank}][{name!r}] is None; leave the variable out or give a value")

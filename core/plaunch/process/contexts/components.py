@@ -1,9 +1,9 @@
-"""What an agent shares with the contexts of its workers."""
+"""What contexts are made of: what an agent shares with them, and what workers send back."""
 
 from __future__ import annotations
 
 from dataclasses import field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from plaunch.process.kernel.holds import HoldWatch
 from plaunch.process.worker_exit import unranked_worker
@@ -12,10 +12,11 @@ from plaunch.values import Value, plain_dataclass
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from plaunch.process.kernel.watch import ExitWatch
     from plaunch.process.starting import Starter
     from plaunch.process.stopping.reaper import Reaper
     from plaunch.process.stopping.stop_sequence import StopStep
-    from plaunch.process.streams.api import Traffic
+    from plaunch.process.streams.api import OutputStats
     from plaunch.process.worker_exit import WorkerExit, WorkerInfo
 
 
@@ -39,7 +40,7 @@ class ContextComponents(Value):
     Args:
         reaper: ends the orphans of the workers; the agent closes it. By default, the context
             creates and closes its own.
-        traffic: counts the output of all contexts. Its owner waits for a slow console at the end
+        stats: counts the output of all contexts. Its owner waits for a slow console at the end
             of the run; without one, `close` does.
         starter: starts the processes of workers that are not forked from this process.
         private_fds: descriptors of this process that a forked worker must close.
@@ -49,9 +50,52 @@ class ContextComponents(Value):
     """
 
     reaper: Reaper | None = None
-    traffic: Traffic | None = None
+    stats: OutputStats | None = None
     starter: Starter | None = None
     private_fds: Sequence[int] = ()
     observer: WorkerObserver | None = None
     holds: HoldWatch = field(default_factory=HoldWatch)
     worker_info: Callable[[int, int], WorkerInfo] = unranked_worker
+
+
+class WorkerResults:
+    """The results of programs, which send nothing; a subclass receives those of functions."""
+
+    def begin(self, nprocs: int, watch: ExitWatch) -> None:
+        """Prepare for `nprocs` workers, whose messages must wake `watch`.
+
+        Raises:
+            OSError: the system refuses.
+        """
+
+    def receive(self) -> None:
+        """Read what the workers have sent so far; called repeatedly, and returns quickly."""
+
+    def take(self, local_rank: int, exitcode: int) -> str:
+        """Read the rest of what a worker sent that has ended by itself.
+
+        Returns:
+            Why the worker has failed although its exit code is 0; empty if it has not.
+        """
+        del local_rank, exitcode
+        return ""
+
+    def has_failed(self, local_rank: int) -> bool:
+        """Whether a running worker has sent an invalid result."""
+        del local_rank
+        return False
+
+    def has_returned(self, local_rank: int) -> bool:
+        """Whether a running worker has sent its result, and only has to exit."""
+        del local_rank
+        return False
+
+    def values(self, nprocs: int) -> dict[int, Any]:
+        """The return values by local rank; called once all workers have succeeded."""
+        return dict.fromkeys(range(nprocs))
+
+    def close(self) -> None:
+        """Release everything; called when all workers are gone."""
+
+
+Returns = WorkerResults  # the old name, until the next version

@@ -1,7 +1,7 @@
-"""What every process context is: workers that are started, waited for and closed together.
+"""The base class of process contexts, whose workers are started, waited for and closed together.
 
-`PContext` and `RunProcsResult` have torchrun's names and meaning. A subclass that defines only
-torchrun's four methods (`_start`, `_poll`, `pids`, `_close`) works: it is polled.
+`PContext` and `RunProcsResult` have torchrun's names and meaning. A subclass written for torchrun,
+which defines only `_start`, `_poll`, `pids` and `_close`, works as well: it is polled.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from plaunch.process.worker_exit import WorkerExit
 
 SHUTDOWN_TIMEOUT = 30.0
-_FAILED_START_GRACE = 1.0  # seconds for workers that were started before one that could not be
+_FAILED_START_GRACE = 1.0  # seconds for the workers that run when another one cannot be started
 
 
 @plain_dataclass
@@ -39,11 +39,11 @@ class RunProcsResult(Record):
     """How a set of workers ended, by local rank; the first four fields are torchrun's.
 
     `return_values` has every rank when all succeeded (None for programs) and is empty otherwise.
-    `failures` has the ranks that failed by themselves, in the order in which that was seen. If none
-    did and the workers were closed while they ran, it has those that did not end with exit code 0.
+    `failures` has the ranks that failed by themselves, in the order in which their exits were seen.
+    If none did and the workers were closed while they ran, it has those that did not exit with 0.
     `stdouts` and `stderrs` are the paths that streams were redirected to, or empty strings.
-    `stopped` is plaunch's: the exit code of every other rank that the context ended (-15 for
-    SIGTERM); these are not failures.
+    `stopped`, which torchrun lacks, has the exit codes of all other ranks that the context ended
+    (-15 for SIGTERM); these are not failures.
     """
 
     return_values: dict[int, Any] = field(default_factory=dict)
@@ -64,30 +64,30 @@ class StopSignals(Protocol):
         """Install them, on the main thread."""
 
     def restore(self) -> None:
-        """Put the previous ones back."""
+        """Restore the previous ones."""
 
     def held(self) -> AbstractContextManager[None]:
-        """Holds a signal back until the block ends, and then raises `SignalException`."""
+        """Defer signals to the end of the block, which then raises `SignalException`."""
 
 
 class PContext(abc.ABC):
-    """A set of worker processes; the name, the template methods and their meaning are torchrun's.
+    """A set of worker processes; the name and the template methods are torchrun's.
 
     Args:
         name: what the workers are; part of the default console prefix.
         entrypoint: a function, or the path of a program.
         args: arguments by local rank; a bare string is one argument.
         envs: variables to add to the launcher's environment, by local rank.
-        logs_specs: decides where the streams go; asked once, here.
+        logs_specs: decides where the streams go; its `reify` is called once, in the constructor.
         log_line_prefixes: console prefixes of teed streams by local rank.
         duplicate_stdout_filters: teed lines that contain one of these are also collected in a file.
         duplicate_stderr_filters: the same for stderr.
-        shutdown_timeout: seconds that workers get between the soft signal and SIGKILL, on every
-            path on which `close` is not told otherwise.
-        handle_signals: whether `start` installs torchrun's signal handlers. An agent that owns the
-            signals says no.
-        close_logs: whether the logs spec is closed along with the context. An agent, which uses one
-            for several contexts, says no.
+        shutdown_timeout: seconds between the soft signal and SIGKILL, unless `close` gets another
+            number.
+        handle_signals: whether `start` installs torchrun's signal handlers. False if an agent
+            handles signals.
+        close_logs: whether the context closes the logs spec. False if an agent uses it for several
+            contexts.
 
     Raises:
         RankMappingError: a mapping does not name exactly the local ranks 0 to n-1.
@@ -140,15 +140,15 @@ class PContext(abc.ABC):
     def start(self) -> None:
         """Start all workers.
 
-        On the main thread and unless the context was told otherwise, it first installs handlers for
-        the signals in `TORCHELASTIC_SIGNALS_TO_HANDLE`, which raise `SignalException`; `close`
-        puts the previous ones back. If a worker cannot be started, those that were get a second at
-        most to stop: they have not done much, and an agent hears no signal before `start` returns.
+        With `handle_signals`, on the main thread, this first installs handlers for the signals in
+        `TORCHELASTIC_SIGNALS_TO_HANDLE`, which raise `SignalException`; `close` restores the
+        previous ones. If a worker cannot be started, the others have at most a second to stop:
+        they have not done much, and an agent handles no signal before `start` returns.
 
         Raises:
             UsageError: the context was started before, or a worker cannot be bound to processors.
-            WorkerStartError: a worker cannot be started; for programs that do not exist or may not
-                be executed there are subclasses of their own.
+            WorkerStartError: a worker cannot be started; subclasses tell programs that do not exist
+                or may not be executed.
         """
         if self._is_started:
             raise UsageError(
@@ -173,16 +173,16 @@ class PContext(abc.ABC):
         """Wait until all workers have succeeded or one has failed, at most `timeout` seconds.
 
         Args:
-            timeout: seconds; 0 only looks, a negative number waits without an end.
-            period: seconds between two looks where the end of a worker cannot be waited for.
+            timeout: seconds; 0 does not wait, and a negative number waits without a limit.
+            period: seconds between two polls where exits do not wake this process.
 
         Returns:
             The result, or None if the workers still run.
 
         Raises:
-            SignalException: a handled signal arrived; the workers still run, and the caller is
-                expected to `close` with that signal.
-            UnkillableWorkerError: a worker had to be stopped and outlives even SIGKILL.
+            SignalException: a handled signal arrived; the workers still run, and the caller should
+                `close` with that signal.
+            UnkillableWorkerError: a worker had to be stopped, and survived SIGKILL.
         """
         PERIOD.check(period, "period")
         if not timeout < 0:
@@ -198,14 +198,14 @@ class PContext(abc.ABC):
             self._idle(remaining, period)
 
     def close(self, death_sig: signal.Signals | None = None, timeout: float | None = None) -> None:
-        """Stop what still runs and release everything; may be called more than once.
+        """Stop the workers that run, and release everything; may be called more than once.
 
         Args:
             death_sig: the soft signal; None means SIGTERM.
             timeout: seconds until SIGKILL; None means the context's `shutdown_timeout`.
 
         Raises:
-            UnkillableWorkerError: a worker outlives even SIGKILL; everything else is released.
+            UnkillableWorkerError: a worker survived SIGKILL; everything else is released.
         """
         if timeout is not None:
             timeout = max(timeout, 0.0)
@@ -224,33 +224,37 @@ class PContext(abc.ABC):
     def exit_fds(self) -> list[int] | None:
         """Descriptors that become readable when `wait(0)` has something to do.
 
-        They stay the same from `start` to `close`. None means that there are none and the context
-        must be polled, as a subclass written for torchrun must.
+        They stay the same from `start` to `close`. None means that the context must be polled, as
+        a subclass written for torchrun must.
         """
         return None
 
     def take_exits(self) -> list[WorkerExit]:
-        """The exits seen since the last call, in the order seen; empty where none are recorded."""
+        """The exits seen since the last call, in the order seen; empty if none are recorded."""
         return []
 
     def send_signal(self, local_rank: int, signum: signal.Signals) -> None:
-        """Send a signal to one worker itself, which has not ended as far as `take_exits` has told.
+        """Send a signal to one worker, but not to its children.
+
+        Args:
+            local_rank: of a worker whose exit `take_exits` has not returned.
+            signum: the signal.
 
         Raises:
             PermissionError: it runs as another user.
         """
-        with contextlib.suppress(ProcessLookupError):  # it has ended a moment ago
+        with contextlib.suppress(ProcessLookupError):  # it has just ended
             os.kill(self.pids()[local_rank], signum)
 
     def escalate(self) -> None:  # noqa: B027 - most subclasses have none
-        """Skip the rest of the grace of a stop, now in progress or still to come.
+        """Skip the rest of the grace of the stop in progress, or of the next one.
 
-        It may be called from a signal handler on the thread that uses the context. A subclass
-        written for torchrun has no such step.
+        May be called from a signal handler on the thread that uses the context. A subclass written
+        for torchrun ignores it.
         """
 
     def _log_files(self, local_rank: int) -> list[str]:
-        """The files that the streams of this worker go to."""
+        """The files with the output of this worker."""
         paths = (self.stdouts.get(local_rank, ""), self.stderrs.get(local_rank, ""))
         return [path for path in dict.fromkeys(paths) if path not in ("", os.devnull)]
 
@@ -264,10 +268,9 @@ class PContext(abc.ABC):
 
     @abc.abstractmethod
     def _poll(self) -> RunProcsResult | None:
-        """Look, without waiting.
+        """The result without waiting: None while workers run and none has failed.
 
-        None while workers run, the result once all have succeeded or one has failed. A failure
-        ends the other workers before it is returned.
+        After a failure, the other workers are stopped before this returns.
         """
 
     @abc.abstractmethod
@@ -275,13 +278,13 @@ class PContext(abc.ABC):
         """Stop the workers that still run: `death_sig`, `timeout` seconds, SIGKILL."""
 
     def _idle(self, remaining: float | None, period: float) -> None:
-        """Wait between two looks, at most `remaining` seconds if that is not None."""
+        """Wait between two polls, at most `remaining` seconds if that is not None."""
         time.sleep(period if remaining is None else min(period, remaining))
 
     def _start_tails(self) -> None:
-        """Show on the console what a subclass's workers write to the files of teed streams.
+        """Show on the console what workers write to the files of teed streams.
 
-        Contexts whose workers write into the launcher's own pipes have nothing to do here.
+        For subclasses whose workers do not write to pipes of the launcher.
         """
         dest = self._logs_dest
         if dest.tee_stdouts or dest.tee_stderrs:

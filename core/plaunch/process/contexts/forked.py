@@ -1,4 +1,4 @@
-"""What a process does first that is a worker, but was not started as a program of its own."""
+"""The first steps of a worker that was forked, and not executed."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from plaunch.process.stopping.guard.protocol import process_line
 
 
 def become_worker(local_rank: int, *, tags: str | None = None, guard_fd: int | None = None) -> None:
-    """Lead a session of its own, and be found by the launcher and its guard.
+    """Make this process a worker: leader of a session, and known to the launcher and its guard.
 
-    Called once, in the process that is to be the worker, before it does anything of the user's.
+    Called once, in the new process, before it runs any of the user's code.
 
     Args:
-        local_rank: the worker's.
-        tags: the value of `JOBS_VARIABLE` that it is to have; None if it was started with that.
-        guard_fd: through which it makes itself known to the guard, for the launcher may be gone by
-            now; it is closed. None if it was started with its tags.
+        local_rank: the local rank of the worker.
+        tags: its value of `JOBS_VARIABLE`; None if it already has that.
+        guard_fd: the pipe to the guard, to which the worker reports itself, as the launcher may be
+            gone by now. It is closed. None if the worker already has its tags.
     """
     if os.getsid(0) != os.getpid():
         os.setsid()
     if tags is not None:
         set_title(f"worker {local_rank} {tags}", tags, tags.rpartition(":")[2])
         blank_variables(is_secret)
-    become_subreaper()  # else nobody would know of its orphans as long as it lives
+    become_subreaper()  # otherwise, its orphans cannot be found while it runs
     if guard_fd is not None:
-        # The guard waits for as long as somebody holds the line, so that a worker lets go of it
-        # only when it can be found.
+        # The guard waits as long as a process holds the pipe. So the worker closes it only when the
+        # guard can find the worker.
         with contextlib.suppress(OSError):  # the guard may be gone, too
             os.write(guard_fd, process_line(local_rank, *find_identity(os.getpid())))
         os.close(guard_fd)

@@ -21,7 +21,7 @@ from plaunch.process.worker_exit import WorkerExit
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from plaunch.process.contexts.worker_results import WorkerResults
+    from plaunch.process.contexts.components import WorkerResults
     from plaunch.process.kernel.handle import ProcessHandle
     from plaunch.process.streams.api import Streams
     from plaunch.process.worker_exit import WorkerInfo

@@ -1,4 +1,4 @@
-"""`start_processes`, the front door of the process contexts; the name is torchrun's."""
+"""`start_processes`, which creates and starts a process context; the name is torchrun's."""
 
 from __future__ import annotations
 
@@ -42,37 +42,37 @@ def start_processes(
     binder: Binder | None = None,
     components: ContextComponents | None = None,
 ) -> SupervisedContext:
-    """Start one worker per local rank and return the context that they run under.
+    """Start one worker per local rank, and return their context.
 
-    The number of workers is the number of entries of `args`. Both generations of torchrun's call
-    work: a `logs_specs`, or `log_dir`, `redirects` and `tee`.
+    There are as many workers as entries in `args`. Both forms of torchrun's call work: with
+    `logs_specs`, or with `log_dir`, `redirects` and `tee`.
 
     Args:
         name: what the workers are; part of the default console prefix.
         entrypoint: a function, or the path or name of a program.
         args: the arguments by local rank, 0 to n-1; a bare string is one argument.
         envs: variables to add to the environment by local rank, or None for no variables.
-        logs_specs: decides where streams go; a path here means `log_dir`, as it once did.
+        logs_specs: decides where streams go; a path means `log_dir`, as in older torchrun.
         log_line_prefixes: console prefixes of teed streams; by default `[<name><local_rank>]:`.
         start_method: `spawn`, `fork` or `forkserver`, for functions. `forkserver` is
             multiprocessing's own, unless a `starter` is given.
         numa_options: how workers are bound to processors near their devices, as `NumaOptions` or
-            torch's; None leaves them.
+            torch's; None does not bind.
         duplicate_stdout_filters: teed lines that contain one of these are also collected in a file.
         duplicate_stderr_filters: the same for stderr.
         log_dir: base directory for log files.
         redirects: the streams that go to files, for all or by local rank.
         tee: the streams that go to files and to the console.
-        shutdown_timeout: seconds that workers get between the soft signal and SIGKILL.
+        shutdown_timeout: seconds between the soft signal and SIGKILL.
         handle_signals: whether to install torchrun's handlers, which raise `SignalException`.
         binder: binds workers to processors and devices; by default as `numa_options` say.
         components: what an agent shares with its contexts.
 
     Raises:
         RankMappingError: a mapping does not name exactly the local ranks.
-        UsageError: an argument cannot be used.
+        UsageError: an argument is invalid.
         LogDirectoryError: the log directory cannot be used.
-        WorkerStartError: a worker cannot be started; the ones before it have been stopped.
+        WorkerStartError: a worker cannot be started; the others have been stopped.
     """
     if isinstance(logs_specs, (str, os.PathLike)):
         if log_dir is not None:

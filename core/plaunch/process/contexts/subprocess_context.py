@@ -43,23 +43,23 @@ def start_program(
     local_rank: int,
     popen: Callable[..., Any] | None = None,
 ) -> Any:
-    """Start a program as leader of a session of its own, with the launcher's environment.
+    """Start a program as leader of a new session, with the launcher's environment.
 
     Args:
-        program: without a slash it is searched in the PATH of its environment.
-        args: its arguments; what is not a string is converted.
+        program: a path, or a name to search in the PATH of its environment.
+        args: its arguments; values that are not strings are converted.
         env: variables to add to the launcher's environment; values are converted.
         stdout: an open descriptor, or None for the launcher's own.
         stderr: the same for stderr.
-        local_rank: the worker's, for errors.
-        popen: starts it in the place of `subprocess.Popen`, from the same arguments.
+        local_rank: the local rank, for errors.
+        popen: called instead of `subprocess.Popen`, with the same arguments.
 
     Returns:
         What `popen` returns.
 
     Raises:
         ProgramNotFoundError: there is no such program.
-        ProgramNotExecutableError: it exists but the system does not execute it.
+        ProgramNotExecutableError: the system does not execute it.
         WorkerStartError: the system refuses for another reason, such as too many processes.
         UsageError: an argument or a variable has a NUL character.
     """
@@ -92,7 +92,7 @@ def _start_error(subject: str, program: str, path: str | None, error: OSError) -
 
 
 def _argument(value: Any) -> str:
-    """An argument as a program gets it; torchrun converts in the same way."""
+    """An argument as a string, converted as in torchrun."""
     return os.fsdecode(value) if isinstance(value, (bytes, os.PathLike)) else str(value)
 
 

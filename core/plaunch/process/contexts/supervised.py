@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from plaunch.errors import PlaunchError, UnkillableWorkerError, UsageError, WorkerStartError
 from plaunch.process.binding import default_binder
-from plaunch.process.contexts.components import ContextComponents
+from plaunch.process.contexts.components import ContextComponents, WorkerResults
 from plaunch.process.contexts.context import SHUTDOWN_TIMEOUT, PContext
 from plaunch.process.contexts.outcomes import WorkerOutcomes
-from plaunch.process.contexts.worker_results import WorkerResults
 from plaunch.process.kernel.descriptor_limit import descriptor_limit
 from plaunch.process.kernel.handle import restore_sigchld
 from plaunch.process.kernel.watch import ExitWatch
@@ -216,7 +215,7 @@ class SupervisedContext(PContext):
         """Open what the workers need: all of it, or nothing after an error."""
         # The guard removes this folder if the launcher is killed.
         folder = getattr(self._logs_specs, "temporary_dir", None)
-        traffic = self._components.traffic
+        stats = self._components.stats
         with contextlib.ExitStack() as stack:
             if (logs := self._logs_to_close) is not None:
                 stack.callback(lambda: logs.close(self._outcomes.are_successes()))
@@ -236,14 +235,14 @@ class SupervisedContext(PContext):
                 self._logs_dest,
                 capture_stderr=os.environ.get("PLAUNCH_CAPTURE_STDERR", "1") != "0",
                 keeps_daemons=self._reaper.keep_daemons,
-                before=None if traffic is None else traffic.streams,
+                before=None if stats is None else stats.streams,
             )
             stack.callback(self._finish_streams, streams)
             return _Opened(watch, job, streams, stack.pop_all())
 
     def _start_all(self, opened: _Opened) -> None:
         watch, job, streams, _ = opened
-        starter, traffic = self._components.starter, self._components.traffic
+        starter, stats = self._components.starter, self._components.stats
         if starter is not None:
             starter.prepare({rank: self._environment(rank) for rank in range(self.nprocs)})
         for rank in range(self.nprocs):
@@ -253,8 +252,8 @@ class SupervisedContext(PContext):
             job.started(rank, worker.pid)
             watch.add(rank, worker.pid, worker.has_ended, fd=worker.exit_fd())
         streams.start()
-        if traffic is not None:
-            traffic.follow(streams)
+        if stats is not None:
+            stats.follow(streams)
 
     def _start_tails(self) -> None:
         """Do nothing: teed streams pass through the launcher."""
@@ -325,7 +324,7 @@ class SupervisedContext(PContext):
             job=opened.job,
             watch=opened.watch,
             streams=opened.streams,
-            shows_rest=self._components.traffic is None,
+            shows_rest=self._components.stats is None,
             look=self._look_at_ended,
             release=self._end_stop,
             lock=self._lock,

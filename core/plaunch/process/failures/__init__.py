@@ -1,1 +1,1 @@
-"""Why workers failed: error files and out-of-memory kills."""
+"""Why workers failed: error files, tracebacks, and out-of-memory kills."""

@@ -1,4 +1,4 @@
-"""The exception that ends a job because of its workers."""
+"""The exception of a job whose workers failed."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class ChildFailedError(PlaunchError):
         failures: the workers that failed by themselves, by global rank, in the order in which
             their exits were seen.
         stopped: the exit codes of the workers that plaunch stopped because of them, by global rank.
-        early_ends: the workers that had succeeded before the first failure, in one line for each
-            node (see `describe_early_ends`).
+        early_ends: the workers that had succeeded before the first failure, one line for each node
+            (see `describe_early_ends`).
         first: the rank that failed first, if the nodes of a job have agreed on it; None means the
-            earliest failure. A negative rank stands for a node's launcher.
-        counted: how many failures there are beside `failures`, by words for them; jobs of very
-            many workers do not tell each of them.
-        no_restart: why a restart policy wanted no other attempt; empty if none said so.
-        earlier: the attempts before, as far as this node knows of them, in order.
+            earliest failure. A negative rank means the launcher of a node.
+        counted: the number of other failures by description; jobs with very many workers do not
+            report each of them.
+        no_restart: why a restart policy refused another attempt; empty if none did.
+        earlier: the previous attempts in order, as far as this node knows them.
 
     `exit_code` is the first failing worker's own code, or 128+n if signal n ended it.
 
@@ -64,7 +64,7 @@ class ChildFailedError(PlaunchError):
         self.earlier = list(earlier)
         self._first = first
         code = self.get_first_failure()[1].exitcode
-        # A class constant everywhere else; here every instance has the code of its own worker.
+        # A class constant in other errors; here each instance has the code of its worker.
         self.exit_code = (128 - code if code < 0 else code) or ExitCode.INTERNAL  # type: ignore[misc]
         super().__init__(self.format_msg())
 
@@ -89,27 +89,27 @@ class ChildFailedError(PlaunchError):
     def format_msg(self, boarder_delim: str = "", section_delim: str = "") -> str:
         """The failure report.
 
-        torch's two keywords draw it with rules: lines of `boarder_delim` around the report, lines
-        of `section_delim` between its parts. By default there are none.
+        torch's two keywords add rules: lines of `boarder_delim` around the report, and of
+        `section_delim` between its parts. By default there are none.
         """
         return self._report(FAILURE_REPORT, border=boarder_delim, section=section_delim)
 
     def for_console(self) -> str:
-        """The message about it on the launcher's own console, which follows what that has shown.
+        """The message on the launcher's own console, below the output of the workers.
 
-        It is shorter than the report, and repeats nothing that is above it.
+        It is shorter than the report, and does not repeat what the console has shown.
         """
         return self._report(CONSOLE_REPORT)
 
     def _report(self, default: str, **form: str) -> str:
         try:
             report: str = load_part(default)(self, **form)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it must not hide the failure
+        except Exception as error:  # noqa: BLE001 - it must not hide the failure
             return self._short_report(error)
         return report
 
     def _short_report(self, error: Exception) -> str:
-        """What is known of the failures, and why there is no more of a report."""
+        """The failures in brief, and why there is no full report."""
         first, root = self.get_first_failure()
         others = [(rank, failure) for rank, failure in self.failures.items() if rank != first]
         lines = [f"{self.name} FAILED", f"First failure: {_line(first, root)}"]

@@ -1,6 +1,7 @@
-"""What workers say when a peer has gone: the consequence of a failure, and not its cause.
+"""The errors of workers whose peer is gone: consequences of a failure, and not its cause.
 
-A text is in the table if the fault is not that of the worker that says it. Loaded after a failure.
+A text is in the table if it shows that the fault is not in the worker that reports it. Loaded after
+a failure.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ _GONE, _SILENT = True, False  # whether the peer is gone
 
 
 class Consequence(NamedTuple):
-    """What a failure says of a peer that has failed or ended before, or that never came.
+    """That a failure was caused by a peer, which has failed, has ended, or never came.
 
     Args:
-        words: what it says, for a headline.
-        is_gone: whether the peer is gone; else it did not answer in time.
+        words: the words of the failure, for a headline.
+        is_gone: whether the peer is gone; otherwise it did not answer in time.
     """
 
     words: str
@@ -25,13 +26,13 @@ class Consequence(NamedTuple):
 
 
 class PeerError(NamedTuple):
-    """One text by which a library says that a peer is gone or silent.
+    """A text of a library that says that a peer is gone or silent.
 
     Args:
-        is_gone: whether the peer is gone; a silent one has not answered in time, or never came.
-        pattern: a regular expression; its group `words`, or all of it, is what a headline shows.
-        source: where the text comes from: a file of the library, or a public issue.
-        example: a text that it matches.
+        is_gone: whether the peer is gone; a silent peer has not answered in time, or never came.
+        pattern: a regular expression; a headline shows its group `words`, or all of the match.
+        source: the origin of the text: a file of the library, or a public issue.
+        example: a text that the pattern matches.
     """
 
     is_gone: bool
@@ -40,8 +41,8 @@ class PeerError(NamedTuple):
     example: str
 
 
-# Gloo puts the file and the line of its source before what it says. Of the system's errors, those
-# that only a peer brings about.
+# Gloo's messages begin with a file and a line of its source. Of the system's errors, the table has
+# those that only a peer can cause.
 _GLOO = r"/gloo/\S+\.(?:cc|h):\d+\] (?P<words>"
 _BROKEN = r"(?:Connection reset by peer|Broken pipe)"
 _NO_ANSWER = r"(?:Connection refused|Connection timed out)"
@@ -191,12 +192,12 @@ PEER_ERRORS = (
 )
 
 
-@lru_cache(16)  # asked several times for each failure
+@lru_cache(16)  # called several times for each failure
 def find_consequence(text: str) -> Consequence | None:
-    """What `text` says of a peer that is gone or silent; None if it says something else.
+    """The consequence that `text` describes; None if it is not about a peer.
 
     Args:
-        text: what an exception says that ended a worker, or that led to such a one.
+        text: the text of an exception that ended a worker, or of one of its causes.
     """
     for one in PEER_ERRORS:
         if found := re.search(one.pattern, text):

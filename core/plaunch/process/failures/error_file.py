@@ -17,15 +17,15 @@ MAX_READ_BYTES = 8 << 20
 
 
 class ErrorFileError(PlaunchError, ValueError):
-    """An error file that is there and cannot be understood; the message says why."""
+    """An error file that cannot be read or parsed; the message says why."""
 
 
 def read_error_file(path: str) -> dict[str, Any]:
     """Read an error file of any origin; its `message` is a string or an object.
 
     Raises:
-        ErrorFileError: it cannot be read, is larger than `MAX_READ_BYTES`, or is not in the format
-            (a worker that was killed while writing leaves half a file).
+        ErrorFileError: it cannot be read, is larger than `MAX_READ_BYTES`, or does not have the
+            format (a worker that was killed while writing leaves half a file).
     """
     import json  # failures only
 
@@ -68,8 +68,8 @@ def traceback_of(message: str | dict[str, Any]) -> str:
 def timestamp_of(data: dict[str, Any], written_at: float, now: float) -> float:
     """When the failure happened, in seconds since the epoch; `now` if the file does not say.
 
-    torch records whole seconds, which would put a failure before another one that really came
-    first. The time at which the file was written (`written_at`) supplies the fraction when it fits.
+    torch records whole seconds, which would put a failure before an earlier one of the same second.
+    If the time at which the file was written (`written_at`) matches, its fraction is used.
     """
     message = data["message"]
     if isinstance(message, dict):
@@ -89,7 +89,7 @@ def timestamp_of(data: dict[str, Any], written_at: float, now: float) -> float:
 
 
 def _read_bounded(path: str) -> bytes:
-    # Not blocking, and regular files only: a named pipe would keep the launcher waiting for ever.
+    # Not blocking, and regular files only: a named pipe would block the launcher forever.
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with open(fd, "rb") as file:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -101,7 +101,7 @@ def text_of_error(error: BaseException) -> str:
     """The text of an exception, also if its `__str__` fails."""
     try:
         return str(error)
-    except Exception as failed:  # noqa: BLE001 - user code; the report must get through
+    except Exception as failed:  # noqa: BLE001 - user code; it must not prevent the report
         return f"<its text is not available: {type(failed).__name__}>"
 
 
@@ -112,7 +112,7 @@ def one_line(error: BaseException) -> str:
 
 
 def _number(value: object) -> float:
-    """`value` as a float; 0 for what is no finite number."""
+    """`value` as a float; 0 if it is not a finite number."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return 0.0
     try:

@@ -1,4 +1,4 @@
-"""The part of a long text that is kept: its last lines, and what matters of a traceback."""
+"""Shortens long texts to their last lines, and the important lines of a traceback."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _NATIVE = ("frame #", "<omitting python frames>")
 
 
 def shorten(lines: Sequence[str], most: int, most_chars: int | None = None) -> list[str]:
-    """The last lines that fit, and of a traceback that does not, what matters.
+    """The last lines that fit, and the important lines of a traceback that does not fit.
 
-    That is its header, the user's own frames, the last ones first, and the exception; of one that
-    led to it, header and exception. Where lines between others are left out, one line says how
-    many. Takes time in proportion to the lines, because the agent's loop waits for it.
+    These are its header, the user's own frames, the last ones first, and the exception; of the
+    tracebacks that led to it, header and exception. Each gap is marked by a line with the number of
+    lines left out. Takes time in proportion to the lines, because the agent's loop waits for it.
 
     Args:
         lines: the output of a worker, or a traceback.
@@ -42,7 +42,7 @@ def shorten(lines: Sequence[str], most: int, most_chars: int | None = None) -> l
     excerpt = _Excerpt(lines, most, sys.maxsize if most_chars is None else most_chars)
     groups, others = _by_weight(unmarked(lines), most)
     for group in groups:
-        # Half of the room is for what was written last.
+        # Half of the lines are for the end of the text.
         excerpt.add(group, max(most // 2, 1))
     for number in others:
         if not excerpt.add((number,), most):
@@ -51,7 +51,7 @@ def shorten(lines: Sequence[str], most: int, most_chars: int | None = None) -> l
 
 
 class _Excerpt:
-    """Lines of a text that are kept, within bounds."""
+    """The lines of a text that are kept, within bounds."""
 
     def __init__(self, lines: Sequence[str], most: int, most_chars: int) -> None:
         self._lines, self._most, self._most_chars = lines, most, most_chars
@@ -60,11 +60,11 @@ class _Excerpt:
         self._gap_chars = len(_gap(len(lines))) + 1
 
     def add(self, group: Sequence[int], most_kept: int) -> bool:
-        """Keep some more lines, if there is room; all or none of them.
+        """Keep all lines of a group if there is room, otherwise none; whether they are kept.
 
         Args:
-            group: their numbers.
-            most_kept: how many lines may be kept then.
+            group: the numbers of the lines.
+            most_kept: how many lines may be kept, with those before.
         """
         before = self._count, self._chars, self._runs
         new = [number for number in group if not self._is_kept[number + 1]]
@@ -105,10 +105,10 @@ def _gap(count: int) -> str:
 
 
 def _by_weight(lines: Sequence[str], most: int) -> tuple[Sequence[Sequence[int]], Iterable[int]]:
-    """The groups of lines that say most, those first that say most, and the order of all lines.
+    """The important groups of lines, the most important first, and the order of all lines.
 
-    What was over before the last `most` lines was caught, or only shown. A message lasts until
-    something else begins; native frames and the tracebacks of threads do not count.
+    A traceback before the last `most` lines was caught, or only printed. A message lasts until
+    other output begins; native frames and the tracebacks of threads do not count.
     """
     found = find_tracebacks(lines)
     asides = [one for one in found if one.is_aside]
@@ -126,13 +126,13 @@ def _by_weight(lines: Sequence[str], most: int) -> tuple[Sequence[Sequence[int]]
     ending = find_ending(found)
     if ending and ending[0].stop > recent:
         groups += _lines_of_ending(lines, ending)
-        # Asides are known by their first lines.
+        # Of the other tracebacks, the first lines are the most important.
         return groups, (*(n for n in order if n not in aside), *aside)
     return [*groups, *(_head(one) for one in asides if one.stop > len(lines) - most)], order
 
 
 def _lines_of_ending(lines: Sequence[str], ending: Sequence[Traceback]) -> list[Sequence[int]]:
-    """The lines that say most of why a process ended, those first that say most."""
+    """The lines that show why a process ended, the most important first."""
     frames = _own_frames(lines, frames_of(ending))
     ends = [(one.end,) for one in ending if one.end < one.stop]
     head, *heads = map(_head, ending)
@@ -140,7 +140,7 @@ def _lines_of_ending(lines: Sequence[str], ending: Sequence[Traceback]) -> list[
 
 
 def _head(one: Traceback) -> Sequence[int]:
-    """Its header, and the line before it that says how it came about."""
+    """The header of a traceback, and the line before it that links it to another one."""
     if one.header is None:
         return ()
     if one.link in LINKS:

@@ -1,4 +1,4 @@
-"""How workers failed."""
+"""The failures of workers."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 
 NOT_AVAILABLE = "<N/A>"  # torch's word for a missing error file and for "no signal"
 _NO_MESSAGE = "<NONE>"
-_UNCAUGHT = 1  # what Python exits with after an exception that nobody caught
+_UNCAUGHT = 1  # Python's exit code after an uncaught exception
 
-# Signals that end a worker without a word, from outside or by a fault of its own code. SIGABRT is
-# not among them: it is how C++ code gives up when something else has failed.
+# Signals that end a worker without a message, sent from outside or caused by a fault of its code.
+# Not SIGABRT, with which C++ code gives up after another failure.
 _SUDDEN_ENDS = frozenset(
     -signal.Signals[f"SIG{name}"] for name in ("KILL", "TERM", "SEGV", "BUS", "ILL", "FPE")
 )
-_SEEN_LATE = 1.0  # seconds that such an end may be seen after its peers have noticed it
-# Seconds by which another failure may begin after one that only says that a peer is gone, and still
-# be its cause: as long as an interpreter may take to end after its exception.
+_SEEN_LATE = 1.0  # seconds by which peers may notice such an exit before the launcher does
+# Seconds by which a failure may begin after another one that only says that a peer is gone, and
+# still be its cause: an interpreter may take as long to exit after its exception.
 CONSEQUENCE_WINDOW = 10.0
-_LONGEST_LINE = 300  # characters of what an exception says, in a headline
+_LONGEST_LINE = 300  # characters of the text of an exception in a headline
 
 
 def _host() -> str:
@@ -50,27 +50,26 @@ def _host() -> str:
 class ProcessFailure(Record):
     """One worker that failed by itself; the first seven fields are torch's.
 
-    It is created when the exit is seen, and reads the worker's error file then. A missing or
-    unreadable error file is no error here: `message` says what is known.
+    It is created when the exit is seen, and reads the worker's error file then. Without a readable
+    error file, `message` describes the exit.
 
     Args:
         local_rank: the worker's local rank.
         pid: the worker's process id.
         exitcode: its exit code, or -n if signal n ended it.
-        error_file: where it was told to report its exception; `"<N/A>"` once it turned out that
-            there is no such file.
-        error_file_data: what the file says.
+        error_file: the file for its exception; `"<N/A>"` if the worker has not written it.
+        error_file_data: the content of the file.
         message: the file's message, a string or torch's nested object; without a file, one
             sentence about the exit.
         timestamp: seconds since the epoch with fractions, from the file or else the time at which
             the exit was seen.
-        last_lines: the last lines that it wrote to stderr, oldest first.
+        last_lines: the last lines of its stderr, oldest first.
         global_rank: its rank in the job, where known.
         host: the name of its host.
         oom_killed: whether the kernel's out-of-memory killer ended it.
-        hung: whether it still ran, and the job was found to hang; `message` says where.
-        log_files: the files that its stdout and stderr went to, where there are any.
-        lifetime: seconds between its start and the failure; None if they are not known.
+        hung: whether it was still running when the job was found to hang; `message` says where.
+        log_files: the files with its stdout and stderr, if there are any.
+        lifetime: seconds between its start and the failure; None if unknown.
         is_shown: whether the launcher's own stderr has shown the last lines, on this node.
         reason: who sent the signal that ended it and why, if that went through the launcher.
     """
@@ -119,7 +118,7 @@ class ProcessFailure(Record):
 
     @property
     def has_reply(self) -> bool:
-        """Whether the worker itself said, in its error file, why it failed."""
+        """Whether the worker reported in its error file why it failed."""
         return self.error_file_data.get("message") not in ("", {}, _NO_MESSAGE)
 
     @property
@@ -134,11 +133,11 @@ class ProcessFailure(Record):
 
     @property
     def began(self) -> float:
-        """When it began, as far as that can be told, in seconds since the epoch.
+        """The estimated time of the failure, in seconds since the epoch.
 
-        A worker that a signal killed is seen to be gone a little after its connections broke. Its
-        peers may have reported that as an exception meanwhile, which is no cause; so such an end is
-        taken to be a second older than it was seen.
+        The exit of a worker that a signal killed is seen a little after its connections broke. Its
+        peers may have reported an exception meanwhile, which is not the cause. So such an exit
+        counts as a second older than it was seen.
         """
         if self.has_reply or self.exitcode not in _SUDDEN_ENDS:
             return self.timestamp
@@ -162,8 +161,8 @@ class ProcessFailure(Record):
     def place(self) -> str:
         """The last line of the user's code that was running, as `train.py:39`; empty if unknown.
 
-        The user's code is all but Python's standard library, installed packages and torch. For a
-        failure of another node, it is set to what that node has read.
+        The user's code is everything except Python's standard library, installed packages and
+        torch. For a failure of another node, the line that the other node has found is assigned.
         """
         return self.raised.place if self._place is None else self._place
 
@@ -173,10 +172,10 @@ class ProcessFailure(Record):
 
     @property
     def consequence(self) -> Consequence | None:
-        """What it, or a direct cause of it, says of a peer that is gone or silent; None if nothing.
+        """What the failure, or a direct cause of it, says about a peer; None if nothing.
 
-        Such a failure is a consequence of another one, of a lost node or of an early end. For a
-        failure of another node, it is set to what that node has read.
+        Such a failure is the consequence of another one, of a lost node or of an early exit. For a
+        failure of another node, the consequence that the other node has found is assigned.
         """
         return self._consequence if self._is_consequence_set else self._read_consequence()
 
@@ -200,7 +199,7 @@ class ProcessFailure(Record):
 
     @property
     def is_consequence(self) -> bool:
-        """Whether it only says that a peer is gone or silent, and so is not a cause."""
+        """Whether it only says that a peer is gone or silent, so that it is not a cause."""
         return self.consequence is not None
 
     @property
@@ -213,24 +212,24 @@ class ProcessFailure(Record):
 
     @property
     def verb(self) -> str:
-        """What it did, for a sentence about it: `failed`, or `lost a peer` if that is gone."""
+        """The verb for a sentence about the worker: `failed`, or `lost a peer`."""
         found = self.consequence
         return "lost a peer" if found and found.is_gone else "failed"
 
     @property
     def headline(self) -> str:
-        """The same with the user's line: `ValueError: bad shape (train.py:39)`."""
+        """What happened, with the user's line: `ValueError: bad shape (train.py:39)`."""
         brief, place, raised, found = self.brief, self.place, self.raised, self.consequence
-        # What only a cause of the exception says would be wrong beside its type.
+        # Words of a cause of the exception would be misleading beside its type.
         if found and (not raised.text or found.words in raised.text):
             brief = f"{raised.exception or self.describe_exit()}: {_one_line(found.words)}"
         return f"{brief} ({place})" if place else brief
 
     def enrich(self, text: str) -> str:
-        """`text`, which is about this failure, as a report shows it.
+        """`text`, a text about this failure, with additions of the site's error handler.
 
-        If a signal ended the worker, the site's error handler may add what it knows, such as a
-        fault of the device. It is asked on the worker's own host, where the logs are.
+        Called only if a signal ended the worker, and on the worker's own host, where the logs are.
+        The handler may add, for instance, a fault of the device.
         """
         if self.exitcode >= 0 or self.host != _host():
             return text
@@ -248,13 +247,13 @@ class ProcessFailure(Record):
             return text
 
     def signal_name(self) -> str:
-        """The signal that ended the worker, as `"SIGSEGV"`; `"<N/A>"` if none did."""
+        """The name of the signal that ended the worker; `"<N/A>"` if none did."""
         return _signal_name(-self.exitcode) or NOT_AVAILABLE
 
     def timestamp_isoformat(self) -> str:
         """The time of the failure on this host's clock, as `2026-01-31_08:15:00.250000`.
 
-        `"<N/A>"` if it is none that a date can have.
+        `"<N/A>"` if it is outside of the range of dates.
         """
         from datetime import datetime  # failures only
 
@@ -272,7 +271,7 @@ class ProcessFailure(Record):
         return describe_exit(self.exitcode)
 
     def exit_sentence(self) -> str:
-        """The exit in torch's words; the `message` of a worker that said nothing itself."""
+        """The exit in torch's words; the `message` of a worker without an error file."""
         if self.exitcode < 0:
             return self._exit_alone()
         if self.error_file == NOT_AVAILABLE:
@@ -291,7 +290,7 @@ class EarlierAttempt(Value):
 
     Args:
         attempt: its number.
-        cause: what failed first, and how, in one line.
+        cause: the first failure, in one line.
         seconds: how long its workers had run by then.
     """
 
@@ -301,16 +300,16 @@ class EarlierAttempt(Value):
 
 
 def first_failure(failures: Mapping[int, ProcessFailure]) -> tuple[int, ProcessFailure]:
-    """The failure that is the cause, and its rank: the first, but consequences after all others.
+    """The rank and the failure that is the cause: the first one that is not a consequence.
 
-    Of equal times, it is the one seen first.
+    Of equal times, it is the one seen first. A consequence is only later by `CONSEQUENCE_WINDOW`.
     """
     rank = min(failures, key=lambda rank: failures[rank].order)
     return rank, failures[rank]
 
 
 def describe_exit(exitcode: int) -> str:
-    """An exit code in words; negative is a signal. A shell's 128+n is spelt out as well."""
+    """An exit code in words; negative means a signal. A shell's 128+n is explained as well."""
     if exitcode < 0:
         name = _signal_name(-exitcode)
         return f"killed by {name} (signal {-exitcode})" if name else f"killed by signal {-exitcode}"
@@ -319,14 +318,14 @@ def describe_exit(exitcode: int) -> str:
 
 
 def describe_early_ends(ended: Mapping[int, float], until: float, host: str = "") -> str:
-    """`rank 1 had ended with exit code 0, 12 s before`; empty if none had.
+    """`rank 1 had ended with exit code 0, 12 s before`; empty if no worker had.
 
     Workers that wait for such a rank hang, or fail because it is gone.
 
     Args:
-        ended: when workers ended that have succeeded, by global rank, in seconds since the epoch.
-        until: when the others failed, or were seen to hang. What ended later is left out.
-        host: where they were; empty if that need not be said.
+        ended: when the workers that succeeded ended, by global rank, in seconds since the epoch.
+        until: when the others failed, or were found to hang. Later exits are left out.
+        host: their host; empty to leave it out.
     """
     from plaunch.durations import format_duration  # failures only
 

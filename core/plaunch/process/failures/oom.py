@@ -1,56 +1,51 @@
-"""Whether the kernel's out-of-memory killer was at work, from its counters."""
+"""Reads from the kernel's counters whether the out-of-memory killer has killed processes."""
 
 from __future__ import annotations
 
-import contextlib
-
 from plaunch.control_groups import group_paths
+from plaunch.process.kernel.proc import read_proc
 
 
 class OutOfMemoryWatch:
     """Counts how often processes near this one were killed for lack of memory.
 
-    The counter is that of this process's control group (versions 2 and 1), which its workers are in
-    unless somebody moved them, or of the nearest one above it that counts; where none does, the
-    whole system's. It does not know which
-    process was killed, so ask only about one that got a SIGKILL from outside.
+    The counter is that of this process's control group (versions 2 and 1), in which its workers are
+    unless they were moved, or of the nearest group above it that counts; otherwise that of the
+    system. It does not show which process was killed, so ask only about a worker that got a
+    SIGKILL from outside.
 
     Args:
-        root: where the file system starts.
+        root: the root of the file system.
     """
 
     def __init__(self, root: str = "/") -> None:
-        self._root = root.rstrip("/")
+        self._root = root
         self._path, self._count = self._find()
         self._has_moved = False
 
     def has_killed(self) -> bool:
-        """Whether the counter has moved since the watch was made."""
+        """Whether the counter has increased since the watch was created."""
         if self._path and not self._has_moved:
-            before, self._count = self._count, _read_counter(self._path)
+            before, self._count = self._count, self._read_counter(self._path)
             if before is not None and self._count is not None:
                 self._has_moved = self._count > before
         return self._has_moved
 
     def _find(self) -> tuple[str, int | None]:
-        groups = "".join(_lines(self._root + "/proc/self/cgroup"))
+        groups = self._read("proc/self/cgroup")
         paths = group_paths(groups, "memory", "memory.events", "memory.oom_control")
-        for path in (*paths, "/proc/vmstat"):
-            count = _read_counter(self._root + path)
+        for path in (*paths, "proc/vmstat"):
+            count = self._read_counter(path)
             if count is not None:
-                return self._root + path, count
+                return path, count
         return "", None
 
+    def _read_counter(self, path: str) -> int | None:
+        for line in self._read(path).splitlines():
+            name, _, value = line.partition(" ")
+            if name == "oom_kill" and value.isdecimal():
+                return int(value)
+        return None
 
-def _read_counter(path: str) -> int | None:
-    for line in _lines(path):
-        name, _, value = line.partition(" ")
-        if name == "oom_kill" and value.strip().isdecimal():
-            return int(value)
-    return None
-
-
-def _lines(path: str) -> list[str]:
-    with contextlib.suppress(OSError), open(path, encoding="ascii", errors="replace") as file:
-        return file.readlines()
-    return []
+    def _read(self, path: str) -> str:
+        return read_proc(path, self._root).decode(errors="replace")

@@ -1,6 +1,6 @@
-"""`record`, with which a worker lets its launcher know of its exception; the name is torch's.
+"""`record`, with which a worker reports its exception to its launcher; the name is torch's.
 
-Imported inside the user's workers, and therefore small.
+Imported in the user's workers, and therefore small.
 """
 
 from __future__ import annotations
@@ -36,23 +36,22 @@ def record(
     *,
     not_retryable: _Exceptions = (),
 ) -> Callable[..., Any]:
-    """Decorate a worker's main function so that the launcher learns of its exception.
+    """Decorate a worker's main function so that the launcher learns its exception.
 
-    The exception is written to the error file and raised again. A `ChildFailedError`, from a
-    launcher that runs inside `fn`, hands its first failure up as it is. `sys.exit(0)` returns
-    None; any other `SystemExit` passes and is not recorded. What `plaunch.worker.give_up` or
-    `retry_later` has written meanwhile stays. Works without a launcher as well.
+    The exception is written to the error file and raised again. For a `ChildFailedError`, from a
+    launcher that runs inside `fn`, its first failure is written. `sys.exit(0)` returns None; any
+    other `SystemExit` is raised and not recorded. What `plaunch.worker.give_up` or `retry_later`
+    has written is kept. Works without a launcher as well.
 
     Args:
-        fn: called with its own arguments; decorate one function per process. Without it, the
-            result is the decorator: `@record(not_retryable=ConfigError)`.
-        error_handler: what writes the error file, as torch's `ErrorHandler`; None writes it in
-            torch's format.
-        not_retryable: a class of exceptions, or a tuple of them: after one that derives from them,
-            another start would not help, and the error file says so.
+        fn: the function; decorate one per process. Without it, the result is the decorator:
+            `@record(not_retryable=ConfigError)`.
+        error_handler: writes the error file, as torch's `ErrorHandler`; None writes torch's format.
+        not_retryable: a class of exceptions, or a tuple of them, after which another start cannot
+            help. The error file says so.
 
     Raises:
-        UsageError: `not_retryable` is something else.
+        UsageError: `not_retryable` has another type.
     """
     recorded: Callable[..., Any] = load_part(RECORD)(fn, error_handler, not_retryable=not_retryable)
     return recorded

@@ -1,6 +1,6 @@
-"""What a worker's tracebacks say: the exception, its causes, and the user's line that raised it.
+"""Parses the tracebacks of workers: the exception, its causes, and the user's line that raised it.
 
-Works on text: the traceback in an error file, or the last lines of stderr. Loaded after a failure.
+The text is the traceback in an error file, or the last lines of stderr. Loaded after a failure.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from plaunch.process.failures.source_files import SourceFiles
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-_KNOWN = 16  # failures whose traceback is not read again
-_MOST = 1 << 20  # characters at the end of a traceback that are read; it may have many more
-_UNCAUGHT = 1  # what Python exits with after an exception that nobody caught
+_KNOWN = 16  # failures whose parsed traceback is cached
+_MOST = 1 << 20  # characters at the end of a traceback that are parsed
+_UNCAUGHT = 1  # Python's exit code after an uncaught exception
 _HEADER = "Traceback (most recent call last):"
-# torch puts the traceback of another process into the message of an exception, as a data loader's.
+# torch puts the traceback of another process, such as a data loader's, into an exception's message.
 _ORIGINAL = f"Original {_HEADER}"
 # A SyntaxError has no function; faulthandler writes no comma.
 _FRAME = re.compile(r'  File "(.+)", line (\d+)(?:,? in .*)?')
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:<locals>\.[\w.]+)*")
-# torch.distributed puts it before each line of an exception that nobody caught.
+# torch.distributed puts it before each line of an uncaught exception.
 _RANK = re.compile(r"\[rank\d+\]: ")
 _DIRECT = "The above exception was the direct cause of the following exception:"
 LINKS = (_DIRECT, "During handling of the above exception, another exception occurred:")
 # A traceback below such a line did not end the process.
 _ASIDE = re.compile(r"Exception in thread |Exception ignored |Error in atexit\.")
-# How lines of logs begin: those of torch, of NCCL, of Python.
+# The beginnings of log lines of torch, NCCL and Python.
 _LOG = re.compile(
     r"(?:\[rank\d+\]:)?\[[DIWEF](?:\d{4})? "
     r"|\S+:\d+:\d+ \[\d+\] "
@@ -39,7 +39,7 @@ _LOG = re.compile(
 )
 FAULT = "Fatal Python error: "  # faulthandler's
 _CURRENT_THREAD = re.compile(r"(?:Current thread|Stack) .*\(most recent call first\):")
-# What an abort says of itself, and faults of the process's own code, which do so as well.
+# Messages of aborts, and of faults in the process's own code, which also end in an abort.
 _LATE_ABORT = "terminate called without an active exception"
 _ABORTS = ("terminate called", "  what():", "Watchdog caught")
 _OWN_FAULT = re.compile(
@@ -49,7 +49,7 @@ _OWN_FAULT = re.compile(
 
 
 class Raised(NamedTuple):
-    """An exception: its type, what it says with its type, and the user's line (`train.py:12`)."""
+    """An exception: its type, its text with the type, and the user's line (`train.py:12`)."""
 
     exception: str = ""
     text: str = ""
@@ -60,8 +60,8 @@ class Frame(NamedTuple):
     """A call in a traceback.
 
     Args:
-        number: of its line in the text.
-        path: of its file.
+        number: the number of its line in the text.
+        path: its file.
         line: the line in that file.
     """
 
@@ -74,11 +74,11 @@ class Traceback(NamedTuple):
     """One traceback in a text; `header`, `end` and `stop` are numbers of lines.
 
     Args:
-        header: its first line; None if that was left out.
+        header: its first line; None if that is missing.
         frames: its calls, the last one last.
         end: the line with the exception, or where it would be.
         stop: the line after the exception's message.
-        link: the line that joins it with the one before; empty if it stands alone.
+        link: the line that links it to the previous traceback; empty if there is none.
         is_aside: whether it did not end the process.
     """
 
@@ -95,12 +95,12 @@ def raised_in_reply(text: str, traceback: str) -> Raised:
     """The exception in an error file.
 
     Args:
-        text: what the worker says, usually the exception.
-        traceback: of that, where there is one.
+        text: the message of the worker, usually the exception.
+        traceback: its traceback; may be empty.
     """
     raised = _last_raised(traceback[-_MOST:].splitlines())
     if raised.exception and raised.text.partition("\n")[0] in text.splitlines()[1:]:
-        return raised  # of another process; its traceback is in the text
+        return raised  # the exception of another process, whose traceback is in the text
     if not (raised.exception or raised.place):
         name = text.partition(":")[0]
         is_one = _EXCEPTION.fullmatch(name) and name.rpartition(".")[2][:1].isupper()
@@ -111,32 +111,32 @@ def raised_in_reply(text: str, traceback: str) -> Raised:
 def raised_in_output(last_lines: Sequence[str], exitcode: int) -> Raised:
     """The exception that ended a worker without an error file, in its last lines; empty if none.
 
-    It is the last traceback, if the worker exited as Python does after one. Of a crash, the place
-    is where `faulthandler` saw the thread that crashed.
+    It is the last traceback, if the exit code is Python's after an exception. For a crash, only the
+    place is known: the user's line in the dump of `faulthandler`.
     """
     lines, exitcode = _without_late_abort(unmarked(last_lines), exitcode)
     if exitcode < 0:
         return Raised(place=_place_of_crash(lines))
     if exitcode != _UNCAUGHT:
-        return Raised()  # whatever was caught and written before, it did not end the worker
+        return Raised()  # a traceback in the output was caught and printed
     raised = _last_raised(lines)
     return raised if raised.exception else Raised()
 
 
 @lru_cache(_KNOWN)
 def chain_in_reply(text: str, traceback: str) -> tuple[str, ...]:
-    """What the exception in an error file says, and the direct causes of it, the first one last."""
+    """The texts of the exception in an error file and of its causes, the first cause last."""
     return (text, *_chain(traceback[-_MOST:].splitlines()))
 
 
 def chain_in_output(last_lines: Sequence[str], exitcode: int) -> tuple[str, ...]:
-    """The same of a worker without an error file; of one that a signal ended, why it aborted."""
+    """The same for a worker without an error file; after a signal, the reason of the abort."""
     lines, exitcode = _without_late_abort(unmarked(last_lines), exitcode)
     return _reason_of_abort(lines) if exitcode < 0 else _chain(lines)
 
 
 def _without_late_abort(lines: list[str], exitcode: int) -> tuple[list[str], int]:
-    """The output and exit code of an interpreter that aborted while it exited.
+    """Output and exit code without an abort during the exit of the interpreter.
 
     After an uncaught exception, C++ aborts if a thread of torch still runs. The exception is the
     cause, as if Python had exited with 1.
@@ -148,12 +148,12 @@ def _without_late_abort(lines: list[str], exitcode: int) -> tuple[list[str], int
 
 
 def unmarked(lines: Iterable[str]) -> list[str]:
-    """`lines` without the rank that torch.distributed puts before them."""
+    """`lines` without the prefixes of torch.distributed."""
     return [_RANK.sub("", line, count=1) for line in lines]
 
 
 def find_tracebacks(lines: Sequence[str]) -> list[Traceback]:
-    """All tracebacks of a text in their order, with one at its beginning that lacks its header."""
+    """All tracebacks of a text in order; the first one may lack its header."""
     headers = [n for n, line in enumerate(lines) if line in (_HEADER, _ORIGINAL)]
     first, *others = *headers, len(lines)
     found = _rest_of_traceback(lines, first)
@@ -187,7 +187,7 @@ def frames_of(ending: Sequence[Traceback]) -> list[Frame]:
 
 
 def _rest_of_traceback(lines: Sequence[str], stop: int) -> list[Traceback]:
-    """The traceback before the first header, which lacks its own; a link says that there is one."""
+    """The traceback before the first header, if there are frames or a link."""
     begin = next((n for n in reversed(range(stop)) if _FRAME.fullmatch(lines[n])), None)
     if begin is None:
         return [_read(lines, 0, stop)] if any(link in lines[:stop] for link in LINKS) else []
@@ -197,7 +197,7 @@ def _rest_of_traceback(lines: Sequence[str], stop: int) -> list[Traceback]:
 
 
 def _read(lines: Sequence[str], begin: int, stop: int) -> Traceback:
-    """A traceback whose frames may begin at one line, and which ends before another."""
+    """The traceback with frames from line `begin` on, at most up to line `stop`."""
     frames = []
     end = begin
     while end < stop and not _is_end(lines[end]):
@@ -212,7 +212,7 @@ def _is_end(line: str) -> bool:
 
 
 def _end_of_message(lines: Sequence[str], begin: int, stop: int) -> int:
-    """Where the message ends of which `begin` would be the second line."""
+    """The line after a message whose second line would be `begin`."""
     for number in range(begin, stop):
         line = lines[number]
         if line in LINKS or _LOG.match(line) or _ASIDE.match(line):
@@ -225,7 +225,7 @@ def _text(lines: Sequence[str], begin: int, stop: int) -> str:
 
 
 def _last_raised(lines: Sequence[str]) -> Raised:
-    """The exception that ended a process; without a type if there is only a place."""
+    """The exception that ended a process; without a type if only the place is known."""
     ending = find_ending(find_tracebacks(lines))
     if not ending:
         return Raised()
@@ -233,12 +233,12 @@ def _last_raised(lines: Sequence[str]) -> Raised:
     place = _place(frames_of(ending))
     text = _text(lines, last.end, last.stop)
     name = text.partition("\n")[0].partition(":")[0]
-    # What `plaunch.worker` writes is not an exception.
+    # `plaunch.worker` writes texts that are not exceptions.
     return Raised(name, text, place) if _EXCEPTION.fullmatch(name) else Raised(place=place)
 
 
 def _chain(lines: Sequence[str]) -> tuple[str, ...]:
-    """What the last exception says, and then those that it was raised from."""
+    """The texts of the last exception and of its direct causes."""
     said = []
     for one in find_ending(find_tracebacks(lines)):
         said.append(_text(lines, one.end, one.stop))
@@ -248,7 +248,7 @@ def _chain(lines: Sequence[str]) -> tuple[str, ...]:
 
 
 def _reason_of_abort(lines: Sequence[str]) -> tuple[str, ...]:
-    """What C++ says as it aborts, unless the fault is the worker's own."""
+    """The message of C++ for an abort, unless the fault is in the worker itself."""
     if any(_OWN_FAULT.search(line) for line in lines):
         return ()
     for words in _ABORTS:
@@ -259,7 +259,7 @@ def _reason_of_abort(lines: Sequence[str]) -> tuple[str, ...]:
 
 
 def _place(frames: Sequence[Frame]) -> str:
-    """The last frame that is the user's own; without one, the last outside of torch, or at all."""
+    """The user's last frame; if there is none, the last one outside of torch, or of all."""
     files = SourceFiles(frame.path for frame in frames)
     for accepts in (files.is_own, lambda path: not files.is_torch(path), bool):
         for frame in reversed(frames):
@@ -269,7 +269,7 @@ def _place(frames: Sequence[Frame]) -> str:
 
 
 def _place_of_crash(lines: Sequence[str]) -> str:
-    """The user's line in a dump of faulthandler, which has the last call first."""
+    """The user's line in a dump of faulthandler, which lists the last call first."""
     starts = [n for n, line in enumerate(lines) if _CURRENT_THREAD.match(line)]
     if not starts or not any(line.startswith(FAULT) for line in lines):
         return ""

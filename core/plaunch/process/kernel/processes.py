@@ -1,12 +1,12 @@
-"""The table of processes in /proc, and signals to exactly those processes."""
+"""The table of processes in /proc, and signals to and waits for exactly one of them."""
 
 from __future__ import annotations
 
 import os
+import select
 import signal
 from typing import TYPE_CHECKING, NamedTuple
 
-from plaunch.process.kernel.pidfd import open_pidfd
 from plaunch.process.kernel.proc import PROC, list_numbers, read_stat
 
 if TYPE_CHECKING:
@@ -63,6 +63,30 @@ class Process(NamedTuple):
         return True
 
 
+def open_pidfd(pid: int) -> int:
+    """A descriptor of a process, which is readable when the process has ended.
+
+    -1 on old kernels, in containers that forbid it, without free descriptors, for a process that is
+    gone, and with `PLAUNCH_NO_PIDFD=1` in the environment.
+    """
+    if os.environ.get("PLAUNCH_NO_PIDFD", "0") not in ("", "0") or not hasattr(os, "pidfd_open"):
+        return -1
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return -1
+
+
+def wait_for_end(pidfd: int, seconds: float) -> None:
+    """Wait at most so long for the end of the process of a pidfd; does not wait for -1."""
+    if pidfd >= 0:
+        from plaunch.durations import milliseconds  # not in the guard
+
+        poller = select.poll()
+        poller.register(pidfd, select.POLLIN)
+        poller.poll(milliseconds(seconds))
+
+
 def has_table(proc: str = PROC) -> bool:
     """Whether there is a /proc that lists processes."""
     return os.path.exists(f"{proc}/self/stat") or os.path.exists(f"{proc}/{os.getpid()}/stat")
@@ -98,13 +122,8 @@ def read_table(proc: str = PROC) -> dict[int, Process]:
 
     It is read process by process, so that a process that starts meanwhile may be missing.
     """
-    processes = (read_process(pid, proc) for pid in list_processes(proc))
+    processes = (read_process(pid, proc) for pid in list_numbers(proc=proc))
     return {process.pid: process for process in processes if process is not None}
-
-
-def list_processes(proc: str = PROC) -> set[int]:
-    """The pids of all processes, with zombies; empty without /proc."""
-    return list_numbers(proc=proc)
 
 
 def ancestors_of(table: Mapping[int, Process], pid: int) -> set[int]:

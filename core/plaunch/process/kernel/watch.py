@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from plaunch.durations import waitable
-from plaunch.process.kernel.pidfd import open_pidfd
+from plaunch.process.kernel.processes import open_pidfd
 
 if TYPE_CHECKING:
     from collections.abc import Callable

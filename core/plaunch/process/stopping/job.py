@@ -125,7 +125,7 @@ class Job:
         if self._orphans is None or self._orphans or not self._tree.is_sure():
             return False
         if self._adopter is not None:
-            return self._adopter.inherits_nobody
+            return self._adopter.has_no_orphans
         return not any(self._tree.newcomers() or self._tree.has_missed for _ in range(QUIET))
 
     def signal(

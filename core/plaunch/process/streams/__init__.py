@@ -1,1 +1,1 @@
-"""What workers write: where it goes, who reads it, and what becomes of it on a slow console."""
+"""The output of workers: the contracts of logs specs, streams and sinks."""

@@ -1,4 +1,4 @@
-"""Where the workers' streams go: the contract between a logs spec and a process context."""
+"""The contract of logs specs, which decide where the streams of workers go."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 class LogsDest(Record):
     """Files for each stream, by local rank; the fields are torchrun's.
 
-    `stdouts` and `stderrs` name every local rank; an empty string leaves the stream where the
-    launcher's own goes. A rank in `tee_stdouts` or `tee_stderrs` is also shown on the console, and
-    its path there is normally the one in `stdouts` or `stderrs`. None is no path anywhere, as some
-    specs for torchrun have it: an empty string, or no tee. `error_files` are where a worker
-    reports its exception. The two `filtered_*` paths collect matching lines of all teed ranks.
+    `stdouts` and `stderrs` name every local rank; an empty string means the launcher's own stream.
+    A rank in `tee_stdouts` or `tee_stderrs` is also shown on the console, and has the same path
+    there as in `stdouts` or `stderrs`. None, which some specs for torchrun have, means an empty
+    string, or no tee. Workers report their exceptions in `error_files`. The two `filtered_*` paths
+    collect matching lines of all teed ranks.
     """
 
     stdouts: dict[int, str] = field(default_factory=dict)
@@ -40,10 +40,10 @@ class LogsDest(Record):
 
 
 def read_dest(dest: Any) -> LogsDest:
-    """What a logs spec returns, which may be torch's, with all paths as text.
+    """Convert the result of a logs spec, which may be torch's `LogsDest`, to text paths.
 
-    Paths of third parties are of any kind, and None for the empty string or no tee; the filtered
-    ones came to torch later than the rest.
+    Third parties return paths of any type, and None. Older versions of torch have no filtered
+    paths.
     """
     read = LogsDest(
         stdouts={rank: _text(path) for rank, path in dest.stdouts.items()},
@@ -55,8 +55,8 @@ def read_dest(dest: Any) -> LogsDest:
         filtered_stderr=_text(getattr(dest, "filtered_stderr", "")),
     )
     if not isinstance(dest, LogsDest):
-        # Torch's own spec tees every stream to there when there are to be no files, and torchrun
-        # then leaves the stream alone.
+        # For a log directory of /dev/null, torch's own spec tees every stream to that, and torchrun
+        # does not redirect the stream.
         for paths, tees in ((read.stdouts, read.tee_stdouts), (read.stderrs, read.tee_stderrs)):
             for rank in [rank for rank, path in tees.items() if path == os.devnull]:
                 if not paths.get(rank):
@@ -71,10 +71,10 @@ def _text(path: _AnyPath | None) -> str:
 class LogsSpecs(abc.ABC):
     """Decides, at each start of a worker group, where logs go. Plugins implement it.
 
-    The four keyword arguments are torchrun's, and all that a logs spec is constructed with.
+    The four keyword arguments are torchrun's. There are no others.
 
     Args:
-        log_dir: base directory; None asks for no files, `os.devnull` forbids them.
+        log_dir: base directory; None means no files unless needed, `os.devnull` no files at all.
         redirects: streams that go to a file instead of the console, for all or by local rank.
         tee: streams that go to a file and to the console.
         local_ranks_filter: the local ranks that are shown on the console; None means all.
@@ -94,73 +94,72 @@ class LogsSpecs(abc.ABC):
 
     @abc.abstractmethod
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-        """Create the folders of one start and say where each stream goes.
+        """Create the folders of one start, and return where each stream goes.
 
         Called once before each start of the workers, with their environments by local rank. May add
-        variables to them (`TORCHELASTIC_ERROR_FILE` is set here, as torchrun does). A plugin's runs
-        on a thread that ends with the call, and has a minute.
+        variables to these; `TORCHELASTIC_ERROR_FILE` is set here, as in torchrun. The method of a
+        plugin runs on a thread that ends with the call, and has a minute.
         """
 
     @property
     @abc.abstractmethod
     def root_log_dir(self) -> str | None:
-        """The directory below which all files go; None when there are no files."""
+        """The directory of all files; None if there are no files."""
 
     @property
     def temporary_dir(self) -> str | None:
-        """The folder that `close` will remove, if any; for processes that outlive a launcher.
+        """The folder that `close` removes, if any; the guard does if the launcher is killed.
 
-        Removed only if its name begins with `plaunch_`, with `remove_temporary`.
+        It is removed by `remove_temporary`, only if its name begins with `plaunch_`.
         """
         return None
 
     def planned(self, run_id: str, local_rank: int) -> dict[str, str] | None:
-        """Where the files of a rank's first start would be, for `--dry-run`; creates nothing.
+        """The files of a rank's first start, for `--dry-run`; creates nothing.
 
-        The keys are `stdout`, `stderr` and `error_file`; what goes to the console alone has none.
-        None, the default, is for a spec that cannot tell.
+        The keys are `stdout`, `stderr` and `error_file`; streams that only go to the console have
+        none. The default returns None, for unknown.
         """
         del run_id, local_rank
         return None
 
     def create_run_dir(self, run_id: str) -> str | None:
-        """The folder below `root_log_dir` that is this launch's alone, created if it is missing.
+        """Create the folder below `root_log_dir` for this launch, and return it.
 
-        Called before the first `reify`, if something other than workers writes there as well.
-        torchrun has no such step. The default has no such folder, and returns None.
+        Called before the first `reify` if files of the launcher go there as well. torchrun has no
+        such step. The default returns None, for no such folder.
         """
         del run_id
         return None
 
     def open_sink(self, local_rank: int, stream: str) -> Sink | None:
-        """Open what takes the output of a worker in the place of its file, if it is not a file.
+        """Open a sink that receives a stream of a worker instead of a file; None for the file.
 
         Called for both streams of each rank, `"stdout"` and `"stderr"`, at each start of the
-        workers, after `reify`. What it raises ends the launch. torchrun has no such step, and with
-        `--keep-daemons` it is not called either: workers write to the files of `reify` then. The
-        default has no sinks.
+        workers, after `reify`. An exception ends the launch. Not called by torchrun, nor with
+        `--keep-daemons`: workers then write to the files of `reify`. The default returns None.
         """
         del local_rank, stream
         return None
 
     def open_streams(self, dest: LogsDest, nprocs: int, **options: Any) -> Streams:
-        """Open what carries the workers' output to where `dest` says.
+        """Open the streams that carry the workers' output to `dest`.
 
         Called once for each start of the workers, just before it. torchrun has no such step. The
-        default opens plaunch's own.
+        default opens plaunch's own streams.
 
         Args:
-            dest: what `reify` has returned, with all paths as text; the maps may lack ranks.
-            nprocs: number of local ranks.
-            options: `prefixes`, the texts before a teed line on the console, by local rank; if one
-                has `${line}` in it, it is all of the line, in JSON, in which `${line}`, `${stream}`
-                and `${utc}` become values (`--log-format=json`); `stdout_filters` and
-                `stderr_filters`, substrings: teed lines that contain one are also added to the file
-                that `dest` names for that; `capture_stderr`, whether the last lines of stderr are
-                to be known; `keeps_daemons`, whether something may be left that writes when the
-                launcher is gone; `before`, the streams of the start before this one, or None: the
-                console shows first what they have not shown yet; `open_sink`, if this logs spec has
-                sinks, in the place of the method. There may be more in later versions.
+            dest: the result of `reify`, with all paths as text; the maps may lack ranks.
+            nprocs: the number of local ranks.
+            options: `prefixes`, the text before each teed line on the console, by local rank. A
+                prefix with `${line}` is a template in JSON for the whole line, in which `${line}`,
+                `${stream}` and `${utc}` are replaced (`--log-format=json`). `stdout_filters` and
+                `stderr_filters`, substrings: teed lines that contain one are also written to the
+                filtered file of `dest`. `capture_stderr`, whether to keep the last lines of stderr.
+                `keeps_daemons`, whether daemons may write after the end of the launcher. `before`,
+                the streams of the previous start, or None: the console first shows the rest of
+                these. `open_sink`, if this logs spec has sinks, called instead of the method.
+                Later versions may add options.
 
         Raises:
             OSError: something cannot be opened.
@@ -173,25 +172,24 @@ class LogsSpecs(abc.ABC):
         return streams
 
     def close(self, succeeded: bool) -> None:
-        """Drop what is not worth keeping after the job, and finish the rest; called once.
+        """Remove logs that need not be kept after the job, and finish the others; called once.
 
-        The logs of a job that has failed may be finished as well, say compressed. Its failure
-        bundle may be made after that, and has of them what it still finds in their files.
-        It is called on a thread, which is waited for a minute, or ten seconds after a signal has
-        ended the job. What it raises changes nothing of how the job has ended. torchrun
-        has no such step. The default keeps everything.
+        The logs of a failed job may be finished as well, for instance compressed. A failure bundle
+        may be made later, from the files that are then left. The launcher calls this on a thread,
+        and waits for a minute, or ten seconds after a signal has ended the job. An exception does
+        not change the outcome of the job. torchrun has no such step. The default keeps everything.
         """
         del succeeded
 
 
 def has_sinks(specs: Any) -> bool:
-    """Whether a logs spec opens sinks."""
+    """Whether a logs spec has its own `open_sink`."""
     its = getattr(specs, "open_sink", None)
     return its is not None and getattr(its, "__func__", None) is not LogsSpecs.open_sink
 
 
 def open_streams(specs: LogsSpecs, dest: LogsDest, nprocs: int, **options: Any) -> Streams:
-    """The streams that a logs spec opens; plaunch's own if it was written for torchrun."""
+    """Open the streams of a logs spec; plaunch's own if the spec was written for torchrun."""
     open_its = getattr(specs, "open_streams", partial(LogsSpecs.open_streams, specs))
     streams: Streams = open_its(dest, nprocs, **options)
     return streams
@@ -202,13 +200,13 @@ def default_logs_specs(
     redirects: Std | Mapping[int, Std],
     tee: Std | Mapping[int, Std],
 ) -> LogsSpecs:
-    """The logs spec of a call that brings none, from a program that has chosen no plugin.
+    """The logs spec for programs that call `start_processes` or an agent without one.
 
     Raises:
         LogDirectoryError: the log directory cannot be used.
-        PluginLoadError: the plugin that has it is not installed.
+        PluginLoadError: the plugin with the logs spec is not installed.
     """
-    from plaunch.parts import DIRECT_LOGS_SPECS, load_part  # direct use only
+    from plaunch.parts import DIRECT_LOGS_SPECS, load_part  # not in launches
 
     specs: LogsSpecs = load_part(DIRECT_LOGS_SPECS)(log_dir, redirects, tee)
     return specs

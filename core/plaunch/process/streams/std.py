@@ -1,4 +1,4 @@
-"""Which of a worker's output streams a setting is about."""
+"""The output streams of a worker, as a flag."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Std(enum.IntFlag):
     def from_str(cls, vm: str) -> Std | dict[int, Std]:
         """Parse `"3"` (all workers) or `"0:3,10-12:1"` (by local rank).
 
-        torchrun takes single local ranks of one digit; here a rank has any number of digits and
-        may be a range with both ends included.
+        torchrun accepts single local ranks of one digit; here a rank has any number of digits, and
+        may be a range that includes both ends.
 
         Raises:
             UsageError: `vm` has another form, a value above 3, or names a local rank twice.
@@ -54,7 +54,7 @@ class Std(enum.IntFlag):
 
 
 def to_map(val_or_map: Std | Mapping[int, Std], local_world_size: int) -> dict[int, Std]:
-    """Spell a setting out for each of `local_world_size` local ranks; absent ranks get `NONE`."""
+    """Expand a setting to all local ranks; ranks that are missing in a map get `NONE`."""
     ranks = range(local_world_size)
     if isinstance(val_or_map, int):  # torch's Std is one as well
         return dict.fromkeys(ranks, Std(int(val_or_map)))

@@ -1,4 +1,4 @@
-"""Removing temporary folders of logs, by their launcher or a process that outlives it."""
+"""Removes temporary folders of logs; called by the launcher, or by the guard after it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ PREFIX = "plaunch_"
 
 
 def remove_temporary(folder: str) -> None:
-    """Remove a temporary folder and all that is in it; a symbolic link is removed, never followed.
+    """Remove a temporary folder and its content. Symbolic links are removed, never followed.
 
-    A folder whose name does not begin with `plaunch_` is left alone.
+    Does nothing if the name of the folder does not begin with `plaunch_`.
 
     Raises:
         OSError: something in it cannot be removed.

@@ -409,7 +409,7 @@ daemon = subprocess.Popen(["sleep", "600"], start_new_session=sys.argv[2] == "ow
 os.waitid(os.P_PID, context.pids()[0], os.WEXITED | os.WNOWAIT)
 count(tree_module, "read_children", "children")
 count(tree_module, "read_table", "all")
-count(tree_module, "list_processes", "list")
+count(tree_module, "list_numbers", "list")
 context.wait(60)
 print(counts["children"], counts["all"], counts["list"], daemon.poll())
 daemon.kill()

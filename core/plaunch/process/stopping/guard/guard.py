@@ -11,8 +11,8 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from plaunch.process.kernel.pidfd import open_pidfd, wait_for_end
 from plaunch.process.kernel.proc import PROC, list_numbers, read_proc
+from plaunch.process.kernel.processes import open_pidfd, wait_for_end
 
 if TYPE_CHECKING:
     import subprocess

@@ -13,7 +13,7 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
-from plaunch.process.kernel.proc import PROC
+from plaunch.process.kernel.proc import PROC, list_numbers
 from plaunch.process.kernel.title import blank_variables, set_title
 from plaunch.process.launcher_variables import is_secret
 from plaunch.process.stopping.reaping.evidence import Origin
@@ -179,14 +179,9 @@ def _become_guard(kept: tuple[int, ...], launcher: int, proc: str) -> None:
 
 
 def _close_all_but(kept: set[int]) -> None:
-    try:
-        fds = [int(name) for name in os.listdir("/dev/fd")]
-    except OSError:
-        fds = list(range(_MANY_DESCRIPTORS))
-    for fd in fds:
-        if fd not in kept:
-            with contextlib.suppress(OSError):  # among them the one that listed the others
-                os.close(fd)
+    for fd in (list_numbers("self/fd") or {*range(_MANY_DESCRIPTORS)}) - kept:
+        with contextlib.suppress(OSError):  # one was that of the listing
+            os.close(fd)
 
 
 def _remove(folder: str) -> None:

@@ -1,1 +1,1 @@
-"""Finding and ending what workers have started, wherever it went."""
+"""Finds and ends the processes that workers have started."""

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 _EMPTY = 1.0  # seconds; one look may miss a process that forks and exits, but not all looks
 
 
-class Sessions:
+class SessionOwners:
     """The local ranks of sessions, as long as the ids of the sessions cannot have been reused.
 
     An id is reserved while the session has a member. Process groups need no record: each is inside

@@ -7,7 +7,7 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
-from plaunch.process.kernel.proc import read_children
+from plaunch.process.kernel.proc import list_numbers, read_children
 from plaunch.process.kernel.processes import (
     Identity,
     Process,
@@ -15,14 +15,13 @@ from plaunch.process.kernel.processes import (
     children_by_parent,
     descend,
     has_table,
-    list_processes,
     read_process,
     read_table,
 )
 from plaunch.process.stopping.reaping.evidence import Evidence, Origin
 from plaunch.process.stopping.reaping.groups import GroupTree
 from plaunch.process.stopping.reaping.job_tag import ADOPTED
-from plaunch.process.stopping.reaping.sessions import Sessions
+from plaunch.process.stopping.reaping.sessions import SessionOwners
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -52,10 +51,10 @@ class ProcTree(GroupTree):
         self._evidence = Evidence(origin)
         self._leaders: dict[int, Identity] = {}
         self._known: dict[Identity, int] = {}
-        self._sessions = Sessions(origin.clock)
+        self._sessions = SessionOwners(origin.clock)
         self._seen: set[int] = set()
         # Whether an adopter had no orphan when all workers had ended, so that none can come.
-        self.inherits_nobody = False
+        self.has_no_orphans = False
 
     def add_leader(self, rank: int, pid: int, start: int) -> None:
         """Record a worker, which leads its own session."""
@@ -66,7 +65,7 @@ class ProcTree(GroupTree):
 
     def look(self) -> dict[int, list[Process]]:
         """The living processes by local rank, workers included."""
-        self._evidence.is_unsure = self.inherits_nobody = False
+        self._evidence.is_unsure = self.has_no_orphans = False
         table = read_table(self._proc)
         self._seen = set(table)
         owners = {
@@ -115,7 +114,7 @@ class ProcTree(GroupTree):
             self.read_inherited() if inherited is None else inherited
         ):
             return self.look()
-        self._evidence.is_unsure, self.inherits_nobody = False, True
+        self._evidence.is_unsure, self.has_no_orphans = False, True
         return {}
 
     def read_inherited(self) -> list[Process]:
@@ -163,9 +162,9 @@ class ProcTree(GroupTree):
         fork and exit repeatedly are among them.
         """
         self.has_missed = False
-        if self.inherits_nobody:
+        if self.has_no_orphans:
             return {}
-        pids = list_processes(self._proc)
+        pids = list_numbers("", self._proc)
         new, self._seen = pids - self._seen, pids
         found: dict[int, list[Process]] = {}
         for pid in sorted(new.difference((os.getpid(),)), reverse=True):
