@@ -31,7 +31,9 @@ LIBRARIES = {
 }
 MORE = {
     # torchrun has these names, too.
-    "plaunch_torchrun": {"plaunch_functions", "plaunch_timer"},
+    "plaunch_torchrun": {"plaunch_multiprocessing", "plaunch_timer"},
+    # An old name.
+    "plaunch_functions": {"plaunch_multiprocessing"},
     # Suites and fakes are for tests of plugins.
     "plaunch_testing": {"plaunch.testing", "plaunch_membership.testing"},
 }
@@ -47,7 +49,7 @@ HEAVY = {
     "prometheus_client": {"plaunch_status.prometheus"},
     "sklearn": set(),
     "torch": {
-        "plaunch_functions.context",  # if the caller has loaded torch
+        "plaunch_multiprocessing.context",  # if the caller has loaded torch
         "plaunch_rendezvous_c10d.stores",
         "plaunch_rendezvous_c10d.torch_import",
         "plaunch_rendezvous_static.round_store",  # for agents of a program's own

@@ -52,7 +52,10 @@ def test_a_name_that_does_not_exist(name):
         _ = package.no_such_name
 
 
-@pytest.mark.parametrize(("old", "new"), [("plaunch_stacks", "plaunch_hang.stacks")])
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("plaunch_stacks", "plaunch_hang.stacks"), ("plaunch_functions", "plaunch_multiprocessing")],
+)
 def test_an_old_name_of_a_package_has_the_same_names(old, new):
     old, new = importlib.import_module(old), importlib.import_module(new)
     assert all(getattr(old, name) is getattr(new, name) for name in public_names(new))

@@ -71,8 +71,8 @@ BINDER = "plaunch_devices.binder:create_binder"
 # Counts devices of torch's private-use backend.
 UNKNOWN_DEVICES = "plaunch_devices.torch_child:count_private_use"
 # The context of workers that are functions, and the command that starts them.
-FUNCTIONS = "plaunch_functions.context:MultiprocessContext"
-FUNCTION_COMMAND = "plaunch_functions.spawned:spawn_command"
+FUNCTIONS = "plaunch_multiprocessing.context:MultiprocessContext"
+FUNCTION_COMMAND = "plaunch_multiprocessing.spawned:spawn_command"
 # Runs the health checks that a launch names.
 HEALTH_CHECKS = "plaunch_doctor.health.running:LaunchHealthChecks"
 # Messages as JSON (`--log-format=json`), and lines of workers.

@@ -34,7 +34,7 @@ _OWN = (
     "plaunch.process",
     "plaunch.rendezvous",
     "plaunch_devices",
-    "plaunch_functions",
+    "plaunch_multiprocessing",
     "plaunch_network",
     "plaunch_timer",
     "plaunch",

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from plaunch.errors import LogDirectoryError, ProgramNotFoundError, RankMappingError, UsageError
 from plaunch.process import LogsDest, LogsSpecs, Std, SubprocessContext, start_processes
-from plaunch_functions import MultiprocessContext
+from plaunch_multiprocessing import MultiprocessContext
 
 from helpers.logs_specs import NoFiles
 from helpers.programs import run_python

@@ -289,7 +289,7 @@ def test_without_a_process_table_groups_are_killed(run_program, programs, family
 BETWEEN = """\
 import os, signal, sys
 import descendants
-from plaunch_functions import MultiprocessContext
+from plaunch_multiprocessing import MultiprocessContext
 from plaunch.process import ContextComponents, SubprocessContext, start_processes
 from plaunch.process.stopping.reaper import Reaper
 

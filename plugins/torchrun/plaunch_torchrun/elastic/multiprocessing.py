@@ -16,7 +16,7 @@ from plaunch.process import Std as Std
 from plaunch.process import SubprocessContext as SubprocessContext
 from plaunch.process import start_processes as start_processes
 from plaunch.process import to_map as to_map
-from plaunch_functions import MultiprocessContext as MultiprocessContext
+from plaunch_multiprocessing import MultiprocessContext as MultiprocessContext
 
 from plaunch_torchrun.error_handler import ErrorHandler as ErrorHandler
 from plaunch_torchrun.error_handler import get_error_handler as get_error_handler

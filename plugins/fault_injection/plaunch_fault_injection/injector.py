@@ -17,10 +17,10 @@ from plaunch.durations import waitable
 from plaunch.errors import UsageError
 from plaunch.threads import start_thread
 
-from plaunch_chaos.exits import ExitPipes
-from plaunch_chaos.faults import ANY
-from plaunch_chaos.log import FaultLog
-from plaunch_chaos.timetable import Round, Timetable
+from plaunch_fault_injection.exits import ExitPipes
+from plaunch_fault_injection.faults import ANY
+from plaunch_fault_injection.log import FaultLog
+from plaunch_fault_injection.timetable import Round, Timetable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from plaunch.events import Event
     from plaunch.plugin import PluginContext
 
-    from plaunch_chaos.faults import Fault
-    from plaunch_chaos.timetable import Due
+    from plaunch_fault_injection.faults import Fault
+    from plaunch_fault_injection.timetable import Due
 
 _PAUSE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "pause.py")
 _ASK_EVERY = 0.1  # seconds between two looks whether a worker reads its pipe

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch.process import ProcessHandle, read_process
 
-from plaunch_functions.payload import make_payload
+from plaunch_multiprocessing.payload import make_payload
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess

@@ -7,12 +7,12 @@ import os
 import random
 from typing import TYPE_CHECKING, NamedTuple
 
-from plaunch_chaos.faults import ANY
+from plaunch_fault_injection.faults import ANY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from plaunch_chaos.faults import Fault
+    from plaunch_fault_injection.faults import Fault
 
 LOOK_EVERY = 0.1  # seconds between two looks at a step file
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from plaunch.options import Option
 
-PLUGIN = "plaunch_chaos.plugin:Chaos"
+PLUGIN = "plaunch_fault_injection.plugin:Chaos"
 
 
 def read_faults(text: str) -> str:
@@ -13,7 +13,7 @@ def read_faults(text: str) -> str:
     Raises:
         ValueError: it does not; the message says what is wrong.
     """
-    from plaunch_chaos.faults import parse_faults  # only if the option is given
+    from plaunch_fault_injection.faults import parse_faults  # only if the option is given
 
     parse_faults(text)
     return text

@@ -13,7 +13,7 @@ import os
 from multiprocessing import popen_spawn_posix, resource_tracker, spawn, util
 from typing import TYPE_CHECKING, Any
 
-from plaunch_functions.payload import make_payload
+from plaunch_multiprocessing.payload import make_payload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -8,8 +8,8 @@ from plaunch import hookimpl
 from plaunch.agent import WorkerState
 from plaunch.errors import UsageError
 
-from plaunch_chaos.faults import parse_faults
-from plaunch_chaos.injector import Injector
+from plaunch_fault_injection.faults import parse_faults
+from plaunch_fault_injection.injector import Injector
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch.process import WorkerResults
 
-from plaunch_functions.results import ResultPipe
-from plaunch_functions.siblings import SiblingGate
+from plaunch_multiprocessing.results import ResultPipe
+from plaunch_multiprocessing.siblings import SiblingGate
 
 if TYPE_CHECKING:
     from plaunch.process import ExitWatch

@@ -10,6 +10,6 @@ from typing import TYPE_CHECKING
 from plaunch.lazy import attach
 
 if TYPE_CHECKING:
-    from plaunch_functions.context import MultiprocessContext as MultiprocessContext
+    from plaunch_multiprocessing.context import MultiprocessContext as MultiprocessContext
 
 __getattr__, __dir__, __all__ = attach(__name__, {".context": "MultiprocessContext"})

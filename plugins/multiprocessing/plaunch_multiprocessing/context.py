@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from plaunch.errors import UsageError
 from plaunch.process import ProcessHandle, SupervisedContext
 
-from plaunch_functions.payload import Call, InheritedFd
-from plaunch_functions.return_values import ReturnValues
-from plaunch_functions.worker import Task, run
-from plaunch_functions.worker_setup import WorkerSetup
+from plaunch_multiprocessing.payload import Call, InheritedFd
+from plaunch_multiprocessing.return_values import ReturnValues
+from plaunch_multiprocessing.worker import Task, run
+from plaunch_multiprocessing.worker_setup import WorkerSetup
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -120,12 +120,12 @@ class MultiprocessContext(SupervisedContext):
     ) -> ProcessHandle:
         local_rank = task.setup.local_rank
         if self._method == "forkserver":
-            from plaunch_functions.fork_server import fork_in_server  # this start method only
+            from plaunch_multiprocessing.fork_server import fork_in_server  # this start method only
 
             task.send_fds()
             return fork_in_server(process, self._bindings.get(local_rank))
         if self._method == "spawn":
-            from plaunch_functions.spawned import SpawnPopen
+            from plaunch_multiprocessing.spawned import SpawnPopen
 
             env, popen = self._environment(local_rank), self._popen(local_rank)
             spawned = SpawnPopen(process, env=env, stdout=stdout, stderr=stderr, popen=popen)

@@ -9,7 +9,7 @@ import signal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plaunch_chaos.faults import ANY, Fault, parse_faults
+from plaunch_fault_injection.faults import ANY, Fault, parse_faults
 
 KINDS = {
     "kill:rank=1": Fault("", "kill", False, 1),

@@ -15,8 +15,8 @@ import time
 import pytest
 from plaunch.errors import RankMappingError, UsageError, WorkerStartError
 from plaunch.process import LogsDest, LogsSpecs, Std, start_processes
-from plaunch_functions import MultiprocessContext
-from plaunch_functions.return_values import ReturnValues
+from plaunch_multiprocessing import MultiprocessContext
+from plaunch_multiprocessing.return_values import ReturnValues
 
 from helpers.processes import is_gone
 from helpers.programs import run_python

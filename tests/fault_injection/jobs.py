@@ -1,6 +1,6 @@
 """Jobs to whose nodes things happen at random, and what must be true of them all the same.
 
-    python tests/chaos/jobs.py [--backend c10d|etcd-v2] [--runs N] [--seed N] [--cables]
+    python tests/fault_injection/jobs.py [--backend c10d|etcd-v2] [--runs N] [--seed N] [--cables]
                                [--preload MODULE]
 
 Each run is a job of several agents with small workers; its seed decides how many there are and

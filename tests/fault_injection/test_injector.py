@@ -12,10 +12,10 @@ import pytest
 from plaunch.agent import WorkerExit, WorkerInfo, WorkerState
 from plaunch.errors import UsageError
 from plaunch.plugin import PluginContext
-from plaunch_chaos.exits import VARIABLE
-from plaunch_chaos.faults import parse_faults
-from plaunch_chaos.injector import Injector
-from plaunch_chaos.plugin import Chaos
+from plaunch_fault_injection.exits import VARIABLE
+from plaunch_fault_injection.faults import parse_faults
+from plaunch_fault_injection.injector import Injector
+from plaunch_fault_injection.plugin import Chaos
 
 from helpers.clock import Clock
 from helpers.groups import make_group
@@ -214,7 +214,7 @@ def test_workers_that_may_exit_find_their_pipe(node, monkeypatch):
     here = node("exit:rank=2,code=3,after=10s")
     assert here.injector.environment(3) == {}
     env = here.injector.environment(2)
-    assert env["PYTHONPATH"].endswith("plaunch_chaos/hook:a:b")
+    assert env["PYTHONPATH"].endswith("plaunch_fault_injection/hook:a:b")
     assert env[VARIABLE].endswith("/2")
     assert here.injector.environment(2) == env  # in another round
     anybody = node("exit:rank=any,code=3", settings={"worker_env": {"PYTHONPATH": "c"}})
@@ -237,8 +237,8 @@ OWN = "open('own', 'a').write('x')"
 PROGRAM = """\
 import os, subprocess, sys
 names = ("PYTHONPATH", "PLAUNCH_CHAOS_EXIT")
-assert not any("plaunch_chaos" in os.environ.get(name, "") for name in names), os.environ
-assert not any("plaunch_chaos" in entry for entry in sys.path)
+assert not any("plaunch_fault_injection" in os.environ.get(name, "") for name in names), os.environ
+assert not any("plaunch_fault_injection" in entry for entry in sys.path)
 subprocess.run([sys.executable, "-c", "print('child', flush=True)"], check=True)
 sys.stdin.read()
 """

@@ -9,14 +9,14 @@ import random
 import shutil
 from types import SimpleNamespace
 
-import chaos.jobs as chaos_jobs
+import fault_injection.jobs as chaos_jobs
 import pytest
-from chaos.jobs import Finding, Job, Node
+from fault_injection.jobs import Finding, Job, Node
 from plaunch_rendezvous_etcd.testing import EtcdUnavailableError, find_etcd
 
 from helpers.programs import running_python
 
-SEEDS = 1  # runs of each backend in each run of the suite; `python tests/chaos/jobs.py` has more
+SEEDS = 1  # runs of each backend in each run of the suite; `jobs.py` beside this file has more
 
 
 def skip_without(backend):

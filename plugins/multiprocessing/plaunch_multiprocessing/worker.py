@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import PlaunchError
 
-from plaunch_functions.payload import InheritedFd
-from plaunch_functions.siblings import SiblingWait
+from plaunch_multiprocessing.payload import InheritedFd
+from plaunch_multiprocessing.siblings import SiblingWait
 
 if TYPE_CHECKING:
-    from plaunch_functions.payload import Call, PickledCall
-    from plaunch_functions.worker_setup import WorkerSetup
+    from plaunch_multiprocessing.payload import Call, PickledCall
+    from plaunch_multiprocessing.worker_setup import WorkerSetup
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Task:
         replace(self.setup, **fds).apply()
         from plaunch.process import record  # the streams are in place now
 
-        from plaunch_functions.results import send_result
+        from plaunch_multiprocessing.results import send_result
 
         try:
             data = record(self._call_function)()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from plaunch_chaos.faults import parse_faults
-from plaunch_chaos.timetable import LOOK_EVERY, Due, Round, Timetable, look_at_file
+from plaunch_fault_injection.faults import parse_faults
+from plaunch_fault_injection.timetable import LOOK_EVERY, Due, Round, Timetable, look_at_file
 
 FIRST = Round(number=0, attempt=0, world_size=4, group_world_size=2)
 SECOND = FIRST._replace(number=1, attempt=1)

@@ -9,7 +9,7 @@ import types
 import pytest
 from plaunch.process import Process, read_process
 from plaunch.process.stopping.session import WorkerSession
-from plaunch_functions import fork_server
+from plaunch_multiprocessing import fork_server
 
 
 @pytest.fixture
