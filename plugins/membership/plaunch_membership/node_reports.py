@@ -161,7 +161,7 @@ class NodeReports:
         return ticket
 
     def linger(self, stays: Callable[[float, Collection[str]], bool]) -> Routine[None]:
-        """Wait until all nodes of the last round and those waiting for the next have departed.
+        """Wait until all nodes of the last round, and all waiting nodes, have left.
 
         Args:
             stays: called with the seconds since the start and the nodes that are still expected;

@@ -37,11 +37,11 @@ class AfterImport:
             return None
         spec: Any = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, function)
+            spec.loader = _CallbackLoader(spec.loader, function)
         return spec
 
 
-class _Loader:
+class _CallbackLoader:
     """Delegates to a module's own loader, and hides itself from the module."""
 
     def __init__(self, loader: Any, function: Callable[[Any], None]) -> None:
