@@ -145,11 +145,11 @@ def test_nodes_agree_and_settle_after_random_events(steps, seed, shape, repeats,
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     seed=st.integers(0, 1 << 32),
-    told=st.sets(st.integers(0, 4), min_size=1),
+    signaled=st.sets(st.integers(0, 4), min_size=1),
     apart=st.integers(0, 12),
     does_repeat=st.booleans(),
 )
-def test_a_signal_reaches_each_node_once_in_any_order(seed, told, apart, does_repeat):
+def test_a_signal_reaches_each_node_once_in_any_order(seed, signaled, apart, does_repeat):
     """A scheduler signals some launchers; the others get a notice and send none."""
     order = random.Random(seed)
     job = Simulation(order.randrange, min_nodes=5, max_nodes=5)
@@ -162,7 +162,7 @@ def test_a_signal_reaches_each_node_once_in_any_order(seed, told, apart, does_re
         return sum(change.kind is ChangeKind.NOTICE for change in node.received)
 
     for wave in (1, 2):
-        for number in order.sample(sorted(told), len(told)):
+        for number in order.sample(sorted(signaled), len(signaled)):
             node = nodes[number]
             if heard(node) + sent[node.name] < wave:  # as an agent does within a second
                 sent[node.name] += 1

@@ -154,7 +154,9 @@ def test_texts_and_lists_are_cut():
     assert found.detail == {
         "number": None, "inf": None, "bytes": None, "many": ["x" * 99] * 40, "3": "three",
     }  # fmt: skip
-    assert summarize([strange, long_failure(1)]).failures[0].rank == 1, "nobody knows when it began"
+    assert summarize([strange, long_failure(1)]).failures[0].rank == 1, (
+        "an unknown time is never first"
+    )
     assert (
         summarize([JobFailure(0, 1.0, "", dict.fromkeys(range(99_999)))]).failures[0].detail == {}
     )

@@ -198,21 +198,21 @@ class Hushed(MemoryStore):
 
 def test_a_bad_counter_is_reported_for_a_store_without_error_messages(run, board):
     board.data["job/count"] = b"garb\x1bage" * 1000
-    told = []
+    results = []
 
     def routine():
         try:
             yield Add("job/count")
         except RendezvousStateError as error:
-            told.append(str(error))
-        told.append((yield MultiGet(["absent"])))
+            results.append(str(error))
+        results.append((yield MultiGet(["absent"])))
 
     runner, ended = run(routine(), lambda: Hushed(board))
     assert ended.wait() is None
-    assert "under 'job/count' holds b'garb\\x1bage" in told[0]
-    assert "not a number" in told[0]
-    assert len(told[0]) < 300
-    assert told[1] == [None]
+    assert "under 'job/count' holds b'garb\\x1bage" in results[0]
+    assert "not a number" in results[0]
+    assert len(results[0]) < 300
+    assert results[1] == [None]
     assert (runner.problem, runner.silent_for()) == (None, 0.0)
 
 
@@ -249,7 +249,7 @@ def test_a_leader_without_answers_for_too_long_is_notified(board):
     try:
         handler.next_rendezvous()
         mood.append("bad")
-        (change,) = wait_until(lambda: list(handler.changes()), "it is told")
+        (change,) = wait_until(lambda: list(handler.changes()), "it is reported")
     finally:
         handler.leave()
     assert change.kind is ChangeKind.UNREACHABLE

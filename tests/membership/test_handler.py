@@ -218,13 +218,13 @@ def test_an_outage_that_lasts_too_long_is_reported_once(create, board):
     handler = create(unreachable_timeout="0.3")
     handler.next_rendezvous()
     board.down = True
-    found = wait_until(lambda: list(handler.changes()), "it is told")
+    found = wait_until(lambda: list(handler.changes()), "it is reported")
     assert [change.kind for change in found] == [ChangeKind.UNREACHABLE]
     assert "memory store is down" in found[0].reason
     assert list(handler.changes()) == []
 
 
-def test_a_short_outage_harms_nobody(create, board):
+def test_a_short_outage_is_harmless(create, board):
     first, second = create(2, 2), create(2, 2)
     at_once(first.next_rendezvous, second.next_rendezvous)
     board.down = True
@@ -250,11 +250,11 @@ class Asked:
 
     def tells(self, *steps):
         """Advance time step by step, and return the kinds of the changes that the agent sees."""
-        told = []
+        received = []
         for seconds in steps:
             self.clock.now += seconds
-            told += self.handler.changes()
-        return [change.kind for change in told]
+            received += self.handler.changes()
+        return [change.kind for change in received]
 
     def answer(self):
         self._store.open()
@@ -482,7 +482,7 @@ def test_options_of_torchrun_without_effect_are_warned_about(create, caplog):
     assert "heartbeat_timeout" in caplog.text
 
 
-def test_torchruns_backoff_is_no_surprise(create, caplog):
+def test_torchruns_backoff_gets_no_warning(create, caplog):
     create(cas_backoff_max_seconds="0.25")
     assert caplog.text == ""
 

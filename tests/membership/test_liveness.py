@@ -44,14 +44,14 @@ HISTORIES = {
     "never seen": (3, "....", "---L"),
     "never seen, one miss": (1, "...", "--L"),
     "seen late": (3, "..abc", "-----"),
-    "vanished": (5, "ab...", "----L"),
-    "vanished, but back": (5, "ab..cdef", "--------"),
-    "vanished twice, but back": (5, "ab..c..d", "--------"),
-    "vanished, and back as it was": (5, "aa..aa", "------"),
-    "vanished, two misses": (2, "ab..", "---L"),
-    "vanished, never at once": (1, "ab..", "---L"),
-    "silent, then vanished": (3, "aab...", "-----L"),
-    "silent for long, then vanished": (5, "abbbb..", "------L"),
+    "gone": (5, "ab...", "----L"),
+    "gone, but back": (5, "ab..cdef", "--------"),
+    "gone twice, but back": (5, "ab..c..d", "--------"),
+    "gone, and back as it was": (5, "aa..aa", "------"),
+    "gone, two misses": (2, "ab..", "---L"),
+    "gone, never at once": (1, "ab..", "---L"),
+    "silent, then gone": (3, "aab...", "-----L"),
+    "silent for long, then gone": (5, "abbbb..", "------L"),
 }
 
 

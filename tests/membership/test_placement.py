@@ -38,7 +38,7 @@ def names(placed):
 CASES = {
     # name: (nodes in order of arrival, maximum number, members in order of rank, spares, and the
     # refused node, if any)
-    "nobody": ("", 4, "", ""),
+    "no node": ("", 4, "", ""),
     "as they arrive": ("a b c", 4, "a b c", ""),
     "the host of the store first": ("a b c*", 4, "c a b", ""),
     "given indexes": ("a@2 b@0 c@1", 4, "b c a", ""),
@@ -65,7 +65,7 @@ CASES = {
     "the host may be a spare": ("a b h*", 2, "a b", "h"),
     "the later one of two with the same index is refused": ("a@1 b@1 c d@1", 4, "c a", "", "b d"),
     "that of the round before stays": ("n@0 a@0<0 b@1<1", 4, "a b", "", "n"),
-    "a refused node takes nobody's place": ("a@0 b@0 c", 2, "a c", "", "b"),
+    "a refused node takes no place": ("a@0 b@0 c", 2, "a c", "", "b"),
 }
 
 

@@ -88,11 +88,11 @@ def test_a_place_of_another_incarnation_does_not_count(settled):
     assert newcomer.membership.is_member(newcomer.state)
     assert not spare.membership.is_member(spare.state)
     assert spare.membership.part.place is None
-    told = [node.kinds for node in (stays, newcomer)]
+    kinds_before = [node.kinds for node in (stays, newcomer)]
     spare.agent.leave("SIGTERM received")
     job.run(20.0)
     assert spare.has_ended
-    assert [node.kinds for node in (stays, newcomer)] == told
+    assert [node.kinds for node in (stays, newcomer)] == kinds_before
     assert {node.state.phase for node in (stays, newcomer)} == {JobPhase.RUNNING}
 
 
@@ -102,14 +102,14 @@ def test_a_node_that_was_left_out_ends_no_round_when_it_leaves(settled):
     spare = job.add()
     goes.is_paused = True
     job.settle(stays, spare)
-    told = [node.kinds for node in (stays, spare)]
+    kinds_before = [node.kinds for node in (stays, spare)]
     goes.tasks["watcher"].wakes_at = job.now + 1e6  # it reads nothing before it has left
     del goes.tasks["watcher"]
     goes.is_paused = False
     goes.agent.leave("SIGTERM received")
     job.run(20.0)
     assert goes.has_ended
-    assert [node.kinds for node in (stays, spare)] == told
+    assert [node.kinds for node in (stays, spare)] == kinds_before
     assert stays.state.phase is JobPhase.RUNNING
 
 

@@ -49,9 +49,9 @@ def over_the_wire(failures):
     ]
 
 
-def report_of(told, known=None):
+def report_of(sent, known=None):
     """Return all failures that a node knows, and the error of the job."""
-    failures, first = from_job_failures(told, known or {})
+    failures, first = from_job_failures(sent, known or {})
     return failures, ChildFailedError("train.py", failures, first=first)
 
 
@@ -113,20 +113,20 @@ def test_failures_are_bounded():
         rank: make(rank, text=long, stack=long + "the end", last_lines=[long] * 99)
         for rank in range(99)
     }
-    told = to_job_failures(failures)
-    assert [failure.rank for failure in told] == list(range(99)), "all of them are counted"
-    assert [failure.detail for failure in told[MAX_DETAILED:]] == [{}] * (99 - MAX_DETAILED)
-    first = told[0].detail
+    sent = to_job_failures(failures)
+    assert [failure.rank for failure in sent] == list(range(99)), "all of them are counted"
+    assert [failure.detail for failure in sent[MAX_DETAILED:]] == [{}] * (99 - MAX_DETAILED)
+    first = sent[0].detail
     assert first["traceback"].endswith("the end")
     for text in (first["message"], first["traceback"], "\n".join(first["last_lines"])):
         assert len(text.encode()) <= MAX_TEXT_BYTES + len("... ")
     assert len(first["last_lines"]) <= MAX_LINES
-    assert sum(len(json.dumps(f.detail, ensure_ascii=False).encode()) for f in told[1:]) < 40 << 10
+    assert sum(len(json.dumps(f.detail, ensure_ascii=False).encode()) for f in sent[1:]) < 40 << 10
 
 
 def test_text_that_is_not_unicode_can_be_sent():
-    (told,) = to_job_failures({0: make(0, last_lines=["a\udcff"])})
-    assert json.loads(json.dumps(told.detail))["last_lines"] == ["a\\udcff"]
+    (sent,) = to_job_failures({0: make(0, last_lines=["a\udcff"])})
+    assert json.loads(json.dumps(sent.detail))["last_lines"] == ["a\\udcff"]
 
 
 def test_text_is_not_cut_twice():
@@ -205,8 +205,8 @@ def test_control_characters_of_other_nodes_are_escaped():
         "traceback": evil, "last_lines": [evil], "has_reply": True, "exit_code": 1,
     }  # fmt: skip
     for detail["has_reply"] in (True, False):
-        told = [JobFailure(5, 100.0, evil, detail), JobFailure(6, 101.0, evil, detail)]
-        failures, first = from_job_failures(told, {})
+        sent = [JobFailure(5, 100.0, evil, detail), JobFailure(6, 101.0, evil, detail)]
+        failures, first = from_job_failures(sent, {})
         counted = describe_groups([FailureGroup(evil, 2)], failures)
         error = ChildFailedError("train.py", failures, first=first, counted=counted)
         report = f"{error}\n{error.for_console()}"
@@ -218,8 +218,8 @@ def test_control_characters_of_other_nodes_are_escaped():
 @pytest.mark.parametrize("number", [10**400, -(10**400), 1e308, -1e308, 9e11, -1e12, 2**63, -1])
 def test_no_number_breaks_the_report(number):
     names = ("local_rank", "pid", "exit_code", "timestamp", "lifetime")
-    told = JobFailure(5, number if abs(number) < 1e308 else 1e308, "", dict.fromkeys(names, number))
-    failures, error = report_of([told])
+    sent = JobFailure(5, number if abs(number) < 1e308 else 1e308, "", dict.fromkeys(names, number))
+    failures, error = report_of([sent])
     assert error.exit_code in range(1, 256)
     assert len(str(error)) < 1000
     assert len(error.for_console()) < 1000
@@ -246,9 +246,9 @@ def test_texts_of_other_nodes_are_cut():
 
 
 def test_the_first_failure_is_the_agreed_one_even_if_clocks_differ():
-    told = to_job_failures({3: make(3, at=200.0)})
+    sent = to_job_failures({3: make(3, at=200.0)})
     own = {0: make(0, at=100.0)}  # this host's clock is behind
-    failures, error = report_of(told, own)
+    failures, error = report_of(sent, own)
     assert (error.get_first_failure()[0], list(failures)) == (3, [3, 0])
     assert str(error).startswith("train.py FAILED: rank 3 on b: exit code 1")
     assert "Other failures (1):\n  rank 0" in str(error)
@@ -262,22 +262,22 @@ def test_own_failures_have_all_details():
 
 def test_a_node_that_failed_itself():
     broken = launcher("plugin 'x' is broken\nas you see", 110)
-    (told,) = to_job_failures({-2: broken})
-    assert told.rank == -1
-    assert told.summary == "the launcher on b failed: plugin 'x' is broken"
-    _, report = report_of(over_the_wire([told]))
+    (sent,) = to_job_failures({-2: broken})
+    assert sent.rank == -1
+    assert sent.summary == "the launcher on b failed: plugin 'x' is broken"
+    _, report = report_of(over_the_wire([sent]))
     assert report.exit_code == 110
     assert str(report).startswith("train.py FAILED: the launcher on b failed\n")
     assert "    plugin 'x' is broken\n    as you see" in str(report)
 
 
 def test_several_nodes_that_failed_themselves_and_a_worker():
-    told = [
+    sent = [
         *to_job_failures({-1: launcher("no more processes")}),
         *to_job_failures({3: make(3)}),
         *to_job_failures({-1: launcher("KeyError('oops')", host="c")}),
     ]
-    failures, error = report_of(told)
+    failures, error = report_of(sent)
     report = str(error)
     assert (error.get_first_failure()[0], list(failures)) == (-1, [-1, 3, -2])
     assert "the launcher on c, pid" in report
@@ -287,9 +287,9 @@ def test_several_nodes_that_failed_themselves_and_a_worker():
 
 def test_a_failed_own_launcher_is_listed_once():
     """Whatever its number here: the first failure is the same on all nodes."""
-    theirs, mine = launcher("the disk is full", host="c"), launcher("the store is lost " * 99)
-    told = [failure for one in (theirs, mine) for failure in to_job_failures({-1: one})]
-    for known, texts in ((told, [theirs.text, mine.text]), (told[:1], [theirs.text, mine.text])):
+    other, mine = launcher("the disk is full", host="c"), launcher("the store is lost " * 99)
+    sent = [failure for one in (other, mine) for failure in to_job_failures({-1: one})]
+    for known, texts in ((sent, [other.text, mine.text]), (sent[:1], [other.text, mine.text])):
         failures, first = from_job_failures(known, {-1: mine, 3: make(3)})
         assert (first, [failures[rank].text for rank in (-1, -2)]) == (-1, texts)
         assert set(failures) == {-1, -2, 3}
@@ -332,7 +332,7 @@ def test_a_silent_peer_is_not_lost_on_any_node():
 
 
 def test_the_flag_survives_a_record():
-    told = summarize(to_job_failures({0: make(0, text=GLOO), 1: make(1, text="E: no")}))
-    record = StoreRecord("key", json.loads(json.dumps(told.to_record())))
-    assert FailureSummary.from_record(record) == told
-    assert [failure.is_consequence for failure in told.failures] == [False, True]
+    sent = summarize(to_job_failures({0: make(0, text=GLOO), 1: make(1, text="E: no")}))
+    record = StoreRecord("key", json.loads(json.dumps(sent.to_record())))
+    assert FailureSummary.from_record(record) == sent
+    assert [failure.is_consequence for failure in sent.failures] == [False, True]

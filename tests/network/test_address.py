@@ -1,4 +1,4 @@
-"""Addresses, on this machine's real interfaces and in network namespaces of the test's own."""
+"""Addresses, on this machine's real interfaces and in network namespaces."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from plaunch_network.address import (
 
 from helpers.network import ip
 
-FOREIGN = "192.0.2.77"  # nobody's: reserved for documentation
+FOREIGN = "192.0.2.77"  # reserved for documentation
 
 
 def v4(host, port=1):
@@ -63,7 +63,7 @@ def namespace():
     ("host", "port", "text"),
     [("a", 1, "a:1"), ("10.0.0.1", 2, "10.0.0.1:2"), ("::1", 3, "[::1]:3")],
 )
-def test_an_endpoint_is_written_as_users_do(host, port, text):
+def test_an_endpoint_is_formatted(host, port, text):
     assert join_host_port(host, port) == text
 
 
@@ -84,12 +84,12 @@ def test_names_are_resolved():
 
 
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "a..b", "x" * 70])
-def test_a_name_that_nobody_knows(host):
+def test_an_unknown_name(host):
     with pytest.raises(RendezvousConnectionError, match=repr(host)):
         resolve_host(host, 1, timeout=30)
 
 
-def test_a_name_server_that_is_silent_is_not_waited_for(monkeypatch):
+def test_a_silent_name_server_is_not_waited_for(monkeypatch):
     gone = threading.Event()
     look_up = module._look_up
 
@@ -137,7 +137,7 @@ def test_interfaces_end_with_loop_back():
     assert order == sorted(order)
 
 
-def test_what_the_kernel_binds_for_strangers_is_not_ours(namespace):
+def test_with_nonlocal_bind_the_interfaces_decide(namespace):
     _, run = namespace
     code = (
         "import socket\n"
@@ -150,7 +150,7 @@ def test_what_the_kernel_binds_for_strangers_is_not_ours(namespace):
 
 
 @pytest.mark.parametrize("local_addr", ["10.1.2.3", "node7"])
-def test_a_given_address_is_taken_as_it_is(local_addr):
+def test_a_given_address_is_used_unchanged(local_addr):
     assert find_node_address("localhost", 1, max_nodes=2, local_addr=local_addr) == local_addr
 
 
@@ -177,7 +177,7 @@ def test_the_interface_towards_the_endpoint(namespace):
     assert run(code) == ["10.9.0.2", "10.9.0.1", "10.9.0.1"]
 
 
-def test_a_name_that_only_this_machine_takes_for_loop_back(namespace, monkeypatch):
+def test_a_name_that_only_this_machine_resolves_to_loop_back(namespace, monkeypatch):
     within, run = namespace
     within("route", "add", "default", "via", "10.9.0.99", "src", "10.9.0.1")
     code = (
@@ -189,12 +189,12 @@ def test_a_name_that_only_this_machine_takes_for_loop_back(namespace, monkeypatc
     assert run(code) == ["10.9.0.1"]
 
 
-def test_without_a_route_it_is_an_interface(namespace):
+def test_without_a_route_an_interface_is_used(namespace):
     _, run = namespace
     assert run("print(find_node_address('10.30.1.1', 1, max_nodes=2))") == ["10.9.0.1"]
 
 
-def test_at_the_last_it_is_the_name(monkeypatch):
+def test_without_interfaces_the_hostname_is_used(monkeypatch):
     monkeypatch.setattr(module, "_local_end", lambda address: "")
     monkeypatch.setattr(module, "interface_addresses", lambda: ("fe80::1", "127.0.0.1"))
     assert find_node_address(max_nodes=2) == socket.gethostname()

@@ -1,10 +1,10 @@
-"""What a server of any protocol does; the limits of one are tested with `plaunch_status`."""
+"""A server of any protocol; its limits are tested with `plaunch_status`."""
 
 from __future__ import annotations
 
 from helpers.programs import run_python
 
-# A process that is forked, as workers may be, lives on when the server has ended.
+# A forked process, as workers may be, outlives the server.
 FORKED = """\
 import os, socket
 from plaunch_network import ConnectionServer
@@ -33,6 +33,6 @@ os.waitpid(child, 0)
 """
 
 
-def test_a_process_that_is_forked_does_not_keep_the_address():
+def test_a_forked_process_does_not_keep_the_address():
     run = run_python("-c", FORKED)
     assert (run.stdout.split(), run.stderr) == (["hello", "refused"], "")

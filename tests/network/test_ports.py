@@ -1,4 +1,4 @@
-"""Held ports, on real sockets."""
+"""Reserved ports, on real sockets."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def listening(port=0, family=socket.AF_INET, host="127.0.0.1"):
         yield sock.getsockname()[1]
 
 
-def test_a_server_that_names_the_port_gets_it():
+def test_a_server_that_binds_the_port_by_number_gets_it():
     with contextlib.closing(HeldPort.any()) as held, listening(held.port) as port:
         assert port == held.port
 
 
-def test_the_kernel_gives_a_held_port_to_nobody_else():
+def test_the_kernel_never_assigns_a_held_port():
     with contextlib.closing(HeldPort.any()) as held, contextlib.ExitStack() as stack:
         given = set()
         for _ in range(200):
@@ -55,14 +55,14 @@ def test_a_given_port_is_held():
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", ""])
-def test_a_taken_port_is_named_with_its_owner(host):
+def test_a_taken_port_is_reported_with_its_owner(host):
     with listening(host=host) as port:
         with pytest.raises(UsageError, match=rf"port {port} \(--master-port\) is taken") as caught:
             HeldPort.given(port, "--master-port")
         assert f"pid {os.getpid()}" in str(caught.value)
 
 
-def test_nobody_owns_a_free_port():
+def test_a_free_port_has_no_owner():
     with contextlib.closing(HeldPort.any()) as held:
         assert port_owner(held.port) == ""
         held.close()  # and once more at the end
@@ -72,7 +72,7 @@ def test_nobody_owns_a_free_port():
 
 
 def free_range(count):
-    """A range of ports that are free at this moment, away from those that the kernel gives away."""
+    """Return a range of currently free ports outside of those that the kernel assigns."""
     for first in range(20000, 30000, count):
         with contextlib.ExitStack() as stack:
             try:
@@ -85,7 +85,7 @@ def free_range(count):
     pytest.skip("there are no free ports in a row")
 
 
-def test_a_range_is_used_up_before_it_is_said_to_be():
+def test_all_ports_of_a_range_are_used():
     first, last = free_range(3)
     with contextlib.ExitStack() as stack:
 
@@ -110,10 +110,10 @@ def test_two_launchers_never_hold_one_port_of_a_range():
     run_python("-c", code, check=True)
 
 
-def test_what_somebody_listens_on_is_left_out():
+def test_ports_with_a_listener_are_skipped():
     first, last = free_range(2)
     with listening(first, host=""):
-        for _ in range(8):  # it begins anywhere
+        for _ in range(8):  # it starts at a random port
             with contextlib.closing(HeldPort.any((first, last))) as held:
                 assert held.port == last
 
@@ -123,7 +123,7 @@ def test_a_server_gets_its_port_of_a_range_too():
         assert port == held.port
 
 
-def test_a_range_that_must_not_be_bound(monkeypatch):
+def test_a_range_that_may_not_be_bound(monkeypatch):
     def refuse(port):
         raise PermissionError(errno.EACCES, "Permission denied")
 

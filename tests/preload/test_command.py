@@ -1,4 +1,4 @@
-"""A worker's command, taken apart."""
+"""Parsing a worker's command."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def test_a_command_of_python(words, interpreter, kind, target, arguments):
         ([sys.executable], "no script"),
         ([sys.executable, "-"], "no script"),
         ([sys.executable, "-m"], "has no value"),
-        ([sys.executable, "-I", "train.py"], "-I keeps the fork server out"),
-        ([sys.executable, "-uE", "train.py"], "-E keeps"),
-        ([sys.executable, "-S", "-m", "train"], "-S keeps"),
+        ([sys.executable, "-I", "train.py"], "-I prevents a fork server"),
+        ([sys.executable, "-uE", "train.py"], "-E prevents"),
+        ([sys.executable, "-S", "-m", "train"], "-S prevents"),
         ([sys.executable, "app.pyz"], "an archive"),
         ([sys.executable, "/"], "a folder"),
     ],

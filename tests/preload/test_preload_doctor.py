@@ -1,4 +1,4 @@
-"""Which modules spoil preloading, as the doctor finds out."""
+"""The doctor's check of which modules prevent preloading."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def check(**options):
     return list(plaunch_doctor_checks(DoctorContext(options=options, environ=dict(os.environ))))
 
 
-def test_it_says_of_each_module_whether_workers_can_be_forked(tmp_path):
+def test_each_module_is_checked(tmp_path):
     for name, source in {**MODULES, "train": ""}.items():
         (tmp_path / f"{name}.py").write_text(source)
     script = str(tmp_path / "train.py")
@@ -50,7 +50,7 @@ def test_it_says_of_each_module_whether_workers_can_be_forked(tmp_path):
         ({"preload": "json", "no_python": True}, {}, Status.WARNING, "not Python"),
     ],
 )
-def test_what_spoils_all_is_said_without_trying(monkeypatch, options, environ, status, said):
+def test_general_problems_are_reported_without_a_test(monkeypatch, options, environ, status, said):
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     (finding,) = check(**options)
@@ -58,5 +58,5 @@ def test_what_spoils_all_is_said_without_trying(monkeypatch, options, environ, s
     assert said in finding.found
 
 
-def test_without_the_option_there_is_nothing_to_say():
+def test_without_the_option_there_is_no_finding():
     assert check() == []

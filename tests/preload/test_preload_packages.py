@@ -1,4 +1,4 @@
-"""The packages in the table of docs/preload.md, as far as they are installed."""
+"""The packages in the table of docs/preload.md, if they are installed."""
 
 from __future__ import annotations
 
@@ -41,5 +41,5 @@ def test_a_package_can_be_preloaded_as_the_table_says(tmp_path, distribution, mo
     )
     launch = ["-m", "plaunch", "--nproc-per-node=2", f"--preload={module}", script]
     done = run_python(*launch, timeout=table.BOUND, cwd=tmp_path)
-    # Lines of two workers may be mixed.
+    # Lines of two workers may be interleaved.
     assert (done.returncode, done.stdout.count("True")) == (0, 2), done.stderr

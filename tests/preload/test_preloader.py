@@ -1,4 +1,4 @@
-"""Workers of a real fork server, beside fresh ones."""
+"""Workers of a real fork server, compared with fresh ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from helpers.processes import is_gone
 from helpers.programs import running_python
 from helpers.waiting import wait_for_files, wait_until
 
-# Everything that a program can see of how it was started, as one line of JSON.
+# Everything that a program can observe about its start, as one line of JSON.
 SHOW = """
 import atexit, json, os, resource, signal, stat, sys, warnings
 def stream(which):
@@ -52,7 +52,7 @@ os.write(1, json.dumps(seen).encode() + b"\\n")
 
 
 def soon(condition):
-    """Wait until it holds."""
+    """Wait until the condition holds."""
     return wait_until(condition, "what the test waits for")
 
 
@@ -60,7 +60,7 @@ def soon(condition):
     "words",
     ["show.py a b", "-u show.py", "-m show x", "-m pkg", "-W error -X dev -O show.py", "link.py"],
 )
-def test_a_forked_worker_is_as_a_fresh_one(fleet, folder, words, monkeypatch):
+def test_a_forked_worker_equals_a_fresh_one(fleet, folder, words, monkeypatch):
     (folder / "show.py").write_text(SHOW)
     (folder / "pkg").mkdir()
     (folder / "pkg" / "__init__.py").touch()
@@ -68,7 +68,7 @@ def test_a_forked_worker_is_as_a_fresh_one(fleet, folder, words, monkeypatch):
     (folder / "link.py").symlink_to(folder / "show.py")
     monkeypatch.setenv("PYTHONPATH", str(folder / "more"))
     monkeypatch.setenv("HELLO", "wörld")
-    # A module that the program does not import would be seen in `sys.modules` alone.
+    # A module that the program does not import would only be visible in `sys.modules`.
     one = fleet("decimal", *words.split())
     forked = json.loads(one.output())
     env = {**os.environ, "RANK": "0"}
@@ -79,7 +79,7 @@ def test_a_forked_worker_is_as_a_fresh_one(fleet, folder, words, monkeypatch):
     assert {key: forked[key] for key in fresh if forked[key] != fresh[key]} == {}
 
 
-def test_a_worker_takes_descriptors_and_what_the_launcher_has(fleet, folder):
+def test_a_worker_gets_descriptors_and_settings_of_the_launcher(fleet, folder):
     (folder / "show.py").write_text(SHOW)
     one = fleet("decimal", "show.py")
     read, write = os.pipe()
@@ -133,7 +133,10 @@ def test_workers_share_no_random_state(fleet, folder):
         ("F = open(__file__)", "open: .*bad.py"),
         ("import socket; S = socket.socket()", "open: socket:"),
         ("import mmap; M = mmap.mmap(-1, 4096)", "shared memory: "),
-        ("import os; os.environ.get('RANK')", "RANK differs between workers, and bad:1 reads it"),
+        (
+            "import os; os.environ.get('RANK')",
+            "RANK differs between workers, and bad:1 reads it",
+        ),
         ("import os; os.environ.get('MASTER_PORT')", "MASTER_PORT is set in each round, and bad:1"),
         ("import os; E = dict(os.environ)", "bad:1 reads all variables"),
         ("import os; B = os.urandom(8)", "bad:1 takes random bytes for itself"),
@@ -153,7 +156,7 @@ def test_workers_share_no_random_state(fleet, folder):
         ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "was killed while it imported"),
     ],
 )
-def test_modules_that_spoil_it(fleet, folder, caplog, source, said):
+def test_modules_that_prevent_a_fork(fleet, folder, caplog, source, said):
     (folder / "bad.py").write_text(source)
     (folder / "train.py").touch()
     one = fleet("bad", "train.py", timeout=1.0 if "sleep(60)" in source else 30.0)
@@ -181,7 +184,7 @@ def test_modules_that_do_not_prevent_a_fork(fleet, folder, caplog, source):
     assert fleet("fine", "train.py").output() == "True\n", caplog.text
 
 
-# What tqdm does, whose other variables do not matter.
+# As in tqdm, whose other variables do not matter.
 FILTERING = """
 import os
 def envwrap(prefix):
@@ -221,7 +224,7 @@ class Held:
 """
 
 
-def test_functions_that_were_replaced_are_restored(fleet, folder):
+def test_replaced_functions_are_restored(fleet, folder):
     (folder / "copies.py").write_text(COPIES)
     (folder / "train.py").write_text(
         "import copies, os, random\n"
@@ -238,7 +241,7 @@ def test_functions_that_were_replaced_are_restored(fleet, folder):
     ("command", "said"),
     [
         (["bash", "train.sh"], "'bash', and not Python"),
-        ([sys.executable, "-I", "train.py"], "-I keeps the fork server out"),
+        ([sys.executable, "-I", "train.py"], "-I prevents a fork server"),
         (["/nowhere/python3", "train.py"], "No such file"),
     ],
 )
@@ -261,13 +264,13 @@ def test_a_script_is_not_preloaded(fleet, folder, caplog):
     assert "train is the script itself" in caplog.text
 
 
-def test_imports_may_take_for_ever(fleet, folder, monkeypatch):
+def test_endless_imports_time_out(fleet, folder, monkeypatch):
     monkeypatch.setenv("PLAUNCH_PRELOAD_TIMEOUT", "inf")
     (folder / "train.py").write_text("print('trained')")
     assert fleet("decimal", "train.py", timeout=read_timeout()).output() == "trained\n"
 
 
-def test_what_modules_write_is_said_once(fleet, folder, caplog):
+def test_output_of_modules_is_reported_once(fleet, folder, caplog):
     (folder / "loud.py").write_text("import sys; print('you', file=sys.stderr); print('hello')")
     (folder / "train.py").touch()
     one = fleet("loud", "train.py")
@@ -275,14 +278,14 @@ def test_what_modules_write_is_said_once(fleet, folder, caplog):
     assert "the modules wrote 'you hello' while they were imported" in caplog.text
 
 
-def test_a_variable_that_all_workers_have_is_there_for_the_next_round(fleet, folder, caplog):
+def test_a_variable_of_all_workers_is_set_for_the_next_round(fleet, folder, caplog):
     (folder / "reader.py").write_text("import os; X = os.environ.get('SITE', '')")
     (folder / "train.py").write_text("import reader; print(reader.X)")
     one = fleet("reader", "train.py")
     envs = {0: {**os.environ, "SITE": "here"}}
     assert one.run(envs=envs) == [None]
     assert "SITE, which reader:1 reads when loaded, is set for all workers" in caplog.text
-    soon(lambda: one.preloader._keeper.find() is not None)
+    soon(lambda: one.preloader._supervisor.find() is not None)
     assert one.output(envs=envs) == "here\n"
 
 
@@ -302,23 +305,23 @@ def test_a_killed_fork_server_is_replaced(fleet, folder, caplog):
     (folder / "train.py").write_text("print('ran')")
     one = fleet("slow", "train.py")
     assert one.output() == "ran\n"
-    os.kill(one.preloader._keeper.find().pid, signal.SIGKILL)
-    soon(lambda: one.preloader._keeper.find() is None)
+    os.kill(one.preloader._supervisor.find().pid, signal.SIGKILL)
+    soon(lambda: one.preloader._supervisor.find() is None)
     assert one.run() == [None]  # meanwhile
-    soon(lambda: one.preloader._keeper.find() is not None)
+    soon(lambda: one.preloader._supervisor.find() is not None)
     assert one.output() == "ran\n"
     assert "has ended (killed by SIGKILL (signal 9)); another one" in caplog.text
 
 
 @pytest.mark.parametrize("is_asked", [False, True], ids=["before the round", "in the round"])
-def test_a_stopped_fork_server_holds_nobody(fleet, folder, caplog, monkeypatch, is_asked):
+def test_a_stopped_fork_server_blocks_no_worker(fleet, folder, caplog, monkeypatch, is_asked):
     (folder / "train.py").write_text("print('ran')")
     one = fleet("decimal", "train.py")
     assert one.output() == "ran\n"
-    server = one.preloader._keeper.find()
+    server = one.preloader._supervisor.find()
 
     def stop():
-        patience.setattr("plaunch_preload.fork_server.ANSWER", 0.5)
+        patience.setattr("plaunch_preload.fork_server.ANSWER_TIMEOUT", 0.5)
         os.kill(server.pid, signal.SIGSTOP)
 
     with monkeypatch.context() as patience:
@@ -330,8 +333,8 @@ def test_a_stopped_fork_server_holds_nobody(fleet, folder, caplog, monkeypatch, 
         else:
             stop()
         assert one.run() == [None]
-    assert "did not look at its files within 0.5 s; another one is started, and" in caplog.text
-    soon(lambda: one.preloader._keeper.find() is not None)
+    assert "did not check its files within 0.5 s; another one is started, and" in caplog.text
+    soon(lambda: one.preloader._supervisor.find() is not None)
     assert one.output() == "ran\n"
 
 
@@ -354,8 +357,8 @@ def test_many_workers_with_large_environments(fleet, folder):
     assert all(size > 1_000_000 for _, size in lines)
 
 
-def test_one_that_is_killed_before_it_begins_is_replaced(fleet, folder, caplog):
-    """Not so one that does not find its way to the fork server's code."""
+def test_a_server_that_is_killed_before_it_starts_is_replaced(fleet, folder, caplog):
+    """An interpreter that does not reach the fork server's code is not tried again."""
     (folder / "once").touch()
     (folder / "train.py").write_text("print('ran')")
     python = folder / "python3"
@@ -363,26 +366,26 @@ def test_one_that_is_killed_before_it_begins_is_replaced(fleet, folder, caplog):
     python.write_text(f'#!/bin/sh\n{kill}\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
     one = fleet("decimal", "train.py", python=str(python))
-    soon(lambda: one.preloader._keeper.find() is not None)
+    soon(lambda: one.preloader._supervisor.find() is not None)
     assert one.output() == "ran\n"
-    assert "was killed while it began (killed by SIGKILL (signal 9)); another one" in caplog.text
+    assert "was killed while it started (killed by SIGKILL (signal 9)); another one" in caplog.text
 
 
-def test_one_that_is_killed_again_and_again_is_given_up(fleet, folder, caplog):
+def test_a_server_that_is_killed_again_and_again_is_given_up(fleet, folder, caplog):
     (folder / "train.py").touch()
     one = fleet("decimal", "train.py")
-    keeper = one.preloader._keeper
+    supervisor = one.preloader._supervisor
     for _ in range(4):
-        soon(lambda: keeper.find() is not None)
-        server = keeper.find()
+        soon(lambda: supervisor.find() is not None)
+        server = supervisor.find()
         os.kill(server.pid, signal.SIGKILL)
-        soon(lambda server=server: keeper.find() is not server)
+        soon(lambda server=server: supervisor.find() is not server)
     soon(lambda: "as 3 others did" in caplog.text)
     assert one.run() == [None]
 
 
-def test_it_ends_with_the_launcher(folder):
-    """Also if it is stopped, and with what modules have started."""
+def test_the_server_ends_with_the_launcher(folder):
+    """Also if it is stopped, and with processes that modules have started."""
     (folder / "hang.py").write_text(
         "import os, signal, subprocess\n"
         "child = subprocess.Popen(['sleep', '600'])\n"
@@ -404,12 +407,12 @@ def test_it_ends_with_the_launcher(folder):
         soon(lambda: all(map(is_gone, pids)))
 
 
-def test_what_was_forked_and_is_no_worker_ends_with_the_server(fleet, folder):
+def test_forked_processes_that_are_not_workers_end_with_the_server(fleet, folder):
     (folder / "train.py").touch()
     one = fleet("decimal", "train.py")
     one.preloader.wait()
     others = children()
-    server = one.preloader._keeper.find().pid
+    server = one.preloader._supervisor.find().pid
     one.preloader.prepare({rank: dict(os.environ) for rank in range(2)})
     forked = children() - others
     assert len(forked) == 2
@@ -420,7 +423,7 @@ def test_what_was_forked_and_is_no_worker_ends_with_the_server(fleet, folder):
 
 
 def children():
-    """The children of this process."""
+    """Return the children of this process."""
     return {
         int(pid)
         for path in Path("/proc/self/task").glob("*/children")
@@ -436,7 +439,7 @@ def is_stopped(pid):
     "source",
     [
         "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)",
-        # What the system refuses for a while.
+        # The system rejects a call temporarily.
         """
 import errno, os
 fork = os.fork
@@ -450,7 +453,7 @@ os.fork = refused
     ],
     ids=["SIGCHLD", "EAGAIN"],
 )
-def test_it_goes_on_forking(fleet, folder, caplog, source):
+def test_it_continues_to_fork(fleet, folder, caplog, source):
     (folder / "odd.py").write_text(source)
     (folder / "train.py").write_text("print('ran')")
     one = fleet("odd", "train.py")
@@ -460,24 +463,24 @@ def test_it_goes_on_forking(fleet, folder, caplog, source):
         assert one.run() == [None]
         assert "cannot fork: [Errno 11] Resource temporarily unavailable" in caplog.text
     assert one.output() == "ran\n"
-    assert not is_gone(one.preloader._keeper.find().pid)
+    assert not is_gone(one.preloader._supervisor.find().pid)
 
 
-def test_closing_leaves_nothing(folder):
+def test_closing_leaves_no_process_or_descriptor(folder):
     (folder / "train.py").write_text("import time; time.sleep(60)")
     before = sorted(os.listdir("/proc/self/fd"))
     one = Fleet(["decimal"], [sys.executable, "train.py"])
     (worker,) = one.run()
-    server = one.preloader._keeper.find()
+    server = one.preloader._supervisor.find()
     one.preloader.close()
     assert is_gone(server.pid)
-    assert worker.poll() is None  # workers go on
+    assert worker.poll() is None  # workers continue
     worker.discard()
     assert worker.returncode == -signal.SIGKILL
     assert sorted(os.listdir("/proc/self/fd")) == before
 
 
-def test_others_see_a_worker_by_its_script_and_rank(fleet, folder):
+def test_other_processes_see_a_worker_by_its_script_and_rank(fleet, folder):
     (folder / "train.py").write_text(
         "for f in ('comm', 'cmdline', 'environ'): print(ascii(open(f'/proc/self/{f}').read()))"
     )
@@ -488,5 +491,5 @@ def test_others_see_a_worker_by_its_script_and_rank(fleet, folder):
     assert r"train.py\x00--lr\x001\x00" in cmdline
     assert "PLAUNCH_JOBS=abc.3:" in environ
     assert "plaunch_preload" not in environ
-    with open(f"/proc/{one.preloader._keeper.find().pid}/cmdline") as file:
+    with open(f"/proc/{one.preloader._supervisor.find().pid}/cmdline") as file:
         assert file.read().startswith("plaunch-preload\0decimal\0")

@@ -1,4 +1,4 @@
-"""A worker has what a module does to its process at import, or starts afresh with the reason."""
+"""Changes by modules to their process are kept in a worker, or workers start afresh."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from helpers.fork_servers import fresh_output
 
-# What a module does at import, and what its program then sees: the same in a forked worker.
+# A module's action at import, and what its program then observes: the same in a forked worker.
 KEPT = {
     "umask": ("import os; os.umask(0o077)", "import os; print(oct(os.umask(0)))"),
     "priority": ("import os; os.nice(3)", "import os; print(os.nice(0))"),
@@ -38,7 +38,7 @@ KEPT = {
         "import time; print(time.tzname)",
     ),
 }
-# What a fork would not have, and the reason for a fresh start.
+# Changes that a fork would not keep, and the reason for a fresh start.
 REFUSED = {
     "import os; os.chdir(path='/')": "bad:1 changes the working folder",
     "import os; f = os.open('/', 0); os.fchdir(f); os.close(f)": "bad:1 changes the working folder",
@@ -63,7 +63,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", KEPT)
-def test_a_forked_worker_has_what_a_fresh_one_has(fleet, folder, caplog, monkeypatch, name):
+def test_a_forked_worker_keeps_the_changes(fleet, folder, caplog, monkeypatch, name):
     source, program = KEPT[name]
     (folder / "effect.py").write_text(source)
     (folder / "train.py").write_text(f"import effect; {program}")
@@ -75,7 +75,7 @@ def test_a_forked_worker_has_what_a_fresh_one_has(fleet, folder, caplog, monkeyp
 
 
 @pytest.mark.parametrize("source", REFUSED)
-def test_a_worker_that_a_fork_would_not_equal_is_started_afresh(fleet, folder, caplog, source):
+def test_changes_that_a_fork_does_not_keep_prevent_it(fleet, folder, caplog, source):
     (folder / "bad.py").write_text(source)
     (folder / "train.py").touch()
     assert fleet("bad", "train.py").run() == [None]
@@ -93,7 +93,7 @@ def test_a_worker_that_a_fork_would_not_equal_is_started_afresh(fleet, folder, c
         "import logging, multiprocessing.util, tempfile; tempfile.gettempdir()",
     ],
 )
-def test_what_a_module_undoes_does_not_prevent_a_fork(fleet, folder, caplog, source):
+def test_changes_that_are_undone_do_not_prevent_a_fork(fleet, folder, caplog, source):
     (folder / "fine.py").write_text(source)
     (folder / "train.py").write_text("import sys; print('fine' in sys.modules)")
     assert fleet("fine", "train.py").output() == "True\n", caplog.text

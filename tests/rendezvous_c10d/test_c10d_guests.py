@@ -32,7 +32,7 @@ def test_another_process_is_a_guest_while_it_is_connected(prepare):
             wait_until(backend.has_guests, "the guest")
             guest.send_signal(signal.SIGSTOP)
             assert backend.has_guests()
-        wait_until(lambda: not backend.has_guests(), "nobody is there any more")
+        wait_until(lambda: not backend.has_guests(), "no guest is left")
         own.close()
 
 

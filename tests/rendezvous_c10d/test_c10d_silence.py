@@ -117,7 +117,7 @@ def run_waits(first, last="", **environ):
 
 
 @pytest.mark.parametrize("first", ["import torch", "import torch.distributed", ""])
-def test_waits_are_quiet_whoever_has_loaded_torch(first):
+def test_waits_print_nothing_however_torch_was_loaded(first):
     assert run_waits(first).splitlines() == ["quiet so far"] * 2
 
 

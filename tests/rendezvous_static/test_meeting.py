@@ -1,4 +1,4 @@
-"""Nodes with given ranks that tell each other what they run, over real sockets."""
+"""Nodes with given ranks that exchange their numbers of workers, over real sockets."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def pool():
 
 @pytest.fixture
 def nodes(pool, monkeypatch):
-    """Starts nodes of one job; each gives a future of its round."""
+    """Start nodes of one job; each returns a future of its round."""
     monkeypatch.delenv("TORCH_ELASTIC_WORKER_IDENTICAL", raising=False)
     nodes = Nodes(pool)
     yield nodes
@@ -57,7 +57,7 @@ class Nodes:
         return self._pool.submit(self.create(*words, **options).next_rendezvous)
 
     def reach(self):
-        """A connection to node 0, once it listens."""
+        """Connect to node 0, once it listens."""
         connected = []
 
         def connect():
@@ -74,7 +74,7 @@ class Nodes:
             handler.shutdown()
 
 
-def test_unlike_nodes_learn_their_ranks_whoever_comes_first(nodes):
+def test_different_nodes_learn_their_ranks_in_any_order_of_arrival(nodes):
     third = nodes.start(2, 3, "reader", 3)
     first = nodes.start(0, 2, "trainer", 3)
     second = nodes.start(1, 1, "trainer", 3)
@@ -85,7 +85,7 @@ def test_unlike_nodes_learn_their_ranks_whoever_comes_first(nodes):
     ]
 
 
-def test_the_port_is_free_afterwards_also_for_those_who_do_not_share_it(nodes):
+def test_the_port_is_free_afterwards_even_without_reuse(nodes):
     first, second = nodes.start(0), nodes.start(1)
     first.result(20), second.result(20)
     nodes.close()
@@ -93,20 +93,20 @@ def test_the_port_is_free_afterwards_also_for_those_who_do_not_share_it(nodes):
         sock.bind(("127.0.0.1", nodes.port))
 
 
-def test_they_meet_once(nodes):
+def test_they_exchange_introductions_once(nodes):
     first, second = nodes.create(0, 1), nodes.create(1, 2)
     nodes._pool.submit(first.next_rendezvous)
     assert second.next_rendezvous().ranks == WorldRanks(1, 3, 1, 3)
-    assert second.next_rendezvous().ranks == WorldRanks(1, 3, 1, 3)  # a restart of its own
+    assert second.next_rendezvous().ranks == WorldRanks(1, 3, 1, 3)  # its own restart
 
 
-def test_nobody_waits_where_nodes_are_promised_to_be_alike(nodes, monkeypatch):
+def test_identical_nodes_do_not_wait(nodes, monkeypatch):
     monkeypatch.setenv("TORCH_ELASTIC_WORKER_IDENTICAL", "1")
     for rank in range(2):
         assert nodes.create(rank, 2).next_rendezvous().ranks is None
 
 
-def test_who_does_not_come_is_named_to_those_who_wait(nodes):
+def test_waiting_nodes_name_the_missing_ones(nodes):
     first = nodes.start(0, count=4, join_timeout=1)
     third = nodes.start(2, count=4)
     for node in (first, third):
@@ -115,13 +115,13 @@ def test_who_does_not_come_is_named_to_those_who_wait(nodes):
 
 
 @pytest.mark.parametrize("option", ["join_timeout", "timeout"])
-def test_a_node_0_that_does_not_come_is_named(nodes, option):
+def test_a_missing_node_0_is_named(nodes, option):
     node = nodes.create(1, **{"join_timeout": None, option: 0.3})
     with pytest.raises(RendezvousTimeoutError, match=r"127.0.0.1:\d+ has not answered within 0.3"):
         node.next_rendezvous()
 
 
-def test_the_time_to_start_limits_the_wait():
+def test_the_start_timeout_limits_the_wait():
     where, job = f"127.0.0.1:{free_port()}", JobSettings(start_timeout=0.2)
     handler = create_static_handler(
         RendezvousParameters("static", where, "job", 2, 2, job=job, rank=1)
@@ -151,7 +151,7 @@ def test_the_wait_is_described_and_ends_with_the_handler(nodes):
         ({"count": 3}, r"is of 3 nodes, and node 0 of 2 \(--nnodes\)"),
     ],
 )
-def test_a_node_of_another_job_is_refused_and_the_others_go_on(nodes, wrong, message):
+def test_a_node_of_another_job_is_rejected_and_the_others_continue(nodes, wrong, message):
     first = nodes.start(0)
     with pytest.raises(RendezvousClosedError, match=message):
         nodes.start(1, **wrong).result(20)
@@ -159,11 +159,11 @@ def test_a_node_of_another_job_is_refused_and_the_others_go_on(nodes, wrong, mes
     first.result(20)
 
 
-def test_a_rank_that_somebody_has_is_refused_until_that_one_has_gone(nodes):
+def test_a_duplicate_rank_is_rejected_until_the_first_node_has_exited(nodes):
     first, early = nodes.create(0, count=3), nodes.create(1, count=3)
     met, left = (nodes._pool.submit(handler.next_rendezvous) for handler in (first, early))
     wait_until(lambda: first.describe_wait().endswith("index 2"), first.describe_wait)
-    with pytest.raises(RendezvousClosedError, match=r"rank 1 .*is one too many: .* the same rank"):
+    with pytest.raises(RendezvousClosedError, match=r"rank 1 .*is a duplicate: .* the same rank"):
         nodes.start(1, count=3).result(20)
     early.shutdown()
     assert left.exception(20) is not None
@@ -184,7 +184,7 @@ def test_a_rank_that_somebody_has_is_refused_until_that_one_has_gone(nodes):
         b"[]\n",
     ],
 )
-def test_strangers_are_sent_away(nodes, said):
+def test_unknown_clients_are_disconnected(nodes, said):
     first = nodes.start(0)
     with nodes.reach() as silent, nodes.reach() as stranger:
         stranger.sendall(said)
@@ -195,8 +195,8 @@ def test_strangers_are_sent_away(nodes, said):
         assert silent.recv(100) == b""
 
 
-def test_many_strangers_do_not_keep_a_node_out(nodes, monkeypatch):
-    monkeypatch.setattr(meeting, "_MOST_STRANGERS", 4)
+def test_many_unknown_clients_do_not_block_a_node(nodes, monkeypatch):
+    monkeypatch.setattr(meeting, "_MAX_UNKNOWN", 4)
     first = nodes.start(0)
     with contextlib.ExitStack() as stack:
         for _ in range(20):
@@ -207,17 +207,17 @@ def test_many_strangers_do_not_keep_a_node_out(nodes, monkeypatch):
 
 
 @pytest.mark.parametrize("answer", [b"\n[1]\n", b'\n{"ranks": {"first": 1}}\n', b"SSH-2.0\n"])
-def test_something_else_that_answers_is_no_node_0(nodes, answer):
+def test_another_program_that_answers_is_not_node_0(nodes, answer):
     with socket.create_server(("127.0.0.1", nodes.port)) as server:
         node = nodes.start(1)
         with server.accept()[0] as connection:
             connection.sendall(answer)
-            with pytest.raises(RendezvousConnectionError, match="not its ranks"):
+            with pytest.raises(RendezvousConnectionError, match="not answered with ranks"):
                 node.result(20)
 
 
-def test_a_node_0_that_comes_again_takes_the_others_for_alike(nodes, monkeypatch, caplog):
-    """Workers of other nodes look for their store: nobody is going to come."""
+def test_a_restarted_node_0_assumes_identical_nodes(nodes, monkeypatch, caplog):
+    """Workers of other nodes look for their store, so no other node will connect."""
     monkeypatch.setattr(meeting, "_RUNNING_WAIT", 0.2)
     first = nodes.start(0, 2)
     with nodes.reach() as client:
@@ -226,17 +226,17 @@ def test_a_node_0_that_comes_again_takes_the_others_for_alike(nodes, monkeypatch
     assert "as many workers as this one (2)" in caplog.text
 
 
-def test_a_node_that_comes_again_takes_the_others_for_alike(nodes, monkeypatch, caplog):
-    """Where node 0 was is the workers' store, which says nothing to those who do not know it."""
+def test_a_restarted_node_assumes_identical_nodes(nodes, monkeypatch, caplog):
+    """At node 0's address is the workers' store, which does not answer introductions."""
     monkeypatch.setattr(meeting, "_RUNNING_WAIT", 0.2)
-    monkeypatch.setattr(meeting, "_SEAT_WAIT", 0.1)
+    monkeypatch.setattr(meeting, "_ACCEPT_TIMEOUT", 0.1)
     with socket.create_server(("127.0.0.1", nodes.port)):
         assert nodes.start(1, 2).result(20).ranks is None
     assert "as many workers as this one (2)" in caplog.text
 
 
-def test_a_launcher_that_has_come_shows_that_the_workers_do_not_run(nodes, monkeypatch):
-    """Whatever else has looked for a store before."""
+def test_a_connected_launcher_shows_that_no_workers_run(nodes, monkeypatch):
+    """Even if other clients have looked for a store before."""
     monkeypatch.setattr(meeting, "_RUNNING_WAIT", 0.3)
     first, second = nodes.create(0, 1, count=3), nodes.create(1, 2, count=3)
     met = [nodes._pool.submit(first.next_rendezvous)]
@@ -250,7 +250,7 @@ def test_a_launcher_that_has_come_shows_that_the_workers_do_not_run(nodes, monke
     assert [node.result(20).ranks.first_global for node in met] == [0, 1, 3]
 
 
-def test_a_proxy_in_front_of_a_node_0_that_is_late_is_no_store(nodes, monkeypatch):
+def test_a_proxy_in_front_of_a_late_node_0_is_not_a_store(nodes, monkeypatch):
     """It closes connections for a while."""
     monkeypatch.setattr(meeting, "_LONGEST_PAUSE", 0.05)
     with socket.create_server(("127.0.0.1", nodes.port)) as proxy:
@@ -263,7 +263,7 @@ def test_a_proxy_in_front_of_a_node_0_that_is_late_is_no_store(nodes, monkeypatc
     first.result(20)
 
 
-def test_a_port_that_is_taken_meanwhile(nodes):
+def test_a_port_that_was_taken_meanwhile(nodes):
     handler = nodes.create(0)
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

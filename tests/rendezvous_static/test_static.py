@@ -39,7 +39,7 @@ def test_one_node_may_ask_for_any_port_at_an_address(endpoint, local_addr, addre
     handler.shutdown()
 
 
-def test_the_port_of_the_round_is_free_to_listen_on_and_let_go_at_the_end():
+def test_the_port_of_the_round_can_be_bound_and_is_released_at_the_end():
     handler = create()
     port = handler.next_rendezvous().bootstrap_store_info.master_port
     with socket.socket() as sock:
@@ -52,7 +52,7 @@ def test_the_port_of_the_round_is_free_to_listen_on_and_let_go_at_the_end():
 
 
 @pytest.mark.parametrize("rank", [0, 2])
-def test_several_nodes_are_what_the_command_line_says(rank):
+def test_several_nodes_have_the_ranks_of_the_command_line(rank):
     port = free_port()
     handler = create(f"node0:{port}", max_nodes=3, rank=str(rank))
     for _ in range(2):
@@ -100,11 +100,11 @@ def test_only_node_0_needs_the_port():
         ("", 1, {"ranks": 0}, "no option 'ranks'.*did you mean 'rank'"),
     ],
 )
-def test_bad_settings_are_named(endpoint, max_nodes, config, message):
+def test_invalid_settings(endpoint, max_nodes, config, message):
     with pytest.raises(UsageError, match=message):
         create(endpoint, max_nodes, **config)
 
 
-def test_options_that_other_backends_need_get_a_warning(caplog):
+def test_options_of_other_backends_are_warned_about(caplog):
     create(timeout=900).shutdown()
     assert "does not need option 'timeout'" in caplog.text

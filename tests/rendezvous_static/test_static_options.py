@@ -1,4 +1,4 @@
-"""What the options say of where nodes with given ranks meet."""
+"""The endpoint of nodes with given ranks, from the options."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ AT_NODE_0 = ("--rdzv-endpoint=node0:7",)
         (["--nnodes=2", "--master-addr=a", "--master-port=0"], "--master-port=0 leaves 2 nodes"),
     ],
 )
-def test_refused(argv, message):
+def test_rejected_options(argv, message):
     with pytest.raises(UsageError, match=message) as caught:
         fill_in(parse([*argv, "x.py"], {}))
     assert "\n" not in str(caught.value)
@@ -35,7 +35,7 @@ def test_refused(argv, message):
         ([*STATIC, *AT_NODE_0, "--master-port=8"], "--master-addr, --master-port is not"),
     ],
 )
-def test_what_torchrun_ignores_is_named(argv, message, caplog):
+def test_options_that_torchrun_ignores_are_warned_about(argv, message, caplog):
     fill_in(parse([*argv, "x.py"], {}))
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
@@ -46,14 +46,14 @@ def test_what_torchrun_ignores_is_named(argv, message, caplog):
     "argv",
     [
         [],
-        ["--nnodes=2"],  # which the launcher refuses
+        ["--nnodes=2"],  # rejected by the launcher
         STATIC,
-        # The same address, said twice.
+        # The same address, given twice.
         [*STATIC, *AT_NODE_0],
         [*STATIC, *AT_NODE_0, "--master-port=7"],
         ["--nnodes=2", "--node-rank=1", "--rdzv-endpoint=a:1"],
     ],
 )
-def test_what_goes_together(argv, caplog):
+def test_compatible_options(argv, caplog):
     fill_in(parse([*argv, "x.py"], {}))
     assert caplog.text == ""

@@ -73,7 +73,7 @@ def test_nodes_with_given_ranks_share_the_store(create):
     assert [node.hosts_worker_store for node in nodes] == [True, False]
 
 
-def test_a_store_that_cannot_be_reached_is_an_error_and_tried_again(create):
+def test_an_unreachable_store_is_an_error_and_retried(create):
     port = free_port()
     node = create(f"127.0.0.1:{port}", max_nodes=2, rank=1, timeout=0.3)
     info = node.next_rendezvous()

@@ -1,4 +1,4 @@
-"""What a scheduler fills in: field by field, never what the user has given."""
+"""The values that a scheduler fills in: field by field, never those that the user has given."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def options(*argv, **environ):
 
 
 def filled(args, **expected):
-    """Whether the options that are about meeting have these values, else those of `FOUR`."""
+    """Check the options of the rendezvous; by default those of `FOUR`."""
     wanted = FILLED | expected
     assert {dest: getattr(args, dest) for dest in wanted} == wanted
     return True
 
 
-def test_what_nobody_gave_is_filled_in_and_its_source_is_kept():
+def test_missing_options_are_filled_in_with_their_source():
     args = options()
     told = apply_allocation(args, FOUR, "acme", MANAGER)
     assert filled(args)
@@ -74,9 +74,9 @@ def test_what_nobody_gave_is_filled_in_and_its_source_is_kept():
         ("--rdzv-backend=c10d", {}),
         ("--rdzv-endpoint=other:1", {"rdzv_endpoint": "other:1"}),
         ("--rdzv-id=mine", {"rdzv_id": "mine"}),
-        # Nodes beyond the given number are spares; nobody has their index.
+        # Nodes beyond the given number are spares, without an index.
         ("--nnodes=2:3", {"nnodes": "2:3", "node_rank": None}),
-        # The static backend is addressed by other options.
+        # The static backend has other options for its address.
         (
             "--rdzv-backend=static",
             {
@@ -104,12 +104,12 @@ def test_what_nobody_gave_is_filled_in_and_its_source_is_kept():
                 "master_port": 1234,
             },
         ),
-        # The nodes do not host the others.
+        # The other backends are not hosted by a node.
         ("--rdzv-backend=etcd", {"rdzv_backend": "etcd", "rdzv_endpoint": ""}),
     ],
 )
 @pytest.mark.parametrize("as_variable", [False, True])
-def test_what_the_user_gave_stays(option, expected, as_variable):
+def test_given_options_are_kept(option, expected, as_variable):
     name, _, value = option.lstrip("-").partition("=")
     variable = "PET_" + name.replace("-", "_").upper()
     args = options(**{variable: value}) if as_variable else options(option)
@@ -120,7 +120,7 @@ def test_what_the_user_gave_stays(option, expected, as_variable):
     assert f"{dest}=" not in told
 
 
-def test_all_given_is_nothing_taken():
+def test_with_all_options_given_nothing_is_filled_in():
     args = options(
         "--nnodes=2", "--node-rank=1", "--rdzv-backend=c10d", "--rdzv-endpoint=a", "--rdzv-id=b"
     )
@@ -136,7 +136,7 @@ def test_all_given_is_nothing_taken():
         ([], Allocation(nnodes=1, node_rank=0, endpoint="me:1", run_id="job-7")),
     ],
 )
-def test_one_node_meets_nobody(argv, allocation):
+def test_one_node_needs_no_rendezvous(argv, allocation):
     args = options(*argv)
     apply_allocation(args, allocation, "acme", MANAGER)
     assert args.nnodes == "1"
@@ -144,7 +144,7 @@ def test_one_node_meets_nobody(argv, allocation):
     assert args.rdzv_id == "job-7"
 
 
-def test_a_scheduler_that_says_nothing_changes_nothing():
+def test_an_empty_allocation_changes_nothing():
     args = options()
     before = vars(args) | {"sources": dict(args.sources)}
     assert apply_allocation(args, Allocation(), "none", MANAGER) == ""
@@ -155,7 +155,7 @@ def test_a_scheduler_that_says_nothing_changes_nothing():
     ("argv", "nproc"),
     [([], "8"), (["--nproc-per-node=2"], "2"), (["--devices=0,1"], "1")],
 )
-def test_a_number_of_workers_is_taken_if_nobody_says_otherwise(argv, nproc):
+def test_the_number_of_workers_is_filled_in_unless_given(argv, nproc):
     args = options(*argv)
     apply_allocation(args, Allocation(nproc_per_node=8), "acme", MANAGER)
     assert args.nproc_per_node == nproc
@@ -169,12 +169,13 @@ AGAIN = Allocation(run_id="job-7-again", job_id="job-7", sources={"job_id": "JOB
     [
         ([], "job-7"),
         (["--job-id=mine"], "mine"),
-        # A script with several launches gives each a run id; they are not one job to their workers.
+        # A script with several launches gives each a run id; they are separate jobs to their
+        # workers.
         (["--rdzv-id=mine"], None),
         (["--rdzv-id=mine", "--job-id=both"], "both"),
     ],
 )
-def test_the_name_of_a_job_is_taken_with_the_run_id(argv, job_id):
+def test_the_job_id_is_filled_in_with_the_run_id(argv, job_id):
     args = options(*argv)
     told = apply_allocation(args, AGAIN, "acme", MANAGER)
     assert args.job_id == job_id
@@ -207,7 +208,7 @@ PARTLY = Allocation(
         (["--nnodes=2", "--rdzv-backend=c10d", "--rdzv-id=b"], "tell endpoint"),
     ],
 )
-def test_what_is_needed_and_known_to_nobody_is_refused(argv, missing):
+def test_a_missing_necessary_value_is_an_error(argv, missing):
     args = options(*argv)
     if missing is None:
         apply_allocation(args, PARTLY, "acme", MANAGER)
@@ -238,12 +239,12 @@ def test_an_index_is_needed_by_the_static_backend_only(backend, is_refused):
         {"nnodes": 2, "node_rank": 2},
     ],
 )
-def test_an_allocation_makes_sense(fields):
+def test_invalid_allocations(fields):
     with pytest.raises(ValueError, match=r"is (-1|0|2)"):
         Allocation(**fields)
 
 
-# --- all together ---------------------------------------------------------------------------------
+# --- the option ----------------------------------------------------------------------------------
 
 
 class Acme:
@@ -270,15 +271,15 @@ STEP = {
 
 
 @pytest.mark.parametrize("as_variable", [False, True])
-def test_slurm_is_asked_if_the_user_says_so(as_variable):
+def test_slurm_is_used_if_selected(as_variable):
     args = options(PET_SCHEDULER="slurm") if as_variable else options("--scheduler=slurm")
     told = fill_in(args, plugin_manager(), STEP)
     assert told.startswith("from slurm: nnodes=2 (SLURM_STEP_NUM_NODES), rdzv_id=slurm-7.0 ")
     assert filled(args, nnodes="2", node_rank=1, rdzv_endpoint="node1:20007", rdzv_id="slurm-7.0")
 
 
-def test_slurm_is_only_offered_otherwise():
-    """Each launcher of a sweep that srun has started is a job of its own, as with torchrun."""
+def test_slurm_is_otherwise_only_offered():
+    """Each launcher of a sweep started by srun is a separate job, as with torchrun."""
     args = options("--nproc-per-node=2")
     before = vars(args) | {"sources": dict(args.sources)}
     assert fill_in(args, plugin_manager(), STEP).startswith("srun has started 2 launchers")
@@ -291,7 +292,7 @@ def test_without_a_scheduler_no_plugin_is_loaded():
     assert manager.selected() == []
 
 
-def test_a_plugins_scheduler_is_handed_the_environment():
+def test_a_plugins_scheduler_gets_the_environment():
     seen = []
 
     def find(environ):
@@ -317,12 +318,12 @@ def test_a_failing_scheduler_is_named():
         )
 
 
-def test_a_name_that_nobody_has():
+def test_an_unknown_scheduler():
     with pytest.raises(UnknownNameError, match=r"'slrum' is unknown .* did you mean 'slurm'\?"):
         fill_in(options("--scheduler=slrum"), plugin_manager(), {})
 
 
-def test_standalone_is_alone(caplog):
+def test_standalone_overrides_the_scheduler(caplog):
     caplog.set_level(logging.WARNING, "plaunch")
     args = options("--scheduler=slurm", "--standalone")
     assert fill_in(args, plugin_manager(), STEP) == ""

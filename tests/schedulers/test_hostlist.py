@@ -54,7 +54,7 @@ def test_a_list_is_expanded_in_its_order(text, hosts):
         ("n[1-60000],m[1-60000]", "more than 65536 hosts"),
     ],
 )
-def test_a_malformed_list_is_refused(text, message):
+def test_malformed_lists(text, message):
     with pytest.raises(UsageError, match=re.escape(message)) as caught:
         expand_hostlist(text)
     assert repr(text) in str(caught.value)
@@ -84,7 +84,7 @@ def meant(bracket):
 
 
 @given(st.lists(PART, min_size=1, max_size=4))
-def test_what_is_written_is_what_is_read(parts):
+def test_random_lists_are_expanded(parts):
     text = ",".join(
         "".join(piece if isinstance(piece, str) else f"[{written(piece)}]" for piece in part)
         for part in parts
@@ -101,7 +101,7 @@ def test_what_is_written_is_what_is_read(parts):
 
 
 @given(st.text("a1[],-0", max_size=12))
-def test_anything_else_is_refused(text):
+def test_random_text_is_rejected(text):
     try:
         hosts = expand_hostlist(text)
     except UsageError:

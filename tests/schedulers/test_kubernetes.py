@@ -1,4 +1,4 @@
-"""What Kubernetes' variables say, as its documentation describes them."""
+"""The variables of Kubernetes, as its documentation describes them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_pod_of_an_indexed_job(environ, name):
 
 
 def hosts_file(tmp_path, *entries, header="# Kubernetes-managed hosts file."):
-    """The file that the kubelet writes for a pod."""
+    """Write the hosts file of a pod, as the kubelet does."""
     path = tmp_path / "hosts"
     local = ["127.0.0.1\tlocalhost", "::1\tlocalhost ip6-localhost ip6-loopback"]
     path.write_text("\n".join([header, *local, *entries, ""]))
@@ -58,18 +58,18 @@ def hosts_file(tmp_path, *entries, header="# Kubernetes-managed hosts file."):
             ],
             "llm-node-0-0.llm",
         ),
-        # Others' entries, as of `hostAliases`.
+        # Other entries, as of `hostAliases`.
         ("train-3", ["10.0.0.9\ttrain-1.pods.ml.svc.lab\ttrain-1"], "train-0.train"),
     ],
 )
-def test_the_service_is_the_one_of_the_pods_own_name(tmp_path, host, entries, endpoint):
+def test_the_service_is_that_of_the_pods_own_name(tmp_path, host, entries, endpoint):
     environ = {"JOB_COMPLETION_INDEX": "3", "HOSTNAME": host}
     allocation = find_kubernetes_allocation(environ, hosts_file(tmp_path, *entries))
     assert allocation.endpoint == endpoint
     assert allocation.run_id == endpoint.partition(".")[0].removesuffix("-0")
 
 
-def test_a_pod_without_a_subdomain_has_no_name_that_others_could_find(tmp_path):
+def test_a_pod_without_a_subdomain_cannot_be_resolved(tmp_path):
     environ = {"JOB_COMPLETION_INDEX": "3", "HOSTNAME": "train-3"}
     path = hosts_file(tmp_path, "10.0.0.7\ttrain-3")
     allocation = find_kubernetes_allocation(environ, path)
@@ -80,7 +80,7 @@ def test_a_pod_without_a_subdomain_has_no_name_that_others_could_find(tmp_path):
 @pytest.mark.parametrize(
     "header", ["# Kubernetes-managed hosts file (host network).", "# somebody else's"]
 )
-def test_another_hosts_file_says_nothing_about_the_pod(tmp_path, header):
+def test_other_hosts_files_are_ignored(tmp_path, header):
     path = hosts_file(tmp_path, "10.0.0.7\ttrain-3", header=header)
     environ = {"JOB_COMPLETION_INDEX": "3", "HOSTNAME": "train-3"}
     for file in (path, tmp_path / "none"):
@@ -88,7 +88,7 @@ def test_another_hosts_file_says_nothing_about_the_pod(tmp_path, header):
 
 
 @pytest.mark.parametrize("host", ["metal-17", "metal", "train-13", ""])
-def test_a_host_name_that_is_not_the_pods_names_no_job(host):
+def test_a_hostname_of_the_node_gives_no_job_name(host):
     allocation = find_kubernetes_allocation({"JOB_COMPLETION_INDEX": "3", "HOSTNAME": host})
     assert (allocation.endpoint, allocation.run_id, allocation.node_rank) == ("", "", 3)
     assert "--rdzv-endpoint" in allocation.missing["endpoint"]
@@ -102,12 +102,12 @@ def test_a_host_name_that_is_not_the_pods_names_no_job(host):
         ({"JOB_COMPLETION_INDEX": "first"}, "JOB_COMPLETION_INDEX is 'first'"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(environ, message):
+def test_invalid_environments(environ, message):
     with pytest.raises(UsageError, match=message):
         find_kubernetes_allocation(environ)
 
 
-def test_none_takes_nothing():
+def test_none_fills_in_nothing():
     allocation = find_no_allocation(recorded("slurm-step-2x1-task0"))
     assert allocation.nnodes is None
     assert not allocation.sources

@@ -1,4 +1,4 @@
-"""What the variables of MPI's launchers say; the environments are recorded (see their README)."""
+"""The variables of MPI's launchers, in recorded environments (see their README)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_rank_is_a_node(name, nnodes, rank, run_id):
         ("fd00::1", "29501", "[fd00::1]:29501"),
     ],
 )
-def test_the_endpoint_is_where_the_user_says(address, port, endpoint):
+def test_the_endpoint_is_master_addr(address, port, endpoint):
     environ = recorded("mpich-2x1-rank1", MASTER_ADDR=address, MASTER_PORT=port)
     allocation = find_mpi_allocation(environ)
     assert allocation.endpoint == endpoint
@@ -52,7 +52,7 @@ def test_the_endpoint_is_where_the_user_says(address, port, endpoint):
         ("mpich-1x2-rank1", r"2 launchers .*MPI_LOCALNRANKS\) .* mpiexec -ppn 1"),
     ],
 )
-def test_several_launchers_on_one_node_are_refused(name, message):
+def test_several_launchers_on_one_node_are_rejected(name, message):
     with pytest.raises(UsageError, match=message):
         find_mpi_allocation(recorded(name))
 
@@ -69,7 +69,7 @@ def test_several_launchers_on_one_node_are_refused(name, message):
         ({"MASTER_ADDR": "a", "MASTER_PORT": "none"}, "MASTER_PORT is 'none'"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(changes, message):
+def test_invalid_environments(changes, message):
     with pytest.raises(UsageError, match=message) as caught:
         find_mpi_allocation(recorded("mpich-2x1-rank1", **changes))
     assert "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""docs/slurm.md and docs/kubernetes.md say what is true."""
+"""docs/slurm.md and docs/kubernetes.md are correct."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MANAGER = PluginManager.create(environ={}, first_party_only=True)
 
 
 def table(page, heading):
-    """The cells of the rows about options in a section, by option."""
+    """The cells of a section's table, by option."""
     section = page.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| `--([a-z-]+)` \|(.*)\|$", section, re.MULTILINE)
     return {option: [cell.strip() for cell in cells.split("|")] for option, cells in rows}
@@ -43,7 +43,7 @@ def variables(text):
     return set(re.findall(r"\b[A-Z]+_[A-Z_]+\b", text))
 
 
-def test_the_table_of_slurm_names_what_is_read():
+def test_the_table_of_slurm_lists_the_variables():
     rows = table(SLURM, "What is taken from Slurm")
     sources = find_slurm_allocation(recorded("slurm-requeued-task1")).sources
     for option, field in FIELDS.items():
@@ -56,7 +56,7 @@ def test_the_table_of_slurm_names_what_is_read():
     ("column", "name", "run_id"),
     [(0, "openmpi-in-slurm-3x1-rank1", "PMIX_NAMESPACE"), (1, "mpich-2x1-rank1", None)],
 )
-def test_the_table_of_mpi_names_what_is_read(column, name, run_id):
+def test_the_table_of_mpi_lists_the_variables(column, name, run_id):
     rows = table(SLURM, "Under mpirun")
     sources = find_mpi_allocation(recorded(name)).sources
     assert sources.get("run_id") == run_id
@@ -65,14 +65,14 @@ def test_the_table_of_mpi_names_what_is_read(column, name, run_id):
     assert rows["rdzv-id"][column] == (f"`{run_id}`" if run_id else rows["rdzv-id"][column])
 
 
-def test_the_table_of_kubernetes_names_what_is_read():
+def test_the_table_of_kubernetes_lists_the_variables():
     rows = table(KUBERNETES, "What is taken from Kubernetes")
     found = find_kubernetes_allocation({"JOB_COMPLETION_INDEX": "0", "HOSTNAME": "NAME-0"})
     assert rows["node-rank"][0] == f"`{found.sources['node_rank']}`"
     assert f"`{found.endpoint}`" in rows["rdzv-endpoint"][1]
 
 
-def test_the_example_of_what_is_said_is_right():
+def test_the_example_of_the_message_is_right():
     job = re.search(r"rdzv_id=slurm-(\d+)\.(\d+) ", SLURM)
     environ = recorded("slurm-step-2x1-task0", SLURM_JOB_ID=job[1], SLURM_STEP_ID=job[2])
     port = find_slurm_allocation(environ).endpoint.rpartition(":")[2]
@@ -81,19 +81,19 @@ def test_the_example_of_what_is_said_is_right():
     assert f"{FIRST_PORT} to {FIRST_PORT + PORTS - 1}" in SLURM
 
 
-def test_the_error_in_the_text_is_the_one_that_is_raised():
+def test_the_error_in_the_text_is_raised():
     with pytest.raises(ValueError, match="launchers on one node") as caught:
         find_slurm_allocation(recorded("slurm-step-2x8-task9"))
     assert f"plaunch: error: {caught.value}\n" in SLURM
 
 
-def test_the_batch_script_is_one():
+def test_the_batch_script_is_valid():
     (script,) = re.findall(r"<!-- file: train.sbatch -->\n```sh\n(.*?)```", SLURM, re.DOTALL)
     subprocess.run(["bash", "-n"], input=script, text=True, check=True, timeout=20)
     assert "#SBATCH --ntasks-per-node=1\n" in script
 
 
-def test_the_exit_codes_of_the_manifest_are_those_that_no_other_pod_mends():
+def test_the_exit_codes_of_the_manifest_are_permanent_failures():
     section = KUBERNETES.partition("\n## When pods fail or are evicted\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| ([\d, ]+) \| .* \| (.*) \|$", section, re.MULTILINE)
     told = {int(code): action for codes, action in rows for code in codes.split(", ")}
@@ -104,7 +104,7 @@ def test_the_exit_codes_of_the_manifest_are_those_that_no_other_pod_mends():
     assert set(told) == {code for code in ExitCode if code > 1} | {137}
 
 
-def test_the_trainjob_of_the_page_meets_over_c10d(caplog):
+def test_the_trainjob_of_the_page_uses_c10d(caplog):
     (snippet,) = re.findall(r"```yaml\n(  trainer:\n.*?)```", KUBERNETES, re.DOTALL)
     environ = {
         "PET_NNODES": "2",
@@ -136,6 +136,6 @@ def test_all_options_exist():
     (manifest,) = re.findall(r"```yaml\n(apiVersion.*?)```", KUBERNETES, re.DOTALL)
     assert set(re.findall(r"- (--[a-z-]+)=", manifest)) <= known
     assert "\t" not in manifest
-    # The Service, the Job, what the Service selects, and the pods' domain bear one name.
+    # The Service, the Job, the Service's selector and the pods' subdomain have the same name.
     named = re.findall(r"^ +(?:name|batch.*job-name|subdomain): (\S+)", manifest, re.MULTILINE)
     assert named == ["train"] * 4

@@ -1,4 +1,4 @@
-"""What Slurm's variables say; the environments are those of a real Slurm (see their README)."""
+"""The variables of Slurm, in recorded environments (see their README)."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_sources():
     }
 
 
-def test_devices_and_processors_are_no_number_of_workers():
+def test_devices_and_processors_do_not_set_the_number_of_workers():
     environ = recorded("slurm-step-2x1-task0", SLURM_GPUS_ON_NODE="8", SLURM_CPUS_ON_NODE="64")
     assert find_slurm_allocation(environ).nproc_per_node is None
 
@@ -73,13 +73,13 @@ def test_devices_and_processors_are_no_number_of_workers():
 @pytest.mark.parametrize(
     "name", [name for name in ENVIRONMENTS if name.startswith(("slurm-step", "slurm-het-step"))]
 )
-def test_hosts_are_in_the_order_of_the_nodes_indices(name):
+def test_hosts_are_in_the_order_of_node_ids(name):
     environ = recorded(name)
     hosts = expand_hostlist(environ["SLURM_STEP_NODELIST"])
     assert hosts[int(environ["SLURM_NODEID"])] == environ["SLURMD_NODENAME"]
 
 
-def test_all_nodes_of_a_step_and_no_others_have_its_endpoint_and_run_id():
+def test_only_the_nodes_of_a_step_share_endpoint_and_run_id():
     def found(name):
         allocation = find_slurm_allocation(recorded(name))
         return allocation.endpoint, allocation.run_id
@@ -90,7 +90,7 @@ def test_all_nodes_of_a_step_and_no_others_have_its_endpoint_and_run_id():
     assert found("slurm-requeue-before-task1")[1] != found("slurm-requeued-task1")[1]
 
 
-def test_a_requeued_job_is_the_same_job_in_another_run():
+def test_a_requeued_job_keeps_its_job_id_and_gets_a_new_run_id():
     def found(name, **changes):
         allocation = find_slurm_allocation(recorded(name, **changes))
         return allocation.job_id, allocation.run_id
@@ -105,7 +105,7 @@ def test_a_requeued_job_is_the_same_job_in_another_run():
 
 
 @pytest.mark.parametrize(("job", "step"), [("1", "0"), ("8191", "1"), ("4294967295", "65535")])
-def test_ports_lie_in_their_range(job, step):
+def test_ports_are_in_their_range(job, step):
     environ = recorded("slurm-step-2x1-task0", SLURM_JOB_ID=job, SLURM_STEP_ID=step)
     port = int(find_slurm_allocation(environ).endpoint.partition(":")[2])
     assert FIRST_PORT <= port < FIRST_PORT + PORTS <= 29400
@@ -115,7 +115,7 @@ def test_ports_lie_in_their_range(job, step):
 
 
 @pytest.mark.parametrize("name", ["slurm-batch-3-nodes", "slurm-salloc"])
-def test_a_batch_script_of_several_nodes_must_be_told_how_many(name):
+def test_a_batch_script_of_several_nodes_needs_their_number(name):
     allocation = find_slurm_allocation(recorded(name))
     assert (allocation.nnodes, allocation.node_rank, allocation.endpoint) == (None, None, "")
     assert allocation.run_id
@@ -124,7 +124,7 @@ def test_a_batch_script_of_several_nodes_must_be_told_how_many(name):
 
 
 @pytest.mark.parametrize("step", ["4294967290", "4294967291", "4294967294"])
-def test_what_slurm_numbers_for_itself_is_no_step(step):
+def test_special_step_ids_are_not_steps(step):
     allocation = find_slurm_allocation(recorded("slurm-step-2x1-task0", SLURM_STEP_ID=step))
     assert allocation.nnodes is None
 
@@ -147,7 +147,7 @@ def test_a_part_of_a_heterogeneous_job_may_be_one_node():
         ("slurm-step-ntasks-per-node-ignored-task4", 4, "SLURM_STEP_TASKS_PER_NODE"),
     ],
 )
-def test_several_launchers_on_one_node_are_refused(name, most, variable):
+def test_several_launchers_on_one_node_are_rejected(name, most, variable):
     with pytest.raises(
         UsageError, match=f"runs {most} launchers on one node \\({variable}\\)"
     ) as e:
@@ -196,35 +196,35 @@ STEP = "slurm-step-2x1-task1"
         ({"SLURM_RESTART_COUNT": "again"}, "SLURM_RESTART_COUNT is 'again'"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(changes, message):
+def test_invalid_environments(changes, message):
     with pytest.raises(UsageError, match=message) as caught:
         find_slurm_allocation(recorded(STEP, **changes))
     assert "\n" not in str(caught.value)
 
 
-def test_in_a_batch_script_too():
+def test_invalid_environments_of_a_batch_script():
     environ = recorded("slurm-salloc", SLURM_JOB_NUM_NODES=None, SLURM_NNODES=None)
     with pytest.raises(UsageError, match="SLURM_JOB_NUM_NODES is not set"):
         find_slurm_allocation(environ)
 
 
-def test_older_names_of_variables_will_do():
+def test_older_names_of_variables_are_accepted():
     names = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_STEP_NUM_NODES", "SLURM_STEP_NODELIST")
     without = recorded(STEP, **dict.fromkeys(names))
     assert find_slurm_allocation(without).run_id == "slurm-1.0"
     assert find_slurm_allocation(without).endpoint == "node01:20001"
 
 
-def test_what_mpirun_starts_is_not_what_srun_started():
+def test_launchers_of_mpirun_are_rejected():
     environ = recorded("openmpi-in-slurm-3x1-rank1")
-    # It looks like a task of a step, one of three.
+    # It looks like one of three tasks of a step.
     assert {environ[f"SLURM_STEP_{what}"] for what in ("NUM_NODES", "NUM_TASKS")} == {"3"}
     with pytest.raises(UsageError, match=re.escape("write --scheduler=mpi")):
         find_slurm_allocation(environ)
 
 
-def test_all_ranks_of_mpirun_in_a_batch_script_get_one_answer():
-    """Rank 0 is on the node of the script, and sees no step; the others see that of the daemons."""
+def test_all_ranks_of_mpirun_in_a_batch_script_get_the_same_error():
+    """Rank 0 is on the script's node and has no step; the others have that of the daemons."""
     ranks = [recorded(f"openmpi-in-batch-3x1-rank{rank}") for rank in (0, 1)]
     assert ["SLURM_STEP_ID" in rank for rank in ranks] == [False, True]
     answers = set()

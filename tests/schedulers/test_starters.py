@@ -1,4 +1,4 @@
-"""What is said of who has started the launcher, without doing anything about it."""
+"""The advice about the program that started the launcher, which changes nothing."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ OF_SRUN = (
 )
 
 
-def test_a_step_with_a_launcher_on_each_node_is_told_how_they_become_one():
+def test_a_step_with_a_launcher_on_each_node_gets_advice():
     assert offer(recorded(STEP)) == OF_SRUN
     assert offer(recorded(STEP), "--nproc-per-node=8", "--max-restarts=3") == OF_SRUN
 
 
 @pytest.mark.parametrize("name", ["slurm-batch-3-nodes", "slurm-salloc"])
-def test_a_batch_script_is_told_that_it_uses_one_node_of_several(name):
+def test_a_batch_script_that_uses_one_of_several_nodes_gets_advice(name):
     environ = recorded(name)
     nodes = environ["SLURM_JOB_NUM_NODES"]
     told = offer(environ)
     assert f"has {nodes} nodes, but this launcher uses only one, because srun did not" in told
     assert f"srun --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 plaunch " in told
-    # What Slurm numbers for itself is no step.
+    # Special ids of Slurm are not steps.
     assert offer({**environ, "SLURM_STEP_ID": "4294967291"}) == told
 
 
@@ -44,7 +44,7 @@ def test_a_batch_script_is_told_that_it_uses_one_node_of_several(name):
         (["mpich-2x1-rank1"], 2, "mpi"),
     ],
 )
-def test_all_ranks_of_mpirun_are_told_the_same(ranks, size, scheduler):
+def test_all_ranks_of_mpirun_get_the_same_advice(ranks, size, scheduler):
     (told,) = {offer(recorded(name)) for name in ranks}
     assert told.startswith(f"mpirun has started {size} launchers, ")
     assert f"; --scheduler={scheduler} makes them one " in told
@@ -57,14 +57,14 @@ def test_all_ranks_of_mpirun_are_told_the_same(ranks, size, scheduler):
         ("slurm-batch-1-node", {}),
         ("slurm-step-2x8-task9", {}),
         ("slurm-step-2-nodes-3-tasks-task2", {}),
-        ("slurm-pty-task1", {}),  # somebody types
+        ("slurm-pty-task1", {}),  # an interactive shell
         (STEP, {"SLURM_STEP_NUM_TASKS": None}),
         (STEP, {"SLURM_STEP_NUM_NODES": "many"}),
-        (STEP, {"TORCHELASTIC_RUN_ID": "outer"}),  # a worker starts a launcher of its own
+        (STEP, {"TORCHELASTIC_RUN_ID": "outer"}),  # a worker starts a launcher
         ("openmpi-1x1-rank0", {}),
     ],
 )
-def test_others_are_told_nothing(name, changes):
+def test_others_get_no_advice(name, changes):
     assert offer(recorded(name, **changes)) == ""
 
 
@@ -83,7 +83,7 @@ def test_others_are_told_nothing(name, changes):
         "--master-port=1",
     ],
 )
-def test_nor_is_who_says_how_nodes_meet(option):
+def test_given_options_of_the_rendezvous_suppress_the_advice(option):
     assert offer(recorded(STEP), option) == ""
     name, _, value = option.lstrip("-").partition("=")
     variable = "PET_" + name.replace("-", "_").upper()
@@ -104,7 +104,7 @@ def test_nor_is_who_says_how_nodes_meet(option):
         ({"OMPI_COMM_WORLD_SIZE": None}, 30.0, None),
     ],
 )
-def test_an_mpirun_that_kills_before_workers_have_had_their_time(told, grace, patience):
+def test_an_mpirun_that_kills_before_the_grace_is_over(told, grace, patience):
     warning = warn_of_hasty_stop(grace, recorded("openmpi-1x1-rank0", **told))
     if patience is None:
         assert warning == ""

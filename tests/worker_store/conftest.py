@@ -1,4 +1,4 @@
-"""A store whose torch is a fake, and the loop around it."""
+"""A store with a fake torch, and a loop around it."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from helpers.fake_torch import write_fake_torch
 from helpers.ports import free_port
 from helpers.waiting import BOUND
 
-LOOK = 0.02  # seconds; a test also waits for what the store does not know of
+LOOK = 0.02  # seconds; a test also waits for events that the store does not watch
 
 
 @pytest.fixture
 def torch_folder(tmp_path):
-    """Where `import torch` finds the fake."""
+    """The folder of the fake torch."""
     return write_fake_torch(tmp_path / "fakes")
 
 
 class Stage:
-    """One store, with the loop that an agent would have around it."""
+    """One store, with a loop as in an agent."""
 
     def __init__(self, torch_folder):
-        self.pids = []  # of the processes that it has started
+        self.pids = []  # the processes that it has started
         self.env = {**os.environ, "PYTHONPATH": str(torch_folder)}
         self.port = free_port()
         self.guests = []
@@ -46,7 +46,7 @@ class Stage:
         self.store = TorchStore(listener, name, interpreter, self.start)
 
     def start(self, command, env, **options):
-        """Start a process, as an agent would."""
+        """Start a process, as an agent does."""
         process = subprocess.Popen(command, env=env, start_new_session=True, **options)
         self.pids.append(process.pid)
         return process
@@ -57,7 +57,7 @@ class Stage:
         return guest
 
     def turn(self, condition):
-        """Be the loop until `condition` holds, or the store is lost; what it was lost for."""
+        """Run the loop until `condition` holds, or the store is lost; returns the error then."""
         deadline = time.monotonic() + BOUND
         while not condition():
             assert time.monotonic() < deadline, "it never came"
@@ -72,7 +72,7 @@ class Stage:
         return None
 
     def hear(self, guest):
-        """What the server has said to a client, once it has."""
+        """Return the server's answer to a client."""
         guest.setblocking(False)
         said = []
 
@@ -90,7 +90,7 @@ class Stage:
         return said[0]
 
     def serve(self, **settings):
-        """Open it, and wait until there is a server, of which the launcher knows."""
+        """Open the store, and wait until the launcher knows a server."""
         self.open(**settings)
         assert self.hear(self.connect()) == "lean"
         assert self.turn(self.is_served) is None

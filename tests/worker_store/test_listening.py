@@ -1,4 +1,4 @@
-"""Where the launcher listens for the workers."""
+"""The address at which the launcher listens for the workers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def where(name, *, nodes):
 
 @pytest.fixture
 def names(monkeypatch):
-    """What a name is resolved to."""
+    """Set the addresses to which names resolve."""
 
     def say(*hosts):
         def resolve(host, port):
@@ -42,12 +42,12 @@ def names(monkeypatch):
 
 @pytest.mark.parametrize("nodes", [1, 2])
 @pytest.mark.parametrize("number", ["127.0.0.1", "127.0.0.7", "::1"])
-def test_a_number_of_this_machine_is_taken_as_it_is(number, nodes):
+def test_a_numeric_address_of_this_machine_is_used_unchanged(number, nodes):
     assert where(number, nodes=nodes) == number
 
 
 @pytest.mark.parametrize("number", ["192.0.2.1", "2001:db8::1"])
-def test_a_number_of_somebody_elses_leads_here_in_a_way_that_we_cannot_know(number):
+def test_a_foreign_numeric_address_means_all_interfaces(number):
     assert where(number, nodes=2) in ("::", "0.0.0.0")
 
 
@@ -66,30 +66,30 @@ def test_a_name_on_one_node(names, hosts, bound):
     assert where("a-name", nodes=1) == bound
 
 
-def test_a_name_may_be_another_address_to_other_nodes(names):
+def test_with_several_nodes_a_name_means_all_interfaces(names):
     names("127.0.1.1")
     assert where("a-name", nodes=2) == "::"
 
 
-def test_a_port_that_is_held_is_no_hindrance():
+def test_a_held_port_can_be_listened_on():
     held = HeldPort.any()
     with contextlib.closing(held), contextlib.closing(listen("127.0.0.1", held.port, nodes=1)):
         socket.create_connection(("127.0.0.1", held.port), 5).close()
 
 
-def test_who_has_the_port_is_named():
+def test_the_owner_of_a_taken_port_is_named():
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(WorkerStoreError, match=rf"127\.0\.0\.1:{port} .* taken by pid \d+"):
             listen("127.0.0.1", port, nodes=1)
 
 
-def test_a_port_that_there_is_not():
+def test_an_invalid_port():
     with pytest.raises(WorkerStoreError, match=r"there is no such port; choose another port$"):
         listen("127.0.0.1", 70000, nodes=1)
 
 
-def test_a_port_that_only_root_may_have_is_no_better_for_a_worker(monkeypatch):
+def test_a_privileged_port_is_not_offered_to_a_worker(monkeypatch):
     def refuse(*_):
         raise PermissionError(errno.EACCES, "Permission denied")
 

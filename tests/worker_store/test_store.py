@@ -1,4 +1,4 @@
-"""The workers' store, with a torch that is loaded at once, real sockets and real processes."""
+"""The workers' store, with a fake torch, real sockets and real processes."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from plaunch.errors import WorkerStoreError, WorkerStoreHostError
 from plaunch.process import is_python
 from plaunch_worker_store import loading, serving
 from plaunch_worker_store import store as store_module
-from plaunch_worker_store.strangers import Doorkeeper
+from plaunch_worker_store.connection_filter import ConnectionFilter
 
 from helpers.clock import Clock
 from helpers.processes import is_gone, is_reaped
 from helpers.waiting import BOUND, wait_until
 
-# What a client of TCPStore says first.
+# The first bytes of a client of TCPStore.
 GREETING = bytes([0, 0xCE, 0xF7, 0x85, 0x3C])
 
 
-def test_nothing_is_started_for_whom_nobody_comes(stage):
+def test_nothing_is_started_without_clients(stage):
     stage.open()
     stage.store.watch([os.getpid()])
     assert stage.store.tend() is None
@@ -35,7 +35,7 @@ def test_nothing_is_started_for_whom_nobody_comes(stage):
     assert stage.pids == []
 
 
-def test_whoever_connects_before_there_is_a_server_is_served(stage):
+def test_early_clients_are_served(stage):
     stage.open()
     guest = stage.connect()
     assert stage.hear(guest) == "lean"
@@ -43,7 +43,7 @@ def test_whoever_connects_before_there_is_a_server_is_served(stage):
     assert len(stage.pids) == 1
 
 
-def test_the_launcher_lets_go_of_the_socket_once_it_is_served(stage):
+def test_the_launcher_closes_its_socket_once_it_is_served(stage):
     stage.open()
     (mine,) = stage.store.fds()
     socket_of = os.readlink(f"/proc/self/fd/{mine}")
@@ -54,7 +54,7 @@ def test_the_launcher_lets_go_of_the_socket_once_it_is_served(stage):
 
 @contextlib.contextmanager
 def mapping(folder, *words):
-    """A process that maps a library of torch's once it is told to; `words` come before Python's."""
+    """A process that maps a library of torch's on demand; `words` precede Python's command line."""
     library = folder / "torch" / "lib" / "libtorch_cpu.so"
     library.parent.mkdir(parents=True, exist_ok=True)
     library.write_bytes(b"x" * 4096)
@@ -90,28 +90,28 @@ def test_a_server_is_started_when_a_worker_has_loaded_torch(stage, tmp_path):
         assert found == (os.path.realpath(sys.executable), str(tmp_path))
 
 
-def test_the_looks_become_rare_and_end(tmp_path):
+def test_the_checks_become_rare_and_end(tmp_path):
     clock = Clock()
     watch = loading.TorchWatch(1, began=clock(), proc=str(tmp_path), clock=clock)
     pauses = []
     while (due := watch.due()) is not None:
         clock.now += due
-        assert not watch.look()
+        assert not watch.check()
         pauses.append(due)
     assert pauses[0] == 0
     assert 10 < len(pauses) < 25
     assert 30 < sum(pauses) < 100
 
 
-def test_a_torch_that_cannot_be_loaded_in_part_is_loaded_as_a_whole(stage):
-    """Here it even aborts the process."""
+def test_a_torch_that_cannot_be_loaded_partially_is_loaded_completely(stage):
+    """Here the attempt even aborts the process."""
     stage.open(FAKE="aborts")
     assert stage.hear(stage.connect()) == "whole"
     assert len(stage.pids) == 2
 
 
-def test_a_torch_that_serves_no_socket_of_others_binds_the_port_itself(stage):
-    """Whoever connected before is sent away; torch's clients then try again."""
+def test_a_torch_that_cannot_serve_a_given_socket_binds_the_port(stage):
+    """Earlier connections are closed; torch's clients retry."""
     stage.open(FAKE="old")
     guest = stage.connect()
     assert stage.turn(stage.is_served) is None
@@ -120,7 +120,7 @@ def test_a_torch_that_serves_no_socket_of_others_binds_the_port_itself(stage):
     assert stage.hear(stage.connect()) == "lean"
 
 
-def test_a_torch_that_cannot_serve_is_named_with_its_last_words(stage):
+def test_a_torch_that_cannot_serve_is_reported_with_its_last_output(stage):
     stage.open(FAKE="dies")
     stage.connect()
     lost = stage.turn(lambda: False)
@@ -131,7 +131,7 @@ def test_a_torch_that_cannot_serve_is_named_with_its_last_words(stage):
 
 
 @pytest.mark.parametrize("no_pidfd", ["", "1"], ids=["", "without pidfds"])
-def test_a_server_that_ends_is_missed_at_once(stage, monkeypatch, no_pidfd):
+def test_the_exit_of_a_server_is_detected_at_once(stage, monkeypatch, no_pidfd):
     monkeypatch.setenv("PLAUNCH_NO_PIDFD", no_pidfd)
     stage.serve()
     os.kill(stage.pids[0], signal.SIGKILL)
@@ -142,13 +142,13 @@ def test_a_server_that_ends_is_missed_at_once(stage, monkeypatch, no_pidfd):
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
-def test_a_signal_to_the_whole_job_is_not_meant_for_it(stage, signum):
+def test_the_host_ignores_signals_to_the_whole_job(stage, signum):
     stage.serve()
     os.kill(stage.pids[0], signum)
     assert stage.hear(stage.connect()) == "lean"
 
 
-def test_it_ends_with_the_round_and_the_next_one_is_fresh(stage):
+def test_the_host_ends_with_the_round_and_the_next_one_is_new(stage):
     stage.serve()
     stage.store.close()
     assert is_reaped(stage.pids[0])
@@ -156,8 +156,8 @@ def test_it_ends_with_the_round_and_the_next_one_is_fresh(stage):
     assert len(stage.pids) == 2
 
 
-def test_it_ends_with_the_launcher(torch_folder):
-    """Whatever ends the launcher, and without anybody's help."""
+def test_the_host_ends_with_the_launcher(torch_folder):
+    """Also after SIGKILL of the launcher."""
     code = f"""\
 import os, socket, sys
 sys.path.insert(0, {os.path.dirname(__file__)!r})
@@ -184,7 +184,7 @@ os.kill(os.getpid(), 9)
 def test_an_interpreter_without_torch_is_replaced_by_that_of_a_worker_with_it(
     stage, bare, torch_folder
 ):
-    """Such as one that a shell script starts, which the launcher knows nothing of."""
+    """Such as one that a shell script starts, which the launcher does not know."""
     with mapping(torch_folder, "sh", "-c", '"$@"; exit 0', "sh") as worker:
         load(worker)
         stage.open(python=bare, PYTHONPATH="")
@@ -195,14 +195,14 @@ def test_an_interpreter_without_torch_is_replaced_by_that_of_a_worker_with_it(
 
 @pytest.fixture
 def bare(tmp_path):
-    """A Python that has no torch: a virtual environment would find this one's."""
+    """A Python without torch; a virtual environment would find this one's."""
     path = tmp_path / "bare-python"
     path.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
     path.chmod(0o755)
     return str(path)
 
 
-def test_without_torch_strangers_are_sent_away_and_nothing_is_said(stage, bare, capfd):
+def test_without_torch_other_clients_are_disconnected_silently(stage, bare, capfd):
     stage.open(python=bare)
     guest = stage.connect()
     assert stage.turn(lambda: len(stage.store.fds()) == 1 and stage.pids) is None
@@ -212,33 +212,33 @@ def test_without_torch_strangers_are_sent_away_and_nothing_is_said(stage, bare, 
     assert capfd.readouterr().err == ""
 
 
-def test_without_torch_a_client_of_torchs_is_told_apart(stage, bare, monkeypatch):
+def test_without_torch_a_client_of_torchs_is_recognised(stage, bare, monkeypatch):
     monkeypatch.setattr(store_module, "_TORCH_WAIT", 0.0)
     stage.open(python=bare)
     stage.connect().sendall(GREETING)
     lost = stage.turn(lambda: False)
     assert f"{bare!r} has no torch, but a worker that uses torch has connected from" in str(lost)
-    assert isinstance(lost, WorkerStoreHostError)  # which no restart mends
+    assert isinstance(lost, WorkerStoreHostError)  # a restart cannot fix this
     assert "PYTHON_EXEC" in str(lost)
 
 
-def test_a_worker_that_loads_torch_later_than_others_come_is_waited_for(
+def test_a_worker_that_loads_torch_after_a_client_connects_is_waited_for(
     stage, bare, torch_folder, monkeypatch
 ):
-    """Others are faster, and a client of torch's that is sent away comes again."""
+    """Other workers are faster, and a disconnected client of torch's reconnects."""
     monkeypatch.setattr(store_module, "_SEARCH_INTERVAL", 0.0)
     with mapping(torch_folder) as worker:
         stage.open(python=bare, PYTHONPATH="")
         stage.store.watch([worker.pid])
         early = stage.connect()
         early.sendall(GREETING)
-        assert stage.turn(lambda: stage.store._asked_at is not None) is None
+        assert stage.turn(lambda: stage.store._refused_at is not None) is None
         load(worker)
         assert stage.hear(early) == ""  # its end
         assert stage.hear(stage.connect()) == "lean"
 
 
-def test_a_program_that_is_no_interpreter_is_not_started_once_more(tmp_path):
+def test_a_program_that_is_not_an_interpreter_is_not_started_again(tmp_path):
     (tmp_path / "7").mkdir()
     (tmp_path / "7" / "exe").symlink_to("/opt/app/my_trainer")
     (tmp_path / "7" / "stat").write_text("7 (my_trainer) S 1 7 7 0 -1 0" + " 0" * 40)
@@ -256,7 +256,7 @@ def test_a_program_that_is_no_interpreter_is_not_started_once_more(tmp_path):
         ("/opt/lib/libtorch.so.2", None),
     ],
 )
-def test_a_library_is_known_by_its_own_name(tmp_path, line, found):
+def test_a_library_is_recognised_by_its_own_name(tmp_path, line, found):
     (tmp_path / "7").mkdir()
     (tmp_path / "7" / "maps").write_text(
         f"7f00-7f01 r--p 0 0 0    /lib/libc.so\n7f01-7f02 r--p 0 0 0    {line}\n"
@@ -275,25 +275,25 @@ def test_a_library_is_known_by_its_own_name(tmp_path, line, found):
         ("/usr/bin/pythonista", False),
     ],
 )
-def test_an_interpreter_is_known_by_its_name(program, answer):
+def test_an_interpreter_is_recognised_by_its_name(program, answer):
     assert is_python(program) is answer
 
 
-def test_a_client_that_has_gone_again_has_its_name_all_the_same():
+def test_a_client_that_has_disconnected_still_has_its_name():
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        doorkeeper = Doorkeeper(listener)
+        connection_filter = ConnectionFilter(listener)
         client = socket.create_connection(listener.getsockname())
         port = client.getsockname()[1]
         client.sendall(GREETING)
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         client.close()  # with a reset
-        assert doorkeeper.look() in ("", f"127.0.0.1 (port {port})")
-        doorkeeper.close()
+        assert connection_filter.check() in ("", f"127.0.0.1 (port {port})")
+        connection_filter.close()
 
 
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.EINVAL])
-def test_who_cannot_accept_asks_nobody_in_for_a_while(code):
-    """Without descriptors it may be different later; what stays is no reason to ask for ever."""
+def test_after_a_failed_accept_there_is_a_pause(code):
+    """A lack of descriptors may pass; permanent errors must not cause a busy loop."""
 
     class Listener:
         def accept(self):
@@ -306,16 +306,16 @@ def test_who_cannot_accept_asks_nobody_in_for_a_while(code):
             return 0
 
     clock = Clock()
-    doorkeeper = Doorkeeper(Listener(), clock=clock)
-    assert doorkeeper.fds() == [0]
-    assert doorkeeper.look() == ""
-    assert doorkeeper.fds() == []
+    connection_filter = ConnectionFilter(Listener(), clock=clock)
+    assert connection_filter.fds() == [0]
+    assert connection_filter.check() == ""
+    assert connection_filter.fds() == []
     if code == errno.EMFILE:
-        clock.now += doorkeeper.due()
-        assert doorkeeper.fds() == [0]
+        clock.now += connection_filter.due()
+        assert connection_filter.fds() == [0]
 
 
-def test_a_torch_that_cannot_be_loaded_in_time_is_said(stage, tmp_path, monkeypatch):
+def test_a_torch_that_is_not_loaded_in_time_is_reported(stage, tmp_path, monkeypatch):
     program = tmp_path / "serving.py"
     text = Path(serving.__file__).read_text()
     assert "START_TIMEOUT = 150" in text
@@ -324,27 +324,27 @@ def test_a_torch_that_cannot_be_loaded_in_time_is_said(stage, tmp_path, monkeypa
     stage.open(FAKE="hangs")
     stage.connect()
     lost = stage.turn(lambda: False)
-    assert "has not come to serve it within 150 s" in str(lost)
+    assert "has not served it within 150 s" in str(lost)
 
 
-def test_whoever_comes_while_torch_is_loaded_is_a_guest(stage):
+def test_a_client_that_connects_while_torch_is_loaded_is_a_guest(stage):
     stage.open(FAKE="hangs")
     stage.connect()
     assert stage.turn(lambda: stage.pids) is None
     assert stage.store._has_guests()
 
 
-def test_an_interpreter_that_is_not_there_is_named(stage):
+def test_a_missing_interpreter_is_reported(stage):
     stage.open(python="/no/such/python")
     stage.connect()
     assert "'/no/such/python' cannot be started" in str(stage.turn(lambda: False))
 
 
-def test_where_functions_find_their_modules_the_host_does_too(stage, torch_folder):
+def test_the_host_has_the_module_search_path_of_functions(stage, torch_folder):
     stage.serve(folders=(str(torch_folder), *filter(None, sys.path)), PYTHONPATH="")
 
 
-def test_the_host_gets_what_matters_of_the_environment(stage):
+def test_the_host_gets_the_relevant_environment(stage):
     env = {"TORCH_SHOW_CPP_STACKTRACES": "1", "PYTHONWARNINGS": "error", "PLAUNCH_RDZV_TOKEN": "s"}
     stage.serve(**env, LOCAL_RANK="0", MY_LIBRARY="x", CUDA_VISIBLE_DEVICES="3")
     with open(f"/proc/{stage.pids[0]}/environ", "rb") as file:
@@ -358,8 +358,8 @@ def test_the_host_gets_what_matters_of_the_environment(stage):
 # --- guests ---------------------------------------------------------------------------------------
 
 
-def test_guests_are_waited_for_until_they_have_gone(stage):
-    """The fake's server is no client of its own, as torch's is; the first guest stands for it."""
+def test_guests_are_waited_for_until_they_disconnect(stage):
+    """The fake's server is not its own client, as torch's is; the first guest takes that role."""
     stage.open(nodes=2)
     own, guest = stage.connect(), stage.connect()
     assert stage.hear(own) == stage.hear(guest) == "lean"
@@ -377,7 +377,7 @@ def test_guests_are_waited_for_until_they_have_gone(stage):
     assert len(naps) >= 2
 
 
-def test_guests_who_stay_are_not_waited_for_longer_than_asked(stage, caplog):
+def test_guests_are_waited_for_until_the_timeout(stage, caplog):
     stage.open(nodes=2)
     assert [stage.hear(stage.connect()) for _ in range(2)] == ["lean", "lean"]
     stage.turn(stage.is_served)
@@ -385,6 +385,6 @@ def test_guests_who_stay_are_not_waited_for_longer_than_asked(stage, caplog):
     assert "--exit-barrier-timeout" in caplog.text
 
 
-def test_nobody_is_waited_for_who_never_came(stage):
+def test_without_guests_there_is_no_wait(stage):
     stage.open()
     stage.store.wait_for_guests(patience=0)

@@ -35,7 +35,7 @@ _MAX_LINES = 16  # about workers that had succeeded
 _MAX_DEPTH = 6  # of nested lists and objects
 # The limits for characters of a text and items of a list, tried in this order.
 _CUTS = ((64 << 10, 40), (8192, 40), (2048, 20), (512, 5), (128, 2), (32, 1))
-_MOST = 1 << 53  # the limit for the absolute value of numbers
+_MAX_NUMBER = 1 << 53  # the limit for the absolute value of numbers
 _ANY_OTHER = "in other ways"
 _ELLIPSIS = "... "
 
@@ -190,7 +190,7 @@ def _order(failure: JobFailure) -> float:
 
 def _checked(failure: JobFailure) -> JobFailure:
     """Replace a rank or date that a record cannot hold."""
-    rank = failure.rank if -1 <= failure.rank < _MOST else -1
+    rank = failure.rank if -1 <= failure.rank < _MAX_NUMBER else -1
     # A failure of unknown time is never the first.
     began = nearest_date(failure.began if math.isfinite(failure.began) else math.inf)
     if (rank, began) == (failure.rank, failure.began):
@@ -234,7 +234,7 @@ def _plain(value: object, chars: int, items: int, depth: int = 1) -> object:
     if isinstance(value, str):
         return _end_of(value, chars)
     if isinstance(value, (int, float)):
-        return value if abs(value) < _MOST else None
+        return value if abs(value) < _MAX_NUMBER else None
     if depth < _MAX_DEPTH and isinstance(value, Mapping):
         return {
             _end_of(str(key), chars): _plain(item, chars, items, depth + 1)
@@ -274,7 +274,7 @@ def _grouped(
         if how != _ANY_OTHER:
             add(_ANY_OTHER, counts.pop(how), ranks.pop(how))
     return tuple(
-        FailureGroup(how, min(counts[how], _MOST - 1), _joined(ranks[how]))
+        FailureGroup(how, min(counts[how], _MAX_NUMBER - 1), _joined(ranks[how]))
         for how in sorted(counts, key=lambda how: (how == _ANY_OTHER, -counts[how], how))
     )
 
@@ -299,7 +299,7 @@ def _spans_of(group: StoreRecord) -> tuple[tuple[int, int], ...]:
         if not (isinstance(span, list) and len(span) == 2 and all(type(n) is int for n in span)):
             group.refuse("the ranks are not pairs of whole numbers")
         low, high = span
-        if not 0 <= low <= high < _MOST:
+        if not 0 <= low <= high < _MAX_NUMBER:
             group.refuse("the ranks are not in order")
         found.append((low, high))
     return tuple(found)

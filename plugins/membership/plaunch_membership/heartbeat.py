@@ -59,7 +59,7 @@ class HeartbeatMonitor:
         )
 
     def beat(self) -> Routine[None]:
-        """Send a heartbeat, which announces a departure of this node."""
+        """Send a heartbeat; while this node is leaving, it contains the reason."""
         if self._lease is None or self._is_replaced:
             self._beats += 1
             self._is_replaced = False
@@ -162,7 +162,7 @@ class HeartbeatMonitor:
         return {node for node, beat in beats.items() if beat is None or node in gone}
 
     def _must_hold(self, job: KnownJob, state: JobState) -> dict[str, bytes]:
-        """Return the records that a store without losses holds: the job, and the last known states.
+        """Return the records that the store must still hold: the job, and the last known states.
 
         The state at the last check is included because another node may have written the next state
         over a gap.

@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 _EARLY = 0.75  # of an interval; an observation sooner after the last one is early
 _LATE = 2.0  # intervals
-_LEAST_LATE = 1.0  # seconds; with a very short interval a busy machine would always be late
-_MOST_LATE = 3  # observations in a row; an observer that is always late is slow, not suspended
+_MIN_LATE = 1.0  # seconds; with a very short interval a busy machine would always be late
+_MAX_LATE = 3  # observations in a row; an observer that is always late is slow, not suspended
 _MAX_ABSENCES = 3
 
 
 def late_after(interval: float) -> float:
     """Seconds after the last observation from which the next one is late."""
-    return max(interval * _LATE, _LEAST_LATE)
+    return max(interval * _LATE, _MIN_LATE)
 
 
 @dataclass
@@ -133,7 +133,7 @@ class LivenessObserver:
             self._late_in_a_row = 0
             return False
         self._late_in_a_row += 1
-        return self._late_in_a_row <= _MOST_LATE
+        return self._late_in_a_row <= _MAX_LATE
 
     def _restart_counts(self) -> None:
         for observed in self._nodes.values():

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from plaunch_membership.records import StoreRecord
 
-_MOST_WORKERS = 1 << 16  # of one node
+_MAX_WORKERS = 1 << 16  # of one node
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ class NodeRecord(Candidate):
             previous=record.integer("previous", low=0, default=None),
             previous_round=record.integer("previous_round", low=0, default=None),
             is_host=record.flag("is_host"),
-            local_world_size=record.integer("nproc", low=1, high=_MOST_WORKERS),
+            local_world_size=record.integer("nproc", low=1, high=_MAX_WORKERS),
             role=record.text("role", max_len=MAX_NAME),
             pid=record.integer("pid", low=0),
             address=record.text("address", max_len=MAX_NAME),

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("plaunch")
 
-_SECOND_LOOK = 0.3  # seconds in which an agent may report failures of its own
-_LINGER = 1.0  # seconds between two reads of the departures
-_MOST_NAMED = 16  # nodes
-_SAID_AFTER = 2.0  # seconds of waiting before the warning
+_REPORT_TIMEOUT = 0.3  # seconds in which an agent may report failures of its own
+_LINGER_INTERVAL = 1.0  # seconds between two reads of the departures
+_MAX_NAMED = 16  # nodes
+_WARN_AFTER = 2.0  # seconds of waiting before the warning
 
 
 class NodeReports:
@@ -70,7 +70,7 @@ class NodeReports:
             return self._depart
         now = self._membership.clock()
         if self._settle_at is None or self._settle_at[0] != state.round:
-            self._settle_at = (state.round, now + _SECOND_LOOK)
+            self._settle_at = (state.round, now + _REPORT_TIMEOUT)
         # An agent that has requested the next round reports nothing more about this one.
         if self._membership.part.is_active and now < self._settle_at[1]:
             return None
@@ -161,7 +161,7 @@ class NodeReports:
         return ticket
 
     def linger(self, stays: Callable[[float, Collection[str]], bool]) -> Routine[None]:
-        """Wait until all nodes of the last round and those waiting for the next have departed.
+        """Wait until all nodes of the last round, and all waiting nodes, have left.
 
         Args:
             stays: called with the seconds since the start and the nodes that are still expected;
@@ -189,13 +189,13 @@ class NodeReports:
                 else:
                     waiting.discard(node)
             if waiting:
-                if not has_warned and membership.clock() - began >= _SAID_AFTER:
+                if not has_warned and membership.clock() - began >= _WARN_AFTER:
                     has_warned = True
                     _log.warning(
                         "this node hosts the store of job %r and stays for up to %g s, until all "
                         "nodes know how the job ended: %s",
                         membership.identity.run_id,
                         membership.timing.close_timeout,
-                        ", ".join(sorted(map(host_of, waiting))[:_MOST_NAMED]),
+                        ", ".join(sorted(map(host_of, waiting))[:_MAX_NAMED]),
                     )
-                yield from log.wait(min(_LINGER, membership.timing.keep_alive_interval))
+                yield from log.wait(min(_LINGER_INTERVAL, membership.timing.keep_alive_interval))

@@ -24,8 +24,8 @@ PROTOCOL_VERSION = 1
 MAX_REASON = 2000  # characters of a sentence that describes an event
 
 _MAX_BYTES = 1 << 20  # of one record
-_MOST = (1 << 53) - 1  # the largest integer that every JSON parser reads exactly
-_MOST_DOUBTS = 20  # warnings about rejected records
+_MAX_NUMBER = (1 << 53) - 1  # the largest integer that every JSON parser reads exactly
+_MAX_WARNINGS = 20  # warnings about rejected records
 _MAX_DEPTH = 32  # of nested lists and objects; plaunch itself writes about ten levels
 _VERSION = "v"
 _SIGNED = re.compile(rb"([0-9a-f]{64}):")
@@ -50,9 +50,9 @@ class RejectionLog:
     def note(self, what: str, error: RendezvousStateError) -> None:
         """Log that `what` was rejected because of `error`."""
         self._count += 1
-        if self._count <= _MOST_DOUBTS:
+        if self._count <= _MAX_WARNINGS:
             _log.warning("%s is rejected: %s", what, error)
-        if self._count == _MOST_DOUBTS:
+        if self._count == _MAX_WARNINGS:
             _log.warning("further rejected records are not reported")
 
 
@@ -114,7 +114,7 @@ class StoreRecord(Mapping[str, object]):
                 span = f"from {low} on" if high is None else f"from {low} to {high}"
                 span = f"up to {high}" if low is None else span
                 raise self._wrong(name, f"is {_excerpt(number)}, which is not {span}")
-            if abs(number) > _MOST:
+            if abs(number) > _MAX_NUMBER:
                 raise self._wrong(name, f"is {_excerpt(number)}, which is too large")
             return number
 

@@ -87,7 +87,7 @@ class StoreThreads:
         for runner in self._runners():
             runner.renew()
 
-    def failing(self) -> object:
+    def failing(self) -> RendezvousConnectionError | None:
         """The error of the last attempt to reach the store; None if it succeeded."""
         return None if self._writing is None else self._writing.problem
 

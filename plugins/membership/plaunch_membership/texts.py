@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from plaunch_membership.membership import Membership
 
-MOST_TEXT = 16 << 10  # characters
-MOST_BROADCAST = 500  # characters of a name and a text; they stay in the store until the job ends
+MAX_TEXT = 16 << 10  # characters
+MAX_BROADCAST = 500  # characters of a name and a text; they stay in the store until the job ends
 
 
 class NodeTexts:
@@ -38,8 +38,8 @@ class NodeTexts:
 
     def publish(self, name: str, text: str) -> None:
         """Publish a text; see `plaunch.rendezvous.SharedTexts`."""
-        if len(text) > MOST_TEXT:
-            raise ValueError(f"the text {name!r} has {len(text)} characters, not {MOST_TEXT}")
+        if len(text) > MAX_TEXT:
+            raise ValueError(f"the text {name!r} has {len(text)} characters, not {MAX_TEXT}")
         membership = self._membership
 
         def write() -> Routine[None]:
@@ -51,10 +51,10 @@ class NodeTexts:
     def broadcast(self, name: str, text: str) -> None:
         """Send a text to the listeners of all nodes; see `plaunch.rendezvous.SharedTexts`."""
         message = f"{name} {text}"
-        if len(message) > MOST_BROADCAST or " " in name:
+        if len(message) > MAX_BROADCAST or " " in name:
             raise ValueError(
                 f"cannot broadcast {message!r:.60}: the name must have no spaces, and name and "
-                f"text at most {MOST_BROADCAST - 1} characters"
+                f"text at most {MAX_BROADCAST - 1} characters"
             )
         membership = self._membership
         membership.request(
@@ -94,6 +94,6 @@ class NodeTexts:
 
     def _add(self, found: dict[str, str], node: str, key: str, value: bytes) -> None:
         try:
-            found[node] = self._membership.codec.decode(key, value).text("text", max_len=MOST_TEXT)
+            found[node] = self._membership.codec.decode(key, value).text("text", max_len=MAX_TEXT)
         except RecordError as error:
             self._membership.rejections.note("a node's text", error)

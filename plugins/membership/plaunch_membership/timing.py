@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from plaunch.rendezvous import JobSettings, RendezvousParameters
 
 _ATTEMPTS = "keep_alive_max_attempt"
-_MOST_ATTEMPTS = 1_000_000
+_MAX_ATTEMPTS = 1_000_000
 _AFTER_START = 10.0  # seconds
 _MAY_BE = {
     "join_timeout": LIMIT,
@@ -107,9 +107,9 @@ class Timing:
 
 def _read_attempts(params: RendezvousParameters) -> int | None:
     value = params.get_as_int(_ATTEMPTS)
-    if value is not None and not 0 < value <= _MOST_ATTEMPTS:
+    if value is not None and not 0 < value <= _MAX_ATTEMPTS:
         raise UsageError(
             f"option {_ATTEMPTS!r} of rendezvous backend {params.backend!r} is {value}; it is a "
-            f"number from 1 to {_MOST_ATTEMPTS} (--rdzv-conf)"
+            f"number from 1 to {_MAX_ATTEMPTS} (--rdzv-conf)"
         )
     return value

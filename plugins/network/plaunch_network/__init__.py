@@ -1,7 +1,7 @@
-"""Addresses, ports and endpoints, their notation and owners; a server that nobody slows down.
+"""Addresses, ports and endpoints; and a server that slow clients cannot block.
 
-A library, which backends, the doctor, what serves pages and others build on. Every public name
-loads on first use.
+A library for backends, the doctor, servers of pages and other plugins. Public names are imported on
+first use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whose address is which: resolved endpoints, this machine's own, and how others reach it."""
+"""Addresses: of endpoints, of this machine, and the one at which other nodes reach it."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from plaunch.errors import RendezvousConnectionError
 from plaunch.process import read_proc
 from plaunch.threads import BoundedCall
 
-RESOLVE_TIMEOUT = 5.0  # seconds; a name server that is away takes far longer by itself
+RESOLVE_TIMEOUT = 5.0  # seconds; without a limit, a dead name server takes far longer
 
-# Addresses for documentation (RFC 5737, RFC 3849): only the default route leads there, and a
-# connected datagram socket sends nothing.
+# Addresses for documentation (RFC 5737, RFC 3849): only the default route leads there. Connecting a
+# datagram socket sends nothing.
 _ELSEWHERE = ("192.0.2.1", "2001:db8::1")
 _ANY_PORT = 9
 
 
 @dataclass(frozen=True)
 class SocketAddress:
-    """One address of an endpoint, as the socket module takes it.
+    """One address of an endpoint, in the format of the socket module.
 
     Args:
         family: IPv4 or IPv6.
-        sockaddr: what `connect` is given.
+        sockaddr: the argument of `connect`.
     """
 
     family: socket.AddressFamily
@@ -47,16 +47,16 @@ class SocketAddress:
 
 
 def join_host_port(host: str, port: int) -> str:
-    """An endpoint as users write it, with an IPv6 address in brackets."""
+    """Format an endpoint, with an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def resolve_host(
     host: str, port: int, timeout: float = RESOLVE_TIMEOUT
 ) -> tuple[SocketAddress, ...]:
-    """All addresses of `host`, in the order in which they are to be tried.
+    """Return all addresses of `host`, in the order in which to try them.
 
-    The system's resolver cannot be interrupted, so names are asked for on another thread.
+    The system's resolver cannot be interrupted, so names are resolved on another thread.
 
     Raises:
         RendezvousConnectionError: the name is unknown, or there is no answer in `timeout` seconds.
@@ -69,7 +69,7 @@ def resolve_host(
             f"the name server has not answered for {host!r} within {timeout:g} s"
         )
     error = call.error
-    if isinstance(error, (OSError, UnicodeError)):  # a label that IDNA refuses is a UnicodeError
+    if isinstance(error, (OSError, UnicodeError)):  # an invalid IDNA label is a UnicodeError
         raise RendezvousConnectionError(
             f"host {host!r} has no address here: {getattr(error, 'strerror', None) or error}"
         ) from error
@@ -89,12 +89,12 @@ def _look_up(host: str, port: int, flags: int) -> tuple[SocketAddress, ...]:
 
 
 def is_loop_back(address: str) -> bool:
-    """Whether a numeric address never leaves the machine."""
+    """Whether a numeric address is a loopback address."""
     return address.startswith(("127.", "::ffff:127.")) or address == "::1"
 
 
 def is_own_address(address: SocketAddress) -> bool:
-    """Whether `address` belongs to this machine, found by binding it."""
+    """Whether `address` belongs to this machine, tested by binding it."""
     if is_loop_back(address.host):
         return True
     sockaddr = (address.host, 0, *address.sockaddr[2:])
@@ -103,7 +103,7 @@ def is_own_address(address: SocketAddress) -> bool:
             sock.bind(sockaddr)
     except OSError:
         return address.host.partition("%")[0] in interface_addresses()
-    # With this setting the kernel binds every address, whoever it belongs to.
+    # With this setting the kernel binds any address.
     version = "ipv6" if address.family == socket.AF_INET6 else "ipv4"
     if read_proc(f"sys/net/{version}/ip_nonlocal_bind").strip() not in (b"", b"0"):
         return address.host.partition("%")[0] in interface_addresses()
@@ -111,7 +111,7 @@ def is_own_address(address: SocketAddress) -> bool:
 
 
 def interface_addresses() -> tuple[str, ...]:
-    """The addresses of this machine's interfaces, loopback last; none where there is no /proc."""
+    """Return the addresses of this machine's interfaces, loopback last; none without /proc."""
     found: dict[str, None] = {}
     above = ""
     for line in read_proc("net/fib_trie").decode().splitlines():
@@ -127,13 +127,13 @@ def interface_addresses() -> tuple[str, ...]:
 def find_node_address(
     host: str = "", port: int = 0, *, max_nodes: int, local_addr: str | None = None
 ) -> str:
-    """The address under which the other nodes of a job reach this one; it becomes MASTER_ADDR.
+    """Return the address at which other nodes of a job reach this one; it becomes MASTER_ADDR.
 
-    A given `local_addr` is taken as it is. Otherwise it is the address of the local end of a socket
-    towards the endpoint at `host` and `port`; where there is no endpoint, or only this machine
-    takes its name for a loopback address (as Debian does), the one towards the default route; at
-    the last an interface's, and the host's name. A job of one node stays on loopback. Nothing is
-    sent; a name may take `RESOLVE_TIMEOUT` seconds.
+    `local_addr` is used as it is, if given. Otherwise it is the local address of a socket towards
+    the endpoint at `host` and `port`. Without an endpoint, or if only this machine resolves its
+    name to a loopback address (as Debian does), it is the one towards the default route; failing
+    that, an interface's, or the hostname. A job of one node uses loopback. Nothing is sent;
+    resolving a name may take `RESOLVE_TIMEOUT` seconds.
     """
     if local_addr:
         return local_addr
@@ -143,7 +143,7 @@ def find_node_address(
     if host:
         with contextlib.suppress(RendezvousConnectionError):
             towards += resolve_host(host, port or _ANY_PORT)
-    # Whoever writes a loopback address as the endpoint has all nodes on this machine.
+    # With a loopback address as the endpoint, all nodes are on this machine.
     may_be_loop_back = host == "localhost" or is_loop_back(host)
     for address in towards:
         end = _local_end(address)
@@ -161,7 +161,7 @@ def find_node_address(
 
 
 def _local_end(address: SocketAddress) -> str:
-    """The address that a socket towards `address` is given; empty if there is no route."""
+    """Return the local address of a socket towards `address`; empty if there is no route."""
     try:
         with socket.socket(address.family, socket.SOCK_DGRAM) as sock:
             sock.connect(address.sockaddr)
@@ -172,6 +172,6 @@ def _local_end(address: SocketAddress) -> str:
 
 
 def names_this_machine(host: str) -> bool:
-    """Whether `host` is a name of this machine itself; it is not resolved."""
+    """Whether `host` is a name of this machine, without resolving it."""
     own = os.uname().nodename.lower()
     return host.lower().rstrip(".") in (own, own.partition(".")[0])

@@ -1,4 +1,4 @@
-"""A small server in a thread, which no client can slow down and which never polls."""
+"""A small server on a thread, which slow clients cannot block and which never polls."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("plaunch")
 
-MOST_CONNECTIONS = 8
+MAX_CONNECTIONS = 8
 CONNECTION_TIMEOUT = 5.0  # seconds for a request and its answer
 _REST_WAIT = 1.0  # seconds for threads to end
-_LAST_WORDS = 0.2  # seconds for answers that have begun
-_PAUSE = 1.0  # seconds without new connections, after one could not be taken
+_LAST_WORDS = 0.2  # seconds for answers in progress
+_PAUSE = 1.0  # seconds before accepting again after accept has failed
 
 
 class ConnectionServer:
     """Answers connections to one socket, from `start` to `stop`.
 
-    One thread takes connections, and each connection has a thread for the moment that it lasts. It
-    is cut off after `timeout` seconds whatever it does; when there are too many the oldest one is,
-    so that a probe is answered also while others dawdle. A process that is forked from this one
-    does not keep the socket open.
+    One thread accepts connections, and each connection has its own thread while it lasts. It is
+    closed after `timeout` seconds in any case. When there are too many, the oldest one is closed,
+    so that a probe is answered even if other clients are slow. A forked process does not keep the
+    socket open.
 
     Args:
-        listener: a listening socket that does not block, which the server closes.
-        answer: answers one connection, in its thread, and leaves it open; it may raise OSError.
-        name: of its threads.
-        most: how many connections there may be at a time.
-        timeout: seconds for each.
+        listener: a non-blocking listening socket, which the server closes.
+        answer: answers one connection, on its thread, and leaves it open; it may raise OSError.
+        name: the name of its threads.
+        most: the maximum number of connections at a time.
+        timeout: seconds for each connection.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class ConnectionServer:
         answer: Callable[[socket.socket], None],
         *,
         name: str,
-        most: int = MOST_CONNECTIONS,
+        most: int = MAX_CONNECTIONS,
         timeout: float = CONNECTION_TIMEOUT,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -60,14 +60,14 @@ class ConnectionServer:
         self._timeout = timeout
         self._clock = clock
         self._changed = threading.Condition()
-        self._ends: dict[socket.socket, float] = {}  # connections in order of their coming
+        self._ends: dict[socket.socket, float] = {}  # deadlines, in order of arrival
         self._wake_read, self._wake_write = os.pipe()
         self._thread: threading.Thread | None = None
         self._is_over = False
         _SERVERS.add(self)
 
     def start(self) -> None:
-        """Begin to serve; also after `rest`."""
+        """Start to serve; also after `rest`."""
         if self._thread is not None or self._is_over:
             return
         thread = threading.Thread(target=self._run, name=self._name, daemon=True)
@@ -75,7 +75,7 @@ class ConnectionServer:
         self._thread = thread
 
     def rest(self) -> None:
-        """End all threads until `start`, for the process to fork; requests wait meanwhile."""
+        """Stop all threads until `start`, so that the process can fork; requests wait meanwhile."""
         thread, self._thread = self._thread, None
         if thread is None:
             return
@@ -90,7 +90,7 @@ class ConnectionServer:
             self._changed.wait_for(lambda: not self._ends, _REST_WAIT)
 
     def stop(self) -> None:
-        """End serving; answers that take their time are cut off. May be called more than once."""
+        """Stop the server, and close all connections. May be called twice."""
         if self._is_over:
             return
         self.rest()
@@ -107,7 +107,7 @@ class ConnectionServer:
             pass
 
     def _turn(self) -> bool:
-        """Wait for something, and act on it; False when it is time to end."""
+        """Wait for a connection, a deadline or the end; False at the end."""
         poller = select.poll()
         poller.register(self._wake_read, select.POLLIN)
         poller.register(self._listener, select.POLLIN)
@@ -120,9 +120,9 @@ class ConnectionServer:
         try:
             connection, _ = self._listener.accept()
         except (BlockingIOError, ConnectionError):
-            return True  # who asked is gone already
-        except OSError as error:  # too many descriptors are open, above all
-            logger.debug("a connection of %s cannot be taken: %s", self._name, error)
+            return True  # the client has gone already
+        except OSError as error:  # usually because too many descriptors are open
+            logger.debug("a connection of %s cannot be accepted: %s", self._name, error)
             poller.unregister(self._listener)
             return not poller.poll(milliseconds(_PAUSE))
         self._serve(connection)
@@ -155,7 +155,7 @@ class ConnectionServer:
         )
         try:
             thread.start()
-        except RuntimeError as error:  # the system gives no more threads
+        except RuntimeError as error:  # the system's limit of threads
             logger.debug("a connection of %s cannot be answered: %s", self._name, error)
             self._forget(connection)
 
@@ -163,7 +163,7 @@ class ConnectionServer:
         try:
             self._answer_one(connection)
         except OSError:
-            pass  # it was cut off, or its client has gone
+            pass  # it was closed, or its client has gone
         finally:
             self._forget(connection)
 
@@ -174,8 +174,8 @@ class ConnectionServer:
             self._changed.notify_all()
 
 
-# All that are open, for what happens to the process and not to one of them: a worker that is forked
-# would keep the address in use, and whoever connects would wait for an answer.
+# All open servers, for a fork: a forked worker would keep the address in use, and clients that
+# connect to it would wait for an answer.
 _SERVERS: weakref.WeakSet[ConnectionServer] = weakref.WeakSet()
 
 
@@ -189,6 +189,6 @@ os.register_at_fork(after_in_child=_close_in_child)
 
 
 def _cut_off(connection: socket.socket) -> None:
-    # Its thread closes it: the number must not be given to another connection meanwhile.
+    # Its thread closes it, so that its descriptor is not reused meanwhile.
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)

@@ -1,8 +1,7 @@
 """Ports that stay reserved until the server for the workers binds them.
 
-A socket that is bound with SO_REUSEADDR and does not listen keeps the kernel from giving its port
-to anybody who asks for any free port, and does not hinder a server that binds the very number with
-SO_REUSEADDR, as TCPStore does.
+The kernel does not assign the port of a socket that is bound with SO_REUSEADDR and does not listen.
+A server that binds this port by number with SO_REUSEADDR, as TCPStore does, can still use it.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _ESTABLISHED, _LISTENING = "01", "0A"
 
 
 class HeldPort:
-    """A port that this process keeps from everybody who does not ask for it by number."""
+    """A port that this process reserves; other programs only get it by its number."""
 
     def __init__(self, sock: socket.socket, claim: socket.socket | None = None) -> None:
         self._socket = sock
@@ -30,17 +29,17 @@ class HeldPort:
 
     @classmethod
     def any(cls, within: tuple[int, int] | None = None) -> HeldPort:
-        """Hold a port that the kernel picks, or a free one from the first to the last of `within`.
+        """Reserve a port that the kernel picks, or a free one from `within`, first to last.
 
         Raises:
             OSError: no port is free at all.
-            UsageError: none of `within` is, or this user may not bind it.
+            UsageError: none of `within` is free, or this user may not bind it.
         """
         return cls(_bind(0)) if within is None else _hold_within(*within)
 
     @classmethod
     def given(cls, port: int, option: str) -> HeldPort:
-        """Hold the port that the user named with `option`.
+        """Reserve the port that the user gave with `option`.
 
         Raises:
             UsageError: another program listens on it, or this user may not bind it.
@@ -59,7 +58,7 @@ class HeldPort:
             ) from error
 
     def close(self) -> None:
-        """Let the port go; may be called twice."""
+        """Release the port; may be called twice."""
         self._socket.close()
         if self._claim is not None:
             self._claim.close()
@@ -74,8 +73,9 @@ def _hold_within(first: int, last: int) -> HeldPort:
         with contextlib.ExitStack() as stack:
             claim = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
             try:
-                # SO_REUSEADDR lets two launchers hold one port, unless they first claim its name.
-                # Names are the network name space's, as ports are, and end with their process.
+                # SO_REUSEADDR would let two launchers reserve one port, so they first bind a name
+                # for it. Such names are per network namespace, as ports are, and are released with
+                # the process.
                 if sys.platform == "linux":
                     claim.bind(f"\0plaunch-port-{port}")
                 sock = _bind(port)
@@ -111,7 +111,7 @@ def _bind_family(family: socket.AddressFamily, host: str, port: int) -> socket.s
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(host != "::"))
-            # An address may be one of an interface, as in fe80::1%eth0.
+            # An address may have a scope, as in fe80::1%eth0.
             sock.bind(socket.getaddrinfo(host, port, family, flags=socket.AI_NUMERICHOST)[0][4])
         else:
             sock.bind((host, port))
@@ -122,23 +122,23 @@ def _bind_family(family: socket.AddressFamily, host: str, port: int) -> socket.s
 def open_listener(
     family: socket.AddressFamily, host: str, port: int, backlog: int = 128
 ) -> socket.socket:
-    """Listen at a numeric address of this machine, also on a port that is held.
+    """Listen at a numeric address of this machine, also on a reserved port.
 
-    `"::"` means all addresses of both families; no other address of IPv6 takes IPv4 as well.
+    `"::"` means all addresses of both families; other IPv6 addresses do not accept IPv4.
 
     Raises:
-        OSError: another program listens there, this user may not, or the address is not here.
+        OSError: another program listens there, this user may not, or the address is not local.
     """
     with contextlib.ExitStack() as stack:
         sock = stack.enter_context(_bind_family(family, host, port))
-        # Two sockets that ask for reuse may both bind a port; only one of them may listen.
+        # Two sockets with SO_REUSEADDR may both bind a port; only one of them may listen.
         sock.listen(backlog)
         stack.pop_all()
         return sock
 
 
 def port_owner(port: int) -> str:
-    """Who listens on TCP `port` of this host: "pid 12 (python)"; empty if it cannot be told."""
+    """Return which process listens on TCP `port`: "pid 12 (python)"; empty if unknown."""
     inodes = {f"socket:[{inode}]" for inode in _find_sockets(port, _LISTENING)}
     for pid in list_numbers() if inodes else ():
         if not inodes.isdisjoint(read_fds(pid).values()):
@@ -147,12 +147,12 @@ def port_owner(port: int) -> str:
 
 
 def count_connections(port: int) -> int:
-    """How many connections to TCP `port` of this host there are; 0 where there is no /proc."""
+    """Return the number of connections to TCP `port` of this host; 0 without /proc."""
     return len(_find_sockets(port, _ESTABLISHED))
 
 
 def _find_sockets(port: int, state: str) -> list[str]:
-    """The numbers of this host's sockets with the local TCP `port` that are in a state."""
+    """Return the inodes of this host's sockets with the local TCP `port` in a state."""
     lines = [*read_proc("net/tcp").splitlines()[1:], *read_proc("net/tcp6").splitlines()[1:]]
     sockets = (line.decode().split(None, 10) for line in lines)
     return [

@@ -1,5 +1,6 @@
-"""Workers that are forked after their imports: `--preload MODULE,...`.
+"""Forks workers after their imports: `--preload MODULE,...`.
 
-One process per node, the *fork server*, imports the modules once. Every worker of every round is
-forked from it. Where that would not be the same as a fresh interpreter, workers are started afresh.
+One process per node, the *fork server*, imports the modules once. The workers of all rounds are
+forked from it. If a forked worker could differ from a fresh interpreter, workers are started
+afresh.
 """

@@ -1,4 +1,4 @@
-"""A worker's command, taken apart: the interpreter, what it runs, and the arguments of that."""
+"""Parses a worker's command: the interpreter, the program, and its arguments."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from plaunch.process import is_python
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# Options of the interpreter with which it does not read PYTHONPATH, or imports no sitecustomize.
-_CLOSED = frozenset("EIS")
+# Options with which the interpreter ignores PYTHONPATH, or does not import sitecustomize.
+_UNSUPPORTED = frozenset("EIS")
 _WITH_VALUE = frozenset("XWm")
 _RUN_CODE = "import sys; exec(sys.argv.pop(1))"
 
 
 class CommandError(ValueError):
-    """Workers that are started like this cannot be forked; the text says why."""
+    """Workers with this command cannot be forked; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class Command:
     Args:
         interpreter: Python, and its options.
         kind: what it runs: `script`, `-m` or `-c`.
-        target: the script or module; the code of `-c` counts as an argument.
-        arguments: of this worker; two commands are equal if they differ in these alone.
+        target: the script or module; the code of `-c` is the first argument.
+        arguments: of this worker; commands that differ only in them are equal.
     """
 
     interpreter: tuple[str, ...]
@@ -39,9 +39,9 @@ class Command:
     arguments: tuple[str, ...] = field(default=(), compare=False)
 
     def of_server(self) -> list[str]:
-        """What the fork server is started with, so that its children go on to run the program.
+        """Return the command of the fork server, whose children go on to run the program.
 
-        The arguments make room for those that `ps` is to show.
+        The arguments reserve room for those that `ps` is to show.
         """
         if self.kind == "-c":
             return [*self.interpreter, "-c", _RUN_CODE, *self.arguments]
@@ -49,15 +49,15 @@ class Command:
         return [*self.interpreter, *option, self.target, *self.arguments]
 
     def of_probe(self) -> list[str]:
-        """What shows whether the interpreter finds its way, and harms nobody if it does not."""
+        """Return a harmless command that tests whether the fork server's code is reached."""
         return [*self.interpreter, "-c", "pass"]
 
     def script(self) -> str:
-        """The absolute path of the script; empty if the program is none."""
+        """Return the absolute path of the script; empty if the program is not a script."""
         return os.path.abspath(self.target) if self.kind == "script" else ""
 
     def path(self) -> list[str]:
-        """The folders that the program has in front of `sys.path`.
+        """Return the folders that the program has at the front of `sys.path`.
 
         A function finds its modules where the launcher's program does.
         """
@@ -67,10 +67,10 @@ class Command:
 
 
 def split_command(command: Sequence[str]) -> Command:
-    """Take a worker's command apart.
+    """Parse a worker's command.
 
     Raises:
-        CommandError: it is not Python, or Python with options that do not allow it.
+        CommandError: it is not Python, or has options that prevent a fork server.
     """
     words = list(command)
     if not words:
@@ -87,8 +87,8 @@ def split_command(command: Sequence[str]) -> Command:
             continue
         letters = word[1:]
         for number, letter in enumerate(letters):
-            if letter in _CLOSED:
-                raise CommandError(f"Python's option -{letter} keeps the fork server out")
+            if letter in _UNSUPPORTED:
+                raise CommandError(f"Python's option -{letter} prevents a fork server")
             if letter in "cm":
                 return _of_option(words, place, number)
             if letter in _WITH_VALUE:
@@ -105,7 +105,7 @@ def split_command(command: Sequence[str]) -> Command:
 
 
 def _of_option(words: list[str], place: int, number: int) -> Command:
-    """The command of `-m MODULE` or `-c CODE`, with its letter somewhere in `words[place]`."""
+    """Parse `-m MODULE` or `-c CODE`, whose letter is at `number` in `words[place]`."""
     word = words[place]
     letter, joined = word[number + 1], word[number + 2 :]
     flags = [word[: number + 1]] if number else []

@@ -1,4 +1,4 @@
-"""Which preloaded modules would let workers be forked, found by trying."""
+"""Tests which modules allow workers to be forked."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from plaunch_preload.fork_server import Imports
 
 _WHAT = "preload"
-_BOUND = 12.0  # seconds for all modules together; a doctor does not wait longer
+_TIMEOUT = 12.0  # seconds for all modules together
 _ADVICE = "leave it out of --preload, with which all workers would be started afresh"
 
 
 def try_modules(
-    modules: Sequence[str], script: str, env: Mapping[str, str], bound: float = _BOUND
+    modules: Sequence[str], script: str, env: Mapping[str, str], bound: float = _TIMEOUT
 ) -> Iterator[Finding]:
-    """Import each module in a fork server of its own, all at the same time.
+    """Import each module in its own fork server, all at the same time.
 
     Args:
         modules: their names.
-        script: the worker's; empty if it is not known.
+        script: the worker's script; empty if unknown.
         env: the variables of workers.
-        bound: seconds.
+        bound: the time limit, in seconds.
     """
     kind = "script" if script else "-c"
     command = Command((sys.executable,), kind, script)
@@ -52,10 +52,10 @@ def try_modules(
             except ForkServerError as error:
                 yield Finding(Status.WARNING, _WHAT, f"{module}: {error}", _ADVICE)
                 continue
-            yield _judge(module, imports)
+            yield _describe(module, imports)
 
 
-def _judge(module: str, imports: Imports) -> Finding:
+def _describe(module: str, imports: Imports) -> Finding:
     found = list(imports.problems)
     if imports.readers_of_all:
         found.append(f"{imports.readers_of_all[0]} reads all variables")
@@ -65,7 +65,7 @@ def _judge(module: str, imports: Imports) -> Finding:
         if name in SET_FOR_WORKERS
     ]
     if found:
-        # Problems of an import have the module's name already.
+        # Problems of an import already start with the module's name.
         text = "; ".join(found).removeprefix(f"{module} ")
         return Finding(Status.WARNING, _WHAT, f"{module}: {text}", _ADVICE)
     seconds = imports.seconds[module]

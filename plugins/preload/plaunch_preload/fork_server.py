@@ -1,4 +1,4 @@
-"""The fork server as the launcher sees it: started, asked for workers, ended."""
+"""The fork server, from the side of the launcher."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch.process import describe_exit
 
-from plaunch_preload.forked import ANSWER, ForkedProcess
+from plaunch_preload.forked import ANSWER_TIMEOUT, ForkedProcess
 from plaunch_preload.server.messages import VARIABLE, receive_answer, send
 
 if TYPE_CHECKING:
@@ -22,27 +22,27 @@ if TYPE_CHECKING:
     from plaunch_preload.command import Command
 
 HOOK = os.path.join(os.path.dirname(os.path.abspath(__file__)), "hook")
-_END = 2.0  # seconds for it to end when it is killed
-_GOING = 0.2  # seconds for a server that has closed its end to be gone
+_KILL_TIMEOUT = 2.0  # seconds for it to exit after SIGKILL
+_EXIT_TIMEOUT = 0.2  # seconds for it to exit after it has closed the channel
 _LAST_LINES = 5
-_MOST_OUTPUT = 64 << 10  # bytes of what it writes that are kept
+_MAX_OUTPUT = 64 << 10  # bytes of its output that are kept
 
 
 class ForkServerError(Exception):
-    """A fork server, or a worker of one, does not do what it should; in words."""
+    """A fork server, or one of its workers, has failed."""
 
 
 @dataclass(frozen=True)
 class Imports:
-    """How the imports of a fork server went.
+    """The result of a fork server's imports.
 
     Args:
-        seconds: how long each module took, by name; those after a failed one are missing.
+        seconds: the duration of each import, by module; modules after a failed one are missing.
         problems: why workers cannot be forked; empty if they can.
-        variables: who has read a variable meanwhile (module and line), by the variable's name.
-        prefixes: who has read all variables with a prefix, by the prefix.
-        readers_of_all: who has read all variables at once.
-        output: what was written meanwhile.
+        variables: the first reader (module and line) of each variable that was read.
+        prefixes: the first reader of all variables with a prefix, by prefix.
+        readers_of_all: the readers of all variables.
+        output: the output of the imports.
     """
 
     seconds: Mapping[str, float]
@@ -54,13 +54,13 @@ class Imports:
 
 
 class ForkServer:
-    """One process that imports modules, and then forks workers.
+    """A process that imports modules, and then forks workers.
 
     Args:
-        command: what a worker is started with.
-        env: the variables of the workers, as far as they have them in common.
-        modules: what it imports, in this order.
-        is_probe: whether it only says that it is there, and ends.
+        command: the command of a worker.
+        env: the variables that all workers have in common.
+        modules: the modules to import, in this order.
+        is_probe: whether it only reports its version, and exits.
 
     Raises:
         OSError: the system does not start it.
@@ -76,9 +76,9 @@ class ForkServer:
     ) -> None:
         self.env = dict(env)
         self._output = os.memfd_create("plaunch-preload", os.MFD_CLOEXEC)
-        self._channel, theirs = socket.socketpair()
-        self._in_use = threading.Lock()  # the channel, by who asks and who closes
-        # Nothing is ever written there; that this end is closed ends the server.
+        self._channel, remote = socket.socketpair()
+        self._in_use = threading.Lock()  # guards the channel between requests and `release`
+        # Nothing is ever written to this pipe; closing this end ends the server.
         watched, self._alive = os.pipe()
         self._fds = [self._output, self._alive]
         config = {
@@ -92,22 +92,22 @@ class ForkServer:
         }
         paths = [HOOK, *filter(None, [env.get("PYTHONPATH")])]
         try:
-            with theirs, open(watched, "rb", buffering=0):
+            with remote, open(watched, "rb", buffering=0):
                 self._process = subprocess.Popen(
                     command.of_probe() if is_probe else command.of_server(),
                     env={
                         **env,
                         "PYTHONPATH": os.pathsep.join(paths),
-                        VARIABLE: str(theirs.fileno()),
+                        VARIABLE: str(remote.fileno()),
                     },
                     stdin=subprocess.DEVNULL,
                     stdout=self._output,
                     stderr=self._output,
-                    pass_fds=(theirs.fileno(), watched),
+                    pass_fds=(remote.fileno(), watched),
                     start_new_session=True,
                 )
-            self._channel.settimeout(ANSWER)
-            # A server that has ended by now is noticed when it is asked.
+            self._channel.settimeout(ANSWER_TIMEOUT)
+            # If it has exited already, the first request fails.
             with contextlib.suppress(OSError):
                 send(self._channel, config)
         except BaseException:
@@ -116,12 +116,12 @@ class ForkServer:
         self.pid = self._process.pid
 
     def load(self, timeout: float) -> Imports:
-        """Wait until it has imported its modules, at most `timeout` seconds.
+        """Wait up to `timeout` seconds until it has imported its modules.
 
         Another thread may end the wait with `close`.
 
         Raises:
-            ForkServerError: it has not by then, or has ended.
+            ForkServerError: it has not finished by then, or has exited.
         """
         answer = self._receive(timeout, "import its modules")
         return Imports(
@@ -134,42 +134,42 @@ class ForkServer:
         )
 
     def probe(self, timeout: float) -> tuple[int, ...]:
-        """The version of the interpreter, which has found its way to the fork server's code.
+        """Return the version of the interpreter, after it has reached the fork server's code.
 
         Raises:
-            ForkServerError: it has not; what was started as a probe has ended.
+            ForkServerError: it has not reached it.
         """
-        version: list[int] = self._receive(timeout, "begin")["version"]
+        version: list[int] = self._receive(timeout, "start")["version"]
         return tuple(version)
 
     def find_changed(self) -> list[str]:
-        """The modules whose files have changed since they were imported.
+        """Return the modules whose files have changed since they were imported.
 
         Raises:
             ForkServerError: it does not answer.
         """
         with self._in_use:
             self._send({"wanted": "changes"})
-            changed: list[str] = self._receive(ANSWER, "look at its files")["changed"]
+            changed: list[str] = self._receive(ANSWER_TIMEOUT, "check its files")["changed"]
         return changed
 
     def fork(self, count: int) -> list[ForkedProcess]:
-        """New children of this process, which wait for `ForkedProcess.become`.
+        """Fork children of this process, which wait for `ForkedProcess.become`.
 
-        This process must inherit orphans while they are made.
+        This process must inherit orphans during the call.
 
         Raises:
-            ForkServerError: there are not so many; those that there are have ended.
+            ForkServerError: not all could be forked; those that were have been ended.
         """
         channels: list[socket.socket] = []
         workers: list[ForkedProcess] = []
         try:
             with self._in_use:
                 for _ in range(count):
-                    own, theirs = socket.socketpair()
+                    own, remote = socket.socketpair()
                     channels.append(own)
-                    with theirs:
-                        self._send({"wanted": "worker"}, [theirs.fileno()])
+                    with remote:
+                        self._send({"wanted": "worker"}, [remote.fileno()])
             for own in channels:
                 workers.append(ForkedProcess(self._read_pid(own), own))
         except BaseException:
@@ -181,34 +181,31 @@ class ForkServer:
         return workers
 
     def wait(self) -> None:
-        """Wait for its end."""
+        """Wait until it exits."""
         self._process.wait()
 
     def was_killed(self) -> bool:
-        """Whether a signal has ended it."""
+        """Whether it was killed by a signal."""
         return (self._process.returncode or 0) < 0
 
     def describe_end(self) -> str:
-        """How it has ended, in a few words."""
+        """Describe how it exited."""
         code = self._process.poll()
-        return "it still runs" if code is None else describe_exit(code)
+        return "it is still running" if code is None else describe_exit(code)
 
     def close(self) -> None:
-        """End it and what it has started, but for workers; may be called more than once.
-
-        Any thread may do so, also while another one waits for it.
-        """
+        """Kill it and its processes except workers. Thread-safe; may be called more than once."""
         with contextlib.suppress(OSError):
-            self._channel.shutdown(socket.SHUT_RDWR)  # which ends the wait of others, too
+            self._channel.shutdown(socket.SHUT_RDWR)  # which also ends waits on other threads
         if self._process.poll() is None:
-            # What modules have started meanwhile is in its session; workers have their own.
+            # Processes of modules are in its session; workers have their own.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
-            with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel's, sooner or later
-                self._process.wait(_END)
+            with contextlib.suppress(subprocess.TimeoutExpired):  # stuck in the kernel
+                self._process.wait(_KILL_TIMEOUT)
 
     def release(self) -> None:
-        """Close what belongs to it, once nobody uses it any more."""
+        """Kill it and close all descriptors, when it is no longer used."""
         self.close()
         with self._in_use:
             self._close_fds()
@@ -223,7 +220,7 @@ class ForkServer:
             os.close(self._fds.pop())
 
     def _send(self, message: Mapping[str, object], fds: Sequence[int] = ()) -> None:
-        self._channel.settimeout(ANSWER)
+        self._channel.settimeout(ANSWER_TIMEOUT)
         try:
             send(self._channel, message, fds)
         except OSError as error:
@@ -238,9 +235,9 @@ class ForkServer:
             raise self._failure("has ended") from error
 
     def _read_pid(self, channel: socket.socket) -> int:
-        """The process id of a worker, which says it itself and is a child of this process."""
+        """Read the process id of a worker, and check that it is a child of this process."""
         try:
-            hello = receive_answer(channel, ANSWER)
+            hello = receive_answer(channel, ANSWER_TIMEOUT)
         except OSError as error:
             raise self._failure(f"has forked no worker: {error}") from error
         if hello["parent"] != os.getpid():
@@ -253,7 +250,7 @@ class ForkServer:
 
     def _failure(self, what: str) -> ForkServerError:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_GOING)
+            self._process.wait(_EXIT_TIMEOUT)
         code = self._process.returncode
         end = "" if code is None else f" ({describe_exit(code)})"
         lines = self._read_output().strip().splitlines()[-_LAST_LINES:]
@@ -266,6 +263,6 @@ class ForkServer:
     def _read_output(self) -> str:
         with contextlib.suppress(OSError):
             size = os.fstat(self._output).st_size
-            data = os.pread(self._output, _MOST_OUTPUT, max(size - _MOST_OUTPUT, 0))
+            data = os.pread(self._output, _MAX_OUTPUT, max(size - _MAX_OUTPUT, 0))
             return data.decode(errors="replace")
         return ""

@@ -1,4 +1,4 @@
-"""A worker that the fork server has forked, as the launcher sees it: a child of its own."""
+"""A forked worker, from the side of the launcher: a child of its own."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Mapping, Sequence
 
-ANSWER = 5.0  # seconds for a process that has nothing else to do
-_END = 2.0  # seconds for one that is killed
-_LOOK = 0.01  # seconds between two looks whether it has ended
+ANSWER_TIMEOUT = 5.0  # seconds for an answer of an idle process
+_KILL_TIMEOUT = 2.0  # seconds to exit after SIGKILL
+_POLL_INTERVAL = 0.01  # seconds between two checks whether it has exited
 
 
 class BecomeError(Exception):
-    """A forked process became no worker; it has ended."""
+    """A forked process could not become a worker; it has ended."""
 
 
 class ForkedProcess:
-    """A forked process; it says of itself what `subprocess.Popen` says of a program.
+    """A forked process, with the interface of `subprocess.Popen`.
 
     Args:
-        pid: its process id; it is a child of this process, and leads a session once it is a worker.
-        channel: the socket on which it waits for what it is to become.
+        pid: its process id. It is a child of this process, and leads a session once it is a worker.
+        channel: the socket on which it waits for the message of `become`.
     """
 
     def __init__(self, pid: int, channel: socket.socket) -> None:
@@ -40,47 +40,49 @@ class ForkedProcess:
         self._lock = threading.Lock()
 
     def become(self, message: Mapping[str, object], fds: Sequence[int]) -> None:
-        """Let it become a worker; see `plaunch_preload.server.worker.become`.
+        """Make it a worker; see `plaunch_preload.server.worker.become`.
 
         Raises:
-            BecomeError: it did not.
+            BecomeError: it failed.
         """
         try:
             with self._channel:
-                self._channel.settimeout(ANSWER)
+                self._channel.settimeout(ANSWER_TIMEOUT)
                 send(self._channel, message, fds)
-                problem = receive_answer(self._channel, ANSWER)["error"]
+                problem = receive_answer(self._channel, ANSWER_TIMEOUT)["error"]
         except (OSError, ValueError) as error:
             problem = f"it does not answer: {error}"
         if problem:
             self.discard()
-            raise BecomeError(f"a forked process (pid {self.pid}) became no worker: {problem}")
+            raise BecomeError(
+                f"a forked process (pid {self.pid}) could not become a worker: {problem}"
+            )
 
     def discard(self) -> None:
-        """End it, before it is a worker; may be called more than once."""
+        """Kill it, before it is a worker; may be called more than once."""
         self._channel.close()
         if self.poll() is not None:
             return
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self.wait(_END)
+            self.wait(_KILL_TIMEOUT)
 
     def poll(self) -> int | None:
-        """Its exit code if it has ended, negative for a signal; it is then reaped."""
+        """Return its exit code if it has exited, negative for a signal, and reap it."""
         return self._reap(os.WNOHANG)
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end; its exit code.
+        """Wait until it exits; returns its exit code.
 
         Raises:
-            subprocess.TimeoutExpired: it has not ended within so many seconds.
+            subprocess.TimeoutExpired: it has not exited within `timeout` seconds.
         """
         until = None if timeout is None else time.monotonic() + timeout
         while (code := self._reap(0 if until is None else os.WNOHANG)) is None:
             if until is not None and time.monotonic() >= until:
                 raise subprocess.TimeoutExpired(f"pid {self.pid}", timeout or 0.0)
-            time.sleep(_LOOK)
+            time.sleep(_POLL_INTERVAL)
         return code
 
     def _reap(self, flags: int) -> int | None:
@@ -89,7 +91,7 @@ class ForkedProcess:
                 try:
                     pid, status = os.waitpid(self.pid, flags)
                 except ChildProcessError:
-                    self.returncode = 0  # somebody else has reaped it, as with `Popen`
+                    self.returncode = 0  # reaped elsewhere; `Popen` does the same
                 else:
                     if pid == self.pid:
                         self.returncode = os.waitstatus_to_exitcode(status)

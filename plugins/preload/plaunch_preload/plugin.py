@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 @hookimpl
 def plaunch_worker_starter(context: PluginContext) -> Preloader | None:
-    """Start workers by a fork server, if modules are named."""
+    """Return the starter of workers, if modules are given."""
     modules = read_modules(context.options.get("preload"))
     return Preloader(modules, read_timeout()) if modules else None
 
 
 @hookimpl
 def plaunch_doctor_checks(context: DoctorContext) -> Iterable[Finding]:
-    """Try which of the modules spoil it."""
-    from plaunch.doctor import Finding, Status  # the doctor's
+    """Test which of the modules prevent forking."""
+    from plaunch.doctor import Finding, Status  # only for the doctor
 
     try:
         modules = read_modules(context.options.get("preload"))
@@ -37,9 +37,11 @@ def plaunch_doctor_checks(context: DoctorContext) -> Iterable[Finding]:
     if not modules:
         return []
     if context.options.get("no_python"):
-        found = "workers are started afresh, as --no-python says that the program is not Python"
+        found = (
+            "workers are started afresh, because --no-python means that the program is not Python"
+        )
         return [Finding(Status.WARNING, "preload", found, "leave --preload out")]
-    from plaunch_preload.doctor import try_modules  # the doctor's
+    from plaunch_preload.doctor import try_modules  # only for the doctor
 
     script = str(context.options.get("training_script", ""))
     is_script = script.endswith(".py") and not context.options.get("module")
@@ -47,10 +49,10 @@ def plaunch_doctor_checks(context: DoctorContext) -> Iterable[Finding]:
 
 
 def read_modules(given: object) -> list[str]:
-    """The modules that the option or the setting names; none if it is not given.
+    """Return the modules given by the option or the setting; none if it is not given.
 
     Raises:
-        UsageError: it is given and names no module, or something else.
+        UsageError: the value has no module, or is not a list of names.
     """
     if given is None:
         return []

@@ -1,4 +1,4 @@
-"""Starting the workers of a launch by a fork server, or afresh where that would not be the same."""
+"""Starts the workers of a launch from a fork server, or afresh where a fork could differ."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from plaunch.process import JOBS_VARIABLE, LAUNCHER_VARIABLE, find_field, inheri
 from plaunch_preload.command import CommandError, split_command
 from plaunch_preload.fork_server import ForkServerError
 from plaunch_preload.forked import BecomeError
-from plaunch_preload.keeper import Keeper
 from plaunch_preload.server.messages import VARIABLE
 from plaunch_preload.subreaper import inheriting_orphans
-from plaunch_preload.variables import SET_FOR_WORKERS, find_unlike
+from plaunch_preload.supervisor import ForkServerSupervisor
+from plaunch_preload.variables import SET_FOR_WORKERS, find_mismatch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,14 +31,14 @@ logger = logging.getLogger("plaunch")
 TIMEOUT_VARIABLE = "PLAUNCH_PRELOAD_TIMEOUT"
 TIMEOUT = 60.0  # seconds for the imports
 _TAG_ROOM = 64  # characters for the tag of a start of workers
-_MOST_NAMES = 5  # of changed modules, in a message
+_MAX_NAMES = 5  # of changed modules, in a message
 
 
 def read_timeout() -> float:
-    """How long the imports may take, in seconds.
+    """Return the time limit of the imports, in seconds.
 
     Raises:
-        UsageError: the variable for it says no duration.
+        UsageError: the variable is not a duration.
     """
     text = os.environ.get(TIMEOUT_VARIABLE, "")
     return bounded(LIMIT.read(text, f"variable {TIMEOUT_VARIABLE}")) if text else TIMEOUT
@@ -47,104 +47,111 @@ def read_timeout() -> float:
 class Preloader:
     """Starts the workers of one launch; a `plaunch.process.Starter`.
 
-    `wait` may run on another thread than the rest.
+    `wait` may run on another thread than the other methods.
 
     Args:
-        modules: what the fork server imports, in this order.
-        timeout: seconds for the imports.
+        modules: the modules that the fork server imports, in this order.
+        timeout: the limit of the imports, in seconds.
     """
 
     def __init__(self, modules: Sequence[str], timeout: float = TIMEOUT) -> None:
         self._modules = tuple(modules)
         self._timeout = timeout
-        self._keeper: Keeper | None = None
+        self._supervisor: ForkServerSupervisor | None = None
         self._command: Command | None = None
-        self._forked: list[ForkedProcess] = []  # for this round; none if its workers start afresh
-        self._said: set[str] = set()
-        self._told: Imports | None = None
+        self._forked: list[ForkedProcess] = []  # for this round; empty if its workers start afresh
+        self._warned: set[str] = set()
+        self._reported: Imports | None = None
 
     def __str__(self) -> str:
         return f"a fork server that has imported {', '.join(self._modules)}, if that is safe"
 
     def begin(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
-        """Start the fork server; its imports go on in the background.
+        """Start the fork server; its imports run in the background.
 
         Args:
-            command: what a worker is started with, as far as it is known.
-            environ: the variables of the workers, as far as they have them in common.
+            command: the command of a worker, as far as it is known.
+            environ: the variables that all workers have in common.
         """
         try:
             self._command = split_command(command)
         except CommandError as error:
-            self._say(f"workers are started afresh: {error}")
+            self._warn(f"workers are started afresh: {error}")
             return
         env = _server_env(environ)
-        keeper = Keeper(self._command, env, self._modules, self._timeout, self._say)
+        supervisor = ForkServerSupervisor(
+            self._command, env, self._modules, self._timeout, self._warn
+        )
         try:
-            keeper.start()
+            supervisor.start()
         except RuntimeError as error:
-            self._say(f"workers are started afresh: {error}")
+            self._warn(f"workers are started afresh: {error}")
         else:
-            self._keeper = keeper
+            self._supervisor = supervisor
 
     def wait(self) -> Mapping[str, float]:
-        """Wait until workers can be forked, or it is known that they cannot; a round has formed.
+        """Wait until workers can be forked or cannot; called when a round has formed.
 
         Returns:
-            How long each module took to import, in seconds, if that is news.
+            The duration of each import in seconds, if it has not been returned before.
         """
-        keeper = self._keeper
-        if keeper is None:
+        supervisor = self._supervisor
+        if supervisor is None:
             return {}
-        keeper.wait()
-        self._renew_changed(keeper)
-        if keeper.find() is None or keeper.imports is None or keeper.imports is self._told:
+        supervisor.wait()
+        self._renew_changed(supervisor)
+        if (
+            supervisor.find() is None
+            or supervisor.imports is None
+            or supervisor.imports is self._reported
+        ):
             return {}
-        self._told = keeper.imports
-        return keeper.imports.seconds
+        self._reported = supervisor.imports
+        return supervisor.imports.seconds
 
-    def _renew_changed(self, keeper: Keeper) -> None:
-        """Have the modules imported again, if the files of some have changed."""
-        server = keeper.find()
+    def _renew_changed(self, supervisor: ForkServerSupervisor) -> None:
+        """Import the modules again, if files of some have changed."""
+        server = supervisor.find()
         if server is None:
             return
         try:
             changed = server.find_changed()
         except ForkServerError as error:
-            self._say(f"{error}; another one is started, and workers are started afresh meanwhile")
-            keeper.renew(is_awaited=False)
+            self._warn(f"{error}; another one is started, and workers are started afresh meanwhile")
+            supervisor.renew(is_awaited=False)
             return
         if changed:
-            names = ", ".join(changed[:_MOST_NAMES]) + (", ..." if changed[_MOST_NAMES:] else "")
-            self._say(f"files of modules have changed ({names}); they are imported again")
-            keeper.renew(is_awaited=True)
-            keeper.wait()
+            names = ", ".join(changed[:_MAX_NAMES]) + (", ..." if changed[_MAX_NAMES:] else "")
+            self._warn(f"files of modules have changed ({names}); they are imported again")
+            supervisor.renew(is_awaited=True)
+            supervisor.wait()
 
     def prepare(self, envs: Mapping[int, Mapping[str, str]]) -> None:
-        """Choose how the workers of a round are started; `envs` are theirs, by local rank."""
+        """Decide how to start the workers of a round; `envs` are their variables by local rank."""
         self._discard()
-        keeper = self._keeper
-        server = None if keeper is None else keeper.find()
-        if keeper is None or server is None or keeper.imports is None:
+        supervisor = self._supervisor
+        server = None if supervisor is None else supervisor.find()
+        if supervisor is None or server is None or supervisor.imports is None:
             return
-        unlike = find_unlike(server.env, keeper.imports, envs)
-        if unlike is None:
+        mismatch = find_mismatch(server.env, supervisor.imports, envs)
+        if mismatch is None:
             self._fork(server, len(envs))
             return
-        if not unlike.name:
-            why = f"{unlike.reader} reads all variables while it is imported"
-        elif not unlike.is_common:
-            why = f"{unlike.name} differs between workers, and {unlike.reader} reads it when loaded"
-        elif unlike.name in SET_FOR_WORKERS:
-            why = f"{unlike.name} is set in each round, and {unlike.reader} reads it when loaded"
+        name, reader = mismatch.name, mismatch.reader
+        if not name:
+            why = f"{reader} reads all variables while it is imported"
+        elif not mismatch.is_common:
+            why = f"{name} differs between workers, and {reader} reads it when loaded"
+        elif name in SET_FOR_WORKERS:
+            why = f"{name} is set in each round, and {reader} reads it when loaded"
         else:
-            self._say(
-                f"this round's workers are started afresh: {unlike.name}, which {unlike.reader} "
-                "reads when loaded, is set for all workers; the modules are imported again with it"
+            self._warn(
+                f"this round's workers are started afresh: {name}, which {reader} reads when "
+                "loaded, is set for all workers; the modules are imported again with it"
             )
-            keeper.renew(_server_env({**server.env, **_common(envs)}), is_awaited=False)
+            supervisor.renew(_server_env({**server.env, **_common(envs)}), is_awaited=False)
             return
-        self._say(f"workers are started afresh: {why}")
+        self._warn(f"workers are started afresh: {why}")
 
     def start(
         self,
@@ -157,7 +164,7 @@ class Preloader:
         pass_fds: Sequence[int] = (),
         binding: Binding | None = None,
     ) -> ForkedProcess | None:
-        """A worker that runs `command`; None if it has to be started afresh."""
+        """Start a worker that runs `command`; None if it has to be started afresh."""
         if not self._forked:
             return None
         worker = self._forked.pop(0)
@@ -170,7 +177,7 @@ class Preloader:
         except (CommandError, BecomeError, OSError) as error:
             worker.discard()
             self._discard()
-            self._say(f"local rank {local_rank} and the next ones are started afresh: {error}")
+            self._warn(f"local rank {local_rank} and the next ones are started afresh: {error}")
             return None
         except BaseException:
             worker.discard()
@@ -180,10 +187,10 @@ class Preloader:
     def _message(
         self, local_rank: int, command: Sequence[str], env: Mapping[str, str], targets: list[int]
     ) -> dict[str, object]:
-        """What a forked process is told to become; see `plaunch_preload.server.worker.become`.
+        """Return the message that makes a forked process a worker; see `server.worker.become`.
 
         Raises:
-            CommandError: it is none that a child of this fork server can become.
+            CommandError: a child of this fork server cannot run the command.
         """
         own = split_command(command)
         if own != self._command:
@@ -210,27 +217,27 @@ class Preloader:
             with inheriting_orphans():
                 self._forked = server.fork(count)
         except (ForkServerError, OSError) as error:
-            self._say(f"this round's workers are started afresh: {error}")
+            self._warn(f"this round's workers are started afresh: {error}")
 
     def _discard(self) -> None:
-        """End what was forked and is not wanted."""
+        """End forked processes that are not needed."""
         while self._forked:
             self._forked.pop().discard()
 
     def fds(self) -> list[int]:
         """Descriptors that a forked child of the launcher must not keep."""
-        server = None if self._keeper is None else self._keeper.find()
+        server = None if self._supervisor is None else self._supervisor.find()
         return [] if server is None else server.fds()
 
     def close(self) -> None:
-        """End the fork server; workers go on."""
+        """End the fork server; workers continue."""
         self._discard()
-        if self._keeper is not None:
-            self._keeper.close()
+        if self._supervisor is not None:
+            self._supervisor.close()
 
-    def _say(self, text: str) -> None:
-        if text not in self._said:
-            self._said.add(text)
+    def _warn(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
             logger.warning("--preload=%s: %s", ",".join(self._modules), text)
 
 
@@ -238,14 +245,14 @@ def _server_env(environ: Mapping[str, str]) -> dict[str, str]:
     tags = environ.get(JOBS_VARIABLE, "").rstrip(":")
     return {
         **inheritable(environ),
-        # Workers overwrite both in their memory, where others look.
+        # Workers overwrite both in their memory, which other processes read.
         JOBS_VARIABLE: tags + ":" * _TAG_ROOM,
         LAUNCHER_VARIABLE: str(os.getpid()),
     }
 
 
 def _common(envs: Mapping[int, Mapping[str, str]]) -> dict[str, str]:
-    """What all workers have in common."""
+    """Return the variables that all workers have in common."""
     first, *others = envs.values()
     return {
         name: value
@@ -255,7 +262,7 @@ def _common(envs: Mapping[int, Mapping[str, str]]) -> dict[str, str]:
 
 
 def _find_fds(stdout: int | None, stderr: int | None, pass_fds: Sequence[int]) -> dict[int, int]:
-    """The launcher's descriptors by the number that a worker gets them under."""
+    """Return the launcher's descriptors by the numbers that a worker gets."""
     fds = {0: 0, 1: 1 if stdout is None else stdout, 2: 2 if stderr is None else stderr}
     return {**{to: fd for to, fd in fds.items() if _is_open(fd)}, **{fd: fd for fd in pass_fds}}
 
@@ -269,5 +276,5 @@ def _is_open(fd: int) -> bool:
 
 
 def _read_umask() -> int:
-    """What a child would inherit; asking the system would change it for a moment."""
+    """Return the umask; `os.umask` would change it for a moment."""
     return int(find_field(read_proc("self/status"), "Umask"), 8)

@@ -1,4 +1,4 @@
-"""Inheriting orphans for a moment, so that a worker of the fork server becomes the launcher's."""
+"""Inherits orphans temporarily, so that a forked worker becomes the launcher's child."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
 
 @contextlib.contextmanager
 def inheriting_orphans() -> Iterator[None]:
-    """Let this process inherit the orphans among its descendants, if it does not anyway.
+    """Make this process inherit the orphans among its descendants, if it does not already.
 
     Raises:
-        OSError: the system refuses.
+        OSError: the system rejects it.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     before = ctypes.c_int()

@@ -1,4 +1,4 @@
-"""Variables that preloaded modules have read, and that a worker has with another value."""
+"""Finds variables that preloaded modules have read, and that have another value for a worker."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from plaunch_preload.fork_server import Imports
 
-# C libraries read these when they are loaded; Python does not see that.
+# C libraries read these when they are loaded, which Python cannot detect.
 _NATIVE = (
     "BLIS_",
     "CUDA_MODULE_",
@@ -27,7 +27,7 @@ _NATIVE = (
     "PYTHON",
     "VECLIB_",
 )
-# What plaunch sets for each worker, or anew in each round; no fork server can have it.
+# Variables that plaunch sets per worker or per round.
 SET_FOR_WORKERS = frozenset(
     (
         "GROUP_RANK",
@@ -44,16 +44,16 @@ SET_FOR_WORKERS = frozenset(
         "WORLD_SIZE",
     )
 )
-# What plaunch sets for the fork server in another way, on purpose.
+# Variables that plaunch sets differently for the fork server.
 _OWN = frozenset(("PLAUNCH_JOBS", "PLAUNCH_LAUNCHER"))
 
 
-class Unlike(NamedTuple):
-    """A variable with which workers would not be like fresh ones.
+class VariableMismatch(NamedTuple):
+    """A variable by which forked workers could differ from fresh ones.
 
     Args:
-        name: the variable.
-        reader: who has read it, for a message.
+        name: the variable; empty if all variables were read.
+        reader: the code that has read it, for a message.
         is_common: whether all workers of the round have the same value.
     """
 
@@ -62,18 +62,18 @@ class Unlike(NamedTuple):
     is_common: bool
 
 
-def find_unlike(
+def find_mismatch(
     env: Mapping[str, str], imports: Imports, envs: Mapping[int, Mapping[str, str]]
-) -> Unlike | None:
-    """The first variable, in order of names, that spoils the workers; None if none does.
+) -> VariableMismatch | None:
+    """Return the first such variable by name; None if there is none.
 
     Args:
         env: the environment of the fork server.
-        imports: what was read meanwhile.
+        imports: the result of its imports.
         envs: the environments of the workers, by local rank.
     """
     if imports.readers_of_all:
-        return Unlike("", imports.readers_of_all[0], is_common=False)
+        return VariableMismatch("", imports.readers_of_all[0], is_common=False)
     names = {name for worker in envs.values() for name in worker} | env.keys()
     for name in sorted(names - _OWN):
         values = {worker.get(name) for worker in envs.values()}
@@ -86,5 +86,5 @@ def find_unlike(
         if not reader and name.startswith(_NATIVE):
             reader = "native code"
         if reader:
-            return Unlike(name, reader, is_common=len(values) == 1)
+            return VariableMismatch(name, reader, is_common=len(values) == 1)
     return None

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from plaunch_rendezvous_etcd.options import Endpoint, Security
 
-_MOST = 65536  # bytes of an answer
-_SECOND_LOOK = 1.0  # seconds
+_MAX_ANSWER = 65536  # bytes of an answer
+_PROBE_TIMEOUT = 1.0  # seconds
 _ASK = "GET /version HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
 
 
@@ -109,11 +109,11 @@ def _request(
     sock: socket.socket, endpoint: Endpoint, address: SocketAddress, security: Security
 ) -> EndpointProblem:
     answer = b""
-    timeout = sock.gettimeout() or _SECOND_LOOK
+    timeout = sock.gettimeout() or _PROBE_TIMEOUT
     deadline = time.monotonic() + timeout
     try:
         sock.sendall(_ASK.format(host=endpoint).encode())
-        while len(answer) < _MOST:
+        while len(answer) < _MAX_ANSWER:
             # A limit for the whole answer, because a server may send it byte by byte.
             sock.settimeout(max(deadline - time.monotonic(), 0.001))
             part = sock.recv(4096)
@@ -183,7 +183,7 @@ def _connect(address: SocketAddress, timeout: float) -> socket.socket:
 def _speaks_plain_text(address: SocketAddress) -> bool:
     """Whether an HTTP server without TLS answers."""
     try:
-        with _connect(address, _SECOND_LOOK) as sock:
+        with _connect(address, _PROBE_TIMEOUT) as sock:
             sock.sendall(_ASK.format(host=address).encode())
             return sock.recv(16).startswith(b"HTTP/1.")
     except OSError:
@@ -198,7 +198,7 @@ def _speaks_tls(address: SocketAddress) -> bool:
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE  # nothing is sent to it
     try:
-        with _connect(address, _SECOND_LOOK) as sock, context.wrap_socket(sock):
+        with _connect(address, _PROBE_TIMEOUT) as sock, context.wrap_socket(sock):
             return True
     except OSError:
         return False

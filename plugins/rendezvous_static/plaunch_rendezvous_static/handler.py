@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from plaunch_rendezvous_static.round_store import RoundStore
 
 LOOP_BACK = "127.0.0.1"
-JOIN_TIMEOUT = 600.0  # seconds until all nodes must have come; torchrun's
+JOIN_TIMEOUT = 600.0  # seconds in which all nodes must arrive; torchrun's default
 
-# Mean nothing here: no store needs a token, and all nodes are waited for. The launcher refuses a
-# token, where it would be missed.
-_NOT_NEEDED = frozenset({"token_file", "arrival_delay"})
+# These have no effect here: there is no store to sign, and all nodes are waited for. The launcher
+# rejects a token, because it would be ignored.
+_WITHOUT_EFFECT = frozenset({"token_file", "arrival_delay"})
 
 
 @backend_traits(
@@ -50,10 +50,10 @@ def create_static_handler(params: RendezvousParameters) -> RendezvousHandler:
     """Create the handler for one node without an endpoint, or for nodes with given ranks.
 
     Raises:
-        UsageError: an option is unknown or has a bad value, or the port is taken.
+        UsageError: an option is unknown or invalid, or the port is taken.
     """
     waits = {"join_timeout", "timeout"} if params.max_nodes > 1 else set()
-    params.refuse_unknown(frozenset({"rank", *waits}), _NOT_NEEDED)
+    params.refuse_unknown(frozenset({"rank", *waits}), _WITHOUT_EFFECT)
     rank = params.get_as_int("rank", 0) or 0
     if not 0 <= rank < params.max_nodes:
         raise UsageError(
@@ -65,7 +65,7 @@ def create_static_handler(params: RendezvousParameters) -> RendezvousHandler:
             params.run_id, params.local_addr or LOOP_BACK, params.job.port_range
         )
     host, port = parse_rendezvous_endpoint(params.endpoint, default_port=-1)
-    if params.max_nodes == 1 and port == 0:  # as accelerate's notebook_launcher asks for any
+    if params.max_nodes == 1 and port == 0:  # accelerate's notebook_launcher asks for any port
         return SingleNodeRendezvous(params.run_id, host, params.job.port_range)
     if port <= 0:
         raise UsageError(
@@ -84,32 +84,32 @@ def create_static_handler(params: RendezvousParameters) -> RendezvousHandler:
     )
 
 
-class _NoMembership(RendezvousHandler):
-    """The common part of both kinds: no node arrives, leaves or closes."""
+class _FixedMembership(RendezvousHandler):
+    """The common part of both handlers: no node arrives, leaves or closes the job."""
 
     def __init__(self, run_id: str) -> None:
         self._run_id = run_id
         self._held: HeldPort | None = None
-        self._where: RendezvousStoreInfo | None = None  # of the workers' store of the present round
-        self._store: RoundStore | None = None  # there, once a program has read it
+        self._where: RendezvousStoreInfo | None = None  # of the round's store
+        self._store: RoundStore | None = None  # created when a program reads it
 
     def get_backend(self) -> str:
-        """`static`, under which both kinds are selected."""
+        """Return `static`, the name of both handlers."""
         return "static"
 
     def is_closed(self) -> bool:
-        """Return False: there is nothing that could be closed."""
+        """Return False: the rendezvous cannot be closed."""
         return False
 
     def set_closed(self) -> None:
-        """Do nothing: other nodes cannot be told."""
+        """Do nothing: there is no way to notify other nodes."""
 
     def num_nodes_waiting(self) -> int:
-        """Return 0: arrivals are not noticed."""
+        """Return 0: arrivals are not detected."""
         return 0
 
     def fileno(self) -> int:
-        """-1: membership never changes."""
+        """Return -1: membership never changes."""
         return -1
 
     def changes(self) -> Sequence[MembershipChange]:
@@ -124,7 +124,7 @@ class _NoMembership(RendezvousHandler):
     def hosts_worker_store(self) -> bool:
         """Whether a program has read the store before the workers started.
 
-        This process then serves it at the workers' address, as torchrun's does, and they share it.
+        This process then serves it at the workers' address, as torchrun does, and they share it.
         """
         return self._store is not None and self._store.is_shared
 
@@ -144,8 +144,8 @@ class _NoMembership(RendezvousHandler):
         def open_store() -> Store:
             from plaunch_rendezvous_static.round_store import RoundStore  # rare
 
-            is_present = where is self._where
-            store = self._store if is_present else None
+            is_current = where is self._where
+            store = self._store if is_current else None
             if store is None:
                 address, port = where.master_addr, where.master_port
                 store = RoundStore(
@@ -156,7 +156,7 @@ class _NoMembership(RendezvousHandler):
                     is_alone=world_size == 1,
                     timeout=timeout,
                 )
-            if is_present:
+            if is_current:
                 self._store = store
             return store.open()
 
@@ -168,7 +168,7 @@ class _NoMembership(RendezvousHandler):
             store.close()
 
     def shutdown(self) -> bool:
-        """Let the held port go."""
+        """Release the port and the store."""
         self._drop_store()
         if self._held is not None:
             self._held.close()
@@ -176,10 +176,10 @@ class _NoMembership(RendezvousHandler):
         return True
 
 
-class SingleNodeRendezvous(_NoMembership):
-    """One node: every round is complete at once and has a port of its own on loopback.
+class SingleNodeRendezvous(_FixedMembership):
+    """One node: every round is complete at once, and has its own port on loopback.
 
-    The port of a round is held until the next round or the end, so that no other program is given
+    The port of a round is reserved until the next round or the end, so that no other program gets
     it before the launcher listens there for the workers.
     """
 
@@ -202,20 +202,20 @@ class SingleNodeRendezvous(_NoMembership):
         return self._describe_round(where, 0, 1, None, JOIN_TIMEOUT)
 
 
-class StaticRendezvous(_NoMembership):
-    """Several nodes, each told its rank and where rank 0 is; as torchrun's, less what agents share.
+class StaticRendezvous(_FixedMembership):
+    """Several nodes with given ranks and a given address of rank 0, as in torchrun.
 
-    Before the first round the nodes tell node 0 how many workers they run, and learn their ranks,
-    which stay. After that every agent restarts its own workers only. It waits for no node where
-    `TORCH_ELASTIC_WORKER_IDENTICAL=1` says that all nodes are alike. The agent of node 0 holds the
-    port, for that and for the store of the workers.
+    Before the first round, the nodes report to node 0 how many workers they run, and receive their
+    ranks, which never change. After that every agent restarts only its own workers. With
+    `TORCH_ELASTIC_WORKER_IDENTICAL=1`, all nodes run the same number of workers and do not wait for
+    each other. The agent of node 0 reserves the port for this exchange and for the workers' store.
 
     Args:
-        run_id: of the job.
-        host, port: where node 0 is.
-        rank: this node's own.
-        world_size: how many nodes there are.
-        timeout: seconds until all of them must have come.
+        run_id: the id of the job.
+        host, port: the address of node 0.
+        rank: the rank of this node.
+        world_size: the number of nodes.
+        timeout: seconds in which all nodes must arrive.
 
     Raises:
         UsageError: this is node 0 and the port is taken.
@@ -243,16 +243,16 @@ class StaticRendezvous(_NoMembership):
             self._held = HeldPort.given(port, "--master-port")
 
     def prepare(self, node: NodeSettings) -> None:
-        """Take what this node runs, of which it tells the others."""
+        """Remember the settings of this node, which it reports to the others."""
         self._node = node
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Return the round that the command line describes; the first one when all have met.
+        """Return the round given by the command line; the first one when all nodes have arrived.
 
         Raises:
-            RendezvousTimeoutError: not all nodes have come in time.
-            RendezvousClosedError: node 0 refuses this node.
-            RendezvousConnectionError: node 0 cannot listen, or something else answers there.
+            RendezvousTimeoutError: not all nodes have arrived in time.
+            RendezvousClosedError: node 0 rejects this node.
+            RendezvousConnectionError: node 0 cannot listen, or another program answers there.
         """
         if not self._has_met and self._node is not None:
             self._ranks = self._meet(self._node)
@@ -262,12 +262,12 @@ class StaticRendezvous(_NoMembership):
         )
 
     def describe_wait(self) -> str:
-        """The nodes that are missing, on node 0; elsewhere node 0."""
+        """On node 0, the missing nodes; on other nodes, node 0."""
         meeting = self._meeting
         return super().describe_wait() if meeting is None else meeting.describe()
 
     def shutdown(self) -> bool:
-        """Let the held port go, and end the wait for others."""
+        """Release all resources, and end the wait for other nodes."""
         if self._meeting is not None:
             self._meeting.close()
         return super().shutdown()

@@ -1,9 +1,9 @@
-"""Where nodes with given ranks tell each other what they run, once, before their workers start.
+"""The exchange by which nodes with given ranks learn how many workers each of them runs.
 
-Node 0 listens at the master's address and port, where the workers' store is later. Every other node
-connects and sends one line of JSON: its rank, its role and how many workers it runs. An empty line
-says that it was heard. When all have come, node 0 sends each the ranks of its workers, as a line of
-JSON too, and lets the port go.
+It happens once, before the workers start. Node 0 listens at the master's address and port, where
+the workers' store is later. Every other node connects and sends one line of JSON: its rank, its
+role and its number of workers. Node 0 answers with an empty line. When all nodes have connected,
+node 0 sends each the ranks of its workers, as a line of JSON, and closes the port.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from plaunch.rendezvous import world_ranks
 from plaunch_network import join_host_port, open_listener, resolve_host
 
 from plaunch_rendezvous_static.messages import (
-    MOST_LINE,
-    SEATED,
+    ACCEPTED,
+    MAX_LINE,
     Introduction,
     read_answer,
     read_introduction,
@@ -40,19 +40,19 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("plaunch")
 
-_MOST_STRANGERS = 64  # connections that have said nothing yet
-_MOST_NAMED = 8  # ranks in a message
-# What every client of torch's TCPStore sends first.
+_MAX_UNKNOWN = 64  # connections that have not introduced themselves
+_MAX_NAMED = 8  # ranks in a message
+# The first bytes of every client of torch's TCPStore.
 _STORE_GREETING = b"\0" + (0x3C85F7CE).to_bytes(4, "little")
 
-_LOOK = 0.2  # seconds between two looks at whether the wait is over
+_POLL_INTERVAL = 0.2  # seconds between two checks whether the wait is over
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0  # seconds between two attempts to reach node 0
-_CONNECT_TIMEOUT = 5.0  # seconds for one of them
-_SEAT_WAIT = 3.0  # seconds for the empty line; torch's store, say, answers nothing at all
-_FAREWELL = 1.0  # seconds for the others to close their connections first
-# Seconds after a sign that workers of this job run already, until that is believed: what is behind
-# a proxy, or was left by another job, looks the same for a moment. A launcher that comes is a sign
-# that they do not.
+_CONNECT_TIMEOUT = 5.0  # seconds for one attempt
+_ACCEPT_TIMEOUT = 3.0  # seconds for the empty line; torch's store, for example, sends nothing
+_CLOSE_TIMEOUT = 1.0  # seconds for the other nodes to close their connections
+# Seconds between a sign that workers of this job are running and acting on it. A proxy, or a
+# leftover of another job, may look the same for a moment. A launcher that connects shows that they
+# are not running.
 _RUNNING_WAIT = 10.0
 
 _ALIKE = (
@@ -62,12 +62,12 @@ _ALIKE = (
 
 
 class Meeting:
-    """One exchange, as the node that is introduced takes part in it.
+    """One exchange, from the side of this node.
 
     Args:
-        node: this node.
-        host, port: where node 0 listens.
-        timeout: seconds until all nodes must have come.
+        node: the introduction of this node.
+        host, port: the address of node 0.
+        timeout: seconds in which all nodes must connect.
     """
 
     def __init__(self, node: Introduction, host: str, port: int, timeout: float) -> None:
@@ -77,41 +77,42 @@ class Meeting:
         self._timeout = min(timeout, LONGEST)
         self._deadline = 0.0  # on the monotonic clock
         self._closed = threading.Event()
-        self._running_since: float | None = None  # on that clock: signs of workers that run
-        self._seated: dict[int, _Guest] = {}  # on node 0, the others that have come, by rank
-        self._trouble = ""  # elsewhere, why node 0 has not answered yet
+        self._running_since: float | None = None  # on that clock: since when workers seem to run
+        self._accepted: dict[int, _Connection] = {}  # on node 0: the connected nodes, by rank
+        self._problem = ""  # elsewhere: why node 0 has not answered yet
 
     @property
     def _where(self) -> str:
         return join_host_port(self._host, self._port)
 
     def take_part(self) -> WorldRanks | None:
-        """Meet the other nodes, and return the ranks of this node's workers.
+        """Exchange introductions with the other nodes, and return the ranks of this node's workers.
 
-        Blocks; `close` ends it from another thread. None if the workers of the other nodes run
-        already, since a launcher of this job has been started again: then nobody is left to say
-        what each node runs.
+        Blocks; `close` ends it from another thread. Returns None if the workers of the other nodes
+        are running already, because a launcher of this job was restarted: then no node can report
+        its number of workers.
 
         Raises:
-            RendezvousTimeoutError: not all nodes have come in time.
-            RendezvousClosedError: node 0 refuses this node.
-            RendezvousConnectionError: the port cannot be listened on.
+            RendezvousTimeoutError: not all nodes have connected in time.
+            RendezvousClosedError: node 0 rejects this node.
+            RendezvousConnectionError: node 0 cannot listen on the port.
         """
         self._deadline = time.monotonic() + self._timeout
-        ranks = self._welcome() if self._node.rank == 0 else self._visit()
+        ranks = self._gather() if self._node.rank == 0 else self._join()
         if ranks is None:
             _log.warning(
-                "the workers of other nodes run already: this launcher, or theirs, was started "
-                "again. Ranks are right only if all nodes run as many workers as this one (%d)",
+                "the workers of other nodes are running already: this launcher, or theirs, was "
+                "restarted. Ranks are right only if all nodes run as many workers as this one "
+                "(%d)",
                 self._node.local_world_size,
             )
         return ranks
 
     def describe(self) -> str:
-        """Say in a few words what is being waited for."""
+        """Describe what this node waits for."""
         if self._node.rank == 0:
             return f"{self._node.nodes} nodes; missing: index {self._missing()}"
-        return f"node 0 at {self._where}" + (f": {self._trouble}" if self._trouble else "")
+        return f"node 0 at {self._where}" + (f": {self._problem}" if self._problem else "")
 
     def close(self) -> None:
         """End the wait, if there is one."""
@@ -119,125 +120,126 @@ class Meeting:
 
     # --- node 0 -----------------------------------------------------------------------------------
 
-    def _welcome(self) -> WorldRanks | None:
+    def _gather(self) -> WorldRanks | None:
         with contextlib.ExitStack() as stack:
-            door = stack.enter_context(self._listen())
-            visitors = stack.enter_context(selectors.DefaultSelector())
-            visitors.register(door, selectors.EVENT_READ)
-            stack.callback(_close_guests, visitors)
-            while len(self._seated) < self._node.nodes - 1:
+            listener = stack.enter_context(self._listen())
+            selector = stack.enter_context(selectors.DefaultSelector())
+            selector.register(listener, selectors.EVENT_READ)
+            stack.callback(_close_connections, selector)
+            while len(self._accepted) < self._node.nodes - 1:
                 if self._has_been_running():
                     return None
                 self._check_time()
-                ready = [key.data for key, _ in visitors.select(_LOOK)]
-                for guest in filter(None, ready):
-                    if not self._hear(guest):
-                        _send_away(guest, visitors)
-                if None in ready:  # the last one, since it may send others away
-                    _let_in(door, visitors)
-            visitors.unregister(door)
-            door.close()  # what connects from now on looks for the workers' store
+                ready = [key.data for key, _ in selector.select(_POLL_INTERVAL)]
+                for peer in filter(None, ready):
+                    if not self._receive(peer):
+                        _disconnect(peer, selector)
+                if None in ready:  # last, because it may disconnect others
+                    _accept(listener, selector)
+            selector.unregister(listener)
+            listener.close()  # later connections are for the workers' store
             return self._answer_all()
 
     def _listen(self) -> socket.socket:
         places: list[tuple[socket.AddressFamily, str]] = []
         for family in (socket.AF_INET, socket.AF_INET6):
-            with contextlib.suppress(OSError):  # a name: others may resolve it to another address
+            with contextlib.suppress(OSError):  # a name, which others may resolve differently
                 socket.inet_pton(family, self._host)
                 places.append((family, self._host))
         places += [(socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")]  # noqa: S104 - for others
         problem: OSError | None = None
         for place in places:
             try:
-                door = open_listener(*place, self._port, self._node.nodes + _MOST_STRANGERS)
+                listener = open_listener(*place, self._port, self._node.nodes + _MAX_UNKNOWN)
             except OSError as error:
                 problem = error
             else:
-                door.setblocking(False)
-                return door
+                listener.setblocking(False)
+                return listener
         raise RendezvousConnectionError(
             f"node 0 cannot listen for the other nodes on port {self._port} (--master-port): "
             f"{problem}; choose another port"
         ) from problem
 
-    def _hear(self, guest: _Guest) -> bool:
-        """Take what a guest says; whether it may stay."""
+    def _receive(self, peer: _Connection) -> bool:
+        """Receive data of a peer; returns whether to keep the connection."""
         try:
-            said = guest.connection.recv(MOST_LINE)
+            data = peer.connection.recv(MAX_LINE)
         except BlockingIOError:
             return True
         except OSError:
-            said = b""
-        guest.said += said
-        if guest.said.startswith(_STORE_GREETING):
+            data = b""
+        peer.received += data
+        if peer.received.startswith(_STORE_GREETING):
             self._note_running()
-        if not said or len(guest.said) > MOST_LINE or guest.said[:1] not in (b"", b"{"):
-            if guest.node is not None:
-                del self._seated[guest.node.rank]  # its launcher has gone, and may come again
+        if not data or len(peer.received) > MAX_LINE or peer.received[:1] not in (b"", b"{"):
+            if peer.node is not None:
+                del self._accepted[peer.node.rank]  # its launcher has exited, and may be restarted
             return False
-        if guest.node is not None or not guest.said.endswith(b"\n"):
+        if peer.node is not None or not peer.received.endswith(b"\n"):
             return True
         try:
-            node = read_introduction(guest.said)
+            node = read_introduction(peer.received)
         except ValueError:
             return False
         problem = self._objection(node)
         if problem:
-            guest.tell(to_line({"refused": problem}))
+            peer.send(to_line({"refused": problem}))
             return False
-        guest.node = node
-        self._running_since = None  # a launcher that waits: its workers do not run
-        guest.tell(SEATED)
-        self._seated[node.rank] = guest
+        peer.node = node
+        self._running_since = None  # a launcher that waits has no running workers
+        peer.send(ACCEPTED)
+        self._accepted[node.rank] = peer
         return True
 
     def _objection(self, node: Introduction) -> str:
-        """Why a node cannot take part; empty if it can."""
+        """Return why a node is rejected; empty if it is not."""
         own, who = self._node, f"node {node.host} with rank {node.rank} (--node-rank)"
         if node.run_id != own.run_id:
             return f"{who} belongs to job {node.run_id!r}, and node 0 to {own.run_id!r} (--rdzv-id)"
         if node.nodes != own.nodes:
             return f"{who} is of {node.nodes} nodes, and node 0 of {own.nodes} (--nnodes)"
         if not 0 < node.rank < own.nodes:
-            return f"{who} is no other node of {own.nodes}"
-        guest = self._seated.get(node.rank)
-        if guest is not None and guest.node is not None:
-            return f"{who} is one too many: {guest.node.host} has the same rank"
+            return f"{who} is outside of the other nodes' ranks, 1 to {own.nodes - 1}"
+        peer = self._accepted.get(node.rank)
+        if peer is not None and peer.node is not None:
+            return f"{who} is a duplicate: {peer.node.host} has the same rank"
         return ""
 
     def _answer_all(self) -> WorldRanks:
         nodes = [self._node]
-        nodes += [guest.node for _, guest in sorted(self._seated.items()) if guest.node is not None]
+        nodes += [peer.node for _, peer in sorted(self._accepted.items()) if peer.node is not None]
         first, *others = world_ranks((node.role, node.local_world_size) for node in nodes)
-        for (_, guest), ranks in zip(sorted(self._seated.items()), others, strict=True):
-            guest.tell(to_line({"ranks": asdict(ranks)}))
-        # Whoever closes first keeps the port for a while. Some programs cannot bind it then.
-        until = time.monotonic() + _FAREWELL
-        for guest in self._seated.values():
-            guest.wait_for_end(until - time.monotonic())
+        for (_, peer), ranks in zip(sorted(self._accepted.items()), others, strict=True):
+            peer.send(to_line({"ranks": asdict(ranks)}))
+        # The side that closes first keeps the port for a while, and some programs cannot bind it
+        # then.
+        until = time.monotonic() + _CLOSE_TIMEOUT
+        for peer in self._accepted.values():
+            peer.wait_for_end(until - time.monotonic())
         return first
 
     def _missing(self) -> str:
-        absent = [rank for rank in range(1, self._node.nodes) if rank not in self._seated]
-        named = ", ".join(map(str, absent[:_MOST_NAMED]))
-        return named + (f" and {len(absent) - _MOST_NAMED} more" if absent[_MOST_NAMED:] else "")
+        absent = [rank for rank in range(1, self._node.nodes) if rank not in self._accepted]
+        named = ", ".join(map(str, absent[:_MAX_NAMED]))
+        return named + (f" and {len(absent) - _MAX_NAMED} more" if absent[_MAX_NAMED:] else "")
 
     # --- another node -----------------------------------------------------------------------------
 
-    def _visit(self) -> WorldRanks | None:
+    def _join(self) -> WorldRanks | None:
         pause = _FIRST_PAUSE
         while not self._has_been_running():
             self._check_time()
             try:
                 with self._connect() as connection:
-                    answer = self._ask(connection)
+                    answer = self._exchange(connection)
             except (OSError, RendezvousConnectionError) as error:
-                self._trouble = str(getattr(error, "strerror", None) or error)
+                self._problem = str(getattr(error, "strerror", None) or error)
                 self._running_since = None
             else:
                 if answer:
                     return read_answer(answer)
-                self._trouble = "no launcher answers there"
+                self._problem = "no launcher answers there"
                 self._note_running()
             self._closed.wait(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
@@ -259,27 +261,27 @@ class Meeting:
                 problem = error
         raise problem or OSError(f"host {self._host!r} has no address")
 
-    def _ask(self, connection: socket.socket) -> bytes:
-        """The line that node 0 answers; empty if there is no launcher that answers."""
+    def _exchange(self, connection: socket.socket) -> bytes:
+        """Return node 0's answer; empty if no launcher answers."""
         connection.sendall(to_line(asdict(self._node)))
-        connection.settimeout(_LOOK)
+        connection.settimeout(_POLL_INTERVAL)
         said = b""
-        seated_until = time.monotonic() + _SEAT_WAIT
+        seated_until = time.monotonic() + _ACCEPT_TIMEOUT
         while not said.strip() or not said.endswith(b"\n"):
             self._check_time()
             if not said and time.monotonic() > seated_until:
                 return b""
             try:
-                more = connection.recv(MOST_LINE)
-            except TimeoutError:  # also of the kernel's, after which there is nothing to read
+                more = connection.recv(MAX_LINE)
+            except TimeoutError:  # also the kernel's, after which nothing can be read
                 continue
             except ConnectionError:
                 more = b""
             said += more
-            if not more or len(said) > MOST_LINE:
+            if not more or len(said) > MAX_LINE:
                 return b""
-            self._trouble = "it waits for other nodes"
-            self._running_since = None  # it is a launcher, and its workers do not run
+            self._problem = "it waits for other nodes"
+            self._running_since = None  # it is a launcher without running workers
         return said.strip()
 
     # --- both -------------------------------------------------------------------------------------
@@ -299,25 +301,25 @@ class Meeting:
             return
         within = f"within {self._timeout:g} s (--rdzv-conf join_timeout)"
         if self._node.rank == 0:
-            text = f"not all of {self._node.nodes} nodes have come to node 0 at {self._where} "
+            text = f"not all of {self._node.nodes} nodes have reached node 0 at {self._where} "
             text += f"{within}; missing: index {self._missing()}"
-            for guest in self._seated.values():
-                guest.tell(to_line({"timeout": text}))
+            for peer in self._accepted.values():
+                peer.send(to_line({"timeout": text}))
         else:
-            text = f"node 0 at {self._where} has not answered {within}: {self._trouble}"
-        raise RendezvousTimeoutError(f"{text}. See whether their launchers run; {_ALIKE}")
+            text = f"node 0 at {self._where} has not answered {within}: {self._problem}"
+        raise RendezvousTimeoutError(f"{text}. Check that their launchers run; {_ALIKE}")
 
 
-class _Guest:
-    """A connection to node 0, of a node or of a stranger."""
+class _Connection:
+    """A connection to node 0, of a node or of an unknown client."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
-        self.said = b""
-        self.node: Introduction | None = None  # once it has said all of it
+        self.received = b""
+        self.node: Introduction | None = None  # once its introduction is complete
 
-    def tell(self, line: bytes) -> None:
-        """Send it something that fits into any buffer; one that has gone does not matter."""
+    def send(self, line: bytes) -> None:
+        """Send a line, which fits into any buffer; errors of a closed connection are ignored."""
         with contextlib.suppress(OSError):
             self.connection.sendall(line)
 
@@ -328,41 +330,41 @@ class _Guest:
             self.connection.recv(1)
 
 
-def _let_in(door: socket.socket, visitors: selectors.BaseSelector) -> None:
+def _accept(listener: socket.socket, selector: selectors.BaseSelector) -> None:
     try:
-        connection, _ = door.accept()
+        connection, _ = listener.accept()
     except (BlockingIOError, ConnectionError):
-        return  # it has gone already
+        return  # it has been closed already
     except OSError as error:
         raise RendezvousConnectionError(
-            f"node 0 cannot take the connection of another node: {error.strerror}; see `ulimit -n`"
+            f"node 0 cannot accept another node's connection: {error.strerror}; see `ulimit -n`"
         ) from error
     connection.setblocking(False)
     _keep_alive(connection)
-    visitors.register(connection, selectors.EVENT_READ, _Guest(connection))
-    strangers = [guest for guest in _guests(visitors) if guest.node is None]
-    for stranger in strangers[:-_MOST_STRANGERS]:
-        _send_away(stranger, visitors)
+    selector.register(connection, selectors.EVENT_READ, _Connection(connection))
+    unknown = [peer for peer in _connections(selector) if peer.node is None]
+    for client in unknown[:-_MAX_UNKNOWN]:
+        _disconnect(client, selector)
 
 
 def _keep_alive(sock: socket.socket) -> None:
-    """Have an error within half a minute if the other host has gone without a word."""
+    """Detect within half a minute that the other host has disappeared."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
         if hasattr(socket, name):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-def _guests(visitors: selectors.BaseSelector) -> list[_Guest]:
-    """All that are connected, in the order in which they came."""
-    return [key.data for key in visitors.get_map().values() if key.data is not None]
+def _connections(selector: selectors.BaseSelector) -> list[_Connection]:
+    """Return all connections, in order of arrival."""
+    return [key.data for key in selector.get_map().values() if key.data is not None]
 
 
-def _send_away(guest: _Guest, visitors: selectors.BaseSelector) -> None:
-    visitors.unregister(guest.connection)
-    guest.connection.close()
+def _disconnect(peer: _Connection, selector: selectors.BaseSelector) -> None:
+    selector.unregister(peer.connection)
+    peer.connection.close()
 
 
-def _close_guests(visitors: selectors.BaseSelector) -> None:
-    for guest in _guests(visitors):
-        guest.connection.close()
+def _close_connections(selector: selectors.BaseSelector) -> None:
+    for peer in _connections(selector):
+        peer.connection.close()

@@ -1,4 +1,4 @@
-"""The lines that nodes send each other when they meet: JSON objects, and an empty line."""
+"""The lines that nodes exchange: JSON objects, and an empty line."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from plaunch_membership import MAX_NAME, printable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SEATED = b"\n"  # node 0 has heard who somebody is
-MOST_LINE = 8 << 10  # bytes of one of them
-_MOST_WORKERS = 1 << 20  # on one node
-_MOST_QUOTED = 80  # bytes, in a message
-# What reading something else may raise: of infinite numbers and of brackets without end, too.
-_NO_MESSAGE = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
+ACCEPTED = b"\n"  # node 0 has accepted an introduction
+MAX_LINE = 8 << 10  # bytes of one line
+_MAX_WORKERS = 1 << 20  # on one node
+_MAX_QUOTED = 80  # bytes, in a message
+# The exceptions of reading invalid input, including infinite numbers and deep nesting.
+_INVALID = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,12 @@ class Introduction:
     """The introduction of one node to node 0.
 
     Args:
-        run_id: of the job; the same on all nodes.
-        nodes: how many there are; the same on all nodes.
-        rank: this node's own.
-        role: of its workers.
-        local_world_size: how many workers it runs.
-        host: its name, for messages.
+        run_id: the id of the job; the same on all nodes.
+        nodes: the number of nodes; the same on all nodes.
+        rank: the rank of the node.
+        role: the role of its workers.
+        local_world_size: the number of its workers.
+        host: its hostname, for messages.
     """
 
     run_id: str
@@ -48,30 +48,30 @@ class Introduction:
 
 
 def to_line(message: dict[str, Any]) -> bytes:
-    """One message, as it is sent."""
+    """Encode one message."""
     return json.dumps(message).encode() + b"\n"
 
 
 def read_introduction(line: bytes) -> Introduction:
-    """Read the introduction of a node, which may be anybody's.
+    """Read the introduction of a node; the input is not trusted.
 
     Raises:
-        ValueError: it is something else.
+        ValueError: it is invalid.
     """
     try:
-        said = json.loads(line)
-        host = printable(str(said["host"])[:MAX_NAME])
-        numbers = {name: int(said[name]) for name in ("nodes", "rank", "local_world_size")}
-        node = Introduction(str(said["run_id"]), role=str(said["role"]), host=host, **numbers)
-    except _NO_MESSAGE as error:
-        raise ValueError(f"no introduction: {error}") from error
-    if not 0 < node.local_world_size <= _MOST_WORKERS:
+        fields = json.loads(line)
+        host = printable(str(fields["host"])[:MAX_NAME])
+        numbers = {name: int(fields[name]) for name in ("nodes", "rank", "local_world_size")}
+        node = Introduction(str(fields["run_id"]), role=str(fields["role"]), host=host, **numbers)
+    except _INVALID as error:
+        raise ValueError(f"not an introduction: {error}") from error
+    if not 0 < node.local_world_size <= _MAX_WORKERS:
         raise ValueError(f"{node.local_world_size} workers")
     return node
 
 
 def read_answer(line: bytes) -> WorldRanks:
-    """The ranks in what node 0 has answered.
+    """Return the ranks in node 0's answer.
 
     Raises:
         RendezvousError: it has none for this node.
@@ -86,8 +86,8 @@ def read_answer(line: bytes) -> WorldRanks:
             if word in answer:
                 raise error(printable(str(answer[word])))
         return WorldRanks(**{name: int(number) for name, number in answer["ranks"].items()})
-    except _NO_MESSAGE as error:
+    except _INVALID as error:
         raise RendezvousConnectionError(
-            "node 0 has answered with something that is not its ranks: "
-            f"{line[:_MOST_QUOTED]!r}; see what listens on the master's port"
+            "node 0 has not answered with ranks: "
+            f"{line[:_MAX_QUOTED]!r}; check which program listens on the master's port"
         ) from error

@@ -1,4 +1,4 @@
-"""Where nodes with given ranks meet, as the options say it; what cannot be meant is refused."""
+"""Fills in the endpoint of nodes with given ranks, and rejects contradictory options."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _DEFAULT_ADDRESS = "127.0.0.1"
 
 
 def fill_in(args: Arguments) -> None:
-    """Make the endpoint of `--master-addr` and `--master-port`, if it is not given.
+    """Make the endpoint from `--master-addr` and `--master-port`, if it is not given.
 
-    Warns of what probably is a mistake.
+    Warns about probable mistakes.
 
     Raises:
         UsageError: the port of several nodes is 0.
@@ -30,17 +30,17 @@ def fill_in(args: Arguments) -> None:
     min_nodes, max_nodes = parse_min_max_nnodes(args.nnodes)
     if max_nodes > 1 and not args.rdzv_endpoint:
         if not args.master_addr:
-            return  # the launcher refuses several nodes without an endpoint
+            return  # the launcher rejects several nodes without an endpoint
         if args.master_port == 0:
             raise UsageError(
                 f"--master-port=0 leaves {max_nodes} nodes without a port that all of them know; "
                 "give one, the same on all nodes, or --rdzv-backend=c10d and --rdzv-endpoint with "
                 "the name of one node"
             )
-    for text in _pointless(args, max_nodes, is_range=min_nodes != max_nodes):
+    for text in _warnings_about(args, max_nodes, is_range=min_nodes != max_nodes):
         logger.warning("%s", args.as_given(text))
-    is_told = args.master_port is not None or args.master_addr is not None
-    if not args.rdzv_endpoint and (max_nodes > 1 or is_told):
+    is_addressed = args.master_port is not None or args.master_addr is not None
+    if not args.rdzv_endpoint and (max_nodes > 1 or is_addressed):
         address = _DEFAULT_ADDRESS if args.master_addr is None else args.master_addr
         port = DEFAULT_PORT if args.master_port is None else args.master_port
         if ":" in address:
@@ -48,8 +48,8 @@ def fill_in(args: Arguments) -> None:
         args.rdzv_endpoint = f"{address}:{port}"
 
 
-def _pointless(args: Arguments, max_nodes: int, *, is_range: bool) -> Iterator[str]:
-    """What is said of options that mean nothing together."""
+def _warnings_about(args: Arguments, max_nodes: int, *, is_range: bool) -> Iterator[str]:
+    """Yield warnings about combinations of options."""
     if max_nodes > 1:
         if not args.is_given("node_rank"):
             yield "this node is node 0, as --node-rank was not given; each node needs its own"
@@ -66,7 +66,7 @@ def _pointless(args: Arguments, max_nodes: int, *, is_range: bool) -> Iterator[s
 
 
 def _is_endpoint(args: Arguments) -> bool:
-    """Whether the master's address says the same as the endpoint, as accelerate gives both."""
+    """Whether the master's address is the endpoint; accelerate gives both."""
     host, _, port = args.rdzv_endpoint.rpartition(":")
     is_given = args.is_given("master_port")
     return bool(host == args.master_addr and (not is_given or port == str(args.master_port)))

@@ -26,16 +26,16 @@ _OWN_TIMEOUT = 5.0  # seconds to connect to the workers' store on node 0
 class RoundStore:
     """Opens a TCPStore at `MASTER_ADDR` and `MASTER_PORT`, as torchrun's backend `static` does.
 
-    Node 0 hosts it in its own process, and the workers share it. If the launcher listens there for
-    the workers already, a single node hosts it at another port, and node 0 of several connects.
-    Every other node connects. Nothing happens before `open`.
+    Node 0 hosts it in its own process, and the workers share it. If the launcher already listens
+    there for the workers, a single node hosts it at another port, and node 0 of several connects.
+    Every other node connects. Nothing is opened before `open`.
 
     Args:
         run_id: the prefix of all keys.
         host, port: the master's address and port.
         is_host: whether this is node 0.
         is_alone: whether there is no other node.
-        timeout: seconds until a connection or an operation fails.
+        timeout: the timeout of the connection and of each operation, in seconds.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class RoundStore:
     def open(self) -> Store:
         """Return a `PrefixStore`, whose keys begin with the run id.
 
-        Blocks until node 0 listens. On node 0 it takes five seconds at most.
+        Blocks until node 0 listens; on node 0, for five seconds at most.
 
         Raises:
             RendezvousConnectionError: the store cannot be reached or hosted.
@@ -88,7 +88,7 @@ class RoundStore:
         return store
 
     def close(self) -> None:
-        """Drop the store; it ends once no program refers to it."""
+        """Drop the store; it is closed when no program refers to it."""
         with self._lock:
             self._hosted = None
 
@@ -124,8 +124,8 @@ class RoundStore:
 
         if not self._is_host:
             return connect()
-        # The agent's loop starts the process that serves the workers' store. If that loop called
-        # this, it must run again first, and torch's constructor waits without end.
+        # The agent's loop starts the process that serves the workers' store. A call from that loop
+        # must return first, and torch's constructor would wait forever.
         call = BoundedCall("round-store", connect)
         if not call.wait(_OWN_TIMEOUT):
             raise TimeoutError(
@@ -138,9 +138,9 @@ class RoundStore:
 
 
 def listen(host: str, port: int, backlog: int) -> socket.socket:
-    """Listen at `host` if it is a number that this machine has, and otherwise on all interfaces.
+    """Listen at `host` if it is a numeric address of this machine, and otherwise on all interfaces.
 
-    A name may lead other nodes to another address than this one.
+    Other nodes may resolve a name to another address.
 
     Raises:
         OSError: another program listens there, or this user may not.

@@ -1,5 +1,5 @@
-"""The built-in schedulers: they read from the environment what a launcher is part of.
+"""The schedulers `slurm`, `kubernetes`, `mpi` and `none`, which read environment variables.
 
-None of them asks a service or resolves a name. What `--scheduler` means, for these and for those of
-other plugins, is in `filling`.
+None of them sends requests or resolves names. `filling` implements `--scheduler`, for these and for
+those of other plugins.
 """

@@ -1,4 +1,4 @@
-"""Fills in options that the user has not given from what a scheduler says."""
+"""Fills in options that the user has not given, from a scheduler's allocation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("plaunch")
 
 
-_ELASTIC = "c10d"  # the backend of several nodes, if nobody has chosen one
+_ELASTIC = "c10d"  # the default backend of several nodes
 
 
 def fill_in(
@@ -34,15 +34,15 @@ def fill_in(
 
     Args:
         args: the options, which are changed in place.
-        manager: finds the scheduler that was chosen.
+        manager: finds the selected scheduler.
         environ: the environment variables; by default this process's.
 
     Returns:
-        What was taken from where, in one line for the user; else how a scheduler would be asked, if
-        there seems to be one.
+        One line for the user: the values and their sources; or how to use a scheduler, if none is
+        selected and one seems to be present.
 
     Raises:
-        UsageError: the scheduler is unknown, it refuses, or it cannot say what is needed.
+        UsageError: the scheduler is unknown, rejects the environment, or lacks a necessary value.
         PluginError: the scheduler failed.
     """
     environ = os.environ if environ is None else environ
@@ -68,12 +68,12 @@ def _checked(allocation: object) -> Allocation:
 def apply_allocation(
     args: Arguments, allocation: Allocation, scheduler: str, manager: PluginManager
 ) -> str:
-    """Fill in `args` and its `sources` from `allocation`; returns what `fill_in` returns.
+    """Fill in `args` and its `sources` from `allocation`; returns the line of `fill_in`.
 
-    Options that the user has given stay as they are. Where there is only one node, nothing about
-    meeting others is taken; where there are several, the backend becomes `c10d`, unless the user
-    has chosen one or an address for `static`. The endpoint is only taken for `c10d` and `static`,
-    which are hosted by a node.
+    Options that the user has given are kept. With one node, nothing about a rendezvous is filled
+    in. With several, the backend becomes `c10d`, unless the user has selected one or given an
+    address for `static`. The endpoint is only filled in for `c10d` and `static`, which are hosted
+    by a node.
 
     Raises:
         UsageError: a value that several nodes need is unknown.
@@ -89,18 +89,18 @@ def apply_allocation(
     if allocation.run_id and not args.is_given("rdzv_id"):
         filling.fill("rdzv_id", allocation.run_id, "run_id")
         if allocation.job_id:
-            # Who gives a run id may have several launches in what the scheduler calls one job.
+            # With a given run id, one job of the scheduler may have several launches.
             filling.fill("job_id", allocation.job_id, "job_id")
     if max_nodes == 1:
-        return filling.told()
-    _fill_meeting(filling, max_nodes, manager)
+        return filling.describe()
+    _fill_rendezvous(filling, max_nodes, manager)
     if not args.is_given("rdzv_id"):
         filling.refuse_missing("run_id")
-    return filling.told()
+    return filling.describe()
 
 
-def _fill_meeting(filling: _Filling, max_nodes: int, manager: PluginManager) -> None:
-    """Fill in how this node meets others."""
+def _fill_rendezvous(filling: _Filling, max_nodes: int, manager: PluginManager) -> None:
+    """Fill in the rendezvous of several nodes."""
     args, allocation = filling.args, filling.allocation
     is_addressed = args.is_given("master_addr") or args.is_given("master_port")
     if not is_addressed and (allocation.endpoint or args.is_given("rdzv_endpoint")):
@@ -112,7 +112,7 @@ def _fill_meeting(filling: _Filling, max_nodes: int, manager: PluginManager) -> 
         if is_static and not args.is_given("node_rank"):
             filling.refuse_missing("node_rank")
     elif is_static or rank < max_nodes:
-        # Of a given, smaller number of nodes the others are spares, and have no rank of their own.
+        # If fewer nodes are given, the others are spares and have no index.
         filling.fill("node_rank", rank, "node_rank")
     if args.is_given("rdzv_endpoint") or not traits.is_hosted_by_node:
         return
@@ -130,27 +130,27 @@ def _fill_meeting(filling: _Filling, max_nodes: int, manager: PluginManager) -> 
 
 
 class _Filling:
-    """Options that are being filled in, and what to say of it."""
+    """Fills in options, and describes that."""
 
     def __init__(self, args: Arguments, allocation: Allocation, scheduler: str) -> None:
         self.args = args
         self.allocation = allocation
         self._scheduler = scheduler
-        self._told: list[str] = []
+        self._filled: list[str] = []
 
     def fill(self, dest: str, value: object, field: str, source: str = "") -> None:
-        """Give an option its value, unless the user has done so."""
+        """Set an option, unless the user has given it."""
         if self.args.is_given(dest):
             return
         source = self.allocation.sources.get(field, source)
         self.args.give(dest, value, f"{source} ({self._scheduler})" if source else self._scheduler)
-        self._told.append(f"{dest}={value}" + (f" ({source})" if source else ""))
+        self._filled.append(f"{dest}={value}" + (f" ({source})" if source else ""))
 
     def refuse_missing(self, field: str) -> None:
-        """Raise if the scheduler says that something is needed which it does not know."""
+        """Raise if the scheduler lists a necessary value as missing."""
         if field in self.allocation.missing:
             raise UsageError(f"--scheduler={self._scheduler}: {self.allocation.missing[field]}")
 
-    def told(self) -> str:
-        """Describe what was filled in, and from which variables."""
-        return f"from {self._scheduler}: {', '.join(self._told)}" if self._told else ""
+    def describe(self) -> str:
+        """Describe the values and their sources."""
+        return f"from {self._scheduler}: {', '.join(self._filled)}" if self._filled else ""

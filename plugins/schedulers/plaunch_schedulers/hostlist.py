@@ -1,4 +1,4 @@
-"""Slurm's short form for lists of hosts, as in `node[01-03,07],login`."""
+"""Slurm's notation for lists of hosts, as in `node[01-03,07],login`."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from plaunch.numbers import digits
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_MOST = 1 << 16  # hosts that a list can reasonably mean; Slurm's own limit is of this order
+_MAX_HOSTS = 1 << 16  # hosts in one list; Slurm's own limit is similar
 
 
 def expand_hostlist(text: str) -> list[str]:
-    """The hosts that `text` means, in its order, doubles included.
+    """Expand a list of hosts, in its order, with duplicates.
 
     A part may have several brackets, with numbers and ranges of numbers in each; the last bracket
-    counts fastest. The first number of a range says how many digits there are at least.
+    varies fastest. The first number of a range sets the minimum number of digits.
 
     Raises:
-        UsageError: a bracket is not closed, or has something other than numbers in it, or the list
-            stands for more than 65536 hosts.
+        UsageError: a bracket is not closed or has other text than numbers, or there are more than
+            65536 hosts.
     """
     hosts: list[str] = []
     for part in _split(text):
@@ -31,8 +31,8 @@ def expand_hostlist(text: str) -> list[str]:
         for piece, is_bracket in _pieces(part, text):
             choices.append(list(_numbers(piece, text)) if is_bracket else [piece])
             size *= len(choices[-1])
-            if size + len(hosts) > _MOST:
-                raise _malformed(text, f"stands for more than {_MOST} hosts")
+            if size + len(hosts) > _MAX_HOSTS:
+                raise _malformed(text, f"stands for more than {_MAX_HOSTS} hosts")
         hosts += map("".join, itertools.product(*choices))
     if not hosts:
         raise _malformed(text, "names no host")
@@ -40,7 +40,7 @@ def expand_hostlist(text: str) -> list[str]:
 
 
 def _split(text: str) -> Iterator[str]:
-    """The parts between the commas that are not inside brackets."""
+    """Split at the commas outside of brackets."""
     start = depth = 0
     for position, char in enumerate(text):
         depth += (char == "[") - (char == "]")
@@ -52,7 +52,7 @@ def _split(text: str) -> Iterator[str]:
 
 
 def _pieces(part: str, text: str) -> Iterator[tuple[str, bool]]:
-    """The pieces of a part, and of each whether it is what stands in a bracket."""
+    """Yield the pieces of a part, and whether each was in brackets."""
     if not part:
         raise _malformed(text, "has an empty part")
     while part:
@@ -74,8 +74,8 @@ def _numbers(inside: str, text: str) -> Iterator[str]:
         low, high = digits(first), digits(last if dash else first)
         if low is None or high is None or low > high:
             raise _malformed(text, f"has {item!r} in a bracket, which is not a number or range")
-        if high - low >= _MOST:
-            raise _malformed(text, f"stands for more than {_MOST} hosts")
+        if high - low >= _MAX_HOSTS:
+            raise _malformed(text, f"stands for more than {_MAX_HOSTS} hosts")
         for number in range(low, high + 1):
             yield str(number).zfill(len(first))
 

@@ -28,18 +28,18 @@ _NO_SUBDOMAIN = (
     "--rdzv-endpoint"
 )
 
-# The kubelet writes it for each pod that does not use the host's network, with the pod's own name.
+# The kubelet writes it, with the pod's own name, unless the pod uses the host's network.
 _HOSTS = Path("/etc/hosts")
 _MANAGED = "# Kubernetes-managed hosts file."
 
 
 def find_kubernetes_allocation(environ: Mapping[str, str], hosts: Path = _HOSTS) -> Allocation:
-    """The pod of an Indexed Job: `JOB_COMPLETION_INDEX` and the Job's name.
+    """Return the allocation of a pod of an Indexed Job.
 
-    The name is in `JOB_NAME`, if the manifest sets it, else it is the host name without the index.
-    The endpoint is the pod with index 0, in the Service that `hosts` has this pod in, which for a
-    JobSet is another one than the Job's; else in a Service of the Job's own name. Kubernetes does
-    not tell a pod how many there are.
+    The index is `JOB_COMPLETION_INDEX`. The name of the Job is in `JOB_NAME`, if the manifest sets
+    it; otherwise it is the hostname without the index. The endpoint is the pod with index 0, in the
+    Service that `hosts` lists for this pod, which for a JobSet differs from the Job's; otherwise in
+    a Service with the Job's name. Kubernetes does not provide the number of pods.
 
     Raises:
         UsageError: this is not a pod of an Indexed Job.
@@ -85,7 +85,7 @@ def find_kubernetes_allocation(environ: Mapping[str, str], hosts: Path = _HOSTS)
 
 
 def _service(host: str, hosts: Path) -> str | None:
-    """The Service that gives this pod a name; empty if there is none, None if it is unknown."""
+    """Return the Service that gives this pod a name; empty if there is none, None if unknown."""
     try:
         lines = hosts.read_text(errors="replace").splitlines()
     except OSError:
@@ -94,13 +94,13 @@ def _service(host: str, hosts: Path) -> str | None:
         return None
     names = [line.split()[1:] for line in lines[1:] if not line.startswith("#")]
     for name, *_ in (found for found in names if host in found):
-        # A pod with a subdomain is there as HOST.SUBDOMAIN.NAMESPACE.svc.DOMAIN HOST.
+        # A pod with a subdomain is listed as HOST.SUBDOMAIN.NAMESPACE.svc.DOMAIN HOST.
         return name.removeprefix(host).partition(".")[2].partition(".")[0]
     return None
 
 
 def _job_name(environ: Mapping[str, str], index: int) -> tuple[str, str]:
-    """The name of the Job, and the variable that has it."""
+    """Return the name of the Job, and the variable that contains it."""
     name = environ.get("JOB_NAME", "")
     if name:
         return name, "JOB_NAME"

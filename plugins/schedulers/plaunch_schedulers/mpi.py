@@ -1,4 +1,4 @@
-"""MPI: what `mpirun` or `mpiexec` has started, one launcher on each node."""
+"""MPI: launchers that `mpirun` or `mpiexec` has started, one on each node."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ _ENDPOINT = (
 
 
 def find_mpi_allocation(environ: Mapping[str, str]) -> Allocation:
-    """The ranks that Open MPI, MPICH or Intel MPI has started, each of which is a node.
+    """Return the allocation of Open MPI, MPICH or Intel MPI, in which each rank is a node.
 
-    MPI does not tell where rank 0 runs: the endpoint is `MASTER_ADDR`, with the port `MASTER_PORT`
-    if there is one. The run id is Open MPI's name of the job; the others have none.
+    MPI does not provide the host of rank 0: the endpoint is `MASTER_ADDR`, with the port
+    `MASTER_PORT` if set. The run id is Open MPI's name of the job; the others have none.
 
     Raises:
-        UsageError: no MPI has started this launcher, or there are several on one node.
+        UsageError: this launcher was not started by MPI, or there are several on one node.
     """
     known = next((known for known in _KNOWN if environ.get(known.size)), None)
     if known is None:

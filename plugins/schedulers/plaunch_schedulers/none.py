@@ -1,4 +1,4 @@
-"""No scheduler: everything is said by options."""
+"""No scheduler: all values come from options."""
 
 from __future__ import annotations
 

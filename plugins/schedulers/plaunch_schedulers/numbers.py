@@ -1,4 +1,4 @@
-"""Whole numbers in environment variables."""
+"""Integers in environment variables."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Number(NamedTuple):
 
 
 def find_number(environ: Mapping[str, str], *variables: str, at_least: int = 0) -> Number | None:
-    """The number in the first of `variables` that is set; None if none of them is.
+    """Return the number in the first of `variables` that is set; None if none is.
 
     Raises:
-        UsageError: its value is not a whole number, or it is below `at_least`.
+        UsageError: its value is not an integer, or is below `at_least`.
     """
     for variable in variables:
         text = environ.get(variable)

@@ -1,4 +1,4 @@
-"""The option that names a scheduler."""
+"""The option that selects a scheduler."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OPTIONS = (
         plugins="schedulers",
         is_shared=True,
         fill="plaunch_schedulers.filling:fill_in",
-        # Those of which there is something to say although nobody has named them.
+        # Variables that cause a message even if no scheduler is selected.
         fill_variables=("SLURM_JOB_ID", "OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS"),
     ),
 )

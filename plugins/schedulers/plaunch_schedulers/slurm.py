@@ -1,4 +1,4 @@
-"""Slurm: a job step is what `srun` has started, one launcher on each of its nodes."""
+"""Slurm: the job step that `srun` has started, with one launcher on each of its nodes."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ if TYPE_CHECKING:
 
     from plaunch_schedulers.numbers import Number
 
-# Jobs share nodes, so that each has a port of its own: outside of what Linux gives out by itself
-# (from 32768), of Kubernetes' node ports (from 30000), and of torchrun's 29400 and 29500.
+# Jobs may share nodes, so each has its own port: outside of Linux's ephemeral ports (from 32768),
+# of Kubernetes' node ports (from 30000), and of torchrun's 29400 and 29500.
 FIRST_PORT = 20000
 PORTS = 8192
-_APART = 1021  # what lies between the ports of two steps of one job; a prime
+_APART = 1021  # the distance between the ports of two steps of one job; a prime
 
-# Ids above this one are not steps that srun has started, but batch scripts, shells and the like.
+# Higher ids are not steps of srun, but batch scripts, shells and the like.
 LAST_STEP = 0xFFFFFFF0
 
 _TASKS = re.compile(r"([0-9]{1,9})(?:\(x[0-9]+\))?")
 
 
 def find_slurm_allocation(environ: Mapping[str, str]) -> Allocation:
-    """The job step that this launcher is a task of; in a job of one node also the batch script.
+    """Return the allocation of this launcher's job step, or of the batch script of one node.
 
-    The job id has the ids of job and step; the run id also has how often the job was requeued. The
+    The job id consists of the ids of job and step; the run id also has the number of requeues. The
     endpoint is on the first node of the step, at a port that follows from the two ids.
 
     Raises:
-        UsageError: this is not a job of Slurm's, a variable of it is malformed or missing, or
+        UsageError: this is not a job of Slurm's, one of its variables is malformed or missing, or
             there are several launchers on one node.
     """
     job = find_number(environ, "SLURM_JOB_ID", "SLURM_JOBID")
@@ -78,7 +78,7 @@ def find_slurm_allocation(environ: Mapping[str, str]) -> Allocation:
 
 
 def _outside_of_steps(environ: Mapping[str, str], job: Number, again: str) -> Allocation:
-    """A batch script or the shell of `salloc`: Slurm runs that once, not on every node."""
+    """Return the allocation of a batch script or a shell of `salloc`, which run on one node."""
     job_id = f"slurm-{job.value}"
     run_id = f"{job_id}{again}"
     sources = {
@@ -109,9 +109,10 @@ def _outside_of_steps(environ: Mapping[str, str], job: Number, again: str) -> Al
 
 
 def _refuse_mpirun(environ: Mapping[str, str]) -> None:
-    """Open MPI and MPICH start their daemons with srun, and what they start sees those's step.
+    """Reject launchers of mpirun, whose variables of Slurm describe the step of MPI's daemons.
 
-    Those on the first node of a batch script see none. So all of them are told this, first of all.
+    Open MPI and MPICH start their daemons with srun. Ranks on the first node of a batch script see
+    no step at all, so this check comes first.
     """
     for variable, program in (
         ("OMPI_COMM_WORLD_SIZE", "Open MPI's mpirun"),
@@ -125,7 +126,7 @@ def _refuse_mpirun(environ: Mapping[str, str]) -> None:
 
 
 def _refuse_several(environ: Mapping[str, str], nnodes: Number) -> None:
-    """Two launchers on one node with one run id would both ask for this node's place."""
+    """Reject several launchers on one node, which would compete for one index."""
     most, variable = _most_tasks(environ, nnodes)
     if most > 1:
         raise UsageError(
@@ -136,9 +137,9 @@ def _refuse_several(environ: Mapping[str, str], nnodes: Number) -> None:
 
 
 def _most_tasks(environ: Mapping[str, str], nnodes: Number) -> tuple[int, str]:
-    """How many tasks the step has on one node, and the variable that says so.
+    """Return the maximum number of tasks on one node, and the variable that it comes from.
 
-    `SLURM_NTASKS_PER_NODE` is what was asked for, which may be something else: it is not read.
+    `SLURM_NTASKS_PER_NODE` is not read, because it is the requested number, which may differ.
     """
     local = find_number(environ, "SLURM_LOCALID")
     variable = "SLURM_STEP_TASKS_PER_NODE"
@@ -179,7 +180,7 @@ def _endpoint(
 
 
 def _srun(nnodes: int) -> str:
-    # --ntasks, too: srun takes that of the job, and then gives up --ntasks-per-node.
+    # --ntasks, too: otherwise srun uses the job's, and ignores --ntasks-per-node.
     return f"srun --nodes={nnodes} --ntasks={nnodes} --ntasks-per-node=1 plaunch ..."
 
 

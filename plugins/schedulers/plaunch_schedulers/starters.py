@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from plaunch.cli import Arguments
 
-# Who gives one of these has said how nodes meet.
-_MEETING = (
+# Options that configure the rendezvous.
+_RENDEZVOUS_OPTIONS = (
     "scheduler",
     "nnodes",
     "node_rank",
@@ -26,7 +26,7 @@ _MEETING = (
     "master_port",
 )
 
-_WORKER = "TORCHELASTIC_RUN_ID"  # workers of a launcher have it, and so their own launchers
+_WORKER = "TORCHELASTIC_RUN_ID"  # set for workers, and so for launchers that they start
 
 # Open MPI's setting, in the environments of Open MPI up to 4 and from 5 on, and its default.
 _SIGKILL_TIMEOUT = "odls_base_sigkill_timeout"
@@ -36,19 +36,19 @@ _DEFAULT_GRACE = 30.0  # seconds, of plaunch's workers
 
 
 def offer_scheduler(args: Arguments, environ: Mapping[str, str]) -> str:
-    """Explain how other launchers and this one could become one job, if there are any.
+    """Describe how this launcher and others can become one job, if there are others.
 
-    It is only advice: under torchrun each of them is a separate job, as a sweep wants it.
-    Empty if the user has said how nodes meet, or no other launcher was started.
+    It is only advice: under torchrun each of them is a separate job, as in a sweep. Empty if the
+    user has configured the rendezvous, or no other launcher was started.
     """
-    if _WORKER in environ or any(map(args.is_given, _MEETING)):
+    if _WORKER in environ or any(map(args.is_given, _RENDEZVOUS_OPTIONS)):
         return ""
     mpi = _count(environ, "OMPI_COMM_WORLD_SIZE") or (
         _count(environ, "PMI_SIZE") if "MPI_LOCALNRANKS" in environ else 0
     )
     if mpi:
         return _offer("mpirun", mpi, "mpi") if mpi > 1 else ""
-    if "SLURM_JOB_ID" not in environ or "SLURM_PTY_PORT" in environ:  # somebody types
+    if "SLURM_JOB_ID" not in environ or "SLURM_PTY_PORT" in environ:  # an interactive shell
         return ""
     step = digits(environ.get("SLURM_STEP_ID", ""))
     if step is not None and step <= LAST_STEP:
@@ -70,7 +70,7 @@ def offer_scheduler(args: Arguments, environ: Mapping[str, str]) -> str:
 
 
 def warn_of_hasty_stop(shutdown_timeout: float | None, environ: Mapping[str, str]) -> str:
-    """Advice about an `mpirun` that kills workers before their grace is over; else empty.
+    """Return a warning if `mpirun` kills workers before their grace is over; else empty.
 
     Args:
         shutdown_timeout: the grace of the workers in seconds; None for the default.
@@ -79,12 +79,12 @@ def warn_of_hasty_stop(shutdown_timeout: float | None, environ: Mapping[str, str
     if "OMPI_COMM_WORLD_SIZE" not in environ or _WORKER in environ:
         return ""
     grace = _DEFAULT_GRACE if shutdown_timeout is None else shutdown_timeout
-    told = [digits(environ.get(prefix + _SIGKILL_TIMEOUT, "")) for prefix in _PREFIXES]
-    patience = next((number for number in told if number is not None), _DEFAULT_SIGKILL_TIMEOUT)
-    if grace == 0 or patience > grace:
+    values = [digits(environ.get(prefix + _SIGKILL_TIMEOUT, "")) for prefix in _PREFIXES]
+    timeout = next((number for number in values if number is not None), _DEFAULT_SIGKILL_TIMEOUT)
+    if grace == 0 or timeout > grace:
         return ""
     return (
-        f"Open MPI's mpirun kills its processes {patience} s after SIGTERM, in spite of "
+        f"Open MPI's mpirun kills its processes {timeout} s after SIGTERM, in spite of "
         f"--shutdown-timeout ({grace:g} s), so workers cannot save; set --mca {_SIGKILL_TIMEOUT} "
         "to more seconds than that"
     )
@@ -98,5 +98,5 @@ def _offer(program: str, count: int, scheduler: str) -> str:
 
 
 def _count(environ: Mapping[str, str], variable: str) -> int:
-    """The number in a variable; 0 if there is none."""
+    """Return the number in a variable; 0 if there is none."""
     return digits(environ.get(variable, "")) or 0

@@ -1,10 +1,10 @@
-"""The store in which the workers of a round meet: torch's, in a process of the launcher's own.
+"""The store in which the workers of a round meet: torch's, in a process of the launcher.
 
-The launcher listens at `MASTER_ADDR:MASTER_PORT` itself, without torch. A process of the workers'
-interpreter, the store host, serves torch's TCPStore on that socket, once it is needed. So the
-store outlives every worker of the round, and a job that has nothing to do with torch pays nothing.
+The launcher itself listens at `MASTER_ADDR:MASTER_PORT`, without torch. A process of the workers'
+interpreter, the store host, serves torch's TCPStore on that socket once it is needed. So the store
+outlives all workers of the round, and a job without torch costs nothing.
 
-Every public name loads on first use.
+Public names are imported on first use.
 """
 
 from __future__ import annotations

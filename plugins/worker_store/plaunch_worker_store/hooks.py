@@ -1,4 +1,4 @@
-"""The hook of this plugin, which is loaded if no other one hosts the workers' store."""
+"""The hook of this plugin, which is loaded if no other plugin hosts the workers' store."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @hookimpl
 def plaunch_worker_store(context: PluginContext) -> OpenStore | None:
-    """Answer for --worker-store=agent, which is the default."""
+    """Return the store for --worker-store=agent, the default."""
     return _open if context.options.get("worker_store", "agent") == "agent" else None
 
 

@@ -1,4 +1,4 @@
-"""The store host as the launcher sees it: a process that serves, or has ended, and says why."""
+"""The store host, from the side of the launcher: a process that serves, or has exited."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
     from plaunch_worker_store.interpreter import Interpreter
 
-_END_WAIT = 2.0  # seconds for the host to end after SIGKILL
-_END_LOOK = 0.02  # seconds between two looks at it where there is no pidfd
-_MOST_OUTPUT = 8 << 10  # bytes that are kept of what it says
+_END_TIMEOUT = 2.0  # seconds for the host to end after SIGKILL
+_END_INTERVAL = 0.02  # seconds between two checks where there is no pidfd
+_MAX_OUTPUT = 8 << 10  # bytes of its output that are kept
 _LAST_LINES = 5
 
 
 class StoreHost:
-    """A store host that was started; ends with `close`, or with the launcher.
+    """A started store host; ends with `close`, or with the launcher.
 
     Args:
-        interpreter: what runs it.
+        interpreter: the interpreter that runs it.
         start: starts it, as `subprocess.Popen` does.
         listener: the socket to serve.
-        address: where this machine itself reaches that.
-        is_lean: whether it loads no more of torch than it needs, which may fail.
+        address: the address at which this machine reaches the socket.
+        is_lean: whether it loads only a part of torch, which may fail.
 
     Raises:
         OSError: the system does not start it.
@@ -77,38 +77,38 @@ class StoreHost:
             os.set_blocking(self._pipe, False)
 
     def fds(self) -> list[int]:
-        """Descriptors that are readable when `look` has something to do."""
+        """Descriptors that are readable when `check` has something to do."""
         return [fd for fd in (self._pipe, self._pidfd) if fd >= 0]
 
     def due(self) -> float | None:
-        """Seconds until `look` must be called in any case, or None."""
-        return _END_LOOK if self._pipe < 0 and self._pidfd < 0 else None
+        """Seconds until `check` must be called in any case, or None."""
+        return _END_INTERVAL if self._pipe < 0 and self._pidfd < 0 else None
 
-    def look(self) -> int | None:
-        """Take what it says; its exit code if it has ended, negative for a signal."""
+    def check(self) -> int | None:
+        """Read its output; return its exit code if it has exited, negative for a signal."""
         exitcode = self._process.poll()
         self._read()
         return exitcode
 
     def bind(self) -> None:
-        """Let it bind the port, which has no listener any more."""
+        """Let it bind the port, after the launcher has closed the listener."""
         self.wants_port = False
         if self._process.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):  # it has ended, which `look` tells
+            with contextlib.suppress(BrokenPipeError):  # it has exited, as `check` reports
                 self._process.stdin.write(b"\n")
 
     def describe_end(self) -> str:
         """Describe how it ended, with its last output."""
         how = describe_exit(self._process.returncode or 0)
         lines = [line for line in self._output.decode(errors="replace").splitlines() if line]
-        said = "".join(f"\n    {line}" for line in lines[-_LAST_LINES:])
-        return f"pid {self.pid}, {how}" + (f"; its last output:{said}" if said else "")
+        output = "".join(f"\n    {line}" for line in lines[-_LAST_LINES:])
+        return f"pid {self.pid}, {how}" + (f"; its last output:{output}" if output else "")
 
     def close(self) -> None:
-        """End it; it leaves no zombie, and takes no more than a moment."""
+        """Kill it and wait for it, for a short time at most."""
         if self._process.poll() is None:
             self._process.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel's, sooner or later
+            with contextlib.suppress(subprocess.TimeoutExpired):  # stuck in the kernel
                 self._wait()
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
@@ -119,9 +119,9 @@ class StoreHost:
             self._pidfd = -1
 
     def _wait(self) -> None:
-        until = time.monotonic() + _END_WAIT
-        wait_for_end(self._pidfd, _END_WAIT)
-        self._process.wait(max(until - time.monotonic(), _END_LOOK))
+        until = time.monotonic() + _END_TIMEOUT
+        wait_for_end(self._pidfd, _END_TIMEOUT)
+        self._process.wait(max(until - time.monotonic(), _END_INTERVAL))
 
     def _read(self) -> None:
         while self._pipe >= 0:
@@ -138,4 +138,4 @@ class StoreHost:
             if line in self._output:
                 self._output = self._output.replace(line, b"")
                 setattr(self, name, True)
-        self._output = self._output[-_MOST_OUTPUT:]
+        self._output = self._output[-_MAX_OUTPUT:]

@@ -1,4 +1,4 @@
-"""The interpreter of the store host, which is that of the workers."""
+"""The interpreter of the store host: that of the workers."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from plaunch.process import is_python
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# What is for the workers alone: whatever makes their torch, their devices or their interpreter
-# behave in another way than these usually do.
+# Variables for the workers only, which change how torch, devices or the interpreter behave.
 _DROPPED = ("TORCH", "PYTORCH_", "NCCL_", "GLOO_", "CUDA_", "OMP_", "MKL_", "KMP_", "PLAUNCH_")
 _OF_RANKS = ("RANK", "WORLD_SIZE")
-# Of Python's own, those that say where modules are.
+# Of Python's variables, only those about the module search path are kept.
 _PYTHON = "PYTHON"
 _PYTHON_KEPT = frozenset(
     ("PYTHONHOME", "PYTHONNOUSERSITE", "PYTHONPATH", "PYTHONPYCACHEPREFIX", "PYTHONUSERBASE")
@@ -25,7 +24,7 @@ _SET = {
     "CUDA_VISIBLE_DEVICES": "",
     "OMP_NUM_THREADS": "1",
     "PYTHONUNBUFFERED": "1",
-    # A client that goes away is nothing to write about.
+    # Disconnected clients are not worth a message.
     "TORCH_CPP_LOG_LEVEL": "ERROR",
 }
 
@@ -37,7 +36,7 @@ class Interpreter:
     Args:
         python: the program.
         env: the environment of a worker.
-        folders: where modules are searched; empty for where the interpreter does by itself.
+        folders: the module search path; empty for the interpreter's own.
     """
 
     python: str
@@ -45,7 +44,7 @@ class Interpreter:
     folders: tuple[str, ...] = ()
 
     def environment(self) -> dict[str, str]:
-        """The environment of the host."""
+        """Return the environment of the host."""
         env = {
             name: value
             for name, value in self.env.items()
@@ -57,7 +56,7 @@ class Interpreter:
 
 
 def find_interpreter(entrypoint: object, environ: Mapping[str, str]) -> Interpreter:
-    """The interpreter that runs `entrypoint`, or if that cannot be told, scripts in general."""
+    """Return the interpreter that runs `entrypoint`; if unknown, the one that runs scripts."""
     if isinstance(entrypoint, str):
         if is_python(entrypoint):
             return Interpreter(entrypoint, environ)
@@ -66,5 +65,5 @@ def find_interpreter(entrypoint: object, environ: Mapping[str, str]) -> Interpre
 
     executable = spawn.get_executable()
     python = os.fsdecode(executable) if executable else sys.executable
-    # What multiprocessing starts finds modules where this process does.
+    # Processes of multiprocessing search modules where this process does.
     return Interpreter(python, environ, tuple(filter(None, sys.path)))

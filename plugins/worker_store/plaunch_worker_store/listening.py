@@ -1,4 +1,4 @@
-"""The socket at which the workers of a round look for their store."""
+"""The socket at which the workers of a round connect to their store."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ import socket
 from plaunch.errors import RendezvousConnectionError, WorkerStoreError
 from plaunch_network import open_listener
 
-_BACKLOG = 4096  # workers that may connect before anybody serves them
+_BACKLOG = 4096  # workers that may connect before the store is served
 
-_MOST_PORT = 65535
+_MAX_PORT = 65535
 
-_Place = tuple[socket.AddressFamily, str]
-# One dual-stack socket covers both families; hosts without IPv6 have only the other.
-_EVERYWHERE: tuple[_Place, ...] = ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0"))  # noqa: S104 - other nodes connect
+_Address = tuple[socket.AddressFamily, str]
+# One dual-stack socket covers both families; hosts without IPv6 only have the other.
+_EVERYWHERE: tuple[_Address, ...] = ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0"))  # noqa: S104 - other nodes connect
 
 
 def listen(address: str, port: int, *, nodes: int) -> socket.socket:
     """Listen at the address that workers get for their store.
 
-    That is `address` itself where it is a number that belongs to this machine, or, in a job of one
-    node, a name for loopback or for one address. This node cannot know how another one resolves a
-    name or reaches an address: then it listens on all interfaces.
+    This is `address` itself if it is a numeric address of this machine, or, in a job of one node, a
+    name for loopback or for one address. This node cannot know how another node resolves a name or
+    reaches an address; in these cases it listens on all interfaces.
 
     Args:
         address: `MASTER_ADDR`.
         port: `MASTER_PORT`.
-        nodes: how many nodes the round has.
+        nodes: the number of nodes of the round.
 
     Raises:
         WorkerStoreError: another program listens there, or this user may not.
     """
     problem: OSError | None = None
-    if not 0 < port <= _MOST_PORT:
+    if not 0 < port <= _MAX_PORT:
         raise _refused(address, port, None)
     for place in (*_find_places(address, port, nodes), *_EVERYWHERE):
         try:
@@ -47,13 +47,13 @@ def listen(address: str, port: int, *, nodes: int) -> socket.socket:
 
 
 def own_address(listener: socket.socket) -> str:
-    """An address under which this machine itself reaches a socket that listens."""
+    """Return an address at which this machine reaches a listening socket."""
     host: str = listener.getsockname()[0]
     return "127.0.0.1" if host in ("::", "0.0.0.0") else host  # noqa: S104 - compared, not bound
 
 
-def _find_places(address: str, port: int, nodes: int) -> list[_Place]:
-    """Addresses to listen at instead of all; the first one that this machine has is used."""
+def _find_places(address: str, port: int, nodes: int) -> list[_Address]:
+    """Return addresses to listen at instead of all; the first one of this machine is used."""
     for family in (socket.AF_INET, socket.AF_INET6):
         with contextlib.suppress(OSError):
             socket.inet_pton(family, address.partition("%")[0])
@@ -65,7 +65,7 @@ def _find_places(address: str, port: int, nodes: int) -> list[_Place]:
     try:
         found = resolve_host(address, port)
     except RendezvousConnectionError:
-        return []  # the workers will say so
+        return []  # the workers will report it
     if len(found) > 1 and not all(is_loop_back(one.host) for one in found):
         return []
     # torch's clients try IPv6 first.

@@ -1,4 +1,4 @@
-"""Whether workers have loaded torch, seen from outside and without holding them up."""
+"""Detects from outside, without pausing them, whether workers have loaded torch."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
 _PROC = "/proc"
-_SHORTEST = 0.1  # seconds between two looks, at first
+_FIRST_INTERVAL = 0.1  # seconds between the first two checks
 _GROWTH = 1.4
-_LAST_LOOK = 60.0  # seconds after which only a connection tells
-_LIBRARY = b"/libtorch"  # the first that torch loads has a longer name, as all others have
+_LAST_CHECK = 60.0  # seconds after which only a connection counts
+_LIBRARY = b"/libtorch"  # the library that torch loads first has a longer name, as all others have
 
 
 class TorchWatch:
-    """Looks for torch in one worker now and then, less and less often, and about 20 times in all.
+    """Checks one worker for torch, less and less often, and about 20 times in all.
 
-    A look reads what the kernel says of the files that the worker has mapped, in a fraction of a
-    millisecond. A worker that runs its program in a child is not seen to load it.
+    A check reads the worker's memory maps from the kernel, in a fraction of a millisecond. It does
+    not detect torch in a child of the worker.
 
     Args:
         pid: the worker.
         began: when it was started, on the clock.
-        proc: where the system tells its processes.
-        clock: seconds that never go back.
+        proc: the folder of the proc file system.
+        clock: a monotonic clock, in seconds.
     """
 
     def __init__(
@@ -43,28 +43,28 @@ class TorchWatch:
         self._proc = proc
         self._clock = clock
         self._began = began
-        self._next = 0.0  # seconds after the start; above the last look, there is none
+        self._next = 0.0  # seconds after the start; there is none after the last check
 
     def due(self) -> float | None:
-        """Seconds until the next look; None if there is none."""
-        if self._next > _LAST_LOOK:
+        """Seconds until the next check; None if there is none."""
+        if self._next > _LAST_CHECK:
             return None
         return max(self._began + self._next - self._clock(), 0.0)
 
-    def look(self) -> bool:
-        """Whether the worker has loaded torch, if a look is due."""
+    def check(self) -> bool:
+        """Whether the worker has loaded torch, if a check is due."""
         if self.due() != 0.0:
             return False
-        self._next = max(self._clock() - self._began, _SHORTEST) * _GROWTH
+        self._next = max(self._clock() - self._began, _FIRST_INTERVAL) * _GROWTH
         return bool(_find_libraries(self._pid, self._proc))
 
 
 def find_torch(workers: Collection[int], proc: str = _PROC) -> tuple[str, str] | None:
-    """The interpreter of a worker, or of what it has started, that has loaded torch, and where.
+    """Find an interpreter among the workers and their descendants that has loaded torch.
 
-    The place is the folder in which the package is. None if no worker has loaded it, or only one
-    that is no interpreter. It looks at every process of theirs that can still be told by its
-    parents.
+    Returns:
+        The interpreter, and the folder that contains the package. None if no interpreter has loaded
+        it. All descendants that are still linked by their parents are checked.
     """
     family = set(workers)
     table = read_table(proc)
@@ -83,14 +83,14 @@ def find_torch(workers: Collection[int], proc: str = _PROC) -> tuple[str, str] |
 
 
 def _find_libraries(pid: int, proc: str) -> list[str]:
-    """The paths of libraries of torch's that a process has mapped, and that are still there."""
+    """Return the paths of torch's libraries that a process has mapped, and that still exist."""
     maps = read_proc(f"{pid}/maps", proc)
     found: list[str] = []
     at = -1
     while (at := maps.find(_LIBRARY, at + 1)) >= 0:
         begin, end = maps.rfind(b"\n", 0, at) + 1, maps.find(b"\n", at)
         line = maps[begin : end if end >= 0 else None]
-        # A folder may have such a name as well; a file that was replaced is marked as deleted.
+        # A folder may have such a name as well; a replaced file is marked as deleted.
         if b"/" not in line[at + 1 - begin :] and not line.endswith(b" (deleted)"):
             path = os.fsdecode(line.split(None, 5)[-1])
             if path not in found:

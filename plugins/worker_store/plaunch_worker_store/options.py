@@ -1,4 +1,4 @@
-"""The option of the workers' store: who hosts it."""
+"""The option that selects the host of the workers' store."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""The program of the store host: torch's TCPStore, on a socket that listens already.
+"""The program of the store host: torch's TCPStore, on a socket that is already listening.
 
-It is a program for the workers' interpreter, which may be another one than the launcher's and need
-not have plaunch: nothing but the standard library and torch is imported. What it says goes through
-stdout to the launcher, which keeps the other end of stdin: when that is closed, this process ends.
+It runs in the workers' interpreter, which may differ from the launcher's and need not have plaunch,
+so it imports only the standard library and torch. It reports to the launcher on stdout. The
+launcher keeps the other end of stdin; when that is closed, this process ends.
 
     python serving.py FD HOST PORT {lean,whole} [FOLDER ...]
 
-The folders, if there are any, are where modules are searched.
+The folders, if given, are the module search path.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from datetime import timedelta
 from typing import Any
 
 SERVING = "plaunch: the store is served"
-BINDING = "plaunch: this torch binds the port itself"  # once it may; it then gets a line
+BINDING = "plaunch: this torch binds the port itself"  # once the launcher has sent a line
 NO_TORCH = 64  # exit code: this interpreter has no torch
 
 _CONNECT_TIMEOUT = 20  # seconds for the server to become its own first client
-START_TIMEOUT = 150  # seconds to load torch and to begin; the system ends it then, by SIGALRM
+START_TIMEOUT = 150  # seconds to load torch and start to serve; then SIGALRM ends the process
 
 
 def main(argv: list[str]) -> None:
-    """Serve until the launcher is gone or wants no more."""
+    """Serve until stdin is closed, by the launcher or by its end."""
     fd, host, port, how, *folders = argv
-    # The launcher ends this process by itself, after the workers; a signal to the whole job, as
-    # schedulers send it, is not meant for it.
+    # The launcher ends this process after the workers. Signals to the whole job, as from
+    # schedulers, are ignored.
     for signum in signal.valid_signals():
         with contextlib.suppress(OSError, ValueError):
             signal.signal(signum, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(START_TIMEOUT)
     _set_limits(is_lean=how == "lean")
-    # Not the folder of this file: its modules are not to be taken for others of the same name.
+    # Without the folder of this file, whose modules could shadow others of the same name.
     if sys.path and os.path.abspath(sys.path[0]) == os.path.dirname(os.path.abspath(__file__)):
         del sys.path[0]
     if folders:
@@ -54,11 +54,11 @@ def main(argv: list[str]) -> None:
     while os.read(0, 4096):
         pass
     del store
-    os._exit(0)  # torch takes its time to be unloaded, and nothing is left to be saved
+    os._exit(0)  # unloading torch is slow, and there is nothing to save
 
 
 def _set_limits(*, is_lean: bool) -> None:
-    """Allow as many clients as the system does; no core dumps of what is only a try."""
+    """Raise the limit of descriptors; no core dumps of the lean attempt."""
     with contextlib.suppress(OSError, ValueError):
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -68,10 +68,10 @@ def _set_limits(*, is_lean: bool) -> None:
 
 
 def _load_lean() -> Any:
-    """Torch's TCPStore without the rest of torch, in a fifth of the time.
+    """Load torch's TCPStore without the rest of torch, in a fifth of the time.
 
-    It is in torch's C++ library, which Python can load without running torch's own code. Nothing
-    promises that, so whoever starts this tries again with the whole of torch if it fails.
+    It is in torch's C++ library, which Python can load without running torch's own code. This is
+    not documented, so if it fails, the launcher starts this program again with all of torch.
     """
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.submodule_search_locations is None:
@@ -80,7 +80,7 @@ def _load_lean() -> Any:
     torch.__path__ = list(spec.submodule_search_locations)
     torch.__spec__ = spec
     sys.modules["torch"] = torch
-    # The C++ side looks for it, and puts names into it that nobody uses here.
+    # The C++ side imports it, and adds names that are not used here.
     sys.modules["torch.distributed"] = types.ModuleType("torch.distributed")
     native = importlib.import_module("torch._C")
     native._c10d_init()
@@ -100,11 +100,11 @@ def _serve(create: Any, fd: int, host: str, port: int) -> Any:
         "timeout": timedelta(seconds=_CONNECT_TIMEOUT),
     }
     try:
-        # Of the two servers that torch has, the one that it takes by default: with an older torch
-        # the other one does not serve a socket that it is given.
+        # torch has two servers; its default is used. With an older torch, the other one does not
+        # serve a given socket.
         return create(host, port, master_listen_fd=fd, **options)
     except TypeError:
-        pass  # older than that argument
+        pass  # a torch without that argument
     os.close(fd)
     print(BINDING, flush=True)
     os.read(0, 1)

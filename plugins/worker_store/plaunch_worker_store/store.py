@@ -1,4 +1,4 @@
-"""The workers' store of one round, for the agent's loop, which asks it."""
+"""The workers' store of one round, driven by the agent's loop."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
     from plaunch.agent import StoreRound
 
+    from plaunch_worker_store.connection_filter import ConnectionFilter
     from plaunch_worker_store.hosting import StoreHost
     from plaunch_worker_store.interpreter import Interpreter
     from plaunch_worker_store.loading import TorchWatch
-    from plaunch_worker_store.strangers import Doorkeeper
 
 _log = logging.getLogger("plaunch")
 
@@ -31,11 +31,11 @@ _ADVICE = (
     "Give PYTHON_EXEC an interpreter that has torch, or let the worker of rank 0 host the store "
     "(--worker-store=rank0)"
 )
-_FIRST_LOOK = 0.1  # seconds after the start of workers, when an empty job is over
-_GUESTS_LOOK = 0.2  # seconds between two looks at who is still connected
-_GUESTS_SAID = 1.0  # seconds after which the wait for them is said
+_FIRST_CHECK = 0.1  # seconds after the start of workers, when trivial jobs are over
+_GUESTS_INTERVAL = 0.2  # seconds between two checks for connected clients
+_GUESTS_WARN_AFTER = 1.0  # seconds after which the wait for them is logged
 _SEARCH_INTERVAL = 0.5  # seconds between two searches for a worker that has loaded torch
-_TORCH_WAIT = 60.0  # seconds for one to load it, once a client of torch's has come
+_TORCH_WAIT = 60.0  # seconds for a worker to load it, after a client of torch's store has connected
 
 
 def open_store(store_round: StoreRound) -> TorchStore:
@@ -57,18 +57,18 @@ def open_store(store_round: StoreRound) -> TorchStore:
 
 
 class TorchStore:
-    """Listens for the workers of a round, and has a store host serve them once that is needed.
+    """Listens for the workers of a round, and starts a store host once it is needed.
 
-    It is needed when a worker has loaded torch, or when a client connects. `tend` takes no longer
-    than to start a process, and `close` as long as a killed one does to end.
+    It is needed when a worker has loaded torch, or when a client connects. `tend` takes as long as
+    starting a process, and `close` as long as a killed process takes to exit.
 
     Args:
-        listener: the socket at which the workers look for their store.
-        name: what messages call the store.
-        find_interpreter: says what runs the store host, once there must be one.
+        listener: the socket at which the workers connect to their store.
+        name: the name of the store, for messages.
+        find_interpreter: returns the interpreter of the store host; called when one is needed.
         start: starts a process; see `plaunch.agent.StoreRound`.
-        clock: seconds that never go back.
-        sleep: waits for so many seconds.
+        clock: a monotonic clock, in seconds.
+        sleep: sleeps for some seconds.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class TorchStore:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._listener: socket.socket | None = listener  # None once the host has it alone
+        self._listener: socket.socket | None = listener  # None once only the host has it
         self._address, self._port = own_address(listener), listener.getsockname()[1]
         self._name = name
         self._find_interpreter = find_interpreter
@@ -93,15 +93,15 @@ class TorchStore:
         self._watched_since: float | None = None
         self._watch: TorchWatch | None = None
         self._host: StoreHost | None = None
-        self._doorkeeper: Doorkeeper | None = None
-        self._is_workers = False  # whether the interpreter was found in a worker
-        self._asked_at: float | None = None  # when a client of torch's came that nobody can serve
+        self._filter: ConnectionFilter | None = None
+        self._is_workers_interpreter = False  # whether it was found in a worker
+        self._refused_at: float | None = None  # when the first unserved client connected
         self._searched_at = 0.0
 
     # --- for the loop -----------------------------------------------------------------------------
 
     def watch(self, workers: Collection[int]) -> None:
-        """Know of the workers of this node, by their process ids, the one of rank 0 first."""
+        """Set the workers of this node, by their process ids, the one of rank 0 first."""
         self._workers = tuple(workers)
         self._watched_since = self._clock()
 
@@ -109,33 +109,33 @@ class TorchStore:
         """Descriptors that are readable when `tend` has something to do."""
         if self._host is not None:
             return self._host.fds()
-        if self._doorkeeper is not None:
-            return self._doorkeeper.fds()
+        if self._filter is not None:
+            return self._filter.fds()
         return [] if self._listener is None else [self._listener.fileno()]
 
     def due(self) -> float | None:
         """Seconds until `tend` must be called in any case; None if it need not be."""
         if self._host is not None:
             return self._host.due()
-        if self._doorkeeper is not None:
-            return self._doorkeeper.due()
+        if self._filter is not None:
+            return self._filter.due()
         if self._watch is not None:
             return self._watch.due()
         if self._watched_since is None:
             return None
-        return max(self._watched_since + _FIRST_LOOK - self._clock(), 0.0)
+        return max(self._watched_since + _FIRST_CHECK - self._clock(), 0.0)
 
     def tend(self) -> WorkerStoreError | None:
-        """Do what is due: start the store host, or notice that it has ended.
+        """Do what is due: start the store host, or detect that it has exited.
 
         Returns:
-            What to end the round for, if the store is lost. It is then closed.
+            The error for the end of the round, if the store is lost. It is then closed.
         """
         try:
             if self._host is not None:
-                self._tend_host(self._host)
-            elif self._doorkeeper is not None:
-                self._tend_door(self._doorkeeper)
+                self._check_host(self._host)
+            elif self._filter is not None:
+                self._check_clients(self._filter)
             elif self._listener is not None and self._is_wanted(self._listener):
                 self._start(is_lean=True)
         except WorkerStoreError as error:
@@ -145,28 +145,28 @@ class TorchStore:
 
     @property
     def is_served(self) -> bool:
-        """Whether there is a store host that answers."""
+        """Whether a store host is serving."""
         return self._host is not None and self._host.is_serving
 
     def close(self) -> None:
-        """End the store, and its host."""
-        if self._doorkeeper is not None:
-            self._doorkeeper.close()
+        """Close the store, and stop its host."""
+        if self._filter is not None:
+            self._filter.close()
         if self._host is not None:
             self._host.close()
-        self._let_go()
-        self._watch = self._host = self._doorkeeper = self._watched_since = None
+        self._close_listener()
+        self._watch = self._host = self._filter = self._watched_since = None
 
     # --- guests -----------------------------------------------------------------------------------
 
     def wait_for_guests(self, patience: float) -> None:
         """Wait until no process of another node is connected, at most `patience` seconds.
 
-        For when this node's own workers have ended, and it is unknown whether the others' have.
-        It may be called on another thread than everything else, and abandoned there.
+        Called when this node's own workers have ended and the others' may be running. May be called
+        on another thread than the other methods, and abandoned there.
         """
         began = self._clock()
-        is_said = False
+        has_warned = False
         while self._has_guests():
             elapsed = self._clock() - began
             if elapsed >= patience:
@@ -177,19 +177,19 @@ class TorchStore:
                     elapsed,
                 )
                 return
-            if elapsed >= _GUESTS_SAID and not is_said:
-                is_said = True
+            if elapsed >= _GUESTS_WARN_AFTER and not has_warned:
+                has_warned = True
                 _log.warning(
                     "this node has finished and hosts %s; it stays until no workers of other "
                     "nodes are connected to it",
                     self._name,
                 )
-            self._sleep(_GUESTS_LOOK)
+            self._sleep(_GUESTS_INTERVAL)
 
     def _has_guests(self) -> bool:
         """Whether clients are connected, apart from the store host, which is one itself.
 
-        This includes clients that came while the host still loads torch.
+        This includes clients that connect while the host is loading torch.
         """
         if self._host is None:
             return False
@@ -207,7 +207,7 @@ class TorchStore:
         return bool(poller.poll(0))
 
     def _has_loaded_torch(self) -> bool:
-        """Whether the first worker was seen to; it is looked at when that is due."""
+        """Whether the first worker has loaded torch, if a check is due."""
         if self.due() != 0.0 or self._watched_since is None:
             return False
         if self._watch is None:
@@ -217,7 +217,7 @@ class TorchStore:
 
             since = self._watched_since
             self._watch = TorchWatch(self._workers[0], began=since, clock=self._clock)
-        return self._watch.look()
+        return self._watch.check()
 
     def _start(self, *, is_lean: bool) -> None:
         from plaunch_worker_store.hosting import StoreHost  # once it is needed
@@ -241,17 +241,17 @@ class TorchStore:
             ) from error
         _log.debug("%s: store host is pid %d", self._name, self._host.pid)
 
-    def _tend_host(self, host: StoreHost) -> None:
-        exitcode = host.look()
+    def _check_host(self, host: StoreHost) -> None:
+        exitcode = host.check()
         if exitcode is not None:
-            self._answer_end(host, exitcode)
+            self._handle_exit(host, exitcode)
         elif host.is_serving:
-            self._let_go()
+            self._close_listener()
         elif host.wants_port:
-            self._let_go()
+            self._close_listener()
             host.bind()
 
-    def _answer_end(self, host: StoreHost, exitcode: int) -> None:
+    def _handle_exit(self, host: StoreHost, exitcode: int) -> None:
         from plaunch_worker_store.serving import (  # trouble only
             NO_TORCH,
             START_TIMEOUT,
@@ -260,16 +260,16 @@ class TorchStore:
         text = host.describe_end()
         host.close()
         self._host = None
-        # Killed by somebody, or by the kernel for want of memory, it may have had clients.
+        # Killed, for example by the kernel for lack of memory, it may have had clients.
         if host.is_serving or self._listener is None or exitcode == -signal.SIGKILL:
             raise WorkerStoreError(f"{self._name} was lost: its process has ended ({text})")
         if exitcode == NO_TORCH:
-            self._do_without_torch()
+            self._find_torch_elsewhere()
         elif exitcode == -signal.SIGALRM:
             raise WorkerStoreError(
-                f"{self._name} cannot be hosted: its process has not come to serve it within "
-                f"{START_TIMEOUT} s, which loading torch takes almost all of; see whether the file "
-                f"system that torch is on answers ({text})"
+                f"{self._name} cannot be hosted: its process has not served it within "
+                f"{START_TIMEOUT} s, most of which is for loading torch; check whether torch's "
+                f"file system is slow ({text})"
             )
         elif host.is_lean:
             _log.debug("%s: the store host is started again (%s)", self._name, text)
@@ -279,18 +279,18 @@ class TorchStore:
                 f"{self._name} cannot be hosted: its process has ended ({text})\n{_ADVICE}"
             )
 
-    def _do_without_torch(self) -> None:
-        """Take another interpreter that has torch; without one, wait until a client needs it."""
+    def _find_torch_elsewhere(self) -> None:
+        """Use the interpreter of a worker with torch; without one, wait until a client needs it."""
         if self._interpreter is None or self._listener is None:
             raise RuntimeError("a store that is not open has lost its host")
-        if not self._is_workers and self._take_workers_interpreter(self._interpreter):
+        if not self._is_workers_interpreter and self._use_workers_interpreter(self._interpreter):
             return
         _log.info("%s has no torch to host %s", self._interpreter.python, self._name)
-        from plaunch_worker_store.strangers import Doorkeeper
+        from plaunch_worker_store.connection_filter import ConnectionFilter
 
-        self._doorkeeper = Doorkeeper(self._listener, clock=self._clock)
+        self._filter = ConnectionFilter(self._listener, clock=self._clock)
 
-    def _take_workers_interpreter(self, own: Interpreter) -> bool:
+    def _use_workers_interpreter(self, own: Interpreter) -> bool:
         """Start a host with the interpreter of a worker that has loaded torch, if there is one."""
         from plaunch_worker_store.interpreter import Interpreter  # trouble only
         from plaunch_worker_store.loading import find_torch
@@ -302,29 +302,33 @@ class TorchStore:
         python, folder = found
         paths = [folder, *filter(None, [own.env.get("PYTHONPATH")])]
         self._interpreter = Interpreter(python, {**own.env, "PYTHONPATH": os.pathsep.join(paths)})
-        self._is_workers = True
+        self._is_workers_interpreter = True
         self._start(is_lean=True)
         return True
 
-    def _tend_door(self, doorkeeper: Doorkeeper) -> None:
-        client = doorkeeper.look()
+    def _check_clients(self, connection_filter: ConnectionFilter) -> None:
+        client = connection_filter.check()
         if not client or self._interpreter is None:
             return
         now = self._clock()
-        if self._asked_at is None:
-            self._asked_at = now
-        # Workers of this node may be slower, and begin in a program that is no interpreter.
+        if self._refused_at is None:
+            self._refused_at = now
+        # Workers of this node may be slower, or start in a program that is not an interpreter.
         is_due = now - self._searched_at >= _SEARCH_INTERVAL
-        if is_due and not self._is_workers and self._take_workers_interpreter(self._interpreter):
-            doorkeeper.close()
-            self._doorkeeper = None
-        elif self._is_workers or now - self._asked_at >= _TORCH_WAIT:
+        if (
+            is_due
+            and not self._is_workers_interpreter
+            and self._use_workers_interpreter(self._interpreter)
+        ):
+            connection_filter.close()
+            self._filter = None
+        elif self._is_workers_interpreter or now - self._refused_at >= _TORCH_WAIT:
             raise WorkerStoreHostError(
                 f"{self._name} cannot be hosted: {self._interpreter.python!r} has no torch, but a "
                 f"worker that uses torch has connected from {client}. {_ADVICE}"
             )
 
-    def _let_go(self) -> None:
+    def _close_listener(self) -> None:
         """Close the launcher's own copy of the socket."""
         if self._listener is not None:
             self._listener.close()

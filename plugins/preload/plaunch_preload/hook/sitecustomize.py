@@ -1,10 +1,10 @@
-"""Where an interpreter becomes a fork server.
+"""The entry of the fork server, imported by its interpreter.
 
-An interpreter imports `sitecustomize` when it is ready itself, just before it runs its program. The
-fork server is started with the command of a worker, and with this folder first in `PYTHONPATH`: it
-imports the preloaded modules here, and serves. A worker that it has forked returns from here, and
-its interpreter goes on to run the program as a fresh one does. `__main__`, `sys.path`, tracebacks,
-`atexit` and exit codes are the interpreter's own work.
+An interpreter imports `sitecustomize` when it is ready, just before it runs its program. The fork
+server is started with the command of a worker, and with this folder first in `PYTHONPATH`: it
+imports the preloaded modules here, and serves. A forked worker returns from here, and its
+interpreter runs the program as a fresh one does. `__main__`, `sys.path`, tracebacks, `atexit` and
+exit codes come from the interpreter itself.
 """
 
 import importlib.util

@@ -1,4 +1,4 @@
-"""Calls a function as soon as a certain module is imported."""
+"""Calls a function as soon as a module is imported."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 class AfterImport:
-    """A finder that finds nothing itself, and calls functions when modules are imported.
+    """A finder that calls functions when modules are imported, and finds nothing itself.
 
     Args:
-        functions: called with the module, by the module's name; at once if it is imported already.
+        functions: by module name; called with the module, at once if it is already imported.
     """
 
     def __init__(self, functions: dict[str, Callable[[Any], None]]) -> None:
@@ -31,18 +31,18 @@ class AfterImport:
         sys.meta_path.remove(self)
 
     def find_spec(self, name: str, path: object, target: object = None) -> Any:
-        """Find one of the modules as the other finders do, and let its loader call the function."""
+        """Find a module with the other finders, and make its loader call the function."""
         function = self._functions.pop(name, None)
         if function is None:
             return None
         spec: Any = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, function)
+            spec.loader = _CallbackLoader(spec.loader, function)
         return spec
 
 
-class _Loader:
-    """Loads a module as its own loader does, which the module sees."""
+class _CallbackLoader:
+    """Delegates to a module's own loader, and hides itself from the module."""
 
     def __init__(self, loader: Any, function: Callable[[Any], None]) -> None:
         self._loader = loader

@@ -1,4 +1,4 @@
-"""Which line is responsible for what happens while modules are imported."""
+"""Finds the line that is responsible for a call during an import."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from .known import KnownLine
+    from .known_lines import KnownLine
 
-# Modules of the standard library between the responsible line and what it calls.
+# Modules of the standard library that may be between the responsible line and the call.
 _BETWEEN = frozenset(
     (
         "_collections_abc",
@@ -29,13 +29,13 @@ _PACKAGE = __name__.rpartition(".")[0]
 
 
 def find_caller() -> str:
-    """The module and the line that call, as in `torch.jit._state:29`."""
+    """Return the module and line of the caller, as in `torch.jit._state:29`."""
     frame = _find_frame()
     return "?" if frame is None else f"{_module_of(frame)}:{frame.f_lineno}"
 
 
 def is_standard_library() -> bool:
-    """Whether a module of the standard library calls, on its own account."""
+    """Whether the caller is a module of the standard library."""
     frame: Any = sys._getframe(1)
     while frame is not None and _module_of(frame).rpartition(".")[0] == _PACKAGE:
         frame = frame.f_back
@@ -54,7 +54,7 @@ def _module_of(frame: Any) -> str:
 
 
 def find_known(table: Mapping[str, Sequence[KnownLine]]) -> tuple[KnownLine, Any] | None:
-    """The entry, by module, of a line that is running, and the frame of the line."""
+    """Return the entry of a line that is running, and the frame of the line."""
     frame: Any = sys._getframe(1)
     while frame is not None:
         for known in table.get(_module_of(frame), ()):
@@ -65,7 +65,10 @@ def find_known(table: Mapping[str, Sequence[KnownLine]]) -> tuple[KnownLine, Any
 
 
 def _lines_of(frame: Any) -> str:
-    """The line that runs, and those beside it: Pythons differ in a statement of several lines."""
+    """Return the current line and its neighbours.
+
+    Python versions report different lines of a statement of several lines.
+    """
     code, line = frame.f_code, frame.f_lineno
     return "".join(
         linecache.getline(code.co_filename, number, frame.f_globals)

@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _HEADER = struct.Struct("!I")
-_FORMAT = 2  # of `marshal`; all versions of Python read it
-_MOST_FDS = 64  # of one message
-VARIABLE = "PLAUNCH_FORK_SERVER"  # the number of the fork server's descriptor to the launcher
+_FORMAT = 2  # the version of `marshal`; all Python versions read it
+_MAX_FDS = 64  # of one message
+VARIABLE = "PLAUNCH_FORK_SERVER"  # the fork server's descriptor of the channel
 
 
 def send(channel: socket.socket, message: Mapping[str, Any], fds: Sequence[int] = ()) -> None:
     """Send one message, with descriptors.
 
     Raises:
-        OSError: nobody is there any more, or the time-out of the socket is over.
-        ValueError: it has something that is not plain data.
+        OSError: the other end is closed, or the timeout of the socket has expired.
+        ValueError: the message is not plain data.
     """
     data = marshal.dumps(dict(message), _FORMAT)
     data = _HEADER.pack(len(data)) + data
@@ -34,10 +34,10 @@ def send(channel: socket.socket, message: Mapping[str, Any], fds: Sequence[int] 
 
 
 def receive(channel: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
-    """One message and its descriptors, which are close-on-exec; None once the other end is closed.
+    """Receive one message and its descriptors, which are close-on-exec; None at the end.
 
     Raises:
-        OSError: the time-out of the socket is over.
+        OSError: the timeout of the socket has expired.
     """
     fds: list[int] = []
     data = _receive(channel, _HEADER.size, fds)
@@ -45,15 +45,15 @@ def receive(channel: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
         (length,) = _HEADER.unpack(data)
         data = _receive(channel, length, fds)
         if len(data) == length:
-            return marshal.loads(data), fds  # noqa: S302 - from a process of our own
+            return marshal.loads(data), fds  # noqa: S302 - from a process of plaunch
     return None, fds
 
 
 def receive_answer(channel: socket.socket, timeout: float) -> dict[str, Any]:
-    """One message that is there within `timeout` seconds, and has no descriptors.
+    """Receive one message without descriptors within `timeout` seconds.
 
     Raises:
-        OSError: nobody is there any more; `TimeoutError`, if it takes too long.
+        OSError: the other end is closed; `TimeoutError` after the timeout.
     """
     channel.settimeout(timeout)
     answer, fds = receive(channel)
@@ -66,7 +66,7 @@ def receive_answer(channel: socket.socket, timeout: float) -> dict[str, Any]:
 
 def _receive(channel: socket.socket, length: int, fds: list[int]) -> bytes:
     data = b""
-    room = socket.CMSG_SPACE(_MOST_FDS * array.array("i").itemsize)
+    room = socket.CMSG_SPACE(_MAX_FDS * array.array("i").itemsize)
     while len(data) < length:
         chunk, ancillary, _, _ = channel.recvmsg(length - len(data), room, socket.MSG_CMSG_CLOEXEC)
         for level, kind, part in ancillary:

@@ -1,4 +1,4 @@
-"""What modules read while they are imported of the process that imports them."""
+"""Detects reads of process ids during imports."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from .callers import find_caller, is_standard_library
 from .replacements import Replacements
 
 if TYPE_CHECKING:
-    from .known import HarmlessLines
+    from .known_lines import HarmlessLines
 
 # The standard library's own modules compare these ids in a child, or renew them.
 _IDS = ("getpid", "getppid", "getpgrp", "getpgid", "getsid")
-# Functions of C that read what is another for each worker.
-_OF_C = frozenset(
+# C functions whose results differ between workers.
+_C_FUNCTIONS = frozenset(
     (
         "arc4random",
         "getenv",
@@ -30,7 +30,7 @@ _OF_C = frozenset(
 
 
 class ProcessReads:
-    """Notes the lines that read process ids, or look up functions of C that see the environment."""
+    """Records lines that read process ids, or look up C functions that read the environment."""
 
     def __init__(self, harmless: HarmlessLines) -> None:
         self._harmless = harmless
@@ -49,10 +49,10 @@ class ProcessReads:
 
     def __exit__(self, *error: object) -> None:
         self._replacements.restore()
-        self._is_watching = False  # some functions that replace others may be left
+        self._is_watching = False  # some replacements may remain
 
     def problems(self) -> list[str]:
-        """What a worker would have read with another result, in words."""
+        """Return the reads whose results differ in a worker."""
         return sorted(self._found)
 
     def _watch_id(self, name: str) -> None:
@@ -61,7 +61,7 @@ class ProcessReads:
         def note(*args: int, **options: int) -> int:
             if (
                 self._is_watching
-                and self._getpid() == self._pid  # and not in a child
+                and self._getpid() == self._pid  # not in a child
                 and not is_standard_library()
                 and not self._harmless.is_running()
             ):
@@ -75,7 +75,7 @@ class ProcessReads:
         look_up = ctypes.CDLL.__getitem__
 
         def note(library: Any, name: Any) -> Any:
-            if self._is_watching and name in _OF_C:
+            if self._is_watching and name in _C_FUNCTIONS:
                 self._found.add(f"{find_caller()} looks up C's {name}, whose calls are not seen")
             return look_up(library, name)
 

@@ -1,4 +1,4 @@
-"""What modules change about their process while they are imported, and a fork does not keep."""
+"""Detects changes to the process during imports that a fork does not keep."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 _PR_GET_PDEATHSIG = 2
 _FOLDER = "changes the working folder, in which Python would look for the program"
 _TIMER = "sets a timer, which a fork does not inherit"
-# Functions whose callers are noted, by what they may change.
+# Functions whose callers are recorded, by what they may change.
 _CHANGING: dict[str, tuple[tuple[Any, str], ...]] = {
     _FOLDER: ((os, "chdir"), (os, "fchdir")),
     _TIMER: ((signal, "setitimer"), (signal, "alarm")),
@@ -26,19 +26,19 @@ _CHANGING: dict[str, tuple[tuple[Any, str], ...]] = {
 
 
 class ProcessState:
-    """Compares the process with what it was before the imports.
+    """Compares the process before and after the imports.
 
     Args:
-        path_length: how many entries of `sys.path`, at its front, are set again in a worker; None
-            for all of them.
+        path_length: the number of entries at the front of `sys.path` that are set again in a
+            worker; None for all of them.
     """
 
     def __init__(self, path_length: int | None) -> None:
         self._path_length = path_length
         self._replacements = Replacements()
-        self._callers: dict[str, str] = {}  # the last ones, by what they may have changed
+        self._callers: dict[str, str] = {}  # the last callers, by what they may have changed
         self._before: dict[str, object] = {}
-        self._found: dict[str, str] = {}  # what has changed, and the module or line
+        self._found: dict[str, str] = {}  # the changes, and the module or line
         self._umask = _read_status("Umask")
 
     def __enter__(self) -> ProcessState:
@@ -52,17 +52,17 @@ class ProcessState:
         self._replacements.restore()
 
     def note_import(self, name: str) -> None:
-        """Compare after the import of one of the modules to preload."""
+        """Compare after the import of a module."""
         for what, value in self._read().items():
             if value != self._before[what]:
                 self._found.setdefault(what, self._callers.get(what, name))
 
     def problems(self) -> list[str]:
-        """What has changed, and workers would not have like that, in words."""
+        """Return the changes that workers would not have."""
         return [f"{who} {what}" for what, who in self._found.items()]
 
     def read_umask(self) -> int | None:
-        """The umask that a module has set, which workers keep; None if none has."""
+        """Return the umask that a module has set, which workers keep; None if unchanged."""
         umask = _read_status("Umask")
         return None if umask == self._umask else int(umask, 8)
 
@@ -73,7 +73,7 @@ class ProcessState:
             _TIMER: [signal.getitimer(timer) != (0.0, 0.0) for timer in _TIMERS] + [_has_timers()],
             "changes sys.argv, which is set again in a worker": list(sys.argv),
             "changes what is set again in sys.path in a worker": sys.path[: self._path_length],
-            "changes sys.stdin, sys.stdout or sys.stderr, which are made anew in a worker": streams,
+            "changes sys.stdin, sys.stdout or sys.stderr, which are renewed in a worker": streams,
             "locks memory, which a fork does not inherit": _read_status("VmLck"),
             "sets the signal for the end of its parent, which a fork does not inherit": (
                 _read_parent_death_signal()
@@ -91,7 +91,7 @@ class ProcessState:
 
 
 def _has_timers() -> bool:
-    """Whether there are timers of `timer_create`, if the kernel says so."""
+    """Whether there are timers of `timer_create`; False if the kernel does not show them."""
     try:
         with open("/proc/self/timers") as file:
             return bool(file.read())

@@ -1,4 +1,4 @@
-"""Random numbers that modules draw while they are imported, and generators to seed anew."""
+"""Detects random numbers drawn during imports, and generators to seed again."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from .callers import find_caller
 from .replacements import Replacements
 
 if TYPE_CHECKING:
-    from .known import HarmlessLines
+    from .known_lines import HarmlessLines
 
 
 class RandomReads:
-    """Notes what is seeded by the system while modules are imported, to seed it anew in a worker.
+    """Records what the system seeds during imports, and seeds it again in a worker.
 
-    What a module seeds with a number of its own is the same in fresh interpreters, and stays. What
-    a module has drawn from something that the system has seeded cannot be drawn again, except by
+    A generator that a module seeds with a constant is the same in fresh interpreters, and is kept.
+    Numbers drawn from a generator that the system has seeded cannot be drawn again, except by
     harmless lines.
     """
 
     def __init__(self, harmless: HarmlessLines) -> None:
         self._harmless = harmless
         self._replacements = Replacements()
-        self._numbers: set[int] = set()  # that were made of random bytes
-        self._seeds: set[object] = set()  # those of numpy that a module may have replaced
-        self._takers: list[tuple[int, str]] = []  # such a number, or -1, and the line that drew it
-        self._randoms: dict[int, _Generator] = {}  # Python's, by id
-        self._generators: list[Any] = []  # numpy's
+        self._numbers: set[int] = set()  # numbers made of random bytes
+        self._seeds: set[object] = set()  # of numpy's replaceable global generator
+        self._takers: list[tuple[int, str]] = []  # the number, or -1, and the line that drew it
+        self._randoms: dict[int, _Generator] = {}  # Python's generators, by id
+        self._generators: list[Any] = []  # numpy's generators
         self._numpy_drawers: set[str] = set()
         self._torch = _TorchGenerator()
         self._imports = AfterImport(
@@ -48,7 +48,7 @@ class RandomReads:
     def __enter__(self) -> RandomReads:
         self._is_watching = True
         random.seed()
-        self._note(random._inst)
+        self._record(random._inst)
         self._watch_generators()
         self._watch_system()
         self._imports.begin()
@@ -57,10 +57,10 @@ class RandomReads:
     def __exit__(self, *error: object) -> None:
         self._imports.end()
         self._replacements.restore()
-        self._is_watching = False  # some functions that replace others may be left
+        self._is_watching = False  # some replacements may remain
 
     def _watch_generators(self) -> None:
-        """Note the lines that seed, and draw from, Python's generators."""
+        """Record the lines that seed, and draw from, Python's generators."""
         replace = self._replacements.replace
         kind = random.Random
         seed, fraction, bits = kind.seed, kind.random, kind.getrandbits
@@ -69,25 +69,25 @@ class RandomReads:
             seed(instance, a, version)
             self._randoms.pop(id(instance), None)
             if a is None and not isinstance(instance, random.SystemRandom):
-                self._note(instance)
+                self._record(instance)
 
         def note_fraction(instance: Any) -> float:
-            self._note_draw(instance)
+            self._record_draw(instance)
             return fraction(instance)
 
         def note_bits(instance: Any, k: int) -> int:
-            self._note_draw(instance)
+            self._record_draw(instance)
             return bits(instance, k)
 
         replace(kind, "seed", note_seed)
         replace(kind, "random", note_fraction)
         replace(kind, "getrandbits", note_bits)
-        # These three functions of the module are methods of its generator, bound long ago.
+        # These functions of the module are methods of its generator, bound earlier.
         for name in ("seed", "random", "getrandbits"):
             replace(random, name, getattr(random._inst, name))
 
     def _watch_system(self) -> None:
-        """Note the lines that take random bytes from the system."""
+        """Record the lines that take random bytes from the system."""
         replace = self._replacements.replace
         source = random.SystemRandom
         bits, fraction, some = source.getrandbits, source.random, source.randbytes
@@ -95,18 +95,18 @@ class RandomReads:
         def note_bits(instance: Any, k: int) -> int:
             number = bits(instance, k)
             self._numbers.add(number)
-            self._note_taker(number)
+            self._record_taker(number)
             return number
 
         def note_fraction(instance: Any) -> float:
-            self._note_taker()
+            self._record_taker()
             return fraction(instance)
 
         def note_some(instance: Any, n: int) -> bytes:
-            self._note_taker()
+            self._record_taker()
             return some(instance, n)
 
-        # What `secrets` gives comes from here: `random` has taken `os.urandom` for itself already.
+        # `secrets` uses these: `random` has imported `os.urandom` already.
         replace(source, "getrandbits", note_bits)
         replace(source, "random", note_fraction)
         replace(source, "randbytes", note_some)
@@ -117,23 +117,23 @@ class RandomReads:
         self._watch_taker(module, "RAND_bytes")
 
     def _watch_uuid(self, module: Any) -> None:
-        # The system's library makes time-based identifiers.
+        # The system's library creates time-based identifiers.
         self._watch_taker(module, "_generate_time_safe")
 
     def _watch_taker(self, module: Any, name: str) -> None:
-        """Note the lines that call a function for something that no other process has."""
+        """Record the lines that call a function with unique results."""
         take = getattr(module, name, None)
         if take is None:
             return
 
         def note(*args: Any, **options: Any) -> Any:
-            self._note_taker()
+            self._record_taker()
             return take(*args, **options)
 
         self._replacements.replace(module, name, note)
 
     def _watch_numpy(self, module: Any) -> None:
-        """Note the lines that draw from numpy's global generator, which is new."""
+        """Record the lines that draw from numpy's global generator, which is new."""
         self._seeds.add(_entropy(module._rand._bit_generator))
 
         def noting(function: Any) -> Any:
@@ -150,17 +150,17 @@ class RandomReads:
                 self._replacements.replace(module, name, noting(value))
 
     def note_import(self, name: str) -> None:
-        """Check what one of the modules to preload has drawn."""
+        """Check what a preloaded module has drawn."""
         self._torch.note_import(name)
 
     def problems(self) -> list[str]:
-        """What workers would share that fresh ones would not, in words."""
+        """Return what forked workers would share and fresh ones would not."""
         made = set(self._seeds)
         found = []
         numpy: Any = sys.modules.get("numpy.random.bit_generator")
         if self._numbers and numpy is not None:
             for item in gc.get_objects():
-                # `isinstance` may run the code of a lazy module that is looked at.
+                # `isinstance` may run the code of a lazy module.
                 if not issubclass(type(item), numpy.BitGenerator):
                     continue
                 entropy = _entropy(item)
@@ -179,7 +179,7 @@ class RandomReads:
         return [f"{what}, which workers would share" for what in dict.fromkeys(found)]
 
     def seed_anew(self) -> None:
-        """Give this process what no other one has."""
+        """Seed the generators of this process again."""
         for generator in self._randoms.values():
             generator.instance.seed()
         for bit_generator in self._generators:
@@ -187,7 +187,7 @@ class RandomReads:
         self._torch.seed_anew()
 
     def _describe_numpy(self, bit_generator: Any) -> list[str]:
-        """Which lines have drawn from a generator of numpy's, or have created it."""
+        """Return the lines that have drawn from a generator of numpy, or have created it."""
         if bit_generator is sys.modules["numpy.random.mtrand"]._rand._bit_generator:
             drawers = sorted(self._numpy_drawers) or ["native code"]
             return [f"{drawer} draws from numpy's global generator" for drawer in drawers]
@@ -195,15 +195,15 @@ class RandomReads:
         creators = sorted({taker for number, taker in self._takers if number == entropy})
         return [f"{creator} creates a generator of numpy's that is used" for creator in creators]
 
-    def _note(self, instance: Any) -> None:
+    def _record(self, instance: Any) -> None:
         self._randoms[id(instance)] = _Generator(instance)
 
-    def _note_draw(self, instance: Any) -> None:
+    def _record_draw(self, instance: Any) -> None:
         generator = self._randoms.get(id(instance)) if self._is_watching else None
         if generator is not None:
             generator.drawers.add("" if self._harmless.is_running() else find_caller())
 
-    def _note_taker(self, number: int = -1) -> None:
+    def _record_taker(self, number: int = -1) -> None:
         if self._is_watching and not self._harmless.is_running():
             self._takers.append((number, find_caller()))
 
@@ -212,7 +212,7 @@ class _Generator:
     """A generator of Python's that the system has seeded.
 
     Attributes:
-        drawers: the lines that have drawn from it; empty words for harmless ones.
+        drawers: the lines that have drawn from it; "" for harmless ones.
     """
 
     def __init__(self, instance: random.Random) -> None:
@@ -221,10 +221,10 @@ class _Generator:
         self._state = instance.getstate()
 
     def problems(self) -> list[str]:
-        """What was drawn from it and may be kept, in words."""
+        """Return the draws that may have been kept."""
         if self.instance.getstate() == self._state or self.drawers == {""}:
             return []
-        # C code, or a module that was imported before, draws unseen.
+        # Draws of C code, or of modules imported earlier, are not detected.
         drawers = sorted(self.drawers - {""}) or ["native code"]
         names: Any = getattr(sys.modules.get("tempfile"), "_name_sequence", None)
         if names is not None and names.rng is self.instance:
@@ -233,13 +233,13 @@ class _Generator:
 
 
 class _TorchGenerator:
-    """torch's generator of the processor, which the system seeds when torch is imported.
+    """torch's CPU generator, which the system seeds when torch is imported.
 
-    torch seeds and draws in C++, so its state is read as soon as the import of torch is over, and
-    after each module to preload.
+    torch seeds and draws in C++, so its state is read right after the import of torch, and after
+    each preloaded module.
 
     Attributes:
-        user: the first module to preload that has drawn from it; empty if none has.
+        user: the first preloaded module that has drawn from it; empty if none has.
     """
 
     def __init__(self) -> None:
@@ -247,20 +247,20 @@ class _TorchGenerator:
         self._before: tuple[int, bytes] | None = None
 
     def begin(self, module: object) -> None:
-        """Read the state, as torch has been imported."""
+        """Read the state after the import of torch."""
         self._before = _torch_state()
 
     def note_import(self, name: str) -> None:
-        """Check whether a module to preload has drawn."""
+        """Check whether a preloaded module has drawn."""
         now = _torch_state()
         if self.user or self._before is None or now is None or now == self._before:
             return
-        # Another seed of few bits is a module's own, and the same in each interpreter.
+        # Another, short seed is a module's constant, and the same in each interpreter.
         if now[0] == self._before[0] or now[0] >= 1 << 32:
             self.user = name
 
     def seed_anew(self) -> None:
-        """Let the system seed it, if the system has."""
+        """Let the system seed it again, if its state is still the system's."""
         if self._before is not None and _torch_state() == self._before:
             sys.modules["torch"].default_generator.seed()
 
@@ -273,7 +273,7 @@ def _torch_state() -> tuple[int, bytes] | None:
 
 
 def _entropy(bit_generator: Any) -> object:
-    """The number that has seeded a generator of numpy's, or None."""
+    """Return the seed of a generator of numpy, or None."""
     sequence = getattr(bit_generator, "seed_seq", None)
     if sequence is None:
         sequence = getattr(bit_generator, "_seed_seq", None)

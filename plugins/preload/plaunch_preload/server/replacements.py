@@ -1,4 +1,4 @@
-"""Functions of other modules that are replaced while modules are imported."""
+"""Replaces functions of other modules during imports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Replacements:
 
     def __init__(self) -> None:
         self._restored: list[tuple[Any, str, Any]] = []
-        self._originals: dict[int, tuple[Any, Any]] = {}  # with their replacements, by id of these
+        self._originals: dict[int, tuple[Any, Any]] = {}  # by the id of the replacement
 
     def replace(self, owner: Any, name: str, replacement: Any) -> None:
         """Replace an attribute.
@@ -19,14 +19,14 @@ class Replacements:
         Args:
             owner: a module or a class.
             name: the attribute; a class may inherit it.
-            replacement: what is found there until `restore`.
+            replacement: its value until `restore`.
         """
         self._restored.append((owner, name, vars(owner).get(name)))
         self._originals[id(replacement)] = replacement, getattr(owner, name)
         setattr(owner, name, replacement)
 
     def restore(self) -> None:
-        """Restore all of them, also where `from os import urandom` has copied a replacement."""
+        """Restore all attributes, and copies by statements such as `from os import urandom`."""
         while self._restored:
             owner, name, own = self._restored.pop()
             if own is None:

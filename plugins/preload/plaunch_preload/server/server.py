@@ -1,7 +1,7 @@
-"""The fork server itself: imports modules, looks at what they have left, and forks workers.
+"""The fork server: imports modules, checks their effects, and forks workers.
 
-The launcher sends each request with one end of a new socket, on which the worker speaks for itself.
-A launcher that has lost patience closes its end, and the worker is gone before it was anybody.
+The launcher sends each request with one end of a new socket, on which the worker itself answers. If
+the launcher times out, it closes its end, and the process exits before it becomes a worker.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from . import title, worker
-from .belongings import Belongings
-from .known import HarmlessLines
+from .fork_hazards import ForkHazards
+from .known_lines import HarmlessLines
 from .messages import VARIABLE, receive, send
 from .process_reads import ProcessReads
 from .process_state import ProcessState
 from .random_reads import RandomReads
-from .reads import VariableReads
+from .variable_reads import VariableReads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-_REAP_LOOK = 0.01  # seconds between two looks at processes that are about to end
+_REAP_INTERVAL = 0.01  # seconds between two checks for exited processes
 
 
 def run(hook: str) -> None:
-    """Import and serve; returns in a worker only.
+    """Import and serve; only returns in a worker.
 
     Raises:
-        ImportError: there is no `sitecustomize` of the user's; `site` expects that.
+        ImportError: the user has no `sitecustomize`; `site` expects this error.
     """
     try:
         channel = socket.socket(fileno=int(os.environ.pop(VARIABLE)))
@@ -48,17 +48,17 @@ def run(hook: str) -> None:
         sys.stderr.write(f"plaunch's fork server was started by something else: {error!r}\n")
         os._exit(1)
     try:
-        _forget(hook, config["python_path"])
+        _remove_traces(hook, config["python_path"])
         if config["is_probe"]:
             send(channel, {"version": list(sys.version_info[:3])})
             os._exit(0)
-        _end_with(config["alive"])
-        users_error = _import_users_own()
+        _die_with(config["alive"])
+        users_error = _import_shadowed_sitecustomize()
         server = _Server(channel, config)
         server.load()
         server.serve()
-    except BaseException as error:  # noqa: BLE001 - whatever it is
-        # Going on would run the program, once, as nobody's worker.
+    except BaseException as error:  # noqa: BLE001 - any error
+        # To continue would run the program in a process without a launcher.
         sys.stderr.write(f"plaunch's fork server has failed: {error!r}\n")
         sys.stderr.flush()
         os._exit(1)
@@ -66,8 +66,8 @@ def run(hook: str) -> None:
         raise users_error
 
 
-def _forget(hook: str, python_path: str | None) -> None:
-    """Take away what only served to get here."""
+def _remove_traces(hook: str, python_path: str | None) -> None:
+    """Undo the changes that have started this fork server."""
     sys.path[:] = [entry for entry in sys.path if entry != hook]
     sys.path_importer_cache.pop(hook, None)
     if python_path is None:
@@ -79,28 +79,28 @@ def _forget(hook: str, python_path: str | None) -> None:
         del sys.modules[name]
 
 
-def _import_users_own() -> BaseException | None:
-    """Import the `sitecustomize` that this one stands before; what a worker has to raise for it."""
+def _import_shadowed_sitecustomize() -> BaseException | None:
+    """Import the user's own `sitecustomize`; returns the exception that a worker has to raise."""
     own = sys.modules.pop("sitecustomize")
     try:
         importlib.import_module("sitecustomize")
-    except Exception as error:  # noqa: BLE001 - `site` judges it
+    except Exception as error:  # noqa: BLE001 - `site` handles it
         sys.modules["sitecustomize"] = own
         return error
     return None
 
 
-def _end_with(pipe: int) -> None:
-    """Let this process end when the other end of a pipe is closed, whatever it does meanwhile.
+def _die_with(pipe: int) -> None:
+    """Make the kernel kill this process group when the other end of a pipe is closed.
 
-    The kernel kills its whole group then: also what modules have started, and one that is stopped.
+    This includes processes that modules have started, and stopped ones.
     """
     os.set_inheritable(pipe, False)
     fcntl.fcntl(pipe, fcntl.F_SETOWN, -os.getpgrp())
-    with contextlib.suppress(OSError):  # what the kernel sends else is SIGIO, which ends most
+    with contextlib.suppress(OSError):  # otherwise the kernel sends SIGIO, which ends most programs
         fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
-    if select.select([pipe], [], [], 0)[0]:  # the launcher has ended already
+    if select.select([pipe], [], [], 0)[0]:  # the launcher has exited already
         os._exit(1)
 
 
@@ -108,19 +108,19 @@ class _Server:
     def __init__(self, channel: socket.socket, config: Mapping[str, Any]) -> None:
         self._channel = channel
         self._config = config
-        self._changes: dict[str, str | None] = {}  # of variables, by the modules
-        self._umask: int | None = None  # that modules have set
+        self._changes: dict[str, str | None] = {}  # changed variables
+        self._umask: int | None = None  # set by a module
         self._harmless = HarmlessLines()
         self._random = RandomReads(self._harmless)
         self._files: dict[str, tuple[str, int, int]] = {}
-        self._between = 0  # processes that have forked a worker each, and have to be reaped
+        self._intermediates = 0  # processes that have forked a worker each, to be reaped
 
     def load(self) -> None:
-        """Import the modules, and say how that went."""
+        """Import the modules, and report the result."""
         title.show_name("plaunch-preload")
         title.show_command(["plaunch-preload", ",".join(self._config["modules"])])
         before = dict(os.environ)
-        belongings = Belongings()
+        hazards = ForkHazards()
         variables = VariableReads()
         seconds: dict[str, float] = {}
         problems: list[str] = []
@@ -139,14 +139,14 @@ class _Server:
         for name in before.keys() | os.environ.keys():
             if before.get(name) != os.environ.get(name):
                 self._changes[name] = os.environ.get(name)
-        problems += belongings.problems()
+        problems += hazards.problems()
         problems += [*state.problems(), *reads.problems(), *self._random.problems()]
         self._umask = state.read_umask()
         self._harmless.clean_up()
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         gc.collect()
-        gc.freeze()  # so that a collection in a worker does not copy the memory that it looks at
+        gc.freeze()  # so that garbage collection in a worker does not copy shared memory
         self._files = _find_files()
         send(
             self._channel,
@@ -160,7 +160,7 @@ class _Server:
         )
 
     def serve(self) -> None:
-        """Fork until the launcher has enough; returns in a worker."""
+        """Fork workers until the launcher closes the channel; only returns in a worker."""
         while True:
             self._reap()
             message, fds = receive(self._channel)
@@ -173,49 +173,49 @@ class _Server:
                     return
 
     def _fork(self, fd: int) -> bool:
-        """Fork a worker that is the launcher's child; whether this process is that worker."""
+        """Fork a worker that is the launcher's child; True in the worker."""
         try:
-            between = os.fork()
+            intermediate = os.fork()
         except OSError as error:
-            _say_that_no_fork(error)
-            os.close(fd)  # which the launcher notices
+            _report_failed_fork(error)
+            os.close(fd)  # which the launcher detects
             return False
-        if between:
+        if intermediate:
             os.close(fd)
-            self._between += 1
+            self._intermediates += 1
             return False
-        between = os.getpid()
+        intermediate = os.getpid()
         try:
             if os.fork():
                 os._exit(0)
         except OSError as error:
-            _say_that_no_fork(error)
+            _report_failed_fork(error)
             os._exit(1)
         self._channel.close()
         with socket.socket(fileno=fd) as own:
-            message, fds = worker.introduce(own, between)
+            message, fds = worker.introduce(own, intermediate)
             os.close(self._config["alive"])
             try:
                 worker.become(message, fds, self._changes, self._umask)
                 self._random.seed_anew()
                 self._harmless.renew()
-            except BaseException as error:  # noqa: BLE001 - the launcher is told
+            except BaseException as error:  # noqa: BLE001 - reported to the launcher
                 send(own, {"error": f"{type(error).__name__}: {error}"})
                 os._exit(1)
             send(own, {"error": ""})
         return True
 
     def _reap(self) -> None:
-        """Let the system forget the processes in between; the launcher does not wait for that."""
-        while self._between and not select.select([self._channel], [], [], _REAP_LOOK)[0]:
+        """Reap the intermediate processes while there is no request."""
+        while self._intermediates and not select.select([self._channel], [], [], _REAP_INTERVAL)[0]:
             try:
-                while self._between and os.waitpid(-1, os.WNOHANG)[0]:
-                    self._between -= 1
-            except ChildProcessError:  # a module has SIGCHLD ignored, by which the system does it
-                self._between = 0
+                while self._intermediates and os.waitpid(-1, os.WNOHANG)[0]:
+                    self._intermediates -= 1
+            except ChildProcessError:  # a module ignores SIGCHLD, so the system reaps them
+                self._intermediates = 0
 
     def _path_length(self) -> int | None:
-        """How many entries of `sys.path`, at its front, a worker sets again; None for all."""
+        """The number of entries at the front of `sys.path` that a worker resets; None for all."""
         if self._config["is_function"]:  # multiprocessing sets the path of the launcher
             return None
         if self._config["script"] and getattr(sys.flags, "safe_path", False):
@@ -223,11 +223,11 @@ class _Server:
         return len(self._config["path"])
 
     def _find_changed(self) -> list[str]:
-        """The modules whose files are others than they were when they were imported."""
+        """Return the modules whose files have changed since their import."""
         return sorted(name for name, file in self._files.items() if _stat(file[0]) != file)
 
     def _import(self, name: str) -> str:
-        """Import one module; what is wrong with it, or nothing."""
+        """Import one module; returns the problem, or an empty text."""
         script = self._config["script"]
         try:
             spec = importlib.util.find_spec(name.partition(".")[0])
@@ -240,16 +240,16 @@ class _Server:
         return ""
 
 
-def _say_that_no_fork(error: OSError) -> None:
+def _report_failed_fork(error: OSError) -> None:
     sys.stderr.write(f"plaunch's fork server cannot fork: {error}\n")
     sys.stderr.flush()
 
 
 @contextlib.contextmanager
 def _as_program(path: Sequence[str], script: str) -> Iterator[None]:
-    """Import as the program would: from its folders, and with a file of `__main__`.
+    """Import as the program would: with its folders, and with a file of `__main__`.
 
-    Without that file, modules would think that somebody types at a prompt.
+    Without that file, modules would assume an interactive interpreter.
     """
     main: Any = sys.modules["__main__"]
     added = [] if getattr(sys.flags, "safe_path", False) and script else list(path)
@@ -268,8 +268,8 @@ def _as_program(path: Sequence[str], script: str) -> Iterator[None]:
 
 
 def _find_files() -> dict[str, tuple[str, int, int]]:
-    """The files of all modules, with what tells whether they are still the same."""
-    # Asking a lazy module itself would import it.
+    """Return the files of all modules, with their times and sizes."""
+    # Accessing an attribute of a lazy module would import it.
     namespaces = {name: _namespace(module) for name, module in list(sys.modules.items())}
     paths = {name: names.get("__file__") for name, names in namespaces.items()}
     files = {name: _stat(path) for name, path in paths.items() if isinstance(path, str)}

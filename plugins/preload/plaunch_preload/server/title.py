@@ -1,7 +1,8 @@
-"""What others see of a forked process, in the memory that it has from its parent.
+"""Sets what other processes see of a forked process.
 
 `/proc/PID/cmdline` and `/proc/PID/environ` of a forked process show what its parent was started
-with. Python has copied both long ago, and each process has a copy of its own of what it writes to.
+with. Python has already copied both, so their memory can be overwritten; each process has its own
+copy.
 """
 
 from __future__ import annotations
@@ -11,17 +12,17 @@ import ctypes
 import os
 
 _PR_SET_NAME = 15
-_ARGUMENTS, _ENVIRONMENT = 45, 47  # among the fields behind the name in /proc/PID/stat
+_ARGUMENTS, _ENVIRONMENT = 45, 47  # indices of fields after the name in /proc/PID/stat
 
 
 def show_name(name: str) -> None:
     """Show `name` where `top` shows the program; at most 15 bytes of it."""
-    with contextlib.suppress(OSError, AttributeError):  # it is a convenience
+    with contextlib.suppress(OSError, AttributeError):  # only a convenience
         ctypes.CDLL(None).prctl(_PR_SET_NAME, ctypes.c_char_p(name.encode()[:15]), 0, 0, 0)
 
 
 def show_command(command: list[str]) -> None:
-    """Show a command where `ps` shows the arguments, as much of it as there is room for."""
+    """Show a command where `ps` shows the arguments, cut to the available room."""
     try:
         start, end = _find(_ARGUMENTS)
         shown = b"\0".join(os.fsencode(word) for word in command)[: end - start - 1]
@@ -31,9 +32,9 @@ def show_command(command: list[str]) -> None:
 
 
 def show_variable(name: str, value: str) -> None:
-    """Show another value of a variable in `/proc/PID/environ`, if there is room for it.
+    """Show another value of a variable in `/proc/PID/environ`, if there is room.
 
-    Children that this process forks show it as well. `os.environ` stays as it is.
+    Children of this process show it as well. `os.environ` is not changed.
     """
     try:
         start, end = _find(_ENVIRONMENT)
@@ -51,7 +52,7 @@ def show_variable(name: str, value: str) -> None:
 
 def _find(field: int) -> tuple[int, int]:
     with open("/proc/self/stat", "rb") as file:
-        # The name of the program, in parentheses, may have anything in it.
+        # The program's name, in parentheses, may contain any characters.
         fields = file.read().rpartition(b")")[2].split()
     return int(fields[field]), int(fields[field + 1])
 

@@ -1,4 +1,4 @@
-"""A forked process becomes the worker that a fresh interpreter would be."""
+"""Turns a forked process into the worker that a fresh interpreter would be."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Mapping, Sequence
 
-_ORPHANED_LOOK = 0.0002  # seconds between two looks whether the parent has ended
+_ORPHAN_INTERVAL = 0.0002  # seconds between two checks whether the parent has exited
 
 
 def introduce(channel: socket.socket, parent: int) -> tuple[dict[str, Any], list[int]]:
-    """Say who this is, and lead a session; what it is to become, with its descriptors.
+    """Report the process id, and return the message for `become` and its descriptors.
 
-    It waits until `parent`, which only exists to make it the launcher's child, has ended. Without
-    an answer, because the launcher has lost patience, the process ends. Until there is one, it is
-    in the fork server's group, and so ends with that.
+    It first waits until `parent`, which only exists to make this process the launcher's child, has
+    exited. If the launcher times out, the process exits without an answer. Until there is one, it
+    is in the fork server's group, and so ends with it; then it leads its own session.
     """
     while os.getppid() == parent:
-        time.sleep(_ORPHANED_LOOK)
+        time.sleep(_ORPHAN_INTERVAL)
     try:
         send(channel, {"pid": os.getpid(), "parent": os.getppid()})
         message, fds = receive(channel)
@@ -45,20 +45,19 @@ def become(
     changes: Mapping[str, str | None],
     umask: int | None,
 ) -> None:
-    """Become what the launcher wants.
+    """Become the requested worker.
 
     Args:
-        message: `variables` is the whole environment, `arguments` are those behind the program,
-            `command` is what a fresh worker would be started with, `folder` and `umask` are what
-            they are called, `shown` are variables that others are to see with another value, and
-            `name` is what `top` shows. `targets` are the numbers that the descriptors get.
+        message: `variables` is the whole environment, `arguments` are those after the program,
+            `command` is the command of a fresh worker, `folder` and `umask` are the working folder
+            and the umask, `shown` are variables that other processes see with another value, and
+            `name` is the name in `top`. `targets` are the numbers of the descriptors.
         fds: the descriptors.
-        changes: variables that modules have set while they were imported, None if they took one
-            away.
-        umask: that modules have set, instead of that in the message.
+        changes: variables that modules have set during their import; None if they removed one.
+        umask: the umask that modules have set, which replaces that in the message.
 
     Raises:
-        OSError: the system refuses.
+        OSError: the system rejects it.
     """
     _take_fds(dict(zip(message["targets"], fds, strict=True)))
     os.umask(message["umask"] if umask is None else umask)
@@ -84,7 +83,7 @@ def become(
 
 
 def _take_fds(given: dict[int, int]) -> None:
-    """Give each descriptor the number that it is to have; `given` is emptied."""
+    """Move each descriptor to its target number; empties `given`."""
     above = max((*given, 2)) + 1
     while given:
         for target, fd in list(given.items()):
@@ -92,7 +91,7 @@ def _take_fds(given: dict[int, int]) -> None:
                 os.set_inheritable(fd, True)
                 del given[target]
             elif target in given.values():
-                # One that still has to be moved away from there.
+                # That number is a descriptor that has yet to be moved.
                 other = next(name for name, number in given.items() if number == target)
                 given[other] = fcntl.fcntl(target, fcntl.F_DUPFD, above)
                 os.close(target)
@@ -103,9 +102,9 @@ def _take_fds(given: dict[int, int]) -> None:
 
 
 def _renew_streams(there: set[int]) -> None:
-    """Make Python's streams anew for these descriptors.
+    """Create Python's streams again for these descriptors.
 
-    The objects stay the same: modules have taken them for loggers while they were imported.
+    The objects stay the same, because modules may have passed them to loggers.
     """
     streams: Any = sys
     for fd, name in enumerate(("stdin", "stdout", "stderr")):
@@ -119,9 +118,9 @@ def _renew_streams(there: set[int]) -> None:
 
 
 def _renew(stream: io.TextIOWrapper, fd: int) -> None:
-    """Make a stream as CPython makes those of a new interpreter."""
+    """Initialize a stream as a new interpreter of CPython does."""
     buffer: Any = stream.buffer
-    is_buffered = hasattr(buffer, "raw")  # not so with `python -u`
+    is_buffered = hasattr(buffer, "raw")  # not with `python -u`
     mode = "r" if fd == 0 else "w"
     raw: Any = io.FileIO(fd, mode, closefd=False)
     raw.name = f"<{('stdin', 'stdout', 'stderr')[fd]}>"

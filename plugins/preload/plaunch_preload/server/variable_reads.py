@@ -1,4 +1,4 @@
-"""Which variables modules read while they are imported."""
+"""Detects the variables that modules read during imports."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import os
 from typing import Any
 
 from .callers import find_caller, find_known
-from .known import FILTERED_READS
+from .known_lines import FILTERED_READS
 from .replacements import Replacements
 
 
 class VariableReads:
-    """Notes which variables are read while modules are imported, and where.
+    """Records which variables are read during imports, and where.
 
     Attributes:
-        names: the first line that has read it, by the name of the variable.
-        prefixes: the first line that has read all variables with it, by the prefix of the names.
-        readers_of_all: the lines that have read all variables at once.
+        names: the first line that has read a variable, by its name.
+        prefixes: the first line that has read all variables with a prefix, by the prefix.
+        readers_of_all: the lines that have read all variables.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class VariableReads:
 
 
 def _find_prefix() -> str | None:
-    """The prefix of the names that the reader of all variables keeps, if that is known."""
+    """Return the prefix of the names that the reader of all variables keeps, if known."""
     found = find_known(FILTERED_READS)
     if found is None:
         return None

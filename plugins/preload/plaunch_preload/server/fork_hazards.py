@@ -1,4 +1,4 @@
-"""What a process has that its forked children must not share: threads, files, memory, devices."""
+"""Detects what forked children must not share: threads, files, memory, devices."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import os
 import sys
 from typing import Any
 
-from .known import HARMLESS_THREADS
+from .known_lines import HARMLESS_THREADS
 
 _HARMLESS = frozenset(("/dev/null", "/dev/random", "/dev/urandom", "/dev/zero"))
-# Modules of torch for devices, whose `is_initialized` says whether one is in use.
+# Modules of torch for devices; `is_initialized` returns whether a device is in use.
 _DEVICES = ("torch.cuda", "torch.xpu", "torch.mps", "torch.mtia", "torch_npu", "habana_frameworks")
 
 
-class Belongings:
-    """What the process has now, to be compared with what it has after the imports."""
+class ForkHazards:
+    """Compares the process before and after the imports."""
 
     def __init__(self) -> None:
         self._files = _open_files()
         self._mappings = _shared_mappings()
 
     def problems(self) -> list[str]:
-        """Why this process cannot be forked, in words; none if it can."""
+        """Return why this process cannot be forked; empty if it can."""
         found = []
         devices = _used_devices()
         if devices:
@@ -48,7 +48,7 @@ class Belongings:
 def _open_files() -> dict[int, str]:
     found = {}
     for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # the listing's own
+        with contextlib.suppress(OSError):  # the descriptor of the listing
             found[int(name)] = os.readlink("/proc/self/fd/" + name)
     return found
 
@@ -64,24 +64,24 @@ def _shared_mappings() -> set[str]:
 
 
 def _find_threads() -> list[str]:
-    """The names of the threads beside the main one; a library's that end at a fork are none.
+    """Return the names of the threads beside the main one, without those that end at a fork.
 
-    OpenBLAS, which numpy brings, ends its threads before every fork and starts them when needed.
+    OpenBLAS, which numpy uses, ends its threads before every fork and starts them when needed.
     """
-    # The system calls a thread of Python's by the name of the process, unless somebody renames it.
+    # Until it is renamed, a thread of Python has the process's name in the kernel.
     threading: Any = sys.modules.get("threading")
     known = {one.native_id: one.name for one in threading.enumerate()} if threading else {}
     child = os.fork()
     if not child:
         os._exit(0)
-    with contextlib.suppress(ChildProcessError):  # a module has SIGCHLD ignored
+    with contextlib.suppress(ChildProcessError):  # a module ignores SIGCHLD
         os.waitpid(child, 0)
     names = []
     for task in map(int, os.listdir("/proc/self/task")):
         if task == os.getpid():
             continue
         with contextlib.suppress(OSError), open(f"/proc/self/task/{task}/comm") as file:
-            name = file.read().strip()  # unless it has ended
+            name = file.read().strip()  # fails if it has ended
             names.append(known.get(task, name))
     return sorted(name for name in names if name not in HARMLESS_THREADS)
 

@@ -1,4 +1,4 @@
-"""Keeping one fork server: started, started again when it ends, ended with the launch."""
+"""Supervises the fork server: starts it, replaces it after its end, and ends it with the launch."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
     from plaunch_preload.command import Command
     from plaunch_preload.fork_server import Imports
 
-_PROBE = 10.0  # seconds for an interpreter to begin
-_OLDEST = (3, 10)  # Python of the workers
-_DEATHS, _DEATHS_PERIOD = 3, 600.0  # so many fork servers in so many seconds are enough
-_CLOSING = 3.0  # seconds for the thread to end
-_MOST_SHOWN = 200  # characters of what modules write
+_PROBE_TIMEOUT = 10.0  # seconds for an interpreter to start
+_MIN_PYTHON = (3, 10)  # the oldest supported Python of workers
+_DEATHS, _DEATHS_PERIOD = 3, 600.0  # give up after this many deaths in this many seconds
+_JOIN_TIMEOUT = 3.0  # seconds for the thread to end
+_MAX_SHOWN = 200  # characters of the modules' output
 
 
-class Keeper:
-    """A thread that keeps one fork server.
+class ForkServerSupervisor:
+    """A thread that runs one fork server at a time.
 
     Args:
-        command: what workers are started with.
+        command: the command of the workers.
         env: the variables that they have in common.
-        modules: what the fork server imports.
-        timeout: seconds for that.
-        say: says one line to the user.
+        modules: the modules that the fork server imports.
+        timeout: the limit of the imports, in seconds.
+        say: prints one line to the user.
     """
 
     def __init__(
@@ -41,23 +41,23 @@ class Keeper:
         timeout: float,
         say: Callable[[str], None],
     ) -> None:
-        self.imports: Imports | None = None  # of the last one
+        self.imports: Imports | None = None  # of the last fork server
         self.env = dict(env)
         self._command = command
         self._modules = tuple(modules)
         self._timeout = timeout
-        self._say = say
+        self._warn = say
         self._changed = threading.Condition()
         self._server: ForkServer | None = None
         self._is_ready = False
-        self._is_awaited = True  # whether workers wait for the imports that go on
+        self._is_awaited = True  # whether workers wait for the current imports
         self._is_renewed = False
         self._is_closed = False
         self._deaths: deque[float] = deque(maxlen=_DEATHS)
         self._thread = threading.Thread(target=self._run, name="plaunch-preload", daemon=True)
 
     def start(self) -> None:
-        """Start the fork server; its imports go on in the background.
+        """Start the fork server; its imports run in the background.
 
         Raises:
             RuntimeError: the system gives no more threads.
@@ -65,17 +65,17 @@ class Keeper:
         self._thread.start()
 
     def wait(self) -> None:
-        """Wait for the imports that go on, unless they make up for a server that has ended."""
+        """Wait for the current imports, unless they replace those of a dead server."""
         with self._changed:
             self._changed.wait_for(lambda: not self._is_awaited or self._is_closed)
 
     def find(self) -> ForkServer | None:
-        """The fork server, if it has imported its modules and has not ended."""
+        """Return the fork server, if it has imported its modules and is running."""
         with self._changed:
             return self._server if self._is_ready else None
 
     def renew(self, env: Mapping[str, str] | None = None, *, is_awaited: bool) -> None:
-        """Start another fork server in the place of the one that there is.
+        """Replace the fork server by another one.
 
         Args:
             env: its variables; by default those of the last one.
@@ -90,7 +90,7 @@ class Keeper:
             server.close()
 
     def close(self) -> None:
-        """End the fork server; workers go on."""
+        """End the fork server; workers continue."""
         with self._changed:
             self._is_closed = True
             server, self._is_ready = self._server, False
@@ -98,7 +98,7 @@ class Keeper:
         if server is not None:
             server.close()
         if self._thread.is_alive():
-            self._thread.join(_CLOSING)
+            self._thread.join(_JOIN_TIMEOUT)
 
     # --- on the thread ----------------------------------------------------------------------------
 
@@ -106,7 +106,7 @@ class Keeper:
         try:
             while not self._probe():
                 pass
-            while self._is_wanted() and self._keep_one():
+            while self._is_wanted() and self._run_server():
                 pass
         except (ForkServerError, OSError) as error:
             self._refuse(str(error))
@@ -116,29 +116,29 @@ class Keeper:
                 self._changed.notify_all()
 
     def _probe(self) -> bool:
-        """See whether the interpreter finds the fork server's code at all; False if that is open.
+        """Check that the interpreter reaches the fork server's code; False if a retry is needed.
 
-        One that does not would run the program, as nobody's worker.
+        If it does not, it would run the program as a process without a launcher.
         """
         server = self._new_server(is_probe=True)
         try:
-            version = server.probe(_PROBE)
+            version = server.probe(_PROBE_TIMEOUT)
         except ForkServerError as error:
             if not self._is_wanted():
                 return True
             if server.was_killed():
-                self._note_death(server, "was killed while it began")
+                self._note_death(server, "was killed while it started")
                 return False
             raise ForkServerError(
                 f"{self._command.interpreter[0]!r} does not import sitecustomize from PYTHONPATH, "
-                f"by which a fork server begins: {error}"
+                f"which starts a fork server: {error}"
             ) from error
         finally:
             server.release()
-        if version < _OLDEST:
+        if version < _MIN_PYTHON:
             raise ForkServerError(
                 f"the workers' Python is {'.'.join(map(str, version))}, and a fork server needs "
-                f"{'.'.join(map(str, _OLDEST))}"
+                f"{'.'.join(map(str, _MIN_PYTHON))}"
             )
         return True
 
@@ -152,8 +152,8 @@ class Keeper:
             server.close()
         return server
 
-    def _keep_one(self) -> bool:
-        """One fork server, from its start to its end; whether another one is to follow."""
+    def _run_server(self) -> bool:
+        """Run one fork server until it exits; returns whether to start another one."""
         server = self._new_server()
         try:
             if self._load(server):
@@ -167,7 +167,7 @@ class Keeper:
             server.release()
 
     def _load(self, server: ForkServer) -> bool:
-        """Wait for the imports; whether workers may be forked now."""
+        """Wait for the imports; returns whether workers may be forked."""
         try:
             imports = server.load(self._timeout)
         except ForkServerError:
@@ -186,7 +186,7 @@ class Keeper:
             self._changed.notify_all()
         text = " ".join(imports.output.split())
         if text:
-            self._say(f"the modules wrote {text[:_MOST_SHOWN]!r} while they were imported")
+            self._warn(f"the modules wrote {text[:_MAX_SHOWN]!r} while they were imported")
         return self._is_ready
 
     def _is_wanted(self) -> bool:
@@ -194,10 +194,10 @@ class Keeper:
             return not self._is_closed
 
     def _note_death(self, server: ForkServer, what: str) -> None:
-        """Have another one follow a fork server that has ended; the next workers do not await it.
+        """Report the death of a fork server; the next workers do not wait for its replacement.
 
         Raises:
-            ForkServerError: too many have ended.
+            ForkServerError: too many have died.
         """
         now = time.monotonic()
         is_enough = len(self._deaths) == _DEATHS and now - self._deaths[0] < _DEATHS_PERIOD
@@ -205,7 +205,7 @@ class Keeper:
         how = f"the fork server (pid {server.pid}) {what} ({server.describe_end()})"
         if is_enough:
             raise ForkServerError(f"{how}, as {_DEATHS} others did")
-        self._say(f"{how}; another one is started, and workers are started afresh meanwhile")
+        self._warn(f"{how}; another one is started, and workers are started afresh meanwhile")
         with self._changed:
             self._is_awaited = False
             self._changed.notify_all()
@@ -214,4 +214,4 @@ class Keeper:
         with self._changed:
             is_closed = self._is_closed
         if not is_closed:
-            self._say(f"workers are started afresh: {why}")
+            self._warn(f"workers are started afresh: {why}")

@@ -1,7 +1,7 @@
-"""Lines of other packages that do not prevent a fork, found by reading them.
+"""Lines of other packages that do not prevent a fork, found by reading their source.
 
-An entry matches a line of source, not a version: when a package changes the line, the entry no
-longer matches, and workers start afresh until the entry is changed.
+An entry matches a line of source, not a version. When a package changes the line, the entry no
+longer matches, and workers start afresh until the entry is updated.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 class HarmlessLine(NamedTuple):
-    """A line that draws random numbers or reads a process id, which workers may share or renew.
+    """A line that draws random numbers or reads a process id, harmlessly or renewably.
 
     Args:
-        module: the module that has the line.
+        module: the module that contains the line.
         text: a part of the line.
-        renew: does the same again in a worker, given the module; None if sharing changes nothing.
-        clean_up: removes in the fork server what workers make again, given the module.
+        renew: repeats the effect in a worker, given the module; None if sharing it is harmless.
+        clean_up: removes in the fork server what workers create again, given the module.
     """
 
     module: str
@@ -36,10 +36,10 @@ class FilteredRead(NamedTuple):
     """A line that reads all variables, and keeps those with a prefix.
 
     Args:
-        module: the module that has the line.
+        module: the module that contains the line.
         text: a part of the line.
-        prefix: of the names that are kept.
-        parameter: the local variable that has the prefix; the entry matches `prefix` alone.
+        prefix: the prefix of the kept names.
+        parameter: the local variable with the prefix; the entry only matches if it is `prefix`.
     """
 
     module: str
@@ -93,16 +93,16 @@ _HARMLESS = (
     HarmlessLine("filelock._api", "if (pid := os.getpid()) == _FORK_STATE.pid:"),
     HarmlessLine("filelock._api", "self.pid = os.getpid()"),
     HarmlessLine("fsspec.spec", "cls._pid = os.getpid()"),
-    # Whether files exist in a folder of /proc.
+    # It checks whether files exist in a folder of /proc.
     HarmlessLine("psutil._pslinux", 'os.path.exists(f"/proc/{os.getpid()}/'),
-    # `gettempdir` writes a file with a random name, and removes it, to find a folder.
+    # `gettempdir` creates and removes a file with a random name, to find a folder.
     HarmlessLine("tempfile", "name = next(namer)"),
     HarmlessLine("multiprocessing.process", "AuthenticationString(os.urandom(32))", _renew_authkey),
-    # dill's edition of multiprocessing
+    # dill's fork of multiprocessing
     HarmlessLine("multiprocess.process", "AuthenticationString(os.urandom(32))", _renew_authkey),
     # The name of a semaphore that is created and removed at once.
     HarmlessLine("joblib._multiprocessing_helpers", 'name = "/joblib-{}-{}".format('),
-    # Keys of dictionaries that never leave their process.
+    # Keys of dictionaries that are never sent to other processes.
     HarmlessLine("opentelemetry.context", 'return keyname + "-" + str(uuid4())'),
     HarmlessLine("torch.distributed._composable.contract", "{str(uuid.uuid4())}"),
     # The first number of identifiers that are unique in their process.
@@ -132,7 +132,7 @@ _READS = (
 )
 FILTERED_READS = _by_module(_READS)
 
-# Threads of native libraries that handle a fork themselves. jemalloc, which pyarrow brings, starts
+# Threads of native libraries that handle a fork themselves. jemalloc, which pyarrow uses, starts
 # none in the child: the threads that allocate return memory to the system instead.
 HARMLESS_THREADS = frozenset(("jemalloc_bg_thd",))
 
@@ -142,24 +142,24 @@ class HarmlessLines:
 
     def __init__(self) -> None:
         self._lines = _by_module(_HARMLESS)
-        # Those of modules that were imported earlier have run already.
+        # Lines of modules that were imported earlier have run already.
         self._seen = {line for line in _HARMLESS if line.module in sys.modules}
 
     def is_running(self) -> bool:
-        """Whether the caller was called by one of them."""
+        """Whether one of them has called the caller."""
         found = find_known(self._lines)
         if found is not None:
             self._seen.add(found[0])
         return found is not None
 
     def clean_up(self) -> None:
-        """Remove in the fork server what workers make again."""
+        """Remove in the fork server what workers create again."""
         for line in self._seen:
             if line.clean_up is not None:
                 line.clean_up(sys.modules[line.module])
 
     def renew(self) -> None:
-        """Do in a worker again what the lines have done in the fork server."""
+        """Repeat in a worker the effects of the lines."""
         for line in self._seen:
             if line.renew is not None:
                 line.renew(sys.modules[line.module])
