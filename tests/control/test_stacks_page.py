@@ -7,12 +7,12 @@ from plaunch.agent import Snapshot, WorkerState
 from plaunch.plugin import PluginContext
 from plaunch_control.answers import Service
 from plaunch_control.requests import Request
-from plaunch_stacks import Frame, Group, JobView
+from plaunch_stacks import JobView, StackFrame, StackGroup
 
 from helpers.pretended_launches import PretendedLaunch
 
-LOADS = Group({"b": (2,)}, (Frame("load_batch", "/job/train.py", 6),))
-STEPS = Group({"a": (0, 1), "b": (3,)}, (Frame("step", "/job/train.py", 9),))
+LOADS = StackGroup({"b": (2,)}, (StackFrame("load_batch", "/job/train.py", 6),))
+STEPS = StackGroup({"a": (0, 1), "b": (3,)}, (StackFrame("step", "/job/train.py", 9),))
 FOLDERS = (("a", "/logs/a"), ("b", "/logs/b"))
 
 
@@ -70,7 +70,7 @@ def test_groups_and_folders(page):
 def test_operations_recorded_by_torch(page):
     data = page(JobView([LOADS, STEPS], operations={"send": (2,), "recv": (0, 1, 3)})).data
     assert data["lines"][2:] == [
-        "what torch's flight recorder has last:",
+        "last operations in torch's flight recorder:",
         "1 rank: 2 send",
         "3 ranks: 0-1, 3 recv",
     ]

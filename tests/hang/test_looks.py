@@ -21,13 +21,15 @@ from plaunch_hang.process import (
 from plaunch_hang.sampler import WorkerSampler
 from plaunch_hang.variables import read_all_variables, read_variables
 from plaunch_hang.watch import has_moved
-from plaunch_stacks import Frame, ProcessStacks, ThreadStack
+from plaunch_stacks import ProcessStacks, StackFrame, ThreadStack
 
 from helpers.programs import running_python
 from helpers.waiting import wait_until
 
 ME = os.getpid()
-PYTHON = (ThreadStack("MainThread", ME, (Frame("step", "/home/me/train.py", 7),), is_main=True),)
+PYTHON = (
+    ThreadStack("MainThread", ME, (StackFrame("step", "/home/me/train.py", 7),), is_main=True),
+)
 
 
 class Stacks:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from plaunch.agent import WorkerState
 from plaunch.process import Held
 from plaunch_hang.records import NodeActivity, NodeReport, dump_report, load_report
-from plaunch_stacks import Frame, Group
+from plaunch_stacks import StackFrame, StackGroup
 
 from helpers.hangs import FILE, Node
 
@@ -373,7 +373,7 @@ def test_reports_of_many_nodes_are_read_less_often(make):
 
 # --- reports --------------------------------------------------------------------------------------
 
-GROUP = Group({"node-b": (3, 4)}, (Frame("step", FILE, 10),))
+GROUP = StackGroup({"node-b": (3, 4)}, (StackFrame("step", FILE, 10),))
 TOLD = NodeReport(7, 1, "node-b", NodeActivity.STILL, 3, 600.0, "stop", 612.5, [GROUP])
 
 
@@ -383,7 +383,9 @@ def test_a_report_is_serialized_and_parsed():
 
 def test_the_size_of_reports_is_limited():
     groups = [
-        Group({"n" * 250: (rank,)}, tuple(Frame(f"f{rank}", "x" * 90, n) for n in range(40)))
+        StackGroup(
+            {"n" * 250: (rank,)}, tuple(StackFrame(f"f{rank}", "x" * 90, n) for n in range(40))
+        )
         for rank in range(16)
     ]
     reports = TOLD._replace(host="h" * 9999, groups=groups)

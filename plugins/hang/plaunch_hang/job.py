@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from plaunch.agent import Control
-    from plaunch_stacks import Group
+    from plaunch_stacks import StackGroup
 
 logger = logging.getLogger("plaunch")
 
@@ -62,7 +62,7 @@ class Outlook(NamedTuple):
     held: tuple[str, ...] = ()
     early: tuple[str, ...] = ()
     seconds: float = 0.0
-    groups: Sequence[Group] = ()
+    groups: Sequence[StackGroup] = ()
     action: str = ACTIONS[0]
     reporter: str = ""
     rank: int = -1
@@ -103,7 +103,7 @@ class JobWatch:
         now: float,
         state: NodeActivity,
         seconds: float = 0.0,
-        groups: Sequence[Group] = (),
+        groups: Sequence[StackGroup] = (),
         held: str = "",
         early: str = "",
     ) -> bool:

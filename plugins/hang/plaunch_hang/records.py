@@ -14,7 +14,7 @@ from plaunch_hang.options import ACTIONS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from plaunch_stacks import Group
+    from plaunch_stacks import StackGroup
 
 NAME = "hang"  # of the published texts
 VERSION = 1
@@ -62,7 +62,7 @@ class NodeReport(NamedTuple):
     timeout: float
     action: str
     seconds: float = 0.0
-    groups: Sequence[Group] = ()
+    groups: Sequence[StackGroup] = ()
     held: str = ""
     early: str = ""
 

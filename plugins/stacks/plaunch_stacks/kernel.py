@@ -1,4 +1,4 @@
-"""What the kernel tells of a process in /proc."""
+"""The state of a process, read from /proc."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def read_kernel_state(pid: int, proc: str = PROC) -> KernelState | None:
-    """What the kernel tells of a process; None if it is gone."""
+    """Read the state of a process; None if it has ended."""
     fields = _read(pid, "stat", proc).rpartition(b")")[2].split()
     if len(fields) < 13:
         return None
     place = _read(pid, "wchan", proc).decode(errors="replace").strip()
-    # Only root may read it. Lines are "[<0>] futex_wait_queue+0x60/0x90".
+    # Only root can read it. Lines are "[<0>] futex_wait_queue+0x60/0x90".
     stack = tuple(
         line.rpartition("] ")[2].partition("+")[0]
         for line in _read(pid, "stack", proc).decode(errors="replace").splitlines()
@@ -37,7 +37,7 @@ def read_kernel_state(pid: int, proc: str = PROC) -> KernelState | None:
 
 
 def read_title(pid: int, proc: str = PROC) -> str:
-    """The beginning of the command line of a process; its short name if it has none."""
+    """The beginning of the command line of a process, or its short name."""
     words = _read(pid, "cmdline", proc) or _read(pid, "comm", proc)
     text = " ".join(words.replace(b"\0", b" ").decode(errors="replace").split())
     return text if len(text) <= _TITLE else f"{text[: _TITLE - 3]}..."

@@ -1,4 +1,4 @@
-"""The options of stacks."""
+"""The options for stacks."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ PLUGIN = "plaunch_stacks.plugin:Stacks"
 OPTIONS = (
     Option(
         ("--stacks-on-failure",),
-        "when a worker fails, look at where the others are before they are stopped, which may take "
-        "most of a second (default: off)",
+        "when a worker fails, report the stacks of the others before they are stopped, which may "
+        "take up to a second (default: off)",
         read=None,
     ),
     Option(
