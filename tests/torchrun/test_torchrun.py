@@ -113,14 +113,14 @@ def test_abbreviations_do_not_exist():
         ({"training_script_args": ["--role", "x"]}, {"role": "default"}),
     ],
 )
-def test_what_a_namespace_means(given, wanted):
+def test_the_settings_of_a_namespace(given, wanted):
     values = {**vars(parse("train.py")), **given}
     own = own_arguments(argparse.Namespace(**values))
     take_defaults(own)
     assert {name: vars(own)[name] for name in wanted} == wanted
 
 
-def test_a_namespace_with_little_in_it():
+def test_a_namespace_with_few_attributes():
     own = own_arguments(argparse.Namespace(training_script="train.py"))
     assert own.training_script_args == []
     assert own.sources["nnodes"] == "default"
@@ -138,7 +138,7 @@ def test_a_configuration_from_arguments(script):
     assert (entrypoint, arguments) == (sys.executable, ["-u", str(script), "-x"])
 
 
-def test_a_local_rank_for_scripts_that_want_one(script):
+def test_a_local_rank_for_scripts(script):
     args = launch.parse_args([str(script), "-x"])
     assert torchrun.get_use_env(args) is False
     assert torchrun.config_from_args(args)[2] == [
@@ -151,7 +151,7 @@ def test_a_local_rank_for_scripts_that_want_one(script):
     assert torchrun.config_from_args(args)[2] == ["-u", str(script), "-x"]
 
 
-def test_a_program_takes_no_local_rank():
+def test_a_program_gets_no_local_rank():
     with pytest.raises(ValueError, match="--use-env"):
         launch.main(["--no-python", "/bin/true"])
 
@@ -228,7 +228,7 @@ def test_counting_workers():
 
 @dataclass
 class Config:
-    """As torch's, with something more, as of somebody's subclass."""
+    """A configuration of torch with an additional field, as in a subclass."""
 
     min_nodes: int = 1
     max_nodes: int = 1
@@ -252,7 +252,7 @@ def test_a_configuration_of_torchs():
     assert own_config(own) is own
 
 
-def test_what_is_no_configuration():
+def test_an_invalid_configuration():
     with pytest.raises(UsageError, match="is not a LaunchConfig"):
         own_config(object())
     with pytest.raises(UsageError, match="is not a LogsSpecs"):
