@@ -89,7 +89,7 @@ def test_errors_are_logged_once(create, tmp_path, caplog, monkeypatch):
     assert "TORCH_FR_DUMP_TEMP_FILE" not in found
     assert "TORCH_FR_BUFFER_SIZE" in found
     (message,) = caplog.messages
-    assert message.startswith("--flight-recorder: dumps of the flight recorder are where torch")
+    assert message.startswith("--flight-recorder: dumps of the flight recorder go to torch's")
 
 
 def test_a_socket_has_a_short_path(create, tmp_path, caplog, monkeypatch):

@@ -15,7 +15,7 @@ from plaunch_hang.beating import VARIABLE
 from plaunch_hang.beats import HeartbeatMemory, HeartbeatState
 from plaunch_hang.conclusions import Conclusions, RoundPlace, WatchSample
 from plaunch_hang.held import OverdueHolds
-from plaunch_hang.sampler import WorkerSampler
+from plaunch_hang.looks import WorkerSampler
 from plaunch_hang.steps import StepTracker, format_steps
 from plaunch_hang.telling import StackSnapshots
 from plaunch_hang.timeouts import UNLEARNED, HangTimeouts
