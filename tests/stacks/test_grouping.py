@@ -159,26 +159,26 @@ groups = st.lists(
 
 
 @given(groups)
-def test_groups_are_serialized_and_parsed(told):
-    assert load_groups(dump_groups(told, most=1 << 20)) == told
+def test_groups_are_serialized_and_parsed(logged):
+    assert load_groups(dump_groups(logged, most=1 << 20)) == logged
 
 
 @given(groups, st.integers(100, 3000))
-def test_the_size_of_a_text_is_limited(told, most):
-    text = dump_groups(told, most=most)
+def test_the_size_of_a_text_is_limited(logged, most):
+    text = dump_groups(logged, most=most)
     assert len(text) <= most
     kept = load_groups(text)
-    everybody = {rank for item in told for rank in item.all_ranks}
+    everybody = {rank for item in logged for rank in item.all_ranks}
     assert {rank for item in kept for rank in item.all_ranks} <= everybody
-    assert kept[: len(kept) - 1] == [item for item in told if item in kept][: len(kept) - 1]
+    assert kept[: len(kept) - 1] == [item for item in logged if item in kept][: len(kept) - 1]
 
 
 @given(groups)
-def test_each_group_has_its_line(told):
-    lines = format_groups(told, most=len(told))
-    reasons = {item.reason for item in told if item.reason}
-    assert len(lines) == len(told) + len(reasons)
-    for item, line in zip(told, lines, strict=False):
+def test_each_group_has_its_line(logged):
+    lines = format_groups(logged, most=len(logged))
+    reasons = {item.reason for item in logged if item.reason}
+    assert len(lines) == len(logged) + len(reasons)
+    for item, line in zip(logged, lines, strict=False):
         assert line.startswith(f"{item.size} rank")
 
 
@@ -216,5 +216,5 @@ def test_invalid_ranks_are_refused(ranks):
 
 
 def test_texts_of_other_nodes_are_made_printable():
-    told = [StackGroup({"a": (0,)}, (), "\x1b[2J", "")]
-    assert format_groups(load_groups(dump_groups(told))) == ["1 rank: 0 ?[2J"]
+    logged = [StackGroup({"a": (0,)}, (), "\x1b[2J", "")]
+    assert format_groups(load_groups(dump_groups(logged))) == ["1 rank: 0 ?[2J"]

@@ -271,9 +271,9 @@ def test_as_many_operations_as_fit_are_sent():
     operations = {f"{number} {'x' * 150}": (number,) for number in range(500)}
     text = dump_answer(NodeAnswer("me", (), "a", "", "", [StackGroup({"a": (3,)})], operations))
     assert len(text) <= 16384
-    told = load_answer(text).operations
-    assert [*told.items()] == [*operations.items()][: len(told)]
-    assert len(told) > 10
+    found = load_answer(text).operations
+    assert [*found.items()] == [*operations.items()][: len(found)]
+    assert len(found) > 10
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1] 2", '{"by": 3}', "x" * 50])

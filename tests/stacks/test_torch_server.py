@@ -43,10 +43,10 @@ def start():
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
 
-        def start(*words, name="s", told=True):
+        def start(*words, name="s", found=True):
             path = f"{folder}/{name}"
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            variable = {"TORCH_WORKER_SERVER_SOCKET": path} if told else {}
+            variable = {"TORCH_WORKER_SERVER_SOCKET": path} if found else {}
             process = stack.enter_context(
                 running_python("-c", SERVER, path, *words, env={**os.environ, **variable})
             )
@@ -74,7 +74,7 @@ def test_a_process_that_inherited_the_variable_has_no_server(start, monkeypatch)
 
 def test_a_forked_worker_is_found_by_the_folder_that_plaunch_chose(start):
     """Its variables are not in /proc."""
-    pid, path = start(name=f"{torch_server.FOLDER}abc/0.0.sock", told=False)
+    pid, path = start(name=f"{torch_server.FOLDER}abc/0.0.sock", found=False)
     assert torch_server.find_servers({pid}) == {pid: path}
 
 
@@ -118,8 +118,8 @@ def test_answers_are_included_in_the_stacks(start, tmp_path, monkeypatch):
         "rank_3.txt",
     ]
     assert (tmp_path / "stacks" / "rank_3.fr_trace.json").read_text() == '{"entries": []}\n'
-    told = (tmp_path / "stacks" / "rank_3.txt").read_text()
-    assert "torch's server in it has answered: fr_trace_json, dump_traceback" in told
+    found = (tmp_path / "stacks" / "rank_3.txt").read_text()
+    assert "torch's server in it has answered: fr_trace_json, dump_traceback" in found
 
 
 def recorded(**entry):

@@ -133,8 +133,8 @@ def test_a_loop_that_is_overdue(service, port, control):
     code, text = get(port, "/healthz")
     assert code == 503
     assert "91 s" in text
-    told = status(port)
-    assert (told["alive"], told["silent_seconds"]) == (False, 91.0)
+    data = status(port)
+    assert (data["alive"], data["silent_seconds"]) == (False, 91.0)
 
 
 def test_the_reason_for_waiting(service, port, control):

@@ -111,8 +111,8 @@ def test_a_config_without_settings():
     assert metrics.initialize_metrics(metrics.MetricsConfig({"a": "b"})) is None
 
 
-def event(name, **told):
-    return Event(f"plaunch.{name}", EventSource.AGENT, metadata={"attempt": 0, **told})
+def event(name, **found):
+    return Event(f"plaunch.{name}", EventSource.AGENT, metadata={"attempt": 0, **found})
 
 
 @pytest.mark.parametrize(
