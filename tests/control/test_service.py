@@ -15,7 +15,7 @@ import pytest
 from plaunch.agent import RequestKind
 from plaunch.errors import ThreadStartError
 from plaunch_control import answers
-from plaunch_control.client import ClientError, ForeignError, Question, RefusedError, ask
+from plaunch_control.client import ClientError, ForeignError, PendingRequest, RefusedError, ask
 from plaunch_control.folder import sockets
 from plaunch_control.requests import MOST_BODY
 from plaunch_network import ConnectionServer
@@ -221,7 +221,7 @@ def test_a_request_waits_for_the_end(launch):
     received = asked(launch, "/v1/end")
     assert received == {"over": False, "outcome": None, "exit_code": None, "reason": None}
     looks = launch.control.looks
-    question = Question(launch.path, "/v1/end?wait=2", patience=LONG)
+    question = PendingRequest(launch.path, "/v1/end?wait=2", patience=LONG)
     wait_until(lambda: launch.control.looks > looks, "it waits")
     launch.control.tell("launcher.finished", outcome="failed", exit_code=7, reason="bad luck")
     launch.extension.stop(None)
@@ -303,7 +303,7 @@ def test_a_post_of_a_closed_connection_is_not_carried_out(launch, caplog, page, 
         return snapshot()
 
     launch.control.snapshot = hold
-    question = Question(launch.path, f"/v1/{page}", given)
+    question = PendingRequest(launch.path, f"/v1/{page}", given)
     assert is_asked.wait(LONG)
     question.close()
     may_answer.set()

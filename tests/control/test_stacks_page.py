@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from plaunch.agent import Snapshot, WorkerState
 from plaunch.plugin import PluginContext
-from plaunch_control.answers import Service
+from plaunch_control.answers import ControlService
 from plaunch_control.requests import Request
 from plaunch_stacks import JobView, StackFrame, StackGroup
 
@@ -29,7 +29,7 @@ class Control:
 @pytest.fixture
 def page():
     def page(view, **given):
-        service = Service(PluginContext("job", "trainer", "a"), Control(), 1000, 0.0)
+        service = ControlService(PluginContext("job", "trainer", "a"), Control(), 1000, 0.0)
 
         def ask():
             if isinstance(view, Exception):

@@ -18,7 +18,7 @@ from helpers.hangs import FILE, Node
 
 LINES = ["1 rank: 5 (node-1) load_batch (train.py:6)", "3 ranks: 3-4, 6 step (train.py:10)"]
 TITLE = "no worker of the job has moved for 1m45s"  # told again by the last one
-ALL_IN = 22  # looks: one to begin with, 20 within the time-out, and one for what is told again
+ALL_IN = 22  # samples: one to begin with, 20 within the timeout, one for the repeated reports
 PIDS = [{3: 103}, {4: 104, 5: 105, 6: 106}, {7: 107}]
 
 
