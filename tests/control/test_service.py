@@ -221,12 +221,12 @@ def test_a_request_waits_for_the_end(launch):
     received = asked(launch, "/v1/end")
     assert received == {"over": False, "outcome": None, "exit_code": None, "reason": None}
     looks = launch.control.looks
-    question = PendingRequest(launch.path, "/v1/end?wait=2", patience=LONG)
+    request = PendingRequest(launch.path, "/v1/end?wait=2", patience=LONG)
     wait_until(lambda: launch.control.looks > looks, "it waits")
     launch.control.tell("launcher.finished", outcome="failed", exit_code=7, reason="bad luck")
     launch.extension.stop(None)
     received = {"over": True, "outcome": "failed", "exit_code": 7, "reason": "bad luck"}
-    assert question.answer() == received
+    assert request.answer() == received
 
 
 def test_log_files_are_listed_by_rank(launch):
@@ -303,9 +303,9 @@ def test_a_post_of_a_closed_connection_is_not_carried_out(launch, caplog, page, 
         return snapshot()
 
     launch.control.snapshot = hold
-    question = PendingRequest(launch.path, f"/v1/{page}", given)
+    request = PendingRequest(launch.path, f"/v1/{page}", given)
     assert is_asked.wait(LONG)
-    question.close()
+    request.close()
     may_answer.set()
     said = f"a request for '/v1/{page}' is not carried out: its connection was closed"
     wait_until(lambda: said in caplog.text, "the message")

@@ -6,7 +6,7 @@ import pytest
 from plaunch.agent import Snapshot, WorkerState
 from plaunch.plugin import PluginContext
 from plaunch_control.answers import ControlService
-from plaunch_control.requests import Request
+from plaunch_control.requests import HttpRequest
 from plaunch_stacks import JobView, StackFrame, StackGroup
 
 from helpers.pretended_launches import PretendedLaunch
@@ -37,7 +37,7 @@ def page():
             return view
 
         service.stacks.ask = ask
-        return service.answer(Request("GET", "/v1/stacks", given), 0)
+        return service.answer(HttpRequest("GET", "/v1/stacks", given), 0)
 
     return page
 
