@@ -199,7 +199,7 @@ def test_the_client_with_torchs_server(tmp_path, sleeper):
 
 def test_a_client_without_a_server(tmp_path, monkeypatch):
     monkeypatch.setattr("plaunch_timer.files._PATIENCE", 0.0)
-    monkeypatch.setattr("plaunch_timer.files._LOOK", 0.0)
+    monkeypatch.setattr("plaunch_timer.files._POLL", 0.0)
     with pytest.raises(BrokenPipeError, match="no timer server reads"):
         FileTimerClient(str(tmp_path / "pipe")).release("a")
 
