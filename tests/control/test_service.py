@@ -189,7 +189,7 @@ def test_an_exception_in_the_launcher_is_reported_and_logged(launch, monkeypatch
     monkeypatch.setattr(launch.control, "snapshot", lambda: 1 / 0)
     status, text = refused(launch, "/v1/status")
     assert (status, text) == (500, "the request failed in the launcher; see its log")
-    assert "a request of plaunchctl for '/v1/status', which failed" in caplog.text
+    assert "a request of plaunchctl for '/v1/status' failed" in caplog.text
     assert "ZeroDivisionError" in caplog.text
 
 
