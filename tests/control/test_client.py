@@ -242,7 +242,7 @@ def test_a_launch_of_another_version_is_listed(answering, monkeypatch, capsys):
 def test_dropped_events_are_reported(runtime_dir, monkeypatch, capsys):
     from plaunch_control import history
 
-    monkeypatch.setattr(history.History.__init__, "__defaults__", (2,))
+    monkeypatch.setattr(history.EventBuffer.__init__, "__defaults__", (2,))
     with PretendedLaunch(runtime_dir, monkeypatch) as launch:
         for number in range(5):
             launch.control.tell("worker.noise", number=number)

@@ -38,12 +38,12 @@ def test_a_name_contains_the_run_id_and_pid(run_id, pid):
     assert not name.startswith(".")
     path = os.fsencode(f"/run/user/1000/plaunch/.{name}")
     assert len(path) <= MOST_BYTES
-    told, is_whole, number = read_name(name)
+    data, is_whole, number = read_name(name)
     assert number == pid
     if is_whole:
-        assert told == run_id.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+        assert data == run_id.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
     else:
-        assert run_id.startswith(told)
+        assert run_id.startswith(data)
 
 
 @given(some.text())

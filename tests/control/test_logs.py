@@ -63,13 +63,13 @@ def test_the_current_file_may_be_missing_during_a_rotation(path):
 
 
 def test_missing_files_are_named(path, capfd):
-    told = {"files": [{"global_rank": 0, "stdout": path, "stderr": None}]}
+    received = {"files": [{"global_rank": 0, "stdout": path, "stderr": None}]}
     options = SimpleNamespace(rank=None, grep=None, follow=False)
     with pytest.raises(ClientError, match=r"stdout\.log: no such file"):
-        show_logs(None, told, options)
+        show_logs(None, received, options)
     append(f"{path}.1", b"\xff old\n")
     append(path, b"new")
-    assert show_logs(None, told, options) == 0
+    assert show_logs(None, received, options) == 0
     assert capfd.readouterr().out.endswith(" old\nnew\n")
 
 

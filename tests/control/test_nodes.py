@@ -22,9 +22,9 @@ class Store:
     def add(self, name, group_rank=None, *, hears=True, ranks=(0,)):
         """Add a node; it is part of the round if it has ranks."""
         mine = f"{name}~1"
-        told = dict.fromkeys(("agent_pid", "since", "waiting_for", "round", "attempt"))
-        told |= {"host": name, "alive": True, "silent_seconds": 0.0, "phase": "training"}
-        told |= {"group_rank": group_rank, "ranks": str(group_rank), "workers": ["many"]}
+        data = dict.fromkeys(("agent_pid", "since", "waiting_for", "round", "attempt"))
+        data |= {"host": name, "alive": True, "silent_seconds": 0.0, "phase": "training"}
+        data |= {"group_rank": group_rank, "ranks": str(group_rank), "workers": ["many"]}
 
         def broadcast(_, text):
             for node, is_well in self.nodes:
@@ -38,7 +38,7 @@ class Store:
             published=lambda *_, all_nodes: self.texts if all_nodes else None,
         )
         self.texts[mine] = ""
-        node = JobNodes(control, lambda: told, clock=self.clock, sleep=self.sleep)
+        node = JobNodes(control, lambda: data, clock=self.clock, sleep=self.sleep)
         self.nodes.append((node, hears))
         return node
 
@@ -52,7 +52,7 @@ def store():
 
 
 def told_by(node):
-    return [(told["host"], told["group_rank"], told["phase"]) for told in node.ask()]
+    return [(data["host"], data["group_rank"], data["phase"]) for data in node.ask()]
 
 
 def test_every_node_returns_all(store):

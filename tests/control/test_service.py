@@ -15,7 +15,7 @@ import pytest
 from plaunch.agent import RequestKind
 from plaunch.errors import ThreadStartError
 from plaunch_control import answers
-from plaunch_control.client import ClientError, ForeignError, Question, RefusedError, ask
+from plaunch_control.client import ClientError, ForeignError, PendingRequest, RefusedError, ask
 from plaunch_control.folder import sockets
 from plaunch_control.requests import MOST_BODY
 from plaunch_network import ConnectionServer
@@ -44,10 +44,10 @@ def refused(launch, page, given=None):
 
 
 def test_the_index_lists_versions_and_pages(launch):
-    told = asked(launch, "/v1")
-    assert told["versions"] == [1]
-    assert told["pages"]["/v1/status"] == ["GET"]
-    assert told["pages"]["/v1/stop"] == ["POST"]
+    received = asked(launch, "/v1")
+    assert received["versions"] == [1]
+    assert received["pages"]["/v1/status"] == ["GET"]
+    assert received["pages"]["/v1/stop"] == ["POST"]
 
 
 def test_a_status_shows_the_command_without_secrets(launch, monkeypatch):
@@ -60,8 +60,8 @@ def test_a_status_shows_the_command_without_secrets(launch, monkeypatch):
     ]
     line = b"".join(word.encode() + b"\0" for word in words)
     monkeypatch.setattr(answers, "open", lambda *_: io.BytesIO(line), raising=False)
-    told = asked(launch, "/v1/status")["command"]
-    assert told == [*words[:3], "<withheld>", "--url=https://h?token=<withheld>"]
+    received = asked(launch, "/v1/status")["command"]
+    assert received == [*words[:3], "<withheld>", "--url=https://h?token=<withheld>"]
 
 
 def test_an_unknown_version_gets_the_known_ones(launch):
@@ -90,8 +90,8 @@ def test_an_unknown_version_gets_the_known_ones(launch):
     ],
 )
 def test_impossible_requests_are_refused_in_one_line(launch, path, given, status):
-    told, text = refused(launch, path, given)
-    assert told == status
+    received, text = refused(launch, path, given)
+    assert received == status
     assert text
     assert "\n" not in text
     assert not launch.control.asked
@@ -162,8 +162,8 @@ GARBAGE = {
 def test_invalid_bytes_do_not_break_the_service(launch, data):
     answer = launch.send(data)
     if answer:  # to what has no version, it has no head
-        told = json.loads(answer.rpartition(b"\r\n\r\n")[2])
-        assert told["error"]
+        received = json.loads(answer.rpartition(b"\r\n\r\n")[2])
+        assert received["error"]
     assert not launch.control.asked
     assert asked(launch, "/v1/status")["run_id"] == "job"
 
@@ -189,7 +189,7 @@ def test_an_exception_in_the_launcher_is_reported_and_logged(launch, monkeypatch
     monkeypatch.setattr(launch.control, "snapshot", lambda: 1 / 0)
     status, text = refused(launch, "/v1/status")
     assert (status, text) == (500, "the request failed in the launcher; see its log")
-    assert "plaunchctl asked for '/v1/status', which failed" in caplog.text
+    assert "a request of plaunchctl for '/v1/status' failed" in caplog.text
     assert "ZeroDivisionError" in caplog.text
 
 
@@ -199,18 +199,18 @@ def test_an_exception_in_the_launcher_is_reported_and_logged(launch, monkeypatch
 def test_a_blocked_loop_is_reported(launch):
     assert asked(launch, "/v1/status")["alive"] is True
     launch.control.set(overdue=7.5)
-    told = asked(launch, "/v1/status")
-    assert (told["alive"], told["silent_seconds"]) == (False, 7.5)
-    told = asked(launch, "/v1/stop", {})
-    assert (told["alive"], told["silent_seconds"]) == (False, 7.5)
+    received = asked(launch, "/v1/status")
+    assert (received["alive"], received["silent_seconds"]) == (False, 7.5)
+    received = asked(launch, "/v1/stop", {})
+    assert (received["alive"], received["silent_seconds"]) == (False, 7.5)
 
 
 def test_events_are_numbered(launch):
     for number in range(3):
         launch.control.tell("worker.noise", number=number)
-    told = asked(launch, "/v1/events")
-    assert [event["metadata"]["number"] for event in told["events"]] == [0, 1, 2]
-    assert (told["next"], told["missed"], told["over"]) == (3, 0, False)
+    received = asked(launch, "/v1/events")
+    assert [event["metadata"]["number"] for event in received["events"]] == [0, 1, 2]
+    assert (received["next"], received["missed"], received["over"]) == (3, 0, False)
     assert asked(launch, "/v1/events?after=3")["events"] == []
     assert len(asked(launch, "/v1/events?after=-2")["events"]) == 2
     assert len(asked(launch, "/v1/events?after=-9")["events"]) == 3
@@ -218,22 +218,24 @@ def test_events_are_numbered(launch):
 
 
 def test_a_request_waits_for_the_end(launch):
-    told = asked(launch, "/v1/end")
-    assert told == {"over": False, "outcome": None, "exit_code": None, "reason": None}
+    received = asked(launch, "/v1/end")
+    assert received == {"over": False, "outcome": None, "exit_code": None, "reason": None}
     looks = launch.control.looks
-    question = Question(launch.path, "/v1/end?wait=2", patience=LONG)
+    request = PendingRequest(launch.path, "/v1/end?wait=2", patience=LONG)
     wait_until(lambda: launch.control.looks > looks, "it waits")
     launch.control.tell("launcher.finished", outcome="failed", exit_code=7, reason="bad luck")
     launch.extension.stop(None)
-    told = {"over": True, "outcome": "failed", "exit_code": 7, "reason": "bad luck"}
-    assert question.answer() == told
+    received = {"over": True, "outcome": "failed", "exit_code": 7, "reason": "bad luck"}
+    assert request.answer() == received
 
 
 def test_log_files_are_listed_by_rank(launch):
     for local_rank, rank in enumerate((4, 5)):
         launch.control.tell("worker.started", local_rank=local_rank, global_rank=rank, worker_pid=7)
-    told = asked(launch, "/v1/logs")
-    assert [(file["global_rank"], file["stdout"], file["stderr"]) for file in told["files"]] == [
+    received = asked(launch, "/v1/logs")
+    assert [
+        (file["global_rank"], file["stdout"], file["stderr"]) for file in received["files"]
+    ] == [
         (4, os.path.abspath("out"), None),
         (5, None, None),
     ]
@@ -244,8 +246,8 @@ def test_log_files_are_listed_by_rank(launch):
 
 @pytest.mark.parametrize("kind", RequestKind)
 def test_a_request_has_a_reason_of_one_line(launch, kind):
-    told = asked(launch, f"/v1/{kind.value}", {"reason": "it\n is " + "late" * 99})
-    assert told["asked"] == kind.value
+    received = asked(launch, f"/v1/{kind.value}", {"reason": "it\n is " + "late" * 99})
+    assert received["asked"] == kind.value
     asked(launch, f"/v1/{kind.value}", {"reason": None})
     (first, reason), second = launch.control.asked
     assert first == kind
@@ -269,8 +271,8 @@ def test_all_nodes_stops_all_or_is_refused(launch, is_job_wide, nodes, is_refuse
         assert "do not know each other" in text
         assert not launch.control.asked
     else:
-        told = asked(launch, "/v1/stop", {"all_nodes": True})
-        assert told["nodes"] == ("all" if is_job_wide else "this")
+        received = asked(launch, "/v1/stop", {"all_nodes": True})
+        assert received["nodes"] == ("all" if is_job_wide else "this")
         assert launch.control.asked
 
 
@@ -301,9 +303,9 @@ def test_a_post_of_a_closed_connection_is_not_carried_out(launch, caplog, page, 
         return snapshot()
 
     launch.control.snapshot = hold
-    question = Question(launch.path, f"/v1/{page}", given)
+    request = PendingRequest(launch.path, f"/v1/{page}", given)
     assert is_asked.wait(LONG)
-    question.close()
+    request.close()
     may_answer.set()
     said = f"a request for '/v1/{page}' is not carried out: its connection was closed"
     wait_until(lambda: said in caplog.text, "the message")
@@ -319,9 +321,9 @@ def test_a_post_with_a_half_closed_connection_is_carried_out(launch):
 @pytest.mark.parametrize("kind", RequestKind)
 def test_a_reason_is_made_printable(launch, kind):
     evil = "\x1b]0;title\x07\x1b[31mred\x9b2J\u202eback\r\nnext\0"
-    told = asked(launch, f"/v1/{kind.value}", {"reason": evil})["reason"]
-    assert told == r"\x1b]0;title\x07\x1b[31mred\x9b2J\u202eback next\x00"
-    assert launch.control.asked == [(kind, f"by uid {os.geteuid()}: {told}")]
+    received = asked(launch, f"/v1/{kind.value}", {"reason": evil})["reason"]
+    assert received == r"\x1b]0;title\x07\x1b[31mred\x9b2J\u202eback next\x00"
+    assert launch.control.asked == [(kind, f"by uid {os.geteuid()}: {received}")]
     assert len(asked(launch, f"/v1/{kind.value}", {"reason": "\x1b" * 500})["reason"]) == 200
 
 
@@ -352,8 +354,8 @@ def test_another_user_is_refused_by_folder_and_service(launch):
     os.chmod(launch.folder.parent, 0o755)
     os.chmod(launch.folder, 0o755)
     os.chmod(launch.path, 0o777)
-    told = ask_as(NOBODY, launch)
-    assert told == f"ForeignError this launch belongs to user 0, and you are user {NOBODY}\n"
+    received = ask_as(NOBODY, launch)
+    assert received == f"ForeignError this launch belongs to user 0, and you are user {NOBODY}\n"
     assert not launch.control.asked
 
 

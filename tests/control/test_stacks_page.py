@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 from plaunch.agent import Snapshot, WorkerState
 from plaunch.plugin import PluginContext
-from plaunch_control.answers import Service
-from plaunch_control.requests import Request
-from plaunch_hang.stacks import Frame, Group, JobView
+from plaunch_control.answers import ControlService
+from plaunch_control.requests import HttpRequest
+from plaunch_hang.stacks import JobView, StackFrame, StackGroup
 
 from helpers.pretended_launches import PretendedLaunch
 
-LOADS = Group({"b": (2,)}, (Frame("load_batch", "/job/train.py", 6),))
-STEPS = Group({"a": (0, 1), "b": (3,)}, (Frame("step", "/job/train.py", 9),))
+LOADS = StackGroup({"b": (2,)}, (StackFrame("load_batch", "/job/train.py", 6),))
+STEPS = StackGroup({"a": (0, 1), "b": (3,)}, (StackFrame("step", "/job/train.py", 9),))
 FOLDERS = (("a", "/logs/a"), ("b", "/logs/b"))
 
 
@@ -29,7 +29,7 @@ class Control:
 @pytest.fixture
 def page():
     def page(view, **given):
-        service = Service(PluginContext("job", "trainer", "a"), Control(), 1000, 0.0)
+        service = ControlService(PluginContext("job", "trainer", "a"), Control(), 1000, 0.0)
 
         def ask():
             if isinstance(view, Exception):
@@ -37,7 +37,7 @@ def page():
             return view
 
         service.stacks.ask = ask
-        return service.answer(Request("GET", "/v1/stacks", given), 0)
+        return service.answer(HttpRequest("GET", "/v1/stacks", given), 0)
 
     return page
 
@@ -70,7 +70,7 @@ def test_groups_and_folders(page):
 def test_operations_recorded_by_torch(page):
     data = page(JobView([LOADS, STEPS], operations={"send": (2,), "recv": (0, 1, 3)})).data
     assert data["lines"][2:] == [
-        "what torch's flight recorder has last:",
+        "last operations in torch's flight recorder:",
         "1 rank: 2 send",
         "3 ranks: 0-1, 3 recv",
     ]

@@ -34,8 +34,8 @@ def test_progress_of_workers(runtime_dir, monkeypatch, progress, said):
 def test_notes_of_extensions(runtime_dir, monkeypatch):
     with PretendedLaunch(runtime_dir, monkeypatch) as launch:
         launch.control.set(notes={"checkpoints": "2 wait for their upload", "cache": "\x1b[2J"})
-        told = ask(launch.path, "/v1/status")
-    assert told["notes"]["checkpoints"] == "2 wait for their upload"
-    lines = [plain(line) for line in describe_status(told)]
+        data = ask(launch.path, "/v1/status")
+    assert data["notes"]["checkpoints"] == "2 wait for their upload"
+    lines = [plain(line) for line in describe_status(data)]
     assert "checkpoints 2 wait for their upload" in lines
     assert r"cache      \x1b[2J" in lines

@@ -72,7 +72,7 @@ def test_the_real_torch_answers():
     assert count_private_use("npu") is None
 
 
-def test_a_missing_torch_is_told_apart(python):
+def test_a_missing_torch_is_another_error(python):
     python("raise ModuleNotFoundError('no module named torch')")
     with pytest.raises(TorchMissingError) as caught:
         ask_torch("cuda", timeout=60)
@@ -100,7 +100,7 @@ def test_a_torch_that_fails_is_quoted(python, source, said):
 
 @pytest.fixture
 def hanging(python, tmp_path):
-    """A torch that is never loaded; returns how to ask for the process that tries it."""
+    """A torch whose import hangs; returns a function for the pid of its process."""
     path = tmp_path / "pid"
     python(
         f"import os, time; open({str(path)!r} + '.part', 'w').write(str(os.getpid()))\n"
@@ -114,7 +114,7 @@ def hanging(python, tmp_path):
     return pid
 
 
-def test_a_torch_that_hangs_is_ended(hanging):
+def test_a_torch_that_hangs_is_killed(hanging):
     began = time.monotonic()
     with pytest.raises(UsageError, match=r"did not answer within 2 s; give a number instead"):
         ask_torch("cuda", timeout=2)
@@ -185,12 +185,12 @@ def test_torch_is_not_imported_where_no_distribution_has_a_backend(python, tmp_p
     assert not trace.exists()
 
 
-def test_a_word_that_is_no_name_is_not_asked_about(monkeypatch):
+def test_an_invalid_name_is_not_looked_up(monkeypatch):
     monkeypatch.setenv("PYTHON_EXEC", "/no/such/python")
     assert count_private_use("2.5") is None
 
 
-def test_a_torch_that_fails_to_tell_its_backend_is_quoted(python):
+def test_a_torch_that_fails_with_its_backend_is_quoted(python):
     python("raise RuntimeError('no driver')", BACKEND)
     with pytest.raises(UsageError, match=r"private-use backend 'npu'.*RuntimeError: no driver"):
         count_private_use("npu", timeout=60)
@@ -213,7 +213,7 @@ cuda.get_device_properties = shown
 )
 
 
-def test_torch_tells_where_its_devices_are(python):
+def test_torch_locates_its_devices(python):
     python(PLACED)
     devices = locate_with_torch(environ={**os.environ, "SEEN": "yes"}, timeout=60)
     assert [(device.index, device.pci_address) for device in devices] == [

@@ -1,4 +1,4 @@
-"""What is bound to what, on machines that exist only as files."""
+"""Bindings on machines that exist only as files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from plaunch.errors import UsageError
-from plaunch_devices import AffinityMode, Device, DeviceBinder, NumaOptions
+from plaunch_devices import Accelerator, AffinityMode, DeviceBinder, NumaOptions
 from plaunch_devices.binder import describe_bindings
 from plaunch_devices.topology import Topology, format_cpus, parse_cpus
 
@@ -67,7 +67,7 @@ TWO_GPUS = {"CUDA_VISIBLE_DEVICES": "4,0"}
 
 
 def each(times, texts):
-    """Each of the texts so many times."""
+    """Repeat each text."""
     return [text for text in texts for _ in range(times)]
 
 
@@ -148,7 +148,7 @@ def test_a_kernel_without_numa_has_one_node(tmp_path):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_container_without_topology_is_bound_by_nodes(tmp_path, mode):
+def test_without_a_topology_binding_is_by_nodes(tmp_path, mode):
     machine = Machine({0: "0-1", 1: "2-3"}, {0: "0-3"}, gpus={"0000:1b:00.0": 1}, missing=("cpu/",))
     expected = "2" if mode == "exclusive" else "2-3"
     chosen = cpus_by_rank(machine, tmp_path, mode, 1 if mode != "exclusive" else 2)
@@ -170,7 +170,7 @@ def test_a_device_of_an_unknown_node_is_on_the_first_one(tmp_path, caplog, machi
     assert bool(caplog.text) == bool(said)
 
 
-def test_a_node_of_memory_alone_stands_for_the_nearest_one(tmp_path):
+def test_a_node_without_cpus_is_replaced_by_the_nearest_one(tmp_path):
     machine = Machine(
         nodes={0: "0-1", 1: "2-3", 2: ""},
         packages={0: "0-1", 1: "2-3"},
@@ -191,20 +191,20 @@ def test_processors_that_are_offline_are_not_used(tmp_path):
     assert cpus_by_rank(machine, tmp_path, "exclusive", 2) == {0: "0", 1: "2-3"}
 
 
-def test_where_there_is_one_node_nobody_need_know_the_devices(tmp_path):
+def test_with_one_node_devices_need_not_be_known(tmp_path):
     machine = Machine({0: "0-3"}, {0: "0-3"}, siblings=["0-1", "2-3"])
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev/dxg").touch()  # only torch could tell
     assert cpus_by_rank(machine, tmp_path, "exclusive", 2) == {0: "0-1", 1: "2-3"}
 
 
-def test_torch_is_asked_where_the_kernel_cannot_tell(tmp_path):
+def test_torch_is_asked_if_the_kernel_does_not_know(tmp_path):
     machine = Machine(**{**vars(BIG), "missing": ("information",)})
     asked = []
 
     def locate():
         asked.append(1)
-        return [Device("", n, f"0000:{bus}:00.0") for n, bus in enumerate(("9d", "1b"))]
+        return [Accelerator("", n, f"0000:{bus}:00.0") for n, bus in enumerate(("9d", "1b"))]
 
     binder = DeviceBinder(
         "node",
@@ -219,7 +219,7 @@ def test_torch_is_asked_where_the_kernel_cannot_tell(tmp_path):
     assert asked == [1]
 
 
-def test_the_mask_is_looked_at_for_every_start(tmp_path):
+def test_the_mask_is_read_for_every_start(tmp_path):
     masks = [BIG.all_cpus(), {3, 20}]
     binder = DeviceBinder(
         "node", environ={}, root=BIG.write(tmp_path), allowed=lambda: masks.pop(0)
@@ -241,7 +241,7 @@ def test_a_node_outside_the_mask_is_named_with_the_device(tmp_path):
     )
 
 
-def test_more_workers_than_cores_cannot_have_cores_of_their_own(tmp_path):
+def test_exclusive_needs_a_core_for_each_worker(tmp_path):
     with pytest.raises(UsageError, match=r"has 2 core\(s\) .* for 3 workers; use the mode 'node'"):
         cpus_by_rank(
             BIG, tmp_path, "exclusive", 3, allowed={0, 1, 32}, environ={"CUDA_VISIBLE_DEVICES": "0"}
@@ -251,7 +251,7 @@ def test_more_workers_than_cores_cannot_have_cores_of_their_own(tmp_path):
 def test_a_device_without_an_address_is_an_error(tmp_path):
     machine = Machine(**{**vars(BIG), "missing": ("information",)})
     with pytest.raises(UsageError, match="neither the kernel nor torch knows its PCI address"):
-        cpus_by_rank(machine, tmp_path, "node", 1, locate=lambda: [Device("", 0)])
+        cpus_by_rank(machine, tmp_path, "node", 1, locate=lambda: [Accelerator("", 0)])
 
 
 def test_a_device_that_sysfs_does_not_have_is_an_error(tmp_path):
@@ -260,7 +260,7 @@ def test_a_device_that_sysfs_does_not_have_is_an_error(tmp_path):
         cpus_by_rank(machine, tmp_path, "node", 1)
 
 
-def test_a_worker_that_cannot_be_bound_may_start_without(tmp_path, caplog):
+def test_a_worker_that_cannot_be_bound_may_start_unbound(tmp_path, caplog):
     options = NumaOptions(AffinityMode.NODE, should_fall_back_if_binding_fails=True)
     with caplog.at_level(logging.WARNING, "plaunch"):
         chosen = cpus_by_rank(BIG, tmp_path, options, 6, allowed={0, 1})
@@ -269,7 +269,7 @@ def test_a_worker_that_cannot_be_bound_may_start_without(tmp_path, caplog):
     assert "rank 4 started without it: local rank 4's device" in caplog.text
 
 
-def test_a_torch_that_cannot_be_asked_may_be_done_without(tmp_path, caplog):
+def test_a_torch_that_does_not_answer_may_be_ignored(tmp_path, caplog):
     def locate():
         raise UsageError("asked torch, which has no torch")
 
@@ -292,7 +292,7 @@ def test_options_are_torchs():
     assert NumaOptions.of("node") == NumaOptions(AffinityMode.NODE)
 
 
-def test_torchs_own_objects_are_understood():
+def test_torchs_own_objects_are_accepted():
     binding = pytest.importorskip("torch.numa.binding")
     for mode in binding.AffinityMode:
         ours = NumaOptions.of(binding.NumaOptions(affinity_mode=mode))
@@ -311,7 +311,7 @@ def test_other_options_are_refused(options):
 # --- what is said ---------------------------------------------------------------------------------
 
 
-def test_one_line_says_what_is_bound_to_what(tmp_path, caplog):
+def test_bindings_are_logged_in_one_line(tmp_path, caplog):
     binder = DeviceBinder("node", environ={}, root=BIG.write(tmp_path), allowed=BIG.all_cpus)
     with caplog.at_level(logging.INFO, "plaunch"):
         bindings = binder.plan(5)
@@ -377,7 +377,7 @@ def machines(draw):
 @pytest.mark.slow
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(machines(), st.sampled_from(MODES))
-def test_every_worker_has_processors_and_nobody_elses(case, mode):
+def test_every_worker_has_its_own_cpus(case, mode):
     machine, allowed, nprocs = case
     with tempfile.TemporaryDirectory() as root:
         try:
@@ -407,7 +407,7 @@ def test_every_worker_has_processors_and_nobody_elses(case, mode):
 
 @pytest.mark.slow
 def test_torch_binds_to_the_same():
-    """Wherever torch's own functions have an answer, it is ours."""
+    """If torch's own functions have a result, plaunch has the same."""
     theirs = pytest.importorskip("torch.numa.binding")
     answers = 0
 
@@ -456,7 +456,7 @@ def test_torch_binds_to_the_same_on_a_big_machine(tmp_path, monkeypatch, machine
 
 
 def move_torch(patch, module, machine, root, allowed):
-    """Let torch's module see a machine of files."""
+    """Make torch's module read a machine of files."""
 
     def properties(index):
         _, bus, device = list(machine.gpus)[index].partition(".")[0].split(":")

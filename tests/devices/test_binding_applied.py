@@ -1,4 +1,4 @@
-"""Workers that are really bound: what the kernel says of them, and of the launcher."""
+"""Real bindings: the affinities of workers and of the launcher."""
 
 from __future__ import annotations
 

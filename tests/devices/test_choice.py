@@ -1,4 +1,4 @@
-"""`--devices` and `--virtual-local-rank`: what the workers are shown."""
+"""`--devices` and `--virtual-local-rank`."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def environment(local_rank, environ, **spec):
     return worker_environment(group, worker, attempt=0, round=0, environ=environ, binder=binder)
 
 
-def test_without_either_nothing_is_said_of_devices():
+def test_without_either_no_variables_are_set():
     env = environment(3, {"CUDA_VISIBLE_DEVICES": "0,1,2,3"})
     assert env["LOCAL_RANK"] == "3"
     assert not [name for name in env if "VISIBLE" in name]

@@ -1,4 +1,4 @@
-"""What the doctor says of devices."""
+"""The doctor's checks of devices."""
 
 from __future__ import annotations
 

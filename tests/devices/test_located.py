@@ -1,4 +1,4 @@
-"""Where devices are, and in which order torch numbers them."""
+"""The locations of devices, and their order in torch."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_gpus_of_the_host_without_a_device_file_in_this_container_do_not_count(r
         ALIKE | {"proc/driver/nvidia/capabilities/gpu0/mig/gi3/access": ""},
     ],
 )
-def test_what_only_torch_knows_is_not_guessed(root, files):
+def test_devices_that_only_torch_knows_are_not_guessed(root, files):
     assert find_visible_devices(root(files), {}) is None
 
 
@@ -100,7 +100,7 @@ def test_amds_are_in_the_order_of_the_kernel(root, environ, expected):
     assert addresses(root(AMD), environ) == expected
 
 
-def test_two_vendors_are_left_to_torch(root):
+def test_with_two_vendors_torch_is_asked(root):
     assert find_visible_devices(root(AMD | ALIKE), {}) is None
 
 

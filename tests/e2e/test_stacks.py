@@ -47,7 +47,7 @@ def test_a_failure_tells_where_the_others_were(plaunch):
     done = plaunch.run("--nproc-per-node=4", "--stacks-on-failure", "--log-dir=logs", script)
     assert done.returncode == 7, done.stderr
     lines = done.stderr.splitlines()
-    at = next(number for number, line in enumerate(lines) if "when one had failed:" in line)
+    at = next(number for number, line in enumerate(lines) if "when one failed:" in line)
     one, two = (
         line.partition("ranks: " if "ranks" in line else "rank: ")[2]
         for line in lines[at + 1 : at + 3]
@@ -94,7 +94,7 @@ def test_the_node_of_the_failure_shows_the_whole_job(agents, plaunch, endpoint_o
     ]
     assert [node.exit_code() for node in nodes] == [7, 7]
     shown = [node.stderr for node in nodes]
-    assert "were here when one had failed" not in shown[0]
+    assert "were here when one failed" not in shown[0]
     lines = "\n".join(line for line in shown[1].splitlines() if "wait_at" in line)
     assert "1 rank: 2 wait_at (train.py:9) <- load_batch (train.py:12)" in lines, shown
     assert "2 ranks: 0-1 wait_at (train.py:9) <- train_step (train.py:15)" in lines, shown

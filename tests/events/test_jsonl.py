@@ -43,9 +43,9 @@ def test_each_event_is_written_at_once_as_one_line(tmp_path):
     handler = create(path)
     assert isinstance(handler, EventHandler)
     assert not path.parent.exists()
-    told = event(text="two\nlines \ud800 \u2028")
-    handler.handle(told)
-    assert Event.deserialize(path.read_text()) == told
+    recorded = event(text="two\nlines \ud800 \u2028")
+    handler.handle(recorded)
+    assert Event.deserialize(path.read_text()) == recorded
     handler.handle(event("y"))
     handler.close()
     assert names(path) == ["x", "y"]

@@ -20,8 +20,8 @@ BEGUN = BeforeRendezvous(make_group())
 STARTED = StateChanged(make_group(), WorkerState.INIT, WorkerState.HEALTHY)
 
 
-def events_of(told):
-    return LateEvents(CONFIG, "train.py", told.all)
+def events_of(recorded):
+    return LateEvents(CONFIG, "train.py", recorded.all)
 
 
 def names(events):
@@ -29,36 +29,36 @@ def names(events):
 
 
 def test_each_event_is_returned_once():
-    told = EventLog()
-    late = events_of(told)
+    recorded = EventLog()
+    late = events_of(recorded)
     assert late.take() == []
-    told.add(BEGUN)
+    recorded.add(BEGUN)
     assert names(late.take()) == ["launcher.started", "rendezvous.begun"]
     assert late.take() == []
-    told.add(STARTED)
-    told.add(None)
+    recorded.add(STARTED)
+    recorded.add(None)
     assert names(late.take()) == ["state.changed", "launcher.finished"]
-    assert names(events_of(told).take())[-2:] == [
+    assert names(events_of(recorded).take())[-2:] == [
         "state.changed",
         "launcher.finished",
     ]
 
 
 def test_events_have_the_times_of_their_notifications():
-    told = EventLog()
-    told.add(BEGUN)
-    ((_, wall, monotonic, _),) = told.all
-    _, begun = events_of(told).take()
+    recorded = EventLog()
+    recorded.add(BEGUN)
+    ((_, wall, monotonic, _),) = recorded.all
+    _, begun = events_of(recorded).take()
     assert (begun.timestamp, begun.monotonic) == (wall, monotonic)
 
 
 def test_the_oldest_events_are_dropped(monkeypatch):
     monkeypatch.setattr(extensions, "MOST_LOGGED", 2)
-    told = EventLog()
-    late = events_of(told)
+    recorded = EventLog()
+    late = events_of(recorded)
     for what in (BEGUN, BEGUN, STARTED, None):
-        told.add(what)
-    assert [number for number, *_ in told.all] == [2, 3]
+        recorded.add(what)
+    assert [number for number, *_ in recorded.all] == [2, 3]
     assert names(late.take()) == ["launcher.started", "state.changed", "launcher.finished"]
 
 

@@ -25,7 +25,7 @@ DEADLINE = 30.0  # seconds
 EPOCH = 1_700_000_000.0
 
 
-def events_of(*told, run_id="exp7"):
+def events_of(*recorded, run_id="exp7"):
     """Events from `(name, metadata)`, one second apart."""
     common = {"run_id": run_id, "host": "alpha", "role": "r", "agent_pid": 7, "attempt": 0}
     return [
@@ -36,7 +36,7 @@ def events_of(*told, run_id="exp7"):
             {**common, **metadata},
             100.0 + number,
         )
-        for number, (name, metadata) in enumerate(told)
+        for number, (name, metadata) in enumerate(recorded)
     ]
 
 
@@ -77,11 +77,11 @@ RESTART = [
 ]
 
 
-def spans_of(told, trace_id="", environ=None, close=False):
+def spans_of(recorded, trace_id="", environ=None, close=False):
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-    made = events_of(*told)
+    made = events_of(*recorded)
     exporter = InMemorySpanExporter()
     provider, parent = otel_export.create_provider(made[0], trace_id, environ or {})
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -161,8 +161,8 @@ def test_a_failure_is_an_event_of_its_workers_span_and_another_nodes_of_the_laun
 def test_other_events_are_events_of_the_rounds_span():
     request = ("request.received", {"kind": "restart", "who": "x", "reason": "y"})
     spans = spans_of([*RESTART[:10], request, *RESTART[10:]])
-    told = [event.name for event in named(spans, "round 0").events]
-    assert told == ["plaunch.stop.step", "plaunch.request.received"]
+    recorded = [event.name for event in named(spans, "round 0").events]
+    assert recorded == ["plaunch.stop.step", "plaunch.request.received"]
 
 
 @pytest.mark.parametrize("length", range(1, len(RESTART)))
@@ -203,9 +203,13 @@ def test_the_callers_trace():
 def test_opentelemetrys_variables_take_precedence(monkeypatch):
     monkeypatch.setenv("OTEL_SERVICE_NAME", "mine")
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "host.name=theirs,team=blue")
-    told = spans_of(SUCCESS)[0].resource.attributes
-    assert (told["service.name"], told["host.name"], told["team"]) == ("mine", "theirs", "blue")
-    assert told["plaunch.run_id"] == "exp7"
+    recorded = spans_of(SUCCESS)[0].resource.attributes
+    assert (recorded["service.name"], recorded["host.name"], recorded["team"]) == (
+        "mine",
+        "theirs",
+        "blue",
+    )
+    assert recorded["plaunch.run_id"] == "exp7"
 
 
 @pytest.mark.parametrize(
@@ -263,10 +267,10 @@ def test_switched_off_by_its_own_variable(monkeypatch):
     handler.close()
 
 
-def handled(told, **options):
+def handled(recorded, **options):
     """A handler that got these events."""
     handler = otel.OtelEventHandler(context(**options))
-    for event in events_of(*told):
+    for event in events_of(*recorded):
         handler.handle(event)
     return handler
 

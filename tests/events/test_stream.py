@@ -97,8 +97,8 @@ def play(recorder, history, error=None):
 
 def play_one(recorder, name):
     """Record one of the histories."""
-    told, error, *_ = HISTORIES[name]
-    return play(recorder, told, error)
+    recorded, error, *_ = HISTORIES[name]
+    return play(recorder, recorded, error)
 
 
 def exited(worker, code, stopped=False, failed=None):
@@ -341,7 +341,7 @@ def test_histories(recorder, history):
 
 
 def test_all_kinds_of_events_occur_in_these_histories():
-    names = {f"plaunch.{name}" for _, _, told, _ in HISTORIES.values() for name in told}
+    names = {f"plaunch.{name}" for _, _, recorded, _ in HISTORIES.values() for name in recorded}
     assert names == {*SCHEMA}
 
 
@@ -357,8 +357,12 @@ def test_common_keys_have_the_values_of_the_round(recorder):
 def test_the_cause_of_a_restart(recorder):
     play_one(recorder, "failure with a restart, then for good")
     (restart,) = (event for event in recorder.events if event.name == "plaunch.restart")
-    told = restart.metadata
-    assert (told["cause"], told["reason"], told["attempt"]) == ("failure", "rank 3 failed", 1)
+    recorded = restart.metadata
+    assert (recorded["cause"], recorded["reason"], recorded["attempt"]) == (
+        "failure",
+        "rank 3 failed",
+        1,
+    )
 
 
 @pytest.mark.parametrize(
@@ -375,8 +379,8 @@ def test_the_cause_of_a_restart(recorder):
 def test_the_cause_of_a_restart_after_changes_and_requests(recorder, news, cause):
     rounds = [notifications.AfterRendezvous(replace(GROUP, round=n)) for n in (1, 2)]
     play(recorder, [*START, news, *rounds])
-    told = [event.metadata["cause"] for event in recorder.events if "restart" in event.name]
-    assert told == [cause, "membership"]
+    recorded = [event.metadata["cause"] for event in recorder.events if "restart" in event.name]
+    assert recorded == [cause, "membership"]
 
 
 def test_workers_that_fail_because_a_node_is_gone_are_not_the_cause(recorder):
@@ -388,20 +392,20 @@ def test_workers_that_fail_because_a_node_is_gone_are_not_the_cause(recorder):
     ]
 
 
-@pytest.mark.parametrize("name", [name for name, (told, *_) in HISTORIES.items() if told])
+@pytest.mark.parametrize("name", [name for name, (recorded, *_) in HISTORIES.items() if recorded])
 def test_a_replay_makes_the_same_events(clock, name):
     """The events are the same, but the last one has the current time."""
-    told, error, *_ = HISTORIES[name]
-    times = [float(100 + number) for number in range(len(told))]
+    recorded, error, *_ = HISTORIES[name]
+    times = [float(100 + number) for number in range(len(recorded))]
     recorder = recorder_of(clock)
     clock.now = times[0]
     recorder.begin()
-    for clock.now, notification in zip(times, told, strict=True):
+    for clock.now, notification in zip(times, recorded, strict=True):
         recorder(notification)
     recorder.finish(error)
     again = []
     replay = Replay(CONFIG, "train.py", again.append)
-    for at, notification in zip(times, told, strict=True):
+    for at, notification in zip(times, recorded, strict=True):
         replay.note(at + 1_000_000, at, notification)
     replay.finish(2_000_000.0, times[-1] + 1, error)
 
@@ -438,12 +442,12 @@ def test_the_times_of_a_restart(recorder, clock, caplog, reply, noticing):
     stops = notifications.StateChanged(GROUP, WorkerState.HEALTHY, WorkerState.STOPPED)
     again = [*another_round("rank 3 failed"), notifications.WorkersStarted(replace(GROUP, round=1))]
     recorder.begin()
-    for at, told in [*[(101, one) for one in START], (111, end), (111, stops)]:
+    for at, recorded in [*[(101, one) for one in START], (111, end), (111, stops)]:
         clock.now = at
-        recorder(told)
+        recorder(recorded)
     with caplog.at_level("INFO", "plaunch"):
-        for clock.now, told in zip((115, 123, 139), again, strict=True):
-            recorder(told)
+        for clock.now, recorded in zip((115, 123, 139), again, strict=True):
+            recorder(recorded)
     (event,) = (event for event in recorder.events if event.name == "plaunch.restart.completed")
     parts = ("noticing", "stopping", "waiting", "starting")
     assert [event.metadata[f"seconds_{part}"] for part in parts] == [noticing, 4.0, 8.0, 16.0]
@@ -454,7 +458,9 @@ def test_the_times_of_a_restart(recorder, clock, caplog, reply, noticing):
 def test_ranks_of_a_stop_are_global(recorder):
     play_one(recorder, "a change of the nodes")
     steps = [event.metadata for event in recorder.events if event.name == "plaunch.stop.step"]
-    assert [(told["step"], told["stop_ranks"], told["signal_name"]) for told in steps] == [
+    assert [
+        (recorded["step"], recorded["stop_ranks"], recorded["signal_name"]) for recorded in steps
+    ] == [
         ("signalled", "2", "SIGTERM"),
         ("killed", "2", "SIGKILL"),
         ("gone", "2", "SIGTERM"),
@@ -485,8 +491,8 @@ def test_times_never_go_back(recorder, clock):
 
 def test_a_failure_has_the_last_lines(recorder):
     lines = [f"line {number}\n" for number in range(30)]
-    told = failure(last_lines=lines, message="x" * 2 * MAX_TEXT + "end")
-    recorder(notifications.WorkersFailed(GROUP, {3: told}, 3))
+    recorded = failure(last_lines=lines, message="x" * 2 * MAX_TEXT + "end")
+    recorder(notifications.WorkersFailed(GROUP, {3: recorded}, 3))
     metadata = recorder.events[-1].metadata
     assert metadata["last_lines"].split("\n") == [f"line {number}" for number in range(10, 30)]
     assert metadata["message"].endswith("xend")
@@ -503,10 +509,10 @@ def test_a_failure_is_recorded_again_only_if_it_becomes_the_first(recorder):
     assert len(recorder.events) == 2
     elsewhere = replace_host(failure(0, 1, 9), "beta")
     recorder(notifications.WorkersFailed(GROUP, {0: elsewhere, **failures}, 0))
-    told = [
+    recorded = [
         (event.metadata["global_rank"], event.metadata["is_first"]) for event in recorder.events
     ]
-    assert told == [(3, True), (2, False), (0, True), (3, False)]
+    assert recorded == [(3, True), (2, False), (0, True), (3, False)]
 
 
 def replace_host(made, host):
@@ -521,10 +527,10 @@ def test_the_account_adds_up(recorder, clock):
         recorder(notification)
     clock.now += 10
     recorder.finish(None)
-    told = recorder.events[-1].metadata
+    recorded = recorder.events[-1].metadata
     parts = ("waiting", "starting", "training", "stopping", "lost")
-    assert sum(told[f"seconds_{part}"] for part in parts) == told["seconds_total"] == 15
-    assert told["seconds_training"] == 11
+    assert sum(recorded[f"seconds_{part}"] for part in parts) == recorded["seconds_total"] == 15
+    assert recorded["seconds_training"] == 11
 
 
 def test_a_listener_that_fails_is_removed(clock, caplog):
@@ -551,12 +557,12 @@ def torchruns(recorder):
 
 def test_the_order_of_a_good_run_is_torchruns(recorder):
     play_one(recorder, "success")
-    told = [
+    recorded = [
         (event.name, event.source.value, event.metadata["global_rank"])
         for event in torchruns(recorder)
     ]
     prefix = "torchelastic.worker.status."
-    assert told == [
+    assert recorded == [
         (f"{prefix}RENDEZVOUS", "AGENT", None),
         (f"{prefix}START", "WORKER", 2),
         (f"{prefix}START", "WORKER", 3),
@@ -597,9 +603,9 @@ def test_metadata_are_torchruns_to_the_letter(recorder):
 
     play(recorder, [*START, exited(WORKERS[1], -9, failed=failure())])
     event = torchruns(recorder)[3]
-    told = dict(event.metadata)
-    assert told.pop("hostname")
-    inner = json.loads(told.pop("metadata"))
+    recorded = dict(event.metadata)
+    assert recorded.pop("hostname")
+    inner = json.loads(recorded.pop("metadata"))
     assert inner == {
         "group_world_size": 3,
         "entry_point": "train.py",
@@ -609,7 +615,7 @@ def test_metadata_are_torchruns_to_the_letter(recorder):
         "exit_code": [-9],
         "worker_pid": [78],
     }
-    assert told == {
+    assert recorded == {
         "run_id": "job",
         "global_rank": 3,
         "group_rank": 1,

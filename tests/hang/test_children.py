@@ -6,13 +6,23 @@ import pytest
 from plaunch_hang.children import place_of, read_children, waits_for_children
 from plaunch_hang.stacks import Frame, KernelState, ProcessStacks, ThreadStack
 from plaunch_hang.watch import ChildSample
+from plaunch_hang.stacks import KernelState, ProcessStacks, StackFrame, ThreadStack
 
 PYTHON = "/usr/lib/python3.11"
 LOADER = "/venv/lib/python3.11/site-packages/torch/utils/data/dataloader.py"
-USER = Frame("train", "/job/train.py", 3)
-RUNS = (Frame("_try_wait", f"{PYTHON}/subprocess.py", 9), Frame("run", f"{PYTHON}/subprocess.py"))
-POOL = (Frame("select", f"{PYTHON}/selectors.py"), Frame("wait", f"{PYTHON}/multiprocessing/c.py"))
-JOINS = (Frame("wait", f"{PYTHON}/threading.py", 4), Frame("join", f"{PYTHON}/threading.py", 5))
+USER = StackFrame("train", "/job/train.py", 3)
+RUNS = (
+    StackFrame("_try_wait", f"{PYTHON}/subprocess.py", 9),
+    StackFrame("run", f"{PYTHON}/subprocess.py"),
+)
+POOL = (
+    StackFrame("select", f"{PYTHON}/selectors.py"),
+    StackFrame("wait", f"{PYTHON}/multiprocessing/c.py"),
+)
+JOINS = (
+    StackFrame("wait", f"{PYTHON}/threading.py", 4),
+    StackFrame("join", f"{PYTHON}/threading.py", 5),
+)
 
 
 def python(pid, *threads, place="ep_poll"):
@@ -36,8 +46,12 @@ def read(worker, below, *seen, values=None):
 
 
 def test_frames_of_a_wait_are_not_part_of_the_place():
-    one = (Frame("select", f"{PYTHON}/selectors.py", 415), Frame("get", LOADER, 1291), USER)
-    other = (Frame("is_alive", f"{PYTHON}/multiprocessing/process.py", 160), *one[1:])
+    one = (
+        StackFrame("select", f"{PYTHON}/selectors.py", 415),
+        StackFrame("get", LOADER, 1291),
+        USER,
+    )
+    other = (StackFrame("is_alive", f"{PYTHON}/multiprocessing/process.py", 160), *one[1:])
     assert place_of(one) == place_of(other) == (True, (USER,))
     assert place_of((USER,)) == (False, (USER,))
 

@@ -38,7 +38,7 @@ class Machine:
         ({}, False),
         ({"user": 0.03}, False),  # sleeps for a millisecond at a time
         ({"user": 0.06, "system": 0.05}, False),  # sleeps for less
-        ({"user": 0.75, "system": 0.23}, False),  # epoll_wait without a time-out
+        ({"user": 0.75, "system": 0.23}, False),  # epoll_wait without a timeout
         ({"user": 0.38, "system": 0.58}, False),  # sched_yield
         ({"children": 1.0}, True),
         ({"children": 0.02}, False),

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from plaunch.agent import WorkerState
 from plaunch.process import Held
 from plaunch_hang.records import NodeActivity, NodeReport, dump_report, load_report
-from plaunch_hang.stacks import Frame, Group
+from plaunch_hang.stacks import StackFrame, StackGroup
 
 from helpers.hangs import FILE, Node
 
 LINES = ["1 rank: 5 (node-1) load_batch (train.py:6)", "3 ranks: 3-4, 6 step (train.py:10)"]
 TITLE = "no worker of the job has moved for 1m45s"  # told again by the last one
-ALL_IN = 22  # looks: one to begin with, 20 within the time-out, and one for what is told again
+ALL_IN = 22  # samples: one to begin with, 20 within the timeout, one for the repeated reports
 PIDS = [{3: 103}, {4: 104, 5: 105, 6: 106}, {7: 107}]
 
 
@@ -373,7 +373,7 @@ def test_reports_of_many_nodes_are_read_less_often(make):
 
 # --- reports --------------------------------------------------------------------------------------
 
-GROUP = Group({"node-b": (3, 4)}, (Frame("step", FILE, 10),))
+GROUP = StackGroup({"node-b": (3, 4)}, (StackFrame("step", FILE, 10),))
 TOLD = NodeReport(7, 1, "node-b", NodeActivity.STILL, 3, 600.0, "stop", 612.5, [GROUP])
 
 
@@ -383,7 +383,9 @@ def test_a_report_is_serialized_and_parsed():
 
 def test_the_size_of_reports_is_limited():
     groups = [
-        Group({"n" * 250: (rank,)}, tuple(Frame(f"f{rank}", "x" * 90, n) for n in range(40)))
+        StackGroup(
+            {"n" * 250: (rank,)}, tuple(StackFrame(f"f{rank}", "x" * 90, n) for n in range(40))
+        )
         for rank in range(16)
     ]
     reports = TOLD._replace(host="h" * 9999, groups=groups)

@@ -8,6 +8,7 @@ from plaunch_hang.extension import HangExtension
 from plaunch_hang.stacks import Frame, ProcessStacks, ThreadStack
 from plaunch_hang.telling import StackSnapshots
 from plaunch_hang.watch import WorkerSample
+from plaunch_hang.stacks import ProcessStacks, StackFrame, ThreadStack
 
 FILE = "/home/me/train.py"
 PIDS = {4: 104, 5: 105, 6: 106}
@@ -16,11 +17,13 @@ PAUSE = 5.0  # seconds between two samples, for a timeout of 100
 
 def stacks_of(pids):
     """Rank 5 loads a batch; the others wait for it."""
-    place = {105: Frame("load_batch", FILE, 6)}
+    place = {105: StackFrame("load_batch", FILE, 6)}
     return {
         rank: ProcessStacks(
             pid,
-            threads=(ThreadStack("MainThread", pid, (place.get(pid, Frame("step", FILE, 10)),)),),
+            threads=(
+                ThreadStack("MainThread", pid, (place.get(pid, StackFrame("step", FILE, 10)),)),
+            ),
         )
         for rank, pid in pids.items()
     }

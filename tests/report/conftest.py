@@ -49,12 +49,12 @@ class Agent:
 
     def start(self, second, workers=2, **metadata):
         self.workers = workers
-        told = {
+        facts = {
             "plaunch": "0.1.0", "python": "3.11.7", "entry_point": "train.py", "backend": "c10d",
             "endpoint": "a:29400", "min_nodes": 1, "max_nodes": 4, "max_restarts": 2,
             "local_world_size": workers, **metadata,
         }  # fmt: skip
-        return self.tell(second, "launcher.started", **told)
+        return self.tell(second, "launcher.started", **facts)
 
     def join(
         self, begun, formed, started, *, round, world, nodes, rank, attempt=0, port=29500, why=None
@@ -80,8 +80,8 @@ class Agent:
     def restart(self, second, *parts):
         names = ("noticing", "stopping", "waiting", "starting", "total")
         seconds = zip(names, [*parts, sum(parts)], strict=True)
-        told = {f"seconds_{name}": value for name, value in seconds}
-        return self.tell(second, "restart.completed", **told)
+        facts = {f"seconds_{name}": value for name, value in seconds}
+        return self.tell(second, "restart.completed", **facts)
 
     def worker(self, local):
         rank = self.common["group_rank"] * self.workers + local
@@ -96,11 +96,11 @@ class Agent:
 
     def fail(self, second, rank, pid, **metadata):
         """Record the failure of a worker, by default on this node and without a message."""
-        told = {
+        facts = {
             "failed_host": self.common["host"], "exit_code": 1, "signal_name": None,
             "message": "", "error_file": "", "last_lines": "", "is_first": True, **metadata,
         }  # fmt: skip
-        return self.tell(second, "failure", global_rank=rank, worker_pid=pid, **told)
+        return self.tell(second, "failure", global_rank=rank, worker_pid=pid, **facts)
 
     def stop_all(self, second, skip=()):
         for local in range(self.workers):

@@ -30,6 +30,6 @@ def test_one_line_at_the_end(program, options, code, words):
     for level, lines in (("INFO", 1), ("WARNING", 0)):
         done = run_python(*argv, env={**os.environ, "LOGLEVEL": level})
         assert done.returncode == code, done.stderr
-        told = re.findall(r"this launch took (.*)", done.stderr)
-        assert len(told) == lines
-        assert all(re.search(words, line) for line in told), told
+        found = re.findall(r"this launch took (.*)", done.stderr)
+        assert len(found) == lines
+        assert all(re.search(words, line) for line in found), found

@@ -55,9 +55,9 @@ def test_all_of_it():
     earlier = [EarlierAttempt(0, "rank 1, exit code 7", 3.0)]
     stopped = {0: -15, 1: -15, 2: -9}
     why = "all restarts are used (--max-restarts=1)"
-    told = message(failures, earlier=earlier, stopped=stopped, no_restart=why)[1]
-    told = [re.sub(r"\d\d\d\d-\S+ \d\d:\d\d:\d\d$", "TIME", line) for line in told]
-    assert told == [
+    found = message(failures, earlier=earlier, stopped=stopped, no_restart=why)[1]
+    found = [re.sub(r"\d\d\d\d-\S+ \d\d:\d\d:\d\d$", "TIME", line) for line in found]
+    assert found == [
         f"  No restart: {why}",
         "  last lines of its stderr:",
         *(f"    {line}" for line in STDERR),

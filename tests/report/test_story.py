@@ -32,11 +32,11 @@ def test_the_end(elastic):
 
 
 def test_rounds_and_why_they_ended(elastic):
-    told = [
+    found = [
         (item.number, item.attempt, item.world_size, item.hosts, item.ended_by)
         for item in elastic.rounds
     ]
-    assert told == [
+    assert found == [
         (0, 0, 4, ["a", "b"], "failure: rank 3 failed"),
         (1, 1, 4, ["a", "b"], "membership: node c arrived"),
         (2, 1, 6, ["a", "b", "c"], ""),
@@ -89,12 +89,12 @@ def test_accounts(elastic):
 
 
 def test_times_of_restarts(elastic):
-    told = [
+    found = [
         (item.node, item.round, item.cause, round(item.time), [*item.seconds.values()])
         for item in elastic.restarts
     ]
     seconds = [0.5, 2.0, 1.0, 1.0, 4.5]
-    assert told == [
+    assert found == [
         (0, 1, "failure", 24, seconds),
         (0, 2, "membership", 43, seconds),
         (1, 1, "failure", 24, seconds),
@@ -111,9 +111,9 @@ def test_the_launchers_own_times_take_precedence(runs):
 
 
 def test_marks(elastic):
-    told = {(mark.node, mark.kind, mark.text) for mark in elastic.marks}
-    assert (0, "restart", "restart (failure): rank 3 failed") in told
-    assert (1, "membership", "c arrived: it came late") in told
+    found = {(mark.node, mark.kind, mark.text) for mark in elastic.marks}
+    assert (0, "restart", "restart (failure): rank 3 failed") in found
+    assert (1, "membership", "c arrived: it came late") in found
     assert [round(mark.time) for mark in elastic.marks] == sorted(
         round(mark.time) for mark in elastic.marks
     )
@@ -241,8 +241,8 @@ def test_the_first_cause_and_the_final_cause(runs):
     assert story.first_cause.last_lines == "first try of 0"
     assert story.final_cause.last_lines == "second try of 0"
     assert story.final_cause.how == "killed by SIGKILL"
-    told = [(failure.attempt, failure.global_rank) for failure in story.failures]
-    assert told == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    found = [(failure.attempt, failure.global_rank) for failure in story.failures]
+    assert found == [(0, 0), (0, 1), (1, 0), (1, 1)]
 
 
 def test_a_restart_that_is_not_counted_is_another_round_of_the_same_attempt(runs):

@@ -1,4 +1,4 @@
-"""The numbers for Prometheus, read with its own parser."""
+"""The metrics for Prometheus, read with its own parser."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_before_the_first_event(scraped):
     )
 
 
-def test_what_runs_here(scraped):
+def test_facts_of_the_launch(scraped):
     scraped.stream.begin()
     (info,) = [family for family in scraped.families() if family.name == "plaunch_info"]
     (sample,) = info.samples
@@ -156,7 +156,7 @@ def test_a_job_with_a_failure_and_an_arrival(scraped):
     )
 
 
-def test_what_passes_through_and_what_is_dropped(scraped):
+def test_output_and_dropped_events(scraped):
     scraped.output = OutputCounts(read_bytes=1000, lag_bytes=14, dropped_lines=6)
     scraped.dropped = {"jsonl": 4}
     scraped.check(
@@ -169,7 +169,7 @@ def test_what_passes_through_and_what_is_dropped(scraped):
     )
 
 
-def test_how_far_workers_are(scraped):
+def test_progress_of_workers(scraped):
     scraped.progress = {4: Progress(30, 100, 0.5), 5: Progress(7)}
     scraped.check(
         {
@@ -224,7 +224,7 @@ def test_buckets_are_cumulative_and_bounds_ascend(scraped):
     assert buckets[math.inf] == 3
 
 
-def test_names_are_as_prometheus_wants_them_and_documented(scraped):
+def test_names_follow_prometheus_and_are_documented(scraped):
     stream = scraped.stream
     stream.begin()
     stream.form(10)

@@ -1,4 +1,4 @@
-"""The pages of a launch: wired to its events, its loop and its output."""
+"""The pages of a launch."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def get(port, path):
 
 
 class FakeControl:
-    """An agent that is as the test wants it."""
+    """A control with a state that a test sets."""
 
     def __init__(self):
         self.now = Snapshot("INIT", -1, 0, (), {})
@@ -104,7 +104,7 @@ def test_the_pages(service, port):
     assert get(port, "/other")[0] == 404
 
 
-def test_numbers(service, port, control):
+def test_the_metrics_page(service, port, control):
     pytest.importorskip("prometheus_client")
     stream = Stream(service.handle)
     stream.begin()
@@ -117,7 +117,7 @@ def test_numbers(service, port, control):
     assert "python_info" not in text  # of the process at large, which may be a user's own
 
 
-def test_without_the_extra_only_the_numbers_are_missing(service, port, monkeypatch):
+def test_without_the_extra_only_the_metrics_are_missing(service, port, monkeypatch):
     monkeypatch.setitem(sys.modules, "plaunch_status.prometheus", None)
     monkeypatch.delattr("plaunch_status.prometheus", raising=False)
     code, text = get(port, "/metrics")
@@ -127,17 +127,17 @@ def test_without_the_extra_only_the_numbers_are_missing(service, port, monkeypat
     assert status(port)["run_id"] == "job"
 
 
-def test_a_loop_that_does_not_turn(service, port, control):
+def test_a_loop_that_is_overdue(service, port, control):
     assert get(port, "/healthz")[0] == 200
     control.be(overdue=91.0, patience=90.0)
     code, text = get(port, "/healthz")
     assert code == 503
     assert "91 s" in text
-    told = status(port)
-    assert (told["alive"], told["silent_seconds"]) == (False, 91.0)
+    data = status(port)
+    assert (data["alive"], data["silent_seconds"]) == (False, 91.0)
 
 
-def test_what_is_waited_for(service, port, control):
+def test_the_reason_for_waiting(service, port, control):
     stream = Stream(service.handle)
     stream.begin()
     assert status(port)["waiting_for"] is None
@@ -147,7 +147,7 @@ def test_what_is_waited_for(service, port, control):
     assert status(port)["waiting_for"] is None
 
 
-def test_a_taken_port_is_the_users_mistake_and_leaves_nothing_open():
+def test_a_taken_port_is_a_usage_error_and_leaves_nothing_open():
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         config = LaunchConfig(1, 1, 1, options={"metrics_port": port})
@@ -156,7 +156,7 @@ def test_a_taken_port_is_the_users_mistake_and_leaves_nothing_open():
     assert not [t for t in threading.enumerate() if t.name.startswith("plaunch-status")]
 
 
-def test_an_address_that_makes_no_sense_is_refused():
+def test_an_invalid_address_is_refused():
     config = LaunchConfig(1, 1, 1, options={"metrics_port": "x"})
     with pytest.raises(UsageError, match="--metrics-port is 'x'"):
         elastic_launch(config, "/bin/false")()
@@ -174,7 +174,7 @@ def test_the_variable_and_the_option(serve, is_same):
     assert len(found._servers) == (1 if is_same else 2)
 
 
-def test_a_port_of_the_variable_that_is_taken_never_made_a_launch_fail(serve, caplog):
+def test_a_taken_port_of_the_variable_is_only_a_warning(serve, caplog):
     with socket.create_server(("127.0.0.1", 0)) as other:
         serve(health_port=str(other.getsockname()[1]))
     assert [record.levelname for record in caplog.records] == ["WARNING"]
@@ -182,14 +182,14 @@ def test_a_port_of_the_variable_that_is_taken_never_made_a_launch_fail(serve, ca
 
 
 @pytest.mark.parametrize("text", ["here", "0", "65536", "-1", ""])
-def test_the_variable_has_no_port(serve, caplog, text):
+def test_the_variable_is_not_a_port(serve, caplog, text):
     assert serve(health_port=text)._servers == []
     assert repr(text) in caplog.text
     assert "--health-port" in caplog.text
 
 
-class Looks:
-    """Looks at pages at every moment; None stands for them where nobody serves."""
+class PageProbe:
+    """Requests pages at every hook; None if no server answers."""
 
     def __init__(self, *paths):
         self.port, self.paths, self.seen = free_port(), paths, []
@@ -218,7 +218,7 @@ class Looks:
 
 
 class Silent(HealthCheckServer):
-    """A site's own, which serves elsewhere."""
+    """A server of a site, which serves elsewhere."""
 
     def start(self):
         pass
@@ -226,14 +226,14 @@ class Silent(HealthCheckServer):
 
 @pytest.mark.parametrize("whose", ["ours", "the caller's", "the site's"])
 def test_the_variable_serves_the_pages_of_a_launch(monkeypatch, whose):
-    looks = Looks("/healthz")
-    monkeypatch.setenv(VARIABLE, str(looks.port))
+    probe = PageProbe("/healthz")
+    monkeypatch.setenv(VARIABLE, str(probe.port))
     if whose == "the site's":
         monkeypatch.setattr(health, "create_healthcheck_server", Silent)
     server = Silent(lambda: 7, 1, 60) if whose == "the caller's" else None
-    elastic_launch(LaunchConfig(1, 1, 1), "/bin/true", server, plugins=[looks])()
+    elastic_launch(LaunchConfig(1, 1, 1), "/bin/true", server, plugins=[probe])()
     pages = [(200, "ok\n")] if whose == "ours" else None
-    assert [seen for _, seen in looks.seen] == [pages] * 4
+    assert [seen for _, seen in probe.seen] == [pages] * 4
 
 
 # --- a launch -------------------------------------------------------------------------------------
@@ -241,60 +241,60 @@ def test_the_variable_serves_the_pages_of_a_launch(monkeypatch, whose):
 
 @pytest.mark.parametrize("start_method", ["spawn", "fork"])
 @pytest.mark.filterwarnings("error")  # among others, of a fork beside another thread
-def test_from_before_the_first_moment_to_after_the_last(start_method):
-    looks = Looks("/healthz", "/status")
+def test_pages_are_served_during_the_whole_launch(start_method):
+    probe = PageProbe("/healthz", "/status")
     config = LaunchConfig(
-        1, 1, 2, options={"metrics_port": looks.port}, max_restarts=0, start_method=start_method
+        1, 1, 2, options={"metrics_port": probe.port}, max_restarts=0, start_method=start_method
     )
-    assert elastic_launch(config, time.time, plugins=[looks])().keys() == {0, 1}
+    assert elastic_launch(config, time.time, plugins=[probe])().keys() == {0, 1}
     # What has just happened may not be on the page yet.
-    assert [(moment, [code for code, _ in pages]) for moment, pages in looks.seen] == [
+    assert [(moment, [code for code, _ in pages]) for moment, pages in probe.seen] == [
         (moment, [200, 200])
         for moment in ("before_rendezvous", "after_rendezvous", "workers_started", "agent_finished")
     ]
     with pytest.raises(urllib.error.URLError):
-        get(looks.port, "/healthz")
+        get(probe.port, "/healthz")
 
 
 def test_a_failure_is_seen_at_the_end():
-    looks = Looks("/healthz")
-    config = LaunchConfig(1, 1, 1, options={"metrics_port": looks.port}, max_restarts=1)
+    probe = PageProbe("/healthz")
+    config = LaunchConfig(1, 1, 1, options={"metrics_port": probe.port}, max_restarts=1)
     with pytest.raises(ChildFailedError):
-        elastic_launch(config, "/bin/false", plugins=[looks])()
-    assert [pages for _, pages in looks.seen] == [[(200, "ok\n")]] * 7  # two rounds
+        elastic_launch(config, "/bin/false", plugins=[probe])()
+    assert [pages for _, pages in probe.seen] == [[(200, "ok\n")]] * 7  # two rounds
 
 
-def test_a_loop_that_hangs_is_told_and_one_that_goes_on_is_forgiven(monkeypatch):
+def test_a_loop_that_hangs_is_reported_until_it_continues(monkeypatch):
     monkeypatch.setattr(session, "TURN_BOUND", 1.0)
-    looks, codes = Looks("/healthz"), []
+    probe, codes = PageProbe("/healthz"), []
 
     class Hangs(DefaultLogsSpecs):  # given in code, so that nothing bounds it
         def reify(self, envs):
-            codes.append(get(looks.port, "/healthz")[0])
-            wait_until(lambda: get(looks.port, "/healthz")[0] != 200, "it is told")
-            codes.append(get(looks.port, "/healthz")[0])
+            codes.append(get(probe.port, "/healthz")[0])
+            wait_until(lambda: get(probe.port, "/healthz")[0] != 200, "it is told")
+            codes.append(get(probe.port, "/healthz")[0])
             return super().reify(envs)
 
-    options = {"metrics_port": looks.port}
+    options = {"metrics_port": probe.port}
     config = LaunchConfig(1, 1, 1, options=options, shutdown_timeout=0, logs_specs=Hangs())
-    elastic_launch(config, "/bin/sleep", plugins=[looks])("1")
+    elastic_launch(config, "/bin/sleep", plugins=[probe])("1")
     assert codes == [200, 503]
-    assert looks.seen[-1] == ("agent_finished", [(200, "ok\n")])
+    assert probe.seen[-1] == ("agent_finished", [(200, "ok\n")])
 
 
 def test_the_output_that_passes_is_counted(capfd, caplog):
     pytest.importorskip("prometheus_client")
-    looks = Looks("/metrics")
-    config = LaunchConfig(1, 1, 2, options={"metrics_port": looks.port}, max_restarts=0)
+    probe = PageProbe("/metrics")
+    config = LaunchConfig(1, 1, 2, options={"metrics_port": probe.port}, max_restarts=0)
     with caplog.at_level(logging.INFO, "plaunch"):
-        elastic_launch(config, "/bin/sh", plugins=[looks])("-c", "printf 12345 >&2")
-    _, [(_, numbers)] = looks.seen[-1]
+        elastic_launch(config, "/bin/sh", plugins=[probe])("-c", "printf 12345 >&2")
+    _, [(_, numbers)] = probe.seen[-1]
     assert {"plaunch_tee_bytes_total 10.0", "plaunch_tee_lag_bytes 0.0"} < {*numbers.splitlines()}
-    assert f"http://127.0.0.1:{looks.port}/status" in caplog.text
+    assert f"http://127.0.0.1:{probe.port}/status" in caplog.text
 
 
-class Told(LoopWatchdog):
-    """Keeps what the loop says of itself."""
+class LoopRecorder(LoopWatchdog):
+    """Records the calls of the loop."""
 
     calls: list
 
@@ -313,12 +313,12 @@ class Told(LoopWatchdog):
 
 @pytest.mark.parametrize("program", ["/bin/true", "/bin/false"])
 def test_the_loop_says_when_it_sleeps_and_when_it_wakes(monkeypatch, program):
-    monkeypatch.setattr(Told, "calls", [], raising=False)
-    monkeypatch.setattr(session, "LoopWatchdog", Told)
+    monkeypatch.setattr(LoopRecorder, "calls", [], raising=False)
+    monkeypatch.setattr(session, "LoopWatchdog", LoopRecorder)
     config = LaunchConfig(1, 1, 1, options={"metrics_port": 0}, max_restarts=1)
     with contextlib.suppress(ChildFailedError):
         elastic_launch(config, program)()
-    *turns, last = Told.calls
+    *turns, last = LoopRecorder.calls
     assert last == "ends"
     assert len(turns) >= 4  # at least one turn for the rendezvous, and one for the worker
     in_turn = [turn for turn, before in zip(turns, [None, *turns], strict=False) if turn != before]

@@ -1,4 +1,4 @@
-"""Where the status of a launcher is served."""
+"""The address of the status pages."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ def test_addresses(value, host, port):
 @pytest.mark.parametrize(
     "value", ["", "x", ":9400", "host:", "host:x", "::1:9400", "[]x:1", "65536", -1, "1:2:3", "٣"]
 )
-def test_what_is_no_address(value):
+def test_invalid_addresses(value):
     with pytest.raises(UsageError, match=r"here is .*HOST:PORT"):
         parse_address(value, "here")
 
 
-def test_an_address_is_written_as_it_is_read():
+def test_an_address_is_formatted_as_it_is_parsed():
     assert describe_address("::1", 9) == "[::1]:9"
     assert describe_address("127.0.0.1", 9) == "127.0.0.1:9"
 
 
-def test_nobody_outside_can_reach_it_by_default():
+def test_by_default_only_this_host_can_connect():
     with listen("", 0, "here") as listener:
         assert listener.getsockname()[0] == "127.0.0.1"
         assert not listener.get_inheritable()
@@ -57,7 +57,7 @@ def test_a_port_that_is_taken_names_its_owner():
         with pytest.raises(UsageError) as caught:
             listen("", port, "--metrics-port")
     said = str(caught.value)
-    assert said.startswith(f"--metrics-port asks to serve at 127.0.0.1:{port}: the port is taken")
+    assert said.startswith(f"--metrics-port cannot serve at 127.0.0.1:{port}: the port is taken")
     assert f"pid {os.getpid()}" in said
 
 

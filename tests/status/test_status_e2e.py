@@ -79,8 +79,8 @@ class Node:
 
     def until_status(self, condition):
         def look():
-            told = self.status()
-            return told if condition(told) else None
+            data = self.status()
+            return data if condition(data) else None
 
         return self.until(look)
 
@@ -106,9 +106,9 @@ def test_a_restart_that_is_delayed(start, tmp_path):
     (tmp_path / "worker.py").write_text("import sys; sys.exit(17)")
     node = start("a", "--metrics-port=0", "--max-restarts=1", "--restart-delay=10m")
     node.until(node.url)
-    told = node.until_status(lambda told: told["phase"] == "pausing")
-    assert re.match(r"the time of the restart, \d\d:\d\d:\d\d ", told["waiting_for"])
-    assert told["state"] == "STOPPED"
+    data = node.until_status(lambda data: data["phase"] == "pausing")
+    assert re.match(r"the time of the restart, \d\d:\d\d:\d\d ", data["waiting_for"])
+    assert data["state"] == "STOPPED"
     assert node.metrics()["plaunch_phase", "pausing"] == 1
 
 
@@ -120,27 +120,27 @@ def test_a_job_from_the_first_wait_to_the_end(start, tmp_path):
     first.until(first.url)
 
     # Its own record may come a moment after the first look.
-    told = first.until_status(lambda told: "1 came" in (told["waiting_for"] or ""))
-    assert (told["phase"], told["state"], told["round"]) == ("rendezvous", "INIT", None)
-    assert told["workers"] == []
+    data = first.until_status(lambda data: "1 came" in (data["waiting_for"] or ""))
+    assert (data["phase"], data["state"], data["round"]) == ("rendezvous", "INIT", None)
+    assert data["workers"] == []
     numbers = first.metrics()
     assert numbers["plaunch_phase", "rendezvous"] == 1
     assert numbers["plaunch_rounds_total",] == 0
     assert ("plaunch_world_size",) not in numbers
 
     start("b", *job, "--metrics-port=127.0.0.1:0")
-    told = first.until_status(lambda told: told["phase"] == "training")
-    assert (told["world_size"], told["group_world_size"], told["round"]) == (3, 2, 0)
-    assert told["backend"] == "c10d"
-    workers = [worker["pid"] for worker in told["workers"]]
+    data = first.until_status(lambda data: data["phase"] == "training")
+    assert (data["world_size"], data["group_world_size"], data["round"]) == (3, 2, 0)
+    assert data["backend"] == "c10d"
+    workers = [worker["pid"] for worker in data["workers"]]
     numbers = first.metrics()
     assert numbers["plaunch_workers", "running"] == 2
     assert numbers["plaunch_phase_duration_seconds_count", "rendezvous"] == 1
 
     os.kill(workers[0], signal.SIGKILL)
-    told = first.until_status(lambda told: told["phase"] == "training" and told["attempt"] == 1)
-    assert told["failure"]["signal_name"] == "SIGKILL"
-    assert not {worker["pid"] for worker in told["workers"]} & set(workers)
+    data = first.until_status(lambda data: data["phase"] == "training" and data["attempt"] == 1)
+    assert data["failure"]["signal_name"] == "SIGKILL"
+    assert not {worker["pid"] for worker in data["workers"]} & set(workers)
     numbers = first.metrics()
     assert numbers["plaunch_restarts_total", "failure"] == 1
     assert numbers["plaunch_restarts_total", "membership"] == 0
@@ -149,8 +149,8 @@ def test_a_job_from_the_first_wait_to_the_end(start, tmp_path):
     first.until(lambda: first.metrics()["plaunch_tee_bytes_total",] >= 8)
 
     (tmp_path / "exit.a").touch()
-    told = first.until_status(lambda told: told["phase"] == "lingering")
-    assert (told["state"], [worker["state"] for worker in told["workers"]]) == (
+    data = first.until_status(lambda data: data["phase"] == "lingering")
+    assert (data["state"], [worker["state"] for worker in data["workers"]]) == (
         "SUCCEEDED",
         ["succeeded", "succeeded"],
     )
@@ -167,9 +167,9 @@ def test_while_workers_are_stopped_that_will_not_end(start, tmp_path):
     node.until(node.url)
     node.until(lambda: "out" in node.log.read_text())
     node.process.terminate()
-    told = node.until_status(lambda told: told["stop"])
-    assert (told["phase"], told["stop"]["signal_name"]) == ("stopping", "SIGTERM")
-    assert told["workers"][0]["state"] == "running"
+    data = node.until_status(lambda data: data["stop"])
+    assert (data["phase"], data["stop"]["signal_name"]) == ("stopping", "SIGTERM")
+    assert data["workers"][0]["state"] == "running"
     assert node.process.wait(BOUND) == 128 + signal.SIGTERM
 
 

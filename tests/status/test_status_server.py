@@ -1,4 +1,4 @@
-"""A server whom no client slows down; real requests, on loopback."""
+"""The server, with real requests on loopback."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_pages_are_only_read(method):
     assert not made
 
 
-def test_a_page_that_cannot_be_made_harms_nobody(caplog):
+def test_a_page_that_cannot_be_created_does_not_break_the_server(caplog):
     with served({"/": lambda: 1 / 0, "/a": lambda: Page("a")}) as server:
         status, text, _ = ask(server)
         assert status == 500
@@ -99,7 +99,7 @@ def test_no_thread_is_left_and_the_port_is_free_again():
         pass
 
 
-def test_it_does_nothing_while_nobody_asks():
+def test_the_server_is_idle_without_requests():
     with served() as server:
         assert server._pause() is None  # it waits without an end
         ask(server)
@@ -107,7 +107,7 @@ def test_it_does_nothing_while_nobody_asks():
         assert server._pause() is None
 
 
-def test_threads_rest_for_a_fork_and_requests_wait_meanwhile():
+def test_threads_stop_for_a_fork_and_requests_wait():
     with served() as server:
         assert ask(server)[0] == 200
         server.rest()
@@ -120,7 +120,7 @@ def test_threads_rest_for_a_fork_and_requests_wait_meanwhile():
         server.rest()
 
 
-def test_a_client_that_dawdles_is_cut_off_though_it_never_pauses():
+def test_a_slow_client_is_disconnected():
     with served(timeout=0.2) as server, connected(server) as slow:
         # One byte after the other: each arrives in time, the request never does.
         for _ in range(10_000):
@@ -135,7 +135,7 @@ def test_a_client_that_dawdles_is_cut_off_though_it_never_pauses():
         wait_until(lambda: len(threads()) == 1, "one thread is left")
 
 
-def test_the_oldest_is_cut_off_when_there_are_too_many():
+def test_the_oldest_connection_is_closed_if_there_are_too_many():
     with served(most=2, timeout=LONG) as server, contextlib.ExitStack() as stack:
         slow = [stack.enter_context(connected(server)) for _ in range(2)]
         wait_until(lambda: len(server._ends) == 2, "two ask")
@@ -145,7 +145,7 @@ def test_the_oldest_is_cut_off_when_there_are_too_many():
         assert b"hello" in b"".join(iter(lambda: slow[1].recv(999), b""))
 
 
-def test_a_client_that_goes_away_harms_nobody():
+def test_a_client_that_disconnects_does_not_break_the_server():
     with served({"/": lambda: Page("x" * (16 << 20))}) as server:
         for _ in range(5):
             with connected(server) as rude:
@@ -155,7 +155,7 @@ def test_a_client_that_goes_away_harms_nobody():
 
 
 @pytest.mark.parametrize("text", [b"\r\n\r\n", b"\x00\xff\r\n\r\n", b"GET\r\n\r\n", b"x" * 70_000])
-def test_what_is_no_request(text):
+def test_invalid_requests(text):
     with served(timeout=1.0) as server:
         with connected(server) as odd:
             with contextlib.suppress(OSError):
@@ -200,7 +200,7 @@ def test_stopping_does_not_wait_for_a_client_for_long():
         slow.close()
 
 
-def test_a_server_that_never_started_gives_the_port_back():
+def test_a_server_that_never_started_frees_the_port():
     server = StatusServer(listen("", 0, "here"), {})
     server.stop()
     with socket.create_server(("127.0.0.1", server.port)):

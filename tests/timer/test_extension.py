@@ -1,4 +1,4 @@
-"""The timers of an agent's workers, and the health of the agent itself."""
+"""The timers of an agent's workers, and health check servers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def launch(tmp_path, *more):
     return elastic_launch(config, sys.executable)(*words)
 
 
-def test_a_worker_whose_time_is_over_is_restarted(tmp_path, enabled):
+def test_a_worker_whose_timer_expires_is_restarted(tmp_path, enabled):
     assert launch(tmp_path) == {0: None}
     attempts = [line.split() for line in (tmp_path / "said").read_text().splitlines()]
     assert [attempt for attempt, _ in attempts] == ["0", "1"]
@@ -75,14 +75,14 @@ def plugin(**options):
 
 
 @pytest.mark.parametrize("value", [None, "0"])
-def test_timers_that_nobody_asks_for(value):
+def test_timers_are_off_by_default(value):
     timers, extensions = plugin(file_timer=value)
     assert extensions == []
     assert timers.plaunch_worker_env() == {}
 
 
-def test_somebody_elses_server(monkeypatch, tmp_path):
-    """Its pipe is in the environment, which workers inherit."""
+def test_a_server_of_another_program(monkeypatch, tmp_path):
+    """Its pipe is in the environment that workers inherit."""
     monkeypatch.delenv("TORCHELASTIC_ENABLE_FILE_TIMER", raising=False)
     monkeypatch.setenv("TORCHELASTIC_TIMER_FILE", str(tmp_path / "pipe"))
     code = "import os; assert os.environ['TORCHELASTIC_TIMER_FILE'].endswith('pipe')"
@@ -90,7 +90,7 @@ def test_somebody_elses_server(monkeypatch, tmp_path):
     assert not (tmp_path / "pipe").exists()
 
 
-def test_a_pipe_that_cannot_be_made(monkeypatch, tmp_path):
+def test_a_pipe_that_cannot_be_created(monkeypatch, tmp_path):
     monkeypatch.setenv("TORCHELASTIC_TIMER_FILE", str(tmp_path / "none" / "pipe"))
     _, (extension,) = plugin(file_timer="1")
     with pytest.raises(UsageError, match="TORCHELASTIC_TIMER_FILE"):
@@ -98,7 +98,7 @@ def test_a_pipe_that_cannot_be_made(monkeypatch, tmp_path):
     extension.stop(None)
 
 
-def test_a_process_that_a_worker_has_started_is_killed_as_well(monkeypatch, tmp_path):
+def test_a_child_process_of_a_worker_is_killed_too(monkeypatch, tmp_path):
     monkeypatch.setenv("TORCHELASTIC_TIMER_FILE", str(tmp_path / "pipe"))
     _, (extension,) = plugin(file_timer="1")
 
@@ -125,7 +125,7 @@ def test_a_failure_for_another_reason_is_not_explained(enabled):
 
 
 class Server(HealthCheckServer):
-    """Keeps what it is told."""
+    """Records its calls."""
 
     said: list
 

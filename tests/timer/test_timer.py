@@ -1,4 +1,4 @@
-"""Timers of workers: who starts them, and who ends whose time is over."""
+"""Timers of workers: clients and servers."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def sleeper():
 
 
 @pytest.fixture
-def told():
+def logged_events():
     return []
 
 
 @pytest.fixture
-def server(tmp_path, told):
+def server(tmp_path, logged_events):
     changed = threading.Event()
 
     def log_event(name, request):
-        told.append((name, None if request is None else request.scope_id))
+        logged_events.append((name, None if request is None else request.scope_id))
         changed.set()
 
     server = FileTimerServer(str(tmp_path / "pipe"), "job", log_event=log_event)
@@ -60,19 +60,19 @@ def test_a_request_through_json():
     assert hash(request) == hash(FileTimerRequest(7, "scope", 1.5, 15))
 
 
-def test_a_request_of_torchs():
+def test_a_request_of_torch():
     theirs = pytest.importorskip("torch.distributed.elastic.timer")
     request = theirs.FileTimerRequest(7, "scope", 1.5, 9)
     assert FileTimerRequest.from_json(request.to_json()) == FileTimerRequest(7, "scope", 1.5, 9)
     assert FileTimerRequest(7, "scope", 1.5, 9).to_json() == request.to_json()
 
 
-def test_a_time_that_is_over(server, told, sleeper):
+def test_an_expired_timer(server, logged_events, sleeper):
     ask(server, FileTimerRequest(sleeper.pid, "a", time.time() - 1, signal.SIGTERM))
     server.start()
     assert sleeper.wait(TIMEOUT) == -signal.SIGTERM
     server.stop()
-    assert told == [
+    assert logged_events == [
         ("watchdog started", None),
         ("timer expired", "a"),
         ("kill worker process", "a"),
@@ -81,26 +81,26 @@ def test_a_time_that_is_over(server, told, sleeper):
     assert not os.path.exists(server._file_path)
 
 
-def test_a_time_that_comes_to_its_end_while_nothing_else_happens(server, sleeper):
+def test_a_timer_expires_without_other_requests(server, sleeper):
     server.start()
     ask(server, FileTimerRequest(sleeper.pid, "a", time.time() + 0.3, signal.SIGKILL))
     assert sleeper.wait(TIMEOUT) == -signal.SIGKILL
 
 
-def test_the_server_does_not_kill_itself(server, told, caplog):
+def test_the_server_does_not_kill_itself(server, logged_events, caplog):
     ask(server, FileTimerRequest(os.getpid(), "a", 1.0, signal.SIGKILL))
     server.run_once()
     assert "may not get" in caplog.text
-    assert told == [("timer expired", "a")]
+    assert logged_events == [("timer expired", "a")]
 
 
 @pytest.mark.parametrize("pid", [0, 1, -1])
-def test_what_is_no_worker_is_left_alone(server, pid, monkeypatch):
+def test_other_processes_are_not_killed(server, pid, monkeypatch):
     monkeypatch.setattr(server, "_reap_worker", lambda *_: pytest.fail("killed"))
     server._end(pid, [FileTimerRequest(pid, "a", 1.0, signal.SIGKILL)])
 
 
-def test_a_timer_that_was_released_or_belongs_to_nobody(server, told, sleeper):
+def test_timers_that_were_released_or_have_no_process(server, logged_events, sleeper):
     ask(
         server,
         FileTimerRequest(sleeper.pid, "a", 1.0, signal.SIGKILL),
@@ -108,26 +108,26 @@ def test_a_timer_that_was_released_or_belongs_to_nobody(server, told, sleeper):
         FileTimerRequest(2**22 + 1, "b", 1.0, signal.SIGKILL),  # above the largest pid
     )
     server.run_once()
-    assert told == []
+    assert logged_events == []
     assert sleeper.poll() is None
 
 
-def test_a_process_that_was_given_the_number_of_another(server, told, sleeper):
+def test_a_process_with_a_reused_pid(server, logged_events, sleeper):
     server.register_timers([FileTimerRequest(sleeper.pid, "a", 1.0, signal.SIGKILL)])
     server._starts[sleeper.pid] = "1"
     server.run_once()
-    assert told == []
+    assert logged_events == []
 
 
-def test_a_timer_without_a_signal(server, told, sleeper, caplog):
+def test_a_timer_without_a_signal(server, logged_events, sleeper, caplog):
     ask(server, FileTimerRequest(sleeper.pid, "a", 1.0, 0))
     server.run_once()
-    assert told == [("timer expired", "a")]
+    assert logged_events == [("timer expired", "a")]
     assert "no signal is configured" in caplog.text
     assert sleeper.poll() is None
 
 
-def test_of_several_the_first_with_a_signal_counts(server, told, sleeper):
+def test_of_several_the_first_with_a_signal_counts(server, logged_events, sleeper):
     ask(
         server,
         FileTimerRequest(sleeper.pid, "third", 3.0, signal.SIGKILL),
@@ -136,10 +136,10 @@ def test_of_several_the_first_with_a_signal_counts(server, told, sleeper):
     )
     server.run_once()
     assert sleeper.wait(TIMEOUT) == -signal.SIGTERM
-    assert told[-1] == ("kill worker process", "second")
+    assert logged_events[-1] == ("kill worker process", "second")
 
 
-def test_what_is_no_request_is_dropped(server, told, sleeper, caplog):
+def test_invalid_requests_are_dropped(server, logged_events, sleeper, caplog):
     with open(server._file_path, "w") as pipe:
         pipe.write('not json\n{"pid": 1}\n[1]\n')
     ask(server, FileTimerRequest(sleeper.pid, "a", 1.0, signal.SIGKILL))
@@ -172,7 +172,7 @@ def test_a_file_in_the_place_of_the_pipe_is_replaced(tmp_path):
     server.stop()
 
 
-def test_our_client(server, sleeper):
+def test_the_client(server, sleeper):
     client = FileTimerClient(server._file_path, signal=signal.SIGTERM)
     client.acquire("a", time.time() + 600)
     client.acquire("b", time.time() + 600)
@@ -184,7 +184,7 @@ def test_our_client(server, sleeper):
     ]
 
 
-def test_our_client_with_torchs_server(tmp_path, sleeper):
+def test_the_client_with_torchs_server(tmp_path, sleeper):
     theirs = pytest.importorskip("torch.distributed.elastic.timer")
     path = str(tmp_path / "pipe")
     server = theirs.FileTimerServer(path, "job", max_interval=0.1)
@@ -199,7 +199,7 @@ def test_our_client_with_torchs_server(tmp_path, sleeper):
 
 def test_a_client_without_a_server(tmp_path, monkeypatch):
     monkeypatch.setattr("plaunch_timer.files._PATIENCE", 0.0)
-    monkeypatch.setattr("plaunch_timer.files._LOOK", 0.0)
+    monkeypatch.setattr("plaunch_timer.files._POLL", 0.0)
     with pytest.raises(BrokenPipeError, match="no timer server reads"):
         FileTimerClient(str(tmp_path / "pipe")).release("a")
 
@@ -220,7 +220,7 @@ def fail_in_time(client):
         raise KeyError
 
 
-def test_a_block_with_a_time():
+def test_a_block_with_a_timer():
     kept = Kept()
     before = time.time()
     with pytest.raises(KeyError):
@@ -232,7 +232,7 @@ def test_a_block_with_a_time():
 
 
 def test_errors_of_torchs_type(monkeypatch, tmp_path):
-    monkeypatch.setattr("plaunch_timer.api._Configured.client", None)
+    monkeypatch.setattr("plaunch_timer.api._ProcessClient.client", None)
     with pytest.raises(RuntimeError, match="configure") as raised, timer.expires(after=1):
         pass
     assert isinstance(raised.value, UsageError)
@@ -242,7 +242,7 @@ def test_errors_of_torchs_type(monkeypatch, tmp_path):
 
 
 def test_the_configured_client(monkeypatch):
-    monkeypatch.setattr("plaunch_timer.api._Configured.client", None)
+    monkeypatch.setattr("plaunch_timer.api._ProcessClient.client", None)
     kept = Kept()
     timer.configure(kept)
     with timer.expires(after=1, scope="mine"):
@@ -270,7 +270,7 @@ def test_timers_over_a_queue(queue, sleeper):
     assert server.get_expired_timers(time.time() + 1000) == {}
 
 
-def test_a_server_goes_on_after_an_error(queue, caplog):
+def test_a_server_continues_after_an_error(queue, caplog):
     class Server(timer.LocalTimerServer):
         def _reap_worker(self, worker_id):
             raise ValueError("no")

@@ -27,7 +27,7 @@ def manager(checked_in):
 # --- logs specs -----------------------------------------------------------------------------------
 
 
-def test_a_logs_spec_of_torchruns_is_one_of_ours(manager) -> None:
+def test_a_logs_spec_of_torchrun_is_adapted(manager) -> None:
     specs = manager.get(LOGS_SPECS, "acme-flat")
     assert issubclass(specs, LogsSpecs)
     assert specs.__name__ == "FlatLogsSpecs"
@@ -57,7 +57,7 @@ STREAMS = {
 
 
 @pytest.mark.parametrize(("redirects", "expected"), STREAMS.values(), ids=STREAMS)
-def test_streams_reach_it_as_torchs_and_come_back_as_ours(
+def test_streams_are_converted_to_torchs_type_and_back(
     manager, tmp_path, redirects, expected
 ) -> None:
     specs = manager.get(LOGS_SPECS, "acme-flat")(
@@ -75,7 +75,7 @@ def test_streams_reach_it_as_torchs_and_come_back_as_ours(
     specs.close(succeeded=True)
 
 
-def test_paths_of_none_are_no_paths(manager, tmp_path) -> None:
+def test_paths_of_none_become_empty(manager, tmp_path) -> None:
     specs = manager.get(LOGS_SPECS, "acme-flat")(log_dir=str(tmp_path))
     theirs = specs._specs.reify({0: {}, 1: {}})
     nothing = {0: None, 1: None}
@@ -88,7 +88,7 @@ def test_paths_of_none_are_no_paths(manager, tmp_path) -> None:
     )
 
 
-def test_it_is_handed_torchs_own_values(manager, tmp_path) -> None:
+def test_it_gets_torchs_own_values(manager, tmp_path) -> None:
     specs = manager.get(LOGS_SPECS, "acme-flat")(
         log_dir=str(tmp_path), redirects=Std.OUT, tee={0: Std.ERR}, local_ranks_filter={3}
     )
@@ -100,7 +100,7 @@ def test_it_is_handed_torchs_own_values(manager, tmp_path) -> None:
     assert wrapped._local_ranks_filter == {3}
 
 
-def test_a_log_directory_that_is_a_file_is_our_error(manager, tmp_path) -> None:
+def test_a_log_directory_that_is_a_file_is_plaunchs_error(manager, tmp_path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(LogDirectoryError, match="is a file"):
         manager.get(LOGS_SPECS, "acme-flat")(log_dir=str(tmp_path / "file"))
@@ -129,7 +129,7 @@ def create(manager, name: str = "acme", **options: object) -> RendezvousHandler:
     return manager.get(RENDEZVOUS, name)(params(name, **options))
 
 
-def test_a_backend_of_torchruns_is_one_of_ours(manager) -> None:
+def test_a_backend_of_torchrun_is_adapted(manager) -> None:
     handler = create(manager, rank="1", waiting="3")
     assert isinstance(handler, RendezvousHandler)
     assert (handler.get_backend(), handler.get_run_id()) == ("acme", "job")
@@ -144,7 +144,7 @@ def test_a_backend_of_torchruns_is_one_of_ours(manager) -> None:
     assert info.store.get("key") == b"value"
 
 
-def test_it_is_handed_torchs_own_parameters(manager) -> None:
+def test_it_gets_torchs_own_parameters(manager) -> None:
     from torch.distributed.elastic.rendezvous.api import RendezvousParameters as TorchParameters
 
     given = create(manager, some_option="x", flag="yes")._handler.params
@@ -170,12 +170,12 @@ def test_leaving_does_not_close_the_rendezvous_for_the_others_but_closing_does(m
     assert handler.is_closed() is False
     handler.set_closed()
     assert handler.is_closed() is True
-    # It answers None, which torchrun does not look at either.
+    # It returns None, which torchrun ignores too.
     assert create(manager).shutdown() is True
 
 
 @pytest.mark.parametrize("kind", ["Closed", "Connection", "", "GracefulExit", "State", "Timeout"])
-def test_torchs_exceptions_become_ours(manager, kind) -> None:
+def test_torchs_exceptions_are_converted(manager, kind) -> None:
     error = getattr(errors, f"Rendezvous{kind}Error")
     handler = create(manager, fail_with=error.__name__)
     with pytest.raises(error, match=r"'acme' \(distribution acme-torchrun 1\.2.*acme says no") as e:
@@ -190,7 +190,7 @@ def test_other_exceptions_pass_unchanged(manager) -> None:
         handler.next_rendezvous()
 
 
-def test_parameters_that_it_does_not_take_are_a_usage_error(manager) -> None:
+def test_parameters_that_it_refuses_are_a_usage_error(manager) -> None:
     with pytest.raises(UsageError, match=r"'acme' .* does not take its parameters.*'waiting'"):
         create(manager, waiting="many")
 
@@ -202,7 +202,7 @@ def test_a_handler_of_another_name_is_refused_as_torchrun_does(manager) -> None:
 
 @pytest.fixture
 def offered(site):
-    """What a package with such a module offers as `x` in the group of torchrun."""
+    """The backend `x` of a package with such a module, in torchrun's group."""
 
     def offered(source, value="mod:get"):
         site.install("acme", {"torchrun.handlers": {"x": value}}, mod=source)
@@ -238,7 +238,7 @@ def test_a_round_without_a_store_address_is_the_plugins_fault(offered) -> None:
         create(params()).next_rendezvous()
 
 
-def test_a_handler_of_ours_needs_no_bridge(offered) -> None:
+def test_a_handler_of_plaunch_is_not_adapted(offered) -> None:
     create = offered("""
         from plaunch.testing import FakeRendezvous
         def get(): return lambda params: FakeRendezvous()
@@ -246,7 +246,7 @@ def test_a_handler_of_ours_needs_no_bridge(offered) -> None:
     assert type(create(params())).__name__ == "FakeRendezvous"
 
 
-def test_a_module_of_hooks_in_torchruns_group_is_asked_for_its_hooks(offered) -> None:
+def test_a_module_of_hooks_in_torchruns_group_provides_backends(offered) -> None:
     source = """
         from plaunch.plugin import hookimpl
         @hookimpl

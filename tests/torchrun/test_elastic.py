@@ -1,4 +1,4 @@
-"""Rooms of `torch.distributed.elastic`; tests/docs/test_compatibility.py has all their names."""
+"""Packages of `torch.distributed.elastic`; tests/docs/test_compatibility.py has all their names."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ ROOMS = ("agent", "events", "metrics", "multiprocessing", "rendezvous", "timer",
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_a_room_of_torchs_offers_nothing_that_ours_does_not(room):
-    """Also what its package takes from the modules in it, which programs import from there."""
+def test_a_package_has_all_names_of_torchs(room):
+    """Including names that torch's package imports from its modules."""
     theirs = importlib.import_module(f"torch.distributed.elastic.{room}")
     ours = importlib.import_module(f"plaunch_torchrun.elastic.{room}")
     offered = {

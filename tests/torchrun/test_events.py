@@ -35,7 +35,7 @@ def test_the_console(capfd):
     assert "started" in out + err
 
 
-def test_nowhere(capfd):
+def test_the_null_handler(capfd):
     events.record(events.Event("started", events.EventSource.AGENT))
     assert capfd.readouterr() == ("", "")
 
@@ -52,7 +52,7 @@ def test_a_rendezvous_event_through_json():
     assert json.loads(str(event))["node_state"] == "RUNNING"
 
 
-def test_a_rendezvous_event_of_torchs():
+def test_a_rendezvous_event_equals_torchs():
     theirs = pytest.importorskip("torch.distributed.elastic.events")
     values = {"name": "n", "run_id": "7", "message": "m", "hostname": "h", "pid": 3}
     their = theirs.RdzvEvent(**values, node_state=theirs.NodeState.INIT)

@@ -1,4 +1,4 @@
-"""Exceptions that are plaunch's and torch's at once."""
+"""Exceptions that are instances of plaunch's and torch's classes."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_it_is_done_once():
     assert type(error) is both
 
 
-def test_a_subclass_of_somebody_else():
+def test_a_subclass_of_a_third_party():
     class MineError(RendezvousTimeoutError):
         pass
 
@@ -75,13 +75,13 @@ def test_a_subclass_of_somebody_else():
     assert isinstance(error, theirs)
 
 
-def test_one_that_torch_does_not_have():
+def test_an_exception_without_a_class_in_torch():
     error = PluginError("no")
     add_torch_type(error)
     assert type(error) is PluginError
 
 
-def test_attributes_stay():
+def test_attributes_are_kept():
     theirs = torch_class("ChildFailedError")
     error = failed()
     add_torch_type(error)

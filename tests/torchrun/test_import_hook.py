@@ -126,7 +126,7 @@ def test_in_code_and_after_torchs_module_was_imported(folder):
     assert sorted(done.stdout.splitlines()) == ["0 of 2, plaunch", "1 of 2, plaunch"], done.stderr
 
 
-def test_nothing_is_imported_before_it_is_wanted(folder):
+def test_torch_is_imported_only_when_needed(folder):
     code = (
         "import plaunch_torchrun, sys; plaunch_torchrun.install()\n"
         "print(any(name.split('.')[0] == 'torch' for name in sys.modules))"
@@ -170,7 +170,7 @@ def test_the_exit_code_and_the_report_are_plaunchs(folder):
     assert "Traceback" not in done.stderr
 
 
-def test_an_error_of_the_program_is_its_own(folder):
+def test_an_exception_of_the_program_propagates(folder):
     (folder / "caller.py").write_text("raise ValueError('mine')")
     done = run(folder, "-m", "plaunch_torchrun", "caller.py")
     assert done.returncode == 1
@@ -178,7 +178,7 @@ def test_an_error_of_the_program_is_its_own(folder):
     assert "internal error" not in done.stderr
 
 
-def test_what_it_starts_finds_plaunch_as_torchrun(folder):
+def test_child_processes_find_plaunch_as_torchrun(folder):
     (folder / "caller.py").write_text(
         "import shutil, subprocess, sys\n"
         "print(shutil.which('torchrun'))\n"
@@ -204,7 +204,7 @@ def test_a_program_of_a_package(folder):
 
 
 @pytest.mark.parametrize("words", [[], ["-m"], ["--help"], ["no-such-program"], ["ls"]])
-def test_what_is_no_program(folder, words):
+def test_programs_that_do_not_exist(folder, words):
     done = run(folder, "-m", "plaunch_torchrun", *words)
     assert done.returncode == 2
     assert done.stderr.startswith("plaunch: error: ")

@@ -1,4 +1,4 @@
-"""Numbers about a launch, and who takes them."""
+"""Metrics of a launch, and their handlers."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ def handlers(monkeypatch):
 
 @pytest.fixture
 def kept():
-    """Takes what nobody else does."""
+    """The default handler, which records metrics."""
     kept = Kept()
     metrics.configure(kept)
     return kept
 
 
-def test_by_default_nobody_takes_them():
+def test_there_is_no_handler_by_default():
     assert isinstance(metrics.getStream("any").handler, metrics.NullMetricHandler)
     metrics.put_metric("name", 1)
 
 
-def test_a_group_with_a_handler_of_its_own():
+def test_a_group_with_its_own_handler():
     kept, other = Kept(), Kept()
     metrics.configure(other)
     metrics.configure(kept, "mine")
@@ -60,7 +60,7 @@ def test_the_console(capsys):
     assert capsys.readouterr().out == "[1.5][group]: name=2\n"
 
 
-def test_a_handler_that_fails_harms_nobody_and_is_reported_once(caplog):
+def test_a_handler_that_fails_is_logged_once(caplog):
     class Broken(metrics.MetricHandler):
         def emit(self, metric_data):
             raise OSError("no disk")
@@ -111,8 +111,8 @@ def test_a_config_without_settings():
     assert metrics.initialize_metrics(metrics.MetricsConfig({"a": "b"})) is None
 
 
-def event(name, **told):
-    return Event(f"plaunch.{name}", EventSource.AGENT, metadata={"attempt": 0, **told})
+def event(name, **found):
+    return Event(f"plaunch.{name}", EventSource.AGENT, metadata={"attempt": 0, **found})
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_the_end_of_a_run(attempt, outcome, run, counted, flakiness, kept):
     assert values.get("workers.trainer.flakiness") == flakiness
 
 
-def test_events_on_the_way(kept):
+def test_events_during_the_launch(kept):
     recorder = MetricRecorder("trainer", 3)
     recorder.handle(event("rendezvous.completed", attempt=1, duration=0.25))
     recorder.handle(event("workers.started", attempt=1, duration=0.5))
@@ -153,7 +153,7 @@ def test_events_on_the_way(kept):
     }
 
 
-def test_a_launch_reports_to_whoever_takes_numbers(kept):
+def test_a_launch_reports_to_the_configured_handler(kept):
     config = LaunchConfig(1, 1, 1, role="trainer", max_restarts=1)
     with pytest.raises(ChildFailedError):
         elastic_launch(config, "false")()

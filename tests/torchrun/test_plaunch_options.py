@@ -1,4 +1,4 @@
-"""Options that torchrun does not have, through torchrun's functions: as on the command line."""
+"""plaunch's own options through torchrun's functions."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def script(tmp_path):
         (KUBERNETES, ["--scheduler=kubernetes"]),
     ],
 )
-def test_a_scheduler_is_asked(environ, words, script, monkeypatch):
+def test_a_scheduler_is_used(environ, words, script, monkeypatch):
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     given = parse([*words, script])
@@ -79,7 +79,7 @@ def test_options_of_plugins(script, monkeypatch):
     assert config.options == {"metrics_port": "1"}
 
 
-def test_the_settings_file_has_what_the_caller_does_not_say(script, tmp_path, monkeypatch, caplog):
+def test_the_settings_file_is_used(script, tmp_path, monkeypatch, caplog):
     (tmp_path / "plaunch.toml").write_text('max-restarts = 3\nrole = "r"\n')
     monkeypatch.chdir(tmp_path)
     with caplog.at_level(logging.INFO, "plaunch"):
@@ -91,7 +91,7 @@ def test_the_settings_file_has_what_the_caller_does_not_say(script, tmp_path, mo
     assert (config.max_restarts, config.role) == (0, "default")
 
 
-def test_a_plugin_that_is_named_takes_part(tmp_path, monkeypatch):
+def test_a_selected_plugin_is_used(tmp_path, monkeypatch):
     (tmp_path / "mark.py").write_text(
         "import plaunch\n"
         "@plaunch.hookimpl\n"
@@ -107,11 +107,11 @@ def test_a_plugin_that_is_named_takes_part(tmp_path, monkeypatch):
     assert [(tmp_path / f"train.py{rank}").read_text() for rank in "01"] == ["rank 0", "rank 1"]
 
 
-def test_a_plugin_that_nobody_knows_is_an_error(script):
+def test_an_unknown_plugin_is_an_error(script):
     with pytest.raises(UnknownNameError, match="-p nosuchplugin"):
         torchrun.main(["-p", "nosuchplugin", script])
 
 
-def test_a_configuration_alone_does_not_carry_plugins(script):
+def test_a_configuration_cannot_contain_plugins(script):
     with pytest.raises(UsageError, match=r"-p mark.*plugins="):
         torchrun.config_from_args(torchrun.parse_args(["-p", "mark", script]))

@@ -1,4 +1,4 @@
-"""Which program `python -m plaunch_torchrun NAME` runs, with distributions that share a name."""
+"""Finding the program of `python -m plaunch_torchrun NAME`, also if distributions share a name."""
 
 from __future__ import annotations
 
@@ -123,12 +123,12 @@ def test_one_is_found_without_path(site, text):
     assert program.entry_point.module == RAY[1]
 
 
-def test_there_is_none(site):
+def test_no_package_has_the_program(site):
     site.wrap(*RAY)
     assert find_program("tune") is None
 
 
-def test_as_users_call_it(both):
+def test_the_command_line(both):
     pytest.importorskip("torch")
     both.wrap(*TORCHTUNE)
 

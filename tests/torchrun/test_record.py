@@ -130,8 +130,8 @@ def test_a_handler_of_the_users_own_is_used(error_file):
     assert not error_file.exists()
 
 
-class Chronicle(ErrorHandler):
-    """Keeps the names of the calls, with what the handler knew then."""
+class CallRecorder(ErrorHandler):
+    """Records the calls, with the name of the function at that time."""
 
     def __init__(self):
         self.calls = []
@@ -168,14 +168,14 @@ def leave():
     ],
 )
 def test_a_handler_knows_the_function_and_its_success(function, calls):
-    chronicle = Chronicle()
+    chronicle = CallRecorder()
     with contextlib.suppress(ValueError):
         record(function, chronicle)()
     assert chronicle.calls == calls
 
 
 def test_an_error_of_record_success_is_not_a_failure_of_the_function():
-    class Broken(Chronicle):
+    class Broken(CallRecorder):
         def record_success(self):
             raise OSError("no telemetry")
 
@@ -340,7 +340,7 @@ def test_a_broken_childs_file_is_logged_and_nothing_is_written(error_file, child
     assert not error_file.exists()
     [(logger, _, text)] = caplog.record_tuples
     assert logger == "plaunch"
-    assert "the root cause is not passed on" in text
+    assert "the root cause cannot be copied" in text
 
 
 def test_what_is_replaced_is_logged(error_file, child_file, caplog):
@@ -353,7 +353,7 @@ def test_what_is_replaced_is_logged(error_file, child_file, caplog):
     assert read(error_file) == nested(errorCode=1)
 
 
-def test_record_hands_a_childs_failure_up_as_it_is(error_file, child_file):
+def test_record_copies_a_childs_failure(error_file, child_file):
     error = child_failed(child_file(nested("KeyError: 'deep'")), exitcode=-6)
 
     def main():
@@ -374,7 +374,7 @@ def test_the_root_cause_outlives_its_file(error_file, child_file):
     assert "errorCode" not in error.failures[3].error_file_data["message"]
 
 
-def test_a_worker_without_an_error_file_is_handed_up_by_its_last_lines(error_file):
+def test_a_worker_without_an_error_file_is_reported_by_its_last_lines(error_file):
     error = child_failed(exitcode=-11, last_lines=["Fatal Python error", "Segmentation fault"])
     error.failures[3].timestamp = 1700000000.25
     dump_root_cause(error)
@@ -393,7 +393,7 @@ def test_a_worker_without_an_error_file_is_handed_up_by_its_last_lines(error_fil
     assert again.timestamp == pytest.approx(1700000000.25, abs=1e-5)
 
 
-def test_an_exit_without_words_is_handed_up_with_torchs_traits(error_file):
+def test_an_exit_without_output_is_reported_with_torchs_traits(error_file):
     dump_root_cause(child_failed())
     data = read(error_file)
     assert data["errorTraits"]["category"] == "system_terminated_error"
@@ -408,12 +408,12 @@ def test_an_exit_without_words_is_handed_up_with_torchs_traits(error_file):
         ("{", {}, "not valid JSON"),  # a broken error file is passed on as such
     ],
 )
-def test_it_is_handed_up_in_words(error_file, child_file, content, ended, words):
+def test_it_is_reported_in_words(error_file, child_file, content, ended, words):
     dump_root_cause(child_failed(child_file(content) if content else "", **ended))
     assert words in read(error_file)["message"]["message"]
 
 
-def test_nothing_is_handed_up_without_an_error_file(monkeypatch, tmp_path, child_file):
+def test_nothing_is_written_without_an_error_file(monkeypatch, tmp_path, child_file):
     monkeypatch.delenv("TORCHELASTIC_ERROR_FILE", raising=False)
     dump_root_cause(child_failed())
     dump_root_cause(child_failed(child_file(nested())))
@@ -432,7 +432,7 @@ def test_a_root_cause_without_a_message_keeps_its_form(caplog):
 
 @pytest.fixture
 def device_faults(monkeypatch):
-    """A site's handler, which the launcher asks; returns what it was asked."""
+    """Install a site's handler; returns its calls."""
     asked = []
 
     class DeviceFaults(ErrorHandler):
@@ -465,7 +465,7 @@ def test_the_console_shows_the_addition_below_lines_that_it_has_shown(device_fau
 
 
 @pytest.mark.parametrize("failure", [{"exitcode": 1}, {"exitcode": -6, "host": "another"}])
-def test_a_site_is_asked_about_signals_on_its_host_only(device_faults, failure):
+def test_a_site_adds_only_to_failures_by_signals_on_its_host(device_faults, failure):
     str(child_failed(**failure))
     assert device_faults == []
 

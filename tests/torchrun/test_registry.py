@@ -66,7 +66,7 @@ def test_a_backend_without_a_name(known):
         known.register("", Handler)
 
 
-def test_nobody_has_registered_it(known):
+def test_an_unregistered_backend(known):
     known.register("mine", Handler)
     with pytest.raises(UsageError, match="did you mean 'mine'"):
         known.create_handler(parameters("mine2"))
@@ -74,14 +74,14 @@ def test_nobody_has_registered_it(known):
         get_rendezvous_handler(parameters("mine2"))
 
 
-def test_a_handler_that_calls_itself_otherwise(known):
+def test_a_handler_with_another_name(known):
     known.register("mine", lambda params: Handler(params, "other"))
     with pytest.raises(UsageError, match="is named 'other'") as raised:
         known.create_handler(parameters("mine"))
     assert isinstance(raised.value, RuntimeError), "as torchrun's"
 
 
-def test_one_that_is_registered_with_torch(known, monkeypatch):
+def test_a_backend_registered_with_torch(known, monkeypatch):
     api = pytest.importorskip("torch.distributed.elastic.rendezvous.api")
     monkeypatch.setattr(api, "rendezvous_handler_registry", api.RendezvousHandlerRegistry())
     seen = []

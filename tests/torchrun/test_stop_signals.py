@@ -1,4 +1,4 @@
-"""The handlers that a context installs when it is used directly."""
+"""The signal handlers of a context that is used without an agent."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_the_environment_says_which(monkeypatch):
         receive(signal.SIGUSR1)
 
 
-def test_a_name_that_is_no_signal_is_logged_and_left_out(monkeypatch, caplog):
+def test_an_invalid_name_is_logged_and_skipped(monkeypatch, caplog):
     monkeypatch.setenv("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGNONE, SIGUSR1,SIGKILL")
     with caplog.at_level(logging.WARNING, "plaunch"):
         installed()
@@ -152,7 +152,7 @@ def test_on_another_thread_nothing_is_installed_and_that_is_logged(caplog):
     assert "on thread 'starter'" in caplog.text
 
 
-def test_signals_in_the_middle_of_something_are_raised_at_its_end_and_the_second_escalates_it():
+def test_signals_in_a_held_block_are_raised_at_its_end_and_the_second_escalates():
     escalated = Escalated()
     signals = installed(escalated)
     steps = []

@@ -97,7 +97,7 @@ def test_close_sends_the_signal_asked_for():
     assert handler.proc.wait(20) == -signal.SIGUSR1
 
 
-def test_close_after_the_end_signals_nobody():
+def test_close_after_the_end_sends_no_signal():
     handler = start("true")
     handler.proc.wait(20)
     handler.close()
@@ -157,7 +157,7 @@ def test_a_program_that_is_not_executable(write, mode, content, cause):
     assert caught.value.errno in (errno.EACCES, errno.ENOEXEC)
 
 
-def test_a_directory_is_no_program(tmp_path):
+def test_a_directory_is_not_a_program(tmp_path):
     with pytest.raises(ProgramNotExecutableError, match="it is a directory"):
         start(str(tmp_path))
 

@@ -43,7 +43,7 @@ def file(tmp_path):
 
 
 def tail(content, file, **options):
-    """What a finished log file with `content` looks like on the screen."""
+    """The output for a finished log file with `content`."""
     file.write_bytes(content)
     screen = Screen()
     tail_logfile("[a0]:", str(file), screen, FINISHED, LONG, **options)
@@ -77,7 +77,7 @@ def test_what_was_written_just_before_the_end_is_shown(file):
     event = threading.Event()
 
     class Late(threading.Event):
-        """Another line is written between the look at the file and the end."""
+        """Writes another line between the read of the file and the end."""
 
         def wait(self, timeout=None):
             if not event.is_set():
@@ -93,7 +93,7 @@ def test_what_was_written_just_before_the_end_is_shown(file):
     assert screen.getvalue() == ">the last words\n"
 
 
-def test_a_file_that_never_comes_ends_with_the_event(tmp_path):
+def test_a_file_that_never_exists_ends_with_the_event(tmp_path):
     screen = Screen()
     tail_logfile(">", str(tmp_path / "never"), screen, FINISHED, LONG)
     assert screen.getvalue() == ""
@@ -126,7 +126,7 @@ def test_bytes_pass_unchanged_through_a_stream_with_a_buffer(file):
         ("_MAX_LINE_CHARS", "abcdefghij", "[a0]:abcd\n[a0]:efgh\n[a0]:ij\n"),
     ],
 )
-def test_what_is_read_and_shown_in_pieces(file, monkeypatch, size, content, shown):
+def test_content_is_read_and_shown_in_pieces(file, monkeypatch, size, content, shown):
     monkeypatch.setattr(tail_log, size, 1 if size == "_CHUNK_BYTES" else 4)
     assert tail(content.encode(), file) == shown
 
@@ -213,7 +213,7 @@ def test_stop_without_start_and_a_second_stop(file):
     assert log.stopped()
 
 
-def test_a_stream_that_fails_is_logged_and_the_others_go_on(tmp_path, caplog):
+def test_a_stream_that_fails_is_logged_and_the_others_continue(tmp_path, caplog):
     class Broken(Screen):
         def write(self, text):
             if text.startswith("[w0]"):

@@ -37,17 +37,17 @@ def parse(*words):
 
 
 def test_the_namespace_is_torchruns():
-    theirs = pytest.importorskip("torch.distributed.run")
+    torchs = pytest.importorskip("torch.distributed.run")
     words = ["--nproc_per_node", "4", "-m", "train", "--nnodes", "7"]
-    wanted = vars(theirs.parse_args(words))
+    wanted = vars(torchs.parse_args(words))
     had = vars(parse(*words))
     assert {name: had.get(name, "none") for name in wanted} == wanted
 
 
 def test_the_options_are_torchruns():
-    theirs = pytest.importorskip("torch.distributed.run")
+    torchs = pytest.importorskip("torch.distributed.run")
     known = set(torchrun.get_args_parser()._option_string_actions)
-    assert set(theirs.get_args_parser()._option_string_actions) <= known
+    assert set(torchs.get_args_parser()._option_string_actions) <= known
 
 
 @pytest.mark.parametrize("spelt", ["--rdzv-backend", "--rdzv_backend"])
@@ -113,14 +113,14 @@ def test_abbreviations_do_not_exist():
         ({"training_script_args": ["--role", "x"]}, {"role": "default"}),
     ],
 )
-def test_what_a_namespace_means(given, wanted):
+def test_the_settings_of_a_namespace(given, wanted):
     values = {**vars(parse("train.py")), **given}
     own = own_arguments(argparse.Namespace(**values))
     take_defaults(own)
     assert {name: vars(own)[name] for name in wanted} == wanted
 
 
-def test_a_namespace_with_little_in_it():
+def test_a_namespace_with_few_attributes():
     own = own_arguments(argparse.Namespace(training_script="train.py"))
     assert own.training_script_args == []
     assert own.sources["nnodes"] == "default"
@@ -138,7 +138,7 @@ def test_a_configuration_from_arguments(script):
     assert (entrypoint, arguments) == (sys.executable, ["-u", str(script), "-x"])
 
 
-def test_a_local_rank_for_scripts_that_want_one(script):
+def test_a_local_rank_for_scripts(script):
     args = launch.parse_args([str(script), "-x"])
     assert torchrun.get_use_env(args) is False
     assert torchrun.config_from_args(args)[2] == [
@@ -151,7 +151,7 @@ def test_a_local_rank_for_scripts_that_want_one(script):
     assert torchrun.config_from_args(args)[2] == ["-u", str(script), "-x"]
 
 
-def test_a_program_takes_no_local_rank():
+def test_a_program_gets_no_local_rank():
     with pytest.raises(ValueError, match="--use-env"):
         launch.main(["--no-python", "/bin/true"])
 
@@ -228,7 +228,7 @@ def test_counting_workers():
 
 @dataclass
 class Config:
-    """As torch's, with something more, as of somebody's subclass."""
+    """A configuration of torch with an additional field, as in a subclass."""
 
     min_nodes: int = 1
     max_nodes: int = 1
@@ -252,7 +252,7 @@ def test_a_configuration_of_torchs():
     assert own_config(own) is own
 
 
-def test_what_is_no_configuration():
+def test_an_invalid_configuration():
     with pytest.raises(UsageError, match="is not a LaunchConfig"):
         own_config(object())
     with pytest.raises(UsageError, match="is not a LogsSpecs"):
@@ -260,8 +260,8 @@ def test_what_is_no_configuration():
 
 
 def test_logs_specs_of_torchs(tmp_path):
-    theirs = pytest.importorskip("torch.distributed.elastic.multiprocessing")
-    specs = theirs.DefaultLogsSpecs(log_dir=str(tmp_path), redirects=theirs.Std.OUT)
+    torchs = pytest.importorskip("torch.distributed.elastic.multiprocessing")
+    specs = torchs.DefaultLogsSpecs(log_dir=str(tmp_path), redirects=torchs.Std.OUT)
     own = own_logs_specs(specs)
     assert isinstance(own, LogsSpecs)
     assert repr(own) == repr(specs)
@@ -277,9 +277,9 @@ def test_logs_specs_of_torchs(tmp_path):
 
 
 def test_torchs_streams():
-    theirs = pytest.importorskip("torch.distributed.elastic.multiprocessing")
-    assert to_map(theirs.Std.ERR, 2) == {0: Std.ERR, 1: Std.ERR}
-    assert to_map({1: theirs.Std.OUT}, 2) == {0: Std.NONE, 1: Std.OUT}
+    torchs = pytest.importorskip("torch.distributed.elastic.multiprocessing")
+    assert to_map(torchs.Std.ERR, 2) == {0: Std.ERR, 1: Std.ERR}
+    assert to_map({1: torchs.Std.OUT}, 2) == {0: Std.NONE, 1: Std.OUT}
 
 
 def test_launching_with_a_registered_backend(script, monkeypatch):
@@ -319,8 +319,8 @@ def test_a_health_check_server(script):
 
 
 def test_a_signal_is_torchs_too(script):
-    theirs = pytest.importorskip("torch.distributed.elastic.multiprocessing.api")
+    torchs = pytest.importorskip("torch.distributed.elastic.multiprocessing.api")
     words = f"kill -TERM {os.getpid()}; exec sleep 60"
-    with pytest.raises(theirs.SignalException) as raised:
+    with pytest.raises(torchs.SignalException) as raised:
         launch_agent(Config(), "/bin/sh", ["-c", words])
     assert isinstance(raised.value, SignalException)

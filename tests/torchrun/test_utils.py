@@ -1,4 +1,4 @@
-"""What torchrun's `elastic.utils`, control plane and health check offer."""
+"""torchrun's `elastic.utils`, control plane and health check."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_a_barrier(store):
     assert them[0].timeout == before
 
 
-def test_a_barrier_where_somebody_is_missing(store):
+def test_a_barrier_with_a_missing_rank(store):
     from torch.distributed import DistStoreError
 
     (client,) = clients(store, 1)
@@ -176,7 +176,7 @@ def test_a_worker_with_a_control_plane(monkeypatch):
     assert said == ["/tmp/some", "shutdown"]
 
 
-def test_a_health_check_that_a_site_makes(monkeypatch):
+def test_a_health_check_of_a_site(monkeypatch):
     monkeypatch.delenv("TORCHELASTIC_HEALTH_CHECK_PORT", raising=False)
     assert health.find_server(lambda: 7) is None
     monkeypatch.setenv("TORCHELASTIC_HEALTH_CHECK_PORT", "1234")
@@ -189,7 +189,7 @@ def test_a_health_check_that_a_site_makes(monkeypatch):
     assert made == [(len, 1234, 60)]
 
 
-def test_a_health_check_that_serves_nothing_says_so(caplog):
+def test_a_health_check_that_serves_nothing_logs_that(caplog):
     server = health.HealthCheckServer(lambda: 7, 1234, 60)
     assert server.alive_callback() == 7
     with caplog.at_level(logging.INFO, "plaunch"):

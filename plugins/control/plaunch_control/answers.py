@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from plaunch.agent import Control, Snapshot
     from plaunch.plugin import PluginContext
-    from plaunch_hang.stacks import Group, JobView
+    from plaunch_hang.stacks import JobView, StackGroup
 
 VERSION = 1
 _LONGEST_WAIT = 2.0  # seconds that a request may wait for an event, or for the end
@@ -286,7 +286,7 @@ def _reason(given: Mapping[str, Any]) -> str:
     return text[:_MOST_REASON] or "no reason is given"
 
 
-def _describe(group: Group) -> dict[str, Any]:
+def _describe(group: StackGroup) -> dict[str, Any]:
     return {
         "ranks": format_ranks(group.all_ranks),
         "hosts": {host: format_ranks(ranks) for host, ranks in group.ranks.items()},

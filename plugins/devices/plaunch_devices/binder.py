@@ -1,4 +1,4 @@
-"""The binder: which devices the workers of a node see, and which processors they run on."""
+"""The binder: the devices that the workers of a node see, and the CPUs they run on."""
 
 from __future__ import annotations
 
@@ -20,48 +20,48 @@ from plaunch_devices.visible import find_visible_devices
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from plaunch_devices.kernel import Device
+    from plaunch_devices.kernel import Accelerator
 
 _log = logging.getLogger("plaunch")
 
 
 @dataclass(frozen=True)
 class RankBinding:
-    """The processors and the device of one worker.
+    """The CPUs and the device of one worker.
 
     Args:
-        local_rank: the worker's.
-        cpus: the processors.
-        node: the NUMA node that the worker belongs on.
-        device: the worker's device; None if there is none, or it is unknown.
-        may_fall_back: whether the worker starts without being bound if the kernel refuses.
+        local_rank: the local rank of the worker.
+        cpus: its CPUs.
+        node: its NUMA node.
+        device: its device; None if there is none, or it is unknown.
+        may_fall_back: whether the worker starts unbound if the kernel refuses the binding.
     """
 
     local_rank: int
     cpus: frozenset[int]
     node: int
-    device: Device | None = None
+    device: Accelerator | None = None
     may_fall_back: bool = False
 
     @property
     def cpu_list(self) -> str:
-        """The processors as the kernel writes them: `0-15,32-47`."""
+        """The CPUs in the kernel's format: `0-15,32-47`."""
         return format_cpus(self.cpus)
 
     def describe(self) -> dict[str, str]:
-        """The worker's device and its processors."""
+        """The worker's device and CPUs, as text."""
         device = self.device
         found = {} if device is None else {"device": device.pci_address or str(device.index)}
         return {**found, "cpus": self.cpu_list}
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
-        """Bind the calling thread while the worker is being started, which inherits it.
+        """Bind the calling thread until the block ends; workers started in it inherit this.
 
-        Other threads are not touched, and the thread gets its own affinity back.
+        Other threads are not affected, and the affinity of the thread is restored.
 
         Raises:
-            WorkerStartError: the kernel refuses, and the worker must not start without it.
+            WorkerStartError: the kernel refuses, and the worker must not start unbound.
         """
         before = os.sched_getaffinity(0)
         try:
@@ -71,10 +71,10 @@ class RankBinding:
             os.sched_setaffinity(0, before)
 
     def bind(self, pid: int) -> None:
-        """Bind the main thread of a process that has started none yet, or this thread (0).
+        """Bind the main thread of a single-threaded process, or the calling thread (0).
 
         Raises:
-            WorkerStartError: the kernel refuses, and the worker must not start without it.
+            WorkerStartError: the kernel refuses, and the worker must not start unbound.
         """
         try:
             os.sched_setaffinity(pid, self.cpus)
@@ -89,22 +89,21 @@ class RankBinding:
 
 
 class DeviceBinder:
-    """Gives the workers of one node their devices and processors, as often as they are started.
+    """Assigns devices and CPUs to the workers of one node, at each start.
 
-    Worker n uses device n of those that are visible, and after the last the first again. Devices
-    are looked up once; the affinity mask of this process is respected as it is at each start. On a
-    host without devices, workers are spread evenly over the NUMA nodes.
+    Worker n uses the n-th visible device; if there are more workers than devices, they share
+    devices in turn. Devices are found once; the affinity mask of this process is read at each
+    start. On a host without devices, workers are spread evenly over the NUMA nodes.
 
     Args:
-        options: how workers are bound to processors; also torch's object of the name, or a mode's
-            value. None leaves them.
-        devices: the numbers of the devices that they see, among those that are visible already;
-            None for all.
-        virtual_local_rank: show each worker its own device only, with `LOCAL_RANK` 0 for all.
-        environ: where the lists of visible devices are; None is this process's environment.
-        root: where the file system starts.
-        locate: asks torch where devices are; only where the kernel cannot tell.
-        allowed: the affinity mask.
+        options: how to bind workers to CPUs; also torch's object of this name, or the value of a
+            mode. None for no binding.
+        devices: the numbers of the devices to show, among the visible ones; None for all.
+        virtual_local_rank: show each worker only its own device, with `LOCAL_RANK` 0 for all.
+        environ: the environment with the lists of visible devices; None for that of this process.
+        root: the root of the file system.
+        locate: asks torch for the locations of devices; called only if the kernel does not know.
+        allowed: returns the affinity mask.
 
     Raises:
         UsageError: there is no such mode, a device is not a number, or this system cannot bind
@@ -119,7 +118,7 @@ class DeviceBinder:
         *,
         environ: Mapping[str, str] | None = None,
         root: str = "/",
-        locate: Callable[[], list[Device]] | None = None,
+        locate: Callable[[], list[Accelerator]] | None = None,
         allowed: Callable[[], Iterable[int]] | None = None,
     ) -> None:
         self.options = None if options is None else NumaOptions.of(options)
@@ -131,11 +130,11 @@ class DeviceBinder:
         if allowed is None and options is not None and not hasattr(os, "sched_getaffinity"):
             raise UsageError("this system cannot bind processes to CPUs (--numa-binding)")
         self._allowed = allowed or _own_affinity
-        self._devices: list[Device] | None = None
-        self._told: set[str] = set()
+        self._devices: list[Accelerator] | None = None
+        self._logged: set[str] = set()
 
     def environment(self, local_rank: int, environ: Mapping[str, str]) -> dict[str, str]:
-        """The variables that show a worker its devices, as the vendor's software reads them.
+        """The variables for the vendor's software that select a worker's devices.
 
         Raises:
             UsageError: a device is not visible, or there is none for this worker.
@@ -147,20 +146,20 @@ class DeviceBinder:
         return {**shown, **own, "LOCAL_RANK": "0"}
 
     def plan(self, nprocs: int) -> dict[int, RankBinding]:
-        """The binding of each local rank; logs it in one line, if it is new.
+        """Return the binding of each local rank; a new one is logged in one line.
 
-        A rank is missing if it cannot be bound and need not be.
+        A rank is missing if it cannot be bound and may start unbound.
 
         Raises:
-            UsageError: a rank cannot be bound, or cannot have its device; the message names it, its
+            UsageError: a rank cannot be bound, or has no device; the message names the rank, its
                 device, and what is missing.
         """
         environ = os.environ if self._environ is None else self._environ
         environ = {**environ, **visibility_of(self._chosen, environ, root=self._root)}
         if self._is_virtual:
-            # The last one has no device if there are too few.
+            # If there are too few devices, the last worker has none.
             own_visibility(nprocs - 1, environ, root=self._root)
-        # What they share depends on all devices, though each may see its own only.
+        # The shares depend on all devices, even if each worker sees only its own.
         return {} if self.options is None else self._plan(self.options, nprocs, environ)
 
     def _plan(
@@ -192,36 +191,36 @@ class DeviceBinder:
                 failures[rank] = error
             else:
                 bindings[rank] = RankBinding(rank, cpus, place.node, place.device, may_fall_back)
-        self._tell_failures(options, failures)
+        self._log_failures(options, failures)
         if bindings:
-            self._tell(_log.info, describe_bindings(mode, bindings.values()))
+            self._log_once(_log.info, describe_bindings(mode, bindings.values()))
         return bindings
 
-    def _find_devices(self, topology: Topology, environ: Mapping[str, str]) -> list[Device]:
+    def _find_devices(self, topology: Topology, environ: Mapping[str, str]) -> list[Accelerator]:
         if self._devices is not None:
             return self._devices
         devices = find_visible_devices(self._root, environ)
         if devices is None and len(topology.nodes()) == 1:
-            return []  # wherever they are, it is on this node; not kept, for the mask may change
+            return []  # all devices are on this node; not cached, because the mask may change
         self._devices = self._ask_torch(environ) if devices is None else devices
         return self._devices
 
-    def _ask_torch(self, environ: Mapping[str, str]) -> list[Device]:
+    def _ask_torch(self, environ: Mapping[str, str]) -> list[Accelerator]:
         if self._locate is not None:
             return self._locate()
         from plaunch_devices.torch_child import locate_with_torch  # last resort
 
         return locate_with_torch(environ=environ)
 
-    def _node_of(self, device: Device, topology: Topology) -> int | None:
-        """The NUMA node of a device; None if it cannot be known."""
+    def _node_of(self, device: Accelerator, topology: Topology) -> int | None:
+        """The NUMA node of a device; None if unknown."""
         nodes = topology.nodes()
         node = topology.node_of_device(device.pci_address) if device.pci_address else None
         if node is None:
             return nodes[0] if len(nodes) == 1 else None
         if node < 0:
             if len(nodes) > 1:
-                self._tell(
+                self._log_once(
                     _log.warning,
                     f"the system does not know which NUMA node device {device.pci_address} is on; "
                     f"node {nodes[0]} is taken",
@@ -233,7 +232,7 @@ class DeviceBinder:
         self,
         rank: int,
         nprocs: int,
-        devices: list[Device],
+        devices: list[Accelerator],
         device_nodes: list[int | None],
         topology: Topology,
     ) -> Place:
@@ -257,7 +256,7 @@ class DeviceBinder:
             )
         return Place(node, device)
 
-    def _tell_failures(self, options: NumaOptions, failures: Mapping[int, UsageError]) -> None:
+    def _log_failures(self, options: NumaOptions, failures: Mapping[int, UsageError]) -> None:
         if not failures:
             return
         mode = options.affinity_mode.value
@@ -266,25 +265,25 @@ class DeviceBinder:
             raise UsageError(f"--numa-binding={mode} is not possible: {first}") from first
         for said in dict.fromkeys(map(str, failures.values())):
             ranks = [rank for rank, error in failures.items() if str(error) == said]
-            self._tell(
+            self._log_once(
                 _log.warning,
                 f"numa-binding {mode}: {name_ranks(ranks)} started without it: {said}",
             )
 
-    def _tell(self, log: Callable[[str, str], None], line: str) -> None:
-        # Workers that are started again are bound to the same, as a rule.
-        if line not in self._told:
-            self._told.add(line)
+    def _log_once(self, log: Callable[[str, str], None], line: str) -> None:
+        # After a restart, workers usually get the same bindings.
+        if line not in self._logged:
+            self._logged.add(line)
             log("%s", line)
 
 
 def create_binder(
     numa_options: object, devices: Iterable[object] | None, virtual_local_rank: bool
 ) -> DeviceBinder | None:
-    """The binder for these settings of a launch or of a `WorkerSpec`; None if nothing is asked for.
+    """Create the binder for these settings; return None if none of them is given.
 
     Raises:
-        UsageError: a setting cannot be used.
+        UsageError: a setting is invalid.
     """
     if numa_options is None and devices is None and not virtual_local_rank:
         return None
@@ -292,7 +291,7 @@ def create_binder(
 
 
 def describe_bindings(mode: AffinityMode, bindings: Iterable[RankBinding]) -> str:
-    """One line that says what each local rank is bound to; ranks of the same CPUs are together."""
+    """Describe the bindings in one line; ranks with the same CPUs are grouped."""
     groups: dict[tuple[frozenset[int], int], list[RankBinding]] = {}
     for binding in sorted(bindings, key=lambda binding: binding.local_rank):
         groups.setdefault((binding.cpus, binding.node), []).append(binding)

@@ -1,4 +1,4 @@
-"""Which devices the workers of a node may see: `--devices` and `--virtual-local-rank`."""
+"""Selecting the devices that workers see: `--devices` and `--virtual-local-rank`."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _MANY = 4096  # devices of a node
 _CUDA = "CUDA_VISIBLE_DEVICES"
 _HIP = "HIP_VISIBLE_DEVICES"
 
-# The lists that the software of each vendor reads; the first one that is set is what counts.
+# The variables that the software of each vendor reads; the first one that is set is used.
 _LISTS = {
     NVIDIA: (_CUDA,),
     AMD: (_HIP, _CUDA),
     INTEL: ("ZE_AFFINITY_MASK",),
     HABANA: ("HABANA_VISIBLE_MODULES",),
 }
-# Of vendors whose devices have no listing of their own.
+# Vendors whose devices are not listed by this package.
 _OTHERS = (
     ("dev/davinci[0-9]*", "ASCEND_RT_VISIBLE_DEVICES"),
     ("dev/cambricon_dev[0-9]*", "MLU_VISIBLE_DEVICES"),
@@ -45,7 +45,7 @@ _OTHERS = (
 
 
 def fill_in(args: Arguments, manager: PluginManager) -> str:
-    """Have one worker for each of the devices, unless the number of workers is given."""
+    """Set the number of workers to that of the devices, unless it is given."""
     del manager
     if not args.is_given("nproc_per_node"):
         args.give("nproc_per_node", str(len(args.devices)), "--devices")
@@ -53,10 +53,10 @@ def fill_in(args: Arguments, manager: PluginManager) -> str:
 
 
 def parse_devices(text: str) -> list[str]:
-    """Parse `"2,4-7"`, numbers of devices and ranges of them, in the order in which they stand.
+    """Parse device numbers and ranges such as `"2,4-7"`; keeps their order.
 
     Raises:
-        UsageError: the text names no device, one of them twice, or has anything else in it.
+        UsageError: the text names no device, a device twice, or is malformed.
     """
     devices: list[str] = []
     for part in (piece.strip() for piece in text.split(",")):
@@ -81,10 +81,10 @@ def parse_devices(text: str) -> list[str]:
 
 
 def check_devices(devices: Iterable[object]) -> list[str]:
-    """The numbers of devices as text, if they can be used.
+    """Check device numbers and return them as text.
 
     Raises:
-        UsageError: there are none, one is there twice, or one is not a number.
+        UsageError: there are none, one is repeated, or one is not a number.
     """
     if isinstance(devices, str):
         return parse_devices(devices)
@@ -111,19 +111,19 @@ def check_devices(devices: Iterable[object]) -> list[str]:
 def visibility_of(
     devices: Sequence[object] | None, environ: Mapping[str, str], *, root: str = "/"
 ) -> dict[str, str]:
-    """The variables with which workers see `devices` alone, in this order; empty for None.
+    """The variables that show workers only `devices`, in this order; empty for None.
 
-    Numbers count what is visible already: with `CUDA_VISIBLE_DEVICES=4,5,6,7`, device 1 is the one
-    that the list calls 5, as `cuda:1` would be without this. The variables are those of the vendor
-    whose devices this host has, else those of the lists that are set, else CUDA's.
+    Numbers count visible devices: with `CUDA_VISIBLE_DEVICES=4,5,6,7`, device 1 is the entry 5, as
+    `cuda:1` is in torch. The variables are those of the vendor of this host's devices, else those
+    that are set, else CUDA's.
 
     Args:
-        devices: numbers, as from `parse_devices`.
+        devices: the numbers, as returned by `parse_devices`.
         environ: the launcher's environment.
-        root: where the file system starts.
+        root: the root of the file system.
 
     Raises:
-        UsageError: a device is not visible, or a number cannot be used.
+        UsageError: a device is not visible, or a number is invalid.
     """
     if devices is None:
         return {}
@@ -150,15 +150,15 @@ def visibility_of(
 def own_visibility(
     local_rank: int, environ: Mapping[str, str], *, root: str = "/"
 ) -> dict[str, str]:
-    """The variables with which a worker sees one device, its own: `--virtual-local-rank`.
+    """The variables that show a worker only its own device: `--virtual-local-rank`.
 
-    Its own is the one at its local rank in the vendor's list, or the one of this number if no list
-    is set, as torchrun does it for CUDA. A list that is empty stays empty.
+    Its own device is the entry at its local rank in the vendor's list or, without a list, the
+    device of this number, as in torchrun for CUDA. An empty list stays empty.
 
     Args:
-        local_rank: the worker's.
-        environ: the environment that the worker has otherwise.
-        root: where the file system starts.
+        local_rank: the local rank of the worker.
+        environ: the other variables of the worker.
+        root: the root of the file system.
 
     Raises:
         UsageError: the list has no entry for this worker.
@@ -180,11 +180,11 @@ def own_visibility(
 
 
 def _lists(root: str, environ: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
-    """The vendor of this host's devices (empty if unknown), and its lists."""
+    """The vendor of this host's devices (empty if unknown), and its variables."""
     for vendor, names in _LISTS.items():
         if LISTERS[vendor](root) or (vendor == NVIDIA and list_nvidia_files(root)):
             return vendor, names
-    import glob  # hosts with none of the common devices
+    import glob  # hosts without common devices
     import os
 
     for pattern, name in _OTHERS:
@@ -193,12 +193,12 @@ def _lists(root: str, environ: Mapping[str, str]) -> tuple[str, tuple[str, ...]]
     known = [name for names in _LISTS.values() for name in names]
     known += [name for _, name in _OTHERS]
     names = tuple(dict.fromkeys(name for name in known if name in environ))
-    # CUDA's always, as torchrun.
+    # Always include CUDA's, as torchrun does.
     return "", tuple(dict.fromkeys((*names, _CUDA)))
 
 
 def _count(vendor: str, root: str, environ: Mapping[str, str]) -> int | None:
-    """Count the devices that can be chosen from where no list is set; None if unknown."""
+    """Count the selectable devices if no list is set; None if unknown."""
     if vendor == NVIDIA:
         return None if has_slices(root) else len(list_nvidia_files(root)) or None
     if vendor == AMD:

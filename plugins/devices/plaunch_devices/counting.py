@@ -1,4 +1,4 @@
-"""How many devices torch would see, and so how many workers a node starts."""
+"""Counting the devices that torch would see, for the number of workers of a node."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ def count_auto(
     affinity: int | None = None,
     ask: AskTorch = ask_torch,
 ) -> int:
-    """Count the accelerators that the workers can see, or else the processors.
+    """Count the accelerators that workers can see or, without any, the CPUs.
 
-    torch is asked only if a cheaper way cannot judge a device of this machine. Where
-    there is no torch, no worker can use an accelerator through it, and processors are counted.
+    torch is asked only if the kernel's files do not suffice. If torch is not installed, CPUs are
+    counted.
 
     Args:
-        root: where the file system starts.
-        environ: the environment of visible-device lists; None is this process's.
-        platform: as `sys.platform`.
+        root: the root of the file system.
+        environ: the environment with the lists of visible devices; None for that of this process.
+        platform: the value of `sys.platform`.
         affinity: as for `count_cpu`.
-        ask: how to ask torch.
+        ask: asks torch.
 
     Raises:
-        UsageError: torch is there and did not answer.
+        UsageError: torch is installed, but did not answer.
     """
     gpus, _ = _find_gpus(root, os.environ if environ is None else environ)
     if gpus:
@@ -70,16 +70,16 @@ def count_gpu(
     """Count the GPUs that the workers can see; at least 1.
 
     Honours `CUDA_VISIBLE_DEVICES`, and for AMD `ROCR_VISIBLE_DEVICES` and `HIP_VISIBLE_DEVICES`.
-    torch is asked about slices of GPUs (MIG), about UUIDs that cannot be checked, and where
-    devices of both vendors are present.
+    torch is asked for slices of GPUs (MIG), for UUIDs that cannot be checked, and if devices of
+    both vendors are present.
 
     Args:
-        root: where the file system starts.
-        environ: the environment that the lists are taken from; None is this process's.
-        ask: how to ask torch.
+        root: the root of the file system.
+        environ: the environment with the lists of visible devices; None for that of this process.
+        ask: asks torch.
 
     Raises:
-        UsageError: there is none (a ValueError, as in torchrun), or torch did not answer.
+        UsageError: there is no GPU (a ValueError, as in torchrun), or torch did not answer.
     """
     count, why = _find_gpus(root, os.environ if environ is None else environ)
     if count is None:
@@ -93,14 +93,14 @@ def count_xpu(*, root: str = "/", ask: AskTorch = ask_torch) -> int:
     """Count the Intel GPUs that the workers can see; at least 1.
 
     Whether torch can use a GPU, and as how many devices, depends on its model, its tiles and
-    `ZE_AFFINITY_MASK`; so torch is asked, if there is an Intel GPU at all.
+    `ZE_AFFINITY_MASK`; so torch is asked if there is an Intel GPU.
 
     Args:
-        root: where the file system starts.
-        ask: how to ask torch.
+        root: the root of the file system.
+        ask: asks torch.
 
     Raises:
-        UsageError: there is none (a ValueError, as in torchrun), or torch did not answer.
+        UsageError: there is no GPU (a ValueError, as in torchrun), or torch did not answer.
     """
     if not has_intel_gpu(root):
         raise UsageError(
@@ -117,7 +117,7 @@ def count_xpu(*, root: str = "/", ask: AskTorch = ask_torch) -> int:
 
 
 def _find_gpus(root: str, environ: Mapping[str, str]) -> tuple[int | None, str]:
-    """Count the GPUs, None where only torch knows, and name what was read."""
+    """Count the GPUs (None if only torch knows), and name what was read."""
     nvidia = list_nvidia_files(root)
     amd = list_amd(root)
     if needs_driver(root):
@@ -133,7 +133,7 @@ def _find_gpus(root: str, environ: Mapping[str, str]) -> tuple[int | None, str]:
 
 def _count_nvidia(root: str, environ: Mapping[str, str], total: int) -> tuple[int | None, str]:
     mask = environ.get("CUDA_VISIBLE_DEVICES")
-    why = f"/dev has {total} NVIDIA device(s), {_say('CUDA_VISIBLE_DEVICES', mask)}"
+    why = f"/dev has {total} NVIDIA device(s), {_describe('CUDA_VISIBLE_DEVICES', mask)}"
     if has_slices(root):
         count = 0 if mask == "" else None
     else:
@@ -142,21 +142,21 @@ def _count_nvidia(root: str, environ: Mapping[str, str], total: int) -> tuple[in
 
 
 def _count_amd(environ: Mapping[str, str], total: int) -> tuple[int | None, str]:
-    """ROCR's list comes first; the other one selects from what it leaves."""
+    """ROCR's list is applied first; the other one selects from the remaining devices."""
     names = ("ROCR_VISIBLE_DEVICES", amd_list(environ))
     count: int | None = total
     for name in names:
         if count is not None:
             count = count_visible(environ.get(name), count)
-    said = ", ".join(_say(name, environ.get(name)) for name in names)
-    return (count, f"/dev/kfd has {total} AMD GPU(s), {said}")
+    lists = ", ".join(_describe(name, environ.get(name)) for name in names)
+    return (count, f"/dev/kfd has {total} AMD GPU(s), {lists}")
 
 
 def _list_uuids(root: str) -> list[str]:
-    """The UUIDs of all NVIDIA GPUs; none if one of them is not known."""
+    """The UUIDs of all NVIDIA GPUs; empty if one of them is unknown."""
     uuids = [device.uuid for device in list_nvidia(root)]
     return uuids if all(uuids) else []
 
 
-def _say(name: str, value: str | None) -> str:
+def _describe(name: str, value: str | None) -> str:
     return f"{name} is {'not set' if value is None else repr(value)}"

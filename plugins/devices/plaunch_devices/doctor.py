@@ -1,4 +1,4 @@
-"""The doctor's checks of devices: what the driver shows, what may be seen, how many are wanted."""
+"""The doctor's checks of devices: the driver, the visible devices, and their number."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 _WHAT = "devices"
 _NVIDIA = "0x10de"
-_DISPLAY = "0x03"  # the class of PCI devices that GPUs are in
+_DISPLAY = "0x03"  # the PCI class of GPUs
 
 
 def check_accelerators(context: DoctorContext) -> Iterator[Finding]:
-    """NVIDIA's and AMD's devices, from the kernel's files; no driver is asked."""
+    """Check NVIDIA's and AMD's devices by the kernel's files, without calling a driver."""
     nodes = len(list_nvidia_files(context.root))
     # "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar ..."
     driver = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", context.read("/proc/driver/nvidia/version"))
@@ -52,14 +52,14 @@ def check_accelerators(context: DoctorContext) -> Iterator[Finding]:
 
 def _check_nvidia(context: DoctorContext, version: str, nodes: int) -> Finding:
     known = len(context.list("/proc/driver/nvidia/gpus"))
-    said = f"NVIDIA driver {version}, {nodes} device(s) in /dev"
+    found = f"NVIDIA driver {version}, {nodes} device(s) in /dev"
     if known > nodes:
-        said += f" of {known} in the machine"
+        found += f" of {known} in the machine"
     if not nodes:
         return Finding(
             Status.PROBLEM,
             _WHAT,
-            said,
+            found,
             "the driver is loaded, but this process has access to none of its devices: start the "
             "container with --gpus all, or ask the scheduler for them",
         )
@@ -67,20 +67,20 @@ def _check_nvidia(context: DoctorContext, version: str, nodes: int) -> Finding:
         return Finding(
             Status.PROBLEM,
             _WHAT,
-            f"{said}, but no /dev/nvidiactl",
+            f"{found}, but no /dev/nvidiactl",
             "run nvidia-smi on the host, and start the container with --gpus all",
         )
     mask = context.environ.get("CUDA_VISIBLE_DEVICES")
     visible = nodes
     if mask is not None:
         words = [word.strip() for word in mask.split(",") if word.strip()]
-        said += f", CUDA_VISIBLE_DEVICES={mask}"
+        found += f", CUDA_VISIBLE_DEVICES={mask}"
         bad = [word for word in words if word.isdecimal() and int(word) >= max(known, nodes)]
         if bad or "-1" in words:
             return Finding(
                 Status.PROBLEM,
                 _WHAT,
-                said,
+                found,
                 f"{', '.join(bad) or '-1'} is not a device here, and CUDA ignores the rest of the "
                 "list: correct the variable",
             )
@@ -89,10 +89,10 @@ def _check_nvidia(context: DoctorContext, version: str, nodes: int) -> Finding:
         return Finding(
             Status.WARNING,
             _WHAT,
-            f"{said}; {context.nproc} workers share {visible}",
+            f"{found}; {context.nproc} workers share {visible}",
             "give --nproc-per-node=gpu, or as many workers as there are devices",
         )
-    return Finding(Status.OK, _WHAT, said)
+    return Finding(Status.OK, _WHAT, found)
 
 
 def _has_pci_gpu(context: DoctorContext) -> bool:

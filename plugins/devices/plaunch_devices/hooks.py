@@ -1,4 +1,4 @@
-"""The hooks of this plugin, which is loaded when a launch or the doctor needs it."""
+"""The hooks of this plugin, loaded when a launch or the doctor needs it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 @hookimpl
 def plaunch_worker_binder(context: PluginContext) -> Binder | None:
-    """Answer for --devices, --virtual-local-rank and --numa-binding, and the settings like them."""
-    from plaunch_devices.binder import create_binder  # for launches
+    """Create the binder for --devices, --virtual-local-rank and --numa-binding."""
+    from plaunch_devices.binder import create_binder  # launches
 
     settings, options = cast("Mapping[str, Any]", context.settings), context.options
     return create_binder(
@@ -30,7 +30,7 @@ def plaunch_worker_binder(context: PluginContext) -> Binder | None:
 
 @hookimpl
 def plaunch_doctor_checks(context: DoctorContext) -> Iterable[Finding]:
-    """Look at the accelerators of this node."""
-    from plaunch_devices.doctor import check_accelerators  # for the doctor
+    """Check the accelerators of this node."""
+    from plaunch_devices.doctor import check_accelerators  # the doctor
 
     return check_accelerators(context)

@@ -1,4 +1,4 @@
-"""Accelerators as the kernel shows them in /dev, /proc and /sys."""
+"""Listing accelerators from the kernel's files in /dev, /proc and /sys."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ HABANA = "Habana"
 _INTEL_ID = "0x8086"
 _HABANA_ID = "0x1da3"
 
-# Where there is one of these, only the driver knows: WSL, and NVIDIA's Tegra boards.
+# With one of these, only the driver knows the devices: WSL, and NVIDIA's Tegra boards.
 _OPAQUE = ("dev/dxg", "dev/nvgpu", "dev/nvhost-gpu", "dev/nvhost-ctrl-gpu")
 
-# Accelerators whose torch package only registers itself when torch is imported.
+# Accelerators whose torch package registers itself when torch is imported.
 _OTHERS = ("accel/accel[0-9]*", "cambricon_dev[0-9]*", "davinci[0-9]*", "neuron[0-9]*")
 
 _PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Device:
+class Accelerator:
     """One accelerator.
 
     Args:
         vendor: the vendor's name; empty if torch found the device.
-        index: its number among all devices of the vendor, as the vendor's runtime counts them.
-        pci_address: as in sysfs (`0000:1b:00.0`); empty if it is not known.
-        uuid: the vendor's name for this very device (`GPU-5f2a...`); empty if it is not known.
-        model: the vendor's name of the product; empty if it is not known.
+        index: its number among all devices of the vendor, in the order of the vendor's runtime.
+        pci_address: the address as in sysfs (`0000:1b:00.0`); empty if unknown.
+        uuid: the vendor's unique name of the device (`GPU-5f2a...`); empty if unknown.
+        model: the vendor's name of the product; empty if unknown.
     """
 
     vendor: str
@@ -47,8 +47,11 @@ class Device:
     model: str = ""
 
 
+Device = Accelerator  # its name in earlier versions
+
+
 def read_text(path: str) -> str:
-    """A file of the kernel's; empty if it is not there or may not be read."""
+    """Read a file of the kernel; return an empty text if that is not possible."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()
@@ -57,18 +60,18 @@ def read_text(path: str) -> str:
 
 
 def needs_driver(root: str) -> bool:
-    """Whether the GPU driver of this machine lists no devices that could be looked at."""
+    """Whether only the GPU driver of this machine knows its devices."""
     return any(os.path.exists(os.path.join(root, path)) for path in _OPAQUE)
 
 
 def needs_torch(root: str) -> bool:
-    """Whether there is an accelerator of a kind that only a package of torch's knows."""
+    """Whether there is an accelerator that only an extension of torch knows."""
     dev = os.path.join(glob.escape(root), "dev")
     return any(glob.glob(os.path.join(dev, pattern)) for pattern in _OTHERS)
 
 
 def has_slices(root: str) -> bool:
-    """Whether an NVIDIA GPU is cut into slices (MIG), which are not counted as one device."""
+    """Whether an NVIDIA GPU is divided into slices (MIG), which do not count as one device."""
     pattern = "proc/driver/nvidia/capabilities/gpu[0-9]*/mig/gi[0-9]*"
     return bool(glob.glob(os.path.join(glob.escape(root), pattern)))
 
@@ -78,23 +81,23 @@ def list_nvidia_files(root: str) -> list[str]:
     return _list(root, "dev/nvidia[0-9]*", r"nvidia\d+")
 
 
-def list_nvidia(root: str) -> list[Device]:
-    """NVIDIA's GPUs as their driver describes them, in the order of their PCI addresses.
+def list_nvidia(root: str) -> list[Accelerator]:
+    """NVIDIA's GPUs as described by their driver, in the order of their PCI addresses.
 
-    CUDA counts in this order with `CUDA_DEVICE_ORDER=PCI_BUS_ID`; by default the fastest come
-    first, which makes no difference among GPUs of one model.
+    This is CUDA's order with `CUDA_DEVICE_ORDER=PCI_BUS_ID`. By default, CUDA's order begins with
+    the fastest GPU, which makes no difference among GPUs of one model.
     """
-    found: list[Device] = []
+    found: list[Accelerator] = []
     paths = _list(root, "proc/driver/nvidia/gpus/*/information", "information")
     for path in sorted(paths, key=lambda path: _bus_order(_folder(path))):
         text = read_text(path)
         minor = _field(text, "Device Minor")
-        # In a container the driver may describe GPUs that have no device file there.
+        # In a container, the driver may describe GPUs without a device file there.
         if minor and not os.path.exists(os.path.join(root, "dev", f"nvidia{minor}")):
             continue
         uuid = _field(text, "GPU UUID")
         found.append(
-            Device(
+            Accelerator(
                 vendor=NVIDIA,
                 index=len(found),
                 pci_address=_address(_folder(path)),
@@ -105,16 +108,16 @@ def list_nvidia(root: str) -> list[Device]:
     return found
 
 
-def list_amd(root: str) -> list[Device]:
+def list_amd(root: str) -> list[Accelerator]:
     """AMD's GPUs whose render device is in /dev (in this container), in the kernel's order."""
     if not os.path.exists(os.path.join(root, "dev/kfd")):
         return []
-    found: list[Device] = []
+    found: list[Accelerator] = []
     paths = _list(root, "sys/class/kfd/kfd/topology/nodes/*/properties", "properties")
     for path in sorted(paths, key=lambda path: _number(_folder(path))):
         properties = dict(re.findall(r"^(\w+) (\d+)$", read_text(path), re.MULTILINE))
         render = properties.get("drm_render_minor", "0")
-        if int(properties.get("simd_count", 0)) == 0:  # a processor
+        if int(properties.get("simd_count", 0)) == 0:  # a CPU
             continue
         if render != "0" and not os.path.exists(os.path.join(root, f"dev/dri/renderD{render}")):
             continue
@@ -127,15 +130,15 @@ def list_amd(root: str) -> list[Device]:
             )
         unique_id = int(properties.get("unique_id", 0))
         uuid = f"GPU-{unique_id:016x}" if unique_id else ""
-        found.append(Device(AMD, len(found), address, uuid))
+        found.append(Accelerator(AMD, len(found), address, uuid))
     return found
 
 
-def list_intel(root: str) -> list[Device]:
+def list_intel(root: str) -> list[Accelerator]:
     """Intel's GPUs, in the order of their PCI addresses.
 
-    A card of several tiles is there once for each; Level Zero shows it so in its `FLAT` hierarchy,
-    which is the default.
+    A card with several tiles is listed once for each tile, as in Level Zero's `FLAT` hierarchy, the
+    default.
     """
     paths = _list(root, "sys/class/drm/renderD*/device/vendor", "vendor")
     if glob.glob(os.path.join(glob.escape(root), "dev/dri/renderD*")):  # those of this container
@@ -145,11 +148,11 @@ def list_intel(root: str) -> list[Device]:
         for path in paths
         if read_text(path).strip() == _INTEL_ID
     }
-    found: list[Device] = []
+    found: list[Accelerator] = []
     for folder in sorted(folders, key=lambda folder: _bus_order(os.path.basename(folder))):
         tiles = len(glob.glob(os.path.join(glob.escape(folder), "tile[0-9]*")))
         address = _pci_address_of(folder)
-        found += [Device(INTEL, len(found) + tile, address) for tile in range(max(tiles, 1))]
+        found += [Accelerator(INTEL, len(found) + tile, address) for tile in range(max(tiles, 1))]
     return found
 
 
@@ -158,8 +161,8 @@ def has_intel_gpu(root: str) -> bool:
     return os.path.exists(os.path.join(root, "dev/dxg")) or bool(list_intel(root))
 
 
-def list_habana(root: str) -> list[Device]:
-    """Habana's accelerators, in the order of their modules, as the vendor's software counts."""
+def list_habana(root: str) -> list[Accelerator]:
+    """Habana's accelerators, in the order of their modules, as in the vendor's software."""
     paths = _list(root, "sys/class/accel/accel*/device/vendor", "vendor")
     folders = [os.path.dirname(path) for path in paths if read_text(path).strip() == _HABANA_ID]
 
@@ -169,12 +172,12 @@ def list_habana(root: str) -> list[Device]:
         return (int(module) if module.isdecimal() else number, number)
 
     return [
-        Device(HABANA, index, _pci_address_of(folder))
+        Accelerator(HABANA, index, _pci_address_of(folder))
         for index, folder in enumerate(sorted(folders, key=order))
     ]
 
 
-LISTERS: dict[str, Callable[[str], list[Device]]] = {
+LISTERS: dict[str, Callable[[str], list[Accelerator]]] = {
     NVIDIA: list_nvidia,
     AMD: list_amd,
     INTEL: list_intel,
@@ -183,12 +186,12 @@ LISTERS: dict[str, Callable[[str], list[Device]]] = {
 
 
 def _render_file(root: str, path: str) -> str:
-    """The device file that belongs to a path in /sys/class/drm/renderD128/device."""
+    """The device file of a path in /sys/class/drm/renderD128/device."""
     return os.path.join(root, "dev/dri", _folder(os.path.dirname(path)))
 
 
 def _pci_address_of(folder: str) -> str:
-    """The address behind a `device` link; empty if it is no PCI device."""
+    """The PCI address that a `device` link leads to; empty for other devices."""
     return _address(os.path.basename(os.path.realpath(folder)))
 
 
@@ -197,7 +200,7 @@ def _address(text: str) -> str:
 
 
 def _short(address: str) -> str:
-    """The domain in four digits, as in sysfs; NVIDIA's driver may write eight."""
+    """Shorten the domain to four digits, as in sysfs; NVIDIA's driver may write eight."""
     domain, _, rest = address.partition(":")
     return f"{int(domain, 16):04x}:{rest}"
 

@@ -1,4 +1,4 @@
-"""The settings for binding workers; names and values are `torch.numa.binding`'s."""
+"""The settings for binding workers; names and values are those of `torch.numa.binding`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from plaunch.errors import UsageError
 
 
 class AffinityMode(str, enum.Enum):
-    """Which processors a worker is bound to.
+    """The CPUs to which a worker is bound.
 
-    NODE has all processors of the NUMA node that the worker's device is on, SOCKET those of all
-    nodes of that socket. EXCLUSIVE divides the node's cores among the devices on it, and
-    CORE_COMPLEX gives each device the cores of one last-level cache of the node, in turn.
+    NODE: all CPUs of the NUMA node of the worker's device. SOCKET: the CPUs of all nodes of that
+    socket. EXCLUSIVE: a share of the node's cores, which are divided among its devices.
+    CORE_COMPLEX: the cores of one last-level cache of the node, in turn.
     """
 
     NODE = "node"
@@ -25,12 +25,12 @@ class AffinityMode(str, enum.Enum):
 
 @dataclass(frozen=True)
 class NumaOptions:
-    """How workers are bound to processors.
+    """How workers are bound to CPUs.
 
     Args:
         affinity_mode: the mode, or its value.
-        should_fall_back_if_binding_fails: start a worker that cannot be bound without binding it,
-            with a warning, instead of failing.
+        should_fall_back_if_binding_fails: start a worker that cannot be bound unbound, with a
+            warning, instead of failing.
 
     Raises:
         UsageError: there is no such mode.
@@ -40,7 +40,7 @@ class NumaOptions:
     should_fall_back_if_binding_fails: bool = False
 
     def __post_init__(self) -> None:
-        # A mode may also be torch's, or its value.
+        # It may also be torch's mode, or the value of a mode.
         value = getattr(self.affinity_mode, "value", self.affinity_mode)
         try:
             object.__setattr__(self, "affinity_mode", AffinityMode(value))
@@ -52,10 +52,10 @@ class NumaOptions:
 
     @classmethod
     def of(cls, options: object) -> NumaOptions:
-        """These options, from an object of this class, of torch's class of the name, or a mode.
+        """Convert an object of this class, of torch's class of this name, or the value of a mode.
 
         Raises:
-            UsageError: it is something else, or has no known mode.
+            UsageError: it is another object, or has an unknown mode.
         """
         if isinstance(options, cls):
             return options

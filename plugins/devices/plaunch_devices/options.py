@@ -1,4 +1,4 @@
-"""The options of devices: which the workers of a node see, and which processors they run on."""
+"""The options for the devices that workers see, and the CPUs they run on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many processors this process may use."""
+"""Counting the CPUs that this process may use."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from plaunch_devices.kernel import read_text
 
 
 def count_cpu(*, root: str = "/", affinity: int | None = None) -> int:
-    """Count the processors that the workers can really have, at least 1.
+    """Count the CPUs that workers can use, at least 1.
 
-    torchrun takes the machine's number of processors. In a container, or under a scheduler that
-    binds jobs to cores, this is the smaller number: the size of the affinity mask, and the CPU
-    quota of the control groups (versions 1 and 2), rounded down.
+    torchrun uses the number of CPUs of the machine. In a container, or under a scheduler that binds
+    jobs to cores, this is less: the minimum of the affinity mask and the CPU quota of the control
+    groups (versions 1 and 2), rounded down.
 
     Args:
-        root: where the file system starts.
-        affinity: the number of processors in the affinity mask; None asks the kernel.
+        root: the root of the file system.
+        affinity: the number of CPUs in the affinity mask; by default that of this process.
     """
     count = affinity if affinity is not None else _count_affinity()
     quota = _read_quota(root)
@@ -32,7 +32,7 @@ def _count_affinity() -> int:
 
 
 def _read_quota(root: str) -> float | None:
-    """The smallest CPU quota above this process, in processors; None if there is none."""
+    """The smallest CPU quota of the control groups of this process, in CPUs; None if unlimited."""
     quotas: list[float] = []
     for line in read_text(os.path.join(root, "proc/self/cgroup")).splitlines():
         # "0::/user.slice" in version 2, "4:cpu,cpuacct:/docker/ab12" in version 1
@@ -49,9 +49,9 @@ def _read_quota(root: str) -> float | None:
 
 
 def _ancestors(mount: str, path: str) -> list[str]:
-    """The folders of a control group and of those above it.
+    """The folders of a control group and its ancestors.
 
-    Inside a container `path` may be the host's; then only the mount point itself is there.
+    In a container, `path` may be that of the host; then only the mount point exists.
     """
     folders = [mount]
     for part in path.split("/"):
@@ -61,13 +61,13 @@ def _ancestors(mount: str, path: str) -> list[str]:
 
 
 def _quota_v2(folder: str) -> float:
-    """Processors of one group, from `cpu.max` ("150000 100000"); 0 if unlimited or unknown."""
+    """The CPUs of one group, from `cpu.max` ("150000 100000"); 0 if unlimited or unknown."""
     quota, _, period = read_text(os.path.join(folder, "cpu.max")).strip().partition(" ")
     return _divide(quota, period)
 
 
 def _quota_v1(folder: str) -> float:
-    """Processors of one group; 0 if unlimited (a quota of -1) or unknown."""
+    """The CPUs of one group; 0 if unlimited (a quota of -1) or unknown."""
     return _divide(
         read_text(os.path.join(folder, "cpu.cfs_quota_us")).strip(),
         read_text(os.path.join(folder, "cpu.cfs_period_us")).strip(),

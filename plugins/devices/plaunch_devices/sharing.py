@@ -1,6 +1,6 @@
-"""Which processors each worker gets, in each mode.
+"""Dividing the CPUs among workers, in each mode.
 
-Everything here is decided from the places of devices and processors alone; nothing is applied.
+This only computes the result from the locations of devices and CPUs; `binder` applies it.
 """
 
 from __future__ import annotations
@@ -16,33 +16,32 @@ from plaunch_devices.topology import format_cpus
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from plaunch_devices.kernel import Device
+    from plaunch_devices.kernel import Accelerator
     from plaunch_devices.topology import Topology
 
 
 @dataclass(frozen=True)
 class Place:
-    """The place of a worker, before processors are shared out.
+    """The NUMA node and the device of a worker.
 
     Args:
         node: the NUMA node.
-        device: the device that the worker uses; None on a host without devices, or with unknown
-            ones.
+        device: the device of the worker; None if there is none, or it is unknown.
     """
 
     node: int
-    device: Device | None = None
+    device: Accelerator | None = None
 
 
 class Shares:
-    """Shares the processors of each node among the workers that belong there.
+    """Divides the CPUs of each node among its workers.
 
-    Devices that no worker uses have a share, too, as under torchrun: another launch may use them.
+    Devices without a worker have a share too, as in torchrun, because another launch may use them.
 
     Args:
-        topology: the processors.
-        places: where each local rank belongs; ranks whose place is not known are missing.
-        claims: who has a share of each node, in order: a local rank, or -1 for an unused device.
+        topology: the CPUs.
+        places: the place of each local rank; unknown ones are missing.
+        claims: the shares of each node, in order: a local rank, or -1 for an unused device.
     """
 
     def __init__(
@@ -53,7 +52,7 @@ class Shares:
         self._claims = claims
 
     def of(self, mode: AffinityMode, local_rank: int) -> frozenset[int]:
-        """The processors of one local rank; never empty.
+        """The CPUs of one local rank; never empty.
 
         Raises:
             UsageError: there are none for it.
@@ -88,7 +87,7 @@ class Shares:
             )
         position = claims.index(local_rank)
         size, rest = divmod(len(cores), len(claims))
-        # The first ones get what is left over, one core each.
+        # The first ones get one of the remaining cores each.
         begin = position * size + min(position, rest)
         end = begin + size + (position < rest)
         return frozenset().union(*cores[begin:end])
@@ -100,8 +99,8 @@ class Shares:
         return f"{name_device(local_rank, place.device)} is on NUMA node {place.node}"
 
 
-def name_device(local_rank: int, device: Device) -> str:
-    """A worker's device in words."""
+def name_device(local_rank: int, device: Accelerator) -> str:
+    """Name the device of a worker in words."""
     vendor = f"{device.vendor} " if device.vendor else ""
     address = device.pci_address or "no known PCI address"
     return f"local rank {local_rank}'s device, {vendor}{device.index} ({address}),"
@@ -110,12 +109,12 @@ def name_device(local_rank: int, device: Device) -> str:
 def claims_of(
     places: Mapping[int, Place], device_nodes: Sequence[int | None], nprocs: int
 ) -> dict[int, list[int]]:
-    """The shares of each node: by device, and by local rank where several ranks use one device.
+    """The shares of each node, by device, and by local rank if several ranks use one device.
 
     Args:
-        places: where each local rank belongs.
-        device_nodes: the node of each visible device, in order; None if it is not known.
-        nprocs: the number of workers; worker n uses device n, and after the last the first again.
+        places: the place of each local rank.
+        device_nodes: the node of each visible device, in order; None if unknown.
+        nprocs: the number of workers; they use the devices in turn.
     """
     claims: dict[int, list[int]] = {}
     if not device_nodes:

@@ -1,4 +1,4 @@
-"""Where the processors of this host are: NUMA nodes, sockets, cores and caches, from sysfs."""
+"""The topology of this host's CPUs: NUMA nodes, sockets, cores and caches, from sysfs."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _OF_DATA = ("Unified", "Data")
 
 
 class Topology:
-    """The processors that this process may use, by where they are.
+    """The topology of the CPUs that this process may use.
 
-    Where the kernel does not tell, as in some containers, a harmless value is used: a host
-    without NUMA has one node, 0; a processor of an unknown core is a core by itself; processors of
-    unknown caches share one.
+    If the kernel does not report it, as in some containers, defaults are used: a host without NUMA
+    has one node, 0; a CPU of an unknown core is a core of its own; CPUs of unknown caches share
+    one.
 
     Args:
-        root: where the file system starts.
-        allowed: the processors of the affinity mask.
+        root: the root of the file system.
+        allowed: the CPUs of the affinity mask.
     """
 
     def __init__(self, root: str, allowed: Iterable[int]) -> None:
@@ -35,22 +35,22 @@ class Topology:
         self._nodes = self._read_nodes()
 
     def nodes(self) -> list[int]:
-        """The NUMA nodes with a processor that may be used, in order."""
+        """The NUMA nodes with a usable CPU, in order."""
         return sorted(node for node, cpus in self._nodes.items() if cpus & self.allowed)
 
     def cpus_of(self, node: int) -> frozenset[int]:
-        """The processors of a node that may be used; empty if there are none."""
+        """The usable CPUs of a node."""
         return self._nodes.get(node, frozenset()) & self.allowed
 
     def node_of_device(self, pci_address: str) -> int | None:
-        """The node that a device is on; None if there is no such device, -1 if it is unknown."""
+        """The node of a device; None if there is no such device, -1 if the node is unknown."""
         text = self._read(f"sys/bus/pci/devices/{pci_address}/numa_node")
         return int(text) if re.fullmatch(r"-?\d+", text) else None
 
     def nearest(self, node: int) -> int:
-        """This node, or the nearest one with processors if it has none.
+        """This node, or the nearest one with CPUs if it has none.
 
-        Nodes that have only memory have none. The kernel gives the distance between nodes.
+        A node may have only memory. The kernel reports the distances between nodes.
         """
         if self._nodes.get(node):
             return node
@@ -72,11 +72,11 @@ class Topology:
         return [other for other in self.nodes() if self._package_of(other) == package]
 
     def cores_of(self, node: int) -> list[frozenset[int]]:
-        """The processors of a node that may be used, by core, in the order of their cores."""
+        """The usable CPUs of a node by core, in the order of the cores."""
         return [cpus for _, cpus in sorted(self._group(node, self._first_sibling).items())]
 
     def complexes_of(self, node: int) -> list[frozenset[int]]:
-        """The same by last-level cache; those with most processors come first."""
+        """The usable CPUs of a node by last-level cache; caches with most CPUs come first."""
         groups = self._group(node, self._first_sharing_cache)
         firsts = sorted(groups, key=lambda first: (-len(groups[first]), first))
         return [groups[first] for first in firsts]
@@ -132,7 +132,7 @@ class Topology:
 
 
 def parse_cpus(text: str) -> frozenset[int]:
-    """Parse `"0-3,8"`, a list of processors as the kernel writes it."""
+    """Parse a list of CPUs in the kernel's format, such as `"0-3,8"`."""
     cpus: set[int] = set()
     for first, last in re.findall(r"(\d+)(?:-(\d+))?", text):
         cpus.update(range(int(first), int(last or first) + 1))
@@ -140,7 +140,7 @@ def parse_cpus(text: str) -> frozenset[int]:
 
 
 def format_cpus(cpus: Iterable[int]) -> str:
-    """Processors as the kernel writes a list of them: `"0-3,8"`."""
+    """Format a list of CPUs as the kernel does: `"0-3,8"`."""
     runs: list[list[int]] = []
     for cpu in sorted(cpus):
         if runs and runs[-1][-1] == cpu - 1:

@@ -1,4 +1,4 @@
-"""Asks torch in another process, because importing it costs seconds and 200 MB."""
+"""Asking torch in another process, because importing it takes seconds and 200 MB."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from plaunch.errors import UsageError
 
-from plaunch_devices.kernel import Device
+from plaunch_devices.kernel import Accelerator
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,7 +21,7 @@ ASK_TIMEOUT = 120.0  # seconds; a cold import from a network file system takes m
 _KILL_TIMEOUT = 5.0
 _NO_TORCH = 3
 
-# A script in the current directory that is called torch.py is not what is meant.
+# Do not import a script torch.py in the current directory.
 _BEGIN = f"""
 import sys
 if sys.path[:1] == [""]:
@@ -39,8 +39,8 @@ if module is None and sys.argv[1] == "accelerator":
 print(module.device_count() if module is not None and module.is_available() else 0)
 """
 
-# Importing torch takes seconds, so it is not imported for a misspelt word: torch registers a
-# private-use backend when it loads the entry points `torch.backends`.
+# torch registers a private-use backend when it loads the entry points `torch.backends`. Without
+# any, torch is not imported, because a misspelt word should not take seconds.
 _FIND_BACKENDS = """
 import sys
 from importlib.metadata import entry_points
@@ -75,27 +75,27 @@ AskTorch = Callable[[str], int]
 
 
 class TorchMissingError(UsageError):
-    """torch cannot be imported by the interpreter that the workers use."""
+    """torch cannot be imported by the interpreter of the workers."""
 
 
 def ask_torch(module: str, *, timeout: float = ASK_TIMEOUT) -> int:
-    """How many devices torch sees: `module` is `"cuda"`, `"xpu"` or `"accelerator"`.
+    """Count the devices that torch sees: `module` is `"cuda"`, `"xpu"` or `"accelerator"`.
 
-    Runs the workers' interpreter (`PYTHON_EXEC`, else this one) once, for at most `timeout` s.
+    Runs the workers' interpreter (`PYTHON_EXEC`, else this one) for at most `timeout` seconds.
 
     Raises:
-        TorchMissingError: there is no torch to ask.
-        UsageError: it did not answer; the message has the last thing that it wrote.
+        TorchMissingError: torch is not installed.
+        UsageError: torch did not answer; the message has the last line of its output.
     """
     question = f"torch.{module}", "for the number of devices"
     return int(_ask(_BEGIN + _COUNT, module, question, "give a number", r"\d+", timeout))
 
 
 def count_private_use(name: str, *, timeout: float = ASK_TIMEOUT) -> int | None:
-    """How many devices the private-use backend of torch sees that is registered as `name`.
+    """Count the devices of torch's private-use backend `name`.
 
-    None if no distribution registers one, if it has another name, or if there is no torch. Runs
-    the workers' interpreter as `ask_torch` does, and imports torch only if there may be one.
+    Return None if there is no such backend, or if torch is not installed. Runs the workers'
+    interpreter as `ask_torch` does, and imports torch only if a distribution registers a backend.
 
     Raises:
         UsageError: torch did not answer.
@@ -119,15 +119,15 @@ def count_private_use(name: str, *, timeout: float = ASK_TIMEOUT) -> int | None:
 
 def locate_with_torch(
     *, environ: Mapping[str, str] | None = None, timeout: float = ASK_TIMEOUT
-) -> list[Device]:
-    """The devices that torch sees, in its order, with their PCI addresses as far as it knows them.
+) -> list[Accelerator]:
+    """List the devices that torch sees, in its order, with their PCI addresses if known.
 
     Runs the workers' interpreter as `ask_torch` does, in the environment `environ`, which has the
-    lists of visible devices; None is this process's.
+    lists of visible devices; None for that of this process.
 
     Raises:
-        TorchMissingError: there is no torch to ask.
-        UsageError: it did not answer.
+        TorchMissingError: torch is not installed.
+        UsageError: torch did not answer.
     """
     question = "torch", "where the devices are"
     pattern = r"none|(unknown|[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.0)(,(unknown|[0-9a-f:.]+))*"
@@ -136,7 +136,7 @@ def locate_with_torch(
     )
     addresses = [] if answer == "none" else answer.split(",")
     return [
-        Device("", index, "" if address == "unknown" else address)
+        Accelerator("", index, "" if address == "unknown" else address)
         for index, address in enumerate(addresses)
     ]
 
@@ -150,7 +150,7 @@ def _ask(
     timeout: float,
     environ: Mapping[str, str] | None = None,
 ) -> str:
-    """The last word that a program prints; it must match `pattern`."""
+    """Run a program and return the last word that it prints, which must match `pattern`."""
     python = os.environ.get("PYTHON_EXEC") or sys.executable
     asked = f"asked {question[0]} of {python!r} {question[1]}"
     try:
@@ -173,23 +173,23 @@ def _ask(
         ) from None
     finally:
         _end(child)
-    said = next((line for line in reversed(err.splitlines()) if line.strip()), "nothing on stderr")
+    last = next((line for line in reversed(err.splitlines()) if line.strip()), "nothing on stderr")
     if child.returncode == _NO_TORCH:
-        raise TorchMissingError(f"{asked}, which has no torch: {said}; install it, or {instead}")
+        raise TorchMissingError(f"{asked}, which has no torch: {last}; install it, or {instead}")
     answer = (out.split() or [""])[-1]
     if child.returncode != 0 or not re.fullmatch(pattern, answer):
         raise UsageError(
-            f"{asked}, which ended with exit code {child.returncode} and said: {said}; "
+            f"{asked}, which ended with exit code {child.returncode} and said: {last}; "
             f"{instead} instead"
         )
     return answer
 
 
 def _end(child: subprocess.Popen[str]) -> None:
-    """Make sure that the child is gone, also when a signal interrupted the question."""
+    """Make sure that the child has ended, also after an interruption by a signal."""
     if child.poll() is None:
         child.kill()
-        # A process that hangs inside a device driver may outlive SIGKILL; it is not waited for.
+        # A process that hangs inside a device driver may outlive SIGKILL.
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(_KILL_TIMEOUT)
     for stream in (child.stdout, child.stderr):

@@ -1,4 +1,4 @@
-"""The lists in `CUDA_VISIBLE_DEVICES` and its relatives, and the devices that they leave."""
+"""Reading `CUDA_VISIBLE_DEVICES` and similar variables, and finding the visible devices."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from plaunch_devices.kernel import (
     INTEL,
     LISTERS,
     NVIDIA,
-    Device,
+    Accelerator,
     has_slices,
     list_nvidia_files,
     needs_driver,
@@ -25,19 +25,19 @@ _NUMBER = re.compile(r"\s*(\+?\d+)")
 
 
 def count_visible(mask: str | None, total: int, uuids: Sequence[str] = ()) -> int | None:
-    """How many of `total` devices a list leaves; None if that cannot be told from here.
+    """Count the visible devices of `total` for a list; None if unknown.
 
-    The rules are the driver's: counting stops at the first entry that names no device (as -1 and
-    the empty string do), and a list that repeats an entry leaves none. An entry is an index, or
-    the start of a UUID (`GPU-5f2a`), which is checked against `uuids`, if these are known. Slices
-    of a GPU (`MIG-...`) are left to the driver.
+    The rules are the driver's: the list ends at the first entry that is not a device (such as -1 or
+    an empty one), and a list with a repeated entry makes no device visible. An entry is an index,
+    or the beginning of a UUID (`GPU-5f2a`), which is checked against `uuids` if these are known.
+    For slices of a GPU (`MIG-...`), the result is unknown.
     """
     chosen = select_visible(mask, total, uuids)
     return None if chosen is None else len(chosen)
 
 
 def select_visible(mask: str | None, total: int, uuids: Sequence[str] = ()) -> list[int] | None:
-    """Which of `total` devices a list leaves, in its order; the rules are `count_visible`'s."""
+    """Select the visible devices of `total`, in the order of the list; see `count_visible`."""
     if mask is None:
         return list(range(total))
     entries = mask.split(",")
@@ -55,7 +55,7 @@ def select_visible(mask: str | None, total: int, uuids: Sequence[str] = ()) -> l
 
 
 def entries_of(mask: str) -> list[str]:
-    """The entries of a list up to the first that names no device."""
+    """The entries of a list up to the first one that is not a device."""
     entries: list[str] = []
     for entry in map(str.strip, mask.split(",")):
         if not entry or entry.startswith("-"):
@@ -78,16 +78,16 @@ def _unless_repeated(chosen: list[int]) -> list[int]:
     return chosen if len(set(chosen)) == len(chosen) else []
 
 
-def find_visible_devices(root: str, environ: Mapping[str, str]) -> list[Device] | None:
-    """The devices that `environ` leaves visible, device 0 first; None if only torch can tell.
+def find_visible_devices(root: str, environ: Mapping[str, str]) -> list[Accelerator] | None:
+    """Find the devices that are visible with `environ`, in torch's order; None if only torch knows.
 
-    CUDA's default order, the fastest GPU first, is known only among GPUs of one model; for others
-    `CUDA_DEVICE_ORDER` must be `PCI_BUS_ID`. A slice of a GPU (MIG) is found by the older of its
-    names, which has the GPU's (`MIG-GPU-<uuid>/1/0`).
+    CUDA's default order, the fastest GPU first, is known only for GPUs of one model; for others
+    `CUDA_DEVICE_ORDER` must be `PCI_BUS_ID`. A slice of a GPU (MIG) is found only by the older form
+    of its name, which contains that of the GPU (`MIG-GPU-<uuid>/1/0`).
 
     Args:
-        root: where the file system starts.
-        environ: the environment of the visible-device lists.
+        root: the root of the file system.
+        environ: the environment with the lists of visible devices.
     """
     if needs_driver(root):
         return None
@@ -106,16 +106,16 @@ def find_visible_devices(root: str, environ: Mapping[str, str]) -> list[Device] 
 
 
 def _visible_nvidia(
-    root: str, environ: Mapping[str, str], devices: list[Device]
-) -> list[Device] | None:
+    root: str, environ: Mapping[str, str], devices: list[Accelerator]
+) -> list[Accelerator] | None:
     mask = environ.get("CUDA_VISIBLE_DEVICES")
     if mask == "":
         return []
     if len(devices) != len(list_nvidia_files(root)):
-        return None  # the driver describes fewer than there are, as in some containers
+        return None  # the driver does not describe all devices, as in some containers
     if mask is not None and mask.startswith("MIG-GPU-"):
         uuids = ",".join(entry.strip()[4:].partition("/")[0] for entry in mask.split(","))
-        # Several slices may be of one GPU, which a list of GPUs would not be allowed to repeat.
+        # Several slices may be of one GPU, but a list of GPUs must not repeat one.
         chosen = [select_devices(uuid, devices) for uuid in uuids.split(",")]
         return [device[0] for device in chosen if device]
     if mask is not None and mask.startswith("GPU-"):
@@ -126,22 +126,26 @@ def _visible_nvidia(
     return select_devices(mask, devices)
 
 
-def _visible_amd(environ: Mapping[str, str], devices: list[Device]) -> list[Device] | None:
-    """ROCR's list comes first; the other one selects from what it leaves."""
+def _visible_amd(
+    environ: Mapping[str, str], devices: list[Accelerator]
+) -> list[Accelerator] | None:
+    """ROCR's list is applied first; the other one selects from the remaining devices."""
     left = select_devices(environ.get("ROCR_VISIBLE_DEVICES"), devices)
     return left and select_devices(environ.get(amd_list(environ)), left)
 
 
 def amd_list(environ: Mapping[str, str]) -> str:
-    """The list that selects from what ROCR's leaves."""
+    """The variable that selects from the devices that ROCR's leaves."""
     return "HIP_VISIBLE_DEVICES" if "HIP_VISIBLE_DEVICES" in environ else "CUDA_VISIBLE_DEVICES"
 
 
-def _visible_intel(environ: Mapping[str, str], devices: list[Device]) -> list[Device] | None:
+def _visible_intel(
+    environ: Mapping[str, str], devices: list[Accelerator]
+) -> list[Accelerator] | None:
     if environ.get("ZE_FLAT_DEVICE_HIERARCHY", "FLAT") != "FLAT":
         # One device for each card; entries of the list may name its tiles, as in 0.1.
         addresses = dict.fromkeys(device.pci_address for device in devices)
-        devices = [Device(INTEL, number, address) for number, address in enumerate(addresses)]
+        devices = [Accelerator(INTEL, number, address) for number, address in enumerate(addresses)]
     mask = environ.get("ZE_AFFINITY_MASK")
     if not mask:  # an empty list hides nothing from Level Zero
         return devices
@@ -149,8 +153,8 @@ def _visible_intel(environ: Mapping[str, str], devices: list[Device]) -> list[De
     return select_devices(",".join(dict.fromkeys(cards)), devices)
 
 
-def select_devices(mask: str | None, devices: Sequence[Device]) -> list[Device] | None:
-    """The devices that a list leaves, in its order; None if that cannot be told from here."""
+def select_devices(mask: str | None, devices: Sequence[Accelerator]) -> list[Accelerator] | None:
+    """Select the devices in a list, in its order; None if unknown."""
     uuids = [device.uuid.lower() for device in devices]
     if mask is not None and mask.startswith("GPU-"):
         mask = ",".join(

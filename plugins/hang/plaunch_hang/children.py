@@ -16,7 +16,7 @@ from plaunch_hang.watch import ChildSample
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 
-    from plaunch_hang.stacks import Frame, ProcessStacks
+    from plaunch_hang.stacks import ProcessStacks, StackFrame
 
 _WAIT = "do_wait"  # the kernel function of a thread that waits for a process, as in `os.system`
 
@@ -28,7 +28,7 @@ class ReadStacks(Protocol):
         """Read the stacks of processes, by rank."""
 
 
-def place_of(frames: Sequence[Frame]) -> tuple[bool, tuple[Frame, ...]]:
+def place_of(frames: Sequence[StackFrame]) -> tuple[bool, tuple[StackFrame, ...]]:
     """Whether a thread waits in a library, and its frames without those of the wait."""
     waiting = count_waiting(frames)
     return waiting > 0, tuple(frames[waiting:])

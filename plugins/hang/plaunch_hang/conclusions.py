@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _WARN, _RESTART, _STOP = ACTIONS
 
 
-class RoundPlace(NamedTuple):
+class WatchedRound(NamedTuple):
     """The current round: its number, the rank of this node, and the number of nodes."""
 
     number: int = 0
@@ -87,14 +87,14 @@ class Conclusions:
         self._action = action
         self._watch = watch
         self._snapshots = snapshots
-        self._round = RoundPlace()
+        self._round = WatchedRound()
         self._job: JobWatch | None = None  # in a round of several nodes
         self._samples = 0  # samples in that round
         self._snapshot: StackSnapshot | None = None  # while the workers of this node do not move
         self._is_reported = False  # whether it was logged that only those of this node do not
         self._logged: set[str] = set()
 
-    def begin(self, round_: RoundPlace) -> None:
+    def begin(self, round_: WatchedRound) -> None:
         """Record a new round; called on another thread than the other methods."""
         self._round = round_
 
@@ -144,7 +144,7 @@ class Conclusions:
 
     # --- several nodes ----------------------------------------------------------------------------
 
-    def _conclude_there(self, control: Control, sample: WatchSample, round_: RoundPlace) -> None:
+    def _conclude_there(self, control: Control, sample: WatchSample, round_: WatchedRound) -> None:
         if not sample.snapshot.is_job_wide:
             self._warn_blind(control, "the nodes of this rendezvous cannot exchange reports")
             self._report_this_node(control, sample)

@@ -12,7 +12,7 @@ from plaunch.threads import start_thread
 
 from plaunch_hang.beating import VARIABLE
 from plaunch_hang.beats import HeartbeatMemory, HeartbeatState
-from plaunch_hang.conclusions import Conclusions, RoundPlace, WatchSample
+from plaunch_hang.conclusions import Conclusions, WatchedRound, WatchSample
 from plaunch_hang.held import OverdueHolds
 from plaunch_hang.sampler import WorkerSampler
 from plaunch_hang.stacks import find_py_spy
@@ -138,7 +138,7 @@ class HangExtension:
     def begin(self, round_: int, node: int, nodes: int) -> None:
         """Record a new round, with the rank of this node and the number of nodes."""
         self._ranks = {}
-        self._conclusions.begin(RoundPlace(round_, node, nodes))
+        self._conclusions.begin(WatchedRound(round_, node, nodes))
 
     # --- the thread -------------------------------------------------------------------------------
 

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from plaunch.agent import Control
-
-    from plaunch_hang.stacks import Group
+    from plaunch_hang.stacks import StackGroup
 
 logger = logging.getLogger("plaunch")
 
@@ -62,7 +61,7 @@ class Outlook(NamedTuple):
     held: tuple[str, ...] = ()
     early: tuple[str, ...] = ()
     seconds: float = 0.0
-    groups: Sequence[Group] = ()
+    groups: Sequence[StackGroup] = ()
     action: str = ACTIONS[0]
     reporter: str = ""
     rank: int = -1
@@ -103,7 +102,7 @@ class JobWatch:
         now: float,
         state: NodeActivity,
         seconds: float = 0.0,
-        groups: Sequence[Group] = (),
+        groups: Sequence[StackGroup] = (),
         held: str = "",
         early: str = "",
     ) -> bool:

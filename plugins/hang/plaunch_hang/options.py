@@ -24,7 +24,7 @@ def hang_timeout(text: str) -> float | str:
         raise ValueError(f"{error}; or {AUTO}") from None
 
 
-class Hang:
+class HangOptions:
     """The options for the detection of hangs."""
 
     PLUGIN = "plaunch_hang.plugin:Hangs"
@@ -46,15 +46,15 @@ class Hang:
     )
 
 
-class Stacks:
+class StacksOptions:
     """The options of stacks."""
 
     PLUGIN = "plaunch_hang.stacks.plugin:Stacks"
     OPTIONS = (
         Option(
             ("--stacks-on-failure",),
-            "when a worker fails, look at where the others are before they are stopped, which may "
-            "take most of a second (default: off)",
+            "when a worker fails, report the stacks of the others before they are stopped, which may "
+            "take up to a second (default: off)",
             read=None,
         ),
         Option(

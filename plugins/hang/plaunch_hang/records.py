@@ -13,7 +13,7 @@ from plaunch_hang.stacks import dump_groups, load_groups
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from plaunch_hang.stacks import Group
+    from plaunch_hang.stacks import StackGroup
 
 NAME = "hang"  # of the published texts
 VERSION = 1
@@ -61,7 +61,7 @@ class NodeReport(NamedTuple):
     timeout: float
     action: str
     seconds: float = 0.0
-    groups: Sequence[Group] = ()
+    groups: Sequence[StackGroup] = ()
     held: str = ""
     early: str = ""
 

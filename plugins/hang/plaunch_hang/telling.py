@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
     from plaunch.plugin import PluginContext
     from plaunch.process import Held
-
-    from plaunch_hang.stacks import Group, ProcessStacks
+    from plaunch_hang.stacks import ProcessStacks, StackGroup
 
 logger = logging.getLogger("plaunch")
 
@@ -32,7 +31,7 @@ class StackSnapshot(NamedTuple):
     """
 
     stacks: Mapping[int, ProcessStacks]
-    groups: list[Group]
+    groups: list[StackGroup]
 
     @property
     def lines(self) -> list[str]:
@@ -68,7 +67,7 @@ class StackSnapshots:
         stacks = self._take(pids)
         return StackSnapshot(stacks, group({self._context.host: stacks}, held))
 
-    def keep(self, snapshot: StackSnapshot, title: str, groups: Sequence[Group] = ()) -> str:
+    def keep(self, snapshot: StackSnapshot, title: str, groups: Sequence[StackGroup] = ()) -> str:
         """Write the stacks to a folder below that of the run; return it, or an empty text.
 
         Args:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from plaunch.errors import ThreadStartError
 from plaunch.threads import BoundedCall
+from plaunch_hang.stacks import StackFrame, count_waiting, find_py_spy, waits_for_thread
 
 from plaunch_hang.main_globals import read_main_globals
 from plaunch_hang.stacks import Frame, count_waiting, find_py_spy, waits_for_thread
@@ -87,5 +88,5 @@ def read_variables(pid: int) -> bytes | None:
     return hashlib.blake2b(text.encode() + main_globals, digest_size=16).digest()
 
 
-def _frames_of(thread: dict[str, Any]) -> list[Frame]:
-    return [Frame(frame["name"], frame["filename"]) for frame in thread["frames"]]
+def _frames_of(thread: dict[str, Any]) -> list[StackFrame]:
+    return [StackFrame(frame["name"], frame["filename"]) for frame in thread["frames"]]

@@ -43,7 +43,7 @@ class WorkerLife:
 
 
 @dataclass
-class FailureSummary:
+class ReportedFailure:
     """A failure of a worker or launcher, merged from the events of all nodes that recorded it.
 
     Of a launcher, `global_rank` is negative. `told_by` has the nodes that recorded the failure.
@@ -158,14 +158,14 @@ class Story:
     backend: str
     versions: list[str]
     notes: list[str]
-    first_cause: FailureSummary | None  # the first failure, also of a job that succeeded
+    first_cause: ReportedFailure | None  # the first failure, also of a job that succeeded
     final_cause: (
-        FailureSummary | None
+        ReportedFailure | None
     )  # of a failed job: the first failure of its last failed round
     nodes: list[NodeSummary]
     rounds: list[RoundSummary]
     restarts: list[RestartSummary]
-    failures: list[FailureSummary]
+    failures: list[ReportedFailure]
     marks: list[TimelineMark]
     lives: list[WorkerLife]
     spans: list[PhaseSpan]

@@ -18,7 +18,7 @@ from plaunch_report.charts import FATES, MARKS, MOST_LIVES, PHASES, create_chart
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from plaunch_report.facts import FailureSummary, NodeSummary, RestartSummary, Story
+    from plaunch_report.facts import NodeSummary, ReportedFailure, RestartSummary, Story
     from plaunch_report.table import Table
 
 _MOST_FAILURES = 20  # of one attempt, shown in full
@@ -129,8 +129,8 @@ def _account_of_all(story: Story) -> dict[str, float]:
     return {name: sum(node.seconds[name] for node in story.nodes) for name in (*_PARTS, "total")}
 
 
-def _by_attempt(story: Story) -> dict[int, list[FailureSummary]]:
-    found: dict[int, list[FailureSummary]] = {}
+def _by_attempt(story: Story) -> dict[int, list[ReportedFailure]]:
+    found: dict[int, list[ReportedFailure]] = {}
     for failure in story.failures:
         found.setdefault(failure.attempt, []).append(failure)
     return found

@@ -9,9 +9,9 @@ from plaunch_events import describe_times
 
 from plaunch_report.clocks import NOTABLE_SKEW, align
 from plaunch_report.facts import (
-    FailureSummary,
     NodeSummary,
     PhaseSpan,
+    ReportedFailure,
     RestartSummary,
     RoundSummary,
     Story,
@@ -206,8 +206,8 @@ class StoryBuilder:
                 restarts.append(RestartSummary(index, number, now, cause, seconds))
         return restarts
 
-    def _failures(self) -> list[FailureSummary]:
-        found: dict[tuple[int, str, int, int], FailureSummary] = {}
+    def _failures(self) -> list[ReportedFailure]:
+        found: dict[tuple[int, str, int, int], ReportedFailure] = {}
         # A node records a failure again if it turns out (not) to be the first; the last one wins.
         firsts: dict[tuple[int, str, int, int], dict[int, bool]] = {}
         recorded = [
@@ -220,7 +220,7 @@ class StoryBuilder:
             key = record.number("attempt", 0), host, pid, record.number("global_rank")
             failure = found.get(key)
             if failure is None:
-                failure = found[key] = FailureSummary(
+                failure = found[key] = ReportedFailure(
                     attempt=key[0],
                     round=record.number("round"),
                     time=now,
@@ -366,7 +366,7 @@ def _local_world_size(agent: Agent, started: EventRecord | None) -> int:
     return max((rank for rank in ranks if rank <= _MOST_WORKERS), default=-1) + 1
 
 
-def _final_cause(failures: list[FailureSummary]) -> FailureSummary | None:
+def _final_cause(failures: list[ReportedFailure]) -> ReportedFailure | None:
     """The first failure of the last round with a failure."""
     last = max((failure.round for failure in failures), default=0)
     return next((failure for failure in failures if failure.round == last), None)

@@ -15,12 +15,12 @@ _NO_SUCH_ADDRESS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
 def parse_address(value: str | int, source: str) -> tuple[str, int]:
-    """Read `9400`, `0.0.0.0:9400` or `[::1]:9400`; an empty host stands for loopback.
+    """Parse `9400`, `0.0.0.0:9400` or `[::1]:9400`; an empty host stands for loopback.
 
-    Port 0 asks for any that is free. `source` is who says so, for messages.
+    Port 0 stands for any free port. `source` names the option, for messages.
 
     Raises:
-        UsageError: it has another form.
+        UsageError: the value has another form.
     """
     host, colon, port = str(value).rpartition(":")
     is_bracketed = len(host) > 2 and host.startswith("[") and host.endswith("]")
@@ -35,15 +35,15 @@ def parse_address(value: str | int, source: str) -> tuple[str, int]:
 
 
 def describe_address(host: str, port: int) -> str:
-    """`127.0.0.1:9400`, `[::1]:9400`."""
+    """Format an address: `127.0.0.1:9400`, `[::1]:9400`."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def listen(host: str, port: int, source: str) -> socket.socket:
-    """Listen there; a descriptor that no program inherits.
+    """Create a listening socket, which child processes do not inherit.
 
     Raises:
-        UsageError: that is not possible; the message says why, and names the owner of a port.
+        UsageError: the address cannot be used; the message names the owner of a taken port.
     """
     error: OSError | None = None
     for candidate in (host,) if host else LOOPBACK:
@@ -54,7 +54,7 @@ def listen(host: str, port: int, source: str) -> socket.socket:
             if problem.errno not in _NO_SUCH_ADDRESS:
                 break
     where = describe_address(host or LOOPBACK[0], port)
-    raise UsageError(f"{source} asks to serve at {where}: {_reason(error, port)}") from error
+    raise UsageError(f"{source} cannot serve at {where}: {_reason(error, port)}") from error
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -62,7 +62,7 @@ def _listen(host: str, port: int) -> socket.socket:
     family, kind, protocol, _, address = found[0]
     sock = socket.socket(family, kind, protocol)
     try:
-        # Connections of an earlier launcher that are not yet forgotten must not be in the way.
+        # Ignore connections of an earlier launcher in TIME_WAIT.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             # `[::]` means all addresses, whatever the system's default is.
@@ -84,8 +84,8 @@ def _reason(error: OSError | None, port: int) -> str:
         from plaunch_network import port_owner  # for this message
 
         owner = port_owner(port)
-        by_whom = f" by {owner}" if owner else ""
-        return f"the port is taken{by_whom}; choose another one, or 0 for any that is free"
+        suffix = f" by {owner}" if owner else ""
+        return f"the port is taken{suffix}; choose another one, or 0 for any that is free"
     if number == errno.EADDRNOTAVAIL:
         return "this host has no such address"
     if number == errno.EACCES:

@@ -1,4 +1,4 @@
-"""Counting events: plain numbers, which cost an agent next to nothing."""
+"""Counters of events, as plain numbers, which cost the agent almost nothing."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
 
 # Seconds, upper bounds; a rendezvous takes a tenth of a second or hours, training days.
 BOUNDS = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0, 28800.0, 86400.0)
-# What a restart is made of, in this order.
+# The parts of a restart, in order.
 RESTART_PARTS = ("noticing", "stopping", "waiting", "starting")
 
 
 class Durations:
-    """The buckets of a histogram of durations, not yet cumulated."""
+    """The buckets of a histogram of durations, not cumulative."""
 
     def __init__(self) -> None:
         self.buckets = [0] * (len(BOUNDS) + 1)
         self.sum = 0.0
 
     def add(self, seconds: float) -> None:
-        """Count one more."""
+        """Count one duration."""
         self.buckets[bisect_left(BOUNDS, seconds)] += 1
         self.sum += seconds
 
@@ -47,7 +47,7 @@ class Counters:
         self._began: float | None = None
 
     def note(self, event: Event, phase: str) -> None:
-        """Take the next event; with it the agent is in `phase`."""
+        """Count the next event; `phase` is the phase of the agent after it."""
         self.events += 1
         if self._began is None:
             self._began = event.monotonic
@@ -56,21 +56,21 @@ class Counters:
             if durations is not None:
                 durations.add(max(event.monotonic - self._began, 0.0))
             self._phase, self._began = phase, event.monotonic
-        told = event.metadata
+        metadata = event.metadata
         if event.name == "plaunch.rendezvous.completed":
             self.rounds += 1
         elif event.name == "plaunch.rendezvous.failed":
             self.failed_rendezvous += 1
         elif event.name == "plaunch.restart":
-            self.restarts[str(told.get("cause"))] += 1
+            self.restarts[str(metadata.get("cause"))] += 1
         elif event.name == "plaunch.restart.completed":
             for part in RESTART_PARTS:
-                self.restart_seconds[part] += float(told.get(f"seconds_{part}") or 0.0)
+                self.restart_seconds[part] += float(metadata.get(f"seconds_{part}") or 0.0)
         elif event.name == "plaunch.membership.changed":
-            self.membership[str(told.get("kind"))] += 1
+            self.membership[str(metadata.get("kind"))] += 1
         elif event.name == "plaunch.signal.received":
-            self.signals[str(told.get("signal_name")), str(told.get("action"))] += 1
+            self.signals[str(metadata.get("signal_name")), str(metadata.get("action"))] += 1
         elif event.name == "plaunch.worker.exited":
-            name = told.get("signal_name") or ""
-            code = "" if name else str(told.get("exit_code"))
-            self.exits[worker_state(told), code, str(name)] += 1
+            name = metadata.get("signal_name") or ""
+            code = "" if name else str(metadata.get("exit_code"))
+            self.exits[worker_state(metadata), code, str(name)] += 1

@@ -1,4 +1,4 @@
-"""The pages of one launch, and their sources: its events, its loop, its output."""
+"""The extension that serves the status pages of one launch."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ logger = logging.getLogger("plaunch")
 _HEALTH_SOURCE = "--health-port (TORCHELASTIC_HEALTH_CHECK_PORT)"
 
 _INDEX = """\
-/metrics  numbers for Prometheus
+/metrics  metrics for Prometheus
 /healthz  200 while the agent's loop is alive, else 503
-/status   what the launcher does, as JSON
+/status   the state of the launcher, as JSON
 """
 
 
@@ -50,12 +50,12 @@ class StatusExtension:
         context: the launch; its options are those of `plaunch_status.options`.
 
     Raises:
-        UsageError: `--metrics-port` is no address.
+        UsageError: `--metrics-port` is not a valid address.
     """
 
     def __init__(self, context: PluginContext) -> None:
-        asked = context.options.get("metrics_port")
-        self._address = None if asked is None else parse_address(asked, "--metrics-port")
+        given = context.options.get("metrics_port")
+        self._address = None if given is None else parse_address(given, "--metrics-port")
         self._health_port = _port(context.options.get("health_port"))
         self._status = LauncherStatus(context.run_id, context.role)
         self._counters = Counters()
@@ -64,10 +64,10 @@ class StatusExtension:
         self._servers: list[StatusServer] = []
 
     def start(self, control: Control) -> None:
-        """Begin to serve at one address, or at two.
+        """Start to serve at one or two addresses.
 
-        A health port that is taken is logged and the launch goes on: under torchrun its variable
-        never made a launch fail.
+        If the health port is taken, a warning is logged and the launch continues, because torchrun
+        does not fail because of this variable.
 
         Raises:
             UsageError: the address of `--metrics-port` cannot be used; nothing is left open.
@@ -91,18 +91,18 @@ class StatusExtension:
             undo.pop_all()
 
     def handle(self, event: Event) -> None:
-        """Take the next event."""
+        """Count the next event."""
         with self._lock:
             self._status.note(event)
             self._counters.note(event, self._status.history.phase)
 
     def stop(self, result: RunResult | None) -> None:
-        """End serving."""
+        """Stop serving."""
         del result
         self._close()
 
     def rest(self) -> None:
-        """Have no thread until `release`, for the process to fork."""
+        """Stop all threads until `release`, so that the process can fork."""
         for server in self._servers:
             server.rest()
 
@@ -126,17 +126,17 @@ class StatusExtension:
     def _show_status(self, control: Control) -> Page:
         now = control.snapshot()
         with self._lock:
-            told = self._status.describe(
+            status = self._status.describe(
                 now.waits_for or None, now.overdue, now.progress, control.held(), now.notes
             )
-        return Page(json.dumps(told, indent=1) + "\n", kind="application/json")
+        return Page(json.dumps(status, indent=1) + "\n", kind="application/json")
 
     def _show_metrics(self, control: Control) -> Page:
         try:
             from plaunch_status import prometheus  # an extra, slow to import
         except ImportError as error:
             return Page(
-                f"numbers need prometheus_client ({error}): pip install 'plaunch[prometheus]'\n",
+                f"metrics need prometheus_client ({error}): pip install 'plaunch[prometheus]'\n",
                 status=501,
             )
         now = control.snapshot()
@@ -153,7 +153,7 @@ def _health(control: Control) -> Page:
 
 
 def _port(text: object) -> int | None:
-    """The port of the health check, if there is to be one."""
+    """The port of the health check; None for no health check."""
     if text is None:
         return None
     if number := digits(str(text), 65535):

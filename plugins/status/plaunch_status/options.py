@@ -1,4 +1,4 @@
-"""The options of what a launcher shows of itself."""
+"""The options of the status pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages that are served."""
+"""Pages, as data."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Page:
-    """An answer: its text, its media type and its HTTP status."""
+    """A page: its text, its media type and its HTTP status."""
 
     text: str | bytes
     kind: str = "text/plain; charset=utf-8"
@@ -15,7 +15,7 @@ class Page:
 
 
 def health_page(silent: float, bound: float) -> Page:
-    """The page `/healthz`, if nothing was heard of the loop for `silent` seconds."""
+    """Create the page `/healthz`; `silent` is for how many seconds the loop is overdue."""
     if not silent:
         return Page("ok\n")
     return Page(

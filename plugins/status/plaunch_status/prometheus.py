@@ -1,4 +1,4 @@
-"""The numbers of a launcher as Prometheus reads them; the one module that needs its client."""
+"""The metrics of a launcher for Prometheus; the only module that needs its client."""
 
 from __future__ import annotations
 
@@ -42,30 +42,30 @@ _GAUGES = (
     ("local_world_size", "plaunch_local_world_size", "Workers of this node."),
 )
 _PROGRESS: tuple[tuple[str, str, Callable[[Progress], float | None]], ...] = (
-    ("plaunch_worker_step", "Step that the worker says it is at.", lambda one: one.step),
-    ("plaunch_worker_total_steps", "Steps that there are.", lambda one: one.total),
-    ("plaunch_worker_steps_per_second", "Its steps in a second, of late.", lambda one: one.rate),
-    ("plaunch_worker_seconds_left", "Until the last step.", lambda one: one.seconds_left),
+    ("plaunch_worker_step", "Step that the worker reported last.", lambda one: one.step),
+    ("plaunch_worker_total_steps", "Steps in total.", lambda one: one.total),
+    ("plaunch_worker_steps_per_second", "Recent steps per second.", lambda one: one.rate),
+    ("plaunch_worker_seconds_left", "Seconds until the last step.", lambda one: one.seconds_left),
 )
-_KIND = "text/plain; version=0.0.4; charset=utf-8"  # what every version of the client writes
+_KIND = "text/plain; version=0.0.4; charset=utf-8"  # the format of every version of the client
 _WORKER_STATES = ("running", "succeeded", "failed", "stopped")
 
 
 class _Families(Collector):
-    """Hands out what is there already."""
+    """Returns given metrics."""
 
     def __init__(self, families: list[Metric]) -> None:
         self._families = families
 
     def collect(self) -> Iterable[Metric]:
-        """All of it."""
+        """Return the metrics."""
         return self._families
 
 
 def find_families(
     status: LauncherStatus, counters: Counters, snapshot: Snapshot, *, started: float
 ) -> list[Metric]:
-    """Every family, also without values so far; quick, under a lock."""
+    """Create all metric families, including those without values; quick, called under a lock."""
     return [
         *_agent(status, not snapshot.overdue, started),
         *_rounds(status, counters),
@@ -76,7 +76,7 @@ def find_families(
 
 
 def metrics_page(families: list[Metric]) -> Page:
-    """The page `/metrics`; the numbers of other parts of the process are not on it."""
+    """Create the page `/metrics`, without metrics of other parts of the process."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Families(families))
     return Page(generate_latest(registry), kind=_KIND)

@@ -1,4 +1,4 @@
-"""One request for a page, answered: the protocol is the standard library's."""
+"""Answering requests for pages, with the standard library's HTTP server."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def answer(connection: socket.socket, pages: Mapping[str, Callable[[], Page]]) -
     """Read one request and answer it.
 
     Raises:
-        OSError: the connection is gone.
+        OSError: the connection is broken.
     """
-    _Request(connection, pages)
+    _PageRequestHandler(connection, pages)
 
 
-class _Request(http.server.BaseHTTPRequestHandler):
+class _PageRequestHandler(http.server.BaseHTTPRequestHandler):
     server_version = "plaunch"
     sys_version = ""
     error_content_type = "text/plain; charset=utf-8"

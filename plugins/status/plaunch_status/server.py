@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class StatusServer(ConnectionServer):
-    """Serves pages from `start` to `stop`; only GET, and only what `pages` has.
+    """Serves pages from `start` to `stop`; only GET requests.
 
     Args:
         listener: a listening socket, which the server closes.
-        pages: what makes each page, by path; called in the thread of a connection.
+        pages: functions that create the pages, by path; called in the thread of a connection.
         limits: `most`, `timeout` and `clock` of `ConnectionServer`.
     """
 
@@ -39,10 +39,10 @@ class StatusServer(ConnectionServer):
         return f"http://{describe_address(self.host, self.port)}"
 
     def answers_loopback(self, port: int) -> bool:
-        """Whether a program of this host that asks loopback at `port` asks this server."""
+        """Whether this server answers requests of this host to loopback at `port`."""
         return port == self.port and self.host in (*LOOPBACK, "0.0.0.0", "::")  # noqa: S104
 
     def _answer_page(self, connection: socket.socket) -> None:
-        from plaunch_status.requests import answer  # not before it is needed
+        from plaunch_status.requests import answer  # first request
 
         answer(connection, self._pages)

@@ -1,7 +1,7 @@
-"""Timers of workers: a block of code that must end in time, or its worker is killed.
+"""Timers of workers: if a block of code does not end in time, its worker is killed.
 
 Names are torchrun's. With `TORCHELASTIC_ENABLE_FILE_TIMER=1` the agent runs a `FileTimerServer` for
-its workers, which torch's `FileTimerClient` may talk to as well as ours.
+its workers, which accepts torch's `FileTimerClient` and plaunch's.
 
 Every public name loads on first use.
 """

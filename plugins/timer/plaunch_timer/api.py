@@ -21,11 +21,11 @@ logger = logging.getLogger("plaunch")
 
 
 class TimerRequest:
-    """A worker starts a timer, or, with a negative time, ends it.
+    """A request of a worker to start a timer or, with a negative time, to end it.
 
     Args:
-        worker_id: the id by which client and server know a worker.
-        scope_id: the name of the timer; a worker has one of each name.
+        worker_id: the id of the worker.
+        scope_id: the name of the timer, unique for a worker.
         expiration_time: when it expires, in seconds since the epoch.
     """
 
@@ -52,7 +52,7 @@ class TimerRequest:
 
 
 class TimerClient(abc.ABC):
-    """A worker's way to start and end timers."""
+    """Starts and ends timers of a worker."""
 
     @abc.abstractmethod
     def acquire(self, scope_id: str, expiration_time: float) -> None:
@@ -79,12 +79,12 @@ class TimerServer(abc.ABC):
     """Watches timers in a thread, and kills workers whose timers have expired.
 
     Args:
-        request_queue: where requests come from.
-        max_interval: how long to wait for a request before looking at the timers, in seconds.
+        request_queue: the queue of requests.
+        max_interval: how long to wait for a request before checking the timers, in seconds.
         daemon: whether the process may end while the thread runs.
 
     Raises:
-        UsageError: `max_interval` cannot be used.
+        UsageError: `max_interval` is invalid.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class TimerServer(abc.ABC):
 
     @abc.abstractmethod
     def clear_timers(self, worker_ids: set[Any]) -> None:
-        """Forget all timers of these workers."""
+        """Remove all timers of these workers."""
 
     @abc.abstractmethod
     def get_expired_timers(self, deadline: float) -> dict[Any, list[TimerRequest]]:
@@ -111,7 +111,7 @@ class TimerServer(abc.ABC):
 
     @abc.abstractmethod
     def _reap_worker(self, worker_id: Any) -> bool:
-        """Kill a worker; False if that is to be tried again."""
+        """Kill a worker; return False to try again."""
 
     def start(self) -> None:
         """Start the thread."""
@@ -122,7 +122,7 @@ class TimerServer(abc.ABC):
         self._watchdog_thread = thread
 
     def stop(self) -> None:
-        """End the thread, and wait for it for as long as it may wait for a request."""
+        """Stop the thread, and wait for it up to `max_interval` seconds."""
         self._stop_signaled = True
         thread, self._watchdog_thread = self._watchdog_thread, None
         if thread is not None:
@@ -154,36 +154,36 @@ class TimerServer(abc.ABC):
             return True
 
 
-class _Configured:
+class _ProcessClient:
     client: TimerClient | None = None
 
 
 def configure(timer_client: TimerClient) -> None:
-    """Have `expires` use `timer_client`, in this process."""
-    _Configured.client = timer_client
+    """Set the client that `expires` uses in this process."""
+    _ProcessClient.client = timer_client
 
 
 @contextlib.contextmanager
 def expires(
     after: float, scope: str | None = None, client: TimerClient | None = None
 ) -> Iterator[None]:
-    """Give a block of code `after` seconds; a server that is talked to kills a worker in it then.
+    """Limit a block of code to `after` seconds; then the server kills the worker.
 
     Args:
-        after: seconds; infinity never expires.
+        after: seconds; infinity for no limit.
         scope: the timer's name; by default the file and the line of the `with`.
         client: the client; by default the one given to `configure`.
 
     Raises:
         TimerError: there is no client.
-        UsageError: `after` is no duration.
+        UsageError: `after` is not a duration.
     """
     PATIENCE.check(after, "after")
-    client = client or _Configured.client
+    client = client or _ProcessClient.client
     if client is None:
         raise TimerError("there is no timer client; call plaunch_timer.configure first")
     if scope is None:
-        # Behind this generator and contextlib's __enter__.
+        # The caller of contextlib's __enter__, which calls this generator.
         frame = sys._getframe(2)
         scope = f"{frame.f_code.co_filename}#{frame.f_lineno}"
     client.acquire(scope, time.time() + after)

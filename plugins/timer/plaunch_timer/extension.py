@@ -22,14 +22,14 @@ TIMER_FILE = "TORCHELASTIC_TIMER_FILE"
 
 
 class Timers:
-    """Has the timers of the workers watched, in all rounds of a launch."""
+    """The hooks of the workers' timers."""
 
     def __init__(self) -> None:
         self._path: str | None = None
 
     @hookimpl
     def plaunch_extensions(self, context: PluginContext) -> list[TimerExtension]:
-        """Watch the timers, if the option is given."""
+        """Create the extension, if the option is given."""
         if context.options.get("file_timer") != "1":
             return []
         name = f"watchdog_timer_{os.urandom(16).hex()}"
@@ -38,15 +38,15 @@ class Timers:
 
     @hookimpl
     def plaunch_worker_env(self) -> Mapping[str, str]:
-        """Tell the workers where the pipe is."""
+        """Set the variable with the path of the pipe."""
         return {} if self._path is None else {TIMER_FILE: self._path}
 
 
 class TimerExtension:
-    """Serves the pipe.
+    """Runs the timer server during a launch.
 
     Args:
-        path: where the pipe is made.
+        path: the path of the pipe to create.
         run_id: the id of the job, for messages.
     """
 
@@ -56,10 +56,10 @@ class TimerExtension:
         self._server: FileTimerServer | None = None
 
     def start(self, control: Control) -> None:
-        """Make the pipe, and begin to watch.
+        """Create the pipe, and start the server.
 
         Raises:
-            UsageError: it cannot be made.
+            UsageError: the pipe cannot be created.
         """
 
         def kill(pid: int, signum: int, reason: str) -> None:
@@ -67,24 +67,24 @@ class TimerExtension:
             ranks = [rank for rank, known in now.pids.items() if known == pid]
             if ranks:
                 control.signal_workers(signum, ranks, reason)
-            else:  # a process that a worker has started
+            else:  # a child process of a worker
                 os.kill(pid, signum)
 
         try:
             server = FileTimerServer(self._path, self._run_id, kill=kill)
         except OSError as error:
             raise UsageError(
-                f"no pipe for the workers' timers can be made at {self._path!r} ({TIMER_FILE}): "
+                f"the pipe for workers' timers {self._path!r} ({TIMER_FILE}) cannot be created: "
                 f"{error}"
             ) from error
         self._server = server
         server.start()
 
     def handle(self, event: Event) -> None:
-        """Do nothing: timers need no events."""
+        """Ignore events."""
 
     def stop(self, result: RunResult | None) -> None:
-        """Remove the pipe."""
+        """Stop the server, and remove the pipe."""
         del result
         if self._server is not None:
             self._server.stop()

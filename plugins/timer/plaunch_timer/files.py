@@ -1,4 +1,4 @@
-"""Timers over a named pipe: what is written into it, and who writes; names are torchrun's."""
+"""The requests and the client of timers over a named pipe; names are torchrun's."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from plaunch.errors import TimerError
 
 from plaunch_timer.api import TimerClient, TimerRequest
 
-_PATIENCE = 1.0  # seconds that a client waits for a server to be there
-_LOOK = 0.1
+_PATIENCE = 1.0  # seconds that a client waits for a server
+_POLL = 0.1  # seconds
 
 
 class FileTimerRequest(TimerRequest):
-    """A request as it goes through the pipe: one line of JSON.
+    """A request in the pipe: one line of JSON.
 
     Args:
-        worker_pid: the process that the timer is about.
-        scope_id: the name of the timer; a process has one of each name.
+        worker_pid: the process of the timer.
+        scope_id: the name of the timer, unique for a process.
         expiration_time: when it expires, in seconds since the epoch; negative ends the timer.
-        signal: what the process is killed with; 0 or less leaves it alone.
+        signal: the signal that kills the process; 0 or less for none.
     """
 
     __slots__ = ("signal", "version")
@@ -39,11 +39,11 @@ class FileTimerRequest(TimerRequest):
 
     @property
     def worker_pid(self) -> int:
-        """The process that the timer is about."""
+        """The process of the timer."""
         return int(self.worker_id)
 
     def to_json(self) -> str:
-        """The line, without its end."""
+        """Serialize the request, without a line end."""
         return json.dumps(
             {
                 "version": self.version,
@@ -56,10 +56,10 @@ class FileTimerRequest(TimerRequest):
 
     @classmethod
     def from_json(cls, line: str | bytes) -> FileTimerRequest:
-        """Read what `to_json` wrote, here or in torch.
+        """Parse the output of `to_json`, plaunch's or torch's.
 
         Raises:
-            ValueError: it is something else.
+            ValueError: the line is not a request.
         """
         try:
             data = json.loads(line)
@@ -77,11 +77,11 @@ class FileTimerRequest(TimerRequest):
 
 
 class FileTimerClient(TimerClient):
-    """Asks a `FileTimerServer` on the same host, ours or torch's, about this process.
+    """Sends requests for this process to a `FileTimerServer` of plaunch or torch on this host.
 
     Args:
-        file_path: the pipe; `TORCHELASTIC_TIMER_FILE` names the agent's.
-        signal: what this process is killed with; 0 or less leaves it alone.
+        file_path: the pipe; `TORCHELASTIC_TIMER_FILE` names that of the agent.
+        signal: the signal that kills this process; 0 or less for none.
     """
 
     def __init__(self, file_path: str, signal: int = signals.SIGKILL) -> None:
@@ -103,7 +103,7 @@ class FileTimerClient(TimerClient):
 
     def _send(self, request: FileTimerRequest) -> None:
         line = (request.to_json() + "\n").encode()
-        # The system keeps what is no longer than this in one piece, whoever else writes.
+        # Writes of up to this size are atomic.
         if len(line) > select.PIPE_BUF:
             raise TimerError(
                 f"the timer {request.scope_id[:40]!r}... makes a request of {len(line)} bytes; a "
@@ -126,4 +126,4 @@ class FileTimerClient(TimerClient):
                     raise BrokenPipeError(
                         f"no timer server reads {self._file_path!r}: {error}"
                     ) from error
-            time.sleep(_LOOK)
+            time.sleep(_POLL)

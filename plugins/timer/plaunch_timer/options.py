@@ -1,4 +1,4 @@
-"""The option of the workers' timers."""
+"""The option for workers' timers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Timers over a queue of multiprocessing, for functions; names are torchrun's."""
+"""Timers over a `multiprocessing` queue, for worker functions; names are torchrun's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class LocalTimerClient(TimerClient):
-    """Asks a `LocalTimerServer` on the same host; a worker is known by its process id."""
+    """Sends requests to a `LocalTimerServer` on this host; the worker's id is its process id."""
 
     def __init__(self, mp_queue: multiprocessing.Queue[TimerRequest]) -> None:
         self._mp_queue = mp_queue
@@ -30,7 +30,7 @@ class LocalTimerClient(TimerClient):
 
 
 class MultiprocessingRequestQueue(RequestQueue):
-    """A queue of multiprocessing as a server reads it."""
+    """Adapts a `multiprocessing` queue for a server."""
 
     def __init__(self, mp_queue: multiprocessing.Queue[TimerRequest]) -> None:
         self._mp_queue = mp_queue
@@ -55,8 +55,8 @@ class LocalTimerServer(TimerServer):
     """Kills processes of this host whose timers have expired.
 
     Args:
-        mp_queue: the queue that all clients were given.
-        max_interval: how late an expired timer may be seen, in seconds.
+        mp_queue: the queue that all clients use.
+        max_interval: how long an expired timer may stay unnoticed, in seconds.
         daemon: whether the process may end while the thread runs.
     """
 
@@ -79,7 +79,7 @@ class LocalTimerServer(TimerServer):
                 self._timers[key] = request
 
     def clear_timers(self, worker_ids: set[Any]) -> None:
-        """Forget all timers of these workers."""
+        """Remove all timers of these workers."""
         for key in [key for key in self._timers if key[0] in worker_ids]:
             del self._timers[key]
 
@@ -95,7 +95,7 @@ class LocalTimerServer(TimerServer):
         try:
             os.kill(worker_id, signal.SIGKILL)
         except ProcessLookupError:
-            return True  # it has ended by itself
+            return True  # it has already ended
         except OSError:
             return False
         return True

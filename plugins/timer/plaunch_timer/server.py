@@ -1,4 +1,4 @@
-"""Watching the timers that come through a named pipe; the name is torchrun's."""
+"""The server of timers over a named pipe; the name is torchrun's."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ logger = logging.getLogger("plaunch")
 
 LogEvent = Callable[[str, "FileTimerRequest | None"], None]
 _CHUNK = 64 << 10
-_IDLE = 10.0  # seconds between two turns without timers
-_MAX_LINE = 1 << 20  # bytes without an end of line; clients write 4096 at most
+_IDLE = 10.0  # seconds between two checks without timers
+_MAX_LINE = 1 << 20  # bytes without a line end; clients write at most 4096
 
 
-def _tell_nobody(name: str, request: FileTimerRequest | None) -> None:
+def _log_nothing(name: str, request: FileTimerRequest | None) -> None:
     del name, request
 
 
@@ -35,24 +35,24 @@ def _kill(pid: int, signum: int, reason: str) -> None:
 
 
 class FileTimerServer:
-    """Kills processes of this host whose timers have expired, with the signal they asked for.
+    """Kills processes of this host whose timers have expired, with the signal in their requests.
 
-    torchrun's also sends that signal to its own process; this one does not. It wakes when a
-    request comes and when a timer expires, and hardly ever in between.
+    Unlike torchrun's, it never sends a signal to its own process. It wakes for requests and when a
+    timer expires, and rarely otherwise.
 
     Args:
-        file_path: the pipe, which is created; a file of that name is replaced.
+        file_path: the pipe to create; an existing file is replaced.
         run_id: the id of the job, for messages.
         max_interval: how long `stop` waits for the thread, in seconds.
         daemon: whether the process may end while the thread runs.
-        log_event: is told of `watchdog started`, `timer expired`, `kill worker process` and
+        log_event: called with `watchdog started`, `timer expired`, `kill worker process` and
             `watchdog stopped`, on the thread where it happens.
-        kill: sends a signal to a process; it is given the process, the signal, and why, as part of
-            a sentence. It raises OSError if it cannot.
+        kill: sends a signal to a process; called with the process id, the signal, and the reason as
+            a part of a sentence. It raises OSError on failure.
 
     Raises:
         OSError: the pipe cannot be created.
-        UsageError: `max_interval` cannot be used.
+        UsageError: `max_interval` is invalid.
     """
 
     def __init__(
@@ -70,10 +70,10 @@ class FileTimerServer:
         self._run_id = run_id
         self._max_interval = max_interval
         self._daemon = daemon
-        self._log_event = log_event or _tell_nobody
+        self._log_event = log_event or _log_nothing
         self._kill = kill or _kill
         self._timers: dict[tuple[int, str], FileTimerRequest] = {}
-        self._starts: dict[int, int | None] = {}  # when a process of the timers was started
+        self._starts: dict[int, int | None] = {}  # the start times of the processes
         self._unread = b""
         self._has_client = False
         self._progress = int(time.time())
@@ -82,7 +82,7 @@ class FileTimerServer:
         with contextlib.suppress(FileNotFoundError):
             os.remove(file_path)
         os.mkfifo(file_path, 0o600)
-        # Open for writing as well: without a writer a pipe is at its end, over and over again.
+        # Also open it for writing: without a writer, poll would always report the end of the pipe.
         self._pipe = os.open(file_path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         self._wake_up, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
@@ -96,7 +96,7 @@ class FileTimerServer:
         self._thread = thread
 
     def stop(self) -> None:
-        """End the thread and remove the pipe; may be called more than once."""
+        """Stop the thread and remove the pipe; may be called more than once."""
         if self._pipe < 0:
             return
         self._end_thread()
@@ -104,7 +104,7 @@ class FileTimerServer:
         self._log_event("watchdog stopped", None)
 
     def run_once(self) -> None:
-        """Take what is in the pipe, look at the timers once, and end."""
+        """Read the pipe and check the timers once, then close."""
         self._end_thread()
         self._turn(0.0)
         self._close()
@@ -129,7 +129,7 @@ class FileTimerServer:
                 self._starts[request.worker_pid] = _start_of(request.worker_pid)
 
     def clear_timers(self, worker_pids: set[int]) -> None:
-        """Forget the timers of these processes, and of all that have ended."""
+        """Remove the timers of these processes, and of processes that have ended."""
         for key in list(self._timers):
             if key[0] in worker_pids or not self._is_same(key[0]):
                 del self._timers[key]
@@ -145,7 +145,7 @@ class FileTimerServer:
         return expired
 
     def get_last_progress_time(self) -> int:
-        """When the timers were last looked at, in seconds since the epoch; now, without clients."""
+        """When the timers were last checked, in seconds since the epoch; now without clients."""
         return self._progress if self._has_client else int(time.time())
 
     # --- the thread -------------------------------------------------------------------------------
@@ -159,18 +159,18 @@ class FileTimerServer:
                 time.sleep(min(self._max_interval, 1.0))
 
     def _until_next(self) -> float:
-        """Seconds until something must be done, or until there must be progress to tell of."""
+        """Seconds until the next check."""
         if not self._timers:
             return _IDLE
         soonest = min(request.expiration_time for request in self._timers.values())
-        # The clock may be set, and a process may be gone: no longer than a second.
+        # At most a second, because the clock may be set, or a process may end.
         return min(max(0.0, soonest - time.time()), 1.0)
 
     def _turn(self, timeout: float) -> None:
         poller = select.poll()
         poller.register(self._pipe, select.POLLIN)
         poller.register(self._wake_up, select.POLLIN)
-        # Later, never sooner: a timer that is about to expire is not worth another turn.
+        # Round up, so that the check does not come just before a timer expires.
         ready = dict(poller.poll(milliseconds(timeout + 0.001)))
         if self._pipe in ready:
             self.register_timers(self._read())
@@ -193,7 +193,7 @@ class FileTimerServer:
         return requests
 
     def _end(self, pid: int, timers: list[FileTimerRequest]) -> bool:
-        """Kill a process whose timers have expired; False if that is to be tried again."""
+        """Kill a process whose timers have expired; return False to try again."""
         timer = None
         for timer in timers:
             self._log_event("timer expired", timer)
@@ -224,14 +224,14 @@ class FileTimerServer:
         try:
             self._kill(worker_pid, signal, reason)
         except ProcessLookupError:
-            return True  # it has ended by itself
+            return True  # it has already ended
         except OSError as error:
             logger.warning("signal %d cannot be sent to process %d: %s", signal, worker_pid, error)
             return False
         return True
 
     def _is_same(self, pid: int) -> bool:
-        """Whether a process is there, and not another one that was given its number."""
+        """Whether a process still runs, and its pid was not reused."""
         if not self.is_process_running(pid):
             return False
         start = self._starts.get(pid)
@@ -260,6 +260,6 @@ def _signal_name(number: int) -> str:
 
 
 def _start_of(pid: int) -> int | None:
-    """When a process was started, in ticks since the system was; None where that is unknown."""
+    """The start time of a process, in clock ticks since boot; None if unknown."""
     process = read_process(pid)
     return None if process is None else process.start

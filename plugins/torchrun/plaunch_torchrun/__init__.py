@@ -1,9 +1,9 @@
-"""torchrun's Python API, for programs that were written for it.
+"""torchrun's Python API, for programs written for it.
 
-What such a program imports from `torch.distributed`, it finds here: `plaunch_torchrun.run`,
-`.launch`, `.launcher` and `.argparse_util`, and a module for each room below `.elastic`, such as
-`plaunch_torchrun.elastic.multiprocessing`. docs/compatibility.md has every name. A program that is
-to stay as it is is run by `python -m plaunch_torchrun`, or calls `install`: see docs/callers.md.
+It has the modules that such a program imports from `torch.distributed`: `plaunch_torchrun.run`,
+`.launch`, `.launcher` and `.argparse_util`, and a module for each package below `.elastic`, such as
+`plaunch_torchrun.elastic.multiprocessing`. docs/compatibility.md lists all names. An unchanged
+program is run by `python -m plaunch_torchrun`, or calls `install`: see docs/callers.md.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""`python -m plaunch_torchrun PROGRAM ...`: a program that calls torchrun, with plaunch under it.
+"""`python -m plaunch_torchrun PROGRAM ...`: run a program for torchrun with plaunch.
 
     python -m plaunch_torchrun accelerate launch train.py
     python -m plaunch_torchrun -m lightning_fabric.cli run train.py
 
-The program runs in this process, after `plaunch_torchrun.install`. What it starts finds plaunch
-under the name `torchrun`, and in front of all others, on PATH.
+The program runs in this process, after `plaunch_torchrun.install`. Its child processes find plaunch
+first on PATH, under the name `torchrun`.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _USAGE = "write python -m plaunch_torchrun PROGRAM [ARGUMENTS], or -m MODULE [AR
 def main() -> None:
     """Run the program of this process's command line.
 
-    Its exceptions are its own, but for those of plaunch's: they become a message, and the exit code
-    that plaunch's command line would have.
+    Its exceptions propagate, except those of plaunch: they become a message and the exit code of
+    plaunch's command line.
     """
     from plaunch.cli import concluded, set_up_logging  # programs only
 
@@ -53,11 +53,10 @@ def main() -> None:
 
 
 def _prepare(argv: list[str]) -> Callable[[], Any]:
-    """What runs the program, for whom `sys.argv` is as if it had been started by itself.
+    """Set `sys.argv` for the program, and return the function that runs it.
 
     Raises:
-        UsageError: there is no such program, it is not one of this interpreter's packages, or it is
-            one of several.
+        UsageError: there is no such program, or several packages of this interpreter have one.
     """
     if not argv or (argv[0] == "-m" and len(argv) == 1):
         raise UsageError(_USAGE)
@@ -83,22 +82,22 @@ def _prepare(argv: list[str]) -> Callable[[], Any]:
 
 
 def put_torchrun_on_path() -> str:
-    """Have programs that this process starts find plaunch as `torchrun`; returns the folder.
+    """Put a folder with plaunch as `torchrun` on PATH, for child processes; return the folder.
 
-    The folder is removed when this process ends.
+    It is removed when this process ends.
     """
     folder = tempfile.mkdtemp(prefix="plaunch-torchrun-")
     mine = os.getpid()
 
     def remove() -> None:
-        if os.getpid() == mine:  # and not in a child that was forked
+        if os.getpid() == mine:  # not in a forked child
             shutil.rmtree(folder, ignore_errors=True)
 
     atexit.register(remove)
     path = os.path.join(folder, "torchrun")
     with open(path, "w", encoding="utf-8") as file:
         file.write(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m plaunch "$@"\n')
-    os.chmod(path, 0o755)  # noqa: S103 - a program, in a folder that is this user's alone
+    os.chmod(path, 0o755)  # noqa: S103 - a program in a private folder
     os.environ["PATH"] = os.pathsep.join(filter(None, [folder, os.environ.get("PATH", "")]))
     return folder
 

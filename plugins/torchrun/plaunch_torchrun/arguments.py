@@ -1,4 +1,4 @@
-"""A namespace of torchrun's, as plaunch's command line would have it."""
+"""Converting a namespace of torchrun's parser to plaunch's arguments."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 LOCAL_RANK_ARGUMENT = "--local-rank=${local_rank}"
 
-# Where torchrun's namespace has another value for "not given" than ours.
+# Options with another default in torchrun's namespace.
 DEFAULTS: dict[str, object] = {"master_addr": "127.0.0.1", "node_rank": 0, "logs_specs": None}
 _GIVEN = "command line"
 
 
 def is_setting(option: Option) -> bool:
-    """Whether an option says how to launch; others do something else."""
+    """Whether an option is a setting of the launch, and not an action such as `--version`."""
     return option.has_variable or option.is_repeated
 
 
@@ -31,13 +31,13 @@ def get_use_env(args: argparse.Namespace) -> bool:
 
 
 def own_arguments(args: argparse.Namespace) -> Arguments:
-    """The arguments in `args`, which may come from anywhere, as `plaunch.cli.parse` gives them.
+    """Convert `args` to the arguments that `plaunch.cli.parse` returns.
 
-    What is missing gets its default, or what the settings file says, and so does what has
-    torchrun's default. Texts are read; what is no text stays as it is.
+    Missing attributes, and those with torchrun's default, get the value of the settings file or
+    plaunch's default. Texts are parsed; other objects are kept.
 
     Args:
-        args: what `get_args_parser` makes, or any object with some of its attributes.
+        args: the result of `get_args_parser`, or any object with some of its attributes.
 
     Raises:
         UsageError: a text is malformed.
@@ -60,14 +60,14 @@ def own_arguments(args: argparse.Namespace) -> Arguments:
         rest = getattr(args, "training_script_args", None) or []
         local_rank = [] if get_use_env(args) else [LOCAL_RANK_ARGUMENT]
         words += ["--", *map(str, [script, *local_rank, *rest])]
-    own = parse(words, {}, table)  # the caller's parser has looked at the variables
+    own = parse(words, {}, table)  # the caller's parser has already read the variables
     for dest, value in objects.items():
         own.give(dest, value, _GIVEN)
     return own
 
 
 def take_defaults(own: Arguments) -> None:
-    """Take torchrun's defaults, which count for `static`, unless they are given."""
+    """Set torchrun's defaults for the backend `static`, unless the options are given."""
     if own.rdzv_backend != "static":
         return
     several = parse_min_max_nnodes(own.nnodes)[1] > 1

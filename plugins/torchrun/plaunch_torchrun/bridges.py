@@ -1,7 +1,7 @@
-"""Bridges for plugins that were written for torchrun: its two entry-point groups work unchanged.
+"""Adapters for plugins written for torchrun, so that its two entry-point groups work unchanged.
 
-Such plugins import torch themselves and expect torch's own types, so they are handed those. What
-they return is read by attribute.
+Such plugins import torch themselves and get torch's own types. What they return is read by
+attribute.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _PROCESS_API = "torch.distributed.elastic.multiprocessing.api"
 _RENDEZVOUS_API = "torch.distributed.elastic.rendezvous.api"
 
-# What torchrun puts among the options of every backend when the user does not, in seconds.
+# The option `timeout` that torchrun adds for every backend by default, in seconds.
 _TORCHRUN_TIMEOUT = 900
 
 _RENDEZVOUS_ERRORS: dict[str, type[RendezvousError]] = {
@@ -56,9 +56,9 @@ _RENDEZVOUS_ERRORS: dict[str, type[RendezvousError]] = {
 
 
 def bridge_logs_specs(thing: object) -> type[LogsSpecs] | None:
-    """A logs spec class of plaunch's that uses `thing`, a class derived from torch's `LogsSpecs`.
+    """Create a logs spec class of plaunch from a class derived from torch's `LogsSpecs`.
 
-    None if `thing` is something else. torch is not imported: who derives from it has done so.
+    Return None for any other object. torch is not imported: a derived class has imported it.
     """
     if not isinstance(thing, type):
         return None
@@ -69,26 +69,26 @@ def bridge_logs_specs(thing: object) -> type[LogsSpecs] | None:
 
 
 class TorchLogsSpecs(LogsSpecs):
-    """Where an object of torch's `LogsSpecs` lets streams go.
+    """Adapts an object of torch's `LogsSpecs`.
 
     Args:
-        specs: that object.
-        settings: what `LogsSpecs` is made with, if it is known.
+        specs: the object.
+        settings: the arguments of `LogsSpecs`, if known.
     """
 
     def __init__(self, specs: Any, *settings: Any) -> None:
         super().__init__(*settings)
         self._specs = specs
-        if hasattr(specs, "open_sink"):  # which torchrun does not call
+        if hasattr(specs, "open_sink"):  # an extension of plaunch
             self.open_sink = specs.open_sink  # type: ignore[method-assign]
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-        """Ask the object, and read its answer by attribute."""
+        """Call the object, and convert its result."""
         return _read_dest(self._specs.reify(envs))
 
     @property
     def root_log_dir(self) -> str | None:
-        """The object's, as text."""
+        """The object's folder, as text."""
         root = self._specs.root_log_dir
         return None if root is None else str(root)
 
@@ -128,27 +128,27 @@ def _bridged_class(torch_class: type[Any], torch_std: Callable[[int], Any]) -> t
 
 
 def _read_dest(dest: Any) -> LogsDest:
-    """Torch's `LogsDest` as plaunch's."""
+    """Convert torch's `LogsDest` to plaunch's."""
     return LogsDest(
         stdouts=_paths(dest.stdouts),
         stderrs=_paths(dest.stderrs),
         tee_stdouts=_teed(dest.tee_stdouts),
         tee_stderrs=_teed(dest.tee_stderrs),
         error_files=_paths(dest.error_files),
-        # The last two came to torch later than the rest.
+        # Older versions of torch lack these two.
         filtered_stdout=os.fspath(getattr(dest, "filtered_stdout", None) or ""),
         filtered_stderr=os.fspath(getattr(dest, "filtered_stderr", None) or ""),
     )
 
 
 def _teed(paths: Mapping[int, Any]) -> dict[int, str]:
-    """The streams to tee; torch names `/dev/null` for every rank when there are no files."""
-    told = _paths({rank: path for rank, path in paths.items() if path is not None})
-    return {rank: path for rank, path in told.items() if path != os.devnull}
+    """The streams to tee; torch uses `/dev/null` for every rank if there are no files."""
+    given = _paths({rank: path for rank, path in paths.items() if path is not None})
+    return {rank: path for rank, path in given.items() if path != os.devnull}
 
 
 def _paths(paths: Mapping[int, Any]) -> dict[int, str]:
-    """Paths of any kind as text; None is the empty string, for torch opens no file for either."""
+    """Convert paths to text, None to an empty string; torch opens no file for either."""
     return {rank: "" if path is None else os.fspath(path) for rank, path in paths.items()}
 
 
@@ -156,13 +156,13 @@ def _paths(paths: Mapping[int, Any]) -> dict[int, str]:
 
 
 def bridge_creator(who: str, name: str, get_creator: Any) -> RendezvousFactory:
-    """A rendezvous factory of plaunch's from a value of torchrun's entry-point group.
+    """Create a rendezvous factory from a value of torchrun's entry-point group.
 
     Args:
-        who: how messages call the plugin.
-        name: the backend's name, without the distribution that the user may have put before it.
-        get_creator: the value: called once, here, without arguments, it returns torchrun's
-            creator. Whatever it raises is not caught.
+        who: the name of the plugin in messages.
+        name: the backend's name, without a distribution.
+        get_creator: the value: a function that returns torchrun's creator. It is called once, and
+            its exceptions propagate.
     """
     creator = get_creator()
     if not callable(creator):
@@ -192,7 +192,7 @@ def bridge_creator(who: str, name: str, get_creator: Any) -> RendezvousFactory:
                 raise UsageError(f"{who} does not take its parameters: {error}") from error
         if isinstance(handler, RendezvousHandler):
             return handler
-        # torchrun refuses such a handler as well.
+        # torchrun refuses such a handler too.
         if handler.get_backend() != name:
             raise PluginError(
                 f"{who} returned a handler that is named {handler.get_backend()!r}; the two names "
@@ -204,9 +204,9 @@ def bridge_creator(who: str, name: str, get_creator: Any) -> RendezvousFactory:
 
 
 class BridgedRendezvous(RendezvousHandler):
-    """A rendezvous handler that was written for torchrun, with plaunch's exceptions.
+    """Adapts a rendezvous handler written for torchrun; raises plaunch's exceptions.
 
-    It cannot wake the agent, which asks it for waiting nodes once per monitor interval.
+    It cannot wake the agent, which polls it for waiting nodes once per monitor interval.
     """
 
     def __init__(self, who: str, handler: Any) -> None:
@@ -227,7 +227,7 @@ class BridgedRendezvous(RendezvousHandler):
 
     @property
     def hosts_worker_store(self) -> bool:
-        """The same: under torchrun, a store that the agents host is the handler's own."""
+        """The same as `use_agent_store`: under torchrun, the handler hosts that store."""
         return self.use_agent_store
 
     def next_rendezvous(self) -> RendezvousInfo:
@@ -270,7 +270,7 @@ class BridgedRendezvous(RendezvousHandler):
     def shutdown(self) -> bool:
         """Release what the handler holds; torch's handlers also close the rendezvous for all."""
         with _translated(self._who):
-            # torchrun does not look at the answer, so that many handlers give none.
+            # torchrun ignores the result, so many handlers return None.
             return self._handler.shutdown() is not False
 
     def leave(self) -> bool:
@@ -280,7 +280,7 @@ class BridgedRendezvous(RendezvousHandler):
 
 @contextlib.contextmanager
 def _translated(who: str) -> Iterator[None]:
-    """Raise torch's rendezvous exceptions as plaunch's; all others pass."""
+    """Convert torch's rendezvous exceptions to plaunch's."""
     try:
         yield
     except Exception as error:

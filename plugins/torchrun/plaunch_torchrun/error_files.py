@@ -1,4 +1,4 @@
-"""Writing the JSON file in which a worker says why it failed; the core reads it."""
+"""Writing a worker's error file; the core reads it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from plaunch.process import ErrorFileError, read_error_file, text_of_error
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-MAX_TEXT_CHARS = 256 << 10  # of the message, and of the traceback, that is written
+MAX_TEXT_CHARS = 256 << 10  # of the message, and of the traceback
 
 
 def write_error_file(path: str, data: dict[str, Any]) -> None:
-    """Write an error file such that a reader sees all of it or nothing.
+    """Write an error file atomically.
 
     A target that cannot be replaced (a device, a pipe, a file that is mounted by itself such as
     Kubernetes' `/dev/termination-log`) is written in place.
@@ -42,7 +42,7 @@ def write_error_file(path: str, data: dict[str, Any]) -> None:
 
 
 def describe_exception(error: BaseException, now_ns: int) -> dict[str, Any]:
-    """What an error file says about `error`; `now_ns` is the time of the failure, as below."""
+    """The content of an error file about `error`; see `describe_failure` for `now_ns`."""
     import traceback  # failures only
 
     summary = traceback.TracebackException(type(error), error, error.__traceback__)
@@ -51,7 +51,7 @@ def describe_exception(error: BaseException, now_ns: int) -> dict[str, Any]:
 
 
 def describe_failure(text: str, now_ns: int, callstack: str = "") -> dict[str, Any]:
-    """What an error file says, in torch's nested form.
+    """The content of an error file, in torch's nested form.
 
     `now_ns` is the time of the failure, in nanoseconds since the epoch.
     """
@@ -62,13 +62,13 @@ def describe_failure(text: str, now_ns: int, callstack: str = "") -> dict[str, A
 
 
 def write_word(path: str, text: str, callstack: str, traits: Mapping[str, object]) -> None:
-    """Write what a worker says when it ends by its own wish.
+    """Write the error file of a worker that ends on purpose.
 
     Args:
         path: its error file.
         text: the reason.
-        callstack: where it said so.
-        traits: what it says of another start, as torch's format has it beside the message.
+        callstack: the stack of the call.
+        traits: `errorTraits` of torch's format, which say whether to restart it.
 
     Raises:
         OSError: it cannot be written.
@@ -78,9 +78,9 @@ def write_word(path: str, text: str, callstack: str, traits: Mapping[str, object
 
 
 def mark_not_retryable(path: str, error: BaseException) -> None:
-    """Add to what was written of `error` that another start would not help.
+    """Mark the written error as not retryable.
 
-    If nothing was written, which a handler of the user's own may do, it is described here.
+    If the user's handler has written nothing, `error` is written here.
 
     Raises:
         OSError: it cannot be written.
@@ -93,7 +93,7 @@ def mark_not_retryable(path: str, error: BaseException) -> None:
 
 
 def has_word(path: str, since_ns: int) -> bool:
-    """Whether a worker has said something of another start since then (nanoseconds)."""
+    """Whether a worker has written `errorTraits` since a time in nanoseconds."""
     try:
         data = read_error_file(path)
     except ErrorFileError:
@@ -105,7 +105,7 @@ def has_word(path: str, since_ns: int) -> bool:
 
 
 def _cut(text: str) -> str:
-    """Keep the two ends of a long text: how it started, and the last call and the error."""
+    """Shorten a long text to its beginning and its end, which has the last call and the error."""
     if len(text) <= MAX_TEXT_CHARS:
         return text
     half = MAX_TEXT_CHARS // 2

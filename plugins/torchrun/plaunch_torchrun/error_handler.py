@@ -1,6 +1,6 @@
-"""The side that reports a failure: `record` and `ErrorHandler`, with torch's names.
+"""Reporting the failure of a worker: `record` and `ErrorHandler`, with torch's names.
 
-Imported inside the user's workers, and therefore small.
+Workers import it, so it is small.
 """
 
 from __future__ import annotations
@@ -39,11 +39,10 @@ class ErrorHandler:
 
     Without that variable, or when it is empty, nothing is written. Subclasses override
     `initialize`, `record_exception` and `record_success`, and may override `_get_error_file_path`.
-    No method raises because a file cannot be written: that would hide the failure that is being
-    reported.
+    No method raises if a file cannot be written, because that would hide the reported failure.
 
-    The launcher calls `maybe_enrich_signal_failure_message` when it writes a failure report; it
-    asks `get_error_handler`, which a site may replace. The names are torch's, as of 2.15.
+    The launcher calls `maybe_enrich_signal_failure_message` of `get_error_handler()`, which a site
+    may replace, for a failure report. The names are torch's, as of 2.15.
     """
 
     _fn_name: str | None = None  # of the decorated function; subclasses read it
@@ -65,7 +64,7 @@ class ErrorHandler:
         try:
             faulthandler.enable(all_threads=True)
         except (RuntimeError, OSError, ValueError, AttributeError) as error:
-            # stderr is closed, or is an object without a descriptor (a notebook, a test runner).
+            # stderr is closed, or has no descriptor (in a notebook or a test runner).
             _logger().warning("faulthandler is off in this process: %s", error)
 
     def record_exception(self, e: BaseException) -> None:
@@ -75,19 +74,19 @@ class ErrorHandler:
             self._write(path, describe_exception(e, time.time_ns()))
 
     def record_success(self) -> None:
-        """Called when the decorated function has returned; this class only logs it.
+        """Called after the decorated function has returned; this class only logs it.
 
-        What a subclass raises here passes through `record` and ends the worker, unrecorded.
+        An exception of a subclass here ends the worker without being recorded.
         """
         # A worker that has not imported logging has configured no level that would show it.
         if self._fn_name and "logging" in sys.modules:
             _logger().debug("%s returned", self._fn_name)
 
     def maybe_enrich_signal_failure_message(self, message: str, error_file: str) -> str:
-        """Return the text that a failure report shows of a worker which a signal ended.
+        """Return the text for a worker that a signal ended, for a failure report.
 
-        A subclass may add what it knows, such as a fault of the device. Called in the launcher of
-        the worker's node, perhaps several times for one failure; this class adds nothing.
+        A subclass may add information, such as a fault of the device. Called in the launcher of the
+        worker's node, possibly several times for one failure; this class adds nothing.
 
         Args:
             message: the worker's traceback or message, or a sentence about the signal.
@@ -98,10 +97,10 @@ class ErrorHandler:
     def override_error_code_in_rootcause_data(
         self, rootcause_error_file: str, rootcause_error: dict[str, Any], error_code: int = 0
     ) -> None:
-        """Put the exit code that the launcher saw into what a worker wrote about itself.
+        """Add the exit code that the launcher saw to the content of a worker's error file.
 
-        It goes beside the message text, where torch puts it; in the flat form, whose message is a
-        string, to the top level.
+        It is added beside the message text, as in torch; in the flat form, whose message is a
+        string, at the top level.
         """
         message = rootcause_error.get("message")
         if message is None:
@@ -114,14 +113,14 @@ class ErrorHandler:
         (message if isinstance(message, dict) else rootcause_error)["errorCode"] = error_code
 
     def dump_error_file(self, rootcause_error_file: str, error_code: int = 0) -> None:
-        """Copy a worker's error file to this process's own, with the worker's exit code.
+        """Copy a worker's error file to that of this process, with the worker's exit code.
 
-        This passes the root cause on to the program that started this process, such as a scheduler.
+        This reports the root cause to the program that started this process, such as a scheduler.
         """
         try:
             data = read_error_file(rootcause_error_file)
         except ErrorFileError as error:
-            _logger().error("the root cause is not passed on: %s", error)
+            _logger().error("the root cause cannot be copied: %s", error)
             return
         if error_code:
             self.override_error_code_in_rootcause_data(rootcause_error_file, data, error_code)
@@ -154,15 +153,12 @@ class ErrorHandler:
 
 
 def get_error_handler() -> ErrorHandler:
-    """The handler that `record` uses when it is given none, and that the launcher uses.
-
-    A site may replace this function of this module.
-    """
+    """The default handler of `record` and the launcher; a site may replace this function."""
     return ErrorHandler()
 
 
 def enrich_signal_failure(message: str, error_file: str) -> str:
-    """What a failure report shows instead of `message`: the answer of `get_error_handler`'s."""
+    """Replace `message` of a failure report by that of the handler of `get_error_handler`."""
     handler = get_error_handler()
     return str(handler.maybe_enrich_signal_failure_message(message, error_file))
 
@@ -191,19 +187,19 @@ def record(
     *,
     not_retryable: _Exceptions = (),
 ) -> Callable[_P, _R | None] | Callable[[Callable[_P, _R]], Callable[_P, _R | None]]:
-    """Decorate a worker's main function so that the launcher learns of its exception.
+    """Decorate a worker's main function to report its exception to the launcher.
 
-    The exception is written to the error file and raised again. A `ChildFailedError`, from a
-    launcher that runs inside `fn`, hands its first failure up as it is. `sys.exit(0)` returns
-    None; any other `SystemExit` passes and is not recorded. What `plaunch.worker.give_up` or
-    `retry_later` has written meanwhile stays. Works without a launcher as well.
+    The exception is written to the error file and raised again. For a `ChildFailedError`, from a
+    launcher that runs inside `fn`, its first failure is written. `sys.exit(0)` returns None; any
+    other `SystemExit` propagates and is not recorded. An error file that `plaunch.worker.give_up`
+    or `retry_later` has written during the call is kept. Works without a launcher too.
 
     Args:
         fn: called with its own arguments; decorate one function per process. Without it, the
             result is the decorator: `@record(not_retryable=ConfigError)`.
-        error_handler: what writes the error file; by default `get_error_handler()`.
-        not_retryable: a class of exceptions, or a tuple of them: after one that derives from them,
-            another start would not help, and the error file says so.
+        error_handler: writes the error file; by default `get_error_handler()`.
+        not_retryable: a class of exceptions, or a tuple of classes, after which a restart would not
+            help; the error file marks them as not retryable.
 
     Raises:
         UsageError: `not_retryable` is something else.
@@ -218,7 +214,7 @@ def record(
 
 
 def _classes(given: object) -> tuple[type[Exception], ...]:
-    """The value of `not_retryable`, checked."""
+    """Check and return the value of `not_retryable`."""
     found = []
     for one in given if isinstance(given, tuple) else (given,):
         if not (isinstance(one, type) and issubclass(one, Exception)):
@@ -252,7 +248,7 @@ def _recorded(
             dump_root_cause(error, handler)
             raise
         except Exception as error:
-            # The file that the launcher reads, wherever the handler writes.
+            # The file that the launcher reads; the handler may write to another one.
             path = os.environ.get("TORCHELASTIC_ERROR_FILE")
             if path and has_word(path, began):
                 raise  # while the worker was ending, or its consequence in another process
@@ -260,7 +256,7 @@ def _recorded(
             if path and isinstance(error, not_retryable):
                 _mark(path, error)
             raise
-        # Outside of `try`: what it raises is not a failure of `fn`, and must not be recorded so.
+        # Outside of `try`, because its exception is not a failure of `fn`.
         if is_recent:
             handler.record_success()
         return result
@@ -276,11 +272,11 @@ def _mark(path: str, error: Exception) -> None:
 
 
 def dump_root_cause(error: ChildFailedError, error_handler: ErrorHandler | None = None) -> None:
-    """Write the first failure of `error` into this process's own error file.
+    """Write the first failure of `error` to this process's own error file.
 
-    Called by the launcher at the end of a failed job, and by `record`. The worker's error file
-    need not exist any more, and may never have: then the exit and the last lines of stderr are
-    what is handed up. Nothing happens without `TORCHELASTIC_ERROR_FILE`.
+    Called by the launcher at the end of a failed job, and by `record`. If the worker's error file
+    does not exist, its exit and the last lines of its stderr are written. Does nothing without
+    `TORCHELASTIC_ERROR_FILE`.
     """
     handler = error_handler or get_error_handler()
     failure = error.get_first_failure()[1]
@@ -295,12 +291,12 @@ def dump_root_cause(error: ChildFailedError, error_handler: ErrorHandler | None 
 
 
 def _root_cause_data(failure: ProcessFailure) -> dict[str, Any]:
-    """What the error file says, or would have said if the worker had written one."""
+    """The content of the worker's error file, or a description of the failure without one."""
     if failure.has_reply:
         import copy  # failures only
 
         return copy.deepcopy(failure.error_file_data)
-    nanoseconds = round(failure.timestamp * 1e6) * 1000  # a float has no more than that
+    nanoseconds = round(failure.timestamp * 1e6) * 1000  # the precision of the float
     sentence = failure.describe_exit() if failure.oom_killed else failure.text
     data = describe_failure(sentence, nanoseconds, "\n".join(failure.last_lines))
     return {**failure.error_file_data, **data}

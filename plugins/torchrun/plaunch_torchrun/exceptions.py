@@ -1,8 +1,7 @@
-"""Exceptions that are plaunch's and torch's at once, so that `except` clauses with either work.
+"""Exceptions that are instances of plaunch's and torch's classes, for `except` clauses with either.
 
-torch is never imported for it. A caller can only name torch's classes if torch's module of them has
-been imported; so that is looked at when an exception passes, and if it has not been, the exception
-stays plaunch's alone.
+This never imports torch. A caller can only name torch's classes if their module is imported, so the
+type is added when an exception passes, if the module is imported then.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ HOMES = {
 
 @contextlib.contextmanager
 def torch_typed() -> Iterator[None]:
-    """Let exceptions of plaunch's pass as instances of torch's classes as well."""
+    """Add torch's type to exceptions of plaunch that pass."""
     try:
         yield
     except PlaunchError as error:
@@ -42,30 +41,32 @@ def torch_typed() -> Iterator[None]:
 
 
 def add_torch_type(error: PlaunchError) -> None:
-    """Make `error` an instance of torch's class of its name as well, if torch's is imported.
+    """Make `error` also an instance of torch's class of the same name, if that is imported.
 
-    It stays the object that it is, with its traceback, and an instance of all it was before.
+    It stays the same object, with its traceback and its previous classes.
     """
-    ours = type(error)
-    for base in ours.__mro__:
+    own_class = type(error)
+    for base in own_class.__mro__:
         if base.__name__ not in HOMES or not base.__module__.startswith("plaunch."):
             continue
-        theirs = getattr(sys.modules.get(HOMES[base.__name__]), base.__name__, None)
-        if theirs is None or isinstance(error, theirs):
+        torch_class = getattr(sys.modules.get(HOMES[base.__name__]), base.__name__, None)
+        if torch_class is None or isinstance(error, torch_class):
             return
-        error.__class__ = _both(ours, theirs)
+        error.__class__ = _combined_class(own_class, torch_class)
         return
 
 
-def _both(ours: type[PlaunchError], theirs: type[Exception]) -> type[PlaunchError]:
+def _combined_class(
+    own_class: type[PlaunchError], torch_class: type[Exception]
+) -> type[PlaunchError]:
     def reduce(error: PlaunchError) -> object:
-        # Whoever unpickles it may have no torch.
-        error.__class__ = ours
+        # The process that unpickles it may not have torch.
+        error.__class__ = own_class
         try:
             return error.__reduce__()
         finally:
-            error.__class__ = both
+            error.__class__ = combined
 
-    names = {"__module__": ours.__module__, "__doc__": ours.__doc__, "__reduce__": reduce}
-    both = type(ours.__name__, (ours, theirs), names)
-    return both
+    names = {"__module__": own_class.__module__, "__doc__": own_class.__doc__, "__reduce__": reduce}
+    combined = type(own_class.__name__, (own_class, torch_class), names)
+    return combined

@@ -1,7 +1,7 @@
-"""A server that tells an outside watcher that the agent is alive; names are torchrun's.
+"""The health check server of an agent; names are torchrun's.
 
-`HealthCheckServer` serves nothing, as in torchrun: it is a place for a site's own, which either is
-given to `elastic_launch`, or replaces `create_healthcheck_server` in this module.
+`HealthCheckServer` serves nothing, as in torchrun. A site passes its own server to
+`elastic_launch`, or replaces `create_healthcheck_server` in this module.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ DEFAULT_TIMEOUT = 60  # seconds
 
 
 class HealthCheckServer:
-    """Is started before the first round and stopped at the end of the run; a subclass serves.
+    """Started before the first round and stopped at the end of the run; subclasses serve.
 
     Args:
-        alive_callback: tells when the agent was last seen at work, in seconds since the epoch.
-        port: where to serve.
-        timeout: seconds without progress after which the agent counts as dead.
+        alive_callback: returns when the agent last made progress, in seconds since the epoch.
+        port: the port to serve on.
+        timeout: seconds without progress after which the agent is considered dead.
     """
 
     def __init__(self, alive_callback: Callable[[], int], port: int, timeout: int) -> None:
@@ -37,34 +37,34 @@ class HealthCheckServer:
 
     @property
     def alive_callback(self) -> Callable[[], int]:
-        """Tells when the agent was last seen at work, in seconds since the epoch."""
+        """Returns when the agent last made progress, in seconds since the epoch."""
         return self._alive_callback
 
     def start(self) -> None:
-        """Begin to serve; this class only says that it does not."""
+        """Start to serve; this class only logs that it does not."""
         logger.info("no health check is served on port %s: no server is installed", self._port)
 
     def stop(self) -> None:
-        """End serving."""
+        """Stop serving."""
 
 
 def create_healthcheck_server(
     alive_callback: Callable[[], int], port: int, timeout: int
 ) -> HealthCheckServer:
-    """Make the server of an agent that was given none; see `HealthCheckServer`."""
+    """Create the server of an agent without a given one; see `HealthCheckServer`."""
     return HealthCheckServer(alive_callback, port, timeout)
 
 
-_OURS = create_healthcheck_server
+_DEFAULT_FUNCTION = create_healthcheck_server
 
 
 def is_sites_own() -> bool:
-    """Whether a site has put a server of its own in the place of torchrun's."""
-    return create_healthcheck_server is not _OURS
+    """Whether a site has replaced `create_healthcheck_server`."""
+    return create_healthcheck_server is not _DEFAULT_FUNCTION
 
 
 def find_server(alive_callback: Callable[[], int]) -> HealthCheckServer | None:
-    """The server that `TORCHELASTIC_HEALTH_CHECK_PORT` asks for, if a site makes its own."""
+    """The site's server for `TORCHELASTIC_HEALTH_CHECK_PORT`; None without port or replacement."""
     port = digits(os.environ.get(TORCHELASTIC_HEALTH_CHECK_PORT, ""), 65535)
     if not port or not is_sites_own():
         return None

@@ -1,7 +1,7 @@
-"""`python -m plaunch_torchrun.launch`: what `python -m torch.distributed.launch` does.
+"""`python -m plaunch_torchrun.launch`: the counterpart of `python -m torch.distributed.launch`.
 
-It is plaunch, except that each worker gets the argument `--local-rank=N`, unless `--use-env` says
-that it takes its local rank from the variable.
+It is plaunch, except that each worker gets the argument `--local-rank=N`, unless `--use-env` is
+given.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def launch(args: argparse.Namespace) -> None:
     """Launch what `args` describe, and wait for the end; raises what `run.run` does.
 
     Raises:
-        UsageError: a program that is not python's is to get `--local-rank`.
+        UsageError: `--no-python` is given without `--use-env`.
     """
     from plaunch_torchrun.run import run  # for programs only
 
@@ -67,7 +67,7 @@ def command_line(argv: Sequence[str]) -> list[str]:
         return words
     script = plain[-len(args.training_script_args) - 1][0]
     options = [word for word in argv[:script] if word not in _USE_ENV]
-    use_env = len(options) < script  # behind the script, it is the script's
+    use_env = len(options) < script  # after the script, it is an argument of the script
     _check(args.no_python, use_env)
     local_rank = [] if use_env else [LOCAL_RANK_ARGUMENT]
     return [*options, argv[script], *local_rank, *argv[script + 1 :]]

@@ -1,6 +1,6 @@
-"""What `torch.distributed.launcher` offers to programs, `torch.distributed.launcher.api` included.
+"""The names of `torch.distributed.launcher` and `torch.distributed.launcher.api`.
 
-Objects of torch's classes are understood (a `LaunchConfig`, a `LogsSpecs`), and the exceptions are
+Objects of torch's classes are accepted (a `LaunchConfig`, a `LogsSpecs`), and the exceptions are
 also torch's, if torch is imported: see `plaunch_torchrun.exceptions`.
 """
 

@@ -1,7 +1,7 @@
 """torchrun's metrics, made from the events of a launch.
 
 A launch through `plaunch_torchrun` reports them once `elastic.metrics.configure` has been called.
-Elsewhere this module is named as a plugin: `plugins=[plaunch_torchrun.measures]`, or `-p
+Otherwise, select this module as a plugin: `plugins=[plaunch_torchrun.measures]`, or `-p
 plaunch_torchrun.measures`.
 """
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 @hookimpl
 def plaunch_extensions(context: PluginContext) -> list[Extension]:
-    """Contribute what reports them."""
+    """Create the extension that reports the metrics."""
     return [MetricRecorder(str(context.role), int(str(context.settings["max_restarts"])))]
 
 
 class MetricRecorder:
-    """Turns events into numbers of the group `torchelastic`; the names are torchrun's.
+    """Converts events to metrics of the group `torchelastic`; the names are torchrun's.
 
-    The state of the workers and the restarts that are left come with each change of state, where
+    The state of the workers and the remaining restarts are reported at each change of the state;
     torchrun repeats them at each poll.
 
     Args:
         role: the name of the workers.
-        max_restarts: how many restarts there are.
+        max_restarts: the maximum number of restarts.
     """
 
     def __init__(self, role: str, max_restarts: int) -> None:
@@ -41,24 +41,24 @@ class MetricRecorder:
         self._max_restarts = max_restarts
 
     def start(self, control: Control) -> None:
-        """Do nothing before the first event."""
+        """Do nothing."""
 
     def stop(self, result: RunResult | None) -> None:
-        """Do nothing: the last event has everything."""
+        """Do nothing: the last event has been reported."""
 
     def handle(self, event: Event) -> None:
-        """Report what `event` amounts to."""
-        told = event.metadata
-        left = self._max_restarts - int(told["attempt"] or 0)
+        """Report the metrics of an event."""
+        metadata = event.metadata
+        left = self._max_restarts - int(metadata["attempt"] or 0)
         if event.name == "plaunch.state.changed":
             put_metric(f"{self._prefix}.remaining_restarts", left)
-            put_metric(f"{self._prefix}.{str(told['new']).lower()}", 1)
+            put_metric(f"{self._prefix}.{str(metadata['new']).lower()}", 1)
         elif event.name == "plaunch.rendezvous.completed":
-            _call("SimpleElasticAgent._rendezvous", "success", told["duration"])
+            _call("SimpleElasticAgent._rendezvous", "success", metadata["duration"])
         elif event.name == "plaunch.workers.started":
-            _call("LocalElasticAgent._start_workers", "success", told["duration"])
+            _call("LocalElasticAgent._start_workers", "success", metadata["duration"])
         elif event.name == "plaunch.launcher.finished":
-            self._finish(str(told["outcome"]), told["seconds_total"], left)
+            self._finish(str(metadata["outcome"]), metadata["seconds_total"], left)
 
     def _finish(self, outcome: str, seconds: object, left: int) -> None:
         has_result = outcome in CAME_TO_A_RESULT
@@ -77,7 +77,7 @@ class MetricRecorder:
 
 
 def _call(name: str, outcome: str, seconds: object) -> None:
-    """Report how a method of torchrun's has ended, as its `prof` does."""
+    """Report the result of a method of torchrun, as its `prof` does."""
     put_metric(f"{name}.{outcome}", 1)
     if isinstance(seconds, (int, float)):
         put_metric(f"{name}.duration.ms", int(seconds * 1000))

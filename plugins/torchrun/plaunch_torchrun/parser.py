@@ -1,4 +1,4 @@
-"""torchrun's parser, for programs that extend it or call it: an ordinary one of argparse."""
+"""torchrun's parser, for programs that extend or call it: an `argparse.ArgumentParser`."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 
 def get_args_parser() -> argparse.ArgumentParser:
-    """The parser; callers may add arguments of their own. The name is torchrun's.
+    """Create the parser; callers may add their own arguments. The name is torchrun's.
 
-    All options have both spellings, dashes and underscores, and their `PET_*` variable.
+    All options can be written with dashes or underscores, and have their `PET_*` variable.
     `training_script` and `training_script_args` are positional, so that the script's options follow
-    the script. It knows plaunch's own options too, and those of plugins, but for those that do
-    something other than to launch.
+    the script. It also has plaunch's own options and those of plugins, except actions such as
+    `--version`.
     """
     parser = argparse.ArgumentParser(
-        description="Start workers on this node, give each its rank and the world, and watch them.",
+        description="Start workers on this node with their ranks and world, and watch them.",
         allow_abbrev=False,
     )
     for title, options in installed_table((), os.environ).groups:

@@ -1,4 +1,4 @@
-"""Finds the program that a name means: PATH decides, as in a shell."""
+"""Finding the program of a name on PATH, as a shell does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _MOST_BYTES = 1 << 16  # of a script on PATH
 _IMPORT = re.compile(rb"^\s*from\s+([\w.]+)\s+import\s+(\w+)", re.MULTILINE)
-# What setuptools wrote before it wrote imports.
+# The form that older versions of setuptools write.
 _ENTRY = re.compile(rb"['\"]([\w.-]+)(?:==[^'\"]*)?['\"],\s*['\"]console_scripts['\"]")
 _PYTHON = re.compile(rb"#!.*python")
 
@@ -25,7 +25,7 @@ class Program(NamedTuple):
     """A program of an installed package.
 
     Args:
-        entry_point: what it calls.
+        entry_point: its entry point.
         path: its file on PATH; empty if there is none.
     """
 
@@ -34,11 +34,10 @@ class Program(NamedTuple):
 
 
 def find_program(name: str) -> Program | None:
-    """The program of an installed package with this name; None if no package has one.
+    """Find the program of an installed package with this name; None if no package has one.
 
-    Several packages may have a program of one name, of which only one has its file in the folder of
-    programs. So the file on PATH decides. A file that does not show what it calls (a shim of
-    another tool) does not.
+    Several packages may have a program of one name, but only one has the file on PATH. So the file
+    decides, unless it does not show which entry point it calls (a shim of another tool).
 
     Raises:
         UsageError: the file on PATH is another program, or nothing decides between packages.
@@ -72,7 +71,7 @@ def _read(path: str) -> bytes:
     try:
         with open(path, "rb") as file:
             return file.read(_MOST_BYTES)
-    except OSError:  # it may be executed, but not read
+    except OSError:  # it may be executable, but not readable
         return b""
 
 

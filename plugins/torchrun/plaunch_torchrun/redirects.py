@@ -1,6 +1,6 @@
-"""Sending this process's own stdout or stderr to a file, for Python, C and child processes alike.
+"""Redirecting stdout or stderr of this process to a file, for Python, C and child processes.
 
-plaunch itself does not need it; the names are torch's.
+plaunch itself does not use it; the names are torch's.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _DESCRIPTORS = {"stdout": 1, "stderr": 2}
 
 
 def get_libc() -> Any:
-    """The C library of this process; None where it cannot be reached."""
+    """The C library of this process; None if it cannot be loaded."""
     try:
         import ctypes  # rare
 
@@ -33,12 +33,12 @@ def get_libc() -> Any:
 
 @contextlib.contextmanager
 def redirect(std: str, to_file: str) -> Iterator[None]:
-    """Send `std`, `"stdout"` or `"stderr"`, to a file until the block ends.
+    """Redirect `std`, `"stdout"` or `"stderr"`, to a file until the block ends.
 
-    The descriptor itself is redirected, so that output of C code and of child processes goes
-    along; what was written before is flushed first. Python's `sys.stdout` goes along even where
-    it is an object without that descriptor (a test runner, a notebook). Blocks nest, and several
-    may name one file. The file is overwritten; its directory must exist.
+    The descriptor itself is redirected, so that output of C code and of child processes is
+    included; earlier output is flushed first. Python's `sys.stdout` is redirected even if it is an
+    object without that descriptor (in a test runner or a notebook). Blocks can be nested, and
+    several may use one file. The file is overwritten; its directory must exist.
 
     Raises:
         UsageError: `std` is another word (a ValueError, as in torch).
@@ -75,7 +75,7 @@ def get_std_cm(
 
 @contextlib.contextmanager
 def _python_stream(std: str, fd: int) -> Iterator[None]:
-    """Have `sys.stdout` or `sys.stderr` write to `fd`, if it does not already."""
+    """Make `sys.stdout` or `sys.stderr` write to `fd`, if it does not already."""
     stream: TextIO | None = getattr(sys, std)
     if stream is not None and _descriptor(stream) == fd:
         yield
@@ -88,7 +88,7 @@ def _python_stream(std: str, fd: int) -> Iterator[None]:
         try:
             yield
         finally:
-            # The block may have put an object of its own there, which is then left alone.
+            # The block may have replaced the stream by its own object, which is kept.
             if getattr(sys, std) is replacement:
                 setattr(sys, std, stream)
 
@@ -106,7 +106,7 @@ def _open(path: str) -> int:
     fd = os.open(path, flags, 0o666)
     if fd > 2:
         return fd
-    # A closed standard stream has lent its number; as 1 or 2 the file would be its own target.
+    # It got the number of a closed standard stream; as 1 or 2 it would be its own target.
     try:
         return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
     finally:
@@ -130,10 +130,10 @@ def _restore(std: str, fd: int, saved: int | None) -> None:
 
 
 def _flush(std: str) -> None:
-    """Write out what Python and the C library hold back for one stream."""
+    """Flush the buffers of Python and the C library for one stream."""
     stream: TextIO | None = getattr(sys, std)
     if stream is not None:
-        # A stream that was closed, or whose reader is gone, has nothing more to give.
+        # The stream may be closed, or its reader may be gone.
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
     libc = get_libc()
@@ -141,7 +141,7 @@ def _flush(std: str) -> None:
         return
     import ctypes  # rare
 
-    # One stream, not all: flushing all waits for a thread that is reading from stdin.
+    # Flush only one stream: flushing all blocks if a thread is reading from stdin.
     for symbol in (std, f"__{std}p"):  # Linux, macOS
         with contextlib.suppress(ValueError):
             libc.fflush(ctypes.c_void_p.in_dll(libc, symbol))

@@ -1,6 +1,6 @@
-"""Rendezvous backends that are registered in code, as torchrun's registry has them.
+"""The registry of rendezvous backends that are registered in code, as in torchrun.
 
-An installed backend of the same name comes first. A plugin is the better way: see docs/plugins.md.
+An installed backend of the same name has priority. Prefer a plugin: see docs/plugins.md.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TORCH = "torch.distributed.elastic.rendezvous.api"
 
 
 class BackendNameError(UsageError, RuntimeError):
-    """A handler calls itself otherwise than its backend; torchrun raises `RuntimeError`."""
+    """A handler has another name than its backend; torchrun raises `RuntimeError`."""
 
 
 class RendezvousHandlerRegistry:
@@ -59,7 +59,7 @@ class RendezvousHandlerRegistry:
 
         Raises:
             UsageError: the backend is not registered.
-            BackendNameError: the handler calls itself otherwise.
+            BackendNameError: the handler has another name.
         """
         creator = self._creators.get(params.backend)
         if creator is None:
@@ -79,7 +79,7 @@ class RendezvousHandlerRegistry:
         return backend in self._creators
 
 
-rendezvous_handler_registry = RendezvousHandlerRegistry()  # the API is torchrun's: one a process
+rendezvous_handler_registry = RendezvousHandlerRegistry()  # one per process, as in torchrun's API
 
 
 def get_rendezvous_handler(params: RendezvousParameters) -> RendezvousHandler:
@@ -101,16 +101,16 @@ def create_manager(
     words: Sequence[str] = (),
     entries: list[Any] | None = None,
 ) -> PluginManager:
-    """A plugin manager for a launch with `backend`, which may be a registered one.
+    """Create a plugin manager for a launch with `backend`, which may be a registered one.
 
-    torch's own registry is looked at as well, if torch has one in this process. Metrics are
-    reported if a handler takes them.
+    torch's own registry is used too, if its module is imported. Metrics are reported if a handler
+    is configured.
 
     Args:
-        backend: its name.
-        plugins: those that are passed in code.
+        backend: the name of the backend.
+        plugins: the plugins passed in code.
         words: the arguments of `-p`.
-        entries: what is installed, if a table of options has found it.
+        entries: the installed entry points, if they are already known.
     """
     if is_configured():
         plugins = [*plugins, measures]
@@ -127,8 +127,8 @@ def create_manager(
 def _find(backend: str) -> RendezvousFactory | None:
     if backend in rendezvous_handler_registry:
         return rendezvous_handler_registry.create_handler
-    theirs = getattr(sys.modules.get(_TORCH), "rendezvous_handler_registry", None)
-    creators: Mapping[str, Any] = getattr(theirs, "_registry", {})
+    torch_registry = getattr(sys.modules.get(_TORCH), "rendezvous_handler_registry", None)
+    creators: Mapping[str, Any] = getattr(torch_registry, "_registry", {})
     if backend not in creators:
         return None
     return bridge_creator(
@@ -146,5 +146,5 @@ class _Registered:
 
     @hookimpl
     def plaunch_rendezvous_backends(self) -> Mapping[str, RendezvousFactory]:
-        """Offer them."""
+        """Return the registered backends."""
         return self._factories

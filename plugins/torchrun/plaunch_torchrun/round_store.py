@@ -1,6 +1,6 @@
-"""Exchanges ranks, and waits for peers, over the store of a round, as torchrun's agents do.
+"""Exchanging ranks and waiting for peers over the store of a round, as torchrun's agents do.
 
-Keys and values are torchrun's, so that agents of both kinds could meet in one round.
+Keys and values are torchrun's, so agents of both kinds could form one round.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ def assign_ranks(
 ) -> WorldRanks:
     """Number the workers of one node by exchanging sizes and roles over the round's store.
 
-    Blocks until node 0 has heard from all nodes; bounded by the store's own time-out.
+    Blocks until node 0 has the data of all nodes, or until the store's own timeout.
 
     Raises:
-        RendezvousStateError: the store holds something else under these keys.
+        RendezvousStateError: the store has invalid data under these keys.
     """
     store.set(
         f"{_ROLE_INFO}{group_rank}",
@@ -60,8 +60,8 @@ def assign_ranks(
 def wait_for_peers(store: Store, nodes: int, timeout: float) -> None:
     """Return when all `nodes` of the round have called this, or raise after `timeout` seconds.
 
-    Blocks, so it runs in a background thread. Torchrun's agent goes on when the time is over, and
-    so does ours.
+    Blocks, so it runs in a background thread. After the timeout the agent continues, as torchrun's
+    does.
     """
     if store.add(f"{_DONE}/num_members", 1) == nodes:
         store.set(f"{_DONE}/last_member", "<val_ignored>")

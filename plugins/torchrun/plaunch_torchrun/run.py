@@ -53,7 +53,7 @@ _MASTER_PORT = 29500
 
 
 def determine_local_world_size(nproc_per_node: str) -> int:
-    """The number of workers that `--nproc-per-node` asks for; counts devices for a word.
+    """The number of workers for `--nproc-per-node`; counts devices if it names a device counter.
 
     Raises:
         UsageError: it is neither a number above 0 nor the name of a device counter.
@@ -73,22 +73,22 @@ def get_rdzv_endpoint(args: argparse.Namespace) -> str:
 def config_from_args(
     args: argparse.Namespace,
 ) -> tuple[LaunchConfig, Callable[..., Any] | str, list[str]]:
-    """The configuration, the program and its arguments that `args` describe.
+    """Return the configuration, the program and its arguments that `args` describe.
 
-    `args` is what `get_args_parser` makes, or any object with some of its attributes; what is
-    missing has its default, or what a scheduler says, if one is to be asked (`--scheduler`). A
-    caller may launch them with `elastic_launch`.
+    `args` is the result of `get_args_parser`, or any object with some of its attributes; missing
+    ones get their default, or the scheduler's value with `--scheduler`. A caller may launch them
+    with `elastic_launch`.
 
     Raises:
         UsageError: a value is malformed or out of range; the message names the option. Or plugins
-            are named with `-p`, which a configuration does not carry.
+            are selected with `-p`, which a configuration cannot contain.
     """
     words = list(getattr(args, "plugins", None) or [])
     if words:
         raise UsageError(
-            f"-p {words[0]} would have no effect: a configuration does not carry plugins; call "
-            "run with these arguments, or leave -p out and give elastic_launch the objects "
-            "themselves (plugins=[...])"
+            f"-p {words[0]} would have no effect: a configuration does not contain plugins; call "
+            "run with these arguments, or omit -p and pass the objects to elastic_launch "
+            "(plugins=[...])"
         )
     config, entrypoint, arguments, _ = _read(args)
     return config, entrypoint, arguments
@@ -97,7 +97,7 @@ def config_from_args(
 def _read(
     args: argparse.Namespace,
 ) -> tuple[LaunchConfig, Callable[..., Any] | str, list[str], PluginManager]:
-    """The result of `config_from_args`, with the plugins that made it and should run it."""
+    """The result of `config_from_args`, and the plugin manager for the launch."""
     own = own_arguments(args)
     manager = create_manager(own.rdzv_backend, words=own.plugins, entries=own.table.entries)
     taken = cli.fill_in(own, manager)
@@ -114,7 +114,7 @@ def _read(
 def run(args: argparse.Namespace) -> None:
     """Launch what `args` describe, and wait for the end; see `config_from_args`.
 
-    Plugins that are named with `-p` take part.
+    Plugins selected with `-p` are used.
 
     Raises:
         ChildFailedError: workers failed and no restart was left.

@@ -1,4 +1,4 @@
-"""The signal handlers of a context that is used directly, without an agent."""
+"""The signal handlers of a process context that is used without an agent."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _log = logging.getLogger("plaunch")
 class StopSignals:
     """Makes stop signals raise `SignalException`, as torchrun's library does.
 
-    A signal that arrives while the context is in the middle of something (inside `held`) is raised
-    at the end of it. Once one signal has arrived, a further one calls `escalate` instead.
+    A signal that arrives inside a `held` block is raised at its end. After the first signal,
+    further ones call `escalate` instead.
     """
 
     def __init__(self, escalate: Callable[[], None]) -> None:
         self._escalate = escalate
-        self._handlers: dict[signal.Signals, _Handler] = {}
+        self._handlers: dict[signal.Signals, _StopSignalHandler] = {}
         self._depth = 0
         self._has_arrived = False
         self._pending: signal.Signals | None = None
@@ -37,9 +37,8 @@ class StopSignals:
     def install(self) -> None:
         """Install handlers for the signals in `TORCHELASTIC_SIGNALS_TO_HANDLE`.
 
-        A name that is no signal is logged and left out. A SIGHUP that was inherited as ignored
-        (nohup) stays ignored. On a thread other than the main one nothing can be installed, which
-        is logged.
+        Invalid names are logged and skipped. A SIGHUP that was inherited as ignored (nohup) stays
+        ignored. On a thread other than the main one nothing can be installed, which is logged.
         """
         if threading.current_thread() is not threading.main_thread():
             _log.warning(
@@ -53,7 +52,7 @@ class StopSignals:
             previous: Any = signal.getsignal(signum)
             if signum == signal.SIGHUP and previous == signal.SIG_IGN:
                 continue
-            handler = _Handler(self._receive, previous)
+            handler = _StopSignalHandler(self._receive, previous)
             self._handlers[signum] = handler
             signal.signal(signum, handler)
 
@@ -69,7 +68,7 @@ class StopSignals:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Hold a first signal back until the outermost of these blocks ends, then raise it."""
+        """Defer the first signal until the outermost of these blocks ends."""
         self._depth += 1
         try:
             yield
@@ -89,11 +88,11 @@ class StopSignals:
             self._escalate()
 
 
-class _Handler:
-    """One installed handler; once retired it passes signals on to the one that it replaced.
+class _StopSignalHandler:
+    """An installed handler; once retired, it forwards signals to the handler that it replaced.
 
-    A retired handler may still be called: another context may have installed its own on top, and
-    then puts this one back, or `restore` may have run on a thread that cannot set handlers.
+    A retired handler may still be called: another context may have restored it after its own, or
+    `restore` may have run on a thread that cannot set handlers.
     """
 
     def __init__(self, receive: Callable[[signal.Signals], None], previous: Any) -> None:
@@ -104,11 +103,11 @@ class _Handler:
         self._receive = None
 
     def successor(self) -> Any:
-        """The nearest handler below that is still in use; the default one if it is unknown."""
+        """The nearest replaced handler that is not retired; the default one if it is unknown."""
         below = self._previous
-        if isinstance(below, _Handler) and below._receive is None:
+        if isinstance(below, _StopSignalHandler) and below._receive is None:
             return below.successor()
-        # None stands for a handler that was not installed from Python and cannot be put back.
+        # None stands for a handler that was not installed from Python and cannot be restored.
         return signal.SIG_DFL if below is None else below
 
     def __call__(self, signum: int, frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""Agreeing over a store of torch's: what torchrun's `elastic.utils.store` offers."""
+"""Exchanging data over a store of torch, as in torchrun's `elastic.utils.store`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from plaunch.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_MAX_NAMED = 16  # missing ranks that a message names
+_MAX_NAMED = 16  # missing ranks in a message
 
 
 @contextlib.contextmanager
 def store_timeout(store: Any, timeout: float) -> Iterator[None]:
-    """Give the operations of `store` another time-out for a while, in seconds."""
+    """Set the timeout of `store`, in seconds, until the block ends."""
     PATIENCE.check(timeout, "timeout")
     before = store.timeout
     store.set_timeout(timedelta(seconds=bounded(timeout)))
@@ -28,9 +28,9 @@ def store_timeout(store: Any, timeout: float) -> Iterator[None]:
 
 
 def get_all(store: Any, rank: int, prefix: str, world_size: int) -> list[bytes]:
-    """The values of `<prefix>0` to `<prefix><world_size - 1>`, waiting for them if need be.
+    """Wait for and return the values of `<prefix>0` to `<prefix><world_size - 1>`.
 
-    Rank 0, which may host the store, waits until all ranks have theirs.
+    Rank 0, which may host the store, waits until all ranks have read them.
     """
     values: list[bytes] = store.multi_get([f"{prefix}{index}" for index in range(world_size)])
     last = _arrive(store, world_size, f"{prefix}/finished")
@@ -47,9 +47,9 @@ def synchronize(
     key_prefix: str,
     timeout: float = 300,
 ) -> list[bytes]:
-    """Exchange `data`: each rank gets that of all, in the order of ranks.
+    """Exchange `data`: each rank gets the data of all ranks, in their order.
 
-    A `key_prefix` can be used once. `timeout` is in seconds.
+    A `key_prefix` can be used only once. `timeout` is in seconds.
     """
     with store_timeout(store, timeout):
         store.set(f"{key_prefix}{rank}", data)
@@ -65,20 +65,20 @@ def barrier(
     rank_tracing_decoder: Callable[[int], str] | None = None,
     trace_timeout: float = 10,
 ) -> None:
-    """Wait until `world_size` callers are here.
+    """Wait until `world_size` callers have called this.
 
     Args:
-        store: the store that they share.
-        world_size: how many there are.
-        key_prefix: can be used once.
-        barrier_timeout: how long to wait, in seconds.
-        rank: who this is; the time-out of rank 0 then names the ranks that are missing.
-        rank_tracing_decoder: what to call a rank, as by its host; needs `rank`.
-        trace_timeout: how long rank 0 waits to hear of the others after a time-out, in seconds.
+        store: the shared store.
+        world_size: the number of callers.
+        key_prefix: the prefix of its keys; it can be used only once.
+        barrier_timeout: the timeout in seconds.
+        rank: the rank of this caller; with it, the timeout error of rank 0 names missing ranks.
+        rank_tracing_decoder: returns the name of a rank, such as its host; needs `rank`.
+        trace_timeout: seconds for which rank 0 looks for missing ranks after a timeout.
 
     Raises:
-        UsageError: there is a decoder and no `rank`.
-        torch.distributed.DistStoreError: they are not all here in time.
+        UsageError: there is a decoder, but no `rank`.
+        torch.distributed.DistStoreError: the timeout expired.
     """
     if rank is None and rank_tracing_decoder is not None:
         raise UsageError("rank_tracing_decoder names ranks, so rank must be given as well")
@@ -100,7 +100,7 @@ def barrier(
 
 
 def _arrive(store: Any, world_size: int, key_prefix: str) -> str:
-    """Count this caller; returns the key that the last one writes."""
+    """Count this caller; return the key that the last one sets."""
     last = f"{key_prefix}/last_member"
     if store.add(f"{key_prefix}/num_members", 1) == world_size:
         store.set(last, "")
@@ -110,10 +110,10 @@ def _arrive(store: Any, world_size: int, key_prefix: str) -> str:
 def _missing(store: Any, world_size: int, key_prefix: str, timeout: float) -> list[int]:
     missing: list[int] = []
     for rank in range(1, world_size):
-        # The first one who is late may still come; the others had that time as well.
+        # Wait only for the first missing rank; the others had the same time.
         patience = timedelta(milliseconds=1) if missing else timedelta(seconds=bounded(timeout))
         try:
             store.wait([f"{key_prefix}/here/{rank}"], patience)
-        except Exception:  # noqa: BLE001 - torch's, which is not imported here
+        except Exception:  # noqa: BLE001 - of torch, which is not imported here
             missing.append(rank)
     return missing

@@ -14,21 +14,22 @@ if TYPE_CHECKING:
 
 
 class SubprocessHandler:
-    """One running program: leader of a session of its own, with the launcher's environment.
+    """A running program, as the leader of its own session, with the launcher's environment.
 
     Args:
-        entrypoint: the program; without a slash it is searched in the PATH of its environment.
-        args: its arguments; what is not a string is converted.
-        env: variables to add to the launcher's environment; values are converted.
+        entrypoint: the program; without a slash it is searched on the PATH of its environment.
+        args: its arguments; they are converted to text.
+        env: variables to add to the launcher's environment; values are converted to text.
         stdout: a path to overwrite, an open descriptor, or None for the launcher's own.
         stderr: the same for stderr.
         local_rank_id: the local rank.
-        numa_options: how the program is bound to processors near its device, which is the one of
-            its local rank; None leaves it.
+        numa_options: how to bind the program to CPUs near the device of its local rank; None for
+            no binding.
 
     Raises:
         WorkerStartError: the program cannot be started; see `plaunch.process.start_program`.
-        UsageError: an argument or a variable has a NUL character, or the program cannot be bound.
+        UsageError: an argument or variable contains a NUL character, or the binding is not
+            possible.
     """
 
     def __init__(
@@ -49,12 +50,12 @@ class SubprocessHandler:
             self.proc = start_program(entrypoint, args, env, out, err, local_rank_id)
 
     def close(self, death_sig: signal.Signals | None = None) -> None:
-        """Send `death_sig` (SIGTERM if None) to the program and its process group; do not wait.
+        """Send `death_sig` (SIGTERM if None) to the process group of the program; does not wait.
 
-        Nothing happens if the program has ended and was waited for.
+        Does nothing if the program has been waited for.
         """
         if self.proc.returncode is None:
-            with contextlib.suppress(ProcessLookupError):  # the group is gone, as intended
+            with contextlib.suppress(ProcessLookupError):  # the group has ended
                 os.killpg(self.proc.pid, death_sig or signal.SIGTERM)
 
 
@@ -73,7 +74,7 @@ def get_subprocess_handler(
 
 @contextlib.contextmanager
 def _opened(std: str | int | None) -> Iterator[int | None]:
-    """The descriptor for one of torchrun's streams; of a path, until the program has it."""
+    """Open the descriptor for a stream argument; a path is closed after the program has started."""
     if isinstance(std, str) and std:
         with open(std, "wb") as file:
             yield file.fileno()

@@ -1,6 +1,6 @@
-"""Showing log files on a stream while others write them: `TailLog`, with torch's names.
+"""Copying growing log files to a stream: `TailLog`, with torch's names.
 
-plaunch itself does not need it: process contexts show redirected and teed output.
+plaunch itself does not use it: process contexts show redirected and teed output.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ def tail_logfile(
 
     Args:
         header: written before each line.
-        file: need not exist yet; if it never does, nothing is written.
-        dst: takes the lines.
+        file: the file; it need not exist yet, and may never exist.
+        dst: the stream for the lines.
         finished: set by the caller after the last write to `file`.
-        interval_sec: how often to look for more, in seconds.
-        log_line_filter: says whether to show a line, which it gets with its end.
+        interval_sec: the polling interval in seconds.
+        log_line_filter: returns whether to show a line, which includes its line end.
 
     Raises:
         OSError: `file` cannot be read, or `dst` cannot be written to.
     """
     while not os.path.exists(file):
-        # Asked in this order, or a file that appears just before the end would be missed.
+        # In this order, so that a file created just before the end is not missed.
         if finished.is_set() and not os.path.exists(file):
             return
         finished.wait(interval_sec)
     with open(file, "rb") as source:
         lines = _Lines(source)
         while True:
-            # Read before the file: what was written before the event was set is then not missed.
+            # Checked before reading, so that nothing written before the event is missed.
             ended = finished.is_set()
             shown = False
             for line in lines.read(ended):
@@ -71,16 +71,16 @@ def tail_logfile(
 class TailLog:
     """Shows several log files on one stream, each line after the prefix of its rank.
 
-    The files need not exist yet. Lines of one file keep their order; lines of different files
-    interleave whole. A file or stream that fails is logged, and the other files go on.
+    The files need not exist yet. Lines of one file keep their order; complete lines of different
+    files are interleaved. An error of a file or stream is logged, and the other files continue.
 
     Args:
         name: part of the default prefix `[<name><local_rank>]:`.
         log_files: the files by local rank.
-        dst: takes the lines; None shows nothing.
+        dst: the stream for the lines; None for none.
         log_line_prefixes: prefixes by local rank, instead of the default.
-        interval_sec: how often to look for more, in seconds.
-        log_line_filter: says whether to show a line.
+        interval_sec: the polling interval in seconds.
+        log_line_filter: returns whether to show a line.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class TailLog:
         """Start one thread per file; returns the object itself.
 
         Raises:
-            ThreadStartError: the system gives no more threads.
+            ThreadStartError: no thread can be started.
         """
         if self._dst is None:
             return self
@@ -123,9 +123,9 @@ class TailLog:
         return self
 
     def stop(self) -> None:
-        """Show what is left and end; call it after the last write to the files.
+        """Show the remaining lines and stop; call it after the last write to the files.
 
-        Waits for the stream to take all lines; a signal handler that raises interrupts it.
+        Blocks until all lines are written; a signal handler that raises interrupts it.
         """
         self._finished.set()
         for thread in self._threads:
@@ -149,7 +149,7 @@ class TailLog:
 
 
 class _Lines:
-    """Cuts a growing file into lines, keeping an incomplete one for the next time."""
+    """Splits a growing file into lines; keeps an incomplete line for the next read."""
 
     def __init__(self, source: BinaryIO) -> None:
         self._source = source
@@ -158,8 +158,8 @@ class _Lines:
         self._rest = ""
 
     def read(self, ended: bool) -> Iterator[str]:
-        """The lines that are complete by now, with their ends; all of the rest if `ended`."""
-        # A process that goes on writing after the end would otherwise keep this going for ever.
+        """The complete lines so far, with line ends; also an incomplete one if `ended`."""
+        # Otherwise a process that still writes after the end would keep this loop running.
         size = os.fstat(self._source.fileno()).st_size
         while self._source.tell() < size and (chunk := self._source.read(_CHUNK_BYTES)):
             yield from self._cut(self._decoder.decode(chunk))

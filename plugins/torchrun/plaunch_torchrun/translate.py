@@ -1,4 +1,4 @@
-"""Objects of torch's launcher, as callers may hold them, made into plaunch's."""
+"""Converting objects of torch's launcher to plaunch's."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from plaunch.process import LogsSpecs
 
 from plaunch_torchrun.bridges import TorchLogsSpecs
 
-_TIMEOUT = 900  # seconds; torch puts it among the options of every backend if nobody else does
+_TIMEOUT = 900  # seconds; torch adds this option for every backend by default
 
 
 def own_config(config: Any) -> LaunchConfig:
-    """`config` as plaunch's; one of torch's is read by attribute, and stays as it is.
+    """Convert a config of torch to plaunch's; it is read by attribute and not changed.
 
-    The settings that a subclass adds are left out.
+    Settings that a subclass adds are ignored.
 
     Raises:
-        UsageError: it is neither, or a value is out of its range.
+        UsageError: it is not a config, or a value is out of range.
     """
     if isinstance(config, LaunchConfig):
         if config.logs_specs is not None:
@@ -33,14 +33,14 @@ def own_config(config: Any) -> LaunchConfig:
     values["logs_specs"] = own_logs_specs(values.get("logs_specs"))
     options = dict(values.get("rdzv_configs") or {})
     if values.get("rdzv_timeout", -1) == -1 and options.get("timeout") == _TIMEOUT:
-        # Those backends of ours that want none would complain of what the user has not given.
+        # plaunch's backends without this option would refuse it, although the user did not give it.
         del options["timeout"]
     values["rdzv_configs"] = options
     return LaunchConfig(**values)
 
 
 def own_logs_specs(specs: Any) -> LogsSpecs | None:
-    """`specs` as plaunch's; an object of torch's class goes on deciding where streams go."""
+    """Convert a logs spec of torch to plaunch's, with an adapter."""
     if specs is None or isinstance(specs, LogsSpecs):
         return specs
     if not callable(getattr(specs, "reify", None)):

@@ -1,10 +1,11 @@
-"""Which process of a worker is named, and how: a group of it comes before all others."""
+"""Naming the child processes that workers wait for."""
 
 from __future__ import annotations
 
 from plaunch_hang.stacks import (
     Frame,
     ProcessStacks,
+    StackFrame,
     ThreadStack,
     dump_groups,
     format_groups,
@@ -16,39 +17,42 @@ PYTHON = "/usr/lib/python3.11"
 TORCH = "/venv/lib/python3.11/site-packages/torch"
 
 POLL = (
-    Frame("_PollLikeSelector.select", f"{PYTHON}/selectors.py", 415),
-    Frame("wait", f"{PYTHON}/multiprocessing/connection.py", 947),
+    StackFrame("_PollLikeSelector.select", f"{PYTHON}/selectors.py", 415),
+    StackFrame("wait", f"{PYTHON}/multiprocessing/connection.py", 947),
 )
 LOADER_WAITS = (
     *POLL,
-    Frame("_get_data", f"{TORCH}/utils/data/dataloader.py", 1464),
-    Frame("train", "/job/train.py", 3),
+    StackFrame("_get_data", f"{TORCH}/utils/data/dataloader.py", 1464),
+    StackFrame("train", "/job/train.py", 3),
 )
 FORKED = (  # what a forked process has of its parent
-    Frame("BaseProcess.run", f"{PYTHON}/multiprocessing/process.py", 108),
-    Frame("BaseProcess._bootstrap", f"{PYTHON}/multiprocessing/process.py", 314),
-    Frame("Popen._launch", f"{PYTHON}/multiprocessing/popen_fork.py", 71),
-    Frame("train", "/job/train.py", 3),
+    StackFrame("BaseProcess.run", f"{PYTHON}/multiprocessing/process.py", 108),
+    StackFrame("BaseProcess._bootstrap", f"{PYTHON}/multiprocessing/process.py", 314),
+    StackFrame("Popen._launch", f"{PYTHON}/multiprocessing/popen_fork.py", 71),
+    StackFrame("train", "/job/train.py", 3),
 )
 LOADS = (
-    Frame("read_shard", "/job/data.py", 12),
-    Frame("_worker_loop", f"{TORCH}/utils/data/_utils/worker.py", 374),
+    StackFrame("read_shard", "/job/data.py", 12),
+    StackFrame("_worker_loop", f"{TORCH}/utils/data/_utils/worker.py", 374),
     *FORKED,
 )
-IDLE = (*POLL, Frame("_worker_loop", f"{TORCH}/utils/data/_utils/worker.py", 350), *FORKED)
+IDLE = (*POLL, StackFrame("_worker_loop", f"{TORCH}/utils/data/_utils/worker.py", 350), *FORKED)
 POOL = (
-    Frame("resize", "/job/data.py", 5),
-    Frame("worker", f"{PYTHON}/multiprocessing/pool.py", 125),
+    StackFrame("resize", "/job/data.py", 5),
+    StackFrame("worker", f"{PYTHON}/multiprocessing/pool.py", 125),
     *FORKED,
 )
-PROGRAM = (Frame("convert", "/job/convert.py", 9), Frame("<module>", "/job/convert.py", 20))
+PROGRAM = (
+    StackFrame("convert", "/job/convert.py", 9),
+    StackFrame("<module>", "/job/convert.py", 20),
+)
 TRACKER = (
-    Frame("main", f"{PYTHON}/multiprocessing/resource_tracker.py", 200),
-    Frame("<module>", "<string>", 1),
+    StackFrame("main", f"{PYTHON}/multiprocessing/resource_tracker.py", 200),
+    StackFrame("<module>", "<string>", 1),
 )
 ALL_REDUCE = (
-    Frame("all_reduce", f"{TORCH}/distributed/distributed_c10d.py", 2800),
-    Frame("train", "/job/train.py", 4),
+    StackFrame("all_reduce", f"{TORCH}/distributed/distributed_c10d.py", 2800),
+    StackFrame("train", "/job/train.py", 4),
 )
 
 
@@ -63,14 +67,14 @@ def lines_of(*workers):
     return format_groups(groups)
 
 
-def test_a_loader_process_that_is_busy_stands_for_its_rank():
+def test_a_busy_loader_process_is_named_for_its_rank():
     assert lines_of(process(LOADER_WAITS, TRACKER, IDLE, LOADS)) == [
         "1 rank: 0 read_shard (data.py:12), a loader process of rank 0; "
         "rank 0 waits in train (train.py:3)"
     ]
 
 
-def test_it_comes_before_those_that_wait_for_the_rank():
+def test_its_rank_comes_before_ranks_that_wait_for_it():
     waits = process(ALL_REDUCE)
     shown = lines_of(waits, process(LOADER_WAITS, LOADS), waits, process(LOADER_WAITS, LOADS))
     assert shown == [
@@ -89,15 +93,15 @@ def test_other_processes():
     assert line.startswith("1 rank: 0 read_shard (data.py:12), a loader process of rank 0; ")
 
 
-def test_processes_that_nobody_waits_for_are_not_named():
+def test_processes_that_the_worker_does_not_wait_for_are_not_named():
     assert lines_of(process(ALL_REDUCE, LOADS)) == ["1 rank: 0 all_reduce <- train (train.py:4)"]
     assert lines_of(process(LOADER_WAITS, IDLE, TRACKER)) == [
         "1 rank: 0 _get_data <- train (train.py:3)"
     ]
 
 
-def test_the_ranks_that_wait_for_others_come_last_even_if_they_are_fewer():
-    loads = process((Frame("load_batch", "/job/train.py", 6),))
+def test_ranks_that_wait_for_others_come_last_even_if_fewer():
+    loads = process((StackFrame("load_batch", "/job/train.py", 6),))
     assert lines_of(process(ALL_REDUCE), loads, loads) == [
         "2 ranks: 1-2 load_batch (train.py:6)",
         "1 rank: 0 all_reduce <- train (train.py:4)",

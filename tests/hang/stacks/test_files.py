@@ -1,11 +1,11 @@
-"""Whole stacks in files."""
+"""Complete stacks in files."""
 
 from __future__ import annotations
 
 import pytest
-from plaunch_hang.stacks import Frame, KernelState, ProcessStacks, ThreadStack, group, write
+from plaunch_hang.stacks import KernelState, ProcessStacks, StackFrame, ThreadStack, group, write
 
-TRAIN = Frame("train", "/job/train.py", 10)
+TRAIN = StackFrame("train", "/job/train.py", 10)
 
 
 def test_a_file_for_each_rank(tmp_path):
@@ -46,6 +46,6 @@ process 11: python train.py
     )
 
 
-def test_files_are_never_written_over(tmp_path):
+def test_files_are_never_overwritten(tmp_path):
     with pytest.raises(FileExistsError):
         write(str(tmp_path), {})

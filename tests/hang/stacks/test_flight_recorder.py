@@ -1,4 +1,4 @@
-"""What `--flight-recorder` sets in workers."""
+"""The variables that `--flight-recorder` sets in workers."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_dumps_go_to_the_folder_of_the_run(create, tmp_path):
     assert not folder.parent.exists()  # there is no dump
 
 
-def test_dumps_stay(create, tmp_path):
+def test_dumps_are_kept(create, tmp_path):
     recorder = create()
     prefix = recorder.environment(WORKER, ENV)["TORCH_FR_DUMP_TEMP_FILE"]
     Path(f"{prefix}5").touch()
@@ -66,8 +66,8 @@ def test_older_versions_have_other_names(create, version):
     assert found["TORCH_NCCL_DEBUG_INFO_TEMP_FILE"] == found["TORCH_FR_DUMP_TEMP_FILE"]
 
 
-def test_what_the_user_has_set_stays(create):
-    """An older name that is given would be overruled by a newer one."""
+def test_variables_set_by_the_user_are_kept(create):
+    """A new name set by plaunch would override an old name set by the user."""
     environ = {
         "TORCH_NCCL_TRACE_BUFFER_SIZE": "9",
         "TORCH_FR_DUMP_TEMP_FILE": "/x_",
@@ -77,11 +77,11 @@ def test_what_the_user_has_set_stays(create):
     assert found == {"TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
 
 
-def test_without_a_folder_torch_has_its_own(create):
+def test_without_a_folder_torchs_default_is_used(create):
     assert "TORCH_FR_DUMP_TEMP_FILE" not in create(root=None).environment(WORKER, ENV)
 
 
-def test_what_cannot_be_made_is_said_once(create, tmp_path, caplog, monkeypatch):
+def test_errors_are_logged_once(create, tmp_path, caplog, monkeypatch):
     (tmp_path / "run").touch()
     recorder = create()
     for _ in range(2):
@@ -89,7 +89,7 @@ def test_what_cannot_be_made_is_said_once(create, tmp_path, caplog, monkeypatch)
     assert "TORCH_FR_DUMP_TEMP_FILE" not in found
     assert "TORCH_FR_BUFFER_SIZE" in found
     (message,) = caplog.messages
-    assert message.startswith("--flight-recorder: dumps of the flight recorder are where torch")
+    assert message.startswith("--flight-recorder: dumps of the flight recorder go to torch's")
 
 
 def test_a_socket_has_a_short_path(create, tmp_path, caplog, monkeypatch):

@@ -1,4 +1,4 @@
-"""Which ranks are put together, how that is said, and how one node tells the others."""
+"""Grouping ranks, formatting the groups, and exchanging them between nodes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from plaunch_hang.stacks import (
     Group,
     KernelState,
     ProcessStacks,
+    StackFrame,
+    StackGroup,
     ThreadStack,
     dump_groups,
     format_groups,
@@ -22,15 +24,15 @@ from plaunch_hang.stacks.grouping import fold
 TORCH = "/venv/lib/python3.11/site-packages/torch/distributed"
 PYTHON = "/usr/lib/python3.11"
 ALL_REDUCE = (
-    Frame("all_reduce", f"{TORCH}/distributed_c10d.py", 2800),
-    Frame("wrapper", f"{TORCH}/c10d_logger.py", 81),
-    Frame("train_step", "/job/train.py", 10),
-    Frame("<module>", "/job/train.py", 20),
+    StackFrame("all_reduce", f"{TORCH}/distributed_c10d.py", 2800),
+    StackFrame("wrapper", f"{TORCH}/c10d_logger.py", 81),
+    StackFrame("train_step", "/job/train.py", 10),
+    StackFrame("<module>", "/job/train.py", 20),
 )
 LOAD_BATCH = (
-    Frame("load_batch", "/job/train.py", 6),
-    Frame("train_step", "/job/train.py", 9),
-    Frame("<module>", "/job/train.py", 20),
+    StackFrame("load_batch", "/job/train.py", 6),
+    StackFrame("train_step", "/job/train.py", 9),
+    StackFrame("<module>", "/job/train.py", 20),
 )
 
 
@@ -43,7 +45,7 @@ def lines_of(stacks):
     return format_groups(group(stacks))
 
 
-def test_the_rank_that_stands_alone_comes_first():
+def test_the_smallest_group_comes_first():
     stacks = {rank: process(*(LOAD_BATCH if rank == 2 else ALL_REDUCE)) for rank in range(8)}
     assert lines_of({"node-a": stacks}) == [
         "1 rank: 2 load_batch (train.py:6)",
@@ -51,7 +53,7 @@ def test_the_rank_that_stands_alone_comes_first():
     ]
 
 
-def test_of_several_nodes_the_one_is_named_where_few_are():
+def test_of_several_nodes_the_node_of_a_small_group_is_named():
     nodes = {
         "node-a": {0: process(*ALL_REDUCE), 1: process(*ALL_REDUCE)},
         "node-b": {2: process(*LOAD_BATCH), 3: process(*ALL_REDUCE)},
@@ -62,30 +64,30 @@ def test_of_several_nodes_the_one_is_named_where_few_are():
     ]
 
 
-def test_lines_inside_libraries_make_no_difference():
-    other = (Frame("all_reduce", f"{TORCH}/distributed_c10d.py", 2999), *ALL_REDUCE[1:])
+def test_lines_inside_libraries_are_ignored():
+    other = (StackFrame("all_reduce", f"{TORCH}/distributed_c10d.py", 2999), *ALL_REDUCE[1:])
     assert len(group({"a": {0: process(*ALL_REDUCE), 1: process(*other)}})) == 1
 
 
-def test_another_function_of_a_library_does():
-    """All of a framework's training may be called from one line of the user's."""
-    other = (Frame("barrier", f"{TORCH}/distributed_c10d.py", 2800), *ALL_REDUCE[1:])
+def test_functions_of_libraries_are_compared():
+    """All functions of a training framework may be called from one line of the user."""
+    other = (StackFrame("barrier", f"{TORCH}/distributed_c10d.py", 2800), *ALL_REDUCE[1:])
     assert lines_of({"a": {0: process(*ALL_REDUCE), 1: process(*other)}}) == [
         "1 rank: 0 all_reduce <- train_step (train.py:10)",
         "1 rank: 1 barrier <- train_step (train.py:10)",
     ]
 
 
-def test_where_python_waits_in_a_loop_makes_no_difference():
-    outer = (Frame("Queue.get", f"{PYTHON}/queue.py", 180), *LOAD_BATCH)
-    inner = (Frame("Condition.wait", f"{PYTHON}/threading.py", 331), *outer)
+def test_waiting_loops_of_python_are_ignored():
+    outer = (StackFrame("Queue.get", f"{PYTHON}/queue.py", 180), *LOAD_BATCH)
+    inner = (StackFrame("Condition.wait", f"{PYTHON}/threading.py", 331), *outer)
     assert lines_of({"a": {0: process(*outer), 1: process(*inner)}}) == [
         "2 ranks: 0-1 Queue.get <- load_batch (train.py:6)"
     ]
 
 
-def test_a_stack_of_python_alone_has_its_place():
-    runpy = Frame("_run_code", "<frozen runpy>", 88)
+def test_a_stack_with_only_python_modules():
+    runpy = StackFrame("_run_code", "<frozen runpy>", 88)
     assert [frame.function for frame in fold([*LOAD_BATCH, runpy])] == [
         "load_batch",
         "train_step",
@@ -94,10 +96,13 @@ def test_a_stack_of_python_alone_has_its_place():
     assert [frame.function for frame in fold([runpy])] == ["_run_code"]
 
 
-def test_callers_tell_apart_what_is_at_the_same_line():
-    inner, outer = Frame("sync", "/job/sync.py", 3), Frame("<module>", "/job/train.py", 20)
+def test_callers_make_groups_on_the_same_line_unique():
+    inner, outer = (
+        StackFrame("sync", "/job/sync.py", 3),
+        StackFrame("<module>", "/job/train.py", 20),
+    )
     stacks = {
-        rank: process(inner, Frame(name, "/job/train.py", 10 + rank), outer)
+        rank: process(inner, StackFrame(name, "/job/train.py", 10 + rank), outer)
         for rank, name in enumerate(["save", "evaluate"])
     }
     assert lines_of({"a": stacks}) == [
@@ -106,12 +111,12 @@ def test_callers_tell_apart_what_is_at_the_same_line():
     ]
 
 
-def test_a_library_alone():
+def test_a_stack_with_only_a_library():
     frames = ALL_REDUCE[:2]
     assert lines_of({"a": {0: process(*frames)}}) == ["1 rank: 0 all_reduce (distributed_c10d.py)"]
 
 
-def test_a_reason_is_said_once():
+def test_a_reason_is_shown_once():
     def unknown(place):
         return process(reason="it is not Python", kernel=KernelState("S", place))
 
@@ -124,7 +129,7 @@ def test_a_reason_is_said_once():
 
 
 def test_many_groups_are_counted():
-    stacks = {rank: process(Frame("f", "train.py", rank + 1)) for rank in range(30)}
+    stacks = {rank: process(StackFrame("f", "train.py", rank + 1)) for rank in range(30)}
     lines = format_groups(group({"a": stacks}), most=2)
     assert lines[2:] == ["and 28 ranks in 28 more groups"]
 
@@ -132,48 +137,50 @@ def test_many_groups_are_counted():
 # --- between nodes --------------------------------------------------------------------------------
 
 
-def test_groups_of_two_nodes_are_put_together():
+def test_groups_of_two_nodes_are_merged():
     nodes = {
         host: group({host: {rank: process(*ALL_REDUCE)}}) for rank, host in enumerate(["a", "b"])
     }
     merged = merge(load_groups(dump_groups(nodes["a"])) + load_groups(dump_groups(nodes["b"])))
-    assert merged == [Group({"a": (0,), "b": (1,)}, fold(ALL_REDUCE))]
+    assert merged == [StackGroup({"a": (0,), "b": (1,)}, fold(ALL_REDUCE))]
 
 
 words = st.text("abc /<>.é", max_size=12)
 frames = st.lists(
-    st.builds(Frame, words, words, st.integers(0, 10**6)), min_size=1, max_size=60
+    st.builds(StackFrame, words, words, st.integers(0, 10**6)), min_size=1, max_size=60
 ).map(fold)
 ranks = st.sets(st.integers(0, 5000), min_size=1, max_size=50).map(
     lambda found: tuple(sorted(found))
 )
 groups = st.lists(
-    st.builds(Group, st.dictionaries(words, ranks, min_size=1, max_size=3), frames, words, words),
+    st.builds(
+        StackGroup, st.dictionaries(words, ranks, min_size=1, max_size=3), frames, words, words
+    ),
     max_size=20,
 ).map(merge)
 
 
 @given(groups)
-def test_what_is_written_is_read(told):
-    assert load_groups(dump_groups(told, most=1 << 20)) == told
+def test_groups_are_serialized_and_parsed(logged):
+    assert load_groups(dump_groups(logged, most=1 << 20)) == logged
 
 
 @given(groups, st.integers(100, 3000))
-def test_a_text_is_no_longer_than_it_may_be(told, most):
-    text = dump_groups(told, most=most)
+def test_the_size_of_a_text_is_limited(logged, most):
+    text = dump_groups(logged, most=most)
     assert len(text) <= most
     kept = load_groups(text)
-    everybody = {rank for item in told for rank in item.all_ranks}
+    everybody = {rank for item in logged for rank in item.all_ranks}
     assert {rank for item in kept for rank in item.all_ranks} <= everybody
-    assert kept[: len(kept) - 1] == [item for item in told if item in kept][: len(kept) - 1]
+    assert kept[: len(kept) - 1] == [item for item in logged if item in kept][: len(kept) - 1]
 
 
 @given(groups)
-def test_each_group_has_its_line(told):
-    lines = format_groups(told, most=len(told))
-    reasons = {item.reason for item in told if item.reason}
-    assert len(lines) == len(told) + len(reasons)
-    for item, line in zip(told, lines, strict=False):
+def test_each_group_has_its_line(logged):
+    lines = format_groups(logged, most=len(logged))
+    reasons = {item.reason for item in logged if item.reason}
+    assert len(lines) == len(logged) + len(reasons)
+    for item, line in zip(logged, lines, strict=False):
         assert line.startswith(f"{item.size} rank")
 
 
@@ -189,7 +196,7 @@ json_values = st.recursive(
 
 
 @given(json_values)
-def test_whatever_another_node_writes_is_groups_or_refused(value):
+def test_invalid_texts_of_other_nodes_are_refused(value):
     import json
 
     try:
@@ -202,7 +209,7 @@ def test_whatever_another_node_writes_is_groups_or_refused(value):
 @pytest.mark.parametrize(
     "ranks", [[[0, 1 << 40]], [[3, 1]], [[-1, 2]], [[0]], [["0", 1]], [[True, 1]]]
 )
-def test_ranks_that_cannot_be_are_refused(ranks):
+def test_invalid_ranks_are_refused(ranks):
     import json
 
     item = {"ranks": {"a": ranks}, "frames": [], "state": "", "reason": ""}
@@ -210,6 +217,6 @@ def test_ranks_that_cannot_be_are_refused(ranks):
         load_groups(json.dumps({"version": 1, "groups": [item]}))
 
 
-def test_what_another_node_writes_cannot_steer_the_terminal():
-    told = [Group({"a": (0,)}, (), "\x1b[2J", "")]
-    assert format_groups(load_groups(dump_groups(told))) == ["1 rank: 0 ?[2J"]
+def test_texts_of_other_nodes_are_made_printable():
+    logged = [StackGroup({"a": (0,)}, (), "\x1b[2J", "")]
+    assert format_groups(load_groups(dump_groups(logged))) == ["1 rank: 0 ?[2J"]

@@ -1,4 +1,4 @@
-"""Stacks of a whole job on request, in a job whose nodes are objects in this process."""
+"""Stacks of a whole job on request, with nodes in this process."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ from plaunch_hang.stacks import (
     JobView,
     KernelState,
     ProcessStacks,
+    StackFrame,
+    StackGroup,
     ThreadStack,
 )
-from plaunch_hang.stacks.job_stacks import ANSWER_BOUND
+from plaunch_hang.stacks.job_stacks import ANSWER_TIMEOUT
 from plaunch_hang.stacks.records import NodeAnswer, dump_answer, load_answer
 
 from helpers.calls import Call
@@ -27,7 +29,7 @@ from helpers.waiting import wait_until
 
 
 def at(function):
-    main = ThreadStack("MainThread", 1, (Frame(function, "train.py", 6),), is_main=True)
+    main = ThreadStack("MainThread", 1, (StackFrame(function, "train.py", 6),), is_main=True)
     return ProcessStacks(1, threads=(main,), kernel=KernelState("S"))
 
 
@@ -35,7 +37,7 @@ ENDED = ProcessStacks(1, reason="it has ended", kernel=KernelState("Z"))
 
 
 class Job:
-    """Nodes that hear of each other at once, unless they are deaf."""
+    """Nodes that receive broadcasts at once, unless they are deaf."""
 
     def __init__(self, knows_all=True):
         self.knows_all = knows_all
@@ -51,7 +53,7 @@ class Job:
 
 
 class Node:
-    """One node, as the control of its launch shows it."""
+    """The control of one node."""
 
     def __init__(self, job, host, seen, is_deaf, settings):
         self.job, self.host, self.is_deaf = job, host, is_deaf
@@ -65,7 +67,7 @@ class Node:
 
     def take(self, pids, *, timeout):
         assert set(pids) == set(self.seen)
-        assert timeout <= ANSWER_BOUND
+        assert timeout <= ANSWER_TIMEOUT
         self.looks += 1
         return self.seen
 
@@ -97,7 +99,7 @@ def places(groups):
     return [(item.all_ranks, item.frames[0].function) for item in groups]
 
 
-def test_any_node_knows_where_all_workers_are():
+def test_any_node_returns_the_stacks_of_all_workers():
     job = Job()
     job.add("a", {0: at("all_reduce"), 1: at("all_reduce")})
     job.add("b", {2: at("load_batch"), 3: at("all_reduce"), 4: ENDED})
@@ -105,12 +107,12 @@ def test_any_node_knows_where_all_workers_are():
         view = job.nodes[host].stacks.ask()
         assert places(view.groups) == [((2,), "load_batch"), ((0, 1, 3), "all_reduce")]
         assert (view.silent, view.is_job_wide, view.has_store) == ((), True, True)
-    # Nobody looks twice for one request, and it was answered without a wait.
+    # Each node read its stacks once, and the request was answered without a wait.
     assert [node.looks for node in job.nodes.values()] == [3, 3]
     assert job.clock.now == Clock().now
 
 
-def test_what_torch_has_recorded_is_that_of_the_whole_job():
+def test_operations_of_all_nodes_are_merged():
     def recorded(name):
         entry = {"profiling_name": name, "collective_seq_id": 4, "process_group": ["tp"]}
         text = json.dumps({"entries": [entry]})
@@ -125,7 +127,7 @@ def test_what_torch_has_recorded_is_that_of_the_whole_job():
     ]
 
 
-def test_an_old_answer_is_none():
+def test_answers_to_old_calls_are_ignored():
     job = Job()
     job.add("a", {0: at("step")})
     other = job.add("b", {1: at("before")})
@@ -134,10 +136,10 @@ def test_an_old_answer_is_none():
     view = job.nodes["a"].stacks.ask()
     assert places(view.groups) == [((0,), "step")]
     assert view.silent == ("b",)
-    assert job.clock.now - Clock().now < ANSWER_BOUND + 0.5
+    assert job.clock.now - Clock().now < ANSWER_TIMEOUT + 0.5
 
 
-def test_what_another_node_writes_may_be_nonsense():
+def test_invalid_answers_are_ignored():
     job = Job()
     job.add("a", {0: at("step")})
     other = job.add("b", {1: at("step")})
@@ -146,7 +148,7 @@ def test_what_another_node_writes_may_be_nonsense():
 
 
 @pytest.mark.parametrize(("knows_all", "has_store"), [(False, True), (True, False)])
-def test_who_reaches_nobody_shows_its_own(knows_all, has_store):
+def test_a_node_without_others_shows_its_own_workers(knows_all, has_store):
     job = Job(knows_all)
     job.has_store = has_store
     job.add("a", {0: at("step")})
@@ -155,7 +157,7 @@ def test_who_reaches_nobody_shows_its_own(knows_all, has_store):
     assert (view.is_job_wide, view.has_store) == (knows_all, has_store)
 
 
-def test_requests_at_one_time_get_the_same_look():
+def test_simultaneous_requests_share_one_result():
     job = Job()
     node = job.add("a", {0: at("step")})
     looks, goes_on = threading.Event(), threading.Event()
@@ -176,12 +178,12 @@ def test_requests_at_one_time_get_the_same_look():
     assert first.get() == second.get()
     another.get()
     assert not looks.is_set()
-    # The node that has called meanwhile has its answer as well.
+    # A node that called meanwhile is answered too.
     assert "of another node" in load_answer(job.texts["a~1"]).calls
 
 
-def test_a_process_that_is_to_fork_waits_for_a_look():
-    """A thread that looks would be missing in the new process, with what it holds."""
+def test_rest_waits_for_a_running_request():
+    """After a fork, locks of that thread would never be released."""
     node = Job().add("a", {0: at("step")})
     looks, goes_on = threading.Event(), threading.Event()
 
@@ -201,7 +203,7 @@ def test_a_process_that_is_to_fork_waits_for_a_look():
     asking.get()
 
 
-def test_after_a_look_that_failed_there_is_another():
+def test_a_request_after_a_failed_one_works():
     node = Job().add("a", {0: at("step")})
 
     def take(pids, timeout):
@@ -214,7 +216,7 @@ def test_after_a_look_that_failed_there_is_another():
     assert places(node.stacks.ask().groups) == [((0,), "step")]
 
 
-def test_whole_stacks_are_in_the_folder_of_each_run(tmp_path):
+def test_complete_stacks_are_in_the_folder_of_each_run(tmp_path):
     job = Job()
     for host, rank in (("a", 0), ("b", 1)):
         specs = SimpleNamespace(root_log_dir=str(tmp_path / host))
@@ -231,14 +233,24 @@ def test_whole_stacks_are_in_the_folder_of_each_run(tmp_path):
     assert "Not a directory" in problem or "File exists" in problem
 
 
-def test_some_ranks_of_all():
-    view = JobView([Group({"a": (0, 2), "b": (5,)}), Group({"a": (3,)}, (Frame("f", "x.py", 1),))])
-    assert view.of({2, 3, 9}) == [Group({"a": (2,)}), Group({"a": (3,)}, (Frame("f", "x.py", 1),))]
+def test_selected_ranks():
+    view = JobView(
+        [
+            StackGroup({"a": (0, 2), "b": (5,)}),
+            StackGroup({"a": (3,)}, (StackFrame("f", "x.py", 1),)),
+        ]
+    )
+    assert view.of({2, 3, 9}) == [
+        StackGroup({"a": (2,)}),
+        StackGroup({"a": (3,)}, (StackFrame("f", "x.py", 1),)),
+    ]
 
 
-def test_an_answer_is_one_line_of_bounded_size():
-    """What is no such line is read as escape sequences by other nodes."""
-    groups = [Group({"a": (rank,)}, (Frame(f"f{rank}", "x" * 150, 1),)) for rank in range(500)]
+def test_an_answer_is_one_line_of_limited_size():
+    """Other characters would be read as escape sequences by other nodes."""
+    groups = [
+        StackGroup({"a": (rank,)}, (StackFrame(f"f{rank}", "x" * 150, 1),)) for rank in range(500)
+    ]
     answer = NodeAnswer("me", ("1", "2"), "a\nb", "/logs/\x1b[1m", "", groups, {"send": (3,)})
     text = dump_answer(answer)
     assert len(text) <= 16384
@@ -250,23 +262,23 @@ def test_an_answer_is_one_line_of_bounded_size():
 
 def test_long_names_leave_room_for_groups():
     long = "\N{SNOWMAN}" * 1000
-    answer = NodeAnswer("me", (), long, long, long, [Group({"a": (3,)})], {})
+    answer = NodeAnswer("me", (), long, long, long, [StackGroup({"a": (3,)})], {})
     text = dump_answer(answer)
     assert len(text) <= 16384
     assert load_answer(text).groups == answer.groups
     assert load_answer(text).folder == long
 
 
-def test_so_many_operations_are_told_as_there_is_room_for():
+def test_as_many_operations_as_fit_are_sent():
     operations = {f"{number} {'x' * 150}": (number,) for number in range(500)}
-    text = dump_answer(NodeAnswer("me", (), "a", "", "", [Group({"a": (3,)})], operations))
+    text = dump_answer(NodeAnswer("me", (), "a", "", "", [StackGroup({"a": (3,)})], operations))
     assert len(text) <= 16384
-    told = load_answer(text).operations
-    assert [*told.items()] == [*operations.items()][: len(told)]
-    assert len(told) > 10
+    found = load_answer(text).operations
+    assert [*found.items()] == [*operations.items()][: len(found)]
+    assert len(found) > 10
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1] 2", '{"by": 3}', "x" * 50])
-def test_what_is_no_answer(text):
+def test_invalid_texts(text):
     with pytest.raises(ValueError, match="no answer with stacks"):
         load_answer(text)

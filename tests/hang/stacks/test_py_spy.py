@@ -1,4 +1,4 @@
-"""What py-spy says, without a process to look at."""
+"""Parsing the output of py-spy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import sys
 
 import pytest
-from plaunch_hang.stacks import Frame, find_py_spy, py_spy
+from plaunch_hang.stacks import StackFrame, find_py_spy, py_spy
 from plaunch_hang.stacks.py_spy import UnreadableError, explain, parse_threads, read_threads
 
 
@@ -26,13 +26,13 @@ def thread(number, name, *functions):
 def test_the_main_thread_comes_first(shown):
     main = parse_threads(json.dumps(shown).encode(), 7)[0]
     assert main.is_main
-    assert main.frames == (Frame("inner", "inner.py", 1), Frame("outer", "outer.py", 1))
+    assert main.frames == (StackFrame("inner", "inner.py", 1), StackFrame("outer", "outer.py", 1))
 
 
 @pytest.mark.parametrize(
     "text", [b"", b"{}", b"[1]", b'[{"os_thread_id": 7}]', b"[" * 100_000, b"\xff"]
 )
-def test_what_is_no_stack_is_refused(text):
+def test_invalid_output_is_refused(text):
     with pytest.raises(UnreadableError, match="py-spy has written"):
         parse_threads(text, 7)
 
@@ -49,7 +49,7 @@ def test_what_is_no_stack_is_refused(text):
         ("Error: Failed to find python version from target process", "it is not Python", True),
         ("Error: x\nCaused by: No such file or directory (os error 2)", "it has ended", True),
         ("Error: Failed to copy PyCodeObject\nStack backtrace:\n 0: y", "py-spy: Failed to", False),
-        ("", "py-spy: failed without a word", False),
+        ("", "py-spy: failed without a message", False),
     ],
 )
 def test_why_a_process_cannot_be_read(said, reason, is_lasting):
@@ -66,7 +66,7 @@ def test_py_spy_may_be_missing(monkeypatch, tmp_path):
         find_py_spy()
 
 
-def test_one_that_hangs_is_ended(tmp_path):
+def test_a_py_spy_that_hangs_is_killed(tmp_path):
     program = tmp_path / "py-spy"
     program.write_text(
         "#!/bin/sh\necho $$ > pid\nexec sleep 60\n".replace("pid", f"{tmp_path}/pid")
@@ -76,6 +76,6 @@ def test_one_that_hangs_is_ended(tmp_path):
         read_threads(str(program), 1, 0.3)
 
 
-def test_one_that_cannot_be_run(tmp_path):
+def test_a_py_spy_that_cannot_be_run(tmp_path):
     with pytest.raises(UnreadableError, match="py-spy cannot be run"):
         read_threads(str(tmp_path), 1, py_spy._KILL_WAIT)

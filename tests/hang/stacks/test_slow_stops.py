@@ -1,4 +1,4 @@
-"""Workers that are slow to end are looked at before SIGKILL, and told of if they get it."""
+"""The stacks of workers that are slow to end, read before SIGKILL."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from plaunch.agent import WorkerInfo, notifications
 from plaunch.process.stopping.stop_sequence import StopStep
-from plaunch_hang.stacks import Frame, KernelState, ProcessStacks, ThreadStack
+from plaunch_hang.stacks import KernelState, ProcessStacks, StackFrame, ThreadStack
 from plaunch_hang.stacks.slow_stops import SlowStops
 
 from helpers.faults import raising
@@ -27,12 +27,12 @@ def step(name, *ranks, seconds=0.0):
 
 
 def stacks_at(function):
-    main = ThreadStack("MainThread", 1, (Frame(function, "train.py", 6),), is_main=True)
+    main = ThreadStack("MainThread", 1, (StackFrame(function, "train.py", 6),), is_main=True)
     return ProcessStacks(1, threads=(main,), kernel=KernelState("S"))
 
 
 class Takes:
-    """Looks at processes, and remembers whose."""
+    """Returns stacks, and records the processes."""
 
     def __init__(self):
         self.pids = []
@@ -54,7 +54,7 @@ def threads():
     return [thread for thread in threading.enumerate() if thread.name == "plaunch-slow-stop"]
 
 
-def test_who_gets_sigkill_is_told_with_the_place(tmp_path, caplog):
+def test_workers_that_get_sigkill_are_logged_with_their_stacks(tmp_path, caplog):
     take = Takes()
     specs = SimpleNamespace(create_run_dir=lambda run_id: str(tmp_path / run_id))
     stops = slow_stops(take, 0.02, specs)
@@ -72,7 +72,7 @@ def test_who_gets_sigkill_is_told_with_the_place(tmp_path, caplog):
     assert not threads()
 
 
-def test_who_ends_in_time_is_not_spoken_of(caplog):
+def test_workers_that_end_in_time_are_not_logged(caplog):
     take = Takes()
     stops = slow_stops(take, 0.02)
     stops(step("waiting", 0, seconds=0.02))
@@ -84,7 +84,7 @@ def test_who_ends_in_time_is_not_spoken_of(caplog):
 
 
 @pytest.mark.parametrize("end", [step("gone", 0), step("killed", 0)], ids=["ended", "skipped"])
-def test_long_before_the_end_of_the_grace_nobody_looks(end):
+def test_stacks_are_not_read_long_before_the_end_of_the_grace(end):
     stops = slow_stops(raising(AssertionError("nobody looks")), BOUND)
     stops(step("waiting", 0, seconds=1.0))
     stops(end)
@@ -92,13 +92,13 @@ def test_long_before_the_end_of_the_grace_nobody_looks(end):
     wait_until(lambda: not threads(), threads)
 
 
-def test_a_grace_without_an_end_has_nothing_before_it():
+def test_without_an_end_of_the_grace_nothing_is_read():
     stops = slow_stops(raising(AssertionError("nobody looks")), float("inf"))
     stops(step("waiting", 0))
     assert not threads()
 
 
-def test_each_stop_has_its_own_look():
+def test_stacks_are_read_in_each_stop():
     take = Takes()
     stops = slow_stops(take, 0.02)
     for _ in range(2):
@@ -111,7 +111,7 @@ def test_each_stop_has_its_own_look():
     assert take.pids == [{4: 100}] * 2
 
 
-def test_it_does_without_a_thread(monkeypatch):
+def test_a_thread_cannot_be_started(monkeypatch):
     monkeypatch.setattr(threading.Thread, "start", raising(RuntimeError("no more threads")))
     stops = slow_stops(raising(AssertionError("nobody looks")), 0.02)
     stops(step("waiting", 0))

@@ -12,12 +12,14 @@ from plaunch_hang.stacks import (
     Group,
     KernelState,
     ProcessStacks,
+    StackFrame,
+    StackGroup,
     ThreadStack,
     dump_groups,
     load_groups,
 )
-from plaunch_hang.stacks.plugin import TAKE_BOUND, Stacks
-from plaunch_hang.stacks.telling import find_run_dir, tell
+from plaunch_hang.stacks.plugin import TAKE_TIMEOUT, Stacks
+from plaunch_hang.stacks.telling import find_run_dir, log_stacks
 
 from helpers.clock import Clock
 from helpers.faults import raising
@@ -25,13 +27,13 @@ from helpers.groups import make_group
 
 WORKERS = tuple(WorkerInfo(rank, rank, rank, 3, 3, pid=100 + rank) for rank in range(3))
 GROUP = make_group(workers=WORKERS)
-MAIN = ThreadStack("MainThread", 1, (Frame("load_batch", "train.py", 6),), is_main=True)
+MAIN = ThreadStack("MainThread", 1, (StackFrame("load_batch", "train.py", 6),), is_main=True)
 LIVES = ProcessStacks(1, threads=(MAIN,), kernel=KernelState("S"))
 ENDED = ProcessStacks(1, reason="it has ended", kernel=KernelState("Z"))
 
 
 class Control:
-    """The other nodes, as the texts that they show one after the other."""
+    """The published texts of the other nodes, one set after the other."""
 
     def __init__(self, *texts):
         self.texts = list(texts)
@@ -58,7 +60,7 @@ def plugin(take, *texts, **options):
     return stacks, extensions
 
 
-def test_those_that_live_are_told_of(caplog):
+def test_running_workers_are_logged(caplog):
     asked = []
 
     def take(pids, *, timeout):
@@ -68,21 +70,21 @@ def test_those_that_live_are_told_of(caplog):
     stacks, (extension,) = plugin(take, None, stacks_on_failure=True)
     stacks.plaunch_before_stop(GROUP, "failure")
     extension.stop(None)
-    assert asked == [({0: 100, 1: 101, 2: 102}, TAKE_BOUND)]
+    assert asked == [({0: 100, 1: 101, 2: 102}, TAKE_TIMEOUT)]
     assert "  2 ranks: 0, 2 load_batch (train.py:6)" in caplog.messages
 
 
-def test_if_nobody_lives_nothing_is_said(caplog):
+def test_without_running_workers_nothing_is_logged(caplog):
     stacks, (extension,) = plugin(lambda pids, timeout: {1: ENDED}, None, stacks_on_failure=True)
     stacks.plaunch_before_stop(GROUP, "failure")
     extension.stop(None)
     assert caplog.messages == []
 
 
-# --- of several nodes -----------------------------------------------------------------------------
+# --- several nodes --------------------------------------------------------------------------------
 
 NODES = make_group(workers=WORKERS, group_world_size=2, round=3)
-OTHER = dump_groups([Group({"node8": (3, 4)}, (Frame("all_reduce", "x.py", 1),))])
+OTHER = dump_groups([StackGroup({"node8": (3, 4)}, (StackFrame("all_reduce", "x.py", 1),))])
 
 
 def fail(stacks, extension, group=NODES):
@@ -92,7 +94,7 @@ def fail(stacks, extension, group=NODES):
 
 
 def test_the_node_of_the_failure_shows_the_whole_job(caplog):
-    """It waits for the others, and does not take what they saw at an earlier failure."""
+    """It waits for the others, and ignores their groups of an earlier failure."""
     own = {"node7": "3 " + dump_groups([])}
     texts = [{**own, "node8": f"2 {OTHER}"}, {**own, "node8": f"3 {OTHER}"}]
     stacks, (extension,) = plugin(
@@ -106,7 +108,7 @@ def test_the_node_of_the_failure_shows_the_whole_job(caplog):
 
 
 @pytest.mark.parametrize("texts", [None, {}, {"node7": "3 nonsense"}, {"node8": "2 of old"}])
-def test_who_hears_of_nobody_shows_its_own(texts, caplog):
+def test_a_node_without_others_shows_its_own_workers(texts, caplog):
     stacks, (extension,) = plugin(
         lambda pids, timeout: {0: LIVES, 1: ENDED}, texts, stacks_on_failure=True
     )
@@ -114,7 +116,7 @@ def test_who_hears_of_nobody_shows_its_own(texts, caplog):
     assert "  1 rank: 0 load_batch (train.py:6)" in caplog.messages
 
 
-def test_other_nodes_tell_that_one_and_show_nothing(caplog):
+def test_other_nodes_publish_their_groups_and_log_nothing(caplog):
     stacks, (extension,) = plugin(lambda pids, timeout: {0: LIVES}, {}, stacks_on_failure=True)
     fail(stacks, extension)
     assert caplog.messages == []
@@ -125,7 +127,7 @@ def test_other_nodes_tell_that_one_and_show_nothing(caplog):
     assert len(text) <= 16384
 
 
-# --- when nobody looks ----------------------------------------------------------------------------
+# --- other stops ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("cause", ["request", "membership", "end"])
@@ -135,13 +137,13 @@ def test_other_stops_are_not_delayed(cause):
 
 
 @pytest.mark.parametrize("options", [{}, {"stacks_on_failure": False}])
-def test_it_is_off_unless_it_is_asked_for(options):
+def test_it_is_off_by_default(options):
     stacks, extensions = plugin(raising(AssertionError("nobody looks")), None, **options)
     assert extensions == []
     stacks.plaunch_before_stop(GROUP, "failure")
 
 
-# --- where whole stacks are kept ------------------------------------------------------------------
+# --- folders of complete stacks -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -159,19 +161,19 @@ def test_the_folder_of_a_run(specs, folder):
     assert find_run_dir(specs, "job") == folder
 
 
-def test_each_time_has_a_folder(tmp_path):
+def test_each_occasion_has_a_folder(tmp_path):
     specs = SimpleNamespace(root_log_dir=str(tmp_path))
     for _ in range(2):
-        tell({0: LIVES}, "here:", host="a", attempt=3, occasion="failure", logs_specs=specs)
+        log_stacks({0: LIVES}, "here:", host="a", attempt=3, occasion="failure", logs_specs=specs)
     assert sorted(path.name for path in (tmp_path / "stacks").iterdir()) == [
         "attempt_3-1-failure",
         "attempt_3-2-failure",
     ]
 
 
-def test_a_folder_that_cannot_be_written_is_told_of(tmp_path, caplog):
+def test_a_folder_that_cannot_be_written_is_logged(tmp_path, caplog):
     (tmp_path / "stacks").write_text("no folder")
     specs = SimpleNamespace(root_log_dir=str(tmp_path))
-    tell({0: LIVES}, "here:", host="a", attempt=0, occasion="failure", logs_specs=specs)
+    log_stacks({0: LIVES}, "here:", host="a", attempt=0, occasion="failure", logs_specs=specs)
     assert "  1 rank: 0 load_batch (train.py:6)" in caplog.messages
     assert "whole stacks are not kept: " in caplog.messages[-1]

@@ -1,4 +1,4 @@
-"""Looking at real processes."""
+"""Reading the stacks of real processes."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ def test_all_threads_of_a_worker():
     assert seen.reason == ""
     assert [thread.name for thread in seen.threads] == ["MainThread", "loader"]
     assert seen.threads[0].is_main
-    assert seen.threads[1].frames[0] == stack.Frame("load_batch", "<string>", 4)
+    assert seen.threads[1].frames[0] == stack.StackFrame("load_batch", "<string>", 4)
     assert seen.kernel.state == "S"
     assert "-c" in seen.title
 
 
 @pytest.mark.usefixtures("readable_stacks")
-def test_a_look_at_the_processes_alone_is_the_same_while_nothing_moves():
+def test_own_stacks_are_equal_while_nothing_moves():
     with waiting(WAITS) as pid:
         wait_until(lambda: "wait" in str(own_stacks({0: pid})[0].main), lambda: take({0: pid}))
         first, second = (own_stacks({0: pid})[0] for _ in range(2))
@@ -73,7 +73,7 @@ def test_a_look_at_the_processes_alone_is_the_same_while_nothing_moves():
 
 
 @pytest.mark.usefixtures("readable_stacks")
-def test_what_a_worker_has_started_is_looked_at_too():
+def test_child_processes_are_read_too():
     with waiting(STARTS_TWO) as pid:
         wait_until(
             lambda: (
@@ -85,8 +85,8 @@ def test_what_a_worker_has_started_is_looked_at_too():
 
 
 @pytest.mark.usefixtures("readable_stacks")
-def test_the_worker_of_a_wrapper_stands_for_it():
-    """A shell that starts one program in Python is where that is."""
+def test_the_python_child_of_a_wrapper_has_its_stack():
+    """For a shell that starts one Python program, the stack of the program is used."""
     command = f"{sys.executable} -c 'print(flush=True); input()'; true"
     with subprocess.Popen(
         ["sh", "-c", command],
@@ -108,8 +108,8 @@ def test_a_worker_that_has_ended():
     assert seen == stack.ProcessStacks(ENDED, -1, reason="it has ended")
 
 
-def test_a_number_that_is_another_process_by_now(monkeypatch):
-    """What was read is not the worker's."""
+def test_a_reused_pid(monkeypatch):
+    """The stack that was read is not the worker's."""
     starts = iter([100, 200])
     monkeypatch.setattr(taking, "_find_start", lambda pid: next(starts))
     seen = take({0: os.getpid()}, children=False)[0]
@@ -117,7 +117,7 @@ def test_a_number_that_is_another_process_by_now(monkeypatch):
     assert seen.threads == ()
 
 
-def test_without_py_spy_there_is_what_the_kernel_tells(monkeypatch):
+def test_without_py_spy_the_kernels_state_is_returned(monkeypatch):
     def refuse():
         raise FileNotFoundError("py-spy is not installed")
 
@@ -130,8 +130,8 @@ def test_without_py_spy_there_is_what_the_kernel_tells(monkeypatch):
     assert seen.kernel.state == "S"
 
 
-def test_two_hundred_workers_are_looked_at_within_the_time(monkeypatch, tmp_path):
-    """Those that there is no time for are told as such, and every rank has an answer."""
+def test_two_hundred_workers_are_read_within_the_timeout(monkeypatch, tmp_path):
+    """Workers that were not read in time have that as their reason; every rank has an entry."""
     program = tmp_path / "py-spy"
     program.write_text("#!/bin/sh\nexec sleep 60\n")
     program.chmod(0o755)
@@ -157,7 +157,7 @@ def test_a_read_that_failed_is_tried_again(monkeypatch):
     assert (len(seen.threads), seen.reason) == (1, "")
 
 
-# --- what the kernel tells ------------------------------------------------------------------------
+# --- the kernel's state ---------------------------------------------------------------------------
 
 
 def test_the_state_of_a_process_in_proc(tmp_path):

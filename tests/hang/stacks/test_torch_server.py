@@ -1,4 +1,4 @@
-"""Torch's own server in a worker: found, and asked in a bounded time."""
+"""Finding and querying torch's own server in a worker."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def start():
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
 
-        def start(*words, name="s", told=True):
+        def start(*words, name="s", found=True):
             path = f"{folder}/{name}"
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            variable = {"TORCH_WORKER_SERVER_SOCKET": path} if told else {}
+            variable = {"TORCH_WORKER_SERVER_SOCKET": path} if found else {}
             process = stack.enter_context(
                 running_python("-c", SERVER, path, *words, env={**os.environ, **variable})
             )
@@ -66,24 +66,24 @@ def test_a_server_is_found_by_the_variable_of_its_process(start):
     assert torch_server.find_servers({os.getpid()}) == {}
 
 
-def test_who_has_inherited_the_variable_has_no_server(start, monkeypatch):
+def test_a_process_that_inherited_the_variable_has_no_server(start, monkeypatch):
     _, path = start()
     monkeypatch.setattr(torch_server, "_variable_of", lambda pid, proc: path)
     assert torch_server.find_servers({os.getpid()}) == {}
 
 
 def test_a_forked_worker_is_found_by_the_folder_that_plaunch_chose(start):
-    """It has its variables nowhere in /proc."""
-    pid, path = start(name=f"{torch_server.FOLDER}abc/0.0.sock", told=False)
+    """Its variables are not in /proc."""
+    pid, path = start(name=f"{torch_server.FOLDER}abc/0.0.sock", found=False)
     assert torch_server.find_servers({pid}) == {pid: path}
 
 
-def test_a_socket_that_is_nobodys_is_not_asked(start, tmp_path, monkeypatch):
+def test_a_socket_without_a_listener_is_not_queried(start, tmp_path, monkeypatch):
     monkeypatch.setattr(torch_server, "_variable_of", lambda pid, proc: str(tmp_path / "none"))
     assert torch_server.find_servers({os.getpid()}) == {}
 
 
-def test_what_it_answers(start):
+def test_the_answers_of_a_server(start):
     _, path = start()
     assert torch_server.ask(path, soon()) == {
         "fr_trace_json": '{"entries": []}',
@@ -91,20 +91,20 @@ def test_what_it_answers(start):
     }
 
 
-def test_what_is_too_much_is_left_out(start):
+def test_answers_that_are_too_long_are_left_out(start):
     _, path = start()
     assert torch_server.ask(path, soon(), most=2000) == {"fr_trace_json": '{"entries": []}'}
 
 
 @pytest.mark.parametrize("fault", ["silent", "broken"])
-def test_one_that_does_not_answer_costs_little(start, fault):
+def test_a_server_that_does_not_answer_takes_little_time(start, fault):
     _, path = start(fault)
     began = time.monotonic()
     assert torch_server.ask(path, soon()) == {}
     assert time.monotonic() - began < 20
 
 
-def test_its_answers_are_beside_the_stacks(start, tmp_path, monkeypatch):
+def test_answers_are_included_in_the_stacks(start, tmp_path, monkeypatch):
     def refuse():
         raise FileNotFoundError("py-spy is not installed")
 
@@ -118,8 +118,8 @@ def test_its_answers_are_beside_the_stacks(start, tmp_path, monkeypatch):
         "rank_3.txt",
     ]
     assert (tmp_path / "stacks" / "rank_3.fr_trace.json").read_text() == '{"entries": []}\n'
-    told = (tmp_path / "stacks" / "rank_3.txt").read_text()
-    assert "torch's server in it has answered: fr_trace_json, dump_traceback" in told
+    found = (tmp_path / "stacks" / "rank_3.txt").read_text()
+    assert "torch's server in it has answered: fr_trace_json, dump_traceback" in found
 
 
 def recorded(**entry):
@@ -148,7 +148,7 @@ def test_the_last_operation(text, said):
 
 
 def test_last_operations_are_in_the_summary(tmp_path):
-    """Those of which nothing is recorded are not."""
+    """Ranks without a recorded operation are left out."""
     texts = {0: recorded(**NAMED, process_group=["tp"]), 1: "", 3: '{"entries": []}'}
     texts[2] = texts[4] = texts[0].replace("send", "recv")
     stacks = {
@@ -157,7 +157,7 @@ def test_last_operations_are_in_the_summary(tmp_path):
     }
     write(str(tmp_path / "stacks"), stacks, group({"a": stacks}))
     assert (tmp_path / "stacks" / "summary.txt").read_text().splitlines()[-3:] == [
-        "what torch's flight recorder has last:",
+        "last operations in torch's flight recorder:",
         "1 rank: 0 nccl:send, number 3 in tp",
         "2 ranks: 2, 4 nccl:recv, number 3 in tp",
     ]

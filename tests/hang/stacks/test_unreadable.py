@@ -1,4 +1,4 @@
-"""Workers whose stacks cannot be read: the reason is said, and what the kernel tells."""
+"""Workers whose stacks cannot be read: the reason, and the kernel's state."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ def test_py_spy_is_neither_beside_python_nor_on_path(monkeypatch, tmp_path):
     )
 
 
-def test_nothing_is_imported_for_it_that_takes_long():
-    """It is the launcher that looks."""
+def test_no_slow_modules_are_imported():
+    """This code runs in the launcher."""
     code = "import sys; from plaunch_hang.stacks import JobStacks, take; "
     done = run_python("-c", code + "print('torch' in sys.modules, 'asyncio' in sys.modules)")
     assert done.stdout.split() == ["False", "False"], done.stderr

@@ -1,10 +1,10 @@
-"""Which frames are a wait in a library."""
+"""Recognizing waits in libraries."""
 
 from __future__ import annotations
 
 import pytest
 from plaunch_hang.stacks import (
-    Frame,
+    StackFrame,
     count_waiting,
     waits_for_process,
     waits_for_program,
@@ -17,7 +17,7 @@ TORCH = "/venv/lib/python3.11/site-packages/torch"
 
 
 def stack(*files):
-    return [Frame("function", file, 1) for file in files]
+    return [StackFrame("function", file, 1) for file in files]
 
 
 LOADER = f"{TORCH}/utils/data/dataloader.py"
@@ -42,19 +42,19 @@ USER = ("/job/data.py", "/job/train.py")
         ((), 0),
     ],
 )
-def test_how_many_frames_wait(files, count):
+def test_count_of_waiting_frames(files, count):
     assert count_waiting(stack(*files)) == count
 
 
-def test_a_process_is_polled():
+def test_polling_a_process_is_waiting():
     path = f"{PYTHON}/subprocess.py"
     names = ("Popen._try_wait", "Popen._wait", "Popen.wait", "Popen.communicate", "run")
-    frames = [Frame(name, path, 1) for name in names]
+    frames = [StackFrame(name, path, 1) for name in names]
     assert count_waiting([*frames, *stack(*USER)]) == 3
     assert count_waiting(frames[3:]) == 0
 
 
-def test_what_waits_for_a_process():
+def test_stacks_that_wait_for_a_process():
     assert waits_for_process(
         stack(f"{PYTHON}/threading.py", f"{PYTHON}/concurrent/futures/_base.py", *USER)
     )
@@ -65,7 +65,7 @@ def test_what_waits_for_a_process():
     assert not waits_for_process(stack(*USER, *POLL))
 
 
-def test_what_waits_for_a_program():
+def test_stacks_that_wait_for_a_program():
     assert waits_for_program(stack(f"{PYTHON}/selectors.py", f"{PYTHON}/subprocess.py", *USER))
     assert waits_for_program(stack(f"{PYTHON}/subprocess.py", *USER))
     assert not waits_for_program(stack(*POLL, *USER))
@@ -86,11 +86,11 @@ def test_what_waits_for_a_program():
         ((*USER, f"{PYTHON}/threading.py"), False),
     ],
 )
-def test_what_waits_for_another_thread(files, waits):
+def test_stacks_that_wait_for_another_thread(files, waits):
     assert waits_for_thread(stack(*files)) is waits
 
 
-def test_what_waits_for_other_ranks():
+def test_stacks_that_wait_for_other_ranks():
     assert waits_for_peers(stack(f"{TORCH}/distributed/distributed_c10d.py", *USER))
     assert waits_for_peers(stack(f"{TORCH}/autograd/graph.py", f"{TORCH}/_tensor.py", *USER))
     assert not waits_for_peers(stack(f"{TORCH}/nn/functional.py", *USER))

@@ -36,17 +36,17 @@ def no_commands(monkeypatch):
     monkeypatch.setattr(kernel, "_lines", lambda log: [])
 
 
-def event(name, **told):
+def event(name, **recorded):
     common = {"attempt": 0, "run_id": "job", "reason": ""}
-    return Event(f"plaunch.{name}", EventSource.AGENT, 1e9, {**common, **told}, 5.0)
+    return Event(f"plaunch.{name}", EventSource.AGENT, 1e9, {**common, **recorded}, 5.0)
 
 
-def failure(rank, message, *, is_first=False, **told):
+def failure(rank, message, *, is_first=False, **recorded):
     about = {
         "global_rank": rank, "failed_host": "node7", "worker_pid": 100 + rank, "exit_code": 3,
         "message": message, "error_file": None, "last_lines": "a\nb", "is_first": is_first,
     }  # fmt: skip
-    return event("failure", **{**about, **told})
+    return event("failure", **{**about, **recorded})
 
 
 def write(folder, failed=None, **settings):
@@ -196,8 +196,8 @@ def failed_of(*events, result=None):
 
 def test_a_restart_is_the_failure_of_the_attempt_before(tmp_path):
     (tmp_path / "attempt_0" / "0").mkdir(parents=True)
-    told = {"message": {"message": "ValueError: odd", "extraInfo": {"py_callstack": "Trace"}}}
-    (tmp_path / "attempt_0" / "0" / "error.json").write_text(json.dumps(told))
+    recorded = {"message": {"message": "ValueError: odd", "extraInfo": {"py_callstack": "Trace"}}}
+    (tmp_path / "attempt_0" / "0" / "error.json").write_text(json.dumps(recorded))
     failed = failed_of(
         event("launcher.started", entry_point="train.py"),
         *(
@@ -221,7 +221,7 @@ def test_a_restart_is_the_failure_of_the_attempt_before(tmp_path):
     assert "    Trace\n" in report
     assert "rank 5 (local rank 1) on node7, pid 105" in report
     assert "Stopped by plaunch: rank 6 (SIGTERM)" in report
-    assert json.loads(files["error-files/rank-4.json"]) == told
+    assert json.loads(files["error-files/rank-4.json"]) == recorded
     assert len(files["events.jsonl"].splitlines()) == 8
 
 
@@ -252,7 +252,7 @@ def test_the_number_of_kept_events_is_limited():
 
 
 @pytest.mark.parametrize(
-    ("which", "told", "expected"),
+    ("which", "recorded", "expected"),
     [
         ("last", [event("launcher.finished", outcome="failed")], ["failure-0.zip"]),
         ("last", [event("launcher.finished", outcome="error")], ["failure-0.zip"]),
@@ -265,9 +265,9 @@ def test_the_number_of_kept_events_is_limited():
         ("all", [event("restart", attempt=0, cause="membership")], []),
     ],
 )
-def test_only_failures_have_bundles(tmp_path, which, told, expected):
+def test_only_failures_have_bundles(tmp_path, which, recorded, expected):
     extension = FailureBundles(context_of(), str(tmp_path), which)
-    for one in told:
+    for one in recorded:
         extension.handle(one)
     extension.stop(None)
     for thread in threading.enumerate():

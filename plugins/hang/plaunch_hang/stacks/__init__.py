@@ -1,9 +1,9 @@
-"""The stacks of workers, looked at from outside: a library, and the plugin `stacks`.
+"""The stacks of workers, read from outside: a library, and the plugin with its options.
 
-`take` looks at all threads of processes and of those that they have started, in a bounded time;
-`own_stacks` looks at the processes alone. `group` puts ranks with the same stack together, also
-those of several nodes, and `format_groups` says which ranks are where. The public names load on
-first use. Nothing is needed in the workers.
+`take` reads all threads of processes and their descendants, within a time limit; `own_stacks` reads
+the processes alone. `group` groups ranks with the same stack, `merge` combines the groups of
+several nodes, and `format_groups` formats them as lines. The public names load on first use.
+Nothing is needed in the workers.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from plaunch.lazy import attach
 if TYPE_CHECKING:
     from plaunch_hang.stacks.files import write as write
     from plaunch_hang.stacks.grouping import Group as Group
+    from plaunch_hang.stacks.grouping import StackGroup as StackGroup
     from plaunch_hang.stacks.grouping import format_groups as format_groups
     from plaunch_hang.stacks.grouping import group as group
     from plaunch_hang.stacks.grouping import merge as merge
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from plaunch_hang.stacks.stack import Frame as Frame
     from plaunch_hang.stacks.stack import KernelState as KernelState
     from plaunch_hang.stacks.stack import ProcessStacks as ProcessStacks
+    from plaunch_hang.stacks.stack import StackFrame as StackFrame
     from plaunch_hang.stacks.stack import ThreadStack as ThreadStack
     from plaunch_hang.stacks.taking import own_stacks as own_stacks
     from plaunch_hang.stacks.taking import take as take
@@ -38,10 +40,10 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
-        ".stack": "Frame KernelState ProcessStacks ThreadStack",
+        ".stack": "Frame KernelState ProcessStacks StackFrame ThreadStack",
         ".py_spy": "find_py_spy",
         ".taking": "own_stacks take",
-        ".grouping": "Group format_groups group merge",
+        ".grouping": "Group StackGroup format_groups group merge",
         ".operations": "format_operations",
         ".job_stacks": "JobStacks JobView",
         ".records": "dump_groups load_groups",

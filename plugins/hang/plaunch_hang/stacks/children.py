@@ -1,4 +1,4 @@
-"""Where the process is that a worker has started and waits for, such as one of a data loader."""
+"""The child process that a worker waits for, such as one of a data loader."""
 
 from __future__ import annotations
 
@@ -10,20 +10,23 @@ from plaunch_hang.stacks.waiting import is_loader, is_multiprocessing, waits_for
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from plaunch_hang.stacks.stack import Frame, ProcessStacks
+    from plaunch_hang.stacks.stack import ProcessStacks, StackFrame
 
-_SERVANTS = ("resource_tracker", "forkserver")  # of multiprocessing; they only wait
+_SERVANTS = (
+    "resource_tracker",
+    "forkserver",
+)  # of multiprocessing; they only wait
 
 
 class ChildKind(str, enum.Enum):
-    """What a process is that a worker has started. The most likely cause of a hang comes first."""
+    """The kind of a child process. The most likely cause of a hang comes first."""
 
     LOADER = "loader"
     POOL = "pool"
     OTHER = "other"
 
     def describe(self, ranks: str, count: int) -> str:
-        """In words, as one of the ranks with this name, of which there are so many."""
+        """Describe the processes of `count` ranks, which are named `ranks`."""
         if self is ChildKind.OTHER:
             return f"{'a process' if count == 1 else 'processes'} that {ranks} started"
         return (
@@ -31,10 +34,10 @@ class ChildKind(str, enum.Enum):
         )
 
 
-def find_busy_child(worker: ProcessStacks) -> tuple[tuple[Frame, ...], ChildKind] | None:
-    """The frames of a process that a worker has started and waits for, the innermost first.
+def find_busy_child(worker: ProcessStacks) -> tuple[tuple[StackFrame, ...], ChildKind] | None:
+    """Find the child process that a worker waits for; return its frames, innermost first.
 
-    Those that wait for work themselves do not count. None if the main thread of the worker waits
+    Processes that wait for work themselves are ignored. None if the main thread of the worker waits
     for no process, or if none of them runs code of the user.
     """
     main = worker.main
@@ -50,8 +53,8 @@ def find_busy_child(worker: ProcessStacks) -> tuple[tuple[Frame, ...], ChildKind
     return min(busy, key=lambda item: list(ChildKind).index(item[1]), default=None)
 
 
-def _own_frames(frames: Sequence[Frame]) -> tuple[Frame, ...]:
-    """Those of the process itself: a forked one has the frames of its parent as well."""
+def _own_frames(frames: Sequence[StackFrame]) -> tuple[StackFrame, ...]:
+    """The frames of the process itself; a forked one also has those of its parent."""
     for number, frame in enumerate(frames):
         if is_multiprocessing(frame, "process") and frame.function.endswith("_bootstrap"):
             return tuple(frames[:number])
@@ -60,7 +63,7 @@ def _own_frames(frames: Sequence[Frame]) -> tuple[Frame, ...]:
     return tuple(frames)
 
 
-def _kind_of(frames: Sequence[Frame]) -> ChildKind:
+def _kind_of(frames: Sequence[StackFrame]) -> ChildKind:
     own = _own_frames(frames)
     if any(is_loader(frame) for frame in own):
         return ChildKind.LOADER

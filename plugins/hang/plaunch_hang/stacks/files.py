@@ -1,4 +1,4 @@
-"""Whole stacks as text files."""
+"""Writing complete stacks to text files."""
 
 from __future__ import annotations
 
@@ -11,25 +11,28 @@ from plaunch_hang.stacks.operations import format_operations, last_operations
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from plaunch_hang.stacks.grouping import Group
+    from plaunch_hang.stacks.grouping import StackGroup
     from plaunch_hang.stacks.stack import ProcessStacks, ThreadStack
 
 SUMMARY = "summary.txt"
 
 
 def write(
-    folder: str, stacks: Mapping[int, ProcessStacks], groups: Sequence[Group] = (), title: str = ""
+    folder: str,
+    stacks: Mapping[int, ProcessStacks],
+    groups: Sequence[StackGroup] = (),
+    title: str = "",
 ) -> None:
-    """Write a file for each rank, one with the groups, and what torch's servers have told.
+    """Write a file for each rank, one with the groups, and the answers of torch's servers.
 
     Args:
-        folder: is created; it must not be there.
-        stacks: by global rank.
-        groups: those of this node or of the whole job.
+        folder: the folder to create; it must not exist.
+        stacks: the stacks, by global rank.
+        groups: the groups of this node or of the whole job.
         title: the first line of each file.
 
     Raises:
-        OSError: that was not possible.
+        OSError: a file cannot be written.
     """
     os.makedirs(folder)
     head = [title] if title else []
@@ -47,7 +50,7 @@ def write(
 
 
 def format_process(process: ProcessStacks, indent: str = "") -> Iterator[str]:
-    """All that is known of a process and of what it has started, line by line."""
+    """Format a process and its descendants as lines."""
     yield f"{indent}process {process.pid}{f': {process.title}' if process.title else ''}"
     if process.kernel is not None:
         yield f"{indent}  {process.kernel}, {process.kernel.seconds:.2f} s of processors"
@@ -80,13 +83,13 @@ def _format_thread(thread: ThreadStack, indent: str) -> Iterator[str]:
 
 
 def _torch_files(rank: int, process: ProcessStacks) -> dict[str, str]:
-    """What torch's servers in a worker have told, by the names of files."""
+    """The answers of torch's servers in a worker, by file name."""
     files: dict[str, str] = {}
     for one in process.walk():
         for page, text in one.torch_answers:
             kind = "json" if page.endswith("json") else "txt"
             name = f"rank_{rank}.{page.removesuffix('_json')}"
-            # A worker that has started workers of its own.
+            # A worker may have several processes with a server.
             name = f"{name}.{one.pid}" if f"{name}.{kind}" in files else name
             files[f"{name}.{kind}"] = text
     return files

@@ -1,4 +1,4 @@
-"""The extension behind `--flight-recorder`: what torch's flight recorder needs in workers."""
+"""The extension behind `--flight-recorder`: the variables of torch's flight recorder."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("plaunch")
 
-FOLDER = "flight_recorder"  # of the folder of a run; below it is one for each round
-PREFIX = "rank_"  # of the files; torch adds the rank
-_ENTRIES = 2000  # operations that are kept, as by default in torch 2.13; older ones keep none
-_LONGEST_PATH = 107  # bytes that the path of a Unix socket may have
+FOLDER = "flight_recorder"  # in the folder of a run; it has a folder for each round
+PREFIX = "rank_"  # of the files; torch appends the rank
+_ENTRIES = 2000  # operations to keep: the default of torch 2.13; older versions keep none
+_LONGEST_PATH = 107  # bytes of the path of a Unix socket
 
-# One setting under its names in newer and older versions of torch. The newer ones know the older
-# names as well, but write a warning for each.
+# The names of each setting in newer and older versions of torch. Newer versions accept the older
+# names too, but with a warning for each.
 _OLDER = (2, 9)
 _SIZE = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 _DUMPS = ("TORCH_NCCL_DUMP_ON_TIMEOUT",)
@@ -38,11 +38,11 @@ _FILES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 
 
 class FlightRecorder:
-    """Sets variables for the workers of one launch; what the user has set stays as it is.
+    """Sets variables for the workers of one launch, except those that the user has set.
 
     Args:
         context: the launch.
-        environ: what the workers inherit.
+        environ: the environment that workers inherit.
     """
 
     takes_events = False
@@ -50,17 +50,17 @@ class FlightRecorder:
     def __init__(self, context: PluginContext, environ: Mapping[str, str] = os.environ) -> None:
         self._context = context
         self._environ = environ
-        self._sockets = ""  # the folder of the workers' sockets, once there is one
-        self._folders: set[str] = set()  # of the files of rounds
+        self._sockets = ""  # the folder of the workers' sockets, once it is created
+        self._folders: set[str] = set()  # the folders of dumps
         self._has_warned = False
         self._knows_old_names = find_torch_version() < _OLDER
 
     def environment(self, worker: WorkerInfo, env: Mapping[str, str]) -> dict[str, str]:
-        """The variables of a worker that is about to be started.
+        """The variables for a worker that is about to be started.
 
         Args:
             worker: the worker.
-            env: what it gets from plaunch.
+            env: the variables that plaunch sets.
         """
         found: dict[str, str] = {}
         round_ = env.get("PLAUNCH_ROUND", "0")
@@ -77,13 +77,13 @@ class FlightRecorder:
     # --- the extension ----------------------------------------------------------------------------
 
     def start(self, control: Control) -> None:
-        """Do nothing: the hook for the workers' environment does."""
+        """Do nothing."""
 
     def handle(self, event: Event) -> None:
-        """Take no event."""
+        """Ignore events."""
 
     def stop(self, result: RunResult | None) -> None:
-        """Remove the sockets, and the folders of rounds in which torch has dumped nothing."""
+        """Remove the sockets, and folders without dumps."""
         for folder in self._folders:
             with contextlib.suppress(OSError):
                 os.rmdir(folder)
@@ -94,8 +94,8 @@ class FlightRecorder:
     # ----------------------------------------------------------------------------------------------
 
     def _prefix(self, attempt: str, round_: str) -> str:
-        """What the names of the files of a round begin with; empty if there is no folder."""
-        with self._warning("dumps of the flight recorder are where torch puts them"):
+        """The prefix of the paths of a round's dumps; empty if there is no folder."""
+        with self._warning("dumps of the flight recorder go to torch's default folder"):
             run_dir = find_run_dir(self._context.settings.get("logs_specs"), self._context.run_id)
             if run_dir:
                 name = f"attempt_{attempt}-round_{round_}"
@@ -106,8 +106,8 @@ class FlightRecorder:
         return ""
 
     def _socket(self, name: str) -> str:
-        """The path of a worker's socket, in a folder that only this user may open; or empty."""
-        with self._warning("torch's server in workers is not asked"):
+        """The path of a worker's socket, in a folder private to this user; empty on failure."""
+        with self._warning("torch's server in workers is not queried"):
             self._sockets = self._sockets or tempfile.mkdtemp(prefix=SOCKETS)
             path = os.path.join(self._sockets, f"{name}.sock")
             if len(os.fsencode(path)) > _LONGEST_PATH:
@@ -126,7 +126,7 @@ class FlightRecorder:
 
 
 def find_torch_version() -> tuple[int, ...]:
-    """The version of torch in the launcher's environment, which is not imported; () if unknown."""
+    """The version of the installed torch, without importing it; () if unknown."""
     from importlib import metadata  # takes milliseconds
 
     try:

@@ -1,4 +1,4 @@
-"""Which ranks of a job are at the same place, and what that is called."""
+"""Grouping ranks by their stacks, and naming the groups."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from plaunch.numbers import format_ranks, name_ranks
 
 from plaunch_hang.stacks.children import ChildKind, find_busy_child
-from plaunch_hang.stacks.stack import Frame, Origin
+from plaunch_hang.stacks.stack import CodeOrigin, StackFrame
 from plaunch_hang.stacks.waiting import waits_for_peers
 
 if TYPE_CHECKING:
@@ -15,38 +15,38 @@ if TYPE_CHECKING:
 
     from plaunch_hang.stacks.stack import ProcessStacks
 
-MOST_FRAMES = 40  # of a group, so that the groups of a node are of a bounded size
+MOST_FRAMES = 40  # of a group, to limit the size of a node's groups
 _MOST_NAME = 100  # characters
 _MOST_PATH = 200
 _MOST_CALLERS = 4
-_MOST_HOSTS = 2  # that are named
+_MOST_HOSTS = 2  # hosts that are named
 
 
-class Group(NamedTuple):
+class StackGroup(NamedTuple):
     """Ranks whose main threads are at the same place.
 
     Args:
         ranks: global ranks by host.
-        frames: the innermost first; those of libraries without lines, and those of Python's own
-            modules as one. None if there is no stack.
-        state: what the kernel tells, if there is no stack.
-        reason: why there is none.
-        child: where a process is that they have started and wait for; none if they wait for none.
-        kind: what that process is.
+        frames: the frames, innermost first: those of libraries without line numbers, consecutive
+            ones of Python's own modules as one. Empty if there is no stack.
+        state: the state reported by the kernel, if there is no stack.
+        reason: why there is no stack.
+        child: the frames of the child process that they wait for, if any.
+        kind: the kind of that process.
         held: what holds them, so that they cannot run; empty if nothing does.
     """
 
     ranks: Mapping[str, tuple[int, ...]]
-    frames: tuple[Frame, ...] = ()
+    frames: tuple[StackFrame, ...] = ()
     state: str = ""
     reason: str = ""
-    child: tuple[Frame, ...] = ()
+    child: tuple[StackFrame, ...] = ()
     kind: ChildKind | None = None
     held: str = ""
 
     @property
     def size(self) -> int:
-        """How many ranks there are."""
+        """The number of ranks."""
         return sum(map(len, self.ranks.values()))
 
     @property
@@ -56,26 +56,29 @@ class Group(NamedTuple):
 
     @property
     def order(self) -> tuple[int, int, tuple[int, ...]]:
-        """What groups are sorted by: the first one is most often the cause.
+        """The sort key of groups; the first one is most often the cause.
 
-        Who is held comes first, then who waits for a process of its own. Who waits for other ranks
-        comes last. Of the others, the smallest group comes first.
+        Ranks that are held come first, then those that wait for a child process. Ranks that wait
+        for other ranks come last. Of the others, the smallest group comes first.
         """
         likely = 0 if self.held else 1 if self.child else 3 if waits_for_peers(self.frames) else 2
         return likely, self.size, self.all_ranks
 
 
+Group = StackGroup  # its name in earlier versions
+
+
 def group(
     stacks: Mapping[str, Mapping[int, ProcessStacks]], held: Mapping[int, object] | None = None
-) -> list[Group]:
-    """Put ranks together whose main threads are in the same lines of the user's code.
+) -> list[StackGroup]:
+    """Group ranks whose main threads are on the same lines of the user's code.
 
     Args:
-        stacks: by host and global rank.
+        stacks: the stacks, by host and global rank.
         held: what holds workers that cannot run, by global rank.
 
     Returns:
-        The one that is most often the cause first, in the order of `Group.order`.
+        The groups in the order of `StackGroup.order`, the most likely cause first.
     """
     return merge(
         _group_of(host, rank, process)._replace(held=str((held or {}).get(rank, "")))
@@ -84,59 +87,61 @@ def group(
     )
 
 
-def merge(groups: Iterable[Group]) -> list[Group]:
-    """Put groups together, which may be those of several nodes, in the order of `Group.order`."""
+def merge(groups: Iterable[StackGroup]) -> list[StackGroup]:
+    """Combine groups, such as those of several nodes, in the order of `StackGroup.order`."""
     found: dict[tuple[object, ...], dict[str, set[int]]] = {}
     for item in groups:
         ranks = found.setdefault(item[1:], {})
         for host, own in item.ranks.items():
             ranks.setdefault(host, set()).update(own)
     merged = [
-        Group({host: tuple(sorted(ranks[host])) for host in sorted(ranks)}, *what)  # type: ignore[arg-type]
+        StackGroup({host: tuple(sorted(ranks[host])) for host in sorted(ranks)}, *what)  # type: ignore[arg-type]
         for what, ranks in found.items()
     ]
     return sorted(merged, key=lambda item: item.order)
 
 
-def fold(frames: Sequence[Frame]) -> tuple[Frame, ...]:
-    """What two stacks at the same place have in common.
+def fold(frames: Sequence[StackFrame]) -> tuple[StackFrame, ...]:
+    """Reduce a stack to what is equal for ranks at the same place.
 
-    Lines count in the user's code only. Python's own modules often wait in a loop, so what they
-    call inside is left out, and what they do before the program begins as well.
+    Line numbers are kept only in the user's code. Python's own modules often wait in a loop, so
+    their inner calls are left out, and so are their calls before the program begins.
     """
-    folded: list[Frame] = []
-    previous: Origin | None = Origin.PYTHON if _has_program(frames) else None
+    folded: list[StackFrame] = []
+    previous: CodeOrigin | None = CodeOrigin.PYTHON if _has_program(frames) else None
     for frame in reversed(frames):
         origin = frame.origin
-        if origin is Origin.PYTHON and previous is Origin.PYTHON:
+        if origin is CodeOrigin.PYTHON and previous is CodeOrigin.PYTHON:
             continue
         previous = origin
-        line = frame.line if origin is Origin.USER else 0
-        folded.append(Frame(frame.function[:_MOST_NAME], frame.file[-_MOST_PATH:], line))
+        line = frame.line if origin is CodeOrigin.USER else 0
+        folded.append(StackFrame(frame.function[:_MOST_NAME], frame.file[-_MOST_PATH:], line))
     return tuple(folded[: -MOST_FRAMES - 1 : -1])
 
 
-def _has_program(frames: Iterable[Frame]) -> bool:
-    return any(frame.origin is not Origin.PYTHON for frame in frames)
+def _has_program(frames: Iterable[StackFrame]) -> bool:
+    return any(frame.origin is not CodeOrigin.PYTHON for frame in frames)
 
 
-def _group_of(host: str, rank: int, process: ProcessStacks) -> Group:
+def _group_of(host: str, rank: int, process: ProcessStacks) -> StackGroup:
     ranks = {host: (rank,)}
     main = process.main
     if main is not None:
         frames = fold(main.frames)
         state = "" if frames else "has not begun to run Python code"
         child, kind = find_busy_child(process) or ((), None)
-        return Group(ranks, frames, state, "", fold(child), kind)
-    return Group(ranks, (), str(process.kernel or ""), process.reason or "it could not be read")
+        return StackGroup(ranks, frames, state, "", fold(child), kind)
+    return StackGroup(
+        ranks, (), str(process.kernel or ""), process.reason or "it could not be read"
+    )
 
 
-def format_groups(groups: Sequence[Group], *, most: int = 20) -> list[str]:
-    """Lines for the user, one for each group and one for each reason why a stack is unknown.
+def format_groups(groups: Sequence[StackGroup], *, most: int = 20) -> list[str]:
+    """Format groups as lines, and add a line for each reason why a stack is unknown.
 
     Args:
-        groups: as `group` and `merge` return them.
-        most: groups that are shown; the last line counts the others.
+        groups: the groups, as returned by `group` and `merge`.
+        most: the number of groups to show; a further line counts the others.
     """
     hosts = {host for item in groups for host in item.ranks}
     places = _name_places(groups[:most])
@@ -156,7 +161,7 @@ def format_groups(groups: Sequence[Group], *, most: int = 20) -> list[str]:
     return lines
 
 
-def _format_ranks(item: Group, hosts: set[str]) -> str:
+def _format_ranks(item: StackGroup, hosts: set[str]) -> str:
     ranks = item.all_ranks
     text = f"{item.size} rank{'' if item.size == 1 else 's'}: {_spaced(ranks)}"
     if len(item.ranks) <= _MOST_HOSTS and len(item.ranks) < len(hosts):
@@ -168,8 +173,8 @@ def _spaced(ranks: Iterable[int]) -> str:
     return format_ranks(ranks).replace(",", ", ")
 
 
-def _name_places(groups: Sequence[Group]) -> list[str]:
-    """A text for each group, with as many callers as it takes to tell them apart."""
+def _name_places(groups: Sequence[StackGroup]) -> list[str]:
+    """A text for each group, with as many callers as needed to make them unique."""
     places = [_name_place(item, 0) for item in groups]
     for callers in range(1, _MOST_CALLERS + 1):
         if len(set(places)) == len(places):
@@ -181,7 +186,7 @@ def _name_places(groups: Sequence[Group]) -> list[str]:
     return places
 
 
-def _name_place(item: Group, callers: int) -> str:
+def _name_place(item: StackGroup, callers: int) -> str:
     if not item.frames:
         return item.state or "nothing is known"
     place = _name_frames(item.frames, callers)
@@ -192,18 +197,18 @@ def _name_place(item: Group, callers: int) -> str:
     ranks = name_ranks(item.all_ranks)
     who = f"{ranks} waits" if item.size == 1 else f"{ranks} wait"
     child = _name_frames(item.child, callers)
-    # What waits is the same everywhere; that the caller waits for a child is said.
+    # Show the caller in the user's code instead of the library function that waits.
     users = [frame for frame in item.frames if not frame.is_library]
     place = " <- ".join(map(str, users[: callers + 1])) or place
     return f"{child}, {item.kind.describe(ranks, item.size)}; {who} in {place}"
 
 
-def _name_frames(frames: Sequence[Frame], callers: int) -> str:
+def _name_frames(frames: Sequence[StackFrame], callers: int) -> str:
     users = [frame for frame in frames if not frame.is_library]
     if not users:
         return " <- ".join(map(str, frames[: callers + 1]))
     inner = frames[: frames.index(users[0])]
-    library = next((frame for frame in inner if frame.origin is Origin.INSTALLED), None)
+    library = next((frame for frame in inner if frame.origin is CodeOrigin.INSTALLED), None)
     if library is None and inner:
         library = inner[-1]
     words = [] if library is None else [library.function]

@@ -1,4 +1,4 @@
-"""Where all workers of a job are, for whoever asks on one of its nodes."""
+"""The stacks of all workers of a job, requested from one of its nodes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
-from plaunch_hang.stacks.grouping import Group, group, merge
+from plaunch_hang.stacks.grouping import StackGroup, group, merge
 from plaunch_hang.stacks.operations import last_operations, merge_operations
 from plaunch_hang.stacks.records import NodeAnswer, dump_answer, load_answer
 from plaunch_hang.stacks.taking import take
@@ -27,32 +27,32 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("plaunch")
 
-NAME = "stacks"  # of the call, and of the answers
-LOOK_BOUND = 2.0  # seconds for the look at the workers of one node
-ANSWER_BOUND = 3.0  # seconds for the answers of all nodes
-_SLACK = 1.0  # seconds for files, and for a store that is slow
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.4  # seconds between two looks at the answers
-_CALLS = 8  # that one answer may be for
-_TITLE = "the workers were here when that was asked for"
+NAME = "stacks"  # of the broadcast, and of the published answers
+TAKE_TIMEOUT = 2.0  # seconds to read the stacks of one node's workers
+ANSWER_TIMEOUT = 3.0  # seconds for the answers of all nodes
+_SLACK = 1.0  # seconds for writing files, and for a slow store
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.4  # seconds between two checks for answers
+_CALLS = 8  # recent calls that an answer names
+_TITLE = "the workers were here at the time of the request"
 
 T = TypeVar("T")
 
 
 class JobView(NamedTuple):
-    """Where the workers of a job are.
+    """The stacks of the workers of a job.
 
     Args:
-        groups: their ranks by place, the likely cause first.
-        folders: where whole stacks are, as pairs of a host and a folder.
-        problems: why whole stacks are not kept, as pairs of a host and a reason.
-        silent: the hosts of nodes that have not answered in time.
-        is_job_wide: whether other nodes can be asked at all, as far as there are any.
-        has_store: whether the store has answered, if others can be asked.
-        operations: the last collective operations, as torch's flight recorder has them, with the
-            ranks that have begun them; that of the fewest ranks comes first.
+        groups: the ranks grouped by stack, the likely cause first.
+        folders: the folders of complete stacks, as pairs of a host and a folder.
+        problems: why complete stacks are not written, as pairs of a host and a reason.
+        silent: the hosts of nodes that did not answer in time.
+        is_job_wide: whether other nodes can be asked.
+        has_store: whether the store answered.
+        operations: the last collective operations recorded by torch's flight recorder, each with
+            the ranks that began it; the operation of the fewest ranks comes first.
     """
 
-    groups: list[Group]
+    groups: list[StackGroup]
     folders: tuple[tuple[str, str], ...] = ()
     problems: tuple[tuple[str, str], ...] = ()
     silent: tuple[str, ...] = ()
@@ -60,7 +60,7 @@ class JobView(NamedTuple):
     has_store: bool = True
     operations: Mapping[str, tuple[int, ...]] = {}
 
-    def of(self, ranks: Collection[int]) -> list[Group]:
+    def of(self, ranks: Collection[int]) -> list[StackGroup]:
         """The groups with these ranks only."""
         left = [
             item._replace(
@@ -76,21 +76,20 @@ class JobView(NamedTuple):
 
 
 class JobStacks:
-    """Looks at all workers of a job when somebody asks on one of its nodes.
+    """Reads the stacks of all workers of a job, on a request to one of its nodes.
 
-    The call goes to the other nodes as a broadcast (`plaunch.rendezvous.SharedTexts`), for which no
-    node has to look anywhere: with `plaunch_membership` it is a state of the job, for which they
-    all wait in any case. So this costs a job nothing while nobody asks, however many nodes there
-    are, and they hear of it at once. Each node looks at its own workers and shows their groups;
-    where it asks, they are read and merged. All of this is bounded, and whoever asks while a look
-    is under way gets the same one.
+    The request is broadcast to the other nodes (`plaunch.rendezvous.SharedTexts`). No node has to
+    poll for it: with `plaunch_membership` it is a state of the job, for which all nodes wait
+    anyway. So it costs nothing without requests, and all nodes are notified at once. Each node
+    reads the stacks of its own workers and publishes their groups; the node of the request reads
+    and merges them. All steps have timeouts. Simultaneous requests share one result.
 
     Args:
         context: the launch.
-        control: what the extension that uses this was given.
-        take: looks at processes by rank, within `timeout` seconds.
-        clock: seconds that never go back.
-        sleep: waits for so many seconds.
+        control: the control of the extension that uses this.
+        take: reads the stacks of processes by rank, within `timeout` seconds.
+        clock: monotonic seconds.
+        sleep: sleeps for some seconds.
     """
 
     def __init__(
@@ -109,42 +108,42 @@ class JobStacks:
         self._sleep = sleep
         self._me = secrets.token_hex(8)
         self._calls: deque[str] = deque(maxlen=_CALLS)
-        self._looks = _Shared(self._look)
-        self._views = _Shared(self._ask_all)
+        self._takes = _SharedCall(self._take_own)
+        self._views = _SharedCall(self._ask_all)
 
     def ask(self) -> JobView:
-        """Where all workers are now; this waits for about three seconds at most.
+        """Return the current stacks of all workers; takes about three seconds at most.
 
         Raises:
-            TimeoutError: not even this node could look at its own in time.
+            TimeoutError: the stacks of this node could not be read in time.
         """
-        return self._views.call(ANSWER_BOUND + _SLACK)[0]
+        return self._views.call(ANSWER_TIMEOUT + _SLACK)[0]
 
     def hear(self, call: str) -> None:
-        """Look at the workers of this node, for another one that has called.
+        """Answer the call of another node.
 
         Raises:
-            TimeoutError: a look that was under way has not ended.
+            TimeoutError: a previous request is still running.
         """
-        if call not in self._calls:  # else it is this node's own, or was heard twice
+        if call not in self._calls:  # else it is this node's own, or a duplicate
             self._calls.append(call)
             self._answer()
 
     def rest(self, seconds: float = 1.0) -> None:
-        """Wait for the end of a look, as far as it comes within so many seconds."""
-        self._looks.wait(seconds)
+        """Wait up to `seconds` for a running request."""
+        self._takes.wait(seconds)
 
     def _answer(self) -> NodeAnswer:
-        answer, is_ours = self._looks.call(LOOK_BOUND + _SLACK)
+        answer, is_ours = self._takes.call(TAKE_TIMEOUT + _SLACK)
         if is_ours:
-            # Those who have called meanwhile have not begun another look.
+            # Calls that arrived meanwhile are answered too.
             answer = answer._replace(calls=tuple(self._calls))
             self._control.publish(NAME, dump_answer(answer))
         return answer
 
-    def _look(self) -> NodeAnswer:
+    def _take_own(self) -> NodeAnswer:
         context, now = self._context, self._control.snapshot()
-        stacks = only_alive(self._take(dict(now.pids), timeout=LOOK_BOUND)) if now.pids else {}
+        stacks = only_alive(self._take(dict(now.pids), timeout=TAKE_TIMEOUT)) if now.pids else {}
         groups = group({context.host: stacks}, self._control.held() if stacks else {})
         folder = problem = ""
         if stacks:
@@ -160,14 +159,14 @@ class JobStacks:
                     attempt=now.attempt,
                     occasion="request",
                 )
-            except Exception as error:  # noqa: BLE001 - of a third party's logs spec, say
+            except Exception as error:  # noqa: BLE001 - may come from a third party's logs spec
                 problem = str(error) or type(error).__name__
         operations = last_operations(stacks)
         return NodeAnswer(self._me, (), context.host, folder, problem, groups, operations)
 
     def _ask_all(self) -> JobView:
         call = secrets.token_hex(8)
-        until = self._clock() + ANSWER_BOUND
+        until = self._clock() + ANSWER_TIMEOUT
         self._calls.append(call)
         self._control.broadcast(NAME, call)
         own = self._answer()
@@ -186,7 +185,7 @@ class JobStacks:
                 others = [answer for answer in answers.values() if answer.by != own.by]
                 silent = sorted(_host_of(node) for node in texts.keys() - answers.keys())
                 if len(others) == len(answers) and own.host in silent:
-                    silent.remove(own.host)  # its own answer has not come back
+                    silent.remove(own.host)  # its own answer was not read back in time
                 return _view([own, *others], silent)
             self._sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
@@ -218,41 +217,41 @@ def _read(node: str, text: str) -> NodeAnswer | None:
     try:
         return load_answer(text)
     except ValueError as error:
-        logger.debug("the answer of node %s is left out: %s", node, error)
+        logger.debug("the invalid answer of node %s is ignored: %s", node, error)
         return None
 
 
 def _host_of(node: str) -> str:
-    """The host in the name of a node, which may have more to it."""
+    """The host in the name of a node."""
     return node.partition("~")[0]
 
 
-class _Shared(Generic[T]):
-    """A function of which all calls at one time are the same call."""
+class _SharedCall(Generic[T]):
+    """A function whose simultaneous calls share one execution."""
 
     def __init__(self, function: Callable[[], T]) -> None:
         self._function = function
         self._lock = threading.Lock()
-        self._running: _Running[T] | None = None
+        self._running: _RunningCall[T] | None = None
 
     def call(self, patience: float) -> tuple[T, bool]:
-        """Its result, and whether this call was the one that began it.
+        """Return the result, and whether this call executed the function.
 
         Args:
-            patience: seconds to wait for one that another thread has begun.
+            patience: seconds to wait for an execution by another thread.
 
         Raises:
-            TimeoutError: that has not ended, or has failed.
+            TimeoutError: that execution did not end, or failed.
         """
         with self._lock:
             running = self._running
             if running is None:
-                ours = self._running = _Running[T]()
+                ours = self._running = _RunningCall[T]()
         if running is not None:
             running.is_over.wait(patience)
             for result in running.results:
                 return result, False
-            raise TimeoutError("a look at the workers that was under way has not come to an end")
+            raise TimeoutError("another request for stacks is still running")
         try:
             result = self._function()
             ours.results.append(result)
@@ -263,14 +262,14 @@ class _Shared(Generic[T]):
         return result, True
 
     def wait(self, seconds: float) -> None:
-        """Wait until it does not run, for so many seconds at most."""
+        """Wait up to `seconds` for a running execution."""
         running = self._running
         if running is not None:
             running.is_over.wait(seconds)
 
 
-class _Running(Generic[T]):
-    """A call that has begun; its result, once there is one."""
+class _RunningCall(Generic[T]):
+    """A running execution and, later, its result."""
 
     def __init__(self) -> None:
         self.is_over = threading.Event()

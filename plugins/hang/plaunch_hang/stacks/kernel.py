@@ -1,4 +1,4 @@
-"""What the kernel tells of a process in /proc."""
+"""The state of a process, read from /proc."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def read_kernel_state(pid: int, proc: str = PROC) -> KernelState | None:
-    """What the kernel tells of a process; None if it is gone."""
+    """Read the state of a process; None if it has ended."""
     fields = read_stat(pid, proc)
     if len(fields) < 13:
         return None
@@ -31,7 +31,7 @@ def read_kernel_state(pid: int, proc: str = PROC) -> KernelState | None:
 
 
 def read_title(pid: int, proc: str = PROC) -> str:
-    """The beginning of the command line of a process; its short name if it has none."""
+    """The beginning of the command line of a process, or its short name."""
     words = read_proc(f"{pid}/cmdline", proc) or read_proc(f"{pid}/comm", proc)
     text = " ".join(words.replace(b"\0", b" ").decode(errors="replace").split())
     return text if len(text) <= _TITLE else f"{text[: _TITLE - 3]}..."

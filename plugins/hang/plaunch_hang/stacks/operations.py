@@ -1,4 +1,4 @@
-"""Which collective operation each rank has begun last, as torch's flight recorder has it."""
+"""The last collective operation of each rank, from torch's flight recorder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_LINES = 20
 
 
 def last_operations(stacks: Mapping[int, ProcessStacks]) -> dict[str, tuple[int, ...]]:
-    """The last operations, with the ranks that have begun them; those that torch tells of."""
+    """The last recorded operations, each with the ranks that began it."""
     return merge_operations(
         {operation: (rank,)}
         for rank, process in stacks.items()
@@ -30,7 +30,7 @@ def last_operations(stacks: Mapping[int, ProcessStacks]) -> dict[str, tuple[int,
 
 
 def merge_operations(many: Iterable[Mapping[str, Iterable[int]]]) -> dict[str, tuple[int, ...]]:
-    """Those of several nodes together; that of the fewest ranks comes first."""
+    """Merge the operations of several nodes; the operation of the fewest ranks comes first."""
     found: dict[str, set[int]] = {}
     for operations in many:
         for operation, ranks in operations.items():
@@ -40,8 +40,8 @@ def merge_operations(many: Iterable[Mapping[str, Iterable[int]]]) -> dict[str, t
 
 
 def format_operations(operations: Mapping[str, tuple[int, ...]]) -> list[str]:
-    """Lines for the user; none if nothing is known."""
-    lines = ["what torch's flight recorder has last:"] if operations else []
+    """Format operations as lines; empty if there are none."""
+    lines = ["last operations in torch's flight recorder:"] if operations else []
     for operation, ranks in [*operations.items()][:_MOST_LINES]:
         word = "rank" if len(ranks) == 1 else "ranks"
         lines.append(f"{len(ranks)} {word}: {format_ranks(ranks).replace(',', ', ')} {operation}")
@@ -51,10 +51,10 @@ def format_operations(operations: Mapping[str, tuple[int, ...]]) -> list[str]:
 
 
 def describe_last_operation(answers: Iterable[tuple[str, str]]) -> str:
-    """The last collective operation that a process has begun; empty if that is not known.
+    """Describe the last collective operation that a process began; empty if unknown.
 
     Args:
-        answers: what its server has told, as pairs of a page and a text.
+        answers: the answers of its server, as pairs of a page and a text.
     """
     for page, text in answers:
         if page.endswith("trace_json"):

@@ -1,4 +1,4 @@
-"""Reading the stacks of one process with py-spy, in a process of its own."""
+"""Reading the stacks of one process with py-spy, which runs as a program."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ import subprocess
 import sys
 from shutil import which
 
+from plaunch_hang.stacks.stack import StackFrame, ThreadStack
 from plaunch.process import read_proc
-
-from plaunch_hang.stacks.stack import Frame, ThreadStack
 
 _MOST_FRAMES = 500  # of a thread; the innermost ones
 _MOST_THREADS = 1000
-_MOST_TEXT = 300  # characters of what py-spy says
+_MOST_TEXT = 300  # characters of py-spy's error message
 _KILL_WAIT = 0.2  # seconds
 
 
@@ -24,7 +23,7 @@ class UnreadableError(Exception):
 
     Args:
         reason: why.
-        is_lasting: whether it would be so for every process, or always for this one.
+        is_lasting: whether another try would fail too.
     """
 
     def __init__(self, reason: str, *, is_lasting: bool) -> None:
@@ -33,10 +32,10 @@ class UnreadableError(Exception):
 
 
 def find_py_spy() -> str:
-    """The program py-spy, next to this interpreter or on PATH.
+    """Find the program py-spy, next to this interpreter or on PATH.
 
     Raises:
-        FileNotFoundError: there is none.
+        FileNotFoundError: it is not installed.
     """
     folder = os.path.dirname(sys.executable)
     found = which("py-spy", path=os.pathsep.join([folder, os.environ.get("PATH", "")]))
@@ -46,12 +45,12 @@ def find_py_spy() -> str:
 
 
 def read_threads(program: str, pid: int, seconds: float) -> tuple[ThreadStack, ...]:
-    """The threads of a process, the main thread first; it is not stopped meanwhile.
+    """Read the threads of a process, the main thread first, without pausing it.
 
     Args:
-        program: py-spy.
-        pid: the process.
-        seconds: for how long it may take.
+        program: the path of py-spy.
+        pid: the process id.
+        seconds: the timeout.
 
     Raises:
         UnreadableError: it cannot be read.
@@ -71,21 +70,21 @@ def read_threads(program: str, pid: int, seconds: float) -> tuple[ThreadStack, .
         for pipe in (process.stdout, process.stderr):
             stack.enter_context(pipe)  # type: ignore[arg-type]
         try:
-            written, said = process.communicate(timeout=seconds)
+            written, output = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
             process.kill()
-            # Reading a process that sleeps in the kernel may sleep there as well, for ever.
+            # Reading a process in an uninterruptible sleep may block py-spy the same way.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_KILL_WAIT)
             raise UnreadableError(f"not read within {seconds:.1f} s", is_lasting=False) from None
     if process.returncode:
-        raise explain(said.decode(errors="replace"))
+        raise explain(output.decode(errors="replace"))
     return parse_threads(written, pid)
 
 
-def explain(said: str) -> UnreadableError:
-    """Why a process could not be read, from what py-spy has said."""
-    text = " ".join(said.partition("Stack backtrace:")[0].split())
+def explain(output: str) -> UnreadableError:
+    """Explain py-spy's error message."""
+    text = " ".join(output.partition("Stack backtrace:")[0].split())
     lower = text.lower()
     if "permission denied" in lower or "operation not permitted" in lower:
         return UnreadableError(f"the system does not allow it{_find_rule()}", is_lasting=True)
@@ -94,7 +93,7 @@ def explain(said: str) -> UnreadableError:
     if "no such file or directory" in lower or "no such process" in lower:
         return UnreadableError("it has ended", is_lasting=True)
     text = text.removeprefix("Error: ")[:_MOST_TEXT]
-    return UnreadableError(f"py-spy: {text or 'failed without a word'}", is_lasting=False)
+    return UnreadableError(f"py-spy: {text or 'failed without a message'}", is_lasting=False)
 
 
 def _find_rule() -> str:
@@ -103,17 +102,17 @@ def _find_rule() -> str:
 
 
 def parse_threads(text: bytes, pid: int) -> tuple[ThreadStack, ...]:
-    """The threads in what `py-spy dump --json` has written of a process, the main thread first.
+    """Parse the output of `py-spy dump --json`; the main thread comes first.
 
     Raises:
-        UnreadableError: that is something else.
+        UnreadableError: the output is invalid.
     """
     try:
         threads = [_parse_thread(thread, pid) for thread in json.loads(text)[:_MOST_THREADS]]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         shown = text[:60].decode(errors="replace")
         raise UnreadableError(f"py-spy has written {shown!r}", is_lasting=False) from None
-    if len(threads) == 1:  # the system's number of a thread is not known of every Python
+    if len(threads) == 1:  # py-spy does not know the thread ids of every version of Python
         threads = [threads[0]._replace(is_main=True)]
     return tuple(sorted(threads, key=lambda thread: (not thread.is_main, thread.number)))
 
@@ -126,7 +125,7 @@ def _parse_thread(thread: dict[str, object], pid: int) -> ThreadStack:
         name=str(name) if name else "",
         number=number if isinstance(number, int) else 0,
         frames=tuple(
-            Frame(str(frame["name"]), str(frame["filename"]), max(int(frame["line"] or 0), 0))
+            StackFrame(str(frame["name"]), str(frame["filename"]), max(int(frame["line"] or 0), 0))
             for frame in frames[:_MOST_FRAMES]
         ),
         is_main=number == pid or (number is None and name == "MainThread"),

@@ -1,4 +1,4 @@
-"""What one node has seen, as a text of bounded size, for the other nodes of its job."""
+"""The groups and answers that the nodes of a job exchange, as texts of limited size."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from plaunch_hang.stacks.children import ChildKind
-from plaunch_hang.stacks.grouping import MOST_FRAMES, Group, merge
-from plaunch_hang.stacks.stack import Frame
+from plaunch_hang.stacks.grouping import MOST_FRAMES, StackGroup, merge
+from plaunch_hang.stacks.stack import StackFrame
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -16,39 +16,38 @@ if TYPE_CHECKING:
 MOST_BYTES = 16 << 10
 VERSION = 1
 
-_REST = "in groups for which there was no room"
+_REST = "in groups that did not fit"
 _MOST_GROUPS = 1000
 _MOST_RANKS = 1 << 20
 _MOST_TEXT = 1000  # characters
-_MOST_WORDS = 300  # characters of a host, and of a problem; each may take six bytes
+_MOST_WORDS = 300  # characters of a host, and of a problem; JSON may need six bytes for each
 _MOST_OPERATIONS = 3000  # bytes
 _MOST_CALLS = 8
-_ROOM = 40  # bytes of a text beside the groups
+_ROOM = 40  # bytes of a text in addition to the groups
 
 
-def dump_groups(groups: Sequence[Group], *, most: int = MOST_BYTES) -> str:
-    """Write groups as JSON, in ASCII, the first ones as far as there is room.
+def dump_groups(groups: Sequence[StackGroup], *, most: int = MOST_BYTES) -> str:
+    """Serialize groups as ASCII JSON, as many as fit.
 
-    The others become one group that only says so, and if there is no room for that, they are left
-    out.
+    The others become one group without frames, or are left out if that does not fit.
 
     Args:
-        groups: those of one node, the likely cause first.
-        most: bytes of the text.
+        groups: the groups of one node, the likely cause first.
+        most: the maximum size in bytes.
     """
     texts = [_dump(item) for item in groups]
     sizes = [0, *itertools.accumulate(len(text) + 1 for text in texts)]
     for kept in range(len(groups), -1, -1):
         if sizes[kept] > most:
             continue
-        rest = merge(Group(item.ranks, (), _REST) for item in groups[kept:])
+        rest = merge(StackGroup(item.ranks, (), _REST) for item in groups[kept:])
         text = _join([*texts[:kept], *map(_dump, rest)])
         if len(text) <= most:
             return text
     kept = max(number for number, size in enumerate(sizes) if size == 0 or size <= most - _ROOM)
     text = _join(texts[:kept])
     if len(text) > most:
-        raise ValueError(f"there is no room in {most} bytes")
+        raise ValueError(f"groups do not fit in {most} bytes")
     return text
 
 
@@ -56,7 +55,7 @@ def _join(texts: Iterable[str]) -> str:
     return f'{{"version":{VERSION},"groups":[{",".join(texts)}]}}'
 
 
-def _dump(item: Group) -> str:
+def _dump(item: StackGroup) -> str:
     return json.dumps(
         {
             "ranks": {host: _dump_ranks(ranks) for host, ranks in item.ranks.items()},
@@ -72,7 +71,7 @@ def _dump(item: Group) -> str:
 
 
 def _dump_ranks(ranks: Iterable[int]) -> list[list[int]]:
-    """Spans of ranks, from the first to the last of each."""
+    """The ranks as spans with a first and a last rank."""
     spans: list[list[int]] = []
     for rank in sorted(ranks):
         if spans and rank == spans[-1][1] + 1:
@@ -82,16 +81,16 @@ def _dump_ranks(ranks: Iterable[int]) -> list[list[int]]:
     return spans
 
 
-def load_groups(text: str) -> list[Group]:
-    """Read what `dump_groups` has written, maybe on another node.
+def load_groups(text: str) -> list[StackGroup]:
+    """Parse the output of `dump_groups` of any node.
 
     Raises:
-        ValueError: it is something else, or of a version that is not known.
+        ValueError: the text is invalid, or of an unknown version.
     """
     try:
-        told = json.loads(text)
-        groups = [_load(item) for item in told["groups"][:_MOST_GROUPS]]
-        version = told["version"]
+        data = json.loads(text)
+        groups = [_load(item) for item in data["groups"][:_MOST_GROUPS]]
+        version = data["version"]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"no groups of stacks ({error}): {text[:60]!r}") from error
     if version != VERSION:
@@ -99,8 +98,8 @@ def load_groups(text: str) -> list[Group]:
     return groups
 
 
-def _load(item: dict[str, Any]) -> Group:
-    return Group(
+def _load(item: dict[str, Any]) -> StackGroup:
+    return StackGroup(
         ranks={_text(host): _load_ranks(spans) for host, spans in item["ranks"].items()},
         frames=_load_frames(item["frames"]),
         state=_text(item["state"]),
@@ -111,9 +110,9 @@ def _load(item: dict[str, Any]) -> Group:
     )
 
 
-def _load_frames(frames: list[list[Any]]) -> tuple[Frame, ...]:
+def _load_frames(frames: list[list[Any]]) -> tuple[StackFrame, ...]:
     return tuple(
-        Frame(_text(function), _text(file), _number(line))
+        StackFrame(_text(function), _text(file), _number(line))
         for function, file, line in frames[:MOST_FRAMES]
     )
 
@@ -130,7 +129,7 @@ def _load_ranks(spans: list[list[int]]) -> tuple[int, ...]:
 def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError
-    # Whatever another node writes, it is shown on a terminal.
+    # Texts of other nodes are shown on a terminal.
     return "".join(letter if letter.isprintable() else "?" for letter in value[:_MOST_TEXT])
 
 
@@ -141,16 +140,16 @@ def _number(value: object) -> int:
 
 
 class NodeAnswer(NamedTuple):
-    """What a node answers to who has asked where all workers of the job are.
+    """The answer of a node to a request for the stacks of the job.
 
     Args:
-        by: whose it is; no two of a job are the same.
-        calls: the last ones, which this is the answer to.
-        host: the node.
-        folder: where it has its whole stacks; empty if they are nowhere.
-        problem: why they are not kept, if they should be.
-        groups: its own.
-        operations: what its ranks have begun last, as far as torch tells.
+        by: a unique id of the node.
+        calls: the ids of the calls that it answers.
+        host: the host of the node.
+        folder: the folder of its complete stacks; empty if they are not written.
+        problem: why they could not be written.
+        groups: the groups of its workers.
+        operations: the last collective operations of its ranks.
     """
 
     by: str
@@ -158,12 +157,12 @@ class NodeAnswer(NamedTuple):
     host: str
     folder: str
     problem: str
-    groups: list[Group]
+    groups: list[StackGroup]
     operations: Mapping[str, tuple[int, ...]]
 
 
 def dump_answer(answer: NodeAnswer, *, most: int = MOST_BYTES) -> str:
-    """Write an answer, as one line: JSON for all but the groups, which follow as their own."""
+    """Serialize an answer as one line: a JSON object, followed by the groups."""
     head = json.dumps(
         {
             "by": answer.by,
@@ -178,7 +177,7 @@ def dump_answer(answer: NodeAnswer, *, most: int = MOST_BYTES) -> str:
 
 
 def _dump_operations(operations: Mapping[str, tuple[int, ...]]) -> dict[str, list[list[int]]]:
-    """Those of the fewest ranks, as far as there is room for them."""
+    """The operations of the fewest ranks, as many as fit."""
     found: dict[str, list[list[int]]] = {}
     for operation, ranks in operations.items():
         found[operation] = _dump_ranks(ranks)
@@ -189,19 +188,19 @@ def _dump_operations(operations: Mapping[str, tuple[int, ...]]) -> dict[str, lis
 
 
 def load_answer(text: str) -> NodeAnswer:
-    """Read what `dump_answer` has written, maybe on another node.
+    """Parse the output of `dump_answer` of any node.
 
     Raises:
-        ValueError: it is something else, or of a version that is not known.
+        ValueError: the text is invalid, or of an unknown version.
     """
     try:
-        told, end = json.JSONDecoder().raw_decode(text)
-        calls = tuple(_text(call) for call in told["calls"][:_MOST_CALLS])
+        data, end = json.JSONDecoder().raw_decode(text)
+        calls = tuple(_text(call) for call in data["calls"][:_MOST_CALLS])
         by, host, folder, problem = (
-            _text(told[key]) for key in ("by", "host", "folder", "problem")
+            _text(data[key]) for key in ("by", "host", "folder", "problem")
         )
         operations = {
-            _text(operation): _load_ranks(spans) for operation, spans in told["operations"].items()
+            _text(operation): _load_ranks(spans) for operation, spans in data["operations"].items()
         }
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"no answer with stacks ({error}): {text[:60]!r}") from error

@@ -1,4 +1,4 @@
-"""Looking at workers that outlive the grace, just before SIGKILL, which comes no later for it."""
+"""Reading the stacks of workers that outlive the grace, shortly before their SIGKILL."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from plaunch.agent import AgentFinished, BeforeRendezvous, BeforeWorkers, Stopping
 
 from plaunch_hang.stacks.taking import take, timeout_for
-from plaunch_hang.stacks.telling import only_alive, tell, workers_of
+from plaunch_hang.stacks.telling import log_stacks, only_alive, workers_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -26,30 +26,29 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("plaunch")
 
-_LAST_WAIT = 1.0  # seconds for what was seen to be told, before the launch ends or goes on
+_LAST_WAIT = 1.0  # seconds for the stacks to be logged, before the launch continues or ends
 _HEADLINE = "workers that did not end before they got SIGKILL were here:"
 
 
 class SlowStops:
-    """Takes the stacks of workers that are slow to end, shortly before they get SIGKILL.
+    """Reads the stacks of workers that are slow to end, shortly before they get SIGKILL.
 
-    Called with the notifications of a launch, on the agent's thread, from the one on that says that
-    workers are waited for. It waits for nobody there, but at the end of a stop in which workers
-    got SIGKILL, where it has a second. If they end in time after all, nothing is said; if the grace
-    is skipped, nothing is taken.
+    The agent calls it with notifications. It does not block, except for up to a second at the end
+    of a stop in which workers got SIGKILL. If the workers end in time, nothing is logged; if the
+    grace is skipped, nothing is read. It does not delay SIGKILL.
 
     Args:
-        config: the launch, with the grace as `shutdown_timeout`.
-        take: looks at processes by rank, within `timeout` seconds.
+        config: the launch; its grace is `shutdown_timeout`.
+        take: reads the stacks of processes by rank, within `timeout` seconds.
     """
 
     def __init__(self, config: LaunchConfig, take: Take = take) -> None:
         self._config = config
         self._take = take
-        self._stop: _SlowStop | None = None
+        self._stop: _SlowStopThread | None = None
 
     def __call__(self, notification: Notification) -> None:
-        """Follow a stop."""
+        """Handle a notification."""
         stop = self._stop
         if isinstance(notification, Stopping):
             step = notification.step
@@ -71,10 +70,10 @@ class SlowStops:
         grace = self._config.shutdown_timeout
         if grace is None or math.isinf(grace) or not pids:
             return
-        # As late as is possible: most workers that take long do end.
+        # As late as possible, because most slow workers still end in time.
         lead = min(timeout_for(len(pids)) / 2, grace / 2)
         due = max(grace - lead - elapsed, 0.0)
-        stop = _SlowStop(self._config, self._take, pids, attempt, due, lead)
+        stop = _SlowStopThread(self._config, self._take, pids, attempt, due, lead)
         try:
             stop.thread.start()
         except RuntimeError as error:  # no more threads, or the interpreter is ending
@@ -83,7 +82,7 @@ class SlowStops:
         self._stop = stop
 
 
-class _SlowStop:
+class _SlowStopThread:
     """A thread for one stop."""
 
     def __init__(
@@ -106,7 +105,7 @@ class _SlowStop:
         self._lead = lead
 
     def _run(self) -> None:
-        # The end of the wait is either the end of the stop, or an early SIGKILL, or the time.
+        # Wait for the end of the stop, for an early SIGKILL, or until the stacks are due.
         until = time.monotonic() + self._due
         while (remaining := until - time.monotonic()) > 0 and not self.was_killed.is_set():
             if self.is_over.wait(min(remaining, 0.5)):
@@ -114,11 +113,11 @@ class _SlowStop:
         if self.was_killed.is_set():
             return
         stacks = only_alive(self._take(self._pids, timeout=self._lead))
-        # It gets no further until SIGKILL has come, or need not come.
+        # Wait until the workers get SIGKILL, or have ended.
         while not (self.was_killed.is_set() or self.is_over.is_set()):
             self.is_over.wait(0.05)
         if self.was_killed.is_set():
-            tell(
+            log_stacks(
                 stacks,
                 _HEADLINE,
                 host=os.uname().nodename,

@@ -1,4 +1,4 @@
-"""Stacks as data: of a process, its threads, and what it has started."""
+"""Stacks as data: of a process, its threads, and its descendants."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ _ENDED = ("Z", "X", "x")
 _INSTALLED = ("/site-packages/", "/dist-packages/")
 
 
-class Origin(enum.Enum):
-    """Whose code a frame is."""
+class CodeOrigin(enum.Enum):
+    """The origin of a frame's code."""
 
     USER = "user"
-    INSTALLED = "installed"  # a package that was installed
+    INSTALLED = "installed"  # an installed package
     PYTHON = "python"  # Python's own modules
 
 
-class Frame(NamedTuple):
-    """One call.
+class StackFrame(NamedTuple):
+    """One frame of a stack.
 
     Args:
-        function: its name, with that of its class where Python tells it.
-        file: the path of its file, or what Python has in its place, such as `<string>`.
-        line: the number of the line that runs; 0 if it is unknown, or of no interest.
+        function: the name of the function, with that of its class if Python has it.
+        file: the path of its file, or Python's placeholder, such as `<string>`.
+        line: the number of the current line; 0 if it is unknown or irrelevant.
     """
 
     function: str
@@ -35,21 +35,21 @@ class Frame(NamedTuple):
     line: int = 0
 
     @property
-    def origin(self) -> Origin:
-        """Whose code it is, by its path."""
+    def origin(self) -> CodeOrigin:
+        """The origin of its code, by the path."""
         if any(folder in self.file for folder in _INSTALLED):
-            return Origin.INSTALLED
+            return CodeOrigin.INSTALLED
         if self.file.startswith("<frozen "):
-            return Origin.PYTHON
+            return CodeOrigin.PYTHON
         before, found, after = self.file.rpartition("/lib/python3")
         version = after.partition("/")[0]
         is_python = bool(before and found) and not version.strip(".0123456789tzip")
-        return Origin.PYTHON if is_python else Origin.USER
+        return CodeOrigin.PYTHON if is_python else CodeOrigin.USER
 
     @property
     def is_library(self) -> bool:
-        """Whether it is code of an installed package or of Python, and not the user's."""
-        return self.origin is not Origin.USER
+        """Whether it is code of an installed package or of Python."""
+        return self.origin is not CodeOrigin.USER
 
     def __str__(self) -> str:
         place = os.path.basename(self.file)
@@ -58,35 +58,38 @@ class Frame(NamedTuple):
         )
 
 
+Frame = StackFrame  # its name in earlier versions
+
+
 class ThreadStack(NamedTuple):
     """One thread.
 
     Args:
-        name: as Python knows it; empty if it has none.
-        number: the system's; 0 if it is unknown.
-        frames: the innermost first; none while the interpreter begins.
+        name: its name in Python; may be empty.
+        number: its thread id; 0 if unknown.
+        frames: its frames, innermost first; empty while the interpreter starts.
         is_main: whether it is the main thread.
-        has_lock: whether it holds the lock of the interpreter.
+        has_lock: whether it holds the interpreter lock (GIL).
     """
 
     name: str
     number: int
-    frames: tuple[Frame, ...]
+    frames: tuple[StackFrame, ...]
     is_main: bool = False
     has_lock: bool = False
 
 
 class KernelState(NamedTuple):
-    """What the kernel tells of a process without a right to trace it, or of its first thread.
+    """The state of a process or its main thread, as reported by the kernel.
 
     Args:
-        state: the letter: `R` runs, `S` sleeps, `D` sleeps uninterruptibly, `T` is stopped, `t` is
-            held by a debugger, `Z` has ended.
-        place: the function of the kernel that it sleeps in; empty if it runs, or is not told.
-        call: the system call, as numbers; empty if it may not be read.
-        stack: inside the kernel, the innermost first; empty if it may not be read.
-        seconds: of the processors that all its threads have used.
-        tracer: the process that traces it, such as a debugger; 0 if there is none.
+        state: the letter in /proc: `R` runs, `S` sleeps, `D` sleeps uninterruptibly, `T` is
+            stopped, `t` is stopped by a debugger, `Z` has ended.
+        place: the kernel function that it sleeps in; empty if it runs, or if unknown.
+        call: the system call, as numbers; empty if it cannot be read.
+        stack: the functions in the kernel, innermost first; empty if they cannot be read.
+        seconds: the CPU time of all threads.
+        tracer: the pid of the process that traces it, such as a debugger; 0 if none does.
     """
 
     state: str
@@ -108,17 +111,17 @@ class KernelState(NamedTuple):
 
 
 class ProcessStacks(NamedTuple):
-    """One process at one moment.
+    """The stacks of one process at one time.
 
     Args:
-        pid: its number.
-        start: when it was started, in ticks of the system's clock; -1 if that is unknown.
-        title: the beginning of its command line; empty if it may not be read.
-        threads: the main thread first; none if they could not be read.
+        pid: its process id.
+        start: its start time in clock ticks; -1 if unknown.
+        title: the beginning of its command line; empty if it cannot be read.
+        threads: the threads, the main thread first; empty if they could not be read.
         reason: why they could not be read; empty if they were.
-        kernel: what the kernel tells; None if the process is gone.
-        children: what it has started, and what these have started.
-        torch_answers: what torch's own server in it has told, as pairs of a page and a text.
+        kernel: its state reported by the kernel; None if the process has ended.
+        children: its child processes, with their own children.
+        torch_answers: the answers of torch's server in it, as pairs of a page and a text.
     """
 
     pid: int
@@ -132,12 +135,12 @@ class ProcessStacks(NamedTuple):
 
     @property
     def has_ended(self) -> bool:
-        """Whether it was gone already, or nothing but its exit code is left."""
+        """Whether it had ended or was a zombie."""
         return self.kernel is None or self.kernel.state in _ENDED
 
     @property
     def main(self) -> ThreadStack | None:
-        """The main thread; of a program that only starts one in Python, that of this one."""
+        """The main thread; for a wrapper with a single Python child, that of the child."""
         for process in self.walk():
             if process.threads:
                 return process.threads[0]
@@ -146,7 +149,7 @@ class ProcessStacks(NamedTuple):
         return None
 
     def walk(self) -> Iterator[ProcessStacks]:
-        """This process and all that it has started, each behind what has started it."""
+        """This process and its descendants, parents first."""
         yield self
         for child in self.children:
             yield from child.walk()

@@ -1,4 +1,4 @@
-"""Looking at many processes side by side, in a bounded time."""
+"""Reading the stacks of many processes in parallel, within a time limit."""
 
 from __future__ import annotations
 
@@ -20,57 +20,57 @@ from plaunch_hang.stacks.torch_server import MOST_BYTES, MOST_OF_ALL, ask, find_
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-_AT_A_TIME = 4  # looks, if there are as many processors
-_LOOK = 2.0  # seconds for one process, which takes 20 to 80 ms
-_TRIES = 3  # a stack that changes cannot always be read
+_AT_A_TIME = 4  # processes to read at a time, if there are as many CPUs
+_READ_TIMEOUT = 2.0  # seconds for one process, which takes 20 to 80 ms
+_TRIES = 3  # a changing stack cannot always be read
 _MOST_CHILDREN = 1000  # of all workers together
 _ENDED = "it has ended"
 
 
 def timeout_for(count: int) -> float:
-    """Seconds that looking at so many processes should never take."""
+    """The default timeout for this number of processes, in seconds."""
     return min(3.0 + 0.1 * count, 60.0)
 
 
 def take(
     pids: Mapping[int, int], *, timeout: float | None = None, children: bool = True
 ) -> dict[int, ProcessStacks]:
-    """Look at all threads of processes, and of what they have started.
+    """Read the stacks of all threads of processes and their descendants.
 
-    py-spy looks, in a process for each of them, some at a time; no process is stopped. Where it is
-    not installed or not allowed, there is what the kernel tells, and the reason. Where torch's own
-    server runs in a process, what that tells is there, too. This waits, on any thread, and raises
+    It runs py-spy for each process, some at a time, which pauses no process. If py-spy is not
+    installed or not permitted, the result has the reason and the kernel's state. If torch's server
+    runs in a process, its answers are included. Blocks up to the timeout; thread-safe; raises
     nothing.
 
     Args:
-        pids: the processes, by the ranks of the workers.
-        timeout: seconds for all of it; by default it depends on how many there are. The workers
-            come first, and what could not be looked at has that as its reason.
-        children: whether to look at what they have started as well.
+        pids: the process ids, by the ranks of the workers.
+        timeout: seconds for all of them; the default depends on their number. Workers are read
+            first; processes that were not read in time have that as their reason.
+        children: whether to read descendants too.
 
     Returns:
         One entry for each rank.
     """
     trees = _find_trees(pids, children=children)
-    looks = _look_at_all(trees, timeout, is_whole=True)
-    return {rank: _assemble(tree, looks) for rank, tree in zip(pids, trees, strict=True)}
+    read = _read_all(trees, timeout, is_whole=True)
+    return {rank: _assemble(tree, read) for rank, tree in zip(pids, trees, strict=True)}
 
 
 def own_stacks(
     pids: Mapping[int, int], *, timeout: float | None = None
 ) -> dict[int, ProcessStacks]:
-    """Look at the threads of processes alone, which takes 10 to 20 ms of a processor each.
+    """Read the stacks of processes alone, which takes 10 to 20 ms of CPU time each.
 
-    The same as `take` without what they have started, their titles and torch's own server. Two
-    looks have the same `main.frames` if the main thread is in the same lines.
+    The same as `take` without descendants, titles and torch's server. Two results have the same
+    `main.frames` if the main thread is on the same lines.
     """
     trees = _find_trees(pids, children=False)
-    looks = _look_at_all(trees, timeout, is_whole=False)
-    return {rank: _assemble(tree, looks) for rank, tree in zip(pids, trees, strict=True)}
+    read = _read_all(trees, timeout, is_whole=False)
+    return {rank: _assemble(tree, read) for rank, tree in zip(pids, trees, strict=True)}
 
 
 class _Tree(NamedTuple):
-    """A process before it was looked at."""
+    """A process to read, with its children."""
 
     pid: int
     start: int  # -1 if it has ended already
@@ -105,7 +105,7 @@ def _find_start(pid: int) -> int:
 
 
 def _in_order(trees: Collection[_Tree]) -> list[_Tree]:
-    """The workers, then what they have started, then what these have started."""
+    """The workers, then their children, then their grandchildren, and so on."""
     level, found = list(trees), []
     while level:
         found += level
@@ -113,10 +113,10 @@ def _in_order(trees: Collection[_Tree]) -> list[_Tree]:
     return found
 
 
-def _look_at_all(
+def _read_all(
     trees: Collection[_Tree], timeout: float | None, *, is_whole: bool
 ) -> dict[int, ProcessStacks]:
-    """What is seen of each process within the time, by its number."""
+    """Read the processes within the timeout; return the results by pid."""
     waiting = deque(_in_order(trees))
     if timeout is None:
         timeout = timeout_for(len(waiting))
@@ -125,45 +125,47 @@ def _look_at_all(
         program, problem = find_py_spy(), ""
     except FileNotFoundError as error:
         program, problem = "", str(error)
-    looks: dict[int, ProcessStacks] = {}
+    read: dict[int, ProcessStacks] = {}
     servers = find_servers({tree.pid for tree in waiting}) if is_whole else {}
 
-    def look() -> None:
+    def read_next() -> None:
         while time.monotonic() < until:
             try:
                 tree = waiting.popleft()
             except IndexError:
                 return
-            seen = _look(tree, program, problem, until, is_whole=is_whole)
+            seen = _read(tree, program, problem, until, is_whole=is_whole)
             server = servers.get(tree.pid)
             if server is not None and seen.kernel is not None:
                 answers = ask(server, until, min(MOST_BYTES, MOST_OF_ALL // len(servers)))
                 seen = seen._replace(torch_answers=tuple(answers.items()))
-            looks[tree.pid] = seen
+            read[tree.pid] = seen
 
     calls = []
     with contextlib.suppress(ThreadStartError, RuntimeError):
         for number in range(min(_AT_A_TIME, _count_processors(), len(waiting))):
-            calls.append(BoundedCall(f"stacks-{number}", look))
+            calls.append(BoundedCall(f"stacks-{number}", read_next))
     for call in calls:
         call.wait(until - time.monotonic())
-    late = f"not looked at within {timeout:.1f} s" if calls else "no thread could be started"
+    late = f"not read within {timeout:.1f} s" if calls else "no thread could be started"
     for tree in _in_order(trees):
-        if tree.pid not in looks:
+        if tree.pid not in read:
             kernel = read_kernel_state(tree.pid)
             reason = _ENDED if kernel is None else late
-            looks[tree.pid] = ProcessStacks(tree.pid, tree.start, reason=reason, kernel=kernel)
-    return looks
+            read[tree.pid] = ProcessStacks(tree.pid, tree.start, reason=reason, kernel=kernel)
+    return read
 
 
-def _look(
+def _read(
     tree: _Tree, program: str, problem: str, until: float, *, is_whole: bool
 ) -> ProcessStacks:
     pid, start = tree.pid, tree.start
     seen = ProcessStacks(pid, start, title=read_title(pid) if is_whole else "", reason=problem)
     for _ in range(_TRIES if program else 0):
         try:
-            threads = read_threads(program, pid, min(_LOOK, max(until - time.monotonic(), 0.1)))
+            threads = read_threads(
+                program, pid, min(_READ_TIMEOUT, max(until - time.monotonic(), 0.1))
+            )
         except UnreadableError as error:
             seen = seen._replace(reason=str(error))
             if error.is_lasting or time.monotonic() >= until:
@@ -172,15 +174,15 @@ def _look(
             seen = seen._replace(threads=threads, reason="" if threads else "it has no threads")
             break
     seen = seen._replace(kernel=read_kernel_state(pid))
-    # Its number may be another process's by now.
+    # The pid may have been reused meanwhile.
     if start == -1 or _find_start(pid) != start:
         return ProcessStacks(pid, start, reason=_ENDED)
     return seen
 
 
-def _assemble(tree: _Tree, looks: Mapping[int, ProcessStacks]) -> ProcessStacks:
-    children = tuple(_assemble(child, looks) for child in tree.children)
-    return looks[tree.pid]._replace(children=children)
+def _assemble(tree: _Tree, read: Mapping[int, ProcessStacks]) -> ProcessStacks:
+    children = tuple(_assemble(child, read) for child in tree.children)
+    return read[tree.pid]._replace(children=children)
 
 
 def _count_processors() -> int:

@@ -1,4 +1,4 @@
-"""Saying where workers are: a few lines for the user, and whole stacks in files."""
+"""Logging where workers are, and writing their complete stacks to files."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ if TYPE_CHECKING:
 
     from plaunch.agent import GroupInfo
 
-    from plaunch_hang.stacks.grouping import Group
+    from plaunch_hang.stacks.grouping import StackGroup
     from plaunch_hang.stacks.stack import ProcessStacks
 
 logger = logging.getLogger("plaunch")
 
-FOLDER = "stacks"  # of the folder of a run; below it is one for each time that stacks were taken
+FOLDER = "stacks"  # in the folder of a run; it has a folder for each time that stacks were taken
 _MOST_FOLDERS = 1000
 
 
 def workers_of(group: GroupInfo) -> dict[int, int]:
-    """The processes of the workers that were started, by global rank."""
+    """The process ids of the started workers, by global rank."""
     return {worker.global_rank: worker.pid for worker in group.workers if worker.pid is not None}
 
 
 def only_alive(stacks: Mapping[int, ProcessStacks]) -> dict[int, ProcessStacks]:
-    """Those of workers that had not ended."""
+    """The stacks of workers that had not ended."""
     return {rank: process for rank, process in stacks.items() if not process.has_ended}
 
 
 def find_run_dir(logs_specs: object, run_id: str) -> str:
-    """The folder of this launch that stays after it; empty if there is none.
+    """The folder of this launch that remains after it; empty if there is none.
 
     Args:
-        logs_specs: the logs spec of the launch, which may be one for torchrun, or None.
+        logs_specs: the logs spec of the launch, which may be written for torchrun, or None.
         run_id: the id of the job.
     """
     create_run_dir = getattr(logs_specs, "create_run_dir", None)
@@ -49,7 +49,7 @@ def find_run_dir(logs_specs: object, run_id: str) -> str:
     return str(root) if is_kept else ""
 
 
-def tell(
+def log_stacks(
     stacks: Mapping[int, ProcessStacks],
     headline: str,
     *,
@@ -58,22 +58,22 @@ def tell(
     occasion: str,
     logs_specs: object = None,
     run_id: str = "",
-    groups: Sequence[Group] | None = None,
+    groups: Sequence[StackGroup] | None = None,
     is_shown: bool = True,
 ) -> None:
-    """Say where workers are, and keep their stacks; nothing is raised.
+    """Log where workers are, and write their stacks to files; raises nothing.
 
     Args:
-        stacks: by global rank.
-        headline: what they are of, as a line that ends in a colon.
-        host: this node.
-        attempt: of the job.
+        stacks: the stacks, by global rank.
+        headline: the first line, which ends in a colon.
+        host: the name of this host.
+        attempt: the attempt of the job.
         occasion: a word for why they were taken, for the name of the folder.
-        logs_specs: the logs spec of the launch, which says where its folder is.
+        logs_specs: the logs spec of the launch, which has the folder.
         run_id: the id of the job.
-        groups: those of the whole job; by default they are made of `stacks`. If there are none,
-            nothing is said.
-        is_shown: whether to show them, and not only to keep the stacks.
+        groups: the groups of the whole job; by default those of `stacks`. Nothing is logged if
+            there are none.
+        is_shown: whether to log the groups; otherwise the stacks are only written.
     """
     groups = group({host: stacks}) if groups is None else groups
     if groups and is_shown:
@@ -85,7 +85,7 @@ def tell(
     title = f"{headline} (attempt {attempt}, {host})"
     try:
         folder = keep(stacks, groups, title, logs_specs, run_id, attempt=attempt, occasion=occasion)
-    except Exception as error:  # noqa: BLE001 - of a third party's logs spec, say
+    except Exception as error:  # noqa: BLE001 - may come from a third party's logs spec
         logger.warning("whole stacks are not kept: %s", error)
         return
     if folder:
@@ -96,7 +96,7 @@ def tell(
 
 def keep(
     stacks: Mapping[int, ProcessStacks],
-    groups: Sequence[Group],
+    groups: Sequence[StackGroup],
     title: str,
     logs_specs: object,
     run_id: str,
@@ -104,10 +104,10 @@ def keep(
     attempt: int,
     occasion: str,
 ) -> str:
-    """Write whole stacks into a new folder of the run; that folder, or nothing without a run's.
+    """Write stacks to a new folder below that of the run; return it, or an empty text.
 
     Raises:
-        Exception: that was not possible, or the logs spec has failed.
+        Exception: they cannot be written, or the logs spec failed.
     """
     run_dir = find_run_dir(logs_specs, run_id)
     if not run_dir:

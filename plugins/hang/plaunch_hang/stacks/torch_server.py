@@ -1,7 +1,7 @@
-"""What torch's own server in a worker knows: its flight recorder, and its stacks.
+"""Querying torch's own server in a worker for its flight recorder and its stacks.
 
-A script that uses `torch.distributed.elastic.control_plane.worker_main` has a server at the Unix
-socket `TORCH_WORKER_SERVER_SOCKET`. Nothing here needs torch.
+A script that uses `torch.distributed.elastic.control_plane.worker_main` has a server on the Unix
+socket `TORCH_WORKER_SERVER_SOCKET`. This module does not need torch.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
 VARIABLE = "TORCH_WORKER_SERVER_SOCKET"
-FOLDER = "plaunch-torch-"  # begins the name of the folder of sockets that plaunch has chosen
-# The flight recorder has another name in older versions, with NCCL.
+FOLDER = "plaunch-torch-"  # the prefix of plaunch's folders of sockets
+# In older versions, the flight recorder has another name, with NCCL.
 PAGES = ("fr_trace_json", "dump_nccl_trace_json", "dump_traceback")
 MOST_BYTES = 8 << 20  # of one answer; 2,000 collectives are about 1 MB
 MOST_OF_ALL = 64 << 20  # of all answers at one time
@@ -28,22 +28,22 @@ PROC = "/proc"
 
 _PATIENCE = 0.5  # seconds for one answer, which takes a millisecond
 _CREDENTIALS = struct.Struct("3i")
-_ACCEPTS = 1 << 16  # the flag of a socket that listens, in /proc/net/unix
+_ACCEPTS = 1 << 16  # the flag of listening sockets in /proc/net/unix
 
 
 def find_servers(pids: Collection[int], proc: str = PROC) -> dict[int, str]:
-    """The sockets of torch's servers in these processes, by process.
+    """Find the sockets of torch's servers in these processes, by pid.
 
-    A process that was forked has its variables nowhere in /proc, and one that has inherited the
-    variable has no server. So it is the kernel that tells whose socket it is.
+    The variables of a forked process are not in /proc, and a process may inherit the variable
+    without having a server. So the owner of each socket is determined by the kernel.
     """
     listening = set(_listening(proc))
     chosen = {
         path for path in listening if os.path.basename(os.path.dirname(path)).startswith(FOLDER)
     }
-    told = {_variable_of(pid, proc) for pid in pids} if listening else set()
+    given = {_variable_of(pid, proc) for pid in pids} if listening else set()
     found = {}
-    for path in chosen | (told & listening):
+    for path in chosen | (given & listening):
         pid = _owner(path)
         if pid in pids:
             found[pid] = path
@@ -51,12 +51,12 @@ def find_servers(pids: Collection[int], proc: str = PROC) -> dict[int, str]:
 
 
 def ask(path: str, until: float, most: int = MOST_BYTES) -> dict[str, str]:
-    """What a server tells of its process, by page; those that it has not answered are missing.
+    """Query a server; return the answers by page, without pages that failed.
 
     Args:
-        path: of the socket.
-        until: on the monotonic clock.
-        most: bytes of each answer.
+        path: the path of the socket.
+        until: the deadline on the monotonic clock.
+        most: the maximum size of an answer in bytes.
     """
     answers = {}
     try:
@@ -66,7 +66,7 @@ def ask(path: str, until: float, most: int = MOST_BYTES) -> dict[str, str]:
                 body = _exchange(path, "POST", f"/handler/{page}", until, most)
                 answers[page] = body.decode(errors="replace")
     except (OSError, ValueError, TypeError, RecursionError):
-        pass  # it is at its end, say, or no such server; the stacks tell more
+        pass  # it is ending, or it is another server; the stacks are still there
     return answers
 
 
@@ -87,35 +87,35 @@ def _variable_of(pid: int, proc: str) -> str:
 
 
 def _owner(path: str) -> int:
-    """The process that listens at a socket; 0 if nobody does who may be asked."""
-    with socket.socket(socket.AF_UNIX) as asking:
+    """The pid of the process that listens on a socket; 0 if it cannot be reached."""
+    with socket.socket(socket.AF_UNIX) as client:
         try:
-            asking.settimeout(_PATIENCE)
-            asking.connect(path)
-            told = asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            client.settimeout(_PATIENCE)
+            client.connect(path)
+            raw = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         except (OSError, ValueError):
             return 0
-    pid: int = _CREDENTIALS.unpack(told)[0]
+    pid: int = _CREDENTIALS.unpack(raw)[0]
     return pid
 
 
 def _exchange(path: str, method: str, page: str, until: float, most: int) -> bytes:
-    """The body of an answer.
+    """Send a request and return the body of the answer.
 
     Raises:
-        OSError: it has not come in time.
-        ValueError: it is too long, or none of HTTP, or an error.
+        OSError: the answer did not arrive in time.
+        ValueError: the answer is too long, invalid, or an error.
     """
     until = min(until, time.monotonic() + _PATIENCE)
     request = f"{method} {page} HTTP/1.0\r\nHost: plaunch\r\nContent-Length: 0\r\n\r\n"
     pieces, size = [], 0
-    with socket.socket(socket.AF_UNIX) as asking:
-        asking.settimeout(max(until - time.monotonic(), 0.001))
-        asking.connect(path)
-        asking.sendall(request.encode())
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(max(until - time.monotonic(), 0.001))
+        client.connect(path)
+        client.sendall(request.encode())
         while True:
-            asking.settimeout(max(until - time.monotonic(), 0.001))
-            piece = asking.recv(1 << 16)
+            client.settimeout(max(until - time.monotonic(), 0.001))
+            piece = client.recv(1 << 16)
             if not piece:
                 break
             pieces.append(piece)

@@ -1,1 +1,1 @@
-"""The names of `torch.distributed.elastic`, a module for each of its packages."""
+"""The names of `torch.distributed.elastic`, with a module for each of its packages."""

@@ -1,7 +1,8 @@
 """The workers' side of torch's control plane; the name is torch's.
 
-It serves stack dumps and the like from inside a worker, over a socket that the user names in
-`TORCH_WORKER_SERVER_SOCKET`. Plugin `stacks` sets that with `--flight-recorder`, and asks there.
+It serves stack dumps and similar data from inside a worker, on the socket that
+`TORCH_WORKER_SERVER_SOCKET` names. With `--flight-recorder`, the plugin `stacks` sets the variable
+and queries the server.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ TORCH_WORKER_SERVER_SOCKET = "TORCH_WORKER_SERVER_SOCKET"
 
 @contextlib.contextmanager
 def worker_main() -> Iterator[None]:
-    """Is put around a worker's main function, as a decorator that is called or as a context.
+    """A context for a worker's main function; also a decorator, as in `@worker_main()`.
 
-    If `TORCH_WORKER_SERVER_SOCKET` has a path, torch's server listens there meanwhile. An exception
-    is written to the error file, as by `record`.
+    If `TORCH_WORKER_SERVER_SOCKET` is set, torch's server listens there during the call. An
+    exception is written to the error file, as by `record`.
 
     Raises:
         ImportError: the variable is set, and torch is not installed.

@@ -1,7 +1,7 @@
-"""Recording events by the name of their handler, as torchrun's `events` does.
+"""Recording events by the name of a handler, as torchrun's `events` does.
 
-plaunch itself hands events to the handler that a launch selected, and has no rendezvous events. Of
-its own events, `to_torchrun` makes those that torchrun has.
+plaunch itself passes events to the handlers of a launch, and has no rendezvous events.
+`to_torchrun` converts its events to torchrun's.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class RdzvEvent:
 
 
 class _PluginHandler(logging.Handler):
-    """Hands events, which are records of one line, to an event handler of plaunch's."""
+    """Passes log records, which are serialized events, to an event handler."""
 
     def __init__(self, handler: EventHandler) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ class _PluginHandler(logging.Handler):
 
 
 def get_logging_handler(destination: str = "null") -> logging.Handler:
-    """A handler of Python's logging for the event handler `destination`, installed or built in.
+    """Create a `logging` handler for the event handler `destination`, installed or built in.
 
     Raises:
         UnknownNameError: there is no such event handler.
@@ -112,7 +112,7 @@ def get_logging_handler(destination: str = "null") -> logging.Handler:
 
 
 def record(event: Event, destination: str = "null") -> None:
-    """Hand `event` to the event handler `destination`.
+    """Pass an event to the event handler `destination`.
 
     Raises:
         UnknownNameError: there is no such event handler.
@@ -136,9 +136,9 @@ def construct_and_record_rdzv_event(
     local_id: int | None = None,
     rank: int | None = None,
 ) -> None:
-    """Make a `RdzvEvent` and record it, if there is a listener; see `RdzvEvent` for the arguments.
+    """Create and record a `RdzvEvent`, if there is a listener; see `RdzvEvent` for the arguments.
 
-    A missing host, process or name is that of the caller.
+    The host, process and name default to those of the caller.
     """
     if all(isinstance(handler, logging.NullHandler) for handler in _logger(_RENDEZVOUS).handlers):
         return
@@ -165,40 +165,40 @@ def _logger(destination: str) -> logging.Logger:
     logger = logging.getLogger(f"torchelastic-events-{destination}")
     if not logger.handlers:
         logger.addHandler(get_logging_handler(destination))
-        # torchrun takes LOGLEVEL here too, with which WARNING would drop every event.
+        # torchrun uses LOGLEVEL here too; with WARNING it drops every event.
         logger.setLevel(logging.INFO)
         logger.propagate = False
     return logger
 
 
-# --- plaunch's own, as torchrun has them ----------------------------------------------------------
+# --- converting plaunch's events ------------------------------------------------------------------
 
 _PREFIX: Final = "torchelastic.worker.status."
 
 
 def to_torchrun(event: Event) -> Event | None:
-    """The event that torchrun has for `event`; None if it has none.
+    """Convert an event to torchrun's; return None if torchrun has no such event.
 
     Names, sources, order and metadata keys are torchrun's; so is the JSON text under the key
-    `metadata`, whose values of workers are lists of one. Times are real ones. An event that is
-    torchrun's already is returned as it is.
+    `metadata`, in which values of workers are lists with one item. Times are real ones. An event of
+    torchrun is returned as it is.
     """
     if event.name.startswith(_PREFIX):
         return event
     state = _torchrun_state(event)
     if not state:
         return None
-    told = event.metadata
+    metadata = event.metadata
     inner: dict[str, object] = {
-        "group_world_size": told.get("group_world_size"),
-        "entry_point": told.get("entry_point"),
+        "group_world_size": metadata.get("group_world_size"),
+        "entry_point": metadata.get("entry_point"),
     }
     pid = None
     if event.source is EventSource.WORKER:
-        pid = told.get("worker_pid")
+        pid = metadata.get("worker_pid")
         keys = ("local_rank", "role_rank", "role_world_size", "exit_code", "worker_pid")
-        inner.update({key: [told.get(key)] for key in keys})
-    duration = told.get("duration")
+        inner.update({key: [metadata.get(key)] for key in keys})
+    duration = metadata.get("duration")
     return Event(
         name=f"{_PREFIX}{state}",
         source=event.source,
@@ -206,33 +206,33 @@ def to_torchrun(event: Event) -> Event | None:
         monotonic=event.monotonic,
         version=event.version,
         metadata={
-            "run_id": told.get("run_id"),
-            "global_rank": told.get("global_rank"),
-            "group_rank": told.get("group_rank"),
+            "run_id": metadata.get("run_id"),
+            "global_rank": metadata.get("global_rank"),
+            "group_rank": metadata.get("group_rank"),
             "worker_id": None if pid is None else str(pid),
-            "role": told.get("role"),
-            "hostname": told.get("host"),
+            "role": metadata.get("role"),
+            "hostname": metadata.get("host"),
             "state": state,
-            "total_run_time": told.get("elapsed"),
-            "rdzv_backend": told.get("backend"),
-            "raw_error": told.get("message"),
+            "total_run_time": metadata.get("elapsed"),
+            "rdzv_backend": metadata.get("backend"),
+            "raw_error": metadata.get("message"),
             "metadata": json.dumps(inner),
-            "agent_restarts": told.get("attempt"),
+            "agent_restarts": metadata.get("attempt"),
             "duration_ms": duration * 1000 if isinstance(duration, (int, float)) else None,
         },
     )
 
 
 def _torchrun_state(event: Event) -> str:
-    told = event.metadata
+    metadata = event.metadata
     if event.name == "plaunch.rendezvous.completed":
         return "RENDEZVOUS"
     if event.name == "plaunch.worker.started":
         return "START"
     if event.name == "plaunch.worker.exited":
-        if told.get("stopped"):
+        if metadata.get("stopped"):
             return "TERMINATED"
-        return "SUCCEEDED" if told.get("exit_code") == 0 else "FAILED"
+        return "SUCCEEDED" if metadata.get("exit_code") == 0 else "FAILED"
     if event.name == "plaunch.launcher.finished":
-        return "SUCCEEDED" if told.get("outcome") in CAME_TO_A_RESULT else "FAILED"
+        return "SUCCEEDED" if metadata.get("outcome") in CAME_TO_A_RESULT else "FAILED"
     return ""

@@ -1,7 +1,7 @@
 """Metrics of a launch, and their handlers.
 
-A program that launches in code chooses their handler with `configure`; by default there is none.
-The metrics of a launch are in the group `torchelastic`: see `plaunch_torchrun.measures`.
+A program that launches in code selects the handler with `configure`; by default there is none. The
+metrics of a launch are in the group `torchelastic`: see `plaunch_torchrun.measures`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound="Callable[..., Any]")
 
 DEFAULT_GROUP = "torchelastic"
-# torchrun's "agent succeeded" means that it came to a result, whatever the workers did.
+# The outcomes for which torchrun counts the agent as succeeded: it came to a result.
 CAME_TO_A_RESULT = frozenset({"succeeded", "failed", "not_needed"})
 
 
@@ -33,11 +33,11 @@ class MetricData(NamedTuple):
 
 
 class MetricHandler(abc.ABC):
-    """Takes numbers; a subclass says where to."""
+    """Receives metrics; subclasses implement `emit`."""
 
     @abc.abstractmethod
     def emit(self, metric_data: MetricData) -> None:
-        """Take one number. Called on the thread that measured it, which waits."""
+        """Handle one metric; called on the thread that measured it, which it blocks."""
 
 
 class NullMetricHandler(MetricHandler):
@@ -64,7 +64,7 @@ class MetricStream:
         self.handler = handler
 
     def add_value(self, metric_name: str, metric_value: float) -> None:
-        """Hand one number on, with the time. A handler that fails does no harm: it is reported."""
+        """Pass a metric to the handler; exceptions of the handler are logged."""
         try:
             self.handler.emit(MetricData(time.time(), self.group_name, metric_name, metric_value))
         except Exception as error:  # noqa: BLE001 - a handler may raise anything
@@ -72,7 +72,7 @@ class MetricStream:
 
 
 class _Handlers:
-    """The handler for the metrics of this process."""
+    """The handlers for the metrics of this process."""
 
     def __init__(self) -> None:
         self.by_group: dict[str, MetricHandler] = {}
@@ -86,13 +86,13 @@ class _Handlers:
             logging.getLogger("plaunch").warning("metric handler %r fails: %r", handler, error)
 
 
-_HANDLERS = _Handlers()  # the API is torchrun's, which has one for the process
+_HANDLERS = _Handlers()  # one per process, as in torchrun's API
 
 
 def configure(handler: MetricHandler, group: str | None = None) -> None:
-    """Have `handler` take the numbers of `group`, or those of all groups without one of their own.
+    """Set the handler of `group`, or the default one for groups without their own.
 
-    It holds for the whole process, until the next call.
+    It applies to the whole process, until the next call.
     """
     if group is None:
         _HANDLERS.default = handler
@@ -101,17 +101,17 @@ def configure(handler: MetricHandler, group: str | None = None) -> None:
 
 
 def is_configured() -> bool:
-    """Whether a handler takes numbers."""
+    """Whether a handler is configured."""
     return bool(_HANDLERS.by_group) or not isinstance(_HANDLERS.default, NullMetricHandler)
 
 
 def getStream(group: str) -> MetricStream:  # noqa: N802 - the name is torchrun's
-    """The stream of `group`, with the handler that is configured now."""
+    """Create the stream of `group`, with its current handler."""
     return MetricStream(group, _HANDLERS.by_group.get(group, _HANDLERS.default))
 
 
 def put_metric(metric_name: str, metric_value: float, metric_group: str = DEFAULT_GROUP) -> None:
-    """Report one number."""
+    """Report one metric."""
     getStream(metric_group).add_value(metric_name, metric_value)
 
 
@@ -171,7 +171,7 @@ class MetricsConfig:
 
 
 def initialize_metrics(cfg: MetricsConfig | None = None) -> None:
-    """Do nothing, as in torchrun: a place to replace where a site configures all its programs."""
+    """Do nothing, as in torchrun; a site may replace it to configure all its programs."""
     del cfg
 
 

@@ -1,4 +1,4 @@
-"""The contract of rendezvous backends, and those that are registered in code."""
+"""The API of rendezvous backends, and the registry of backends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small things for programs: ports, variables, loggers, processes, agreeing over a store."""
+"""Utilities for programs: ports, variables, loggers, processes, and barriers over a store."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class LoopBackError(PlaunchError, OSError, RuntimeError):
 
 
 def get_env_variable_or_raise(env_name: str) -> str:
-    """The value of a variable that must be there.
+    """Return the value of a required variable.
 
     Raises:
         UsageError: it is not set.
@@ -38,14 +38,14 @@ def get_env_variable_or_raise(env_name: str) -> str:
 def get_socket_with_port() -> socket.socket:
     """A socket bound to a port that is free on all addresses of this host; the caller closes it.
 
-    It does not listen, so nobody can connect to it. As in torchrun from torch 2.15 on: earlier
-    versions listened on loopback, and another address might have the port already.
+    It does not listen, so no client can connect. This is torchrun's behaviour from torch 2.15 on;
+    earlier versions listened on loopback, so the port could be taken on another address.
 
     Raises:
         LoopBackError: no port can be reserved.
     """
     last: OSError | None = None
-    # One socket of IPv6 covers both families, as that of a TCPStore, unless the host has no IPv6.
+    # An IPv6 socket covers both families, like that of a TCPStore, unless the host has no IPv6.
     for family, any_address in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):  # noqa: S104
         try:
             reserved = socket.socket(family, socket.SOCK_STREAM)
@@ -64,7 +64,7 @@ def get_socket_with_port() -> socket.socket:
 
 
 def get_free_port() -> int:
-    """A port that is free on all addresses now; another program may take it before the caller."""
+    """A port that is currently free on all addresses; another program may take it meanwhile."""
     with get_socket_with_port() as reserved:
         port: int = reserved.getsockname()[1]
     return port
@@ -76,7 +76,7 @@ def get_log_level() -> str:
 
 
 def get_logger(name: str | None = None) -> logging.Logger:
-    """The logger `name`, by default the calling module's, at the level that `LOGLEVEL` says."""
+    """The logger `name`, by default the calling module's, with the level in `LOGLEVEL`."""
     if name is None:
         name = str(sys._getframe(1).f_globals.get("__name__", "plaunch"))
     logger = logging.getLogger(name)
@@ -85,7 +85,7 @@ def get_logger(name: str | None = None) -> logging.Logger:
 
 
 def read_proc_state(pid: int) -> str | None:
-    """The state of a process as the kernel abbreviates it, as `S` or `D`; None if unknown."""
+    """The kernel's letter for the state of a process, such as `S` or `D`; None if unknown."""
     process = read_process(pid)
     return None if process is None else process.state
 
