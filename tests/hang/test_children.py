@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 from plaunch_hang.children import place_of, read_children, waits_for_children
-from plaunch_hang.stacks import Frame, KernelState, ProcessStacks, ThreadStack
-from plaunch_hang.watch import ChildSample
 from plaunch_hang.stacks import KernelState, ProcessStacks, StackFrame, ThreadStack
+from plaunch_hang.watch import ChildSample
 
 PYTHON = "/usr/lib/python3.11"
 LOADER = "/venv/lib/python3.11/site-packages/torch/utils/data/dataloader.py"

@@ -10,7 +10,6 @@ import sys
 import pytest
 from plaunch_hang.beats import HeartbeatState
 from plaunch_hang.computing import ComputeWatch
-from plaunch_hang.looks import WorkerSampler
 from plaunch_hang.process import (
     read_parents,
     read_processor_times,
@@ -19,10 +18,10 @@ from plaunch_hang.process import (
     read_written,
     uses_gpu,
 )
+from plaunch_hang.sampler import WorkerSampler
+from plaunch_hang.stacks import ProcessStacks, StackFrame, ThreadStack
 from plaunch_hang.variables import read_all_variables, read_variables
 from plaunch_hang.watch import has_moved
-from plaunch_hang.stacks import ProcessStacks, StackFrame, ThreadStack
-from plaunch_hang.sampler import WorkerSampler
 
 from helpers.programs import running_python
 from helpers.waiting import wait_until

@@ -5,10 +5,9 @@ from __future__ import annotations
 from plaunch.agent import Snapshot, WorkerState
 from plaunch.plugin import PluginContext
 from plaunch_hang.extension import HangExtension
-from plaunch_hang.stacks import Frame, ProcessStacks, ThreadStack
+from plaunch_hang.stacks import ProcessStacks, StackFrame, ThreadStack
 from plaunch_hang.telling import StackSnapshots
 from plaunch_hang.watch import WorkerSample
-from plaunch_hang.stacks import ProcessStacks, StackFrame, ThreadStack
 
 FILE = "/home/me/train.py"
 PIDS = {4: 104, 5: 105, 6: 106}

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from plaunch.agent import Control
+
     from plaunch_hang.stacks import StackGroup
 
 logger = logging.getLogger("plaunch")

@@ -53,8 +53,8 @@ class StacksOptions:
     OPTIONS = (
         Option(
             ("--stacks-on-failure",),
-            "when a worker fails, report the stacks of the others before they are stopped, which may "
-            "take up to a second (default: off)",
+            "when a worker fails, report the stacks of the others before they are stopped, which "
+            "may take up to a second (default: off)",
             read=None,
         ),
         Option(

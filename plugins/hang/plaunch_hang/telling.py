@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from plaunch.plugin import PluginContext
     from plaunch.process import Held
+
     from plaunch_hang.stacks import ProcessStacks, StackGroup
 
 logger = logging.getLogger("plaunch")

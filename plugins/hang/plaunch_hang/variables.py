@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING
 
 from plaunch.errors import ThreadStartError
 from plaunch.threads import BoundedCall
-from plaunch_hang.stacks import StackFrame, count_waiting, find_py_spy, waits_for_thread
 
 from plaunch_hang.main_globals import read_main_globals
-from plaunch_hang.stacks import Frame, count_waiting, find_py_spy, waits_for_thread
+from plaunch_hang.stacks import StackFrame, count_waiting, find_py_spy, waits_for_thread
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from plaunch_hang.stacks import (
-    Frame,
     ProcessStacks,
     StackFrame,
     ThreadStack,

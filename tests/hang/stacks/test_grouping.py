@@ -6,8 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from plaunch_hang.stacks import (
-    Frame,
-    Group,
     KernelState,
     ProcessStacks,
     StackFrame,

@@ -10,8 +10,6 @@ import pytest
 from plaunch.agent import Snapshot, WorkerState
 from plaunch.plugin import PluginContext
 from plaunch_hang.stacks import (
-    Frame,
-    Group,
     JobStacks,
     JobView,
     KernelState,

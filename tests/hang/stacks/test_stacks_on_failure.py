@@ -8,8 +8,6 @@ import pytest
 from plaunch.agent import WorkerInfo
 from plaunch.plugin import PluginContext
 from plaunch_hang.stacks import (
-    Frame,
-    Group,
     KernelState,
     ProcessStacks,
     StackFrame,

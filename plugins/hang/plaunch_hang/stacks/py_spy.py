@@ -9,8 +9,9 @@ import subprocess
 import sys
 from shutil import which
 
-from plaunch_hang.stacks.stack import StackFrame, ThreadStack
 from plaunch.process import read_proc
+
+from plaunch_hang.stacks.stack import StackFrame, ThreadStack
 
 _MOST_FRAMES = 500  # of a thread; the innermost ones
 _MOST_THREADS = 1000
