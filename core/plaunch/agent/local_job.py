@@ -16,7 +16,7 @@ from plaunch.agent.messages import describe_delay, describe_failures
 from plaunch.agent.wait_reporter import describe_wait
 from plaunch.agent.worker import RunResult, WorkerState
 from plaunch.errors import RendezvousClosedError
-from plaunch.process.failures.failure import first_failure
+from plaunch.process.failures.failure import describe_early_ends, first_failure
 from plaunch.rendezvous.api import ChangeKind, MembershipChange, ObservableRendezvous, WorldRanks
 from plaunch.rendezvous.job import JobRound, Verdict
 from plaunch.threads import start_thread
@@ -172,8 +172,11 @@ class LocalJob:
         is_restart = self._attempt < self._spec.max_restarts
         if decision is not None:
             is_restart = decision.is_restart
-        result = RunResult(WorkerState.FAILED, failures=dict(failures))
-        what = describe_failures(result)
+        line = describe_early_ends(self._succeeded, first_failure(failures)[1].timestamp)
+        early_ends = [line] if line else []
+        what = describe_failures(
+            RunResult(WorkerState.FAILED, failures=dict(failures), early_ends=early_ends)
+        )
         why = "" if decision is None else decision.reason
         if is_final or not is_restart:
             self._end("failed", what, failures, why)
