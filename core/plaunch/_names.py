@@ -1,4 +1,4 @@
-"""What names tell: what was probably meant, whether a program is Python, whose a component is."""
+"""Names: suggestions for misspelt ones, Python programs, classes of components."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_CLOSE = 0.75  # of difflib's likeness from 0 to 1: one or two slips in a word of usual length
+_CLOSE = (
+    0.75  # difflib's similarity from 0 to 1: one or two typing errors in a word of usual length
+)
 
 
 def suggest(name: str, choices: Iterable[str], *, otherwise: str = "") -> str:
-    """The end of an error message about `name`: "; did you mean ...? Choices: ...".
+    """Return the end of an error message about `name`: "; did you mean ...? Choices: ...".
 
-    `otherwise` stands at its very end if no choice is close.
+    `otherwise` is appended if no choice is similar.
     """
     known = sorted(choices)
     if not known:
@@ -24,7 +26,7 @@ def suggest(name: str, choices: Iterable[str], *, otherwise: str = "") -> str:
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
-    """The end of an error message about `name`: "; did you mean ...?"; empty if none is close."""
+    """Return "; did you mean ...?" for an error message; empty if no choice is similar."""
     close = closest(name, choices)
     if close is None:
         return ""
@@ -32,9 +34,9 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
 
 
 def closest(name: str, choices: Iterable[str]) -> str | None:
-    """The choice that `name` was probably meant to be: one that it begins, or is nearly alike.
+    """Return the choice that begins with `name` or is most similar to it, or None.
 
-    Dashes, underscores and case do not count: it is words that are compared.
+    Ignores case, leading dashes, and the difference between dashes and underscores.
     """
     from difflib import get_close_matches  # errors only
 
@@ -51,11 +53,11 @@ def _word(name: str) -> str:
 
 
 def is_python(program: str) -> bool:
-    """Whether the path of a program is that of a Python interpreter, by its name."""
+    """Whether a program is a Python interpreter, by its file name."""
     return os.path.basename(program).rstrip("0123456789.td") == "python"
 
 
 def class_name(component: object) -> str:
-    """The class of a component with its module, for messages about a plugin's: `acme.Streams`."""
+    """Return the class of a component with its module, for messages: `acme.Streams`."""
     kind = type(component)
     return f"{kind.__module__}.{kind.__qualname__}"

@@ -1,4 +1,4 @@
-"""What is said when the system gives no more processes, threads or open files."""
+"""Messages for when the system has no more processes, threads or open files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOO_MANY_FILES = (
 
 
 def explain(error: Exception) -> str:
-    """Why the system starts no process; which limits there are, if it is those."""
+    """Return why the system failed to start a process, with the limit that was reached."""
     if isinstance(error, OSError) and error.errno == errno.EAGAIN:
         return describe_shortage()
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
@@ -28,7 +28,7 @@ def explain(error: Exception) -> str:
 
 
 def describe_shortage() -> str:
-    """Why there is no further process or thread, and what to do."""
+    """Return why the system starts no more processes or threads, and what to do."""
     try:
         describe: Callable[[], str] = load_part(DESCRIBE_SHORTAGE)
     except PluginLoadError:

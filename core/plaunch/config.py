@@ -1,4 +1,4 @@
-"""What a launch is configured with: one validated object, made from flags, variables or code."""
+"""The validated settings of a launch, from options, variables or code."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ DEFAULT_EXIT_BARRIER_TIMEOUT = 300.0
 
 @plain_dataclass
 class LaunchConfig(Record):
-    """The settings of one launch. Names and defaults are torchrun's, but for the backend's.
+    """The settings of one launch. Names and defaults are torchrun's, except for the backend.
 
     Args:
-        min_nodes: how few nodes may form a world.
-        max_nodes: how many nodes a world has at most.
+        min_nodes: the smallest number of nodes of a world.
+        max_nodes: the largest number of nodes of a world.
         nproc_per_node: the number of workers on this node.
-        logs_specs: where logs go; None means the logs spec named `default`.
-        run_id: the id of the job, the same on all nodes; made up when empty.
+        logs_specs: decides where logs go; None means the logs spec named `default`.
+        run_id: the id of the job, the same on all nodes; generated if empty.
         role: the name of the workers.
-        rdzv_endpoint: where the rendezvous is.
+        rdzv_endpoint: the address of the rendezvous.
         rdzv_backend: the name of the rendezvous backend (torchrun's default is `etcd`).
         rdzv_configs: options of the backend.
-        rdzv_timeout: an older way to set the backend option `timeout`, in seconds; -1 leaves it.
-        max_restarts: how many failures are followed by a restart of all workers.
-        monitor_interval: how often the agent looks at what cannot wake it, in seconds.
+        rdzv_timeout: sets the backend option `timeout`, in seconds, unless it is -1; deprecated.
+        max_restarts: the number of failures after which all workers are restarted.
+        monitor_interval: seconds between checks for changes that do not wake the agent.
         start_method: `spawn`, `fork` or `forkserver`, for functions.
         log_line_prefix_template: the prefix of teed lines, with `${role_name}`, `${local_rank}`,
             `${rank}`, `${hostname}`, `${attempt}` and `${time}`; with `${line}` in it, all of a
@@ -51,42 +51,42 @@ class LaunchConfig(Record):
         metrics_cfg: has no effect, as in torchrun; see docs/metrics.md.
         local_addr: the address of this node, or None.
         event_log_handler: the name of the event handler, or several between commas.
-        numa_options: how workers are bound to processors near their devices, as `NumaOptions` or
-            torch's object of the name; None leaves them.
+        numa_options: binds workers to processors near their devices, as `NumaOptions` or torch's
+            class of that name; None does not.
         signals_to_handle: the signals that stop the job, separated by commas.
-        duplicate_stdout_filters: teed lines that contain one of these go to a file of their own.
+        duplicate_stdout_filters: teed lines with one of these texts also go to a separate file.
         duplicate_stderr_filters: the same for stderr.
         virtual_local_rank: show each worker its own device only, with `LOCAL_RANK` 0 for all.
-        shutdown_timeout: how long workers may take to stop before they are killed, in seconds, on
-            every path; None takes it from `TORCH_ELASTIC_SHUTDOWN_TIMEOUT`, else 30.
+        shutdown_timeout: seconds that workers have to stop before they are killed, on every path;
+            None means `TORCH_ELASTIC_SHUTDOWN_TIMEOUT`, or 30 without it.
         signal_policy: the name of the signal policy (plaunch's own).
         restart_policy: the name of the restart policy (plaunch's own).
-        max_restarts_by_cause: how many restarts there are after failures of a cause that does not
-            count for `max_restarts`, as `{"hang": 1}` (plaunch's own).
+        max_restarts_by_cause: the number of restarts after failures of a cause, not counted against
+            `max_restarts`, as `{"hang": 1}` (plaunch's own).
         health_checks: the names of health checks, each with its argument behind a colon if it has
             one, as `memory:8G` (plaunch's own).
         worker_env: more environment variables for all workers (plaunch's own).
-        keep_daemons: spare what workers leave behind when all of them have succeeded (plaunch's
-            own); it is ended otherwise.
-        exit_barrier_timeout: how long a node whose workers have succeeded waits for the others, in
-            seconds (plaunch's own; torchrun always takes 300).
-        node_rank: the index that this node asks for, or None (plaunch's own). The backend `static`
-            takes it from its option `rank` instead.
+        keep_daemons: leave orphans running if all workers have succeeded, instead of ending them
+            (plaunch's own).
+        exit_barrier_timeout: seconds that a node whose workers have succeeded waits for the others
+            (plaunch's own; torchrun always waits 300).
+        node_rank: the index that this node requests, or None (plaunch's own). The backend `static`
+            has the option `rank` instead.
         port_range: the first and the last port that plaunch may pick on this node, or None for any
             (plaunch's own).
         start_timeout: seconds until the first worker of this node must run, or None (plaunch's
             own).
-        devices: the numbers of the devices that the workers of this node see, one for each, among
-            those that are visible already; None for all (plaunch's own).
-        worker_store: who hosts the workers' store: `agent`, the launcher of the node of rank 0, or
-            `rank0`, the worker of that rank (plaunch's own).
-        job_id: the id that the job keeps when it is started once more under another run id, for its
-            workers; the run id when empty (plaunch's own).
+        devices: the device numbers for the workers of this node, one each, among the visible ones;
+            None for all (plaunch's own).
+        worker_store: the host of the workers' store: `agent`, the launcher on the node of rank 0,
+            or `rank0`, the worker of that rank (plaunch's own).
+        job_id: the id that the job keeps when it is started again under another run id, for its
+            workers; the run id if empty (plaunch's own).
         options: values of options that plugins declare, by attribute, as `metrics_port`; each loads
             its plugin (plaunch's own).
 
     Raises:
-        UsageError: a value is out of its range; the message names it.
+        UsageError: a value is invalid; the message names it.
     """
 
     min_nodes: int
@@ -167,11 +167,11 @@ class LaunchConfig(Record):
             LIMIT.check(self.start_timeout, "start_timeout (--start-timeout)")
 
     def settings(self) -> dict[str, object]:
-        """The fields by name, as plugins see them."""
+        """Return the fields by name, for plugins."""
         return {item.name: getattr(self, item.name) for item in fields(self)}
 
     def context(self, logs_specs: LogsSpecs | None = None) -> PluginContext:
-        """What plugins are told of a launch on this host; nothing of options of their own.
+        """Return the context for plugins, without options of their own.
 
         Args:
             logs_specs: the logs spec of the launch, if the settings have none.
@@ -190,10 +190,10 @@ class LaunchConfig(Record):
 
 
 def check_nodes(low: int, high: int, what: str) -> None:
-    """See whether a job may have from `low` to `high` nodes.
+    """Check a range of numbers of nodes.
 
     Raises:
-        NodeRangeError: it may not; the message begins with `what`.
+        NodeRangeError: it is invalid; the message begins with `what`.
     """
     if not 0 < low <= high:
         raise NodeRangeError(f"{what}; it needs 0 < minimum <= maximum")
@@ -202,10 +202,10 @@ def check_nodes(low: int, high: int, what: str) -> None:
 
 
 def shutdown_timeout_of(environ: Mapping[str, str]) -> float:
-    """The grace in seconds that `TORCH_ELASTIC_SHUTDOWN_TIMEOUT` asks for, else 30.
+    """Return the seconds of `TORCH_ELASTIC_SHUTDOWN_TIMEOUT`, or 30 without it.
 
     Raises:
-        UsageError: the variable has no such number.
+        UsageError: the variable is invalid.
     """
     text = environ.get(SHUTDOWN_TIMEOUT_VARIABLE)
     if text is None:
@@ -214,5 +214,5 @@ def shutdown_timeout_of(environ: Mapping[str, str]) -> float:
 
 
 def make_run_id() -> str:
-    """Make up a run id: 16 hexadecimal digits at random."""
+    """Generate a run id: 16 random hexadecimal digits."""
     return os.urandom(8).hex()

@@ -1,4 +1,4 @@
-"""Where the files of this process's control groups are, in both versions of these."""
+"""Paths of the files of this process's control groups, of version 1 and 2."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ _MOUNT = "/sys/fs/cgroup"
 
 
 def group_paths(groups: str, controller: str, new: str, old: str) -> list[str]:
-    """Where a file of a control group may be, the group's own first, then those above it.
+    """Return the possible paths of a control group's file, then those of its parents' files.
 
     Args:
-        groups: what /proc/self/cgroup says.
+        groups: the content of /proc/self/cgroup.
         controller: `memory`, `cpu` or `pids`.
         new: the file's name in version 2.
         old: its name in version 1.
@@ -31,9 +31,9 @@ def group_paths(groups: str, controller: str, new: str, old: str) -> list[str]:
 
 
 def _up(mount: str, path: str) -> list[str]:
-    """The folder of a group and those above it, itself first.
+    """Return the folder of a group and its parents, in this order.
 
-    Inside a container `path` may be the host's; then only the mount point itself is there.
+    In a container `path` may be the host's; then only the mount point exists.
     """
     folders = [mount]
     for part in path.split("/"):

@@ -1,4 +1,4 @@
-"""What checks of a node are made of; the hook `plaunch_doctor_checks` contributes some."""
+"""The types of the doctor's checks, also for the hook `plaunch_doctor_checks`."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# How long one question of a check may take, in seconds; the whole check gets a little more.
+# Seconds for one network request of a check; the whole check has a little more.
 QUESTION_TIMEOUT = 3.0
 
 
 class Status(enum.Enum):
-    """How bad a finding is."""
+    """The severity of a finding."""
 
     OK = "ok"
-    WARNING = "warning"  # a job may run, but something is likely to go wrong, or to be slow
-    PROBLEM = "problem"  # a job with these options does not start, or does not work
-    BROKEN = "broken"  # the check itself failed, so that the question is open
+    WARNING = "warning"  # a job may run, but is likely to fail or to be slow
+    PROBLEM = "problem"  # a job with these options does not start or work
+    BROKEN = "broken"  # the check itself failed; the result is unknown
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One answer of a check.
+    """One result of a check.
 
     Args:
-        status: how bad it is.
-        what: what was looked at, in one to three words; the line's heading.
-        found: what is there, with numbers.
-        advice: what to do; empty if all is well.
+        status: its severity.
+        what: what was checked, in one to three words; the line's heading.
+        found: what was found, with numbers.
+        advice: what to do; empty if nothing is wrong.
     """
 
     status: Status
@@ -44,16 +44,16 @@ class Finding:
 
 @dataclass(frozen=True)
 class DoctorContext:
-    """What the checks are given; new fields may be added.
+    """The context of the checks; new fields may be added.
 
     Args:
-        settings: the fields of the launch's `LaunchConfig` by name; empty if the options do not
-            make one.
+        settings: the fields of the launch's `LaunchConfig` by name; empty if the options are
+            invalid.
         options: the parsed options by name, as in `rdzv_endpoint`; empty if they cannot be parsed.
         environ: the environment variables.
         host: the name of this host.
-        root: where the file system starts; `/` but in tests.
-        timeout: how long one question to the network may take, in seconds.
+        root: the root of the file system; `/` except in tests.
+        timeout: seconds for one network request.
     """
 
     settings: Mapping[str, object] = field(default_factory=dict)
@@ -65,25 +65,25 @@ class DoctorContext:
 
     @property
     def nproc(self) -> int:
-        """The number of workers on this node; 1 if it is not known."""
+        """The number of workers on this node; 1 if unknown."""
         return self._number("nproc_per_node", 1)
 
     @property
     def max_nodes(self) -> int:
-        """How many nodes the job has at most; 1 if it is not known."""
+        """The largest number of nodes of the job; 1 if unknown."""
         return self._number("max_nodes", 1)
 
     @property
     def backend(self) -> str:
-        """The name of the rendezvous backend; empty if it is not known."""
+        """The name of the rendezvous backend; empty if unknown."""
         return str(self.settings.get("rdzv_backend", ""))
 
     def path(self, path: str) -> str:
-        """Where an absolute `path` is below `root`."""
+        """Return an absolute path below `root`."""
         return os.path.join(self.root, path.lstrip("/"))
 
     def read(self, path: str) -> str:
-        """The text of a file, without space around it; empty if it cannot be read."""
+        """Return the text of a file, stripped; empty if it cannot be read."""
         try:
             with open(self.path(path), encoding="utf-8", errors="replace") as file:
                 return file.read(1 << 20).strip()
@@ -91,7 +91,7 @@ class DoctorContext:
             return ""
 
     def list(self, path: str) -> list[str]:
-        """The names in a folder, sorted; empty if it cannot be read."""
+        """Return the names in a folder, sorted; empty if it cannot be read."""
         try:
             return sorted(os.listdir(self.path(path)))
         except OSError:
@@ -102,5 +102,5 @@ class DoctorContext:
         return value if isinstance(value, int) else default
 
 
-# Gives what one look at the node has found; may take a few seconds.
+# Checks the node, and returns its findings; may take a few seconds.
 Check = Callable[[DoctorContext], Iterable[Finding]]

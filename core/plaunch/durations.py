@@ -1,8 +1,8 @@
-"""Durations, in seconds: one way to read them, one bound, and one way to wait for them.
+"""Durations in seconds: parses and checks them, and converts them for system calls.
 
-Whoever takes a duration from a user, as text or in code, reads or checks it here. Whoever hands one
-to the system does it through `milliseconds`, `waitable` or `bounded`, since no system call takes
-every number that a float can be: poll counts milliseconds in 31 bits, and nothing knows infinity.
+Code that takes a duration from a user parses or checks it here. Code that passes one to the system
+uses `milliseconds`, `waitable` or `bounded`: no system call accepts every float. poll counts
+milliseconds in 31 bits, and no call accepts infinity.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from plaunch.errors import UsageError
 from plaunch.numbers import quote
 from plaunch.values import Value, plain_dataclass
 
-LONGEST = 1e9  # seconds, some 31 years; threads, locks, dates and torch can all wait for so long
+LONGEST = 1e9  # seconds, some 31 years: a limit of threads, locks, dates and torch
 _LONGEST_WAIT = 1e6  # seconds of one call
 _UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}  # seconds
 
 
 @plain_dataclass
 class Duration(Value):
-    """What a duration may be; it is never negative, and never not a number.
+    """The valid values of a duration, which is never negative or NaN.
 
     Args:
-        may_be_zero: whether 0 seconds mean something.
-        may_be_endless: whether `inf` does.
-        least: the shortest there may be, in seconds.
-        most: the longest that is not endless, in seconds.
+        may_be_zero: whether 0 is valid.
+        may_be_endless: whether `inf` is valid.
+        least: the minimum in seconds.
+        most: the maximum in seconds, other than `inf`.
         has_units: whether texts may have units, as in 2m30s.
     """
 
@@ -38,34 +38,34 @@ class Duration(Value):
 
     @property
     def rule(self) -> str:
-        """What is right, as the end of a sentence."""
+        """The valid values, as the end of a sentence."""
         first = f"from {self.least:g}" if self.may_be_zero or self.least else "above 0"
         endless = ", or inf for no end" if self.may_be_endless else ""
         number = f"a number of seconds {first} up to {_plain(self.most)}{endless}"
         return f"a duration such as 90s, 2m30s or 1h, or {number}" if self.has_units else number
 
     def parse(self, text: str) -> float:
-        """The seconds that `text` says.
+        """Parse a text, and return the seconds.
 
         Raises:
-            ValueError: it says none that are allowed; the message quotes it and has the rule.
+            ValueError: it is invalid; the message quotes it and states the rule.
         """
         seconds = _in_units(text) if self.has_units else _number(text)
-        # Digits without number are not what anybody writes for no end.
+        # Many digits also parse as infinity, but mean a number.
         is_meant = not math.isinf(seconds) or "inf" in text.lower()
         if not (is_meant and self._allows(seconds)):
             raise ValueError(f"{quote(text)} is not {self.rule}")
         return seconds
 
     def read(self, text: str, name: str) -> float:
-        """The seconds that `text` says.
+        """Parse a text of the user, and return the seconds.
 
         Args:
-            text: what the user wrote.
-            name: where, as the beginning of a sentence: `variable X`, `option 'x' of ...`.
+            text: the text.
+            name: its source, as the beginning of a sentence: `variable X`, `option 'x' of ...`.
 
         Raises:
-            UsageError: it says none that are allowed.
+            UsageError: it is invalid.
         """
         try:
             return self.parse(text)
@@ -73,10 +73,10 @@ class Duration(Value):
             raise self._wrong(text, name) from None
 
     def check(self, value: object, name: str) -> None:
-        """See whether `value`, given in code, is such a duration.
+        """Check a duration that is given in code.
 
         Raises:
-            UsageError: it is not; the message begins with `name`.
+            UsageError: it is invalid; the message begins with `name`.
         """
         if isinstance(value, (str, bytes, bool)) or not self._allows(_number(value)):
             raise self._wrong(value, name)
@@ -92,36 +92,36 @@ class Duration(Value):
         return UsageError(f"{name} is {quote(value)}, which is not {self.rule}")
 
 
-PERIOD = Duration()  # between two turns of something
-LIMIT = Duration(may_be_endless=True)  # until something must have happened
-PATIENCE = Duration(may_be_zero=True, may_be_endless=True)  # for something; 0 does not wait
+PERIOD = Duration()  # an interval
+LIMIT = Duration(may_be_endless=True)  # a deadline
+PATIENCE = Duration(may_be_zero=True, may_be_endless=True)  # a wait; 0 does not wait
 
 
 def milliseconds(seconds: float | None) -> int | None:
-    """What `poll` takes, rounded up; None waits without an end.
+    """Convert a timeout for `poll`, rounded up; None waits without a limit.
 
-    A long wait comes back early, after days: the caller looks at the clock again.
+    A very long wait returns early, after days; the caller checks the clock again.
     """
     return None if seconds is None else math.ceil(max(min(seconds, _LONGEST_WAIT), 0.0) * 1000)
 
 
 def waitable(seconds: float | None) -> float | None:
-    """What a selector or a socket takes; as `milliseconds`, but in seconds."""
+    """Convert a timeout for a selector or a socket, as `milliseconds` does, in seconds."""
     return None if seconds is None else max(min(seconds, _LONGEST_WAIT), 0.0)
 
 
 def bounded(seconds: float) -> float:
-    """The longest there is in the place of no end, for records, dates and other programs."""
+    """Replace infinity by `LONGEST`, for records, dates and other programs."""
     return min(seconds, LONGEST)
 
 
 def describe_end(seconds: float) -> str:
-    """`in 12 s`, or `never`."""
+    """Return `in 12 s`, or `never`."""
     return "never" if math.isinf(seconds) else f"in {seconds:.0f} s"
 
 
 def format_duration(seconds: float, gap: str = "") -> str:
-    """A duration with units: `2m30s`, or `2 m 30 s` with a blank as `gap`."""
+    """Format a duration with units: `2m30s`, or `2 m 30 s` with a blank as `gap`."""
     parts = []
     for unit, size in _UNITS.items():
         count = seconds if unit == "s" else seconds // size
@@ -136,7 +136,7 @@ def _plain(number: float) -> str:
 
 
 def _in_units(text: str) -> float:
-    """The seconds of `1h`, `2m30s`, or a plain number; NaN for what is none."""
+    """Parse `1h`, `2m30s` or a plain number; NaN if the text is invalid."""
     if text[-1:] not in _UNITS:
         return _number(text)
     seconds, last, number = 0.0, math.inf, ""
@@ -153,7 +153,7 @@ def _in_units(text: str) -> float:
 
 
 def _number(value: object) -> float:
-    """The value as a float; NaN for what is none."""
+    """Convert a value to a float; NaN if that fails."""
     try:
         return float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):

@@ -1,7 +1,6 @@
-"""Every way in which plaunch itself can fail, and the exit code of each.
+"""The errors of plaunch itself, each with its exit code.
 
-A worker's failure is reported by `plaunch.process.ChildFailedError`, which carries that worker's
-own exit code; everything here is the launcher's.
+The failure of a worker is a `plaunch.process.ChildFailedError`, with that worker's exit code.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class PlaunchError(Exception):
 
 
 class UsageError(PlaunchError, ValueError):
-    """A value that the user gave cannot be used; nothing has been started yet."""
+    """A value given by the user is invalid; nothing has been started yet."""
 
     exit_code = ExitCode.USAGE
 
@@ -56,7 +55,7 @@ class LogDirectoryError(UsageError, NotADirectoryError):
 
 
 class RankMappingError(UsageError, RuntimeError):
-    """A value by local rank does not name exactly the ranks that it must.
+    """The ranks of a value by local rank are not exactly the expected ones.
 
     torchrun raises `RuntimeError`.
     """
@@ -74,21 +73,21 @@ class TimerError(UsageError, RuntimeError):
 
 
 class ThreadStartError(PlaunchError, RuntimeError):
-    """The system gives the launcher no further thread; workers that ran have been stopped."""
+    """The system cannot start another thread; running workers have been stopped."""
 
 
 class WorkerStartError(PlaunchError, RuntimeError):
-    """The system refused to start a worker; those started before it have been stopped."""
+    """The system cannot start a worker; those started before it have been stopped."""
 
 
 class WorkerStoreError(PlaunchError, RuntimeError):
-    """The store in which the workers meet cannot be hosted, or has ended before them."""
+    """The workers' store cannot be hosted, or has ended before the workers."""
 
     exit_code = ExitCode.CONTROL_PLANE_LOST
 
 
 class WorkerStoreHostError(WorkerStoreError):
-    """No interpreter on this host can serve it, which no restart would change."""
+    """No interpreter on this host can serve the workers' store; a restart cannot fix this."""
 
 
 class ProgramNotFoundError(WorkerStartError, UsageError, FileNotFoundError):
@@ -98,13 +97,13 @@ class ProgramNotFoundError(WorkerStartError, UsageError, FileNotFoundError):
 
 
 class ProgramNotExecutableError(WorkerStartError, UsageError, PermissionError):
-    """The program to run exists but the system does not execute it."""
+    """The program to run exists but cannot be executed."""
 
     exit_code = ExitCode.USAGE
 
 
 class PluginError(PlaunchError, RuntimeError):
-    """A plugin is at fault: it cannot be loaded, it fails, or it breaks the rules of its hook."""
+    """A plugin cannot be loaded, fails, or violates the contract of its hook or kind."""
 
     exit_code = ExitCode.PLUGIN
 
@@ -136,25 +135,25 @@ class RendezvousConnectionError(RendezvousError):
 
 
 class RendezvousStateError(RendezvousError):
-    """What the store holds is not a valid rendezvous; the name is torchrun's."""
+    """The store has no valid rendezvous record; the name is torchrun's."""
 
     exit_code = ExitCode.CONTROL_PLANE_LOST
 
 
 class RendezvousGracefulExitError(RendezvousError):
-    """This node is not needed and leaves without harm; the name is torchrun's."""
+    """This node is not needed and leaves without an error; the name is torchrun's."""
 
     exit_code = ExitCode.OK
 
 
 class NodeExcludedError(RendezvousError):
-    """The job goes on without this node: failures began here too often, or it is not healthy."""
+    """The job continues without this node, which failed too often or is not healthy."""
 
     exit_code = ExitCode.NODE_EXCLUDED
 
 
 class UnkillableWorkerError(PlaunchError, RuntimeError):
-    """A worker did not end within the bound after SIGKILL, as one in uninterruptible sleep does."""
+    """A worker has not ended in time after SIGKILL, as in uninterruptible sleep."""
 
     exit_code = ExitCode.UNKILLABLE_WORKER
 

@@ -1,7 +1,7 @@
-"""What happened, as data; where it goes is an event handler plugin's business.
+"""Events, and the contract of the event handlers that receive them.
 
-`Event` has torchrun's names and fields, with real timestamps and plain values. The library
-`plaunch_events` has the events that there are, in its `SCHEMA`.
+`Event` has torchrun's names and fields, with real timestamps and plain values. `SCHEMA` of the
+library `plaunch_events` lists the events.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SCHEMA_VERSION: Final = 1
 
 
 class EventSource(str, enum.Enum):
-    """What an event is about; the names are torchrun's."""
+    """The subject of an event; the names are torchrun's."""
 
     AGENT = "AGENT"
     WORKER = "WORKER"
@@ -30,16 +30,16 @@ class EventSource(str, enum.Enum):
 
 @plain_dataclass
 class Event(Record):
-    """One thing that happened.
+    """One event.
 
     Args:
         name: one of `plaunch_events.SCHEMA`, or `torchelastic.worker.status.<STATE>` for torchrun's
             events.
-        source: whether it is about the agent or about one worker.
+        source: its subject, the agent or one worker.
         timestamp: seconds since the epoch, with fractions (torchrun writes 0).
-        metadata: plain values, under the keys that the schema has for the name.
-        monotonic: seconds on this host's clock that never goes back; 0 if unknown.
-        version: of the schema; it grows when a key changes its meaning or goes, not when one comes.
+        metadata: plain values by the keys of the schema.
+        monotonic: seconds of this host's monotonic clock; 0 if unknown.
+        version: the schema's; it grows if a key is removed or changes its meaning.
     """
 
     name: str
@@ -54,43 +54,44 @@ class Event(Record):
 
     @staticmethod
     def deserialize(data: str | Event) -> Event:
-        """Read what `serialize` or torchrun wrote; an `Event` is returned as it is.
+        """Parse the output of `serialize` or of torchrun; an `Event` is returned unchanged.
 
-        What a later version has beside our fields is left out.
+        Unknown fields of later versions are ignored.
         """
         import json  # not on the launch path
 
         if isinstance(data, Event):
             return data
-        told = {"monotonic": 0.0, **json.loads(data)}
-        told["source"] = EventSource[told["source"]]
-        return Event(**{item.name: told[item.name] for item in fields(Event) if item.name in told})
+        values = {"monotonic": 0.0, **json.loads(data)}
+        values["source"] = EventSource[values["source"]]
+        known = {item.name for item in fields(Event)}
+        return Event(**{name: value for name, value in values.items() if name in known})
 
     def serialize(self) -> str:
         """Write the event as one JSON object on one line."""
         import json  # not on the launch path
 
-        told = {item.name: getattr(self, item.name) for item in fields(self)}
-        return json.dumps({**told, "source": self.source.value, "metadata": dict(self.metadata)})
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        return json.dumps({**values, "source": self.source.value, "metadata": dict(self.metadata)})
 
 
 @runtime_checkable
 class EventHandler(Protocol):
-    """Takes the events of one agent. Plugins implement it.
+    """Receives the events of one agent. Plugins implement it.
 
-    Its factory is called with a `PluginContext`, before anything has started.
-    An attribute `options` of the factory names the keys that `--event-conf NAME.KEY=VALUE` takes,
-    which the context then has in its own `options`; without the attribute there are none.
+    Its factory is called with a `PluginContext`, before anything has started. An attribute
+    `options` of the factory names the keys that `--event-conf NAME.KEY=VALUE` accepts; their values
+    are in the context's `options`. By default there are none.
 
-    `handle` and `close` are called on a thread that is this handler's alone, with every event in
-    order. It may block: events wait meanwhile, some thousands at most, and further ones are dropped
-    and counted. At the end of the launch it has about two seconds for what is left. An event with
-    which `handle` raises is lost, and counted; the next one comes after a pause, which grows up to
-    a minute while it goes on to raise.
+    `handle` and `close` are called on this handler's own thread, with every event in order. They
+    may block: a queue holds some thousand events meanwhile; more are dropped and counted. At the
+    end of the launch the handler has about two seconds for the rest. If `handle` raises, the event
+    is lost and counted, and the next one follows after a pause, which grows up to a minute while
+    `handle` keeps raising.
     """
 
     def handle(self, event: Event) -> None:
-        """Take one event."""
+        """Handle one event."""
 
     def close(self) -> None:
-        """Write out what is buffered; called once, after the last event."""
+        """Flush; called once, after the last event."""

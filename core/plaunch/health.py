@@ -1,4 +1,4 @@
-"""The contract of health checks, which keep a node out of the job's next round if they fail."""
+"""The contract of health checks, which exclude a node from the next round if they fail."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["HealthCheck", "HealthChecks", "HealthOccasion"]
 
 @plain_dataclass
 class HealthOccasion(Value):
-    """Why a check is asked; new fields may be added.
+    """Why a check runs; new fields may be added.
 
     Args:
-        is_restart: whether something has failed in the job; otherwise the launch begins.
-        timeout: seconds within which the answer must come.
+        is_restart: whether a failure precedes it; otherwise the launch begins.
+        timeout: seconds until the check must have returned.
     """
 
     is_restart: bool = False
@@ -29,40 +29,40 @@ class HealthOccasion(Value):
 
 @runtime_checkable
 class HealthCheck(Protocol):
-    """Looks at this node before it joins a round. Plugins implement it.
+    """Checks this node before it joins a round. Plugins implement it.
 
-    There is one object for the whole launch, so that it can compare the node with what it was at
-    the start. If it has a method `close`, that is called once, at the end of the launch; `check`
-    may still be at work then, on another thread.
+    One object serves the whole launch, so it can compare the node with its state at the start. If
+    it has a method `close`, that is called once, at the end of the launch; `check` may still be
+    running then, on another thread.
     """
 
     def check(self, occasion: HealthOccasion) -> Iterable[Finding]:
-        """What is found; a PROBLEM or BROKEN one keeps this node out of the job.
+        """Return findings; a PROBLEM or BROKEN one excludes this node from the job.
 
-        It is called on a thread of its own, beside other checks, and never twice at a time. It may
-        wait for what takes a moment to be well again. One that raises, or has not returned within
-        `occasion.timeout` seconds, has failed.
+        Called on its own thread, at the same time as other checks, and never twice at once. It may
+        wait for a resource to recover. It has failed if it raises, or has not returned within
+        `occasion.timeout` seconds.
         """
 
 
 class HealthChecks(Protocol):
-    """The checks that a launch has chosen, as its agent and the doctor ask them."""
+    """The selected checks of a launch, for its agent and the doctor."""
 
     @property
     def timeout(self) -> float:
-        """Seconds within which each has to answer."""
+        """Seconds until each check must have returned."""
 
     def begin(self, wake: Callable[[], None], *, is_restart: bool) -> None:
-        """Ask all of them; `wake` is called with each answer, on any thread."""
+        """Start all checks; `wake` is called after each one, on any thread."""
 
     def remaining(self) -> float:
-        """Seconds until no answer is waited for any longer; 0 once there is no reason to wait."""
+        """Return the seconds left to wait; 0 if there is nothing to wait for."""
 
     def verdict(self) -> str:
-        """What keeps this node out, in one line; empty if it is healthy. Asked once, at the end."""
+        """Return why this node is excluded, in one line, or an empty text; called once."""
 
     def calls(self) -> Mapping[str, Callable[[], Iterable[Finding]]]:
-        """What asks each check once, by what the user wrote, for whoever brings threads along."""
+        """Return a function for each check that runs it, by the name that the user wrote."""
 
     def close(self) -> None:
-        """The launch is over."""
+        """End the checks at the end of the launch."""

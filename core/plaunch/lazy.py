@@ -1,4 +1,4 @@
-"""Lazy public names, so that importing a package does not import every module in it."""
+"""Lazy public names: importing a package does not import all of its modules."""
 
 from __future__ import annotations
 

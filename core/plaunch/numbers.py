@@ -1,4 +1,4 @@
-"""Whole numbers: one way to read those that a user gives, and to show many or large ones."""
+"""Whole numbers: parses those that a user gives, and formats ranks and sizes."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _MOST_DIGITS = 19
 
 
 def whole(text: str, least: int = -MOST, most: int = MOST) -> int:
-    """The whole number that `text` is, in any form that Python reads.
+    """Parse a whole number in any form that Python accepts.
 
     Raises:
-        ValueError: it is none, or it is below `least` or above `most`; the message quotes it.
+        ValueError: it is not one, or not from `least` to `most`; the message quotes it.
     """
     try:
         number = int(text)
@@ -32,7 +32,7 @@ def whole(text: str, least: int = -MOST, most: int = MOST) -> int:
 
 
 def digits(text: str, most: int = MOST) -> int | None:
-    """The number that `text` is, if it has nothing but ASCII digits, and is at most `most`."""
+    """Parse a number of ASCII digits only; None if it is not one, or above `most`."""
     if not (text.isascii() and text.isdecimal()):
         return None
     text = text.lstrip("0") or "0"
@@ -40,7 +40,7 @@ def digits(text: str, most: int = MOST) -> int | None:
 
 
 def quote(value: object) -> str:
-    """The value as it is quoted in a message: cut, if it is very long."""
+    """Quote a value for a message; a long one is truncated."""
     try:
         text = repr(value)
     except ValueError:  # an integer with more digits than Python writes
@@ -49,7 +49,7 @@ def quote(value: object) -> str:
 
 
 def format_ranks(ranks: Iterable[int]) -> str:
-    """Ranks in short, sorted: `"1-3,7"`."""
+    """Format ranks, sorted, with ranges: `"1-3,7"`."""
     spans: list[list[int]] = []
     for rank in sorted(set(ranks)):
         if spans and rank == spans[-1][1] + 1:
@@ -60,18 +60,18 @@ def format_ranks(ranks: Iterable[int]) -> str:
 
 
 def name_ranks(ranks: Iterable[int] | str, noun: str = "rank") -> str:
-    """Ranks after their noun, in the singular for one: `"rank 3"`, or `"ranks 1-3,7"`.
+    """Format ranks after their noun: `"rank 3"`, or `"ranks 1-3,7"`.
 
     Args:
-        ranks: the ranks, or what `format_ranks` has made of them.
-        noun: what they are ranks of, in the singular, such as `"local rank"` or `"node"`.
+        ranks: the ranks, or the result of `format_ranks`.
+        noun: the noun in the singular, such as `"local rank"` or `"node"`.
     """
     text = ranks if isinstance(ranks, str) else format_ranks(ranks)
     return f"{noun}{'' if text.isdecimal() else 's'} {text}"
 
 
 def format_bytes(size: int) -> str:
-    """A size as people write it: `64 MiB`, `1.5 GiB`."""
+    """Format a size with its unit: `64 MiB`, `1.5 GiB`."""
     for unit, name in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if size >= unit:
             return f"{size / unit:.3g} {name}" if size < 1000 * unit else f"{size // unit} {name}"

@@ -1,9 +1,9 @@
-"""One option of the command line, as data: the core's and those of plugins are made of the same.
+"""An option of the command line as data, for the core and for plugins.
 
-A plugin lists a module in the entry-point group `plaunch.options` that has `OPTIONS`, a tuple of
-these, and `PLUGIN`, what has its hooks, as `"package.module"` or `"package.module:object"`; that is
-imported in launches for which one of the options is given. The module with the options is imported
-for every command line, so it imports nothing else.
+A plugin lists a module in the entry-point group `plaunch.options`. The module has `OPTIONS`, a
+tuple of `Option`, and `PLUGIN`, the place of its hooks as `"package.module"` or
+`"package.module:object"`, which is imported if one of the options is given. Every command line
+imports the module with the options, so it must import nothing else.
 """
 
 from __future__ import annotations
@@ -37,36 +37,34 @@ class Option(Value):
     """One option.
 
     Args:
-        names: how it is written; the last one also names its variable and its attribute. A plugin's
-            begin with two dashes.
+        names: its spellings; the last one also names its variable and its attribute. Names of a
+            plugin's options begin with two dashes.
         help: what it does, with its default.
-        default: its value if none is given; a flag is off.
-        metavar: stands for the value in the help text.
-        read: makes the value of a text, or raises ValueError with what is wrong; None for a flag,
-            which is on or off.
-        choices: the values that there are.
+        default: its default value; False for a flag.
+        metavar: the placeholder of its value in the help text.
+        read: parses a text, or raises ValueError with the reason; None for a flag.
+        choices: the valid texts, if they are fixed.
         plugins: the kind of plugins whose names are values, for completion.
-        path: `file` or `directory`, where a value is one, for completion.
-        has_variable: whether `PET_<NAME>` is its default, and a settings file may give it. What has
-            a command never has one.
-        variables: other variables that give it, such as those of torchrun; `PET_<NAME>` and the
-            command line come first.
-        bare: the value of an option that is written without one.
-        is_repeated: whether it may be written several times; its values make a list.
-        is_shared: whether scripts often have an option of this name, so that no warning comes if it
-            stands after the script.
-        command: `"package.module:function"`, which is called with a `plaunch.cli.Invocation`
-            instead of a launch if the option is given; it returns the exit code.
-        takes_errors: whether the command is called as well if other options cannot be read.
-        source: `"package.module:function"`, which is called with the parsed options
-            (`plaunch.cli.Arguments`) as soon as the command line and the variables have been read,
-            also if the option is not given. It gives values to options that have none, and returns
-            the name of the file that has them, or an empty text.
-        fill: `"package.module:function"`, which is called before the settings are made of the
-            options, with the parsed options (`plaunch.cli.Arguments`) and the plugin manager, if
-            the option is given. It gives values to options that have none, and returns one line
-            for the user, or an empty text.
-        fill_variables: variables that are a reason to call it as well.
+        path: `file` or `directory` if its value is one, for completion.
+        has_variable: whether `PET_<NAME>` and a settings file may set it; always false for an
+            option with a command.
+        variables: other variables that set it, such as torchrun's; `PET_<NAME>` and the command
+            line have priority.
+        bare: its value if it is written without one.
+        is_repeated: whether it may be repeated; its values form a list.
+        is_shared: whether scripts often have an option of this name, so that there is no warning if
+            it follows the script.
+        command: `"package.module:function"`, called with a `plaunch.cli.Invocation` instead of a
+            launch if the option is given; returns the exit code.
+        takes_errors: whether the command is also called if other options are invalid.
+        source: `"package.module:function"`, called with the parsed options
+            (`plaunch.cli.Arguments`) after the command line and the variables have been parsed,
+            even if the option is not given. It sets options that are not given, and returns the
+            name of the file with their values, or an empty text.
+        fill: `"package.module:function"`, called before the settings are created, with the parsed
+            options (`plaunch.cli.Arguments`) and the plugin manager, if the option is given. It
+            sets options that are not given, and returns one line for the user, or an empty text.
+        fill_variables: variables that cause `fill` to be called, too.
     """
 
     names: tuple[str, ...]
@@ -96,19 +94,19 @@ class Option(Value):
 
     @property
     def dest(self) -> str:
-        """The attribute of the parsed options."""
+        """Its attribute of the parsed options."""
         return self.names[-1].lstrip("-").replace("-", "_")
 
     @property
     def variable(self) -> str:
-        """The variable that has its default; empty if there is none."""
+        """Its variable, or an empty text."""
         return f"PET_{self.dest.upper()}" if self.has_variable else ""
 
     def value_of(self, text: str) -> Any:
-        """The value that `text` means.
+        """Parse a text.
 
         Raises:
-            ValueError: it means none; the message says what is wrong.
+            ValueError: it is invalid; the message says why.
         """
         if self.read is None:
             if text.lower() not in ("0", "false", "1", "true"):
@@ -123,17 +121,17 @@ class Option(Value):
 
 
 def integer(text: str) -> int:
-    """Read a whole number."""
+    """Parse a whole number."""
     return whole(text)
 
 
 def seconds(duration: Duration) -> Callable[[str], float]:
-    """Make what reads a duration of this sort: `PERIOD`, `LIMIT` or `PATIENCE`."""
+    """Return the parser of a duration: `PERIOD`, `LIMIT` or `PATIENCE`."""
     return duration.parse
 
 
 def port(text: str) -> int:
-    """Read a port number; 0 is one."""
+    """Parse a port number, from 0."""
     number = digits(text, 65535)
     if number is None:
         raise ValueError(f"{quote(text)} is not a port number from 0 to 65535")
@@ -141,7 +139,7 @@ def port(text: str) -> int:
 
 
 def port_range(text: str) -> tuple[int, int]:
-    """Read `29500-29599`: the first and the last port of a range."""
+    """Parse a range of ports, such as `29500-29599`, to its first and last port."""
     low, _, high = text.partition("-")
     first, last = digits(low), digits(high)
     if first is None or last is None:
@@ -154,6 +152,6 @@ def port_range(text: str) -> tuple[int, int]:
 
 
 def words(text: str) -> list[str]:
-    """Read words between commas; a doubled comma is a comma of a word, as in torchrun."""
+    """Parse words between commas; a doubled comma stands for one in a word, as in torchrun."""
     parts = text.replace(",,", "\0").split(",")
     return [part.replace("\0", ",") for part in parts if part]

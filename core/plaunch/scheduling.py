@@ -1,4 +1,4 @@
-"""What a scheduler says about the node that it has started a launcher on."""
+"""The allocation that a scheduler has made for a job, as one of its launchers sees it."""
 
 from __future__ import annotations
 
@@ -11,28 +11,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Allocation:
-    """What a scheduler has given to one job, as the launcher on one of its nodes sees it.
+    """The nodes and ids that a scheduler has assigned to one job, for the launcher on one node.
 
-    A field that the scheduler says nothing about keeps its default; the launcher then does without.
-    New fields may be added.
+    Fields that the scheduler does not set keep their default. New fields may be added.
 
     Args:
-        nnodes: how many nodes run a launcher of this job.
+        nnodes: the number of nodes with a launcher of this job.
         node_rank: the index of this node among them, from 0.
-        endpoint: where launchers meet if one of the nodes hosts the rendezvous: `host` or
-            `host:port`, the same on all nodes. The host is the node with index 0.
-        run_id: the id of the job, the same on all nodes, and another one for the next job, also
-            if the scheduler has only restarted it.
-        job_id: the id that a job keeps when the scheduler restarts it, for its workers, which
-            may have saved data under it; empty if that is the run id.
-        nproc_per_node: how many workers this node shall run. Processors or devices that a job may
-            use are not that number.
-        sources: for the fields that are set, the variables that they were taken from, for messages.
-        missing: for fields that are not set, what the user can do about it, as one sentence. It
-            becomes a usage error if the launch has several nodes and the user gives no value.
+        endpoint: the rendezvous endpoint if one of the nodes hosts it: `host` or `host:port` of the
+            node with index 0, the same on all nodes.
+        run_id: the id of the job, the same on all nodes; it differs after a restart by the
+            scheduler.
+        job_id: the id that the job keeps when the scheduler restarts it, under which workers may
+            have saved data; empty if it is the run id.
+        nproc_per_node: the number of workers on this node; not that of its processors or devices.
+        sources: the variable of each field that is set, for messages.
+        missing: for fields that are not set, one sentence on what the user can do. It becomes a
+            usage error if the launch has several nodes and the user gives no value.
 
     Raises:
-        ValueError: `nnodes` or `nproc_per_node` is below 1, or `node_rank` is no index of a node.
+        ValueError: `nnodes` or `nproc_per_node` is below 1, or `node_rank` is out of range.
     """
 
     nnodes: int | None = None

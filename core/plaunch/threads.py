@@ -1,4 +1,4 @@
-"""Threads that plaunch needs, and calls on threads with a limit on the wait."""
+"""Starts threads, and makes calls on threads with a time limit."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 __all__ = ["BoundedCall", "start_thread"]
 
 _SETTLE = 0.02  # seconds after which the kernel no longer counts a thread that has ended
-UNHURRIED = 1.0  # seconds of a wait before it is asked whether it is still wanted
-LOOK = 0.1  # seconds between two such questions
+UNHURRIED = 1.0  # seconds of a wait before `is_unwanted` is called
+LOOK = 0.1  # seconds between two calls of it
 
 _NO_THREAD = "can't start new thread"
 
@@ -26,15 +26,15 @@ def start_thread(thread: threading.Thread, *, blocks_signals: bool = False) -> N
 
     Args:
         thread: the thread.
-        blocks_signals: leave all signals to the main thread, which then gets them at once, and in
-            the order of arrival. For code that starts no processes: they would inherit the mask.
+        blocks_signals: block all signals in it, so that the main thread receives them at once and
+            in order. Only for code that starts no processes, which would inherit the mask.
 
     Raises:
-        ThreadStartError: the system gives no more threads; the message says which limits there are.
+        ThreadStartError: the system has no more threads; the message names the limits.
     """
     if blocks_signals:
-        # A thread inherits the mask of the one that starts it. Real-time signals without a name,
-        # which nobody handles, would take Python a millisecond.
+        # A thread inherits the mask of its creator. Blocking the unnamed real-time signals, too,
+        # would take Python a millisecond.
         previous = signal.pthread_sigmask(signal.SIG_BLOCK, signal.Signals)
         try:
             start_thread(thread)
@@ -45,7 +45,7 @@ def start_thread(thread: threading.Thread, *, blocks_signals: bool = False) -> N
         _start(thread)
     except RuntimeError as error:
         if _NO_THREAD not in str(error):
-            raise  # the interpreter is ending, say
+            raise  # for example, the interpreter is ending
         from plaunch.capacity import describe_shortage  # errors only
 
         raise ThreadStartError(
@@ -57,7 +57,7 @@ def _start(thread: threading.Thread) -> None:
     """Start a thread; try twice, because one that has just ended still counts against limits.
 
     Raises:
-        RuntimeError: the system gives no more threads.
+        RuntimeError: the system has no more threads.
     """
     try:
         thread.start()
@@ -69,19 +69,18 @@ def _start(thread: threading.Thread) -> None:
 
 
 class BoundedCall:
-    """A call on a thread of its own, which begins at once and is left behind if it does not return.
+    """A call on its own thread, which starts at once and is abandoned if it does not return.
 
-    Nothing ends a thread from outside: one that hangs stays, as a daemon. It blocks no signals, as
-    what it starts would inherit that, and could not be ended. The thread is over when the call is:
-    a process with one thread only can be forked.
+    A thread that hangs cannot be ended, and stays as a daemon. It blocks no signals: processes that
+    it starts would inherit the mask. It ends with the call, so the process may fork afterwards.
 
     Args:
-        name: of the thread.
-        function: what is called.
+        name: the name of the thread.
+        function: the function to call.
 
     Raises:
-        ThreadStartError: the system gives no more threads. The call is not made without one, as
-            nothing would bound it then.
+        ThreadStartError: the system has no more threads. The call is not made on this thread, where
+            it would have no time limit.
     """
 
     def __init__(self, name: str, function: Callable[[], object]) -> None:
@@ -92,18 +91,18 @@ class BoundedCall:
         start_thread(self._thread)
 
     def is_out(self) -> bool:
-        """Whether it has not returned."""
+        """Whether the call has not returned."""
         return self._thread.is_alive()
 
     def wait(self, seconds: float, is_unwanted: Callable[[], bool] = lambda: False) -> bool:
-        """Wait for the end of the call; False if it has not come.
+        """Wait for the call; return whether it has returned.
 
-        It is waited for in slices: a signal that another thread gets does not end a wait of the
-        main thread's.
+        Waits in slices: a signal that another thread receives does not interrupt a wait of the main
+        thread.
 
         Args:
-            seconds: for how long at most.
-            is_unwanted: asked from time to time after a second: whether to stop waiting.
+            seconds: the time limit.
+            is_unwanted: returns whether to stop waiting; called repeatedly after a second.
         """
         thread = self._thread
         until = time.monotonic() + seconds
@@ -118,5 +117,5 @@ class BoundedCall:
     def _run(self) -> None:
         try:
             self.result = self._function()
-        except BaseException as error:  # noqa: BLE001 - also SystemExit; whoever waits looks at it
+        except BaseException as error:  # noqa: BLE001 - also SystemExit; the waiting thread handles it
             self.error = error

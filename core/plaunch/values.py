@@ -1,4 +1,4 @@
-"""What plain data has in common: equality, and what it shows."""
+"""Base classes of plain data, with equality and a representation."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
 else:
 
     def plain_dataclass(cls):
-        """Make a dataclass that leaves equality and representation to its base.
+        """Make a dataclass whose base provides equality and representation.
 
-        `dataclass` writes and compiles a function for each, which for sixty classes was a tenth of
-        a launcher's start.
+        `dataclass` generates and compiles a function for each, which took a tenth of a launcher's
+        start-up time for sixty classes.
         """
         return dataclass(eq=False, repr=False)(cls)
 
 
 class Record:
-    """Equal to another one of its class with the same attributes.
+    """Equal to another object of its class with the same attributes.
 
     A base of classes with `@plain_dataclass`.
     """
@@ -39,7 +39,7 @@ class Record:
 
 
 class Value(Record):
-    """The same for what is never changed, as a frozen dataclass: each attribute is set once."""
+    """An immutable `Record`, as a frozen dataclass: each attribute is set once."""
 
     def __setattr__(self, name: str, value: object) -> None:
         if name in self.__dict__:

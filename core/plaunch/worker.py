@@ -1,7 +1,6 @@
-"""What a worker says of itself: that it goes on, that no other start would help, or when one may.
+"""Functions for scripts: heartbeats, and whether and when to restart after a failure.
 
-For the scripts of users. Importing it imports nothing; what a function needs is imported once it is
-used.
+Importing the module imports nothing; each function imports what it needs when it is called.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ __all__ = ["give_up", "heartbeat", "retry_later", "section"]
 
 
 def __getattr__(name: str) -> object:
-    """Load what beats once a script asks for it."""
+    """Load `heartbeat` or `section` on first use."""
     if name not in ("heartbeat", "section"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from plaunch.parts import BEATING, load_part
@@ -33,18 +32,18 @@ def __getattr__(name: str) -> object:
 
 
 def give_up(reason: str) -> NoReturn:
-    """End this worker, and say that no other start of it would help.
+    """End this worker, and report that a restart would not help.
 
-    The launcher learns it through the error file, and the restart policy decides: `standard` and
-    most others end the job, and say the reason. Called from the main thread it raises `SystemExit`
-    with exit code 1, which `except Exception` does not catch; from another thread it ends the
-    process at once, without its clean-up, since `SystemExit` would only end that thread. A process
-    that the worker has forked ends itself alone, and what it said counts if the worker fails.
+    The error file carries this to the launcher, and the restart policy decides: `standard` and most
+    others end the job and report the reason. On the main thread this raises `SystemExit` with exit
+    code 1, which `except Exception` does not catch. On another thread it ends the process at once,
+    without cleanup, because `SystemExit` would only end that thread. In a process that the worker
+    has forked, it only ends that process, and its report is used if the worker fails.
 
-    Without a launcher, or if there is no error file, the reason is on stderr, and that is all.
+    Without a launcher or an error file, the reason is only printed to stderr.
 
     Args:
-        reason: why, for the operator.
+        reason: the reason, for the operator.
     """
     import sys
 
@@ -53,17 +52,17 @@ def give_up(reason: str) -> NoReturn:
 
 
 def retry_later(seconds: float, reason: str = "") -> NoReturn:
-    """End this worker, and ask for another start, no earlier than after some time.
+    """End this worker, and request a restart after some time.
 
-    As `give_up` in all other ways. The start is a restart after a failure like others: it needs a
-    restart that is left, and all workers of the job wait.
+    Otherwise as `give_up`. It needs a restart that is left, as after any failure, and all workers
+    of the job wait.
 
     Args:
-        seconds: how long to wait after this failure, from 0.
-        reason: why, for the operator.
+        seconds: seconds to wait after this failure, from 0.
+        reason: the reason, for the operator.
 
     Raises:
-        UsageError: `seconds` is no such number; it is a `ValueError`.
+        UsageError: `seconds` is invalid; it is a `ValueError`.
     """
     import sys
 
@@ -77,7 +76,7 @@ def retry_later(seconds: float, reason: str = "") -> NoReturn:
 
 
 def _end(text: str, line: str, traits: dict[str, object], frame: FrameType) -> NoReturn:
-    """Write the error file, say `line` on stderr, and end with exit code 1."""
+    """Write the error file, print `line` to stderr, and exit with code 1."""
     import os
     import sys
     import threading

@@ -1,8 +1,8 @@
 """The command line: `main` is the process boundary, `run` raises and returns.
 
-A program that launches as the command line does goes the same way: `parse`, then `fill_in`, which
-asks plugins such as schedulers, then `worker_command` and `config_from_args`, which make what
-`plaunch.launch_agent` takes. `installed_table` has all options, as data.
+A program that launches as the command line does calls the same functions: `parse`; `fill_in`,
+which calls plugins such as schedulers; `worker_command` and `config_from_args`, which create the
+arguments of `plaunch.launch_agent`. `installed_table` returns all options as data.
 """
 
 from __future__ import annotations

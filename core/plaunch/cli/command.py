@@ -1,4 +1,4 @@
-"""What each worker runs: the interpreter and the script, a module, a program, or runpy."""
+"""The command of each worker: Python with a script or module, a program, or runpy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def worker_command(args: Arguments) -> tuple[Callable[..., Any] | str, list[str]]:
-    """The entrypoint and its arguments.
+    """Return the entrypoint and its arguments.
 
     Scripts and modules run under `PYTHON_EXEC`, or this interpreter, with `-u`, as in torchrun.
 

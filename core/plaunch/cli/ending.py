@@ -1,7 +1,7 @@
-"""The end of the command line's process, which nothing that is left in it can hold.
+"""Ends the command line's process, even if a thread or an exit function hangs.
 
-The interpreter waits for threads that are no daemons, and for exit functions, for ever. Both are
-given a moment here, as in any program; then they are named, and the process ends all the same.
+The interpreter waits without a limit for threads that are not daemons, and for exit functions. Here
+both get a short time; then a message names them and the process exits.
 """
 
 from __future__ import annotations
@@ -21,41 +21,41 @@ if TYPE_CHECKING:
     from types import FrameType
 
 PATIENCE = 1.5  # seconds for threads and exit functions together
-_LAST_PATIENCE = 0.3  # seconds for what can still be done after that
+_LAST_PATIENCE = 0.3  # seconds for the remaining steps after that
 
 
 def settle(code: int) -> None:
-    """Let what is left in the process end; the process ends with `code` if that takes too long.
+    """Wait for threads and exit functions; exit the process with `code` if that takes too long.
 
-    Returns within two seconds, or not at all. What is then left to do is `entry.end_at_once`.
+    Returns within two seconds, or not at all. The caller then calls `entry.end_at_once`.
     """
     _Ending(code).wait()
 
 
-class _Step(enum.Enum):
+class _EndStep(enum.Enum):
     THREADS = 0
     FUNCTIONS = 1
     STREAMS = 2
 
 
 class _Ending:
-    """What the interpreter does before it takes itself apart, watched by a thread."""
+    """Runs the interpreter's exit steps while a thread watches the time."""
 
     def __init__(self, code: int) -> None:
         self._code = code
-        self._step = _Step.THREADS
+        self._step = _EndStep.THREADS
         self._is_over = threading.Event()
         self._guard = threading.Thread(target=self._watch, name="plaunch-end", daemon=True)
 
     def wait(self) -> None:
-        """Return when all is done; if that takes too long, the process ends meanwhile."""
+        """Run all steps; if they take too long, the watching thread exits the process."""
         with contextlib.suppress(RuntimeError):  # there are no more threads
             self._guard.start()
-        # What the interpreter itself calls, which also ends pools that nobody has shut down.
+        # The interpreter's own function, which also ends thread pools that were not shut down.
         threading._shutdown()  # type: ignore[attr-defined]
-        self._step = _Step.FUNCTIONS
+        self._step = _EndStep.FUNCTIONS
         atexit._run_exitfuncs()
-        self._step = _Step.STREAMS
+        self._step = _EndStep.STREAMS
         _flush()
         self._is_over.set()
         if self._guard.ident is not None:
@@ -70,18 +70,18 @@ class _Ending:
             rest = threading.Thread(target=self._finish, name="plaunch-last", daemon=True)
             rest.start()
             rest.join(_LAST_PATIENCE)
-        finally:  # nothing else ends the process
+        finally:  # nothing else exits the process
             os._exit(self._code)
 
     def _finish(self) -> None:
-        """Do what the main thread does not come to."""
-        if self._step is _Step.THREADS:
+        """Run the steps that the main thread cannot reach."""
+        if self._step is _EndStep.THREADS:
             atexit._run_exitfuncs()
         _flush()
 
     def _held_by(self) -> str:
         frames = sys._current_frames()
-        if self._step is _Step.THREADS:
+        if self._step is _EndStep.THREADS:
             left = [
                 thread
                 for thread in threading.enumerate()
@@ -90,19 +90,19 @@ class _Ending:
             named = [
                 f"thread {thread.name!r}{_place(frames.get(thread.ident or 0))}" for thread in left
             ]
-        elif self._step is _Step.FUNCTIONS:
+        elif self._step is _EndStep.FUNCTIONS:
             named = [f"a function at exit{_place(frames.get(threading.main_thread().ident or 0))}"]
             named += [f"process {child.name!r} (pid {child.pid})" for child in _children()]
         else:
-            named = ["stdout or stderr, which takes nothing"]
+            named = ["stdout or stderr, which is blocked"]
         text = ", ".join(named) or "a thread that has just ended"
-        if self._step is not _Step.STREAMS:
+        if self._step is not _EndStep.STREAMS:
             text += ". A plugin must end what it starts, or start it as a daemon"
         return text
 
 
 def _place(frame: FrameType | None) -> str:
-    """Where a thread is, for messages."""
+    """Return the line that a thread runs, for messages."""
     if frame is None:
         return ""
     code = frame.f_code

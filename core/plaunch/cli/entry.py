@@ -1,4 +1,4 @@
-"""The first lines of the `plaunch` program, before anything that takes time to import."""
+"""The start and the end of the `plaunch` program; imports nothing slow."""
 
 from __future__ import annotations
 
@@ -9,48 +9,46 @@ import sys
 
 _OWN_EXIT_FUNCTIONS = 1  # that of `logging`
 
-TYPE_CHECKING = False  # importing `typing` takes milliseconds, in which signals are lost; see below
+TYPE_CHECKING = False  # importing `typing` takes milliseconds without signal handlers; see below
 if TYPE_CHECKING:
     from types import FrameType
     from typing import NoReturn
 
 
 def entry_point() -> NoReturn:
-    """Run the command line of this process and end it.
+    """Run the command line of this process, and exit.
 
-    Ctrl-C is answered in one line from here on, also while modules are being imported. Any other
-    signal ends a launcher without workers as it ends any program, also as the first process of a
-    container.
+    Ctrl-C prints one line, also during imports. Any other signal ends a launcher without workers as
+    it ends any program, also if the launcher is the first process of a container.
     """
     if os.getpid() == 1:
         _end_at_signals()
     open_missing_streams()
-    # The process is plaunch's own, and may inherit orphans (plaunch.process.launcher_variables).
+    # The process is plaunch's own, so it may inherit orphans: see launcher_variables.
     os.environ["PLAUNCH_LAUNCHER"] = str(os.getpid())
     try:
-        from plaunch.cli.program import main  # inside the try, on purpose
+        from plaunch.cli.program import main  # Ctrl-C during this import is caught
 
         code = main()
     except KeyboardInterrupt:
         if sys.stderr is not None:
             sys.stderr.write("plaunch: interrupted while no worker was running\n")
         code = 130
-    # All is said and done; the exit code stands, whoever presses Ctrl-C once more.
+    # The exit code is final: ignore another Ctrl-C.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if _may_be_held():
-        from plaunch.cli.ending import settle  # most launches need none of it
+        from plaunch.cli.ending import settle  # few launches need it
 
         settle(code)
     end_at_once(code)
 
 
 def end_at_once(code: int) -> NoReturn:
-    """Do what an interpreter does at its exit, but do not let it take itself apart.
+    """Run exit functions and flush, then exit without the interpreter's finalization.
 
-    Nobody is left who needs that, and it takes up to half of the time from a worker's death to the
-    launcher's end. A thread that comes back meanwhile from C++ code, torch's or that of a plugin,
-    aborts the process. With `python -i`, or a profiler that writes at the end, the interpreter does
-    it.
+    Finalization takes up to half of the time from a worker's death to the launcher's exit, and a
+    thread that returns from C++ code meanwhile, of torch or of a plugin, aborts the process. With
+    `python -i`, or a profiler that writes at exit, the interpreter exits as usual.
     """
     if sys.flags.inspect or "profile" in sys.modules:
         sys.exit(code)
@@ -60,15 +58,15 @@ def end_at_once(code: int) -> NoReturn:
             if stream is not None:
                 stream.flush()
     except (OSError, ValueError):
-        sys.exit(code)  # the interpreter says what could not be written, and its exit code does
+        sys.exit(code)  # the interpreter reports what could not be written
     os._exit(code)
 
 
 def _end_at_signals() -> None:
     """Let signals end process 1 as they end other processes, until an agent handles them.
 
-    The kernel throws away what the first process of a container has no handler for. With the
-    process all others of the container end.
+    The kernel discards signals for which the first process of a container has no handler. When it
+    exits, the kernel ends all other processes of the container.
     """
     for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         if signal.getsignal(signum) == signal.SIG_DFL:
@@ -81,7 +79,7 @@ def _end_by_signal(signum: int, frame: FrameType | None) -> None:
 
 
 def _may_be_held() -> bool:
-    """Whether there is something of others in this process that could keep it from ending."""
+    """Whether threads or exit functions of others could keep this process from exiting."""
     threading = sys.modules.get("threading")
     return (
         "torch" in sys.modules
@@ -91,13 +89,13 @@ def _may_be_held() -> bool:
 
 
 def open_missing_streams() -> None:
-    """Open /dev/null as stdin, stdout or stderr where the caller has closed that.
+    """Open /dev/null as stdin, stdout or stderr if the caller has closed it.
 
-    Otherwise the next descriptor of our own would get its number, and be taken for a stream.
+    Otherwise the next descriptor that plaunch opens would get that number and be used as a stream.
     """
     for fd in range(3):
         try:
             os.fstat(fd)
         except OSError:
-            # The system gives the lowest number that is free, which is this one.
+            # The system returns the lowest free number, which is this one.
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)

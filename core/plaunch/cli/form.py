@@ -1,4 +1,4 @@
-"""The form of what the launcher itself says: text, in colours on a terminal, or JSON lines."""
+"""Formats the launcher's messages: text, with colours on a terminal, or JSON lines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COLORS = ("auto", "always", "never")
 
 
 class Form:
-    """Gives each message of this process its form."""
+    """Formats each message of this process."""
 
     def __init__(self) -> None:
         self.run_id: str | None = None  # of the launch, once it has one
@@ -27,7 +27,7 @@ class Form:
         self._color = "auto"
 
     def choose(self, log_format: str, color: str) -> None:
-        """Take the form that the options say; a new launch has no run id yet.
+        """Set the format from the options, and forget the last launch's run id.
 
         Args:
             log_format: one of `FORMATS`.
@@ -36,17 +36,17 @@ class Form:
         self.is_json, self._color, self.run_id = log_format == "json", color, None
 
     def guess(self, argv: Sequence[str], environ: Mapping[str, str]) -> None:
-        """The same from a command line that cannot be parsed, for the message about it."""
+        """Do the same from a command line that cannot be parsed, for the message about it."""
         is_json = "--log-format=json" in argv or ("--log-format", "json") in pairwise(argv)
         self.choose("json" if is_json else environ.get("PET_LOG_FORMAT", "text"), "auto")
 
     def __call__(self, text: str, level: str, created: float | None = None) -> str:
-        """A message as it is written, without the end of its last line.
+        """Format a message, without a final newline.
 
         Args:
             text: the message.
-            level: how serious it is, as `logging` names it.
-            created: when it was made, in seconds since the epoch; None means now.
+            level: the name of its level in `logging`.
+            created: its time in seconds since the epoch; None means now.
         """
         if self.is_json:
             line: str = load_part(JSON_LINE)(text, level, created, self.run_id)
@@ -54,11 +54,11 @@ class Form:
         return self.color(f"plaunch: {text}", level)
 
     def color(self, text: str, level: str = "") -> str:
-        """A text in colours, if stderr is to have some; ranks and paths in it stand out.
+        """Colour a text, if stderr shall have colours; highlights ranks and paths.
 
         Args:
-            text: any text; if it is a message, `plaunch:` is in front of it.
-            level: of the message; empty for other texts.
+            text: any text; a message begins with `plaunch:`.
+            level: the level of a message; empty for other texts.
         """
         if self._has_colors():
             with contextlib.suppress(PluginLoadError):
@@ -66,7 +66,7 @@ class Form:
         return text
 
     def _has_colors(self) -> bool:
-        """What `--color` says; on its own, what CPython decides about its tracebacks."""
+        """Whether `--color` asks for colours; `auto` follows CPython's rules for tracebacks."""
         if self._color != "auto":
             return self._color == "always"
         environ = os.environ
@@ -83,4 +83,4 @@ class Form:
             return False
 
 
-FORM = Form()  # a process has one, as it has one stderr
+FORM = Form()  # one per process, as there is one stderr

@@ -1,4 +1,4 @@
-"""What `--help` and `--version` print."""
+"""The commands `--help` and `--version`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def show_version(invocation: Invocation) -> int:
 
 
 def format_help(table: OptionTable) -> str:
-    """The help text; argparse lays it out."""
+    """Return the help text; argparse lays it out."""
     parser = argparse.ArgumentParser(
         prog="plaunch",
         usage="plaunch [options] script [arguments of the script]",

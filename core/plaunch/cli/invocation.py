@@ -1,4 +1,4 @@
-"""A command line that asks for something other than a launch, as what it asks for sees it."""
+"""A parsed command line, as commands such as `--doctor` and a launch use it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Invocation:
-    """What the user has typed, and what can be made of it.
+    """A command line, and the objects that are created from it.
 
     Args:
         args: the parsed options; None if they cannot be parsed.
@@ -43,24 +43,24 @@ class Invocation:
         self.plugins = plugins
         self.error = error
         self._manager: PluginManager | None = None
-        # The values by attribute; none if they cannot be parsed.
+        # The values by attribute; empty if they cannot be parsed.
         self.options: Mapping[str, Any] = {} if args is None else vars(args)
 
     @property
     def stream(self) -> TextIO:
-        """Stdout, to which nothing else writes meanwhile."""
+        """Stdout; what other code prints goes to stderr meanwhile."""
         return STDOUT.stream
 
     def write(self, text: str) -> None:
-        """Write to stdout, at once.
+        """Write to stdout and flush.
 
         Raises:
-            PlaunchError: it takes no text.
+            PlaunchError: stdout cannot be written.
         """
         STDOUT.write(text)
 
     def parsed(self) -> Arguments:
-        """The options.
+        """Return the options.
 
         Raises:
             UsageError: they cannot be parsed.
@@ -70,7 +70,7 @@ class Invocation:
         return self.args
 
     def command(self) -> tuple[Callable[..., Any] | str, list[str]]:
-        """What each worker runs, and its arguments.
+        """Return each worker's entrypoint and its arguments.
 
         Raises:
             UsageError: there is no script, or it cannot be started.
@@ -80,10 +80,10 @@ class Invocation:
         return worker_command(self.parsed())
 
     def create_manager(self) -> PluginManager:
-        """Find the plugins, and load those of every launch.
+        """Create the plugin manager, which loads the plugins of every launch.
 
         Raises:
-            PlaunchError: one of them cannot be used.
+            PlaunchError: one of them cannot be loaded.
         """
         from plaunch.plugin.manager import PluginManager  # after usage errors
 
@@ -93,10 +93,10 @@ class Invocation:
         return self._manager
 
     def configure(self, manager: PluginManager) -> tuple[LaunchConfig, str]:
-        """Make the settings of the options, and say what plugins have filled in.
+        """Create the settings from the options; also return what plugins have filled in.
 
         Raises:
-            PlaunchError: they cannot be made.
+            PlaunchError: an option is invalid, or a plugin fails.
         """
         from plaunch.cli.settings import config_from_args, fill_in
 
@@ -109,7 +109,7 @@ class Invocation:
         """Load the plugins that the settings name.
 
         Raises:
-            PlaunchError: one of them cannot be loaded, or is not there.
+            PlaunchError: one of them is unknown or cannot be loaded.
         """
         from plaunch.launch.prepare import find_events
         from plaunch.plugin.kinds import RENDEZVOUS, SIGNAL_POLICIES
@@ -125,10 +125,10 @@ class Invocation:
     def create_health_checks(
         self, manager: PluginManager, config: LaunchConfig
     ) -> HealthChecks | None:
-        """Make the health checks that the settings name, and ask none of them.
+        """Create the health checks that the settings name, without running them.
 
         Raises:
-            PlaunchError: one of them cannot be loaded or made, or is not there.
+            PlaunchError: one of them is unknown, or cannot be loaded or created.
         """
         if not config.health_checks:
             return None
@@ -137,10 +137,9 @@ class Invocation:
 
     @contextlib.contextmanager
     def blaming(self) -> Iterator[None]:
-        """Run what calls plugins; what they raise without being asked by name is theirs.
+        """Run code that calls plugins without the guard; name the plugin in what it raises.
 
-        Their `sys.exit` does not end a launch either; plaunch itself never calls it
-        there.
+        `sys.exit` is an error, too: plaunch itself never calls it here.
 
         Raises:
             PluginError: code of a plugin failed.
@@ -164,12 +163,12 @@ class Invocation:
             ) from error
 
     def as_given(self, text: str) -> str:
-        """A message about options, with the variable or file that has given them."""
+        """Return a message about options with the variables or files that set them."""
         return text if self.args is None else self.args.as_given(text)
 
 
 def given_command(args: Arguments) -> Option | None:
-    """The option that asks for something other than a launch, if one is given."""
+    """Return the given option that has a command, such as `--doctor`, or None."""
     commands = (option for option in args.table if option.command)
     return next((o for o in commands if args.sources[o.dest] == COMMAND_LINE), None)
 
@@ -177,7 +176,7 @@ def given_command(args: Arguments) -> Option | None:
 def command_in_spite(
     argv: Sequence[str], environ: Mapping[str, str]
 ) -> tuple[Option, OptionTable] | None:
-    """The command before the script that is wanted although the rest cannot be parsed."""
+    """Return the command to run although the options cannot be parsed, or None."""
     table = installed_table((), environ)
     names = {name: o for o in table if o.command and o.takes_errors for name in o.names}
     for word in argv:

@@ -1,4 +1,4 @@
-"""All options of the command line, as data: the parser, completion and reports are made of it.
+"""All options of the core, as data for the parser, completion and reports.
 
 Names, variables and defaults are torchrun's where it has the option.
 """
@@ -13,7 +13,7 @@ from plaunch.process.stopping.signals import DEFAULT_SIGNALS
 
 
 def max_restarts(text: str) -> int | str:
-    """Read a number of restarts; with others for causes behind it, it stays a text."""
+    """Parse a number of restarts; a list with numbers for causes stays a text."""
     if "," not in text and ":" not in text:
         return integer(text)
     from plaunch.restarts.budgets import format_budgets, parse_budgets  # if given

@@ -1,7 +1,7 @@
-"""Parsing of the command line: where it ends, and where each value comes from.
+"""Parses the command line, and records the source of each value.
 
-Parsing stops at the script: what follows it is never looked at. An option may be spelt with dashes
-or underscores, is never abbreviated, and has a default from its `PET_*` variable as in torchrun.
+Parsing stops at the script; its arguments are not parsed. An option may be spelt with dashes or
+underscores, cannot be abbreviated, and takes its default from its `PET_*` variable, as in torchrun.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ def parse(
     """Parse a command line without the program's name.
 
     Args:
-        argv: the words.
+        argv: the words of the command line.
         environ: the environment variables; by default this process's.
-        table: all options; by default the core's and those of the plugins that are installed.
+        table: all options; by default those of the core and of installed plugins.
 
     Raises:
-        UsageError: an option is unknown or its value is malformed, here, in a variable, or in a
-            file.
-        PluginError: a plugin that reads values from elsewhere failed.
+        UsageError: an option is unknown, or a value on the command line, in a variable or in a file
+            is invalid.
+        PluginError: a plugin that provides values failed.
     """
     environ = os.environ if environ is None else environ
     for word in argv:
@@ -47,7 +47,7 @@ def parse(
         return _parse(argv, environ, table)
     words = _plugin_words(argv)
     args = _parse(argv, environ, installed_table(words, environ))
-    if args.plugins != words:  # some were the script's
+    if args.plugins != words:  # some of the words were arguments of the script
         args = _parse(argv, environ, installed_table(args.plugins, environ))
     return args
 
@@ -79,7 +79,7 @@ def _parse(argv: Sequence[str], environ: Mapping[str, str], table: OptionTable) 
 
 
 def _plugin_words(argv: Sequence[str]) -> list[str]:
-    """What is said of plugins, before it is known which options there are."""
+    """Return the arguments of `-p`, before the options of plugins are known."""
     words: list[str] = []
     position = 0
     while position < len(argv) and argv[position] != "--":
@@ -97,7 +97,7 @@ def _plugin_words(argv: Sequence[str]) -> list[str]:
 
 
 def _read(argv: Sequence[str], table: OptionTable) -> tuple[dict[str, list[str]], Sequence[str]]:
-    """The texts that options are given, by attribute, and the words from the script on.
+    """Return the texts of the given options, by attribute, and the words from the script on.
 
     The script is the first word that is neither an option nor an option's value, or the first word
     after `--`.
@@ -138,7 +138,7 @@ def _read(argv: Sequence[str], table: OptionTable) -> tuple[dict[str, list[str]]
 
 
 def _value(option: Option, texts: Sequence[str], where: str) -> Any:
-    """What texts mean to an option; `where` they stand, for the message."""
+    """Parse the texts of an option; `where` is their source, for messages."""
     try:
         values = [option.value_of(text) for text in texts]
     except (TypeError, ValueError) as error:
@@ -147,18 +147,18 @@ def _value(option: Option, texts: Sequence[str], where: str) -> Any:
 
 
 def _call(option: Option) -> str:
-    """How messages call an option that somebody has typed."""
+    """Return the name of a typed option in messages."""
     return f"argument {'/'.join(option.names)}"
 
 
 def _variable_of(option: Option, environ: Mapping[str, str]) -> str | None:
-    """The variable that gives an option its value, if one does."""
+    """Return the variable that sets an option, or None."""
     names = (option.variable, *option.variables)
     return next((name for name in names if name and name in environ), None)
 
 
 def _check_characters(word: str) -> None:
-    """Refuse what only a caller in code can give: no program, file or log takes it."""
+    """Refuse characters that cannot be passed to a program; only a caller in code has them."""
     try:
         data = os.fsencode(word)
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""From a command line to a launch, and from how it ended to an exit code."""
+"""Runs a command line, and converts the result to an exit code."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ if TYPE_CHECKING:
     from plaunch.options import Option
 
 
-_UNTOLD = 1.0  # seconds; nothing is said of a launch that succeeds within them
-_SILENT = ("help", "version")  # they log nothing, and importing what logs takes longer than they do
+_QUIET = 1.0  # seconds; a launch that succeeds within them prints nothing
+_SILENT = ("help", "version")  # they log nothing, and importing `logging` takes longer than they do
 
 
 def main(argv: Sequence[str] | None = None, *, plugins: Sequence[object] = ()) -> int:
     """Run a command line and return the exit code, printing errors to stderr.
 
     The process boundary: no exception of plaunch's leaves it. `PLAUNCH_DEBUG=1` adds tracebacks.
-    A stderr that takes nothing is waited for a few seconds at most.
+    A blocked stderr is waited for a few seconds at most.
 
     Args:
         argv: the command line without the program's name; by default this process's.
@@ -54,23 +54,23 @@ def main(argv: Sequence[str] | None = None, *, plugins: Sequence[object] = ()) -
 
 
 def concluded(launch: Callable[[], object]) -> int:
-    """Call `launch`, and say how it ended, if it was not well, on stderr; returns the exit code."""
+    """Call `launch`, print an error to stderr if it fails, and return the exit code."""
     try:
         launch()
     except SystemExit as exit_request:
-        # What has been done instead of a launch.
+        # A command ran instead of a launch.
         return reported_exit_code(exit_request.code if isinstance(exit_request.code, int) else 1)
     except KeyboardInterrupt:
         _say("interrupted while no worker was running")
         return reported_exit_code(128 + signal.SIGINT)
     except SignalException as error:
-        # The agent has said what it did; a traceback would add nothing.
+        # The agent has logged it; a traceback would add nothing.
         return reported_exit_code(128 + error.sigval)
     except PlaunchError as error:
-        mended = error.__cause__ if isinstance(error, NodeExcludedError) else None
-        if isinstance(mended, PlaunchError):  # the failure of workers that came before
-            _print_error(mended)
-            _hand_up(mended)
+        cause = error.__cause__ if isinstance(error, NodeExcludedError) else None
+        if isinstance(cause, PlaunchError):  # the failure of workers that excluded the node
+            _print_error(cause)
+            _hand_up(cause)
         _print_error(error)
         _hand_up(error)
         return reported_exit_code(error.exit_code)
@@ -85,12 +85,11 @@ def concluded(launch: Callable[[], object]) -> int:
 def run(argv: Sequence[str], *, plugins: Sequence[object] = ()) -> dict[int, Any]:
     """Run a command line and return each worker's value by global rank.
 
-    Options such as `--help` and `--doctor` print something instead and return nothing.
+    Commands such as `--help` and `--doctor` run instead of a launch, and return an empty mapping.
 
     Raises:
-        PlaunchError: what `launch_agent` raises, and `UsageError` for the command line.
-        SystemExit: after an option that does something instead of launching, with its code, if that
-            is not 0.
+        PlaunchError: as `launch_agent`, and `UsageError` for the command line.
+        SystemExit: a command ended with another code than 0.
     """
     command: Option | None
     try:
@@ -125,7 +124,7 @@ def run(argv: Sequence[str], *, plugins: Sequence[object] = ()) -> dict[int, Any
 
 
 def _launch(invocation: Invocation) -> dict[int, Any]:
-    # Nothing that is imported becomes garbage; looking for it takes a twentieth of a start.
+    # Imports create no garbage; collecting it takes a twentieth of the start-up time.
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -153,10 +152,10 @@ def _launch(invocation: Invocation) -> dict[int, Any]:
 def _introducing(
     args: Arguments, config: LaunchConfig, taken: str
 ) -> contextlib.AbstractContextManager[Callable[[], None] | None]:
-    """Say what is launched, but nothing of a launch that succeeds at once.
+    """Log one line about the launch, unless it succeeds at once.
 
-    What is entered is called once workers have been started: up to then a second thread would make
-    a start slower, and something else is said of a launch that waits.
+    The context's value is called when workers have started, and starts a thread that writes the
+    line in time. Before that, a second thread would slow down the start.
     """
     import logging  # loaded by now
 
@@ -164,14 +163,14 @@ def _introducing(
         return contextlib.nullcontext()
     text = FORM(_introduction(args, config, taken), "INFO") + "\n"
     if config.start_method == "fork":
-        # No thread of this process may be there when another one is forked from it.
+        # A process that forks workers must have no other threads.
         STDERR.write(text)
         return contextlib.nullcontext()
-    return STDERR.holding(text, _UNTOLD)
+    return STDERR.holding(text, _QUIET)
 
 
 def _introduction(args: Arguments, config: LaunchConfig, taken: str) -> str:
-    """One short line on what is started, how nodes meet, and what was `taken` from where."""
+    """Return one line: run id, workers, nodes, and where settings were `taken` from."""
     low, high = config.min_nodes, config.max_nodes
     nodes = f"{low} to {high} nodes" if low < high else f"{high} {'node' if high == 1 else 'nodes'}"
     workers = f"{config.nproc_per_node} {'worker' if config.nproc_per_node == 1 else 'workers'}"
@@ -195,7 +194,7 @@ def _log() -> logging.Logger:
 
 
 def set_up_logging() -> None:
-    """Show plaunch's messages on stderr, from the level on that `LOGLEVEL` says.
+    """Log plaunch's messages of the level `LOGLEVEL` and above to stderr.
 
     Raises:
         UsageError: there is no such level.
@@ -207,7 +206,7 @@ def set_up_logging() -> None:
         return
 
     class Formatter(logging.Formatter):
-        """What any formatter makes of a record, in the form of this process."""
+        """Formats records with `FORM`."""
 
         def format(self, record: logging.LogRecord) -> str:
             return FORM(super().format(record), record.levelname, record.created)
@@ -236,7 +235,7 @@ def _print_error(error: PlaunchError) -> None:
 
 
 def _hand_up(error: PlaunchError) -> None:
-    """Tell whoever launched us why workers failed, as torchrun does."""
+    """Write the first failure to the error file of an outer launcher, as torchrun does."""
     if "TORCHELASTIC_ERROR_FILE" not in os.environ:
         return
     from plaunch.process.failures.child_failed import ChildFailedError  # failures
@@ -253,7 +252,7 @@ def _print_bug(error: Exception) -> None:
     if is_bug or os.environ.get("PLAUNCH_DEBUG") == "1":
         _write_traceback(error)
     if not is_bug:
-        # What has failed may be the import of what would have explained it where it happened.
+        # The failed import may be that of the code that explains this error elsewhere.
         from plaunch.capacity import TOO_MANY_FILES  # errors only
 
         _say(TOO_MANY_FILES)
@@ -268,7 +267,7 @@ def _print_bug(error: Exception) -> None:
 
 
 def _has_too_many_files(error: BaseException | None) -> bool:
-    """Whether this process, or the system, had no more files to open when this was raised."""
+    """Whether an exception comes from reaching a limit of open files."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
             return True

@@ -1,4 +1,4 @@
-"""From parsed options to a `LaunchConfig`, with torchrun's defaults."""
+"""Creates a `LaunchConfig` from parsed options, with torchrun's defaults."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("plaunch")
 
-# What says how nodes meet, by attribute, with values beside the default that say no more than that.
+# The rendezvous options, by attribute, each with values that are equivalent to its default.
 _MEETING: dict[str, tuple[object, ...]] = {
     "rdzv_backend": (),
     "rdzv_endpoint": (),
@@ -44,12 +44,12 @@ _MEETING: dict[str, tuple[object, ...]] = {
 
 
 def config_from_args(args: Arguments, manager: PluginManager) -> LaunchConfig:
-    """Build the configuration that the options describe.
+    """Create the settings from the options.
 
     Raises:
-        UsageError: a value is malformed or out of range; the message names the option.
+        UsageError: a value is invalid; the message names the option.
     """
-    with _said_of("--signals-to-handle"):
+    with _naming("--signals-to-handle"):
         parse_signals(args.signals_to_handle)
     if args.standalone:
         _override_for_standalone(args)
@@ -72,11 +72,11 @@ def config_from_args(args: Arguments, manager: PluginManager) -> LaunchConfig:
         max_restarts, by_cause = parse_budgets(max_restarts)
     worker_env: dict[str, str] = {}
     if nproc > 1 and "OMP_NUM_THREADS" not in os.environ:
-        # torchrun's choice: one thread each, so that workers do not fight over the cores.
+        # As torchrun: one thread each, so that workers do not compete for the cores.
         worker_env["OMP_NUM_THREADS"] = "1"
     return LaunchConfig(
         **{
-            **_as_they_are(args),
+            **_plain_options(args),
             "min_nodes": min_nodes,
             "max_nodes": max_nodes,
             "nproc_per_node": nproc,
@@ -87,19 +87,19 @@ def config_from_args(args: Arguments, manager: PluginManager) -> LaunchConfig:
             "max_restarts_by_cause": by_cause,
             "health_checks": list(args.health_check),
             "worker_env": worker_env,
-            "options": _of_plugins(args),
+            "options": _plugin_options(args),
         }
     )
 
 
-def _as_they_are(args: Arguments) -> dict[str, Any]:
-    """The options that are fields of the settings, by name; those that need more come later."""
+def _plain_options(args: Arguments) -> dict[str, Any]:
+    """Return the options that are fields of the settings and need no conversion."""
     names = {item.name for item in fields(LaunchConfig)}
     return {o.dest: getattr(args, o.dest) for o in args.table if o.dest in names}
 
 
-def _of_plugins(args: Arguments) -> dict[str, object]:
-    """The options of plugins that are given."""
+def _plugin_options(args: Arguments) -> dict[str, object]:
+    """Return the given options of plugins."""
     return {
         option.dest: getattr(args, option.dest)
         for option in args.table
@@ -108,17 +108,17 @@ def _of_plugins(args: Arguments) -> dict[str, object]:
 
 
 def fill_in(args: Arguments, manager: PluginManager) -> str:
-    """Have plugins fill in what is not given; called before anything reads `args`.
+    """Call the plugins that fill in options, such as schedulers, before anything reads `args`.
 
     Args:
         args: the options, which are changed in place.
         manager: finds the plugins that they name.
 
     Returns:
-        What was taken from where, for the user; empty if nothing was.
+        The source of the values, for the user; empty if there are none.
 
     Raises:
-        UsageError: what an option of a plugin means cannot be.
+        UsageError: an option of a plugin is invalid.
         PluginError: the plugin failed.
     """
     lines = []
@@ -148,7 +148,7 @@ def parse_min_max_nnodes(nnodes: str) -> tuple[int, int]:
 
 
 def determine_local_world_size(nproc_per_node: str, manager: PluginManager) -> int:
-    """The number that `--nproc-per-node` stands for; a word is looked up among device counters.
+    """Return the number of workers of `--nproc-per-node`; a word is a device counter.
 
     Raises:
         UsageError: the number is below 1, or no plugin offers the word.
@@ -156,7 +156,7 @@ def determine_local_world_size(nproc_per_node: str, manager: PluginManager) -> i
     try:
         count = whole(nproc_per_node)
     except ValueError:
-        if nproc_per_node.strip("+-").isdecimal():  # with more digits than anybody reads
+        if nproc_per_node.strip("+-").isdecimal():  # with more digits than Python parses
             check_workers(math.inf, f"--nproc-per-node is {quote(nproc_per_node)}")
         return _count_devices(nproc_per_node, manager)
     check_workers(count, f"--nproc-per-node is {count}")
@@ -164,7 +164,11 @@ def determine_local_world_size(nproc_per_node: str, manager: PluginManager) -> i
 
 
 def _count_devices(name: str, manager: PluginManager) -> int:
-    """How many devices of this name there are, which are some."""
+    """Return the number of devices of this name.
+
+    Raises:
+        UsageError: there are none.
+    """
     option = f"{DEVICE_COUNTS.flag}={name}"
     try:
         counter = manager.get(DEVICE_COUNTS, name)
@@ -176,7 +180,7 @@ def _count_devices(name: str, manager: PluginManager) -> int:
         if count is None:
             raise
     else:
-        with _said_of(option):
+        with _naming(option):
             count = manager.call(DEVICE_COUNTS, name, lambda: _whole(counter()))
     if count < 1:
         raise UsageError(
@@ -193,10 +197,10 @@ def _whole(answer: object) -> int:
 
 
 def parse_rdzv_conf(text: str) -> dict[str, str]:
-    """Parse `"key=value,key=value"`; spaces around either are dropped.
+    """Parse `"key=value,key=value"`; spaces around keys and values are removed.
 
-    Quotes around the whole text are dropped, too: programs that run torchrun without a shell often
-    leave them there.
+    Quotes around the whole text are removed, too: programs that run torchrun without a shell often
+    pass them.
 
     Raises:
         UsageError: a part has no `=`, or no key, or no value, or a key is given twice.
@@ -216,7 +220,7 @@ def parse_rdzv_conf(text: str) -> dict[str, str]:
 
 
 def parse_ranks(text: str) -> set[int] | None:
-    """Parse `"0,8-15"`, local ranks and ranges of them; None for an empty text, meaning all.
+    """Parse local ranks and ranges such as `"0,8-15"`; None, for all, if the text is empty.
 
     Raises:
         UsageError: a part is neither a number nor a range.
@@ -236,8 +240,8 @@ def parse_ranks(text: str) -> set[int] | None:
 
 
 @contextlib.contextmanager
-def _said_of(option: str) -> Iterator[None]:
-    """Name the option in errors of those who have never heard of it."""
+def _naming(option: str) -> Iterator[None]:
+    """Prefix usage errors with the option."""
     try:
         yield
     except UsageError as error:
@@ -246,7 +250,7 @@ def _said_of(option: str) -> Iterator[None]:
 
 
 def _streams(option: str, text: str) -> Std | dict[int, Std]:
-    with _said_of(option):
+    with _naming(option):
         return Std.from_str(text)
 
 
@@ -276,5 +280,5 @@ def _override_for_standalone(args: Arguments) -> None:
 
 def _run_id(args: Arguments, alone: bool) -> str:
     run_id: str = args.rdzv_id
-    # On one node nobody else must know the id, and a constant one would mix up logs.
+    # A job of one node needs no agreed id, and a constant one would mix up logs.
     return make_run_id() if alone and run_id == "none" else run_id

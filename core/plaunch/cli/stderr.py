@@ -1,8 +1,7 @@
-"""What the launcher itself says on stderr, without waiting for a reader who does not read.
+"""Writes the launcher's messages to stderr without blocking on a stalled reader.
 
-stderr is often a pipe into another program, the same one that takes the workers'
-output. When that blocks, a launcher that writes to it in the ordinary way neither passes on a
-SIGTERM nor ends.
+stderr is often a pipe into another program, which also reads the workers' output. When that program
+stalls, a launcher that writes in the ordinary way neither forwards a SIGTERM nor exits.
 """
 
 from __future__ import annotations
@@ -21,37 +20,37 @@ from plaunch.threads import start_thread
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-PATIENCE = 0.2  # seconds that a message is waited for; it is written later, then
-LAST_PATIENCE = 5.0  # seconds without progress, before the process ends
+PATIENCE = 0.2  # seconds to wait for a message to be written; a thread continues after that
+LAST_PATIENCE = 5.0  # seconds without progress, at the end of the process
 _ERASE = "\r\x1b[K"
-_SLICE = 4096  # bytes of one write, so that a slow reader is told from one who does not read
+_SLICE = 4096  # bytes of one write, to tell a slow reader from a stalled one
 
 
 class Stderr:
     """Writes messages to this process's stderr in the order given.
 
-    A thread exists only while there is something to write. A stderr that is no file of the system
-    (a notebook's, a test runner's) is written to directly. What cannot be written to at all is
-    discarded, since there is nowhere to say so.
+    A thread exists only while there is something to write. A stderr without a descriptor (a
+    notebook's, a test runner's) is written to directly. If stderr cannot be written to, messages
+    are discarded.
     """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._texts: deque[tuple[int, bytes]] = deque()
         self._thread: threading.Thread | None = None
-        self._is_showing = False  # a line that the next message must not follow
-        self._held = ""  # what comes before the next message
+        self._is_showing = False  # a status line that the next message erases
+        self._held = ""  # text to write before the next message
 
     def can_show(self) -> bool:
-        """Whether this is a terminal that can replace a line by another one."""
+        """Whether stderr is a terminal that can erase a line."""
         stream = sys.stderr
         is_terminal = stream is not None and stream.isatty()
         return is_terminal and os.environ.get("TERM", "dumb") != "dumb"
 
     def show(self, text: str) -> None:
-        """Show one line at the bottom of the terminal, until the next message or `show`.
+        """Show a status line at the bottom of the terminal, until the next message or `show`.
 
-        An empty text takes it away.
+        An empty text erases it.
         """
         if not text:
             if self._is_showing:
@@ -69,10 +68,10 @@ class Stderr:
 
     @contextlib.contextmanager
     def holding(self, text: str, seconds: float) -> Iterator[Callable[[], None]]:
-        """Write `text` only if the block does not end well within so many seconds.
+        """Write `text` unless the block succeeds within `seconds`.
 
-        It is written before any other message in the block, or at its end if that is an exception,
-        or comes late. What is yielded starts a thread that writes it as soon as the time is over.
+        It is written before any other message in the block, or at the end if the block raises or
+        takes longer. The yielded function starts a thread that writes it when the time is over.
         """
         self._held = text
         until = time.monotonic() + seconds
@@ -103,7 +102,7 @@ class Stderr:
                 self.write("")
 
     def write(self, text: str) -> None:
-        """Write `text`; returns when it is written, or soon."""
+        """Write `text`; returns when it is written, or after a short time."""
         if self._held:
             with self._changed:
                 text, self._held = self._held + text, ""
@@ -122,7 +121,7 @@ class Stderr:
         with self._changed:
             was_silent = self._thread is None
             self._texts.append((fd, data))
-            # In a forked child the thread is gone although nobody has said so.
+            # In a forked child the thread no longer exists.
             if self._thread is None or not self._thread.is_alive():
                 thread = threading.Thread(target=self._run, name="plaunch-stderr", daemon=True)
                 try:
@@ -135,7 +134,7 @@ class Stderr:
                 self._changed.wait_for(lambda: self._thread is None, PATIENCE)
 
     def finish(self, patience: float = LAST_PATIENCE) -> bool:
-        """Wait until all is written, as long as some of it is at least every `patience` seconds."""
+        """Wait until all is written; give up after `patience` seconds without progress."""
         with self._changed:
             while self._thread is not None:
                 if not self._changed.wait(patience):
@@ -150,7 +149,7 @@ class Stderr:
                     self._changed.notify_all()
                     return
                 fd, data = self._texts.popleft()
-            with contextlib.suppress(OSError):  # nobody is left to read it
+            with contextlib.suppress(OSError):  # the reader is gone
                 self._write(fd, data)
 
     def _write_here(self) -> None:
@@ -163,7 +162,7 @@ class Stderr:
             try:
                 written = os.write(fd, data[:_SLICE])
             except BlockingIOError:
-                # Someone who shares it made it non-blocking.
+                # A process that shares the descriptor made it non-blocking.
                 poller = select.poll()
                 poller.register(fd, select.POLLOUT)
                 poller.poll()
@@ -173,7 +172,7 @@ class Stderr:
                 self._changed.notify_all()  # there is progress
 
 
-STDERR = Stderr()  # a process has one
+STDERR = Stderr()  # one per process
 
 
 def _descriptor(stream: TextIO) -> int | None:

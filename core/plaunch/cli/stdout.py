@@ -1,7 +1,7 @@
-"""stdout, which belongs to what was asked for: a plan, a list, the workers' output.
+"""Keeps stdout for the requested output: a plan, a list, the workers' output.
 
-A plugin that prints would spoil it for the program that reads it. So what other code prints in
-the launcher goes to stderr.
+Anything else that code prints in the launcher, such as a plugin, goes to stderr: it would corrupt
+the output for the program that reads it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _STDOUT, _STDERR = 1, 2
 
 
 class Stdout:
-    """Where plaunch's own output goes, and once it is reserved, nothing else."""
+    """Writes plaunch's output to stdout, and redirects all other output once it is reserved."""
 
     def __init__(self) -> None:
-        self._first: TextIO | None = None  # what `sys.stdout` was
+        self._first: TextIO | None = None  # the original `sys.stdout`
         self._own: TextIO | None = None
-        self._calls = 0  # how many want it to be theirs alone, in another program's process
+        self._calls = 0  # reservations at once, in another program's process
         self._lock = threading.Lock()
 
     @property
@@ -36,10 +36,10 @@ class Stdout:
         return sys.stdout if self._own is None else self._own
 
     def write(self, text: str) -> None:
-        """Write `text` at once; a reader that has gone is not an error.
+        """Write `text` and flush; a closed pipe is not an error.
 
         Raises:
-            PlaunchError: stdout takes no text, for example on a full disk.
+            PlaunchError: stdout cannot be written, for example on a full disk.
         """
         try:
             self.stream.write(text)
@@ -54,27 +54,26 @@ class Stdout:
             ) from error
 
     def flush(self) -> None:
-        """Write out what is buffered, as far as it can be: it comes before what stderr says next.
+        """Flush, so that buffered output comes before the next message on stderr.
 
-        A plugin that prints to a stderr which takes nothing keeps the lock of that stream for good;
-        so the stream is left alone if it is that one.
+        Does nothing if the stream is stderr: a plugin that prints to a blocked stderr keeps the
+        lock of that stream permanently.
         """
         stream = sys.stdout if self._own is None else self._own
         if stream is not None and stream is not sys.stderr:
-            with contextlib.suppress(OSError, ValueError):  # nobody is left to read it
+            with contextlib.suppress(OSError, ValueError):  # the reader is gone
                 stream.flush()
 
     @contextlib.contextmanager
     def reserved(self, *, is_launch: bool) -> Iterator[None]:
-        """What is printed from now on goes to stderr, unless it is written with `write`.
+        """Redirect everything that is not written with `write` to stderr.
 
-        In the process of the command line that stays so to the end, and what C code and programs
-        write goes to stderr as well. Another program's process gets its stdout back, at the end of
-        the last of several calls at once; while something is launched in it, its own prints are
-        left as they are.
+        In the process of the command line this is permanent, and includes the output of C code and
+        programs. Another program's process gets its stdout back at the end, or at the end of the
+        last of several simultaneous calls; during a launch its prints are not redirected.
 
         Args:
-            is_launch: whether there will be workers, for which see `hand_over`.
+            is_launch: whether workers will start; see `hand_over`.
         """
         stream, is_ours = sys.stdout, owns_process()
         if stream is None or sys.stderr is None or not (is_ours or not is_launch):
@@ -100,22 +99,22 @@ class Stdout:
                     self._give_back()
 
     def hand_over(self) -> None:
-        """Let the descriptor be stdout again, for workers to inherit."""
+        """Restore the descriptor of stdout, for workers to inherit."""
         if self._own is not None and self._own is not self._first:
             os.dup2(self._own.fileno(), _STDOUT)
 
     def _give_back(self) -> None:
-        """In a program's own process, and in workers that are forked."""
+        """Restore `sys.stdout`, in another program's process and in forked workers."""
         if self._first is not None:
             sys.stdout = self._first
         self._first = self._own = None
 
 
-STDOUT = Stdout()  # a process has one
+STDOUT = Stdout()  # one per process
 
 
 def _copy(stream: TextIO) -> TextIO:
-    """The same file under another number, while the old one becomes stderr's."""
+    """Duplicate stdout under another descriptor, and make the old one a copy of stderr."""
     stream.flush()
     fd = os.dup(_STDOUT)
     os.dup2(_STDERR, _STDOUT)

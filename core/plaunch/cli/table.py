@@ -1,4 +1,4 @@
-"""All options of one command line, the core's and those of plugins, and what is said of each."""
+"""The options of one command line, of the core and of plugins, and their values."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ OURS = "plaunch itself"
 DEFAULT, COMMAND_LINE = "default", "command line"  # sources of values
 
 
-class Group(NamedTuple):
-    """Options that stand together in the help text."""
+class OptionGroup(NamedTuple):
+    """Options under one title of the help text."""
 
     title: str
     options: tuple[Option, ...]
 
 
 class OptionTable:
-    """The options; each name and attribute has one owner.
+    """All options; each name and attribute has one owner.
 
-    An option that two plugins have belongs to neither; the core's options win.
+    An option that two plugins declare is left out; the core's options have priority.
 
     Args:
-        plugins: what plugins declare.
-        problems: what is wrong with options that are not among them.
-        entries: what is installed, as it was found on the way.
+        plugins: the options that plugins declare.
+        problems: messages about plugins whose options cannot be used.
+        entries: the installed entry points, if they have been scanned.
     """
 
     def __init__(
@@ -46,12 +46,12 @@ class OptionTable:
     ) -> None:
         self.entries = entries
         self.problems = list(problems)
-        self.groups = [Group(title, options) for title, options in GROUPS]
+        self.groups = [OptionGroup(title, options) for title, options in GROUPS]
         self.plugin_of: dict[str, str] = {}  # names of plugins by the attribute of their options
         self._clashes: dict[str, str] = {}
         plugins = list(plugins)
         ours = (word for _, options in GROUPS for option in options for word in _words(option))
-        # What `Arguments` has beside options.
+        # The other attributes of `Arguments`.
         reserved = (name for name in dir(Arguments(self, ())) if not name.startswith("_"))
         owners = {word: [OURS] for word in (*reserved, *ours)}
         for plugin in plugins:
@@ -68,7 +68,7 @@ class OptionTable:
                 else:
                     self._note_clash(option, owners[clash])
             if kept:
-                self.groups.append(Group(plugin.name, tuple(kept)))
+                self.groups.append(OptionGroup(plugin.name, tuple(kept)))
         self.options = tuple(option for group in self.groups for option in group.options)
         self._by_dest = {option.dest: option for option in self.options}
 
@@ -76,23 +76,23 @@ class OptionTable:
         return iter(self.options)
 
     def find(self, dest: str) -> Option | None:
-        """The option with this attribute, if there is one."""
+        """Return the option with this attribute, or None."""
         return self._by_dest.get(dest)
 
     def is_plugins(self, option: Option) -> bool:
-        """Whether a plugin has declared an option."""
+        """Whether a plugin declares an option."""
         return option.dest in self.plugin_of
 
     def clash(self, name: str) -> DuplicateNameError | None:
-        """What is wrong with a name that several plugins claim, or that is the core's own."""
+        """Return the error for an option that several plugins declare, or None."""
         text = self._clashes.get(name)
         return None if text is None else DuplicateNameError(text)
 
     def call(self, option: Option, path: str, *args: object) -> Any:
-        """Call the function that an option names, as `module:function`.
+        """Call the function of an option, given as `module:function`.
 
         Raises:
-            PluginError: it cannot be found, or failed with something that is not plaunch's.
+            PluginError: it cannot be imported, or raised an exception that is not plaunch's.
         """
         module, _, name = path.partition(":")
         try:
@@ -120,7 +120,7 @@ class OptionTable:
 
 
 class Arguments(SimpleNamespace):
-    """The options by attribute, and what else a command line says.
+    """The values of the options by attribute, and the rest of the command line.
 
     Args:
         table: all options.
@@ -128,13 +128,13 @@ class Arguments(SimpleNamespace):
 
     Attributes:
         table: all options.
-        sources: for the attribute of each option `default`, `command line`, the name of its
-            variable, that of the settings file, or another source that has filled it in.
-        training_script: the script; None if there is none.
+        sources: the source of each option's value, by attribute: `default`, `command line`, the
+            name of a variable or of the settings file, or another source.
+        training_script: the script, or None.
         training_script_args: its arguments.
-        is_divided: whether `--` stands in front of the script.
+        is_divided: whether `--` precedes the script.
         unknown_variables: the names of `PET_*` variables that belong to no option.
-        settings_files: the files that have filled in others.
+        settings_files: the files that have set options.
     """
 
     def __init__(self, table: OptionTable, command: Sequence[str]) -> None:
@@ -152,23 +152,23 @@ class Arguments(SimpleNamespace):
         def __getattr__(self, name: str) -> Any: ...
 
     def is_given(self, dest: str) -> bool:
-        """Whether an option, by its attribute, has a value that is not its default."""
-        return self.sources.get(dest, DEFAULT) != DEFAULT  # a plugin's may not be there
+        """Whether an option, by its attribute, has been set."""
+        return self.sources.get(dest, DEFAULT) != DEFAULT  # a plugin's may be missing
 
     def is_on_command_line(self, dest: str) -> bool:
         """Whether an option, by its attribute, is given on the command line."""
         return self.sources[dest] == COMMAND_LINE
 
     def give(self, dest: str, value: object, source: str) -> None:
-        """Give an option its value, which comes from `source`."""
+        """Set an option's value, and record its source."""
         setattr(self, dest, value)
         self.sources[dest] = source
 
     def as_given(self, text: str) -> str:
-        """A message about options, with the variables that gave them in place of the options.
+        """Replace options in a message by the variables or files that set them.
 
         Args:
-            text: the message; it names options as they are written on a command line.
+            text: the message; it names options as on a command line.
         """
         given: dict[str, str] = {}
         for option in self.table:
@@ -186,16 +186,16 @@ class Arguments(SimpleNamespace):
 
 
 def _words(option: Option) -> tuple[str, ...]:
-    """What only one option may have."""
+    """Return the names, attribute and variables of an option, which must be unique."""
     return (*option.names, option.dest, *option.variables)
 
 
 def installed_table(words: Iterable[str], environ: Mapping[str, str]) -> OptionTable:
-    """The table of what is installed here.
+    """Return the table of the core's options and those of installed plugins.
 
     Args:
         words: the arguments of `-p`.
-        environ: the environment variables, which may name plugins, too.
+        environ: the environment variables, which may also select plugins.
     """
     from plaunch.plugin.kinds import GROUPS as ENTRY_POINTS
     from plaunch.plugin.metadata import scan
