@@ -32,13 +32,13 @@ WAIT = [m.ClearUp(), m.WaitForPeers()]
 
 def stop(why):
     """The workers are stopped and the reason is reported; a signal reaches them before that."""
-    actions = [m.Report(why), m.StopWorkers()]
+    actions = [m.ReportDecision(why), m.StopWorkers()]
     return actions[::-1] if why is SIGNALLED else actions
 
 
 def end(outcome):
     """The run ends without a stop, and the reason is reported."""
-    return [m.Report(outcome), m.Finish(outcome)]
+    return [m.ReportDecision(outcome), m.Finish(outcome)]
 
 
 def stop_and_end(outcome):
@@ -125,7 +125,7 @@ HISTORIES = {
     ),
     "a node arrives while it is cleared up": (
         [*UP, m.WorkSucceeded(), m.NodesChanged(), STOPPED, m.RoundFormed()],
-        [m.ClearUp(), m.Report(MEMBERSHIP), *BEGUN],
+        [m.ClearUp(), m.ReportDecision(MEMBERSHIP), *BEGUN],
         (0, 1, WorkerState.STOPPED, None),
     ),
     "a failure is reported, and the job decides": (
@@ -235,7 +235,7 @@ HISTORIES = {
     ),
     "workers of another node fail while it is cleared up": (
         [*JOB_CLEARS, m.PeersFailed(), STOPPED, *JOB_AGAIN],
-        [m.ClearUp(), m.Report(AFTER_FAILURE), *BEGUN],
+        [m.ClearUp(), m.ReportDecision(AFTER_FAILURE), *BEGUN],
         (1, 1, WorkerState.HEALTHY, None),
     ),
     "the job fails while it is cleared up": (
@@ -246,7 +246,7 @@ HISTORIES = {
     **{
         f"a stop while it is cleared up, {then}": (
             [*JOB_CLEARS, TERM, *events, STOPPED],
-            [m.ClearUp(), m.Report(SUCCESS), m.WaitForPeers(), m.Finish(SUCCESS)],
+            [m.ClearUp(), m.ReportDecision(SUCCESS), m.WaitForPeers(), m.Finish(SUCCESS)],
             (0, 0, WorkerState.SUCCEEDED, SUCCESS),
         )
         for then, events in {
@@ -392,13 +392,17 @@ PHASES = {
     ),
     "while workers start": (UP[:2], stop(SIGNALLED), stop(REQUEST)),
     "while they run": (UP, stop(SIGNALLED), stop(REQUEST)),
-    "while they stop for another round": ([*UP, m.NodesChanged()], [m.Report(SIGNALLED)], []),
-    "while they stop for a restart": ([*UP, ASK_RESTART], [m.Report(SIGNALLED)], []),
+    "while they stop for another round": (
+        [*UP, m.NodesChanged()],
+        [m.ReportDecision(SIGNALLED)],
+        [],
+    ),
+    "while they stop for a restart": ([*UP, ASK_RESTART], [m.ReportDecision(SIGNALLED)], []),
     "while they stop for the end": ([*UP, TERM], [], []),
     "while what they left behind is ended": (
         [*UP, m.WorkSucceeded()],
-        [m.Report(SUCCESS)],
-        [m.Report(REQUEST)],
+        [m.ReportDecision(SUCCESS)],
+        [m.ReportDecision(REQUEST)],
     ),
     "while workers of other nodes run": ([*UP, *DONE], end(SUCCESS), stop(REQUEST)),
     "after the end": ([*UP, *DONE, m.PeersFinished()], [], []),
@@ -416,7 +420,7 @@ def test_what_a_request_does(name):
             assert after == state
     after, actions = step(state, ASK_RESTART)
     assert [*actions] == restart
-    if m.Report(REQUEST) in actions:
+    if m.ReportDecision(REQUEST) in actions:
         assert after.request is ASK_RESTART
     else:
         assert after == state

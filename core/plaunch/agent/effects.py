@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from plaunch.agent.loop_components import LoopComponents
-    from plaunch.agent.states import Action, Event, State
+    from plaunch.agent.states import Action, AgentEvent, State
 
 logger = logging.getLogger("plaunch")
 
@@ -50,12 +50,12 @@ class Effects:
         self._exit_barrier_timeout = exit_barrier_timeout
         self._is_asked_to_end = is_asked_to_end
 
-    def perform(self, action: Action, state: State) -> list[Event]:
+    def perform(self, action: Action, state: State) -> list[AgentEvent]:
         """Perform one action; `state` is the state after the step that it comes from."""
-        effect: Callable[..., list[Event] | None] = _EFFECTS[type(action)]
+        effect: Callable[..., list[AgentEvent] | None] = _EFFECTS[type(action)]
         return effect(self, action, state) or []
 
-    def end_of_stop(self, end: Event | None, state: State) -> list[Event]:
+    def end_of_stop(self, end: AgentEvent | None, state: State) -> list[AgentEvent]:
         """The events of a step of the stop: none, or its `end`, after what the job has decided."""
         if end is None:
             return []
@@ -74,7 +74,7 @@ class Effects:
     def _check_health(self, action: Action, state: State) -> None:
         self._components.preconditions.begin(is_member=state.round >= 0)
 
-    def _start_workers(self, action: Action, state: State) -> list[Event]:
+    def _start_workers(self, action: Action, state: State) -> list[AgentEvent]:
         components = self._components
         components.notifier.notify(notifications.BeforeWorkers)
         try:
@@ -91,15 +91,15 @@ class Effects:
         components.notifier.notify(notifications.WorkersStarted, components.workers.forked())
         return [states.StartSucceeded()]
 
-    def _stop_workers(self, action: Action, state: State) -> list[Event]:
+    def _stop_workers(self, action: Action, state: State) -> list[AgentEvent]:
         self._components.notifier.notify(notifications.BeforeStop, state.stop_cause)
         begin = self._components.workers.begin_stop
         return self.end_of_stop(self.stop.begin(lambda: begin(self.soft_signal)), state)
 
-    def _clear_up(self, action: Action, state: State) -> list[Event]:
+    def _clear_up(self, action: Action, state: State) -> list[AgentEvent]:
         return self.end_of_stop(self.stop.begin(self._components.workers.begin_clearing), state)
 
-    def _escalate(self, action: Action, state: State) -> list[Event]:
+    def _escalate(self, action: Action, state: State) -> list[AgentEvent]:
         if not self.stop.is_in_progress():
             return []
         logger.warning("the rest of the grace is skipped")
@@ -116,7 +116,7 @@ class Effects:
     def _wait_for_peers(self, action: Action, state: State) -> None:
         self._components.peers.begin_wait(self._exit_barrier_timeout)
 
-    def _report(self, action: states.Report, state: State) -> None:
+    def _report(self, action: states.ReportDecision, state: State) -> None:
         components = self._components
         components.results.end_work()
         components.peers.announce(action.then, state)
@@ -160,5 +160,5 @@ _EFFECTS: dict[type, Callable[..., Any]] = {
     states.Escalate: Effects._escalate,
     states.ReportFailure: Effects._report_failure,
     states.WaitForPeers: Effects._wait_for_peers,
-    states.Report: Effects._report,
+    states.ReportDecision: Effects._report,
 }

@@ -35,7 +35,7 @@ DEFAULT_PREFIX = "[${role_name}${local_rank}]:"
 HEALTH_VARIABLE = "TORCHELASTIC_HEALTH_CHECK_PORT"
 
 
-class HealthCheckServer(Protocol):
+class HealthServer(Protocol):
     """Reports to an outside watcher that an agent is alive; torchrun's has these methods."""
 
     def start(self) -> None:
@@ -79,7 +79,7 @@ class LocalElasticAgent(SimpleElasticAgent):
         exit_barrier_timeout: float = 300,
         log_line_prefix_template: str | None = None,
         shutdown_timeout: float = 30,
-        health_check_server: HealthCheckServer | None = None,
+        health_check_server: HealthServer | None = None,
         uninterruptible_state_timeout: float | None = None,
         *,
         services: AgentServices = DEFAULT_SERVICES,

@@ -36,7 +36,7 @@ _WORKING = (states.Phase.RUNNING, states.Phase.CLEARING, states.Phase.WAITING)
 class Inputs(NamedTuple):
     """The signals that stop the job, and the requests, that have arrived since the last call."""
 
-    stops: list[states.Event]
+    stops: list[states.AgentEvent]
     requests: list[states.Requested]
 
 
@@ -89,7 +89,7 @@ class Loop:
     def run(self, inbox: SignalInbox) -> states.Outcome:
         """Poll and dispatch until the state machine says that this is the end."""
         self._inbox = inbox
-        pending: deque[states.Event] = deque([states.Begin()])
+        pending: deque[states.AgentEvent] = deque([states.Begin()])
         while True:
             self._add_inputs(pending, inbox)
             try:
@@ -161,7 +161,7 @@ class Loop:
             succeeded=succeeded,
         )
 
-    def _step(self, event: states.Event) -> tuple[states.Action, ...]:
+    def _step(self, event: states.AgentEvent) -> tuple[states.Action, ...]:
         before = self.state
         self.state, actions = machine.step(before, event)
         if isinstance(event, states.Requested) and self.state == before and not actions:
@@ -177,7 +177,7 @@ class Loop:
 
     # --- signals and requests ---------------------------------------------------------------------
 
-    def _add_inputs(self, pending: deque[states.Event], inbox: SignalInbox) -> None:
+    def _add_inputs(self, pending: deque[states.AgentEvent], inbox: SignalInbox) -> None:
         """Put signals and requests for the end before all other events.
 
         A restart must not overtake a stop that arrives during it. But a success or a failure of
@@ -196,7 +196,7 @@ class Loop:
     def _take_inputs(self, inbox: SignalInbox) -> Inputs:
         """Take all requests and signals, and handle those that are not for the state machine."""
         requests = self._take_requests()
-        stops: list[states.Event] = []
+        stops: list[states.AgentEvent] = []
         for received in inbox.take():
             signum, action = received.signum, received.action
             self._notifier.notify(notifications.SignalReceived, signum, action)

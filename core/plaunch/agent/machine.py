@@ -21,7 +21,15 @@ from dataclasses import replace
 from typing import Any
 
 from plaunch.agent import states
-from plaunch.agent.states import Action, Event, Outcome, Phase, RequestKind, RestartReason, State
+from plaunch.agent.states import (
+    Action,
+    AgentEvent,
+    Outcome,
+    Phase,
+    RequestKind,
+    RestartReason,
+    State,
+)
 from plaunch.agent.worker import WorkerState
 
 Transition = tuple[State, tuple[Action, ...]]
@@ -36,7 +44,7 @@ _SAME_REQUEST = 2.0
 _SAME_KEY = 0.2
 
 
-def _begin(state: State, event: Event) -> Transition:
+def _begin(state: State, event: AgentEvent) -> Transition:
     return _join(state, is_suspect=True)
 
 
@@ -57,53 +65,53 @@ def _round_failed(state: State, event: states.RoundFailed) -> Transition:
     return _finish(state, Outcome.LEFT if event.graceful else Outcome.ERROR)
 
 
-def _started(state: State, event: Event) -> Transition:
+def _started(state: State, event: AgentEvent) -> Transition:
     return replace(state, phase=Phase.RUNNING, workers=WorkerState.HEALTHY), ()
 
 
-def _start_failed(state: State, event: Event) -> Transition:
+def _start_failed(state: State, event: AgentEvent) -> Transition:
     # The failure that this start follows, if there is one, stays the cause.
     end = Outcome.FAILED if state.is_restart else Outcome.ERROR
     failed = replace(state, workers=WorkerState.FAILED)
     return _stop(failed, end, states.ReportFailure(is_final=True))
 
 
-def _agent_failed(state: State, event: Event) -> Transition:
+def _agent_failed(state: State, event: AgentEvent) -> Transition:
     failed = replace(state, workers=WorkerState.FAILED)
     return _stop(failed, Outcome.ERROR, states.ReportFailure(is_final=True))
 
 
-def _failed(state: State, event: Event) -> Transition:
+def _failed(state: State, event: AgentEvent) -> Transition:
     stopped = replace(state, workers=WorkerState.STOPPED)
-    actions = (states.ReportFailure(), states.Report(RestartReason.FAILURE))
+    actions = (states.ReportFailure(), states.ReportDecision(RestartReason.FAILURE))
     return _stop(stopped, RestartReason.FAILURE, *actions)
 
 
-def _succeeded(state: State, event: Event) -> Transition:
+def _succeeded(state: State, event: AgentEvent) -> Transition:
     done = replace(state, phase=Phase.CLEARING, workers=WorkerState.SUCCEEDED, has_succeeded=True)
     return done, (states.ClearUp(),)
 
 
-def _cleared(state: State, event: Event) -> Transition:
+def _cleared(state: State, event: AgentEvent) -> Transition:
     if state.then is Outcome.SUCCEEDED:
         # This node does not wait for others, but reports its success to them.
         return _finish(state, Outcome.SUCCEEDED, states.WaitForPeers())
     return replace(state, phase=Phase.WAITING), (states.WaitForPeers(),)
 
 
-def _stop_requested_while_clearing(state: State, event: Event) -> Transition:
+def _stop_requested_while_clearing(state: State, event: AgentEvent) -> Transition:
     # Own workers have succeeded; a stop now cannot undo that, but other nodes are not awaited.
     first = state.then is not Outcome.SUCCEEDED
     done = replace(_asked(state, event), then=Outcome.SUCCEEDED)
-    actions: tuple[Action, ...] = (states.Report(Outcome.SUCCEEDED),) if first else ()
+    actions: tuple[Action, ...] = (states.ReportDecision(Outcome.SUCCEEDED),) if first else ()
     return done, (*actions, states.Escalate()) if _is_impatient(state, event) else actions
 
 
 def _stops_for(then: RestartReason | Outcome) -> Decision:
     """The workers are stopped, and the reason is reported."""
 
-    def decide(state: State, event: Event) -> Transition:
-        return _stop(replace(state, workers=WorkerState.STOPPED), then, states.Report(then))
+    def decide(state: State, event: AgentEvent) -> Transition:
+        return _stop(replace(state, workers=WorkerState.STOPPED), then, states.ReportDecision(then))
 
     return decide
 
@@ -116,15 +124,15 @@ def _membership_changed(state: State, event: states.NodesChanged) -> Transition:
     return _stop_for_members(replace(state, is_suspect=event.is_loss), event)
 
 
-def _unreachable(state: State, event: Event) -> Transition:
+def _unreachable(state: State, event: AgentEvent) -> Transition:
     stopped = replace(state, workers=_stopped_if_running(state))
-    return _stop(stopped, Outcome.ERROR, states.Report(Outcome.ERROR))
+    return _stop(stopped, Outcome.ERROR, states.ReportDecision(Outcome.ERROR))
 
 
-def _unreachable_before_stopped(state: State, event: Event) -> Transition:
+def _unreachable_before_stopped(state: State, event: AgentEvent) -> Transition:
     # Only a stop for another round changes its aim.
     if isinstance(state.then, RestartReason):
-        return replace(state, then=Outcome.ERROR), (states.Report(Outcome.ERROR),)
+        return replace(state, then=Outcome.ERROR), (states.ReportDecision(Outcome.ERROR),)
     return state, ()
 
 
@@ -132,7 +140,10 @@ def _job_ended(state: State, event: states.JobEnded) -> Transition:
     ended = _with_end_of_job(state, event)
     if ended.then is Outcome.SUCCEEDED:
         return _finish(ended, Outcome.SUCCEEDED)
-    return replace(ended, phase=Phase.STOPPING), (states.Report(_end(ended)), states.StopWorkers())
+    return replace(ended, phase=Phase.STOPPING), (
+        states.ReportDecision(_end(ended)),
+        states.StopWorkers(),
+    )
 
 
 def _job_ended_while_clearing(state: State, event: states.JobEnded) -> Transition:
@@ -141,20 +152,20 @@ def _job_ended_while_clearing(state: State, event: states.JobEnded) -> Transitio
     ended = _with_end_of_job(state, event)
     if ended.then is Outcome.SUCCEEDED:
         return ended, ()
-    return replace(ended, phase=Phase.STOPPING), (states.Report(_end(ended)),)
+    return replace(ended, phase=Phase.STOPPING), (states.ReportDecision(_end(ended)),)
 
 
 def _job_ended_before_stopped(state: State, event: states.JobEnded) -> Transition:
     # Only a stop for another round changes its aim.
     if isinstance(state.then, RestartReason):
         ended = _with_end_of_job(state, event)
-        return ended, (states.Report(_end(ended)),)
+        return ended, (states.ReportDecision(_end(ended)),)
     return state, ()
 
 
 def _job_ended_before_round(state: State, event: states.JobEnded) -> Transition:
     ended = _with_end_of_job(state, event)
-    return _finish(ended, _end(ended), states.Report(_end(ended)))
+    return _finish(ended, _end(ended), states.ReportDecision(_end(ended)))
 
 
 def _with_end_of_job(state: State, event: states.JobEnded) -> State:
@@ -175,36 +186,41 @@ def _end(state: State) -> Outcome:
     return state.then if isinstance(state.then, Outcome) else Outcome.CLOSED
 
 
-def _stop_requested(state: State, event: Event) -> Transition:
+def _stop_requested(state: State, event: AgentEvent) -> Transition:
     stopped = replace(_asked(state, event), workers=WorkerState.STOPPED)
     after, stop = _stop(stopped, Outcome.SIGNALLED)
     # The workers get their signal first: on a busy machine, a message takes a tenth of a second.
-    return after, (*stop, states.Report(Outcome.SIGNALLED))
+    return after, (*stop, states.ReportDecision(Outcome.SIGNALLED))
 
 
-def _stop_requested_before_start(state: State, event: Event) -> Transition:
-    return _finish(_asked(state, event), Outcome.SIGNALLED, states.Report(Outcome.SIGNALLED))
+def _stop_requested_before_start(state: State, event: AgentEvent) -> Transition:
+    return _finish(
+        _asked(state, event), Outcome.SIGNALLED, states.ReportDecision(Outcome.SIGNALLED)
+    )
 
 
-def _stop_requested_while_stopping(state: State, event: Event) -> Transition:
+def _stop_requested_while_stopping(state: State, event: AgentEvent) -> Transition:
     # A failure or an error that already decided the end keeps its place as the first cause.
     actions: tuple[Action, ...] = (states.Escalate(),) if _is_impatient(state, event) else ()
     known = _asked(state, event)
     if isinstance(state.then, RestartReason):
-        return replace(known, then=Outcome.SIGNALLED), (states.Report(Outcome.SIGNALLED), *actions)
+        return replace(known, then=Outcome.SIGNALLED), (
+            states.ReportDecision(Outcome.SIGNALLED),
+            *actions,
+        )
     return known, actions
 
 
 def _restart_requested(state: State, event: states.Requested) -> Transition:
     known = replace(_asked(state, event), workers=WorkerState.STOPPED)
-    return _stop(known, RestartReason.REQUEST, states.Report(RestartReason.REQUEST))
+    return _stop(known, RestartReason.REQUEST, states.ReportDecision(RestartReason.REQUEST))
 
 
 def _restart_requested_before_round(state: State, event: states.Requested) -> Transition:
     return state, (states.SkipDelay(),) if state.is_restart else ()
 
 
-def _stopped(state: State, event: Event) -> Transition:
+def _stopped(state: State, event: AgentEvent) -> Transition:
     if isinstance(state.then, Outcome):
         return _finish(state, state.then)
     is_restart = state.then is RestartReason.FAILURE
@@ -212,30 +228,32 @@ def _stopped(state: State, event: Event) -> Transition:
     return _join(again, is_suspect=is_restart or state.is_suspect)
 
 
-def _healthy(state: State, event: Event) -> Transition:
+def _healthy(state: State, event: AgentEvent) -> Transition:
     return _join(state, is_suspect=False)
 
 
-def _unhealthy(state: State, event: Event) -> Transition:
+def _unhealthy(state: State, event: AgentEvent) -> Transition:
     return _finish(state, Outcome.ERROR)
 
 
-def _unreachable_before_round(state: State, event: Event) -> Transition:
-    return _finish(state, Outcome.ERROR, states.Report(Outcome.ERROR))
+def _unreachable_before_round(state: State, event: AgentEvent) -> Transition:
+    return _finish(state, Outcome.ERROR, states.ReportDecision(Outcome.ERROR))
 
 
-def _stop_failed(state: State, event: Event) -> Transition:
+def _stop_failed(state: State, event: AgentEvent) -> Transition:
     # Workers that cannot be ended must not meet a second generation on the same devices.
     return _finish(replace(state, workers=WorkerState.UNHEALTHY), Outcome.ERROR)
 
 
-def _peers_finished(state: State, event: Event) -> Transition:
+def _peers_finished(state: State, event: AgentEvent) -> Transition:
     return _finish(state, Outcome.SUCCEEDED)
 
 
-def _stop_requested_while_waiting(state: State, event: Event) -> Transition:
+def _stop_requested_while_waiting(state: State, event: AgentEvent) -> Transition:
     # Own workers have succeeded; a stop now cannot undo that, so it only ends the wait.
-    return _finish(_asked(state, event), Outcome.SUCCEEDED, states.Report(Outcome.SUCCEEDED))
+    return _finish(
+        _asked(state, event), Outcome.SUCCEEDED, states.ReportDecision(Outcome.SUCCEEDED)
+    )
 
 
 def _while_clearing(transition: Decision) -> Decision:
@@ -244,7 +262,7 @@ def _while_clearing(transition: Decision) -> Decision:
     A node that was asked to stop in the meantime ends with its success, whatever happens to others.
     """
 
-    def decide(state: State, event: Event) -> Transition:
+    def decide(state: State, event: AgentEvent) -> Transition:
         if state.then is Outcome.SUCCEEDED:
             return state, ()
         after, actions = transition(state, event)
@@ -256,7 +274,7 @@ def _while_clearing(transition: Decision) -> Decision:
 # --- who asks, and how urgently -------------------------------------------------------------------
 
 
-def _asked(state: State, event: Event) -> State:
+def _asked(state: State, event: AgentEvent) -> State:
     """Remember who asked, and when: the first one to ask for the end."""
     if isinstance(event, states.Requested):
         return state if state.is_asked_to_end else replace(state, request=event)
@@ -265,7 +283,7 @@ def _asked(state: State, event: Event) -> State:
     return replace(state, asked_by=event.signum, asked_at=event.at)
 
 
-def _is_impatient(state: State, event: Event) -> bool:
+def _is_impatient(state: State, event: AgentEvent) -> bool:
     r"""Whether a signal that arrives during a stop skips the grace.
 
     A second Ctrl-C or Ctrl-\ does, and also the first one after a failure. Programs send SIGTERM,
@@ -349,7 +367,7 @@ _TABLE: dict[tuple[Phase, type | RequestKind], Decision] = {
 }
 
 
-def step(state: State, event: Event) -> Transition:
+def step(state: State, event: AgentEvent) -> Transition:
     """Decide what `event` means in `state`: the next state, and what to do, in order."""
     kind: type | RequestKind = type(event)
     if isinstance(event, states.Requested):

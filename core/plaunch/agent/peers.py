@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     class FindOwnFailures(Protocol):
         """Checks, for a moment, whether own workers have failed by themselves."""
 
-        def __call__(self, *, is_loss: bool) -> list[states.Event]:
+        def __call__(self, *, is_loss: bool) -> list[states.AgentEvent]:
             """The event of their failure, or nothing; `is_loss` says that a node was lost."""
 
 
@@ -104,19 +104,19 @@ class Peers:
             changes = list(self._job.changes())
         return self._notifier.notify_changes(changes)
 
-    def look(self, find_own_failures: FindOwnFailures) -> list[states.Event]:
+    def look(self, find_own_failures: FindOwnFailures) -> list[states.AgentEvent]:
         """The event of the latest changes while own workers run.
 
         If others have failed or are lost, a failure of own workers at the same moment comes first.
         """
         changes = self.take_changes()
         kinds = {change.kind for change in changes}
-        failed: list[states.Event] = []
+        failed: list[states.AgentEvent] = []
         if kinds & {ChangeKind.FAILED, ChangeKind.LOST}:
             failed = find_own_failures(is_loss=ChangeKind.LOST in kinds)
         return failed or self._events(changes, self._forwarded.pass_on)
 
-    def look_while_stopping(self, *, is_clearing: bool) -> list[states.Event]:
+    def look_while_stopping(self, *, is_clearing: bool) -> list[states.AgentEvent]:
         """The same while own workers are stopped, where only the end of the job counts.
 
         Workers do not get another signal while they save, so signals are not forwarded. Workers
@@ -149,7 +149,7 @@ class Peers:
                 self._losses.append(_describe(change))
                 logger.warning("%s", self._losses[-1])
 
-    def event_of_failed_round(self, error: BaseException) -> states.Event:
+    def event_of_failed_round(self, error: BaseException) -> states.AgentEvent:
         """The event of a round that did not form."""
         if isinstance(error, RendezvousClosedError) and self.has_verdict():
             return self._end()
@@ -159,7 +159,7 @@ class Peers:
         self,
         changes: Sequence[MembershipChange],
         pass_on: Callable[[signal.Signals, str], object] | None,
-    ) -> list[states.Event]:
+    ) -> list[states.AgentEvent]:
         """The event of `changes`, at most one.
 
         The end of the job comes first; all changes that lead to a new round are one event.
@@ -188,7 +188,7 @@ class Peers:
             return [states.PeersFailed()]
         return [states.NodesChanged(ChangeKind.LOST in by_kind)]
 
-    def _end(self, reason: str = "") -> states.Event:
+    def _end(self, reason: str = "") -> states.AgentEvent:
         """The event of the end of the job; CLOSED if only `reason` is known.
 
         If the end was requested on another node, the request is for this one, too: all nodes of the
@@ -212,7 +212,7 @@ class Peers:
         self._timeout, self._wait_until = timeout, time.monotonic() + timeout
         self._job.report_success()
 
-    def watch(self, fds: Sequence[int], due: float | None) -> list[states.Event]:
+    def watch(self, fds: Sequence[int], due: float | None) -> list[states.AgentEvent]:
         """Wait until the job has ended, needs another round, or the timeout has passed.
 
         Args:

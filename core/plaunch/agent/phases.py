@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from plaunch.agent.effects import Effects
     from plaunch.agent.loop_components import LoopComponents
-    from plaunch.agent.states import Event, State
+    from plaunch.agent.states import AgentEvent, State
 
 # Seconds that own workers are given to show a failure of their own, once others have failed or are
 # lost: theirs may be the first of the job, and only this node sees it.
@@ -34,19 +34,19 @@ class Phases:
         self._effects = effects
         self._monitor_interval = components.workers.group.spec.monitor_interval
 
-    def watch(self, state: State) -> list[Event]:
+    def watch(self, state: State) -> list[AgentEvent]:
         """Wait once; an empty list if nothing has happened."""
         if self._effects.due() == 0.0:
             self._effects.log_deferred()
         return _WATCHES[state.phase](self, state)
 
-    def _watch_checks(self, state: State) -> list[Event]:
+    def _watch_checks(self, state: State) -> list[AgentEvent]:
         preconditions, results = self._components.preconditions, self._components.results
         events = preconditions.watch()
         results.error = preconditions.error or results.error
         return events
 
-    def _watch_round(self, state: State) -> list[Event]:
+    def _watch_round(self, state: State) -> list[AgentEvent]:
         joiner, results = self._components.joiner, self._components.results
         events = joiner.watch(state, self._effects.logged_reason)
         for formed in (one for one in events if isinstance(one, states.RoundFormed)):
@@ -55,7 +55,7 @@ class Phases:
         results.error = joiner.error or results.error
         return events
 
-    def _watch_workers(self, state: State) -> list[Event]:
+    def _watch_workers(self, state: State) -> list[AgentEvent]:
         workers, peers = self._components.workers, self._components.peers
         exit_fds, interval = workers.exit_fds(), peers.interval
         if exit_fds is None or not workers.exits_suffice():
@@ -66,7 +66,7 @@ class Phases:
         )
         return self._look_at_workers() or peers.look(self._find_own_failures)
 
-    def _look_at_workers(self) -> list[Event]:
+    def _look_at_workers(self) -> list[AgentEvent]:
         workers, results = self._components.workers, self._components.results
         result = workers.look()
         if result.state is WorkerState.SUCCEEDED:
@@ -87,7 +87,7 @@ class Phases:
             )
         return []
 
-    def _find_own_failures(self, *, is_loss: bool) -> list[Event]:
+    def _find_own_failures(self, *, is_loss: bool) -> list[AgentEvent]:
         """Check for a moment whether own workers have failed by themselves.
 
         If a node is lost (`is_loss`), workers that only miss a peer have not.
@@ -104,13 +104,13 @@ class Phases:
                 return events
         return []
 
-    def _watch_peers(self, state: State) -> list[Event]:
+    def _watch_peers(self, state: State) -> list[AgentEvent]:
         workers = self._components.workers
         events = self._components.peers.watch(workers.exit_fds() or (), workers.due())
         workers.tend()
         return events
 
-    def _watch_stop(self, state: State) -> list[Event]:
+    def _watch_stop(self, state: State) -> list[AgentEvent]:
         workers, peers = self._components.workers, self._components.peers
         results, stop = self._components.results, self._effects.stop
         self._components.poller.poll(
@@ -133,7 +133,7 @@ def _earliest(timeout: float, *dues: float | None) -> float:
     return min(timeout, *(due for due in dues if due is not None), timeout)
 
 
-_WATCHES: dict[Phase, Callable[[Phases, State], list[Event]]] = {
+_WATCHES: dict[Phase, Callable[[Phases, State], list[AgentEvent]]] = {
     Phase.CHECKING: Phases._watch_checks,
     Phase.JOINING: Phases._watch_round,
     Phase.RUNNING: Phases._watch_workers,

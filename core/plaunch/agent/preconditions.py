@@ -11,7 +11,7 @@ from plaunch.errors import NodeExcludedError
 if TYPE_CHECKING:
     from plaunch.agent.peers import Peers
     from plaunch.agent.poller import Poller
-    from plaunch.agent.states import Event
+    from plaunch.agent.states import AgentEvent
     from plaunch.health import HealthChecks
 
 
@@ -42,7 +42,7 @@ class Preconditions:
         if self._checks is not None:
             self._checks.begin(self._poller.wake_up.wake, is_restart=is_member)
 
-    def watch(self) -> list[Event]:
+    def watch(self) -> list[AgentEvent]:
         """Wait until they have ended, or something else happens."""
         remaining = 0.0 if self._checks is None else self._checks.remaining()
         if remaining > 0:

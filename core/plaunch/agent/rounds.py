@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from plaunch.agent.notifications import Notifier
     from plaunch.agent.peers import Peers
     from plaunch.agent.poller import Poller
-    from plaunch.agent.states import Event, State
+    from plaunch.agent.states import AgentEvent, State
     from plaunch.agent.wait_reporter import WaitReporter
     from plaunch.agent.worker import WorkerSpec
     from plaunch.agent.workers import Workers
@@ -186,7 +186,7 @@ class RoundJoiner:
         elif not delay:
             self.waits_for = ""
 
-    def watch(self, state: State, logged: str) -> list[Event]:
+    def watch(self, state: State, logged: str) -> list[AgentEvent]:
         """Wait until the round has formed, or something else happens.
 
         Args:
@@ -226,7 +226,7 @@ class RoundJoiner:
         self._preparing = BackgroundCall("preparation", self._prepare, self._poller.wake_up)
         return []
 
-    def _watch_preparation(self, formed: RoundFormed) -> list[Event]:
+    def _watch_preparation(self, formed: RoundFormed) -> list[AgentEvent]:
         """The same, once the round has formed, until workers can be started."""
         call = self._preparing
         if call is None or not call.is_done():

@@ -96,16 +96,16 @@ class State(Value):
 # --- events ---------------------------------------------------------------------------------------
 
 
-class Event(Value):
+class AgentEvent(Value):
     """Something that the table decides upon."""
 
 
-class Begin(Event):
+class Begin(AgentEvent):
     """The agent was asked to run."""
 
 
 @plain_dataclass
-class RoundFormed(Event):
+class RoundFormed(AgentEvent):
     """The rendezvous is complete and ranks are assigned.
 
     Args:
@@ -122,56 +122,56 @@ class RoundFormed(Event):
 
 
 @plain_dataclass
-class RoundFailed(Event):
+class RoundFailed(AgentEvent):
     """The rendezvous did not complete; `graceful` if this node is simply not needed."""
 
     graceful: bool = False
 
 
-class StartSucceeded(Event):
+class StartSucceeded(AgentEvent):
     """Every worker has a process."""
 
 
-class StartFailed(Event):
+class StartFailed(AgentEvent):
     """A worker could not be started."""
 
 
-class AgentFailed(Event):
+class AgentFailed(AgentEvent):
     """Something went wrong in the agent itself."""
 
 
-class WorkFailed(Event):
+class WorkFailed(AgentEvent):
     """At least one worker failed by itself."""
 
 
-class WorkSucceeded(Event):
+class WorkSucceeded(AgentEvent):
     """All workers ended with success."""
 
 
 @plain_dataclass
-class NodesChanged(Event):
+class NodesChanged(AgentEvent):
     """A node arrived or left; or was lost, if `is_loss`."""
 
     is_loss: bool = False
 
 
-class PeersFailed(Event):
+class PeersFailed(AgentEvent):
     """Workers of another node failed."""
 
 
-class PeersUnreachable(Event):
+class PeersUnreachable(AgentEvent):
     """The other nodes have been silent for too long."""
 
 
 @plain_dataclass
-class JobEnded(Event):
+class JobEnded(AgentEvent):
     """The job is over for all nodes: SUCCEEDED, FAILED or CLOSED."""
 
     outcome: Outcome
 
 
 @plain_dataclass
-class StopRequested(Event):
+class StopRequested(AgentEvent):
     """A stop signal was received, `at` seconds on a clock that never goes back."""
 
     signum: signal.Signals
@@ -179,7 +179,7 @@ class StopRequested(Event):
 
 
 @plain_dataclass
-class Requested(Event):
+class Requested(AgentEvent):
     """A request from outside.
 
     Args:
@@ -200,23 +200,23 @@ class Requested(Event):
         return f"{self.who}: {self.reason}" if self.who else self.reason
 
 
-class StopSucceeded(Event):
+class StopSucceeded(AgentEvent):
     """The stop sequence is through: no worker is left, nor what it has started."""
 
 
-class NodeHealthy(Event):
+class NodeHealthy(AgentEvent):
     """No health check keeps this node from the next round."""
 
 
-class NodeUnhealthy(Event):
+class NodeUnhealthy(AgentEvent):
     """A health check has failed."""
 
 
-class StopFailed(Event):
+class StopFailed(AgentEvent):
     """The stop sequence is through and a worker is still there."""
 
 
-class PeersFinished(Event):
+class PeersFinished(AgentEvent):
     """All other nodes have finished, or the time to wait for them is over."""
 
 
@@ -257,7 +257,7 @@ class Escalate(Action):
 
 @plain_dataclass
 class ReportFailure(Action):
-    """Report to the job what failed on this node.
+    """ReportDecision to the job what failed on this node.
 
     If `is_final`, no restart can help: it is reported at once. Otherwise it is reported a moment
     later, when more is known of it.
@@ -271,7 +271,7 @@ class WaitForPeers(Action):
 
 
 @plain_dataclass
-class Report(Action):
+class ReportDecision(Action):
     """Log what happened and what follows, and report it to the job if other nodes need it."""
 
     then: RestartReason | Outcome

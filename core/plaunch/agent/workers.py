@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Protocol
 
 from plaunch import parts
-from plaunch.agent.states import Event, StopFailed, StopSucceeded
+from plaunch.agent.states import AgentEvent, StopFailed, StopSucceeded
 from plaunch.errors import UnkillableWorkerError
 from plaunch.process.kernel.holds import HoldWatch
 
@@ -38,7 +38,7 @@ class StopInProgress:
         self.delay = 0.0  # seconds until it has something to do
         self.error: BaseException | None = None  # why the last one failed
 
-    def begin(self, begin: Callable[[], Stop | None]) -> Event | None:
+    def begin(self, begin: Callable[[], Stop | None]) -> AgentEvent | None:
         """Begin a stop; the event of its end, if it is over at once."""
         try:
             self._stop = begin()
@@ -47,7 +47,7 @@ class StopInProgress:
             return StopFailed()
         return self.step()
 
-    def step(self) -> Event | None:
+    def step(self) -> AgentEvent | None:
         """Take the next step; the event of the end, if it was the last one."""
         if self._stop is None:
             return StopSucceeded()

@@ -13,7 +13,7 @@ from plaunch.plugin.manager import PluginManager
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from plaunch.agent.local import HealthCheckServer
+    from plaunch.agent.local import HealthServer
     from plaunch.config import LaunchConfig
 
 
@@ -29,7 +29,7 @@ class elastic_launch:  # noqa: N801 - the name is torchrun's
         self,
         config: LaunchConfig,
         entrypoint: Callable[..., Any] | str | None,
-        health_check_server: HealthCheckServer | None = None,
+        health_check_server: HealthServer | None = None,
         *,
         plugins: Sequence[object] = (),
     ) -> None:
@@ -53,7 +53,7 @@ def launch_agent(
     config: LaunchConfig,
     entrypoint: Callable[..., Any] | str | None,
     args: list[Any],
-    health_check_server: HealthCheckServer | None = None,
+    health_check_server: HealthServer | None = None,
     *,
     plugins: Sequence[object] = (),
     manager: PluginManager | None = None,

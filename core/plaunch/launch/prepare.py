@@ -18,7 +18,7 @@ from plaunch.rendezvous.traits import traits_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from plaunch.agent.local import HealthCheckServer
+    from plaunch.agent.local import HealthServer
     from plaunch.agent.notifications import LaunchEvents
     from plaunch.agent.worker_store import OpenStore
     from plaunch.config import LaunchConfig
@@ -41,7 +41,7 @@ class LaunchRequest(NamedTuple):
     config: LaunchConfig
     entrypoint: Callable[..., Any] | str
     args: list[Any]
-    health_check_server: HealthCheckServer | None = None
+    health_check_server: HealthServer | None = None
     show: Callable[[str], None] | None = None
     started: Callable[[], None] | None = None
 

@@ -57,7 +57,7 @@ class RunProcsResult(Record):
         return bool(self.failures)
 
 
-class StopSignals(Protocol):
+class StopSignalHandler(Protocol):
     """The signal handlers of a context that is used without an agent."""
 
     def install(self) -> None:
@@ -133,7 +133,7 @@ class PContext(abc.ABC):
         self._stdout_filters = tuple(duplicate_stdout_filters or ())
         self._stderr_filters = tuple(duplicate_stderr_filters or ())
         self._handle_signals = handle_signals
-        self._stop_signals: StopSignals | None = None
+        self._stop_signals: StopSignalHandler | None = None
         self._tails: Streams | None = None
         self._is_started = False
 
@@ -156,7 +156,7 @@ class PContext(abc.ABC):
             )
         self._is_started = True
         if self._handle_signals:
-            stop_signals: StopSignals = load_part(STOP_SIGNALS)(self.escalate)
+            stop_signals: StopSignalHandler = load_part(STOP_SIGNALS)(self.escalate)
             self._stop_signals = stop_signals
             stop_signals.install()
         try:

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from plaunch_logs_default.streams.lines import LINE_MACRO, MAX_LINE, MatchesToFile, encode
-from plaunch_logs_default.streams.sinks import Sink
+from plaunch_logs_default.streams.sinks import ByteSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -52,7 +52,7 @@ class LineFormat:
         return b"".join(b"%b%b%b\n" % (head, text, tail) for text in texts)
 
 
-class JsonLinesToConsole(Sink):
+class JsonLinesToConsole(ByteSink):
     r"""Shows a stream line by line, each as JSON; only whole ones, until `close`.
 
     A line ends with `\n`, `\r\n` or a bare `\r`, so that each state of a progress bar is one.
@@ -90,7 +90,9 @@ class JsonLinesToConsole(Sink):
 class JsonMatchesToFile(MatchesToFile):
     """Adds the matching lines of one stream to a file, each as JSON; see `MatchesToFile`."""
 
-    def __init__(self, line_format: LineFormat, substrings: Sequence[bytes], file: Sink) -> None:
+    def __init__(
+        self, line_format: LineFormat, substrings: Sequence[bytes], file: ByteSink
+    ) -> None:
         super().__init__(bytes, substrings, file)
         self._line_format = line_format
 

@@ -6,13 +6,13 @@ import os
 import stat
 import threading
 
-from plaunch_logs_default.streams.sinks import Sink
+from plaunch_logs_default.streams.sinks import ByteSink
 
 KEPT_LINES = 20
 KEPT_BYTES = 64 * 1024
 
 
-class Ring(Sink):
+class Ring(ByteSink):
     """Remembers the end of a stream in bounded memory; splits it into lines only when asked."""
 
     def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from plaunch_logs_default.streams.sinks import HOLD, Sink
+from plaunch_logs_default.streams.sinks import HOLD, ByteSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -44,7 +44,7 @@ def encode(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-class LinesToConsole(Sink):
+class LinesToConsole(ByteSink):
     r"""Shows a stream line by line, each with its prefix, however it is cut into pieces.
 
     A line ends with `\n`, `\r\n` or a bare `\r`, so that each state of a progress bar is a line of
@@ -144,7 +144,7 @@ class LinesToConsole(Sink):
             self.due = None
 
 
-class MatchesToFile(Sink):
+class MatchesToFile(ByteSink):
     """Adds the lines of one stream that contain one of some substrings to a file, prefixed.
 
     Args:
@@ -158,7 +158,7 @@ class MatchesToFile(Sink):
         self,
         make_prefix: Callable[[], bytes],
         substrings: Sequence[bytes],
-        file: Sink,
+        file: ByteSink,
         max_line: int = MAX_LINE,
     ) -> None:
         self._make_prefix = make_prefix

@@ -7,13 +7,13 @@ import time
 from typing import TYPE_CHECKING
 
 from plaunch_logs_default.streams.backlog import Backlog
-from plaunch_logs_default.streams.sinks import Sink
+from plaunch_logs_default.streams.sinks import ByteSink
 from plaunch_logs_default.streams.writer import Writer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from plaunch.process import Sink as LogSink
+    from plaunch.process import Sink
 
     from plaunch_logs_default.streams.notices import Notices
 
@@ -40,7 +40,7 @@ class LogSinkWriter(Writer):
 
     def __init__(
         self,
-        sink: LogSink,
+        sink: Sink,
         stream: str,
         notices: Notices,
         *,
@@ -106,7 +106,7 @@ class LogSinkWriter(Writer):
             self._warn(f"lacks lines of the workers' output: {self.missing_lines}")
 
 
-class ToLogSink(Sink):
+class ToLogSink(ByteSink):
     """Hands a stream to a sink's thread."""
 
     def __init__(self, writer: LogSinkWriter) -> None:

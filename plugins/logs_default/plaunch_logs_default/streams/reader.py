@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from plaunch_logs_default.streams.notices import Notices
-    from plaunch_logs_default.streams.sinks import Sink
+    from plaunch_logs_default.streams.sinks import ByteSink
 
 READ_SIZE = 256 << 10  # bytes
 QUIET = 0.1  # seconds without data after which a pipe that someone still holds is given up
@@ -36,14 +36,14 @@ class Source:
     def __init__(self, fd: int, label: str, notices: Notices) -> None:
         self.fd = fd
         self.label = label
-        self._sinks: list[Sink] = []
+        self._sinks: list[ByteSink] = []
         self._notices = notices
         self._passing = threading.Lock()  # held while bytes are between the pipe and the sinks
         self.read_bytes = 0  # so far; any thread may read it
         if fd >= 0:
             os.set_blocking(fd, False)
 
-    def add(self, sink: Sink) -> None:
+    def add(self, sink: ByteSink) -> None:
         """Let `sink` have the bytes too; before the first of them is read."""
         self._sinks.append(sink)
 
@@ -109,7 +109,7 @@ class Source:
             close_quietly(self.fd)
             self.fd = -1
 
-    def _each(self, act: Callable[[Sink], None]) -> None:
+    def _each(self, act: Callable[[ByteSink], None]) -> None:
         for sink in tuple(self._sinks):
             try:
                 act(sink)
@@ -180,7 +180,7 @@ class Reader:
         sources: Collection[Source],
         clock: Callable[[], float] = time.monotonic,
         *,
-        shared: Collection[Sink] = (),
+        shared: Collection[ByteSink] = (),
         report_held: Callable[[Mapping[int, str]], None] = lambda held: None,
     ) -> None:
         self._report_held = report_held

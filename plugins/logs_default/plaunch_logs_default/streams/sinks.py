@@ -23,7 +23,7 @@ MAX_HELD = 64 << 10  # bytes
 SIZE_INTERVAL = 1.0  # seconds between two looks at a window
 
 
-class Sink(abc.ABC):
+class ByteSink(abc.ABC):
     """Takes the bytes of one stream, in the reader's thread; waits only for the disk."""
 
     due: float | None = None
@@ -40,7 +40,7 @@ class Sink(abc.ABC):
         """The stream is over: pass on what is left."""
 
 
-class RawToConsole(Sink):
+class RawToConsole(ByteSink):
     """Shows a stream as it is, as soon as it comes, line by line where it has lines.
 
     What a worker writes at once may arrive in pieces, which end anywhere: a terminal gives 4,095
@@ -77,7 +77,7 @@ class RawToConsole(Sink):
     close = flush
 
 
-class FileSink(Sink):
+class FileSink(ByteSink):
     """A file that gets a stream byte for byte.
 
     When the disk is full, or fails, the lines that do not fit are counted and the stream goes on:
@@ -154,7 +154,7 @@ class FileSink(Sink):
             )
 
 
-class SizeKeeper(Sink):
+class SizeKeeper(ByteSink):
     """Keeps the window size of a pseudo-terminal that of the real one.
 
     The size is looked at when the worker writes, at most once per `SIZE_INTERVAL`: a program that

@@ -39,11 +39,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
     from typing import TextIO
 
-    from plaunch.process import LogsDest, Streams
-    from plaunch.process import Sink as LogSink
+    from plaunch.process import LogsDest, Sink, Streams
 
     from plaunch_logs_default.streams.log_sinks import LogSinkWriter
-    from plaunch_logs_default.streams.sinks import Sink
+    from plaunch_logs_default.streams.sinks import ByteSink
     from plaunch_logs_default.streams.writer import Writer
 
 FINISH_TIMEOUT = 5.0  # seconds without progress
@@ -129,7 +128,7 @@ class WorkerStreams:
         stdout_fd: int = 1,
         stderr_fd: int = 2,
         keeps_daemons: bool = False,
-        open_sink: Callable[[int, str], LogSink | None] | None = None,
+        open_sink: Callable[[int, str], Sink | None] | None = None,
         before: Streams | None = None,
     ) -> None:
         self._prefixes = prefixes
@@ -215,11 +214,11 @@ class WorkerStreams:
 
     def _add_sink(
         self,
-        open_its: Callable[[int, str], LogSink | None],
+        open_its: Callable[[int, str], Sink | None],
         route: Route,
         rank: int,
         stream: str,
-    ) -> tuple[Route, Sink | None]:
+    ) -> tuple[Route, ByteSink | None]:
         """The way of a stream that the logs spec may have a sink for, and what feeds that."""
         sink = open_sink(open_its, rank, stream)
         if sink is None:
@@ -235,8 +234,8 @@ class WorkerStreams:
         self, stream: _Stream, source: Source, text: str, file: str, *, is_late: bool = False
     ) -> None:
         """Show a stream that `file` gets as well; its lines may be read long after they came."""
-        to_console: Callable[[Console], Sink]
-        to_matches: Callable[[Sequence[bytes], Sink], Sink]
+        to_console: Callable[[Console], ByteSink]
+        to_matches: Callable[[Sequence[bytes], ByteSink], ByteSink]
         if LINE_MACRO in text:
             from plaunch_logs_default.streams import json_lines  # if asked for
 
