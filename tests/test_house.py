@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import graphlib
+from collections import Counter
 
 from helpers.sources import PATHS, TREES, targets_of
 
@@ -45,6 +46,20 @@ def test_no_class_has_thirty_methods():
             if isinstance(node, ast.ClassDef):
                 methods = [each for each in node.body if isinstance(each, ast.FunctionDef)]
                 assert len(methods) < METHODS, f"{name}.{node.name}"
+
+
+# Names of torchrun that its module paths need once more, and a class that loads on first use.
+TWICE = {"DefaultLogsSpecs", "elastic_launch", "section"}
+
+
+def test_the_name_of_a_class_is_used_once():
+    counts = Counter(
+        node.name
+        for tree in TREES.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    )
+    assert {name for name, count in counts.items() if count > 1} == TWICE
 
 
 def test_nothing_is_imported_in_a_circle():
