@@ -6,7 +6,8 @@ used.
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # type checkers take it for true; importing `typing` takes 8 ms
+from plaunch.lazy import TYPE_CHECKING
+
 if TYPE_CHECKING:
     from types import FrameType
     from typing import NoReturn
