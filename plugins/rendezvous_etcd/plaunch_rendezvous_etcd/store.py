@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from plaunch_rendezvous_etcd.client import EtcdClient
-    from plaunch_rendezvous_etcd.watching import Watch
+    from plaunch_rendezvous_etcd.leases import JobLease, PresenceLease
+    from plaunch_rendezvous_etcd.watching import Watch, Watches
 
 _MOST_OPERATIONS = 128  # in one transaction; etcd's own default
 _MOST_BYTES = 1 << 20  # in one transaction; etcd takes requests of 1.5 MiB
@@ -32,14 +33,26 @@ _NUMBER = re.compile(rb"-?[0-9]{1,18}")  # what a counter holds; Python would re
 
 
 class EtcdStore(RendezvousStore):
-    """One connection; those of one agent share its client's link.
+    """One connection; those of one agent share its client's link, its leases and its watches.
 
     Args:
         client: leads to etcd.
+        job_lease: keeps the keys of the job.
+        presence_lease: keeps the heartbeat of this agent.
+        watches: waits for keys.
     """
 
-    def __init__(self, client: EtcdClient) -> None:
+    def __init__(
+        self,
+        client: EtcdClient,
+        job_lease: JobLease,
+        presence_lease: PresenceLease,
+        watches: Watches,
+    ) -> None:
         self._client = client
+        self._job_lease = job_lease
+        self._presence_lease = presence_lease
+        self._watches = watches
         self._message = client.protocol.message
         self._is_closed = False
         self._watch: Watch | None = None
@@ -57,7 +70,7 @@ class EtcdStore(RendezvousStore):
         if amount == 1:
             # What is there keeps its value, and its version counts.
             there = self._message("PutRequest")(
-                key=self._key(key), ignore_value=True, lease=self._client.job_lease.number
+                key=self._key(key), ignore_value=True, lease=self._job_lease.number
             )
             answer = self._write(
                 [self._operation(request_put=there), self._range(key)],
@@ -132,9 +145,9 @@ class EtcdStore(RendezvousStore):
         only the lease is renewed.
         """
         self._refuse_closed()
-        presence = self._client.presence_lease
+        presence = self._presence_lease
         with self._explained("beat"):
-            self._client.job_lease.renew()
+            self._job_lease.renew()
             lease = presence.renew(at_once=presence.holds(key, value))
             if not presence.holds(key, value):
                 try:
@@ -162,14 +175,14 @@ class EtcdStore(RendezvousStore):
 
     def _put(self, key: str, value: bytes) -> Any:
         request = self._message("PutRequest")(
-            key=self._key(key), value=value, lease=self._client.job_lease.number
+            key=self._key(key), value=value, lease=self._job_lease.number
         )
         return self._operation(request_put=request)
 
     def _put_with(self, lease: int, key: str, value: bytes) -> None:
         request = self._message("PutRequest")(key=self._key(key), value=_encode(value), lease=lease)
         self._client.call("KV", "Put", request)
-        self._client.presence_lease.written(lease, key, value)
+        self._presence_lease.written(lease, key, value)
 
     def _range(self, key: str) -> Any:
         return self._operation(request_range=self._message("RangeRequest")(key=self._key(key)))
@@ -198,7 +211,7 @@ class EtcdStore(RendezvousStore):
             except CallError as error:
                 if not is_lease_gone(error):
                     raise
-            self._client.job_lease.ensure()
+            self._job_lease.ensure()
             return self._client.call("KV", "Txn", request)
 
     def _ask(self, name: str, request: Any) -> Any:
@@ -231,14 +244,14 @@ class EtcdStore(RendezvousStore):
 
     def _await(self, key: str, revision: int, timeout: float) -> Any:
         """The value written to `key` since `revision`; None in doubt, and after the time-out."""
-        self._watch = watch = self._client.watches.add(self._key(key), revision)
+        self._watch = watch = self._watches.add(self._key(key), revision)
         try:
             self._refuse_closed()  # by a thread that has not seen the watch
             watch.wait(timeout)
             return watch.found
         finally:
             self._watch = None
-            self._client.watches.remove(watch)
+            self._watches.remove(watch)
 
     def _refuse_closed(self) -> None:
         if self._is_closed:
