@@ -11,15 +11,9 @@ from helpers.sources import PATHS, TREES, targets_of
 LINES, METHODS = 400, 30
 
 
-def is_for_types(node):
-    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-
-
 def imported_by(name):
-    """The modules of ours that a module imports, in functions too; in the core also for types."""
-    is_core = name.partition(".")[0] == "plaunch"
-    nodes = [node for node in TREES[name].body if is_core or not is_for_types(node)]
-    for node in ast.walk(ast.Module(nodes, [])):
+    """The modules of ours that a module imports, in functions and for types, too."""
+    for node in ast.walk(TREES[name]):
         for found in targets_of(node):
             # The names of a package are where its lazy table says, which is read later.
             if found in TREES and (found.count(".") or isinstance(node, ast.Import)):

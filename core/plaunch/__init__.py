@@ -6,9 +6,8 @@ Every public name loads on first use, so that `import plaunch` costs next to not
 from __future__ import annotations
 
 from plaunch._version import __version__ as __version__
-from plaunch.lazy import attach
+from plaunch.lazy import TYPE_CHECKING, attach
 
-TYPE_CHECKING = False  # type checkers take it for true; importing `typing` takes 8 ms
 if TYPE_CHECKING:
     from plaunch import worker as worker
     from plaunch.config import LaunchConfig as LaunchConfig

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import importlib
 
-TYPE_CHECKING = False  # type checkers take it for true; importing `typing` takes 8 ms
+from plaunch.lazy import TYPE_CHECKING
+
 if TYPE_CHECKING:
     from typing import Any
 

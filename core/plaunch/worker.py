@@ -5,7 +5,8 @@ Importing the module imports nothing; each function imports what it needs when i
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # type checkers take it for true; importing `typing` takes 8 ms
+from plaunch.lazy import TYPE_CHECKING
+
 if TYPE_CHECKING:
     from types import FrameType
     from typing import NoReturn

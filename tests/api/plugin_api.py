@@ -49,7 +49,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "plaunch.errors": ALL,
     "plaunch.events": ALL,
     "plaunch.options": ALL,
-    "plaunch.lazy": ("attach",),
+    "plaunch.lazy": ("TYPE_CHECKING", "attach"),
     "plaunch.numbers": ("digits", "format_bytes", "format_ranks", "quote"),
     "plaunch.plugin": ALL,
     "plaunch.plugin.hookspecs": ALL,

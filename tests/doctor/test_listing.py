@@ -42,6 +42,8 @@ def test_first_party_plugins_are_ready(site) -> None:
     assert {(row.distribution, row.status, row.detail, row.rivals) for row in rows} == {
         ("plaunch", "ready", "", ())
     }
+    hooks = "chaos devices failure_bundle hang logs_default preload stacks status timer"
+    assert [row.name for row in rows if row.has_hooks] == [*hooks.split(), "worker_store"]
 
 
 COUNTERS = """\
@@ -190,6 +192,7 @@ def test_the_table() -> None:
         [
             PluginStatus("rendezvous", "static", "plaunch", "0.1.0"),
             PluginStatus("plugin", "x", "a", "-", "blocked", "by -p no:x"),
+            PluginStatus("options", "o", "a", "-", has_hooks=True),
             PluginStatus("device_counts", "y", "acme", "1", "broken", "OSError: z"),
             PluginStatus("device_counts", "z", "acme", "1", rivals=("beta", "gamma")),
         ]
@@ -197,6 +200,7 @@ def test_the_table() -> None:
         "KIND           NAME    DISTRIBUTION  VERSION  STATUS",
         "rendezvous     static  plaunch       0.1.0    ready",
         "plugin         x       a             -        blocked by -p no:x",
+        "options+hooks  o       a             -        ready",
         "device_counts  y       acme          1        broken: OSError: z",
         "device_counts  z       acme          1        ready (name also in beta, gamma; "
         "this one is acme:z)",

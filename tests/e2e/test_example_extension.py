@@ -40,7 +40,7 @@ def test_its_option_is_like_ours(installed, tmp_path):
     assert setting == {"value": "here", "source": "plaunch.toml"}
     listed = installed.run("--list-plugins").stdout
     rows = [line.split()[:3] for line in listed.splitlines()]
-    assert ["options", "reload", "plaunch-example-extension"] in rows
+    assert ["options+hooks", "reload", "plaunch-example-extension"] in rows
     unknown = installed.run("--reload-fil=x", script)
     assert unknown.returncode == 2
     assert "did you mean --reload-file?" in unknown.stderr

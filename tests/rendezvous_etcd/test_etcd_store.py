@@ -8,9 +8,9 @@ import time
 import pytest
 from plaunch.errors import RendezvousConnectionError, RendezvousStateError
 from plaunch_rendezvous_etcd import EtcdAccessError
-from plaunch_rendezvous_etcd.client import EtcdClient
 from plaunch_rendezvous_etcd.options import read_options
 from plaunch_rendezvous_etcd.protocol import load_protocol
+from plaunch_rendezvous_etcd.session import EtcdSession
 
 from helpers.calls import Call
 from helpers.waiting import wait_until
@@ -23,7 +23,7 @@ def create_client(params_of):
     def create(endpoint, run_id=None, presence_ttl=6.0, **config):
         params = params_of(endpoint, run_id, **config)
         options = read_options(params, {})
-        client = EtcdClient(
+        client = EtcdSession(
             options,
             load_protocol(),
             params.run_id,

@@ -22,7 +22,7 @@ from plaunch.launch import session
 from plaunch.plugin import PluginContext
 from plaunch.process import ChildFailedError
 from plaunch_logs_default import DefaultLogsSpecs
-from plaunch_status.extension import StatusExtension
+from plaunch_status.plugin import StatusExtension
 from plaunch_torchrun import health
 from plaunch_torchrun.health import HealthCheckServer
 

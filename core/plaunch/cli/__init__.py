@@ -7,9 +7,8 @@ arguments of `plaunch.launch_agent`. `installed_table` returns all options as da
 
 from __future__ import annotations
 
-from plaunch.lazy import attach
+from plaunch.lazy import TYPE_CHECKING, attach
 
-TYPE_CHECKING = False  # as in plaunch itself
 if TYPE_CHECKING:
     from plaunch.cli.command import run_script_path as run_script_path
     from plaunch.cli.command import worker_command as worker_command

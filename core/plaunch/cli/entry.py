@@ -7,9 +7,10 @@ import os
 import signal
 import sys
 
+from plaunch.lazy import TYPE_CHECKING
+
 _OWN_EXIT_FUNCTIONS = 1  # that of `logging`
 
-TYPE_CHECKING = False  # importing `typing` takes milliseconds without signal handlers; see below
 if TYPE_CHECKING:
     from types import FrameType
     from typing import NoReturn

@@ -5,9 +5,8 @@ Every public name loads on first use.
 
 from __future__ import annotations
 
-from plaunch.lazy import attach
+from plaunch.lazy import TYPE_CHECKING, attach
 
-TYPE_CHECKING = False  # as in plaunch itself
 if TYPE_CHECKING:
     from plaunch.restarts.api import Cause as Cause
     from plaunch.restarts.api import Decided as Decided

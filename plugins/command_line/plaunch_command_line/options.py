@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
+from plaunch.lazy import TYPE_CHECKING
 from plaunch.options import Option
 
-TYPE_CHECKING = False  # as in plaunch itself
 if TYPE_CHECKING:
     from plaunch.cli import Arguments
 

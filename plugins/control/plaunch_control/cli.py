@@ -6,6 +6,8 @@ import argparse
 import os
 import sys
 
+from plaunch.lazy import TYPE_CHECKING
+
 from plaunch_control.client import (
     ClientError,
     ForeignError,
@@ -16,7 +18,6 @@ from plaunch_control.client import (
 )
 from plaunch_control.launches import NoSuchJobError, choose, find_foreign, find_launches
 
-TYPE_CHECKING = False  # importing `typing` takes milliseconds
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import NoReturn

@@ -9,7 +9,8 @@ import os
 import socket
 import time
 
-TYPE_CHECKING = False  # importing `typing` takes milliseconds
+from plaunch.lazy import TYPE_CHECKING
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any

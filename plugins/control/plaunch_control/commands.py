@@ -7,11 +7,11 @@ import os
 import sys
 import time
 
+from plaunch.lazy import TYPE_CHECKING
 from plaunch.numbers import name_ranks
 
 from plaunch_control.client import ClientError, GoneError, PendingRequest, SilentError, ask
 
-TYPE_CHECKING = False  # importing `typing` takes milliseconds
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator, Mapping

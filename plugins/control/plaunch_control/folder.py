@@ -10,7 +10,8 @@ import contextlib
 import os
 import stat
 
-TYPE_CHECKING = False  # importing `typing` takes milliseconds
+from plaunch.lazy import TYPE_CHECKING
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 

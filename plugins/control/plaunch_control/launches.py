@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 
+from plaunch.lazy import TYPE_CHECKING
+
 from plaunch_control.door import remove_stale
 from plaunch_control.folder import FolderError, candidates, check, read_name, sockets
 
-TYPE_CHECKING = False  # importing `typing` takes milliseconds
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 

@@ -9,10 +9,11 @@ import stat
 import sys
 import time
 
+from plaunch.lazy import TYPE_CHECKING
+
 from plaunch_control.client import ClientError, GoneError, RefusedError, SilentError, ask
 from plaunch_control.ranks import parse_ranks
 
-TYPE_CHECKING = False  # importing `typing` takes milliseconds
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Iterator

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from plaunch.options import Option
 
-PLUGIN = "plaunch_devices.hooks"
+PLUGIN = "plaunch_devices.plugin"
 
 
 def _devices(text: str) -> list[str]:

@@ -42,6 +42,7 @@ class PluginStatus:
         status: "ready", "blocked", "broken" or "shadowed".
         detail: why it is blocked, broken or shadowed.
         rivals: other distributions that offer the same name, so that it means none of them.
+        has_hooks: whether a plugin with options is more than these: hooks, called if one is given.
     """
 
     kind: str
@@ -51,6 +52,7 @@ class PluginStatus:
     status: str = READY
     detail: str = ""
     rivals: tuple[str, ...] = ()
+    has_hooks: bool = False
 
     @property
     def is_always_on(self) -> bool:
@@ -117,12 +119,16 @@ def show_plugins(invocation: Invocation) -> int:
 def format_plugins(rows: Sequence[PluginStatus]) -> str:
     """Lay `rows` out as a table with one line for each, headings first."""
     table = [("KIND", "NAME", "DISTRIBUTION", "VERSION", "STATUS")]
-    table += [(r.kind, r.name, r.distribution, r.version, _status(r)) for r in rows]
+    table += [(_kind(r), r.name, r.distribution, r.version, _status(r)) for r in rows]
     widths = [max(len(line[column]) for line in table) for column in range(4)]
     return "".join(
         "  ".join([*(line[column].ljust(widths[column]) for column in range(4)), line[4]]) + "\n"
         for line in table
     )
+
+
+def _kind(row: PluginStatus) -> str:
+    return f"{row.kind}+hooks" if row.has_hooks else row.kind
 
 
 def _status(row: PluginStatus) -> str:
@@ -171,7 +177,8 @@ def _check_entry(kind: Kind[Any], entry: EntryPoint, installed: Installed) -> Pl
         if kind.hook:
             manager.get(kind, entry.name)
         elif kind is WITH_OPTIONS:
-            manager.load_named(kind, entry.name)
+            has_hooks = manager.load_named(kind, entry.name) is not None
+            row = replace(row, has_hooks=has_hooks)
     except (KeyboardInterrupt, SignalException):
         raise
     except BaseException as error:  # noqa: BLE001 - the list is what finds a broken plugin

@@ -19,7 +19,8 @@ from __future__ import annotations
 import os
 from time import monotonic_ns
 
-TYPE_CHECKING = False  # type checkers take it for true; importing `typing` takes 8 ms
+from plaunch.lazy import TYPE_CHECKING
+
 if TYPE_CHECKING:
     from types import TracebackType
 

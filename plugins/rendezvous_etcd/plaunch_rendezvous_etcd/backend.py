@@ -12,9 +12,9 @@ from plaunch.rendezvous import BackendTraits, backend_traits
 from plaunch_membership import DynamicRendezvousHandler, Timing
 from plaunch_network import find_node_address
 
-from plaunch_rendezvous_etcd.client import EtcdClient
 from plaunch_rendezvous_etcd.options import DEFAULT_PORT, OPTIONS, read_options
 from plaunch_rendezvous_etcd.protocol import load_protocol
+from plaunch_rendezvous_etcd.session import EtcdSession
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,7 +89,7 @@ def prepare_backend(params: RendezvousParameters) -> EtcdBackend:
     interval = params.get_as_seconds("keep_alive_interval") or 1.0
     attempts = params.get_as_int("keep_alive_max_attempt") or 5
     verdict_ttl = params.get_as_seconds("verdict_ttl", 0.0, Duration(may_be_zero=True)) or 0.0
-    client = EtcdClient(
+    session = EtcdSession(
         options,
         load_protocol(),
         params.run_id,
@@ -103,7 +103,7 @@ def prepare_backend(params: RendezvousParameters) -> EtcdBackend:
         # It is renewed three times per duration, so its last two thirds are certain.
         job_ttl=bounded(max(options.job_ttl, 1.5 * verdict_ttl)),
     )
-    return EtcdBackend(client.connect, address, options.endpoint, client.close)
+    return EtcdBackend(session.connect, address, options.endpoint, session.close)
 
 
 def _with_current_names(params: RendezvousParameters) -> RendezvousParameters:

@@ -1,4 +1,4 @@
-"""Shared by the connections of one agent: the link to a member of etcd, leases, and watches."""
+"""One agent's link to a member of etcd, and the calls over it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ from plaunch.errors import ExitCode, RendezvousConnectionError, RendezvousError
 from plaunch_network import resolve_host
 
 from plaunch_rendezvous_etcd.diagnosis import EndpointProblem, diagnose
-from plaunch_rendezvous_etcd.leases import JobLease, PresenceLease
 from plaunch_rendezvous_etcd.link import CallError, Link, create_credentials
-from plaunch_rendezvous_etcd.store import EtcdStore
-from plaunch_rendezvous_etcd.watching import WatchStream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,22 +48,16 @@ class EtcdClient:
     Args:
         options: the options of the backend.
         protocol: etcd's protocol.
-        run_id: the id of the job.
         answer_timeout: seconds after which an unresponsive member is given up; capped at
             `ANSWER_TIMEOUT` and at the option `read_timeout`.
-        presence_ttl: seconds after which this agent's heartbeat expires without renewal.
-        job_ttl: seconds after which the job's keys expire if no agent renews them.
     """
 
     def __init__(
         self,
         options: EtcdOptions,
         protocol: Protocol,
-        run_id: str,
         *,
         answer_timeout: float = ANSWER_TIMEOUT,
-        presence_ttl: float = 6.0,
-        job_ttl: float = 7200.0,
     ) -> None:
         self.options = options
         self.protocol = protocol
@@ -75,9 +66,6 @@ class EtcdClient:
         # Without another member, a new link would be no better than the current one.
         is_alone = len(options.endpoints) == 1
         self._max_silence = ANSWER_TIMEOUT if is_alone else self.answer_timeout
-        self.job_lease = JobLease(self, f"{options.prefix}\n{run_id}", job_ttl)
-        self.presence_lease = PresenceLease(self, presence_ttl)
-        self.watches = WatchStream(self)
         self._probe = f"{options.prefix}/".encode()
         self._credentials: Any = None
         self._connecting = threading.Lock()  # one thread looks for a member, the others wait
@@ -90,26 +78,14 @@ class EtcdClient:
         self._failing_since: float | None = None
         self._warn_at = 0.0
 
-    def connect(self) -> EtcdStore:
-        """Open a connection, in about five seconds at most; the caller retries.
+    def link(self) -> Link:
+        """Return the current link; open one if there is none, in about five seconds at most.
 
         Raises:
             RendezvousConnectionError: no member answers.
             EtcdAccessError: no member has answered within `connect_timeout`, or a retry cannot
                 help.
         """
-        self.link()
-        try:
-            self.job_lease.renew()
-        except CallError as error:
-            raise self.refusal("LeaseGrant", error) from error
-        return EtcdStore(self)
-
-    def link(self) -> Link:
-        """Return the current link; open one if there is none.
-
-        Raises:
-            RendezvousConnectionError, EtcdAccessError: as in `connect`.
         """
         with self._lock:
             if self._link is not None:
@@ -135,7 +111,7 @@ class EtcdClient:
         Raises:
             RendezvousConnectionError: there is no answer, or etcd cannot process it now.
             CallError: etcd has rejected the request.
-            EtcdAccessError: as in `connect`.
+            EtcdAccessError: as in `link`.
         """
         link = self.link()
         timeout = self._call_timeout
@@ -181,7 +157,6 @@ class EtcdClient:
         with self._lock:
             self._is_closed = True
             link, self._link = self._link, None
-        self.watches.close()
         if link is not None:
             link.close()
 

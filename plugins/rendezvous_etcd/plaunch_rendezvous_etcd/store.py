@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from plaunch_rendezvous_etcd.client import EtcdClient
-    from plaunch_rendezvous_etcd.watching import Watch
+    from plaunch_rendezvous_etcd.leases import JobLease, PresenceLease
+    from plaunch_rendezvous_etcd.watching import Watch, Watches
 
 _MAX_OPERATIONS = 128  # in one transaction; etcd's own default
 _MAX_BYTES = 1 << 20  # in one transaction; etcd takes requests of 1.5 MiB
@@ -32,14 +33,33 @@ _NUMBER = re.compile(rb"-?[0-9]{1,18}")  # the value of a counter; stricter than
 
 
 class EtcdStore(RendezvousStore):
+<<<<<<< HEAD
     """One connection; all connections of an agent share its client's link.
 
     Args:
         client: the client of etcd.
+=======
+    """One connection; those of one agent share its client's link, its leases and its watches.
+
+    Args:
+        client: leads to etcd.
+        job_lease: keeps the keys of the job.
+        presence_lease: keeps the heartbeat of this agent.
+        watches: waits for keys.
+>>>>>>> h1
     """
 
-    def __init__(self, client: EtcdClient) -> None:
+    def __init__(
+        self,
+        client: EtcdClient,
+        job_lease: JobLease,
+        presence_lease: PresenceLease,
+        watches: Watches,
+    ) -> None:
         self._client = client
+        self._job_lease = job_lease
+        self._presence_lease = presence_lease
+        self._watches = watches
         self._message = client.protocol.message
         self._is_closed = False
         self._watch: Watch | None = None
@@ -57,7 +77,11 @@ class EtcdStore(RendezvousStore):
         if amount == 1:
             # An existing key keeps its value, and its version counts.
             there = self._message("PutRequest")(
+<<<<<<< HEAD
                 key=self._key(key), ignore_value=True, lease=self._client.job_lease.id
+=======
+                key=self._key(key), ignore_value=True, lease=self._job_lease.number
+>>>>>>> h1
             )
             answer = self._write(
                 [self._operation(request_put=there), self._range(key)],
@@ -132,9 +156,15 @@ class EtcdStore(RendezvousStore):
         Only the lease is renewed.
         """
         self._refuse_closed()
+<<<<<<< HEAD
         presence = self._client.presence_lease
         with self._converted_errors("beat"):
             self._client.job_lease.renew()
+=======
+        presence = self._presence_lease
+        with self._explained("beat"):
+            self._job_lease.renew()
+>>>>>>> h1
             lease = presence.renew(at_once=presence.holds(key, value))
             if not presence.holds(key, value):
                 try:
@@ -162,14 +192,18 @@ class EtcdStore(RendezvousStore):
 
     def _put(self, key: str, value: bytes) -> Any:
         request = self._message("PutRequest")(
+<<<<<<< HEAD
             key=self._key(key), value=value, lease=self._client.job_lease.id
+=======
+            key=self._key(key), value=value, lease=self._job_lease.number
+>>>>>>> h1
         )
         return self._operation(request_put=request)
 
     def _put_with(self, lease: int, key: str, value: bytes) -> None:
         request = self._message("PutRequest")(key=self._key(key), value=_encode(value), lease=lease)
         self._client.call("KV", "Put", request)
-        self._client.presence_lease.written(lease, key, value)
+        self._presence_lease.written(lease, key, value)
 
     def _range(self, key: str) -> Any:
         return self._operation(request_range=self._message("RangeRequest")(key=self._key(key)))
@@ -198,7 +232,7 @@ class EtcdStore(RendezvousStore):
             except CallError as error:
                 if not is_lease_gone(error):
                     raise
-            self._client.job_lease.ensure()
+            self._job_lease.ensure()
             return self._client.call("KV", "Txn", request)
 
     def _request(self, name: str, request: Any) -> Any:
@@ -230,15 +264,20 @@ class EtcdStore(RendezvousStore):
                 return total
 
     def _await(self, key: str, revision: int, timeout: float) -> Any:
+<<<<<<< HEAD
         """Return the value written to `key` since `revision`; None if unknown or timed out."""
         self._watch = watch = self._client.watches.add(self._key(key), revision)
+=======
+        """The value written to `key` since `revision`; None in doubt, and after the time-out."""
+        self._watch = watch = self._watches.add(self._key(key), revision)
+>>>>>>> h1
         try:
             self._refuse_closed()  # `close` may not have seen the watch
             watch.wait(timeout)
             return watch.found
         finally:
             self._watch = None
-            self._client.watches.remove(watch)
+            self._watches.remove(watch)
 
     def _refuse_closed(self) -> None:
         if self._is_closed:

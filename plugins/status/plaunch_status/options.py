@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from plaunch.options import Option
 
-PLUGIN = "plaunch_status.extension"
+PLUGIN = "plaunch_status.plugin"
 
 OPTIONS = (
     Option(

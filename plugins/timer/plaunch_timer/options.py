@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from plaunch.options import Option
 
-PLUGIN = "plaunch_timer.extension:Timers"
+PLUGIN = "plaunch_timer.plugin:Timers"
 
 OPTIONS = (
     Option(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from plaunch.options import Option
 
-PLUGIN = "plaunch_worker_store.hooks"
+PLUGIN = "plaunch_worker_store.plugin"
 
 OPTIONS = (
     Option(

@@ -15,7 +15,7 @@ from plaunch.errors import UsageError
 from plaunch.plugin import PluginContext
 from plaunch.process import ChildFailedError
 from plaunch_timer import FileTimerClient, FileTimerRequest
-from plaunch_timer.extension import Timers
+from plaunch_timer.plugin import Timers
 from plaunch_torchrun import health
 from plaunch_torchrun.health import HealthCheckServer
 
