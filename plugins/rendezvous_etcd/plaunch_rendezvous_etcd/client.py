@@ -86,7 +86,6 @@ class EtcdClient:
             EtcdAccessError: no member has answered within `connect_timeout`, or a retry cannot
                 help.
         """
-        """
         with self._lock:
             if self._link is not None:
                 return self._link

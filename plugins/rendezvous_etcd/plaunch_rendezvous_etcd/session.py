@@ -8,7 +8,7 @@ from plaunch_rendezvous_etcd.client import ANSWER_TIMEOUT, EtcdClient
 from plaunch_rendezvous_etcd.leases import JobLease, PresenceLease
 from plaunch_rendezvous_etcd.link import CallError
 from plaunch_rendezvous_etcd.store import EtcdStore
-from plaunch_rendezvous_etcd.watching import Watches
+from plaunch_rendezvous_etcd.watching import WatchStream
 
 if TYPE_CHECKING:
     from plaunch_rendezvous_etcd.options import EtcdOptions
@@ -19,13 +19,12 @@ class EtcdSession(EtcdClient):
     """A client with the leases and watches of one agent in one job.
 
     Args:
-        options: what the user gave.
-        protocol: etcd's.
+        options: the options of the backend.
+        protocol: etcd's protocol.
         run_id: the id of the job.
         answer_timeout: as for the client.
-        presence_ttl: seconds after which this agent's heartbeat vanishes if it does not renew
-            it.
-        job_ttl: seconds after which the job's keys vanish if no agent renews them.
+        presence_ttl: seconds after which this agent's heartbeat expires without renewal.
+        job_ttl: seconds after which the job's keys expire if no agent renews them.
     """
 
     def __init__(
@@ -41,14 +40,15 @@ class EtcdSession(EtcdClient):
         super().__init__(options, protocol, answer_timeout=answer_timeout)
         self.job_lease = JobLease(self, f"{options.prefix}\n{run_id}", job_ttl)
         self.presence_lease = PresenceLease(self, presence_ttl)
-        self.watches = Watches(self)
+        self.watches = WatchStream(self)
 
     def connect(self) -> EtcdStore:
-        """Open a connection, in about five seconds at most; the caller tries again.
+        """Open a connection, in about five seconds at most; the caller retries.
 
         Raises:
             RendezvousConnectionError: no member answers.
-            EtcdAccessError: none has answered in time at all, or it is no use to try again.
+            EtcdAccessError: no member has answered within `connect_timeout`, or a retry cannot
+                help.
         """
         self.link()
         try:
@@ -58,6 +58,6 @@ class EtcdSession(EtcdClient):
         return EtcdStore(self, self.job_lease, self.presence_lease, self.watches)
 
     def close(self) -> None:
-        """End everything that is under way; may be called twice."""
+        """End all calls and watches in progress; may be called twice."""
         self.watches.close()
         super().close()

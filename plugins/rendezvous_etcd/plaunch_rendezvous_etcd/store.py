@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from plaunch_rendezvous_etcd.client import EtcdClient
     from plaunch_rendezvous_etcd.leases import JobLease, PresenceLease
-    from plaunch_rendezvous_etcd.watching import Watch, Watches
+    from plaunch_rendezvous_etcd.watching import Watch, WatchStream
 
 _MAX_OPERATIONS = 128  # in one transaction; etcd's own default
 _MAX_BYTES = 1 << 20  # in one transaction; etcd takes requests of 1.5 MiB
@@ -33,20 +33,13 @@ _NUMBER = re.compile(rb"-?[0-9]{1,18}")  # the value of a counter; stricter than
 
 
 class EtcdStore(RendezvousStore):
-<<<<<<< HEAD
-    """One connection; all connections of an agent share its client's link.
+    """One connection. All connections of an agent share its client, leases and watches.
 
     Args:
         client: the client of etcd.
-=======
-    """One connection; those of one agent share its client's link, its leases and its watches.
-
-    Args:
-        client: leads to etcd.
         job_lease: keeps the keys of the job.
         presence_lease: keeps the heartbeat of this agent.
         watches: waits for keys.
->>>>>>> h1
     """
 
     def __init__(
@@ -54,7 +47,7 @@ class EtcdStore(RendezvousStore):
         client: EtcdClient,
         job_lease: JobLease,
         presence_lease: PresenceLease,
-        watches: Watches,
+        watches: WatchStream,
     ) -> None:
         self._client = client
         self._job_lease = job_lease
@@ -77,11 +70,7 @@ class EtcdStore(RendezvousStore):
         if amount == 1:
             # An existing key keeps its value, and its version counts.
             there = self._message("PutRequest")(
-<<<<<<< HEAD
-                key=self._key(key), ignore_value=True, lease=self._client.job_lease.id
-=======
-                key=self._key(key), ignore_value=True, lease=self._job_lease.number
->>>>>>> h1
+                key=self._key(key), ignore_value=True, lease=self._job_lease.id
             )
             answer = self._write(
                 [self._operation(request_put=there), self._range(key)],
@@ -156,15 +145,9 @@ class EtcdStore(RendezvousStore):
         Only the lease is renewed.
         """
         self._refuse_closed()
-<<<<<<< HEAD
-        presence = self._client.presence_lease
-        with self._converted_errors("beat"):
-            self._client.job_lease.renew()
-=======
         presence = self._presence_lease
-        with self._explained("beat"):
+        with self._converted_errors("beat"):
             self._job_lease.renew()
->>>>>>> h1
             lease = presence.renew(at_once=presence.holds(key, value))
             if not presence.holds(key, value):
                 try:
@@ -192,11 +175,7 @@ class EtcdStore(RendezvousStore):
 
     def _put(self, key: str, value: bytes) -> Any:
         request = self._message("PutRequest")(
-<<<<<<< HEAD
-            key=self._key(key), value=value, lease=self._client.job_lease.id
-=======
-            key=self._key(key), value=value, lease=self._job_lease.number
->>>>>>> h1
+            key=self._key(key), value=value, lease=self._job_lease.id
         )
         return self._operation(request_put=request)
 
@@ -264,13 +243,8 @@ class EtcdStore(RendezvousStore):
                 return total
 
     def _await(self, key: str, revision: int, timeout: float) -> Any:
-<<<<<<< HEAD
         """Return the value written to `key` since `revision`; None if unknown or timed out."""
-        self._watch = watch = self._client.watches.add(self._key(key), revision)
-=======
-        """The value written to `key` since `revision`; None in doubt, and after the time-out."""
         self._watch = watch = self._watches.add(self._key(key), revision)
->>>>>>> h1
         try:
             self._refuse_closed()  # `close` may not have seen the watch
             watch.wait(timeout)
