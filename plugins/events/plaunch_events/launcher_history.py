@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from plaunch_events.time_accounting import LaunchPhase, TimeAccount
+from plaunch_events.time_accounting import EventLike, LaunchPhase, TimeAccount
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,26 +15,6 @@ FINISHED: Final = "finished"
 """The phase after the last event of a launcher; the others are those of `LaunchPhase`."""
 
 PHASES: Final = (*(phase.value for phase in LaunchPhase), FINISHED)
-
-
-class EventLike(Protocol):
-    """What a fold reads of an event: `plaunch.events.Event`, or a record read from a file."""
-
-    @property
-    def name(self) -> str:
-        """The name of the event; unknown names are ignored."""
-
-    @property
-    def timestamp(self) -> float:
-        """Seconds since the epoch."""
-
-    @property
-    def monotonic(self) -> float:
-        """Seconds on the monotonic clock of the launcher's host."""
-
-    @property
-    def metadata(self) -> Mapping[str, str | int | float | bool | None]:
-        """Plain values by key."""
 
 
 _E = TypeVar("_E", bound=EventLike)

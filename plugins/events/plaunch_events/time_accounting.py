@@ -4,12 +4,30 @@ from __future__ import annotations
 
 import enum
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from plaunch_events.launcher_history import EventLike
+
+class EventLike(Protocol):
+    """What a fold reads of an event: `plaunch.events.Event`, or a record read from a file."""
+
+    @property
+    def name(self) -> str:
+        """The name of the event; unknown names are ignored."""
+
+    @property
+    def timestamp(self) -> float:
+        """Seconds since the epoch."""
+
+    @property
+    def monotonic(self) -> float:
+        """Seconds on the monotonic clock of the launcher's host."""
+
+    @property
+    def metadata(self) -> Mapping[str, str | int | float | bool | None]:
+        """Plain values by key."""
 
 
 class LaunchPhase(str, enum.Enum):
