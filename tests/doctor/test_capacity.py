@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from plaunch_doctor.capacity import describe_shortage, find_rooms
+from plaunch_doctor.capacity import describe_shortage, find_process_limits
 
 
 class System:
@@ -37,11 +37,13 @@ def system():
 
 
 def test_limits_of_this_user_and_of_its_control_groups(system):
-    assert [str(room) for room in find_rooms(system, 1000, 6)] == [
+    assert [str(limit) for limit in find_process_limits(system, 1000, 6)] == [
         "ulimit -u allows 6 processes and threads, 5 exist",
         "pids.max of the control group allows 100 processes and threads, 99 exist",
     ]
-    assert [room.left for room in find_rooms(system, 0, 6)] == [1]  # root is not held to it
+    assert [limit.left for limit in find_process_limits(system, 0, 6)] == [
+        1
+    ]  # root is not held to it
 
 
 def test_the_limit_that_was_hit_is_named(system):

@@ -139,7 +139,7 @@ def test_one_that_hangs_is_bounded_and_named(plaunch):
     )
     assert done.returncode == 115
     assert "the health check 'hangs' (" in done.stderr
-    assert "has not answered within 0.3 s (--health-check=hangs)" in done.stderr
+    assert "did not return within 0.3 s (--health-check=hangs)" in done.stderr
 
 
 def test_a_signal_ends_the_wait_and_the_program(plaunch, program):

@@ -1,4 +1,4 @@
-"""How many processes and threads are allowed here, and what to do when no more are."""
+"""Limits on processes and threads, and the error text for when one of them is reached."""
 
 from __future__ import annotations
 
@@ -11,46 +11,48 @@ from plaunch.control_groups import group_paths
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_NEAR = 8  # processes and threads, which may have ended since
+_NEAR = 8  # a limit counts as reached with this many left: some may have ended since the failure
 
 
 class System(Protocol):
-    """Where limits are read; what cannot be read is empty."""
+    """Reads the files that contain limits. Whatever cannot be read is empty."""
 
     def read(self, path: str) -> str:
-        """The text of a file, without space around it."""
+        """Return the text of a file, stripped."""
 
     def list(self, path: str) -> list[str]:
-        """The names in a folder."""
+        """Return the names in a folder."""
 
 
 @dataclass(frozen=True)
-class Room:
-    """A limit on processes and threads together, as in "ulimit -u allows 100, 42 are there"."""
+class ProcessLimit:
+    """A limit on processes and threads together, and how many exist."""
 
-    limit: str
-    most: int
-    there: int
+    name: str
+    maximum: int
+    used: int
 
     @property
     def left(self) -> int:
-        """How many more there may be."""
-        return self.most - self.there
+        """How many more can be started."""
+        return self.maximum - self.used
 
     def __str__(self) -> str:
-        return f"{self.limit} allows {self.most} processes and threads, {self.there} exist"
+        return f"{self.name} allows {self.maximum} processes and threads, {self.used} exist"
 
 
 def describe_shortage(system: System | None = None) -> str:
-    """Why there is no further process or thread, and what to do; of the limits, the nearest."""
-    system = system or _Here()
-    rooms = sorted([*find_rooms(system), *_kernel_rooms(system)], key=lambda room: room.left)
-    if not rooms:
+    """Explain why a process or thread cannot be started: name the limits reached, and a fix."""
+    system = system or _LocalFiles()
+    limits = sorted(
+        [*find_process_limits(system), *_kernel_limits(system)], key=lambda limit: limit.left
+    )
+    if not limits:
         return (
             "the system gives no more processes or threads, and plaunch finds no limit that is "
             "reached; check the free memory (ulimit -v, ulimit -s)"
         )
-    near = [room for room in rooms if room.left < _NEAR] or rooms
+    near = [limit for limit in limits if limit.left < _NEAR] or limits
     return (
         f"the system gives no more processes or threads: {'; '.join(map(str, near))}. Raise the "
         "limit (ulimit -u, limits.conf, docker --pids-limit, the pod's limit), start fewer "
@@ -58,41 +60,43 @@ def describe_shortage(system: System | None = None) -> str:
     )
 
 
-def find_rooms(system: System, user: int | None = None, soft: int | None = None) -> Iterator[Room]:
-    """The limits that there are for this user and for its control groups.
+def find_process_limits(
+    system: System, user: int | None = None, soft: int | None = None
+) -> Iterator[ProcessLimit]:
+    """Yield the limits of this user and of this process's control groups.
 
     Args:
-        system: where to look.
-        user: whose processes are counted; by default those of this process's user.
-        soft: the soft limit of processes; by default this process's.
+        system: where limits are read.
+        user: the user whose threads are counted; by default this process's.
+        soft: the soft limit RLIMIT_NPROC; by default this process's.
     """
-    import resource  # in trouble, and for the doctor
+    import resource  # errors and the doctor only
 
     user = os.getuid() if user is None else user
     soft = resource.getrlimit(resource.RLIMIT_NPROC)[0] if soft is None else soft
-    if soft != resource.RLIM_INFINITY and user != 0:  # root is not held to it
-        yield Room("ulimit -u", soft, _count_threads(system, user))
+    if soft != resource.RLIM_INFINITY and user != 0:  # does not apply to root
+        yield ProcessLimit("ulimit -u", soft, _count_threads(system, user))
     limits = group_files(system, "pids", "pids.max", "pids.max")
     used = group_files(system, "pids", "pids.current", "pids.current")
     for limit, use in zip(limits, used, strict=False):
         if limit.isdecimal() and use.isdecimal():
-            yield Room("pids.max of the control group", int(limit), int(use))
+            yield ProcessLimit("pids.max of the control group", int(limit), int(use))
 
 
-def _kernel_rooms(system: System) -> Iterator[Room]:
-    # "0.12 0.20 0.22 2/345 6789": running and all
-    there = system.read("/proc/loadavg").rpartition(" ")[0].rpartition("/")[2]
+def _kernel_limits(system: System) -> Iterator[ProcessLimit]:
+    # "0.12 0.20 0.22 2/345 6789": 2 running threads of 345
+    used = system.read("/proc/loadavg").rpartition(" ")[0].rpartition("/")[2]
     for name in ("threads-max", "pid_max"):
-        most = system.read(f"/proc/sys/kernel/{name}")
-        if most.isdecimal() and there.isdecimal():
-            yield Room(f"kernel.{name}", int(most), int(there))
+        maximum = system.read(f"/proc/sys/kernel/{name}")
+        if maximum.isdecimal() and used.isdecimal():
+            yield ProcessLimit(f"kernel.{name}", int(maximum), int(used))
 
 
 def group_files(system: System, controller: str, new: str, old: str) -> list[str]:
-    """The contents of a file in this process's control group, and in those above it.
+    """Return the contents of a file in this process's control group and in its parents.
 
     Args:
-        system: where to look.
+        system: where files are read.
         controller: `memory`, `cpu` or `pids`.
         new: the file's name in version 2.
         old: its name in version 1.
@@ -103,7 +107,7 @@ def group_files(system: System, controller: str, new: str, old: str) -> list[str
 
 
 def _count_threads(system: System, user: int) -> int:
-    """How many threads this user's processes have."""
+    """Count the threads of this user's processes."""
     total = 0
     for pid in filter(str.isdecimal, system.list("/proc")):
         status = system.read(f"/proc/{pid}/status")
@@ -113,8 +117,8 @@ def _count_threads(system: System, user: int) -> int:
     return total
 
 
-class _Here:
-    """This host."""
+class _LocalFiles:
+    """The files of this host."""
 
     def read(self, path: str) -> str:
         try:

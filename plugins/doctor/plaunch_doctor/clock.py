@@ -1,4 +1,4 @@
-"""The clock."""
+"""Check of the clock."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
     from plaunch_doctor.context import NodeContext
 
-_RELEASED = 1735689600.0  # the first day of 2025, before any release of plaunch
+_RELEASED = 1735689600.0  # 1 January 2025, before the first release of plaunch
 _FAR = 50 * 365 * 86400.0
 
 
 def check_clock(context: NodeContext) -> Iterator[Finding]:
-    """Whether the time makes sense, and whether a service synchronises it."""
+    """Check that the time is plausible, and that a service synchronises it."""
     now = context.machine.now()
     said = datetime.datetime.fromtimestamp(now, datetime.timezone.utc).strftime(
         "%Y-%m-%d %H:%M UTC"
@@ -31,7 +31,7 @@ def check_clock(context: NodeContext) -> Iterator[Finding]:
         )
         return
     synchronised = context.machine.is_synchronised()
-    # plaunch itself compares no clocks of different hosts, so that this is never a problem.
+    # Only a warning: plaunch never compares clocks of different hosts.
     if synchronised is False:
         yield Finding(
             Status.WARNING,

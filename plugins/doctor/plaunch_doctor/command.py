@@ -1,4 +1,4 @@
-"""`--doctor`: the checks of this node, with the options that are given."""
+"""`--doctor`: check this node with the options of the command line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from plaunch_doctor.context import NodeContext
 from plaunch_doctor.findings import exit_code, format_findings
 from plaunch_doctor.installed import plugins_check
 from plaunch_doctor.listing import list_plugins
-from plaunch_doctor.running import Bounded, NotDoneError, run_checks
+from plaunch_doctor.running import CallTimeoutError, TimedCall, run_checks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from plaunch_doctor.findings import Check
     from plaunch_doctor.listing import PluginStatus
 
-# How long finding and loading plugins, and making the settings, may take, in seconds: a device
-# counter may have to ask torch.
+# Seconds for loading plugins and making the settings. A device counter may have to import torch.
 SETTINGS_TIMEOUT = 20.0
 _WHAT = "settings"
 _CHOSEN = ("rendezvous", "logs_specs", "event_handlers", "signal_policies", "restart_policies")
@@ -42,31 +41,33 @@ _ALSO_CHOSEN = {"device_counts": "nproc_per_node", "schedulers": "scheduler"}
 
 
 def run_doctor(invocation: Invocation) -> int:
-    """Check this node, print what was found to stdout, and return the exit code.
+    """Check this node, print the findings to stdout, and return the exit code.
 
-    Nothing is started or changed. 0 means that there is no problem, though there may be warnings;
-    1 that there is one, or that a check could not be made.
+    Starts and changes nothing. Returns 0 without problems (there may be warnings), and 1 with a
+    problem or a broken check.
     """
-    resolved = _Resolved(invocation)
+    resolved = _ResolvedSettings(invocation)
     findings: list[Finding] = []
     if invocation.error is not None:
         findings.append(_usage(invocation.error, invocation))
-    heard = _Heard()
+    warnings = _WarningCollector()
     logger = logging.getLogger("plaunch")
-    # Warnings about the options are findings, too, and would stand in the middle of the report.
-    handlers, logger.handlers = logger.handlers, [heard]
+    # Warnings about the options become findings; logged, they would interrupt the report.
+    handlers, logger.handlers = logger.handlers, [warnings]
     try:
         findings += resolved.prepare()
-        findings += heard.findings
+        findings += warnings.findings
         checks: dict[str, Check] = {
             **CHECKS,
-            "plugins": plugins_check(resolved.rows, _chosen(invocation)),
+            "plugins": plugins_check(resolved.rows, _selected_names(invocation)),
         }
         if resolved.manager is not None:
             for name, check in checks_of_plugins(resolved.manager).items():
                 checks[f"plugin {name}"] = check
         calls = {} if resolved.health is None else resolved.health.calls()
-        checks.update({f"health check {name}": _asking(call) for name, call in calls.items()})
+        checks.update(
+            {f"health check {name}": _without_context(call) for name, call in calls.items()}
+        )
         logs_specs = None if resolved.config is None else resolved.config.logs_specs
         check_logs = getattr(logs_specs, "doctor_findings", None)
         if check_logs is not None:
@@ -86,9 +87,9 @@ def run_doctor(invocation: Invocation) -> int:
 
 
 def checks_of_plugins(manager: PluginManager) -> dict[str, Check]:
-    """What plugins look at, by the plugin's name.
+    """Return the checks that plugins contribute, by the plugin's name.
 
-    Those with options are loaded for it; what is wrong with one, the list of plugins says.
+    Loads the plugins that declare options. Errors are suppressed: the check `plugins` reports them.
     """
     for name in manager.names(WITH_OPTIONS):
         with contextlib.suppress(PlaunchError):
@@ -101,8 +102,8 @@ def checks_of_plugins(manager: PluginManager) -> dict[str, Check]:
     return {item.plugin.name: check(item) for item in items}
 
 
-class _Resolved:
-    """The settings that the options make, as far as they do."""
+class _ResolvedSettings:
+    """The plugin manager and the settings, as far as the options allow making them."""
 
     def __init__(self, invocation: Invocation) -> None:
         self._invocation = invocation
@@ -114,17 +115,17 @@ class _Resolved:
         self.health: HealthChecks | None = None
 
     def rows(self) -> list[PluginStatus]:
-        """The state of all plugins."""
+        """Return the state of all plugins."""
         if self._rows is None:
             self._rows = list_plugins(self._invocation.plugins, words=self._words)
         return self._rows
 
     def prepare(self) -> list[Finding]:
-        """Load plugins and make the settings, within a bound; returns what is wrong with them."""
-        call = Bounded("settings", self._prepare)
+        """Load plugins and make the settings, with a time limit; return the findings."""
+        call = TimedCall("settings", self._prepare)
         try:
             return [*call.result(SETTINGS_TIMEOUT)]  # type: ignore[misc]
-        except NotDoneError:
+        except CallTimeoutError:
             return [
                 Finding(
                     Status.PROBLEM,
@@ -194,19 +195,19 @@ class _Resolved:
         return findings
 
 
-def _asking(call: Callable[[], Iterable[Finding]]) -> Check:
+def _without_context(call: Callable[[], Iterable[Finding]]) -> Check:
     return lambda context: call()
 
 
-class _Heard(logging.Handler):
-    """Makes findings of warnings that are logged."""
+class _WarningCollector(logging.Handler):
+    """Converts logged warnings to findings."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.findings: list[Finding] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep one."""
+        """Append a finding."""
         self.findings.append(Finding(Status.WARNING, _WHAT, record.getMessage()))
 
 
@@ -219,8 +220,8 @@ def _usage(error: PlaunchError, invocation: Invocation, what: str = _WHAT) -> Fi
     )
 
 
-def _chosen(invocation: Invocation) -> dict[str, str]:
-    """The names of components that the options select, by kind."""
+def _selected_names(invocation: Invocation) -> dict[str, str]:
+    """Return the names of components that the options select, by kind."""
     options = {**dict(zip(_CHOSEN, _OPTIONS, strict=True)), **_ALSO_CHOSEN}
     given = invocation.options
     return {kind: str(given[option]) for kind, option in options.items() if option in given}

@@ -1,4 +1,4 @@
-"""What the checks of plaunch's own may use in addition to settings and files."""
+"""The context of plaunch's own checks: settings and files, the network and the machine."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from plaunch_doctor.network import Network
 
 @dataclass(frozen=True)
 class NodeContext(DoctorContext):
-    """A context that also answers questions about this node.
+    """A doctor context with access to this node.
 
     Args:
-        network: answers questions about names, addresses and ports.
-        machine: answers questions about limits, disks, programs and time.
-        traits: what the chosen backend declares, if it is known.
+        network: resolves names, connects to addresses, tries ports.
+        machine: reads limits, disks, programs and the time.
+        traits: the traits of the selected backend; the defaults if it is unknown.
     """
 
     network: Network = field(default_factory=Network)

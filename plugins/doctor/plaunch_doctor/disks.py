@@ -1,4 +1,4 @@
-"""Folders that the launcher and the workers write to."""
+"""Checks of the folders that the launcher and the workers write to."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LONG = 75
 
 
 def check_log_folder(context: NodeContext) -> Iterator[Finding]:
-    """Whether log files can be written where `--log-dir` says."""
+    """Check that log files can be written to `--log-dir`."""
     folder = context.options.get("log_dir")
     if not isinstance(folder, str) or not folder:
         return
@@ -33,7 +33,7 @@ def check_log_folder(context: NodeContext) -> Iterator[Finding]:
 
 
 def check_temporary_folder(context: NodeContext) -> Iterator[Finding]:
-    """Whether there is room for temporary files, such as error files and sockets."""
+    """Check that there is space for temporary files, such as error files and sockets."""
     what = "temporary files"
     given = next(
         (context.environ[name] for name in ("TMPDIR", "TEMP", "TMP") if context.environ.get(name)),
@@ -58,7 +58,7 @@ def check_temporary_folder(context: NodeContext) -> Iterator[Finding]:
 
 
 def nearest_existing(folder: str) -> str:
-    """The folder, or the nearest one above it that exists: what is missing is made later."""
+    """Return the folder or its nearest existing parent. Missing folders are created later."""
     there = os.path.abspath(folder)
     while not os.path.exists(there) and there != os.path.dirname(there):
         there = os.path.dirname(there)

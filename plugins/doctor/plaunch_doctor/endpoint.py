@@ -1,4 +1,4 @@
-"""Whether the place where nodes meet can be reached, or opened, from here."""
+"""Check of the rendezvous endpoint: whether this node can reach it, or listen on it."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 _WHAT = "endpoint"
 _ETCD = ("etcd", "etcd-v2")
-_NO_PORT = -1  # where neither the endpoint nor the backend names one
+_NO_PORT = -1  # neither the endpoint nor the backend names a port
 _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy", "all_proxy")
 
 
 def check_endpoint(context: NodeContext) -> Iterator[Finding]:
-    """Check the endpoint, by backend: its name, whose address it is, who listens, who answers."""
+    """Resolve the endpoint; then connect to it or, on its own node, check that its port is free."""
     endpoint = str(context.settings.get("rdzv_endpoint", ""))
     configs = context.settings.get("rdzv_configs")
     options = configs if isinstance(configs, dict) else {}
@@ -47,7 +47,7 @@ def check_endpoint(context: NodeContext) -> Iterator[Finding]:
         yield Finding(Status.OK, _WHAT, f"not given; whether {backend} needs one is not known")
     else:
         is_host = _rank(options) == 0 if context.traits.has_given_ranks else None
-        yield from _check_place(context, endpoint, is_host=is_host)
+        yield from _check_hosted_endpoint(context, endpoint, is_host=is_host)
 
 
 def _parse(context: NodeContext, endpoint: str) -> tuple[str, int]:
@@ -59,8 +59,16 @@ def _rank(options: dict[str, object]) -> int:
     return int(str(options.get("rank", 0)))
 
 
-def _check_place(context: NodeContext, endpoint: str, *, is_host: bool | None) -> Iterator[Finding]:
-    """An endpoint that one of the nodes opens; `is_host` says whether this one does, if known."""
+def _check_hosted_endpoint(
+    context: NodeContext, endpoint: str, *, is_host: bool | None
+) -> Iterator[Finding]:
+    """Check an endpoint on which one of the nodes listens.
+
+    Args:
+        context: the context.
+        endpoint: the endpoint.
+        is_host: whether this node listens on it; None if unknown.
+    """
     try:
         host, port = _parse(context, endpoint)
     except UsageError as error:
@@ -73,7 +81,6 @@ def _check_place(context: NodeContext, endpoint: str, *, is_host: bool | None) -
     where = join_host_port(host, port)
     addresses, trouble = _resolve(context, host, port)
     if trouble is not None:
-        # Its own machine may not know the name yet, and opens the endpoint all the same.
         yield trouble
         return
     if _needs_missing_ipv6(context, addresses):

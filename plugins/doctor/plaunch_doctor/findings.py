@@ -13,25 +13,25 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-# Gives what one look at the node has found; may take a few seconds.
+# Checks one thing and returns findings. May take a few seconds.
 Check = Callable[[NodeContext], Iterable[Finding]]
 
 _BAD = frozenset({Status.PROBLEM, Status.BROKEN})
 
 
 def exit_code(findings: Iterable[Finding]) -> int:
-    """0 if nothing is a problem and every check could be made, else 1."""
+    """Return 0 without problems and broken checks, else 1."""
     return int(any(finding.status in _BAD for finding in findings))
 
 
 def format_findings(findings: Sequence[Finding], width: int | None = None) -> str:
-    """Lay findings out as aligned lines, the advice below each, and a summary at the end.
+    """Format findings as aligned lines, the advice below each, and a summary at the end.
 
     Args:
-        findings: what was found.
-        width: columns of the terminal; None leaves each text on one line, for logs.
+        findings: the findings.
+        width: columns of the terminal; None does not wrap, for logs.
     """
-    import textwrap  # needs `re`, and is not for ordinary launches
+    import textwrap  # imports `re`, which launches do not need
 
     column = max([len(status.value) for status in Status]) + 2
     indent = column + max([len(finding.what) for finding in findings], default=0) + 2

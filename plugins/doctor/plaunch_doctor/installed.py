@@ -1,4 +1,4 @@
-"""Plugins: which are broken, and whether that stops a launch."""
+"""Check of installed plugins: which are broken, and whether that stops a launch."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ def plugins_check(rows: Callable[[], Sequence[PluginStatus]], chosen: Mapping[st
     """Make the check of all installed plugins.
 
     Args:
-        rows: lists all plugins and their state, as `--list-plugins` does.
+        rows: returns all plugins and their state, as for `--list-plugins`.
         chosen: the names that the options select, by kind.
     """
 
     def check(context: DoctorContext) -> Iterator[Finding]:
-        """Load every plugin, and say which cannot be used."""
+        """Load every plugin, and report the broken and ambiguous ones."""
         found = rows()
         for row in found:
             title = f"{row.kind}:{row.name} of {row.distribution} {row.version}"
-            # A plugin of hooks is always on; others matter once they are selected.
+            # Lifecycle plugins are always loaded. Others only matter if they are selected.
             is_used = row.is_always_on or chosen.get(row.kind) in (
                 row.name,
                 f"{row.distribution}:{row.name}",

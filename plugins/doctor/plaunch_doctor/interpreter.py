@@ -1,4 +1,4 @@
-"""Which Python runs the launcher and the workers, and whether it is the one that is meant."""
+"""Check that the launcher and the workers run the intended Python."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WHAT = "interpreter"
 
 
 def check_interpreter(context: NodeContext) -> Iterator[Finding]:
-    """The interpreter, the environment that the shell has activated, and what PATH would start."""
+    """Check the interpreter, the activated environment, and the programs that PATH finds."""
     machine = context.machine
     version = ".".join(map(str, machine.version))
     yield Finding(Status.OK, _WHAT, f"Python {version}, {machine.python}")
@@ -54,7 +54,7 @@ def _check_activated(context: NodeContext) -> Iterator[Finding]:
         folder = context.environ.get(variable, "")
         if not os.path.isabs(folder):
             continue
-        # An environment made from conda's is as good as conda's own.
+        # A virtual environment created from the conda environment also matches.
         if any(_is_same(folder, prefix) for prefix in own):
             if variable == "VIRTUAL_ENV" and not _is_same(folder, machine.prefix):
                 continue
@@ -90,7 +90,7 @@ def _check_path(context: NodeContext) -> Iterator[Finding]:
 
 
 def _is_same(one: str, other: str) -> bool:
-    """Whether two paths are the same folder, or the same file as it is named."""
+    """Whether two paths are the same folder, or spell the same file (links are not resolved)."""
     return os.path.normpath(one) == os.path.normpath(other) or (
         os.path.isdir(one) and os.path.realpath(one) == os.path.realpath(other)
     )

@@ -1,4 +1,4 @@
-"""Processes that earlier jobs have left behind."""
+"""Check for processes that earlier jobs left running."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ _SHOWN = 5
 
 
 @dataclass(frozen=True)
-class _Marked:
+class _JobProcess:
     pid: int
-    word: str  # the innermost job that the process belongs to
+    label: str  # the innermost job that the process belongs to
     command: str
 
 
 def check_leftovers(context: DoctorContext) -> Iterator[Finding]:
-    """Workers whose launcher is gone: they hold devices, memory and ports.
+    """Find workers whose launcher is gone: they hold devices, memory and ports.
 
-    A worker of a living launcher has it as its parent; what is left over has been handed to the
-    system's first process. Other users' processes cannot be looked into.
+    The parent of such a worker is the system's first process, or another reaper. Processes of other
+    users are not found, because their environment cannot be read.
     """
     what = "leftovers"
     marked, left = _find(context)
     if left:
-        shown = ", ".join(f"pid {m.pid} ({m.command}, {m.word})" for m in left[:_SHOWN])
+        shown = ", ".join(f"pid {m.pid} ({m.command}, {m.label})" for m in left[:_SHOWN])
         more = f" and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
         yield Finding(
             Status.WARNING,
@@ -51,15 +51,15 @@ def check_leftovers(context: DoctorContext) -> Iterator[Finding]:
         yield Finding(Status.OK, what, "none: no process of an earlier job is on this node")
 
 
-def _find(context: DoctorContext) -> tuple[int, list[_Marked]]:
-    """Count the processes of jobs, and find those whose topmost process has lost its launcher."""
+def _find(context: DoctorContext) -> tuple[int, list[_JobProcess]]:
+    """Count the processes of jobs, and find those whose topmost process was orphaned."""
     proc = context.path("/proc")
-    own = _word(_variables(read_environ(os.getpid(), proc))) if context.root == "/" else ""
+    own = _job_label(_variables(read_environ(os.getpid(), proc))) if context.root == "/" else ""
     table = read_table(proc)
     words: dict[int, str] = {}
     for pid, process in table.items():
         if process.is_alive:
-            word = _word(_variables(read_environ(pid, proc)))
+            word = _job_label(_variables(read_environ(pid, proc)))
             if word and word != own:
                 words[pid] = word
     left = []
@@ -71,12 +71,12 @@ def _find(context: DoctorContext) -> tuple[int, list[_Marked]]:
         name = context.read(f"/proc/{parent}/comm")
         if parent == 0 or name in _REAPERS or (parent == 1 and not _is_launcher(proc, parent)):
             command = context.read(f"/proc/{pid}/comm")
-            left.append(_Marked(pid, word, command))
+            left.append(_JobProcess(pid, word, command))
     return len(words), left
 
 
 def _is_launcher(proc: str, pid: int) -> bool:
-    """Whether a container's first process is Python itself, and so may be who launched."""
+    """Whether the first process of a container runs Python, so that it may be a launcher."""
     try:
         with open(f"{proc}/{pid}/cmdline", "rb") as file:
             words = file.read(4096).split(b"\0")
@@ -94,7 +94,7 @@ def _variables(environ: bytes) -> dict[str, str]:
     }
 
 
-def _word(variables: dict[str, str]) -> str:
+def _job_label(variables: dict[str, str]) -> str:
     jobs = variables.get(JOBS_VARIABLE, "")
     if jobs:
         return "job " + jobs.rpartition(":")[2].partition(".")[0]

@@ -1,4 +1,4 @@
-"""Limits of this user: open files, processes, core files, locked memory."""
+"""Checks of this user's limits: open files, processes, core files, locked memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from plaunch.doctor import Finding, Status
 from plaunch.numbers import format_bytes
 
-from plaunch_doctor.capacity import find_rooms
+from plaunch_doctor.capacity import find_process_limits
 from plaunch_doctor.machine import UNLIMITED
 
 if TYPE_CHECKING:
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
     from plaunch_doctor.context import NodeContext
 
-# Descriptors: what the launcher has beside its workers, what it has for each of them, and what a
-# worker needs at least, and for each rank that it is connected to.
+# Descriptors of the launcher: a base, and for each worker. Descriptors of a worker: a base, and for
+# each rank that it is connected to.
 _OWN_FILES, _FILES_PER_WORKER = 64, 8
 _WORKER_FILES, _FILES_PER_RANK = 512, 4
 _THREADS_PER_WORKER = 32  # with torch, gloo or NCCL, before any DataLoader
 
 
 def check_open_files(context: NodeContext) -> Iterator[Finding]:
-    """The limit on open files, against what the launcher and one worker of this world need."""
+    """Compare the limit on open files with the needs of the launcher and of a worker."""
     what = "open files"
     soft, hard = context.machine.limit("RLIMIT_NOFILE")
     said = f"limit {_say(soft)}, may be raised to {_say(hard)}"
@@ -50,15 +50,15 @@ def check_open_files(context: NodeContext) -> Iterator[Finding]:
 
 
 def check_processes(context: NodeContext) -> Iterator[Finding]:
-    """The limits on processes and threads, of this user and of the control group."""
+    """Check the limits on processes and threads, of this user and of the control group."""
     what = "processes"
     needed = _THREADS_PER_WORKER * context.nproc
     soft, _ = context.machine.limit("RLIMIT_NPROC")
-    rooms = list(find_rooms(context, context.machine.user, soft))
-    if not rooms:
+    limits = list(find_process_limits(context, context.machine.user, soft))
+    if not limits:
         yield Finding(Status.OK, what, "no limit")
         return
-    nearest = min(rooms, key=lambda room: room.left)
+    nearest = min(limits, key=lambda limit: limit.left)
     if nearest.left < needed:
         yield Finding(
             Status.WARNING if nearest.left > context.nproc * 2 else Status.PROBLEM,
@@ -71,7 +71,7 @@ def check_processes(context: NodeContext) -> Iterator[Finding]:
 
 
 def check_core_files(context: NodeContext) -> Iterator[Finding]:
-    """Check what a worker that crashes leaves on the disk."""
+    """Report whether and where crashing workers write core files."""
     soft, _ = context.machine.limit("RLIMIT_CORE")
     pattern = context.read("/proc/sys/kernel/core_pattern")
     if soft == 0 and not pattern.startswith("|"):
@@ -87,7 +87,7 @@ def check_core_files(context: NodeContext) -> Iterator[Finding]:
 
 
 def check_locked_memory(context: NodeContext) -> Iterator[Finding]:
-    """The limit on locked memory, where there is InfiniBand, which registers its buffers."""
+    """Check the limit on locked memory on nodes with InfiniBand, where NCCL locks its buffers."""
     devices = context.list("/sys/class/infiniband")
     soft, _ = context.machine.limit("RLIMIT_MEMLOCK")
     if not devices:

@@ -1,4 +1,4 @@
-"""The list of all plugins and their state, which no broken plugin can spoil."""
+"""The list of all plugins and their state (`--list-plugins`). Each plugin is loaded on its own."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class PluginStatus:
     """One plugin, or one name of it.
 
     Args:
-        kind: the kind's name, "plugin" for plugins that only have hooks.
+        kind: the kind's name; "plugin" for lifecycle plugins.
         name: the plugin's name.
-        distribution: the distribution that it belongs to; "-" for one that is not installed.
+        distribution: the distribution that provides it; "-" for one that is not installed.
         version: the distribution's version; "-" for a plugin that is not installed.
         status: "ready", "blocked", "broken" or "shadowed".
         detail: why it is blocked, broken or shadowed.
-        rivals: other distributions that offer the same name, so that it means none of them.
-        has_hooks: whether a plugin with options is more than these: hooks, called if one is given.
+        rivals: other distributions that provide the same name, which makes the name ambiguous.
+        has_hooks: whether a plugin with options also has hooks, called if an option is given.
     """
 
     kind: str
@@ -56,12 +56,12 @@ class PluginStatus:
 
     @property
     def is_always_on(self) -> bool:
-        """Whether it is loaded in each launch, so that every launch fails if it is broken."""
+        """Whether every launch loads it, and so fails if it is broken."""
         return self.kind == LIFECYCLE.name
 
     @property
     def is_broken(self) -> bool:
-        """Whether it cannot be loaded."""
+        """Whether loading it fails."""
         return self.status == BROKEN
 
     @property
@@ -77,10 +77,10 @@ def list_plugins(
     environ: Mapping[str, str] | None = None,
     path: Sequence[str] | None = None,
 ) -> list[PluginStatus]:
-    """Say of each plugin whether it works, by loading it.
+    """Load each plugin, and return its state.
 
-    Blocked plugins are not loaded, nor are those that a bare name does not mean: torch's `default`
-    logs spec would cost more than everything else.
+    Blocked and shadowed plugins are not loaded: torch's `default` logs spec, which plaunch's
+    shadows, takes longer than all others together.
 
     Args:
         plugins: plugins passed in code.
@@ -117,7 +117,7 @@ def show_plugins(invocation: Invocation) -> int:
 
 
 def format_plugins(rows: Sequence[PluginStatus]) -> str:
-    """Lay `rows` out as a table with one line for each, headings first."""
+    """Format `rows` as a table with headings."""
     table = [("KIND", "NAME", "DISTRIBUTION", "VERSION", "STATUS")]
     table += [(_kind(r), r.name, r.distribution, r.version, _status(r)) for r in rows]
     widths = [max(len(line[column]) for line in table) for column in range(4)]
@@ -172,7 +172,7 @@ def _check_entry(kind: Kind[Any], entry: EntryPoint, installed: Installed) -> Pl
                 detail=f"by {meant.distribution.name}; select it as {row.distribution}:{row.name}",
             )
     try:
-        # On its own, so that whatever is wrong with another plugin is not held against this one.
+        # Load it alone, so that a broken plugin does not affect the state of others.
         manager = PluginManager.create(environ={}, entries=[entry])
         if kind.hook:
             manager.get(kind, entry.name)
@@ -181,7 +181,7 @@ def _check_entry(kind: Kind[Any], entry: EntryPoint, installed: Installed) -> Pl
             row = replace(row, has_hooks=has_hooks)
     except (KeyboardInterrupt, SignalException):
         raise
-    except BaseException as error:  # noqa: BLE001 - the list is what finds a broken plugin
+    except BaseException as error:  # noqa: BLE001 - reported as the plugin's state
         return replace(row, status=BROKEN, detail=_cause(error))
     return row
 
@@ -195,11 +195,11 @@ def _check_object(
         offered = [(kind.name, offer) for kind in KINDS for offer in manager.names(kind)]
     except (KeyboardInterrupt, SignalException):
         raise
-    except BaseException as error:  # noqa: BLE001 - the list is what finds a broken plugin
+    except BaseException as error:  # noqa: BLE001 - reported as the plugin's state
         return [replace(row, status=BROKEN, detail=_cause(error))]
     return [row, *(replace(row, kind=kind, name=offer) for kind, offer in offered)]
 
 
 def _cause(error: BaseException) -> str:
-    """What is wrong, without the plugin's name, which the row has."""
+    """Return the cause without the plugin's name, which the row already has."""
     return " ".join(str(error).split()) if error.__cause__ is None else one_line(error.__cause__)

@@ -1,4 +1,4 @@
-"""Questions about this machine that are no files: limits, disks, programs, time, packages."""
+"""Facts about this machine: limits, disks, programs, time, packages."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _STATUS_OFFSET = 5 * ctypes.sizeof(
     ctypes.c_long
 )  # modes (padded), offset, freq, maxerror, esterror
 _UNSYNCHRONISED = 0x40  # STA_UNSYNC
-_SAMPLE = b"plaunch looks whether this folder takes files\n" * 100
+_SAMPLE = b"plaunch checks that this folder is writable\n" * 100
 
 
 @dataclass(frozen=True)
 class Space:
-    """The space of a file system in bytes, and the files that it still takes.
+    """The space of a file system, in bytes.
 
     Args:
         total: its size.
-        free: what this user can still write.
-        files: how many files it still takes; -1 where it does not count them.
+        free: what is free for this user.
+        files: free inodes; -1 if the file system does not count them.
     """
 
     total: int
@@ -39,11 +39,11 @@ class Space:
 
 
 class Machine:
-    """The machine as this process sees it; tests put another one in its place."""
+    """The machine as this process sees it. Tests replace it with a fake."""
 
     @property
     def python(self) -> str:
-        """The interpreter of this process."""
+        """The interpreter of this process (`sys.executable`)."""
         return sys.executable
 
     @property
@@ -53,7 +53,7 @@ class Machine:
 
     @property
     def base_prefix(self) -> str:
-        """The installation that the environment was made from."""
+        """The installation that the environment was created from."""
         return sys.base_prefix
 
     @property
@@ -63,24 +63,24 @@ class Machine:
 
     @property
     def user(self) -> int:
-        """The effective user; 0 is root."""
+        """The effective user id; 0 is root."""
         return os.geteuid()
 
     def limit(self, name: str) -> tuple[int, int]:
-        """The soft and the hard value of a limit such as `RLIMIT_NOFILE`."""
+        """Return the soft and hard value of a limit such as `RLIMIT_NOFILE`."""
         return resource.getrlimit(getattr(resource, name))
 
     def processors(self) -> int:
-        """How many processors the affinity mask leaves."""
+        """Return the number of processors in the affinity mask."""
         if hasattr(os, "sched_getaffinity"):
             return len(os.sched_getaffinity(0))
         return os.cpu_count() or 1
 
     def space(self, path: str) -> Space:
-        """The file system that `path` is in.
+        """Return the space of the file system that contains `path`.
 
         Raises:
-            OSError: there is no such path.
+            OSError: `path` does not exist.
         """
         found = os.statvfs(path)
         files = found.f_favail if found.f_files else -1
@@ -90,9 +90,9 @@ class Machine:
         """Write a file to `folder`, and remove it.
 
         Raises:
-            OSError: the folder does not take it.
+            OSError: the folder is not writable, or is full.
         """
-        import tempfile  # not for ordinary launches
+        import tempfile  # slow; only checks need it
 
         with tempfile.NamedTemporaryFile(prefix=".plaunch-", dir=folder) as file:
             file.write(_SAMPLE)
@@ -100,7 +100,7 @@ class Machine:
             os.fsync(file.fileno())
 
     def is_writable(self, folder: str) -> bool:
-        """Whether this user can write files to `folder`, found by writing one."""
+        """Whether a file can be written to `folder`. Writes one."""
         try:
             self.write_sample(folder)
         except OSError:
@@ -108,27 +108,27 @@ class Machine:
         return True
 
     def which(self, program: str, environ: Mapping[str, str]) -> str:
-        """The file that a shell would run for `program`; empty if there is none."""
+        """Return the path of `program` as found on PATH; empty if not found."""
         return shutil.which(program, path=environ.get("PATH", os.defpath)) or ""
 
     def now(self) -> float:
-        """The time of day, in seconds since 1970."""
+        """Return the time of day, in seconds since 1970."""
         return time.time()
 
     def is_synchronised(self) -> bool | None:
-        """Whether the kernel considers its clock synchronised; None if it does not say."""
+        """Whether the kernel considers its clock synchronised; None if unknown."""
         try:
-            ask = ctypes.CDLL(None, use_errno=True).adjtimex
+            adjtimex = ctypes.CDLL(None, use_errno=True).adjtimex
         except (AttributeError, OSError):
             return None
         buffer = ctypes.create_string_buffer(_TIMEX_BYTES)  # modes is 0: nothing is changed
-        if ask(buffer) < 0:
+        if adjtimex(buffer) < 0:
             return None
         return not ctypes.c_int.from_buffer(buffer, _STATUS_OFFSET).value & _UNSYNCHRONISED
 
     def distribution(self, name: str) -> tuple[str, str] | None:
-        """The version of an installed distribution and the folder that it is in, or None."""
-        from importlib import metadata  # not for ordinary launches
+        """Return the version and the folder of an installed distribution, or None."""
+        from importlib import metadata  # slow; only checks need it
 
         try:
             found = metadata.distribution(name)

@@ -1,4 +1,4 @@
-"""Shared memory, and the memory that the workers may use."""
+"""Checks of shared memory and of the memory that workers may use."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from plaunch_doctor.capacity import System
     from plaunch_doctor.context import NodeContext
 
-# What one worker needs at least, in bytes: NCCL's buffers and a few batches of a DataLoader's; and
-# a process that has imported torch.
+# Bytes for one worker: in shared memory, NCCL's buffers, and a few batches of a DataLoader; in
+# memory, a process that has imported torch.
 SHARED_LEAST, SHARED_GOOD = 32 * MIB, 256 * MIB
 WORKER_MEMORY = 512 * MIB
-_HUGE = 1 << 60  # version 1 of control groups says "no limit" with a number near 2**63
+_HUGE = 1 << 60  # control groups version 1 express "no limit" as a number near 2**63
 
 
 def check_shared_memory(context: NodeContext) -> Iterator[Finding]:
-    """The room in /dev/shm, against what the workers of this node need."""
+    """Compare the free space in /dev/shm with what the workers of this node need."""
     what, nproc = "shared memory", context.nproc
-    folder = context.path("/dev/shm")  # noqa: S108 - looked at only
+    folder = context.path("/dev/shm")  # noqa: S108 - only inspected
     if not os.path.isdir(folder):
         yield Finding(
             Status.WARNING,
@@ -58,7 +58,7 @@ def check_shared_memory(context: NodeContext) -> Iterator[Finding]:
 
 
 def check_memory(context: NodeContext) -> Iterator[Finding]:
-    """Free memory, the control group's limit, and what the kernel has killed for lack of it."""
+    """Check the available memory, the control group's limit, and its OOM kills."""
     nproc = context.nproc
     node, groups = read_node_memory(context), read_group_memory(context)
     said = ["the system does not report how much is available"]
@@ -97,14 +97,14 @@ def check_memory(context: NodeContext) -> Iterator[Finding]:
 
 
 class Memory(NamedTuple):
-    """The memory of a node, or what a control group may use, in bytes."""
+    """The memory of a node or of a control group, in bytes."""
 
     whole: int
     available: int
 
 
 def read_memory(system: System) -> Memory | None:
-    """The memory that this process may use; None if the system does not say."""
+    """Return the memory that this process may use; None if unknown."""
     node = read_node_memory(system)
     if node is None:
         return None
@@ -112,7 +112,7 @@ def read_memory(system: System) -> Memory | None:
 
 
 def read_node_memory(system: System) -> Memory | None:
-    """The memory of this node; None if the system does not say."""
+    """Return the memory of this node; None if unknown."""
     info: dict[str, int] = {}
     for line in system.read("/proc/meminfo").splitlines():
         name, _, rest = line.partition(":")
@@ -124,7 +124,7 @@ def read_node_memory(system: System) -> Memory | None:
 
 
 def read_group_memory(system: System) -> list[Memory]:
-    """What this process's control group allows, and those above it that have a limit."""
+    """Return the memory of this process's control group and its parents, where limited."""
     groups = system.read("/proc/self/cgroup")
     limits = group_paths(groups, "memory", "memory.max", "memory.limit_in_bytes")
     uses = group_paths(groups, "memory", "memory.current", "memory.usage_in_bytes")
@@ -132,7 +132,7 @@ def read_group_memory(system: System) -> list[Memory]:
     for limit_path, use_path in zip(limits, uses, strict=True):
         limit, use = system.read(limit_path), system.read(use_path)
         if limit.isdecimal() and use.isdecimal() and int(limit) < _HUGE:
-            # Files that were read count as used there, although they make room for others.
+            # The page cache counts as used, although the kernel reclaims it when needed.
             cache = _inactive_files(system.read(f"{os.path.dirname(use_path)}/memory.stat"))
             used = max(int(use) - cache, 0)
             found.append(Memory(int(limit), max(int(limit) - used, 0)))

@@ -1,4 +1,4 @@
-"""This host's name, what it resolves to, and the network interfaces that variables name."""
+"""Checks of the host's name, and of the network interfaces that variables name."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
     from plaunch_doctor.context import NodeContext
 
-_SLOW = 1.0  # seconds; torch asks for names in every worker
+_SLOW = 1.0  # seconds; torch resolves names in every worker
 _WHAT = "host name"
 
 
 def check_host_name(context: NodeContext) -> Iterator[Finding]:
-    """Own name to addresses, and back; how long that takes."""
+    """Resolve the host's name to addresses, and an address back to a name; measure the time."""
     several = context.max_nodes > 1
     began = time.monotonic()
     try:
@@ -48,13 +48,13 @@ def check_host_name(context: NodeContext) -> Iterator[Finding]:
         )
     elif several and all(is_loop_back(number) for number in numbers):
         trap = " (Debian's entry in /etc/hosts)" if "127.0.1.1" in numbers else ""
-        is_told = _has_gloo_interface(context)
+        has_interface = _has_gloo_interface(context)
         yield Finding(
-            Status.OK if is_told else Status.PROBLEM,
+            Status.OK if has_interface else Status.PROBLEM,
             _WHAT,
             f"{said}: loopback only{trap}",
             ""
-            if is_told
+            if has_interface
             else "give the name this node's real address in /etc/hosts, or set GLOO_SOCKET_IFNAME: "
             "gloo uses the address that the name resolves to, and other nodes cannot reach it "
             "(plaunch itself uses addresses)",
@@ -69,7 +69,7 @@ def _check_back(context: NodeContext, numbers: list[str], took: float) -> Iterat
     began = time.monotonic()
     known: list[str] = []
     try:
-        # The first is the one that programs ask for; several would only take longer.
+        # Programs use the first address.
         known = context.network.names_of(numbers[0], context.timeout) if numbers else []
     except RendezvousConnectionError as error:
         yield Finding(
@@ -105,7 +105,7 @@ def _check_back(context: NodeContext, numbers: list[str], took: float) -> Iterat
 
 
 def check_interfaces(context: NodeContext) -> Iterator[Finding]:
-    """Whether the interfaces that `NCCL_SOCKET_IFNAME` and `GLOO_SOCKET_IFNAME` name exist."""
+    """Check that the interfaces named in `NCCL_SOCKET_IFNAME` and its like exist."""
     there = context.list("/sys/class/net")
     for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
         value = context.environ.get(variable, "")

@@ -1,4 +1,4 @@
-"""Questions about names, addresses and ports, each with a bound."""
+"""Access to names, addresses and ports; every call has a time limit."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ ACCEPTED, REFUSED, SILENT = "accepted", "refused", "silent"
 
 
 class Network:
-    """The network as this host sees it; tests put another one in its place."""
+    """The network as this host sees it. Tests replace it with a fake."""
 
     def resolve(self, host: str, port: int, timeout: float) -> tuple[SocketAddress, ...]:
-        """The addresses of `host`.
+        """Return the addresses of `host`.
 
         Raises:
-            RendezvousConnectionError: the name is unknown, or no answer came in `timeout` seconds.
+            RendezvousConnectionError: the name is unknown, or not resolved in `timeout` seconds.
         """
         return resolve_host(host, port, timeout)
 
     def names_of(self, address: str, timeout: float) -> list[str]:
-        """The names that `address` has, the first one first; none if it has none.
+        """Return the names of `address`, the primary name first; empty if it has none.
 
         Raises:
-            RendezvousConnectionError: no answer came in `timeout` seconds.
+            RendezvousConnectionError: not resolved in `timeout` seconds.
         """
 
-        def ask() -> list[str]:
+        def lookup() -> list[str]:
             try:
                 name, aliases, _ = socket.gethostbyaddr(address)
             except OSError:
@@ -40,7 +40,7 @@ class Network:
             return [name, *aliases]
 
         # The system's resolver cannot be interrupted.
-        call = BoundedCall("names", ask)
+        call = BoundedCall("names", lookup)
         if not call.wait(timeout):
             raise RendezvousConnectionError(
                 f"the name server has not answered for {address} within {timeout:g} s"
@@ -54,7 +54,7 @@ class Network:
         return is_own_address(address)
 
     def connect(self, address: SocketAddress, timeout: float) -> tuple[str, str]:
-        """The result of a connection attempt: `accepted`, `refused` or `silent`, and the reason."""
+        """Try to connect; return `accepted`, `refused` or `silent`, and the reason."""
         try:
             with socket.socket(address.family, socket.SOCK_STREAM) as sock:
                 sock.settimeout(timeout)
@@ -71,9 +71,9 @@ class Network:
         """Whether this process could listen on `port`: `free`, `taken` or `forbidden`.
 
         Raises:
-            OSError: the system refuses for another reason, such as no descriptors.
+            OSError: another cause, such as no free descriptors.
         """
-        for family, host in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):  # noqa: S104 - at once closed
+        for family, host in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):  # noqa: S104 - closed at once
             try:
                 with socket.socket(family, socket.SOCK_STREAM) as sock:
                     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -87,8 +87,8 @@ class Network:
                     return FORBIDDEN
                 if family == socket.AF_INET:
                     raise
-        raise AssertionError  # the loop ends by itself
+        raise AssertionError  # not reached: the loop always returns or raises
 
     def owner(self, port: int) -> str:
-        """The process that listens on `port` of this host; empty if unknown."""
+        """Return the process that listens on `port` of this host; empty if unknown."""
         return port_owner(port)

@@ -1,4 +1,4 @@
-"""Versions: Python, torch, and whether torch was built for this node's devices."""
+"""Check of the versions of Python and torch, and of the platform that torch was built for."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from plaunch_doctor.context import NodeContext
 
 _TESTED = ((3, 10), (3, 13))
-_TORCH = (2, 3)  # the oldest that the extra `c10d` takes
+_TORCH = (2, 3)  # the lower bound in the extra `c10d`
 
 
 def check_versions(context: NodeContext) -> Iterator[Finding]:
-    """Python and torch as the launcher's environment has them; torch is not imported."""
+    """Check Python and torch in the launcher's environment. Does not import torch."""
     python = context.machine.version
     if not _TESTED[0] <= python[:2] <= _TESTED[1]:
         yield Finding(
@@ -72,7 +72,7 @@ def _vendor(context: NodeContext) -> str:
 
 
 def _built_for(folder: str, version: str) -> str:
-    """The platform in torch's `version.py`: CUDA 12.6, ROCm 6.2, or CPU."""
+    """Return the platform from torch's `version.py`, such as CUDA 12.6, ROCm 6.2, or CPU."""
     try:
         with open(os.path.join(folder, "torch", "version.py"), encoding="utf-8") as file:
             text = file.read(1 << 16)

@@ -1,4 +1,4 @@
-"""Ports that the launcher and the workers will open."""
+"""Checks of the ports that the launcher and the workers will listen on."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
     from plaunch_doctor.context import NodeContext
 
-_FEW = 1000  # ports for outgoing connections; a large world has thousands between its ranks
+_FEW = 1000  # ports for outgoing connections; ranks of a large world open thousands
 _RANGE_TRIED = 256  # ports of a given range that are tried
-_RANGE_NEEDED = 2  # a round's port, and one more in case that somebody takes the first
+_RANGE_NEEDED = 2  # a round's port, and one more in case another program takes the first
 
 
 def check_ports(context: NodeContext) -> Iterator[Finding]:
-    """The range that the system gives ports from, and the ports that options name."""
+    """Check the range of ephemeral ports, and the ports that options name."""
     first, last = _ephemeral(context)
     if last:
         used = _used(context, first, last)
@@ -89,7 +89,7 @@ def _ephemeral(context: NodeContext) -> tuple[int, int]:
 
 
 def _used(context: NodeContext, first: int, last: int) -> int:
-    """Count the ports of the range that TCP sockets of this network namespace use."""
+    """Count the ports of the range that TCP sockets in this network namespace use."""
     used = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         for line in context.read(table).splitlines()[1:]:

@@ -1,4 +1,4 @@
-"""Processors against workers and their threads."""
+"""Check that there are enough processors for the workers and their threads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def check_processors(context: NodeContext) -> Iterator[Finding]:
-    """The affinity mask and the control group's quota, against workers and OMP_NUM_THREADS."""
+    """Compare the affinity mask and the CPU quota with the workers and OMP_NUM_THREADS."""
     what, nproc = "processors", context.nproc
     mask = context.machine.processors()
     quota = _quota(context)
@@ -66,7 +66,7 @@ def _check_threads(context: NodeContext, usable: float) -> Iterator[Finding]:
 
 
 def _quota(context: NodeContext) -> float | None:
-    """The smallest quota above this process, in processors."""
+    """Return the smallest CPU quota of this process's control groups, in processors."""
     quotas = []
     for text in group_files(context, "cpu", "cpu.max", ""):
         quota, _, period = text.partition(" ")

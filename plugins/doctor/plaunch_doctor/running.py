@@ -1,4 +1,4 @@
-"""Running checks: each on its own, bounded, and unable to spoil the others."""
+"""Runs checks: each on a thread, with a time limit, isolated from the others."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from plaunch_doctor.context import NodeContext
     from plaunch_doctor.findings import Check
 
-# How long all checks together may take, in seconds; they run at the same time.
+# Seconds for all checks; they run at the same time.
 CHECKS_TIMEOUT = 15.0
 
 
-class NotDoneError(Exception):
-    """A call has not come back in time."""
+class CallTimeoutError(Exception):
+    """A call did not return in time."""
 
 
-class Bounded:
-    """A call whose result is waited for no longer than allowed.
+class TimedCall:
+    """A call on a thread, with a time limit for its result.
 
-    If the system gives no thread, which the checks should report, it is made when its result is
-    wanted, without a limit: Ctrl-C ends it.
+    If no thread can be started, which the checks should report, `result` makes the call itself,
+    without a limit: Ctrl-C ends it.
     """
 
     def __init__(self, name: str, call: Callable[[], object]) -> None:
@@ -38,16 +38,16 @@ class Bounded:
             self._call = BoundedCall(name, call)
 
     def result(self, timeout: float) -> object:
-        """The result of the call.
+        """Return the result of the call.
 
         Raises:
-            NotDoneError: it has not returned in `timeout` seconds.
+            CallTimeoutError: the call did not return in `timeout` seconds.
             BaseException: what the call raised.
         """
         if self._call is None:
             return self._function()
         if not self._call.wait(timeout):
-            raise NotDoneError("it has not ended")
+            raise CallTimeoutError("it has not ended")
         if self._call.error is not None:
             raise self._call.error
         return self._call.result
@@ -56,33 +56,33 @@ class Bounded:
 def run_checks(
     checks: Mapping[str, Check], context: NodeContext, timeout: float = CHECKS_TIMEOUT
 ) -> list[Finding]:
-    """Run all checks at the same time; the findings come in the order of the checks.
+    """Run all checks at the same time, and return their findings in the order of `checks`.
 
-    A check that raises, gives something other than findings, or is not done within `timeout`
-    seconds, is itself reported as broken.
+    A check that raises, returns anything other than findings, or takes longer than `timeout`, is
+    reported as broken.
 
     Args:
         checks: the checks by name, which is the heading of a broken one.
-        context: what they are given.
-        timeout: how long all of them together may take, in seconds.
+        context: passed to each check.
+        timeout: seconds for all of them together.
     """
     deadline = time.monotonic() + timeout
-    # The lists are made inside the threads, where checks that are generators do their work.
+    # list() runs on the threads, because checks may be generators.
     calls = {
-        name: Bounded(f"check-{name}", lambda check=check: list(check(context)))  # type: ignore[misc]
+        name: TimedCall(f"check-{name}", lambda check=check: list(check(context)))  # type: ignore[misc]
         for name, check in checks.items()
     }
     findings: list[Finding] = []
     for name, call in calls.items():
         try:
             found = call.result(deadline - time.monotonic())
-        except NotDoneError:
+        except CallTimeoutError:
             findings.append(
                 _broken(name, f"the check did not finish within {timeout:g} s", "it was abandoned")
             )
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # noqa: BLE001 - one check never spoils the others
+        except BaseException as error:  # noqa: BLE001 - reported as a broken check
             findings.append(_broken(name, f"the check failed: {type(error).__name__}: {error}", ""))
         else:
             findings += _checked(name, found)
@@ -93,7 +93,7 @@ def _checked(name: str, found: object) -> list[Finding]:
     findings: list[Finding] = []
     for item in found if isinstance(found, list) else [found]:
         if not isinstance(item, Finding):
-            return [_broken(name, f"the check gave {item!r}, which is not a Finding", "")]
+            return [_broken(name, f"the check returned {item!r}, which is not a Finding", "")]
         findings.append(item)
     return findings
 
@@ -101,5 +101,8 @@ def _checked(name: str, found: object) -> list[Finding]:
 def _broken(name: str, found: str, more: str) -> Finding:
     advice = "the subject of the check is not known" + (f"; {more}" if more else "")
     return Finding(
-        Status.BROKEN, name, found, f"{advice}. If the check belongs to a plugin, tell its author"
+        Status.BROKEN,
+        name,
+        found,
+        f"{advice}. If the check belongs to a plugin, report this to its author",
     )

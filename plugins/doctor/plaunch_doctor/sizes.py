@@ -1,4 +1,4 @@
-"""Sizes as users write them."""
+"""Reads sizes such as 500M or 8GiB."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,3})?)([kmgt]?)(?:i?b)?", re.IGNORE
 
 
 def read_size(text: str, check: str) -> int:
-    """The bytes that `text` says, as 100M, 8G or 1.5GiB: all units are powers of 1024.
+    """Return the bytes of a size such as 100M, 8G or 1.5GiB. All units are powers of 1024.
 
     Raises:
-        UsageError: it says none; the message names the `check` that it was given to.
+        UsageError: `text` is not a size. The message names the `check` whose argument it is.
     """
     found = _SIZE.fullmatch(text)
     size = 0 if found is None else int(float(found[1]) * _UNITS[found[2].lower()])

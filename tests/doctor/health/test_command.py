@@ -38,7 +38,7 @@ def check(script, context):
     ("text", "found"),
     [
         ("echo one; echo; echo ' two '; echo", "check node.sh: two"),
-        ("exit 0", "check node.sh is content"),
+        ("exit 0", "check node.sh succeeded"),
         ("echo bad >&2; exit 3", "! check node.sh ended with exit code 3: bad"),
         ("exit 4", "! check node.sh ended with exit code 4"),
         ("kill -SEGV $$", "! check node.sh was killed by SIGSEGV (signal 11)"),

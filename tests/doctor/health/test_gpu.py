@@ -149,9 +149,9 @@ def test_every_name_that_is_called_is_one_of_the_real_module():
 
 def test_a_machine_without_a_driver_is_not_looked_at(check, tell, driver, monkeypatch):
     driver.refusal = no_such()
-    assert tell(check) == ["no driver here: not looked at"]
+    assert tell(check) == ["no driver here: not checked"]
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert tell(check) == ["no driver here: not looked at"]
+    assert tell(check) == ["no driver here: not checked"]
 
 
 @pytest.mark.parametrize("name", ["proc/driver/nvidia", "dev/nvidia0"])

@@ -65,7 +65,7 @@ def test_it_is_waited_for(machine, context, tell, monkeypatch):
     check = MemoryCheck(context(), machine(80))
     tell(check, START)
     machine(60)
-    pause = "plaunch_doctor.health.waiting.Patience.pause"
+    pause = "plaunch_doctor.health.waiting.CheckDeadline.pause"
     monkeypatch.setattr(pause, lambda patience: bool(machine(79)))
     assert tell(check, RESTART) == ["79 GiB available of 100 GiB"]
 
@@ -78,4 +78,4 @@ def test_nobody_waits_once_it_is_closed(machine, context, tell):
 
 def test_a_system_that_says_nothing_is_left_alone(context, tell, tmp_path):
     found = tell(MemoryCheck(context(), str(tmp_path)))
-    assert found == ["the system does not say how much is available"]
+    assert found == ["the system does not report how much is available"]

@@ -76,7 +76,7 @@ def test_an_interface_of_ipv6(context, tell, interfaces, tmp_path):
 
 def test_an_address_of_no_interface_is_not_looked_at(context, tell):
     found = tell(check(context, local_addr="192.0.2.9"))
-    assert found == ["no interface has 192.0.2.9: not looked at"]
+    assert found == ["no interface has 192.0.2.9: not checked"]
 
 
 def test_one_node_needs_its_loopback_only(context, tell):

@@ -167,7 +167,7 @@ def test_a_check_is_told_why_it_is_asked():
         (raising(SystemExit(0)), "failed: SystemExit: 0"),
         (raising(KeyboardInterrupt()), "failed: KeyboardInterrupt"),
         (lambda occasion: None, "failed: TypeError: 'NoneType' object is not iterable"),
-        (lambda occasion: ["fine"], "gave 'fine', which is not a Finding"),
+        (lambda occasion: ["fine"], "returned 'fine', which is not a Finding"),
         (lambda occasion: [Finding("ok", "nose", "")], "which is not a Finding"),
     ],
 )
@@ -197,9 +197,9 @@ def test_one_that_hangs_is_named_and_not_asked_again_meanwhile(gate):
     )
     text = verdict_of(checks)
     assert "the health check 'slow' (" in text
-    assert "has not answered within 0.05 s (--health-check=slow)" in text
+    assert "did not return within 0.05 s (--health-check=slow)" in text
     assert "quick" not in text
-    assert "has still not answered what it was asked before" in verdict_of(checks)
+    assert "has still not returned from its previous run" in verdict_of(checks)
     assert len(asked) == 1
     gate.set()
     wait_until(lambda: not any("health-check" in t.name for t in threading.enumerate()), "its end")
@@ -212,7 +212,7 @@ def test_a_node_without_threads_is_not_healthy(monkeypatch):
     monkeypatch.setattr(
         "plaunch_doctor.health.running.BoundedCall", raising(ThreadStartError("no more threads"))
     )
-    assert "was not asked: no more threads" in verdict_of(checks)
+    assert "was not started: no more threads" in verdict_of(checks)
 
 
 def test_no_thread_is_left_when_workers_may_be_forked():

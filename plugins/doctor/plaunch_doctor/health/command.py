@@ -1,4 +1,4 @@
-"""`command:PROGRAM`: any program; exit code 0 means that the node is healthy."""
+"""The health check `command:PROGRAM`: the node is healthy if the program exits with 0."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from plaunch.errors import UsageError
 from plaunch.numbers import quote
 from plaunch.process import describe_exit, inheritable
 
-from plaunch_doctor.health.waiting import Patience
+from plaunch_doctor.health.waiting import CheckDeadline
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 
 _WHAT = "command"
 _FORM = "write --health-check=command:PROGRAM, with arguments as in a shell"
-_KEPT = 1 << 16  # bytes of its last output, among which the last line is looked for
+_KEPT = 1 << 16  # bytes of output that are kept, to report the last line
 _LONGEST = 300  # characters of that line
-_SLICE = 0.05  # seconds between two looks whether it has ended: others may hold its output open
+_POLL_PERIOD = 0.05  # seconds; needed because its children may keep its output open
 
 
 class CommandCheck:
-    """Runs a program in a process group of its own, which is killed if it takes too long.
+    """Runs a program in its own process group, and kills the group after a time limit.
 
     Args:
         context: the launch; the argument is the program with its arguments.
 
     Raises:
-        UsageError: there is no such program, or it cannot be executed.
+        UsageError: the program does not exist, or is not executable.
     """
 
     takes_argument = True
@@ -48,14 +48,14 @@ class CommandCheck:
         text = context.options.get("argument", "")
         self._words = _split(text)
         self._run_id = context.run_id
-        self._patience = Patience()
+        self._deadline = CheckDeadline()
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._is_over = False
 
     def check(self, occasion: HealthOccasion) -> Iterator[Finding]:
-        """Run it."""
-        self._patience.begin(occasion)
+        """Run the program; report its last line."""
+        self._deadline.begin(occasion)
         environ = inheritable(os.environ)
         environ["PLAUNCH_HEALTH_OCCASION"] = "restart" if occasion.is_restart else "start"
         environ["TORCHELASTIC_RUN_ID"] = self._run_id
@@ -67,27 +67,27 @@ class CommandCheck:
             yield Finding(Status.PROBLEM, _WHAT, said)
             return
         if process is None:
-            return  # the launch has ended
+            return  # closed
         try:
             last, code = self._wait(process)
         finally:
             self._kill(process)
         if code is None:
-            reason = f"has not ended within {self._patience.seconds:g} s, and was killed"
+            reason = f"has not ended within {self._deadline.seconds:g} s, and was killed"
         else:
             reason = f"{'was' if code < 0 else 'ended with'} {describe_exit(code)}"
         said = f"{name} {reason}" + (f": {last}" if last else "")
         if code == 0:
-            yield Finding(Status.OK, _WHAT, f"{name}: {last}" if last else f"{name} is content")
+            yield Finding(Status.OK, _WHAT, f"{name}: {last}" if last else f"{name} succeeded")
         else:
             yield Finding(Status.PROBLEM, _WHAT, said)
 
     def close(self) -> None:
-        """Kill it, if it still runs."""
+        """Kill the program if it is running."""
         with self._lock:
             self._is_over = True
             process = self._process
-        self._patience.end()
+        self._deadline.end()
         if process is not None:
             self._kill(process)
 
@@ -106,27 +106,27 @@ class CommandCheck:
             return self._process
 
     def _wait(self, process: subprocess.Popen[bytes]) -> tuple[str, int | None]:
-        """Its last line and its exit code; None if it takes too long."""
+        """Return the last line and the exit code; None if time is up."""
         kept, pipe = b"", process.stdout
         with contextlib.nullcontext() if pipe is None else pipe:
             fd = None if pipe is None else pipe.fileno()
-            while (remaining := self._patience.remaining) > 0:
+            while (remaining := self._deadline.remaining) > 0:
                 has_ended = process.poll() is not None
-                timeout = 0.0 if has_ended else min(remaining, _SLICE)
+                timeout = 0.0 if has_ended else min(remaining, _POLL_PERIOD)
                 if fd is None:
-                    self._patience.pause()
+                    self._deadline.pause()
                 elif select.select([fd], [], [], timeout)[0]:
                     data = os.read(fd, _KEPT)
                     kept = (kept + data)[-_KEPT:]
                     if data:
                         continue
-                    fd = None  # nobody has it open any more
+                    fd = None  # all processes have closed it
                 if has_ended:
                     return _last_line(kept), process.returncode
         return _last_line(kept), None
 
     def _kill(self, process: subprocess.Popen[bytes]) -> None:
-        """Leave nothing of its process group, and no zombie of it."""
+        """Kill the process group, and reap the program."""
         if process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -135,10 +135,10 @@ class CommandCheck:
 
 
 def _split(text: str) -> list[str]:
-    """The program and its arguments.
+    """Return the program and its arguments.
 
     Raises:
-        UsageError: there is none that could be executed.
+        UsageError: the program is missing or not executable.
     """
     try:
         words = shlex.split(text)

@@ -1,4 +1,4 @@
-"""`disk`: folders that the launcher and the workers write to take files, and have room."""
+"""The health check `disk`: folders of the launcher and workers are writable and have space."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _WHAT = "disk"
 
 
 class DiskCheck:
-    """Writes a file to each folder, removes it, and looks at the free space.
+    """Checks the free space of each folder, writes a file to it, and removes the file.
 
     Args:
-        context: the launch; the argument is how much must be free.
+        context: the launch; the argument is the size that must be free.
     """
 
     takes_argument = True
@@ -40,19 +40,19 @@ class DiskCheck:
         self._machine = Machine()
 
     def check(self, occasion: HealthOccasion) -> Iterator[Finding]:
-        """Look at the log folder, the one for temporary files, and shared memory."""
+        """Check the log folder, the folder for temporary files, and shared memory."""
         del occasion
         folders = {tempfile.gettempdir(): "the TMPDIR of this node"}
         if self._log_dir is not None:
             folders[nearest_existing(self._log_dir)] = "--log-dir"
         for folder, where in folders.items():
-            yield self._look(folder, self._floor, f"make room there, or change {where}")
+            yield self._check_folder(folder, self._floor, f"make room there, or change {where}")
         if os.path.isdir(_SHARED_MEMORY):
             advice = "remove files that dead workers left there, or make it larger"
             tenth = self._machine.space(_SHARED_MEMORY).total // 10
-            yield self._look(_SHARED_MEMORY, min(self._floor, tenth), advice)
+            yield self._check_folder(_SHARED_MEMORY, min(self._floor, tenth), advice)
 
-    def _look(self, folder: str, floor: int, advice: str) -> Finding:
+    def _check_folder(self, folder: str, floor: int, advice: str) -> Finding:
         try:
             free = self._machine.space(folder).free
             if free < floor:

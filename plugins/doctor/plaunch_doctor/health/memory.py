@@ -1,4 +1,4 @@
-"""`memory`: enough of it is free, and what earlier workers took is back."""
+"""The health check `memory`: enough is available, and memory of earlier workers is free again."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from plaunch.doctor import DoctorContext, Finding, Status
 from plaunch.numbers import format_bytes
 
-from plaunch_doctor.health.waiting import Patience
+from plaunch_doctor.health.waiting import CheckDeadline
 from plaunch_doctor.memory import read_memory
 from plaunch_doctor.sizes import read_size
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from plaunch_doctor.memory import Memory
 
 _WHAT = "memory"
-_FLOOR = 0.05  # of the whole, if the user names none
-_SLACK = 0.1  # of the whole: what may be gone since the start without being the workers'
+_FLOOR = 0.05  # of the whole; the default
+_SLACK = 0.1  # of the whole: loss since the start that is not blamed on workers
 
 
 class MemoryCheck:
-    """Looks at the available memory, and waits for what the workers of the last round had.
+    """Checks the available memory; waits until the memory of earlier workers is free.
 
     Args:
-        context: the launch; the argument is how much must be available.
+        context: the launch; the argument is the size that must be available.
         root: where the file system starts; `/` but in tests.
     """
 
@@ -39,16 +39,16 @@ class MemoryCheck:
         self._floor = None if argument is None else read_size(argument, _WHAT)
         self._system = DoctorContext(root=root)
         self._at_start: int | None = None  # bytes that were available
-        self._patience = Patience()
+        self._deadline = CheckDeadline()
 
     def check(self, occasion: HealthOccasion) -> Iterator[Finding]:
-        """Look, and look again while there is too little."""
-        self._patience.begin(occasion)
+        """Check the memory, repeatedly while there is too little."""
+        self._deadline.begin(occasion)
         memory = read_memory(self._system)
-        while memory is not None and self._trouble(memory) and self._patience.pause():
+        while memory is not None and self._trouble(memory) and self._deadline.pause():
             memory = read_memory(self._system)
         if memory is None:
-            yield Finding(Status.OK, _WHAT, "the system does not say how much is available")
+            yield Finding(Status.OK, _WHAT, "the system does not report how much is available")
             return
         said = f"{format_bytes(memory.available)} available of {format_bytes(memory.whole)}"
         trouble = self._trouble(memory)
@@ -65,8 +65,8 @@ class MemoryCheck:
             yield Finding(Status.OK, _WHAT, said)
 
     def close(self) -> None:
-        """Do not wait any longer."""
-        self._patience.end()
+        """Stop waiting."""
+        self._deadline.end()
 
     def _trouble(self, memory: Memory) -> str:
         floor = int(memory.whole * _FLOOR) if self._floor is None else self._floor

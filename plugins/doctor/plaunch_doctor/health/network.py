@@ -1,4 +1,4 @@
-"""`network`: the interface that other nodes reach this one at is up, and they can be reached."""
+"""The health check `network`: the interface is up, and the rendezvous can be reached."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from plaunch.doctor import DoctorContext, Finding, Status
 from plaunch.errors import RendezvousConnectionError, UsageError
 from plaunch_network import find_node_address, join_host_port, parse_rendezvous_endpoint
 
-from plaunch_doctor.health.waiting import Patience
+from plaunch_doctor.health.waiting import CheckDeadline
 from plaunch_doctor.network import ACCEPTED, REFUSED, Network
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from plaunch_network import SocketAddress
 
 _WHAT = "network"
-# What torchrun and plaunch take if an endpoint has no port.
+# The ports that torchrun and plaunch use for endpoints without a port.
 _DEFAULT_PORTS = {"c10d": 29400, "etcd": 2379, "etcd-v2": 2379}
 _NO_PORT = -1
 _GET_ADDRESS = 0x8915  # SIOCGIFADDR
@@ -31,7 +31,7 @@ _ADVICE = "check the cable, the interface and the route to the other nodes"
 
 
 class NetworkCheck:
-    """Looks at this node's interface, and connects to the rendezvous.
+    """Checks the interface with this node's address, and connects to the rendezvous.
 
     Args:
         context: the launch.
@@ -50,40 +50,40 @@ class NetworkCheck:
         self._local_addr = local if isinstance(local, str) else None
         configs = settings.get("rdzv_configs")
         self._is_file = isinstance(configs, dict) and configs.get("store_type") == "file"
-        self._patience = Patience()
+        self._deadline = CheckDeadline()
 
     def check(self, occasion: HealthOccasion) -> Iterator[Finding]:
-        """Look at the interface, then at the endpoint."""
-        self._patience.begin(occasion)
-        places = [] if self._is_file else list(self._places())
-        host, port = next(((h, p) for h, p in places if p > 0), ("", 0))
-        yield self._look_at_interface(host, port)
-        if places:
-            yield self._reach(places, is_restart=occasion.is_restart)
+        """Check the interface, then the endpoint."""
+        self._deadline.begin(occasion)
+        endpoints = [] if self._is_file else list(self._endpoints())
+        host, port = next(((h, p) for h, p in endpoints if p > 0), ("", 0))
+        yield self._check_interface(host, port)
+        if endpoints:
+            yield self._check_endpoint(endpoints, is_restart=occasion.is_restart)
 
     # --- the interface ----------------------------------------------------------------------------
 
-    def _look_at_interface(self, host: str, port: int) -> Finding:
+    def _check_interface(self, host: str, port: int) -> Finding:
         address = find_node_address(
             host, port, max_nodes=self._max_nodes, local_addr=self._local_addr
         )
         with contextlib.suppress(RendezvousConnectionError):  # it may be a name
-            found = self._network.resolve(address, 1, self._patience.remaining)
+            found = self._network.resolve(address, 1, self._deadline.remaining)
             address = found[0].host if found else address
         name = self._interface_of(address)
         if not name:
-            return Finding(Status.OK, _WHAT, f"no interface has {address}: not looked at")
+            return Finding(Status.OK, _WHAT, f"no interface has {address}: not checked")
         state = self._system.read(f"/sys/class/net/{name}/operstate")
-        # That of an interface which is down cannot be read.
+        # Cannot be read while the interface is down.
         carrier = self._system.read(f"/sys/class/net/{name}/carrier")
-        # What has no state of its own, such as loopback, is "unknown".
+        # Interfaces without link state, such as loopback, are "unknown".
         if state in ("down", "lowerlayerdown", "notpresent", "dormant") or carrier == "0":
             why = "has no carrier" if carrier == "0" else f"is {state}"
             return Finding(Status.PROBLEM, _WHAT, f"{name} with {address} {why}", _ADVICE)
         return Finding(Status.OK, _WHAT, f"{name} with {address} is up")
 
     def _interface_of(self, address: str) -> str:
-        """The interface that has an address; empty if none of those that can be seen does."""
+        """Return the interface that has `address`; empty if none in this namespace has it."""
         with contextlib.suppress(OSError, ValueError):
             for line in self._system.read("/proc/net/if_inet6").splitlines():
                 packed, *_, name = line.split()
@@ -100,16 +100,16 @@ class NetworkCheck:
 
     # --- the endpoint -----------------------------------------------------------------------------
 
-    def _places(self) -> Iterator[tuple[str, int]]:
+    def _endpoints(self) -> Iterator[tuple[str, int]]:
         default = _DEFAULT_PORTS.get(self._backend, _NO_PORT)
         for part in filter(None, self._endpoint.split(",")):
             text = part.strip().rpartition("://")[2].rstrip("/")
-            with contextlib.suppress(UsageError):  # which the backend itself refuses
+            with contextlib.suppress(UsageError):  # the backend reports it
                 yield parse_rendezvous_endpoint(text, default)
 
-    def _reach(self, places: list[tuple[str, int]], *, is_restart: bool) -> Finding:
-        """One of them suffices: of several, each is a member of the same service."""
-        said = [self._connect(host, port) for host, port in places if port > 0]
+    def _check_endpoint(self, endpoints: list[tuple[str, int]], *, is_restart: bool) -> Finding:
+        """Connect to the endpoints. One suffices: several are members of the same service."""
+        said = [self._connect(host, port) for host, port in endpoints if port > 0]
         if not said:
             where = f"{self._endpoint} names no port: not connected to"
             return Finding(Status.OK, _WHAT, where)
@@ -117,7 +117,7 @@ class NetworkCheck:
             if is_reached:
                 return Finding(Status.OK, _WHAT, text)
         text = "; ".join(text for _, text in said)
-        # Nodes may come in any order, and a scheduler may name one before it is there.
+        # Nodes start in any order, so the node with the endpoint may start later.
         is_early = not is_restart and not self._is_service
         status = Status.WARNING if is_early else Status.PROBLEM
         return Finding(status, _WHAT, text, _ADVICE)
@@ -125,22 +125,22 @@ class NetworkCheck:
     def _connect(self, host: str, port: int) -> tuple[bool, str]:
         where = join_host_port(host, port)
         try:
-            addresses = self._network.resolve(host, port, self._patience.remaining / 2)
+            addresses = self._network.resolve(host, port, self._deadline.remaining / 2)
         except RendezvousConnectionError as error:
             return False, str(error)
-        is_hosted = not self._is_service  # then by one of the nodes, or by its launcher
+        is_hosted = not self._is_service  # by one of the nodes
         if is_hosted and any(map(self._network.is_own, addresses)):
             return True, f"{where} is this node"
-        answers = [self._ask(address, len(addresses)) for address in addresses]
+        answers = [self._try_address(address, len(addresses)) for address in addresses]
         if any(not answer for answer in answers):
             return True, f"{where} accepts connections"
         if self._backend == "static" and any("refused" in answer for answer in answers):
             return True, f"{where} can be reached; nothing listens there between rounds"
         return False, f"{where} cannot be reached: {'; '.join(answers)}"
 
-    def _ask(self, address: SocketAddress, number: int) -> str:
-        """Why no connection to `address`, one of `number`, can be made; empty if one can."""
-        timeout = max(self._patience.remaining / (number + 1), 0.1)
+    def _try_address(self, address: SocketAddress, number: int) -> str:
+        """Connect to `address`, one of `number`; return why that fails, or an empty text."""
+        timeout = max(self._deadline.remaining / (number + 1), 0.1)
         answer, reason = self._network.connect(address, timeout)
         if answer == ACCEPTED:
             return ""

@@ -1,4 +1,4 @@
-"""The health checks of a launch: found by name, asked side by side, each with a limit."""
+"""The health checks of a launch: created by name, run at the same time, with a time limit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ logger = logging.getLogger("plaunch")
 
 TIMEOUT = 10.0  # seconds that one check may take
 TIMEOUT_VARIABLE = "PLAUNCH_HEALTH_CHECK_TIMEOUT"
-_CLOSE_BOUND = 1.0  # seconds that the end of the launch waits for one check
+_CLOSE_TIMEOUT = 1.0  # seconds that the end of the launch waits for one check
 _BAD = (Status.PROBLEM, Status.BROKEN)
 
 
@@ -33,13 +33,13 @@ class LaunchHealthChecks:
     """The health checks that the settings of a launch name.
 
     Args:
-        manager: finds the checks.
-        context: the launch; its settings have the checks' names.
+        manager: creates the checks.
+        context: the launch; its settings name the checks.
         environ: the environment variables; by default this process's.
 
     Raises:
-        UsageError: no check has the name, or its argument cannot be used.
-        PluginError: a check cannot be loaded or made.
+        UsageError: a check is unknown, or its argument is invalid.
+        PluginError: a check cannot be loaded or created.
     """
 
     def __init__(
@@ -57,26 +57,26 @@ class LaunchHealthChecks:
         if isinstance(given, str) or not all(isinstance(each, str) for each in given):
             raise UsageError(f"health_checks is {given!r}; give a list of names")
         self._checks = [_create(manager, context, each) for each in dict.fromkeys(given)]
-        self._until = 0.0  # on the monotonic clock
+        self._deadline = 0.0  # on the monotonic clock
 
     def begin(self, wake: Callable[[], None], *, is_restart: bool) -> None:
-        """Ask all of them; `wake` is called with each answer, on its thread."""
-        self._until = time.monotonic() + self.timeout
+        """Start all checks; `wake` is called after each one, on its thread."""
+        self._deadline = time.monotonic() + self.timeout
         for check in self._checks:
             check.begin(HealthOccasion(is_restart, self.timeout), wake)
 
     def remaining(self) -> float:
-        """Seconds until no answer is waited for any longer; 0 once there is no reason to wait."""
+        """Return the seconds left to wait; 0 if all checks have returned."""
         if all(check.has_answered() for check in self._checks):
             return 0.0
-        return max(self._until - time.monotonic(), 0.0)
+        return max(self._deadline - time.monotonic(), 0.0)
 
     def verdict(self) -> str:
-        """What keeps this node out, in one line; empty if it is healthy, which is said."""
+        """Return why this node is excluded, in one line; log and return "" if it is healthy."""
         bad: list[str] = []
         well: list[str] = []
         for check in self._checks:
-            for finding in check.take(self.timeout):
+            for finding in check.findings(self.timeout):
                 text = check.describe(finding)
                 if finding.status in _BAD:
                     bad.append(text)
@@ -90,81 +90,81 @@ class LaunchHealthChecks:
         return ""
 
     def calls(self) -> Mapping[str, Callable[[], Iterable[Finding]]]:
-        """What asks each check once, by what the user wrote, for whoever brings threads along."""
+        """Return a function for each check that runs it on the caller's thread."""
         occasion = HealthOccasion(timeout=self.timeout)
-        return {check.given: partial(check.ask, occasion) for check in self._checks}
+        return {check.given: partial(check.run, occasion) for check in self._checks}
 
     def close(self) -> None:
-        """The launch is over; a check that is still at work is told, and left to itself."""
+        """Close all checks; a check that is still running is abandoned."""
         for check in self._checks:
             check.close()
 
 
-class _Check:
+class _GuardedCheck:
     """One check of a launch.
 
     Args:
         given: what the user wrote.
-        who: the check and its plugin, for messages.
-        check: what is asked.
+        description: the check and its plugin, for messages.
+        check: the check that a plugin created.
     """
 
-    def __init__(self, given: str, who: str, check: HealthCheck) -> None:
+    def __init__(self, given: str, description: str, check: HealthCheck) -> None:
         self.given = given
-        self._who = who
+        self._description = description
         self._check = check
         self._call: BoundedCall | None = None
-        self._found: list[Finding] | None = []  # None while it has not answered
-        self._trouble: Finding | None = None  # why it is not asked
+        self._findings: list[Finding] | None = []  # None while it runs
+        self._start_error: Finding | None = None  # why it did not start
 
     def begin(self, occasion: HealthOccasion, wake: Callable[[], None]) -> None:
-        """Ask on a thread, unless it has still not answered what it was asked before."""
-        self._trouble = None
+        """Start the check on a thread, unless its previous run has still not returned."""
+        self._start_error = None
         if not self.has_answered():
-            self._trouble = self._broken("has still not answered what it was asked before")
+            self._start_error = self._broken("has still not returned from its previous run")
             return
 
-        def ask() -> None:
-            self._found = self.ask(occasion)
+        def run() -> None:
+            self._findings = self.run(occasion)
             wake()
 
-        self._found = None
+        self._findings = None
         try:
-            self._call = BoundedCall("health-check", ask)
+            self._call = BoundedCall("health-check", run)
         except ThreadStartError as error:
-            self._found = [self._broken(f"was not asked: {error}")]
+            self._findings = [self._broken(f"was not started: {error}")]
 
     def has_answered(self) -> bool:
-        """Whether there is nothing to wait for."""
-        return self._trouble is not None or self._found is not None
+        """Whether there is no run to wait for."""
+        return self._start_error is not None or self._findings is not None
 
-    def take(self, timeout: float) -> list[Finding]:
-        """What it has found, within the `timeout`."""
-        if self._trouble is not None:
-            return [self._trouble]
-        if self._found is None:
-            return [self._broken(f"has not answered within {timeout:g} s")]
+    def findings(self, timeout: float) -> list[Finding]:
+        """Return the findings of the run; a BROKEN one if it exceeded `timeout` seconds."""
+        if self._start_error is not None:
+            return [self._start_error]
+        if self._findings is None:
+            return [self._broken(f"did not return within {timeout:g} s")]
         if self._call is not None:
-            # Workers may be forked next, and its thread be about to end.
-            self._call.wait(_CLOSE_BOUND)
-        return self._found
+            # Let its thread end: workers may be forked next.
+            self._call.wait(_CLOSE_TIMEOUT)
+        return self._findings
 
-    def ask(self, occasion: HealthOccasion) -> list[Finding]:
-        """What it finds; whatever else it does is a BROKEN finding."""
+    def run(self, occasion: HealthOccasion) -> list[Finding]:
+        """Run the check; return its findings, or a BROKEN one if it raises or returns others."""
         found: list[Any]
         try:
             found = list(self._check.check(occasion))
-        except BaseException as error:  # noqa: BLE001 - also SystemExit; it is named
+        except BaseException as error:  # noqa: BLE001 - also SystemExit; reported
             return [self._broken(f"failed: {one_line(error)}")]
         for item in found:
             if not (isinstance(item, Finding) and isinstance(item.status, Status)):
-                return [self._broken(f"gave {item!r}, which is not a Finding")]
+                return [self._broken(f"returned {item!r}, which is not a Finding")]
         return found
 
     def describe(self, finding: Finding) -> str:
-        """A finding in one line."""
+        """Format a finding as one line."""
         said = f"{finding.what}: {finding.found}"
-        if finding.status is Status.BROKEN and self._who in finding.found:
+        if finding.status is Status.BROKEN and self._description in finding.found:
             said = finding.found
         if finding.status is not Status.OK:
             said += f" ({HEALTH_CHECKS.flag}={self.given})"
@@ -172,22 +172,22 @@ class _Check:
         return " ".join(said.split())
 
     def close(self) -> None:
-        """Let it clean up."""
+        """Call the check's `close`, with a time limit."""
         close = getattr(self._check, "close", None)
         if not callable(close):
             return
         try:
             call = BoundedCall("close-health-check", close)
         except ThreadStartError as error:
-            logger.warning("%s cannot be closed: %s", self._who, error)
+            logger.warning("%s cannot be closed: %s", self._description, error)
             return
-        if not call.wait(_CLOSE_BOUND):
-            logger.warning("%s has not returned from close; it is left to itself", self._who)
+        if not call.wait(_CLOSE_TIMEOUT):
+            logger.warning("%s has not returned from close; it is abandoned", self._description)
         elif call.error is not None:
-            logger.warning("%s failed in close: %s", self._who, one_line(call.error))
+            logger.warning("%s failed in close: %s", self._description, one_line(call.error))
 
     def _broken(self, text: str) -> Finding:
-        return Finding(Status.BROKEN, self.given, f"{self._who} {text}")
+        return Finding(Status.BROKEN, self.given, f"{self._description} {text}")
 
 
 def _checked(check: object) -> HealthCheck:
@@ -196,14 +196,14 @@ def _checked(check: object) -> HealthCheck:
     return check
 
 
-def _create(manager: PluginManager, context: PluginContext, given: str) -> _Check:
-    """Make the check that a user has written as `NAME`, `NAME:ARGUMENT`, or with a distribution."""
+def _create(manager: PluginManager, context: PluginContext, given: str) -> _GuardedCheck:
+    """Create the check that the user gave as `NAME` or `NAME:ARGUMENT`, or with a distribution."""
     parts = given.split(":")
     known = parts[0] in manager.names(HEALTH_CHECKS)
     length = 1 if known else 2
     name, argument = ":".join(parts[:length]), ":".join(parts[length:])
     if not known and len(parts) > 1 and parts[1] not in manager.names(HEALTH_CHECKS):
-        name = parts[0]  # the one that is unknown
+        name = parts[0]  # for the error
     create = manager.get(HEALTH_CHECKS, name)
     has_argument = len(parts) > length
     if has_argument and not getattr(create, "takes_argument", False):
@@ -214,4 +214,6 @@ def _create(manager: PluginManager, context: PluginContext, given: str) -> _Chec
     context = replace(context, options={"argument": argument} if has_argument else {})
     check = manager.call(HEALTH_CHECKS, name, lambda: _checked(create(context)))
     origin = manager.origin(HEALTH_CHECKS, name)
-    return _Check(given, f"the health check {name!r}" + (f" ({origin})" if origin else ""), check)
+    return _GuardedCheck(
+        given, f"the health check {name!r}" + (f" ({origin})" if origin else ""), check
+    )

@@ -1,4 +1,4 @@
-"""Waits of checks: for something to be well again, not longer than the launcher waits."""
+"""The time limit of a check that waits for a resource to recover."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from plaunch.health import HealthOccasion
 
-_PERIOD = 0.2  # seconds between two looks
-_MARGIN = 0.1  # of the time, which is left for the answer
+_PERIOD = 0.2  # seconds between two attempts
+_MARGIN = 0.1  # share of the time that is kept for returning
 
 
-class Patience:
-    """The time of one check; `end` ends it early, from any thread."""
+class CheckDeadline:
+    """The deadline of one run of a check; `end` brings it forward, from any thread."""
 
     def __init__(self) -> None:
         self._has_ended = threading.Event()
@@ -22,7 +22,7 @@ class Patience:
         self.seconds = 0.0  # how long the check may take
 
     def begin(self, occasion: HealthOccasion) -> None:
-        """Count from now."""
+        """Start the clock."""
         self.seconds = occasion.timeout * (1 - _MARGIN)
         self._until = time.monotonic() + self.seconds
 
@@ -34,9 +34,9 @@ class Patience:
         return max(self._until - time.monotonic(), 0.0)
 
     def pause(self) -> bool:
-        """Wait for a moment; False if there is no time left."""
+        """Sleep before the next attempt; return False if no time is left."""
         return not self._has_ended.wait(min(_PERIOD, self.remaining)) and self.remaining > 0
 
     def end(self) -> None:
-        """There is no time left, from now on."""
+        """Leave no time from now on."""
         self._has_ended.set()
