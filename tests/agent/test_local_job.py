@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 
 import pytest
 from plaunch.agent import RestartDelayed, WorkerSpec, WorkerState
@@ -196,13 +197,14 @@ def test_a_delayed_round_says_what_it_waits_for():
     assert job.describe_wait() == "the rendezvous backend 'fake'"
 
 
-def test_the_end_of_the_job_ends_the_delay():
+@pytest.mark.parametrize("method", ["announce_leave", "end_job"])
+def test_the_end_of_the_job_ends_the_delay(method):
     handler = FakeRendezvous()
     job = Job(handler, policy=Policy(restart(delay=600.0)))
     job.fail()
     joining = Call(job.next_rendezvous)
-    job.announce_leave("SIGTERM received")
-    with pytest.raises(RendezvousClosedError, match="SIGTERM received"):
+    getattr(job, method)("SIGTERM received")
+    with pytest.raises(RendezvousClosedError):
         joining.get()
     assert handler.rounds == 0
 
@@ -277,6 +279,22 @@ def test_the_workers_of_other_nodes_are_awaited(error, caplog):
     wait_until(lambda: job.wake_ups, "the end of the wait")
     assert job.verdict.outcome == "succeeded"
     assert ("waiting for the other nodes failed: the store is gone" in caplog.text) is bool(error)
+
+
+def test_nodes_that_arrive_after_own_success_start_no_round():
+    handler = FakeRendezvous(world_size=2)
+    job = Job(handler, wait=lambda: time.sleep(60))
+    job.next_rendezvous()
+    handler.nodes_waiting = 1
+    assert list(job.changes())
+    job.report_success()
+    assert list(job.changes()) == []
+    with FakeElasticRendezvous(world_size=2) as observed:
+        job = Job(observed, wait=lambda: time.sleep(60))
+        job.next_rendezvous()
+        job.report_success()
+        observed.arrive("b")
+        assert list(job.changes()) == []
 
 
 @pytest.mark.parametrize(("ended", "outcome"), [({}, None), ({0: 1.0}, "succeeded")])

@@ -70,6 +70,8 @@ class LocalJob:
         self._wait_for_peers = wait_for_peers
         self._wake = wake
         self._verdict: Verdict | None = None
+        self._has_left = False
+        self._has_succeeded = False  # own workers have, and those of other nodes are awaited
         self._history: deque[Decided] = deque(maxlen=_MOST_KNOWN)
         self._formed_at = -math.inf  # on the monotonic clock
         self._world_size = 1  # nodes in the last round
@@ -105,6 +107,8 @@ class LocalJob:
         self._resumed.clear()
         if self._verdict is not None:
             raise RendezvousClosedError(f"the job has ended: {self._verdict.reason}")
+        if self._has_left:
+            raise RendezvousClosedError("this node has left the job")
         info = self._handler.next_rendezvous()
         ranks = _ranks_of(self._spec, info)
         self._formed_at = self._clock()
@@ -144,17 +148,19 @@ class LocalJob:
 
         A handler that cannot report changes is asked for the number of waiting nodes.
         """
+        has_succeeded = self._has_succeeded or (len(self._succeeded) == self._spec.local_world_size)
         changes: Sequence[MembershipChange] = ()
         if self._observable is not None:
             changes = self._observable.changes()
-        elif self._handler.num_nodes_waiting() > 0:
+        elif not has_succeeded and self._handler.num_nodes_waiting() > 0:
             changes = [MembershipChange(ChangeKind.ARRIVED)]
         for change in changes:
             logger.info("node %s %s: %s", change.node, change.kind.value, change.reason)
-            if change.kind is ChangeKind.CLOSED and self._have_all_succeeded():
+            if change.kind is ChangeKind.CLOSED and has_succeeded:
                 # Other nodes of torchrun's handlers close the rendezvous when they are done.
                 self._end("succeeded", change.reason)
-        return changes
+        # As in torchrun, a node that arrives now does not undo the success.
+        return () if self._has_succeeded else changes
 
     def take_losses(self) -> Sequence[MembershipChange]:
         """Nothing: a plain handler does not report losses between rounds."""
@@ -192,6 +198,7 @@ class LocalJob:
 
     def report_success(self) -> None:
         """End the job, in a round of several nodes when the workers of the others have finished."""
+        self._has_succeeded = True
         if self._world_size > 1:
             start_thread(threading.Thread(target=self._finish, name="plaunch-peers", daemon=True))
         else:
@@ -217,9 +224,10 @@ class LocalJob:
         self._end("stopped", reason)
 
     def announce_leave(self, reason: str, *, is_excluded: bool = False) -> None:
-        """End the job, which has no other member."""
-        del is_excluded
-        self._end("stopped", reason)
+        """Join no other round."""
+        del reason, is_excluded
+        self._has_left = True
+        self._resumed.set()
 
     # --- decisions --------------------------------------------------------------------------------
 
@@ -241,9 +249,6 @@ class LocalJob:
             decision = decision.among((failure.host,))
             self._history.append(Decided(failure, decision))
         return decision
-
-    def _have_all_succeeded(self) -> bool:
-        return len(self._succeeded) == self._spec.local_world_size
 
     def _end(
         self,
