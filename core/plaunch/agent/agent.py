@@ -43,7 +43,8 @@ logger = logging.getLogger("plaunch")
 
 DEFAULT_ROLE = "default"
 
-_JOB_INTERVAL = 1.0  # seconds between two looks at a job, which supervises its threads meanwhile
+# Seconds between two calls of `changes` of a job, which also supervises its threads then.
+_JOB_INTERVAL = 1.0
 
 
 class ElasticAgent(abc.ABC):
@@ -131,7 +132,7 @@ class SimpleElasticAgent(ElasticAgent):
         """Stop all workers and release everything; called once, at the end of the run."""
 
     def _create_workers(self, group: WorkerGroup, notifier: Notifier) -> Workers:
-        """Create what the loop drives the workers with: here, the four methods.
+        """Create the object through which the loop drives the workers: here, the four methods.
 
         Called once, by `__init__`. `LocalElasticAgent` has one that wakes the loop.
         """
@@ -139,7 +140,7 @@ class SimpleElasticAgent(ElasticAgent):
         return Workers(self, group)
 
     def _create_loop(self, before: State | None = None) -> None:
-        """Create what serves one run; `before` is the state at the end of an earlier one."""
+        """Create the components of one run; `before` is the state at the end of an earlier run."""
         spec, workers, notifier = self._worker_group.spec, self._workers, self._notifier
         self._poller = poller = Poller(self._watchdog)
         self._requests = Requests(poller.wake_up)
@@ -174,7 +175,7 @@ class SimpleElasticAgent(ElasticAgent):
         )
 
     def _create_job(self, attempt: int) -> tuple[JobRendezvous, float]:
-        """The job behind the handler of the spec, and how often to look at it, in seconds."""
+        """The job behind the handler of the spec, and the seconds between checks for changes."""
         spec = self._worker_group.spec
         if isinstance(spec.rdzv_handler, JobRendezvous):
             return spec.rdzv_handler, _JOB_INTERVAL

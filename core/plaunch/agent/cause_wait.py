@@ -1,4 +1,4 @@
-"""The wait for the cause of failures that only say that a peer is gone."""
+"""The wait for the cause of failures that only report a lost peer."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
     from plaunch.agent.worker import RunResult
 
-# Seconds for a worker whose interpreter ends after its exception: its connections are closed before
-# its end is seen, and a stop would hide that it failed by itself.
+# Seconds for a worker to exit after its exception. Its connections close before its exit is seen,
+# so its peers fail first, and stopping it would hide that it has failed by itself.
 _CAUSE_WAIT = 2.0
 
 
 class CauseWait:
-    """Decides how long a node keeps the failures of its workers to itself.
+    """Decides how long a node delays the report of failures that only report a lost peer.
 
-    Other failures are never delayed, and nor is one that another node has reported.
+    Other failures are never delayed, nor is one that another node has reported.
 
     Args:
         clock: seconds that never go back.
@@ -31,7 +31,7 @@ class CauseWait:
         self._until: float | None = None
 
     def begin_round(self) -> None:
-        """Other workers are started."""
+        """The workers of another round have been started."""
         self._until = None
 
     def is_on(self, result: RunResult, *, others: bool) -> bool:
@@ -51,7 +51,7 @@ class CauseWait:
         return self._clock() < self._until
 
     def end(self) -> None:
-        """Something else is known now: from here on nothing of the round is waited for."""
+        """End the wait, for the rest of the round: another cause is known."""
         self._until = self._clock()
 
     def due(self) -> float | None:

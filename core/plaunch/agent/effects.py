@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("plaunch")
 
-# Seconds until the cause of a stop is logged by itself. Before, the line of the next round, or the
-# report at the end of the job, has it: so it is logged once.
+# Seconds until the cause of a stop is logged by itself. If the next round forms or the job ends
+# before, that line or the report contains the cause, and it is logged once.
 _LOG_AFTER = 1.0
 
 
@@ -56,7 +56,7 @@ class Effects:
         return effect(self, action, state) or []
 
     def end_of_stop(self, end: AgentEvent | None, state: State) -> list[AgentEvent]:
-        """The events of a step of the stop: none, or its `end`, after what the job has decided."""
+        """The events of a step of the stop: none, or the decision of the job and then its `end`."""
         if end is None:
             return []
         components = self._components

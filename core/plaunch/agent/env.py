@@ -23,9 +23,8 @@ def worker_environment(
     """The variables of one worker, beside those that it inherits from the launcher.
 
     Two are plaunch's own: `PLAUNCH_ROUND`, how many worlds were formed before this one, and
-    `PLAUNCH_JOB_ID`, what the job is called, however often it is started.
-    `TORCHELASTIC_ERROR_FILE` is added by the logs spec, which knows where files go. What shows a
-    worker its devices, `binder` says.
+    `PLAUNCH_JOB_ID`, the id that the job keeps when it is started again. The logs spec adds
+    `TORCHELASTIC_ERROR_FILE`, and `binder` the variables that select devices.
 
     Raises:
         UsageError: the worker's devices are not there.

@@ -1,4 +1,4 @@
-"""What runs beside an agent: the contract of extensions, and the control that they are given."""
+"""The contract of extensions, which run beside an agent, and the control that they get."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Control(Protocol):
     """What an extension can do, on any thread; every method but `published` returns at once."""
 
     def snapshot(self) -> Snapshot:
-        """What the agent does now."""
+        """The present state of the agent."""
 
     def held(self) -> Mapping[int, Held]:
         """What holds workers of this node that cannot run now, by global rank, and since when.
@@ -28,10 +28,10 @@ class Control(Protocol):
         """
 
     def request(self, kind: RequestKind | str, reason: str) -> None:
-        """Ask the agent for something; it is done as if it came with the next event.
+        """Request a stop, a restart, or that this node leaves; handled with the next event.
 
-        Stop and restart are for the whole job where the rendezvous knows one. The reason names who
-        asks. What cannot be done any more is not done.
+        Stop and restart apply to the whole job if the rendezvous knows it. The reason should name
+        the user or program behind the request. A request that comes too late has no effect.
         """
 
     def signal_workers(
@@ -49,41 +49,39 @@ class Control(Protocol):
         """
 
     def report_hang(self, rank: int, text: str, *, is_final: bool = False) -> None:
-        """End the round of the whole job, because its workers do not go on: a failure.
+        """Fail the round of the whole job, because its workers hang.
 
-        What follows is what follows failures of the cause `hang`. Nothing happens unless that
-        worker runs.
+        Restarts follow as for any failure, with the cause `hang`. Ignored if that worker does not
+        run.
 
         Args:
-            rank: the worker of this node that counts as the one that failed, by its global rank.
-            text: where it is, and the others, for the report; it may have several lines.
-            is_final: whether no restart is to follow.
+            rank: the global rank of the worker of this node that counts as failed.
+            text: where it and the others hang, for the report; may have several lines.
+            is_final: whether no restart may follow.
         """
 
     def note_progress(self, progress: Mapping[int, Progress]) -> None:
-        """Have the next snapshots say how far workers are, by global rank, and no others."""
+        """Set the progress of workers in the next snapshots, by global rank; replaces all of it."""
 
     def note_state(self, name: str, text: str) -> None:
-        """Have the next snapshots, and so `/status` and `plaunchctl status`, show a state.
+        """Show a state in the next snapshots, and so in `/status` and `plaunchctl status`.
 
         Args:
-            name: what it is the state of, in a word or two, as `checkpoints`; it takes the place of
-                an earlier state with that name.
+            name: a word or two, such as `checkpoints`; replaces an earlier state of that name.
             text: the state, in one line of at most 200 characters; empty removes it.
 
         Raises:
-            TypeError: they are not texts.
+            TypeError: an argument is not a string.
         """
 
     def take_events(self) -> list[Event]:
-        """The events since the last call, or since the launch has begun, made on this thread.
+        """The events since the last call, or since the launch began; created on this thread.
 
-        For an extension that does not take them as they come. The oldest ones may be missing, if
-        thousands have come since.
+        For extensions without `takes_events`. After thousands of events, the oldest may be missing.
         """
 
     def say(self, text: str) -> None:
-        """Say one line to the user, with the plugin's name."""
+        """Show one line to the user, with the plugin's name."""
 
     def publish(self, name: str, text: str) -> None:
         """Let the other nodes of the job read a text; see `plaunch.rendezvous.SharedTexts`."""
@@ -98,29 +96,29 @@ class Control(Protocol):
         """
 
     def broadcast(self, name: str, text: str) -> None:
-        """Have a text heard on all nodes of the round; see `plaunch.rendezvous.SharedTexts`."""
+        """Send a text to all nodes of the round; see `plaunch.rendezvous.SharedTexts`."""
 
     def listen(self, name: str, listener: Callable[[str], None]) -> None:
-        """Hear broadcasts of that name, each on a thread of its own."""
+        """Call `listener` with each broadcast of that name, on a thread of its own."""
 
 
 class Extension(Protocol):
     """Runs beside the agent of one launch.
 
-    No method may hold the launch: `start` is waited for ten seconds, `stop` two; `handle` runs on a
-    thread of the extension's own, and events wait for it. One that raises in `start` ends the
-    launch; what it raises later is logged with its plugin's name.
+    No method may block the launch: `start` may take ten seconds, `stop` two. `handle` runs on a
+    thread of the extension, which has a queue of events. An exception in `start` ends the launch; a
+    later one is logged with the plugin's name.
 
-    One with an attribute `takes_events` that is False costs a launch less: `handle` is not called,
-    and no events are made for it before it asks its control for them. An attribute `known_as` is
-    how messages call it where it asks for something or says something, instead of its plugin.
+    An extension whose attribute `takes_events` is False costs less: `handle` is not called, and no
+    events are created until it calls `Control.take_events`. Messages about its requests and lines
+    use its attribute `known_as`, if it has one, instead of the plugin's name.
     """
 
     def start(self, control: Control) -> Any:
         """Begin, before the first round."""
 
     def handle(self, event: Event) -> Any:
-        """Take the next event."""
+        """Handle the next event."""
 
     def stop(self, result: RunResult | None) -> Any:
         """End, after the last event; `result` is None if there is none."""

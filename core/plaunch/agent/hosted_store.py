@@ -1,4 +1,4 @@
-"""The store of the workers of a round, while this node hosts it."""
+"""The workers' store of a round, if this node hosts it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ logger = logging.getLogger("plaunch")
 
 
 class HostedStore:
-    """Opens, tends and closes it; without one, there is nothing to do.
+    """Opens, tends and closes the store; all methods are no-ops if this node hosts none.
 
     Args:
         open_store: opens the store of a round.
@@ -33,7 +33,7 @@ class HostedStore:
         self._store: WorkerStore | None = None
 
     def open(self, group: WorkerGroup, env: Mapping[str, str]) -> Sequence[int]:
-        """Open that of the round that begins, if this node hosts it.
+        """Open the store of a round that begins, if this node hosts it.
 
         Args:
             group: the workers of this node.
@@ -62,7 +62,7 @@ class HostedStore:
         return self._store.fds()
 
     def watch(self, pids: Collection[int]) -> None:
-        """Know of the workers of this node, now that they are started."""
+        """Record the workers of this node, which have been started."""
         if self._store is not None:
             self._store.watch(pids)
 
@@ -75,7 +75,7 @@ class HostedStore:
         return None if self._store is None else self._store.due()
 
     def tend(self) -> WorkerStoreError | None:
-        """Do what is due; why the store is lost, if it is."""
+        """Do what is due; returns why the store is lost, if it is."""
         store = self._store
         if store is None:
             return None
@@ -86,13 +86,13 @@ class HostedStore:
             return WorkerStoreError(f"the workers' store is lost: {_describe(store, error)}")
 
     def wait_for_guests(self, timeout: float) -> None:
-        """Wait for the workers of other nodes to let go of it, `timeout` seconds at most."""
+        """Wait at most `timeout` seconds for the workers of other nodes to disconnect."""
         store = self._store  # which the loop closes if it does not wait any longer
         if store is not None:
             store.wait_for_guests(timeout)
 
     def close(self) -> None:
-        """End it."""
+        """Close the store, if one is open."""
         store, self._store = self._store, None
         if store is None:
             return

@@ -62,8 +62,8 @@ class LocalElasticAgent(SimpleElasticAgent):
         health_check_server: is started before the first round and stopped at the end of the run;
             by default the one that `TORCHELASTIC_HEALTH_CHECK_PORT` asks for.
         uninterruptible_state_timeout: seconds that a worker may be in uninterruptible sleep before
-            the job ends with `UnkillableWorkerError`; 0 means for ever, and None what
-            `TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT` says.
+            the job ends with `UnkillableWorkerError`; 0 means no limit, and None the value of
+            `TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT`.
         services: what a launch gives its agent beyond torchrun's arguments.
 
     Raises:
@@ -100,7 +100,7 @@ class LocalElasticAgent(SimpleElasticAgent):
             spec.numa_options, spec.devices, spec.virtual_local_rank
         )
         if self._binder is not None:
-            # A node that cannot start its workers says so before it joins the others.
+            # A node that cannot start its workers must fail before it joins the others.
             self._binder.plan(spec.local_world_size)
 
     def _create_workers(self, group: WorkerGroup, notifier: Notifier) -> Workers:
@@ -152,7 +152,7 @@ class LocalElasticAgent(SimpleElasticAgent):
             )
             if self._services.worker_env is not None:
                 env.update(self._services.worker_env(describe_worker(worker), env))
-            # `${time}` is left to the streams, which know when a line was read.
+            # The streams replace `${time}`, since they know when a line was read.
             prefixes[rank] = Template(self._log_line_prefix_template).safe_substitute(
                 role_name=spec.role,
                 rank=worker.global_rank,
@@ -188,7 +188,7 @@ class LocalElasticAgent(SimpleElasticAgent):
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
-        """Have the guard of the workers early; whatever is done before `run` may have threads."""
+        """Prepare the reaper before `run`, since extensions may start threads before that."""
         self._local.reaper.prepare()
         try:
             yield

@@ -274,8 +274,8 @@ def _ranks_of(spec: WorkerSpec, info: RendezvousInfo) -> WorldRanks:
     """The ranks of this node's workers in a round of a plain handler.
 
     A handler that knows what all nodes run brings them along. Otherwise they are exchanged through
-    the store of the round. All nodes are taken to be alike if there is no store, or if
-    `TORCH_ELASTIC_WORKER_IDENTICAL=1` says so.
+    the store of the round. All nodes are assumed to be alike if there is no store, or
+    if `TORCH_ELASTIC_WORKER_IDENTICAL=1` is set.
     """
     size = spec.local_world_size
     ranks: WorldRanks | None = getattr(info, "ranks", None)  # torch's own class has none

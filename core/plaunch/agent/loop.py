@@ -87,7 +87,7 @@ class Loop:
         return is_due or self._requests.has_end() or self.state.is_asked_to_end
 
     def run(self, inbox: SignalInbox) -> states.Outcome:
-        """Poll and dispatch until the state machine says that this is the end."""
+        """Poll and dispatch until the state machine finishes; returns how the run ended."""
         self._inbox = inbox
         pending: deque[states.AgentEvent] = deque([states.Begin()])
         while True:
@@ -106,7 +106,7 @@ class Loop:
             except Exception as error:
                 if self.state.phase is not states.Phase.RUNNING:
                     raise
-                # Workers get their grace, and signals are handled, as in any other stop.
+                # As in any other stop, workers get their grace and signals are handled.
                 logger.error(
                     "the launcher has failed, and stops the workers: %s: %s",
                     type(error).__name__,
@@ -208,7 +208,7 @@ class Loop:
                         signum.name,
                     )
                 if self.state.asked_by is None and not stops:  # the first request for the end
-                    # Workers may take a signal that no policy lists for a notice.
+                    # Workers may handle a signal that no policy lists as a notice.
                     listed = signum if received.is_listed else signal.SIGTERM
                     self._effects.soft_signal = listed
                 stops.append(states.StopRequested(signum, received.at))
@@ -232,7 +232,7 @@ class Loop:
                 events.append(request)
             elif isinstance(request, Hang):
                 self._workers.note_hang(request)
-                self._poller.wake_up.wake()  # for a look at them at once
+                self._poller.wake_up.wake()  # to check them at once
             else:
                 self._workers.signal(request.signum, request.ranks, request.reason)
         return events

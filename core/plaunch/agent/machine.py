@@ -1,8 +1,8 @@
 """The agent's decisions: a pure function from a state and an event to a state and actions.
 
 Nothing here touches a process, a clock or a store. `step` looks the pair of phase and event up in
-a table; what the table does not list leaves the state as it is. The shell in `loop.py` turns the
-world into events and carries the actions out, in order.
+a table; what the table does not list leaves the state as it is. The loop (`loop.py`) creates the
+events and performs the actions, in order.
 
 Two counters are never mixed up: `attempt` counts failures that led to a restart, `round` counts
 worlds that were formed. A failure advances both; a membership change and a requested restart
@@ -169,7 +169,7 @@ def _job_ended_before_round(state: State, event: states.JobEnded) -> Transition:
 
 
 def _with_end_of_job(state: State, event: states.JobEnded) -> State:
-    """What the end of the job is for this node, in `then`, and the state of its workers."""
+    """Set `then` to what the end of the job means for this node, and the state of its workers."""
     if event.outcome is Outcome.FAILED:
         return replace(state, workers=WorkerState.FAILED, then=event.outcome)
     if event.outcome is Outcome.SUCCEEDED and state.has_succeeded:
@@ -241,7 +241,7 @@ def _unreachable_before_round(state: State, event: AgentEvent) -> Transition:
 
 
 def _stop_failed(state: State, event: AgentEvent) -> Transition:
-    # Workers that cannot be ended must not meet a second generation on the same devices.
+    # Workers that cannot be killed still use the devices, so no others may be started.
     return _finish(replace(state, workers=WorkerState.UNHEALTHY), Outcome.ERROR)
 
 
@@ -271,11 +271,11 @@ def _while_clearing(transition: Decision) -> Decision:
     return decide
 
 
-# --- who asks, and how urgently -------------------------------------------------------------------
+# --- who has requested the end, and how urgently --------------------------------------------------
 
 
 def _asked(state: State, event: AgentEvent) -> State:
-    """Remember who asked, and when: the first one to ask for the end."""
+    """Record the first request for the end, and when it came."""
     if isinstance(event, states.Requested):
         return state if state.is_asked_to_end else replace(state, request=event)
     if state.asked_by is not None or not isinstance(event, states.StopRequested):

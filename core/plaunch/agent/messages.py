@@ -44,7 +44,7 @@ def describe_decision(
     if then is Outcome.FAILED and (
         state.phase is Phase.DONE or reason.partition("; ")[0] in logged
     ):
-        return ""  # the report that follows says it
+        return ""  # the report that follows contains it
     if isinstance(then, Outcome) and then is not Outcome.ERROR:
         reason = f"the job ended: {reason}"
     return f"{reason}; {stopping}" if stopping else reason

@@ -1,6 +1,6 @@
-"""What others are notified of in the life of an agent, one small type each.
+"""The notifications of an agent: one small type for each thing that happens.
 
-An agent is given one callable, `Notify`, and calls it with these; it does not know who listens.
+An agent calls one callable, `Notify`, with them; it does not know the listeners.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ class RendezvousFailed(Notification):
 
 @plain_dataclass
 class Preloaded(Notification):
-    """What starts the workers has got ready: `seconds` by name, of which `waited` after the round.
+    """The starter of the workers is ready; it took `seconds`, by name.
 
-    Only told when there was something to do.
+    `waited` of them were after the round had formed. Sent only if there was something to do.
     """
 
     seconds: Mapping[str, float]
@@ -157,7 +157,7 @@ class RequestReceived(Notification):
 
 @plain_dataclass
 class BeforeStop(Notification):
-    """The workers are about to be stopped; `cause` says why (see `State.stop_cause`)."""
+    """The workers are about to be stopped; `cause` is why (see `State.stop_cause`)."""
 
     cause: str
 
@@ -171,7 +171,7 @@ class Stopping(Notification):
 
 @plain_dataclass
 class StateChanged(Notification):
-    """The worker group went from one state to another."""
+    """The state of the worker group has changed."""
 
     old: WorkerState
     new: WorkerState
@@ -191,9 +191,9 @@ class ConsoleAwaited(Notification):
 class AgentFinished(Notification):
     """The agent is done; nothing follows.
 
-    `result` is None when no result exists: a signal ended the job, or an error of plaunch's own.
-    `outcome` and `reason` say how it ended, in a word of `plaunch.agent.states.Outcome` and in a
-    few of ours; they are empty if the agent was torn out of its work.
+    `result` is None if there is none: a signal ended the job, or the launcher failed. `outcome` is
+    a value of `plaunch.agent.states.Outcome`, empty if an exception ended the loop. `reason` is why
+    this node was not needed, if it was not.
     """
 
     result: RunResult | None
@@ -207,34 +207,34 @@ Facts = ParamSpec("Facts")
 
 
 class LaunchEvents(Protocol):
-    """Makes the events of a launch, and brings them to its event handlers and extensions."""
+    """Creates the events of a launch, and passes them to its event handlers and extensions."""
 
     @property
     def dropped(self) -> Mapping[str, int]:
-        """How many events were lost, by who should have had them."""
+        """How many events were lost, by the name of the reader."""
 
     def of_launch(self) -> AbstractContextManager[None]:
-        """Run the launch in this; it makes the first and the last event, and waits for readers."""
+        """Context of the launch: creates the first and the last event, and waits for readers."""
 
     def __call__(self, notification: Notification) -> None:
-        """Make the events that `notification` amounts to; waits for nobody."""
+        """Create the events of `notification`; does not block."""
 
     def start(self, extension: Any) -> None:
-        """An extension has started, and may have its events."""
+        """Begin to pass events to an extension, which has started."""
 
     def rest(self) -> None:
-        """Have no thread until `release`, for the process to fork."""
+        """End all threads until `release`, so that the process can fork."""
 
     def release(self) -> None:
-        """Let all of them work; they leave the processors to the start of workers until then."""
+        """Resume all threads, which leave the processors to the start of workers until then."""
 
 
 class Notifier:
-    """Makes notifications, and hands them on.
+    """Creates notifications, and passes them to the listener.
 
     Args:
         group: the agent's workers, which change while it runs.
-        state: says where the agent's state machine is.
+        state: returns the state of the agent.
         notify: is called with every notification; None if there is no listener.
     """
 
@@ -247,7 +247,7 @@ class Notifier:
 
     @property
     def state(self) -> State:
-        """Where the agent's state machine is."""
+        """The state of the agent."""
         return self._state()
 
     @property
@@ -256,7 +256,7 @@ class Notifier:
         return self._group.spec.rdzv_handler.get_run_id()
 
     def group_info(self, formed: RoundFormed | None = None) -> GroupInfo:
-        """The group as it is; as it is about to be in the round that has `formed`."""
+        """The group now, or in the round that has just `formed`."""
         group, state = self._group, self._state()
         attempt, number = state.attempt, state.round
         if formed is not None:
@@ -281,7 +281,7 @@ class Notifier:
         *args: Facts.args,
         **kwargs: Facts.kwargs,
     ) -> None:
-        """Hand a `notification` on, which is made of the group and of what else is given."""
+        """Create a `notification` from the group and the arguments, and pass it to the listener."""
         if self._notify is not None:
             self._notify(notification(self.group_info(), *args, **kwargs))
 

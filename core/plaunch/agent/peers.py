@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         """Checks, for a moment, whether own workers have failed by themselves."""
 
         def __call__(self, *, is_loss: bool) -> list[states.AgentEvent]:
-            """The event of their failure, or nothing; `is_loss` says that a node was lost."""
+            """The event of their failure, or nothing; `is_loss` is whether a node was lost."""
 
 
 logger = logging.getLogger("plaunch")

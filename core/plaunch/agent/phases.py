@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from plaunch.agent.loop_components import LoopComponents
     from plaunch.agent.states import AgentEvent, State
 
-# Seconds that own workers are given to show a failure of their own, once others have failed or are
-# lost: theirs may be the first of the job, and only this node sees it.
+# Seconds to wait for a failure of own workers after those of another node have failed, or a node is
+# lost: it may be the first failure of the job, and only this node sees it.
 _LAST_LOOK = 0.1
 
 
@@ -26,7 +26,7 @@ class Phases:
 
     Args:
         components: of the agent.
-        effects: have the stop in progress, and the wait for the cause of a failure.
+        effects: hold the stop in progress, and the wait for the cause of a failure.
     """
 
     def __init__(self, components: LoopComponents, effects: Effects) -> None:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Seconds between two looks if everything wakes the loop by itself. Ten looks a second would be most
-# of what a launcher costs; if a wake-up were lost, the job would be late, but not stuck.
+# Seconds between two polls if every event wakes the loop. Polling ten times a second would be most
+# of the launcher's CPU time; a lost wake-up would delay the job, but not block it.
 QUIET_INTERVAL = 2.0
 
 
@@ -117,7 +117,7 @@ class Poller:
         self.wake_up.clear()
 
     def close(self) -> None:
-        """There is no loop any more."""
+        """Release the descriptors; the loop has ended."""
         self.is_closed = True
         self.wake_up.close()
         self.watchdog.ends()
@@ -135,8 +135,8 @@ class BackgroundCall(Generic[T]):
         self._wake_up = wake_up
         self._done = False
         self._thread = threading.Thread(target=self._run, name=f"plaunch-{name}", daemon=True)
-        # It may be in a plugin's code: what that starts inherits the mask of signals, and must not
-        # be deaf. Python's handlers run on the main thread, which every signal wakes.
+        # It may run a plugin's code, whose child processes inherit the signal mask, so no signal
+        # may be blocked. Python's handlers run on the main thread, which every signal wakes.
         start_thread(self._thread)
 
     def is_done(self) -> bool:
@@ -149,7 +149,7 @@ class BackgroundCall(Generic[T]):
         Args:
             timeout: how long at most, in seconds.
         """
-        # Forking with another thread alive is an error in waiting, so be sure that it is gone.
+        # Forking while another thread runs may deadlock the child, so wait until it has ended.
         self._thread.join(timeout)
 
     def _run(self) -> None:

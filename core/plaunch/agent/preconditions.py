@@ -29,7 +29,7 @@ class Preconditions:
         self._peers = peers
         self._poller = poller
         self._is_member = False  # whether this node has been in a round
-        self.error: NodeExcludedError | None = None  # why this node cannot go on
+        self.error: NodeExcludedError | None = None  # which check has failed
 
     @property
     def exist(self) -> bool:
@@ -37,7 +37,7 @@ class Preconditions:
         return self._checks is not None
 
     def begin(self, *, is_member: bool) -> None:
-        """Begin all checks; `is_member` says whether this node has been in a round."""
+        """Begin all checks; `is_member` is whether this node has been in a round."""
         self._is_member = is_member
         if self._checks is not None:
             self._checks.begin(self._poller.wake_up.wake, is_restart=is_member)

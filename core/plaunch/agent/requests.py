@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 class Progress(NamedTuple):
-    """How far a worker says that it is.
+    """The progress that a worker has reported.
 
     Args:
-        step: the step that it is at.
-        total: how many there are; None if it has not said.
-        rate: steps in a second, of late; 0 if that is not known.
+        step: its current step.
+        total: how many there are; None if it has not reported that.
+        rate: recent steps per second; 0 if unknown.
     """
 
     step: int
@@ -33,7 +33,7 @@ class Progress(NamedTuple):
 
     @property
     def seconds_left(self) -> float | None:
-        """How long the others take at that rate; None if that is not known."""
+        """Seconds for the remaining steps at that rate; None if unknown."""
         if self.total is None or self.rate <= 0:
             return None
         return max(self.total - self.step, 0) / self.rate
@@ -41,26 +41,26 @@ class Progress(NamedTuple):
 
 @plain_dataclass
 class Snapshot(Value):
-    """What an agent does at one moment; `overdue` to `dropped` are of a launch, not of the agent.
+    """The state of an agent at one time; a launch adds `overdue` to `dropped`.
 
     Args:
-        state: that of its workers.
+        state: of its workers.
         round: how many worlds were formed before this one; -1 before the first.
         attempt: how many restarts were used.
         ranks: the global ranks of its workers; empty before the first round.
         pids: the process ids of those that run, by global rank.
-        waits_for: whom or what the agent or its rendezvous waits for before the workers are
-            started, in a few words; empty if they do not.
-        overdue: seconds for which the agent's loop was not heard of that should have been, or 0.
-        patience: seconds within which it should have been heard of.
+        waits_for: what the agent or its rendezvous waits for before workers are started, in a few
+            words; empty if nothing.
+        overdue: seconds since the last sign of life of a loop that is overdue, or 0.
+        patience: seconds from that sign until the next one is due.
         output: how much output of the workers has passed through the launcher.
-        dropped: how many events each handler has not had, by name.
-        is_job_wide: whether the rendezvous knows the whole job, so that a stop and a restart that
-            are asked for here are for all of its nodes.
-        stdouts: the files that have the workers' standard output in this round, by local rank;
-            those of whom there is none are missing, or have an empty text.
+        dropped: how many events each handler has missed, by name.
+        is_job_wide: whether the rendezvous knows the whole job, so that a stop or a restart that is
+            requested here applies to all of its nodes.
+        stdouts: the files with the workers' standard output in this round, by local rank; a worker
+            without one is missing, or has an empty text.
         stderrs: the same for standard error.
-        progress: how far workers are, by global rank, as far as an extension knows it.
+        progress: of the workers, by global rank, if an extension reports it.
         succeeded: when workers ended that have succeeded, by global rank, in seconds since the
             epoch.
         notes: the states that extensions show, by name.
@@ -85,9 +85,9 @@ class Snapshot(Value):
 
 
 class SignalWorkers(NamedTuple):
-    """A signal for the workers that run, or for some global ranks of them; they go on.
+    """A signal for the running workers, or some global ranks of them, without stopping them.
 
-    The reason is reported for a worker that ends by it.
+    The reason is reported for a worker that it ends.
     """
 
     signum: signal.Signals
@@ -96,7 +96,7 @@ class SignalWorkers(NamedTuple):
 
 
 class Hang(NamedTuple):
-    """Workers that run have been found to hang: that of this global rank counts as failed."""
+    """Running workers hang; the one of this global rank counts as failed."""
 
     rank: int
     text: str
@@ -115,7 +115,7 @@ class Requests:
         self._asked: deque[Requested | SignalWorkers | Hang] = deque()
 
     def put(self, request: Requested | SignalWorkers | Hang) -> None:
-        """Ask for something."""
+        """Add a request, and wake the loop."""
         self._asked.append(request)
         self._wake_up.wake()
 
@@ -124,7 +124,7 @@ class Requests:
         return [self._asked.popleft() for _ in range(len(self._asked))]
 
     def has_end(self) -> bool:
-        """Whether one that has not been taken yet asks for the end of the run."""
+        """Whether a request that has not been taken yet asks for the end of the run."""
         return any(
             isinstance(request, Requested) and request.kind is not RequestKind.RESTART
             for request in tuple(self._asked)

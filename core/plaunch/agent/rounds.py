@@ -160,7 +160,7 @@ class RoundJoiner:
         self._is_delayed = False
         self.waits_for = ""  # while the round is delayed
         self.error: BaseException | None = None  # why the last round did not form
-        self.reason = ""  # why the job has formed the last round, if it says so
+        self.reason = ""  # why the job has formed the last round; may be empty
         self.message = ""  # what of that is to be logged
 
     def join(self) -> None:

@@ -30,13 +30,13 @@ class AgentServices(NamedTuple):
         waiting: shows what a round waits for, and ends a first one that takes too long.
         watchdog: records when the loop goes to sleep and wakes.
         worker_env: returns more variables for each worker.
-        binder: gives workers their devices and processors; by default as `WorkerSpec` says.
+        binder: gives workers their devices and processors; by default those of `WorkerSpec`.
         open_store: hosts the store of the workers, unless `WorkerSpec` leaves that to one of them;
             by default plaunch's own.
         starter: starts the processes of workers; by default they are executed. The caller begins
             and closes it.
         output_stats: counts the workers' output that passes through the launcher.
-        keep_daemons: whether to spare what workers leave behind when all of them have succeeded.
+        keep_daemons: whether processes that workers leave behind may run on after a success.
     """
 
     signal_policy: SignalPolicy | None = None

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger("plaunch")
 
 
-_LAST_WORDS = 2.0  # seconds for what is left to be said after the run of an agent
+_LAST_WORDS = 2.0  # seconds to write the report after the run of an agent
 
-# Signals that end a program which does not handle them, and are sent on purpose. Stop signals that
-# a policy leaves out are not among them: whoever leaves them out wants what they do by themselves.
+# Signals that end a program which does not handle them, and are sent on purpose. Stop signals are
+# not among them: a policy that does not list one wants its default action.
 _FATAL = (
     "SIGUSR1",
     "SIGUSR2",
@@ -50,11 +50,11 @@ class Received(NamedTuple):
     """A signal that has arrived.
 
     Args:
-        signum: which.
-        action: what the policy makes of it; STOP also for one that would end any program.
-        at: when it arrived, in seconds that never go back. Those for which the main thread waited
-            for a processor do not count, because the signal may have been sent at any time in them.
-        is_listed: whether the policy has asked for it.
+        signum: the signal.
+        action: what the policy decides; STOP also for one that would end any program.
+        at: when it arrived, in seconds that never go back, without the time that the main thread
+            waited for a processor: the signal may have been sent at any time of it.
+        is_listed: whether the policy lists it.
     """
 
     signum: signal.Signals
@@ -69,9 +69,9 @@ class SignalInbox:
     Used as a context manager around an agent's run. On the command line, it raises the priority of
     the main thread, so that signals are handled in time on a busy machine. Handlers need the main
     thread; on another one a warning is logged and signals keep their disposition. A SIGHUP that was
-    already ignored, as under nohup, stays ignored. Signals that nobody handles, such as SIGUSR1,
-    would end the launcher without a word: they are taken as a wish to stop. Leaving the context
-    puts the previous handlers back.
+    already ignored, as under nohup, stays ignored. Unhandled signals such as SIGUSR1 would end
+    the launcher without a message: they are handled as stop signals. Leaving the context restores
+    the previous handlers.
 
     Signals that are sent while this process is suspended, or waits for a processor, arrive together
     when it runs again. The kernel does not keep their order, and delivers the one with the highest
@@ -80,12 +80,12 @@ class SignalInbox:
     Args:
         policy: which signals to handle.
         wake_up: is woken at every signal.
-        proc: where the system tells what this process handles.
+        proc: the folder of this process in /proc.
         clock: seconds that never go back.
 
     Raises:
-        UsageError: the policy lists what is no signal, or none that can be handled; everything is
-            as it was before.
+        UsageError: the policy lists something that is not a signal, or cannot be handled; the
+            previous handlers are restored.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class SignalInbox:
     ) -> None:
         self._clock = clock
         self._policy = policy
-        # That of a launch knows which plugin has made it.
+        # The policy of a launch has the name of its plugin.
         self._who = getattr(policy, "who", f"signal policy {type(policy).__name__}")
         self._wake_up = wake_up
         self._proc = proc
@@ -129,7 +129,7 @@ class SignalInbox:
 
     def __exit__(self, *exc_info: object) -> None:
         if owns_process():
-            # Only the report is left to be written, which whoever asks once more must not cut off.
+            # Only the report is left to write, and a second stop signal must not interrupt that.
             self._previous = {
                 signum: _Late(signum, previous, self._clock)
                 for signum, previous in self._previous.items()
@@ -144,7 +144,7 @@ class SignalInbox:
             self._handle(signum)
         self._listed = frozenset(listed)
         masks = read_masks(self._proc)
-        handled = 0 if masks is None else masks[1]  # else Python's own knowledge has to do
+        handled = 0 if masks is None else masks[1]  # else only what Python knows
         for name in _FATAL:
             fatal = getattr(signal.Signals, name, None)
             if fatal is None or fatal in self._listed:
@@ -182,13 +182,13 @@ class SignalInbox:
             signal.set_wakeup_fd(self._previous_wake_up)
 
     def take(self) -> list[Received]:
-        """All signals since the last call, in the order of arrival, and what each one means."""
+        """All signals since the last call, in the order of arrival."""
         self._judge()
         taken, self._judged = self._judged, []
         return taken
 
     def has_stop(self) -> bool:
-        """Whether one that has not been taken yet means to stop; for the loop, where it is held."""
+        """Whether a stop signal has arrived that is not taken yet; for code that holds the loop."""
         self._judge()
         return any(received.action is SignalAction.STOP for received in self._judged)
 
@@ -204,7 +204,7 @@ class SignalInbox:
     def _action(self, signum: signal.Signals) -> SignalAction:
         try:
             action = self._policy.action(signum)
-        except Exception as error:  # noqa: BLE001 - somebody else's code, and a signal must count
+        except Exception as error:  # noqa: BLE001 - a plugin's code, and the signal must not be lost
             problem = str(error) if isinstance(error, PlaunchError) else repr(error)
         else:
             if isinstance(action, SignalAction):
@@ -223,7 +223,7 @@ class SignalInbox:
         return default
 
     def _note(self, numbers: bytes) -> None:
-        """Note signals in the order in which they arrived."""
+        """Record signals in the order of arrival."""
         at = self._now()
         for number in numbers:
             if number in self._previous:
@@ -231,7 +231,7 @@ class SignalInbox:
                 self._ahead.add(number)
 
     def _on_signal(self, signum: int, frame: FrameType | None) -> None:
-        """Note what has arrived by now, and when.
+        """Record what has arrived, and when.
 
         The descriptor names it in the order of arrival. It does not name `signum` only if other
         code of this process has replaced the descriptor.
@@ -253,7 +253,7 @@ class SignalInbox:
 class _Late:
     """Handles a signal after the run of an agent in plaunch's own process.
 
-    It is ignored for a moment; should the process still be there then, it does what it did before.
+    It is ignored for some seconds; after that, the previous handler gets it.
     """
 
     def __init__(
@@ -262,7 +262,7 @@ class _Late:
         previous: Callable[[int, FrameType | None], object] | int,
         clock: Callable[[], float],
     ) -> None:
-        # Not a late one of an earlier run again.
+        # Do not wrap the one of an earlier run.
         while isinstance(previous, _Late):
             previous = previous.before
         self.before: Callable[[int, FrameType | None], object] | int = previous

@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 class Phase(enum.Enum):
-    """What the agent is busy with."""
+    """What the agent is doing."""
 
     IDLE = "idle"
     CHECKING = "checking"  # whether this node is healthy, before it joins
     JOINING = "joining"  # waiting for a round to form
     STARTING = "starting"
     RUNNING = "running"
-    STOPPING = "stopping"  # the stop sequence runs; `State.then` says what follows
+    STOPPING = "stopping"  # the stop sequence runs; `State.then` is what follows
     CLEARING = "clearing"  # own workers have succeeded; what they left behind is being ended
     WAITING = "waiting"  # own workers have succeeded, those of other nodes still run
     DONE = "done"
@@ -50,7 +50,7 @@ class RequestKind(enum.Enum):
 
     STOP = "stop"  # the job ends, on all nodes where the rendezvous knows them
     RESTART = "restart"  # all workers of the job are stopped, and start again in another round
-    LEAVE = "leave"  # this node goes, and the job goes on without it
+    LEAVE = "leave"  # this node leaves, and the job continues without it
 
 
 @plain_dataclass
@@ -185,7 +185,7 @@ class Requested(AgentEvent):
     Args:
         kind: what is requested.
         reason: why.
-        who: who requests it, in a few words; empty if `reason` says it.
+        who: what requests it, in a few words; empty if `reason` contains it.
         node: the node that received the request; empty for this one.
     """
 
@@ -196,16 +196,16 @@ class Requested(AgentEvent):
 
     @property
     def origin(self) -> str:
-        """Who requests it and why, as the other nodes receive it."""
+        """What requests it and why, as the other nodes receive it."""
         return f"{self.who}: {self.reason}" if self.who else self.reason
 
 
 class StopSucceeded(AgentEvent):
-    """The stop sequence is through: no worker is left, nor what it has started."""
+    """The stop sequence is over: no worker is left, and no process that one has started."""
 
 
 class NodeHealthy(AgentEvent):
-    """No health check keeps this node from the next round."""
+    """All health checks of this node have passed."""
 
 
 class NodeUnhealthy(AgentEvent):
@@ -213,7 +213,7 @@ class NodeUnhealthy(AgentEvent):
 
 
 class StopFailed(AgentEvent):
-    """The stop sequence is through and a worker is still there."""
+    """The stop sequence is over and a worker still runs."""
 
 
 class PeersFinished(AgentEvent):
@@ -248,7 +248,7 @@ class StopWorkers(Action):
 
 
 class ClearUp(Action):
-    """Begin to end what workers that have succeeded left behind; its end is an event."""
+    """Begin to end the processes that successful workers left behind; its end is an event."""
 
 
 class Escalate(Action):
@@ -257,7 +257,7 @@ class Escalate(Action):
 
 @plain_dataclass
 class ReportFailure(Action):
-    """ReportDecision to the job what failed on this node.
+    """Report to the job what failed on this node.
 
     If `is_final`, no restart can help: it is reported at once. Otherwise it is reported a moment
     later, when more is known of it.

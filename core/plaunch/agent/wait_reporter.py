@@ -27,8 +27,8 @@ class WaitReporter:
 
     Args:
         start_timeout: seconds from now until the first worker must run, or None for no bound.
-        show: shows a line in the place of the one that it showed before; an empty text takes that
-            away. None where lines cannot be replaced: they are logged then.
+        show: shows a line and replaces the one it showed before; an empty text clears it. None if
+            lines cannot be replaced: they are logged then.
         clock: seconds that never go back.
         wall_clock: seconds since the epoch, for people.
     """

@@ -62,7 +62,7 @@ class WorkerSpec(Record):
         entrypoint: a function, or the path of a program.
         args: its arguments; `${local_rank}` in a string argument is replaced for each worker.
         max_restarts: how many failures are followed by a restart.
-        monitor_interval: how often the agent looks at what cannot wake it, in seconds.
+        monitor_interval: seconds between two checks for what cannot wake the agent.
         master_port: overrides the port that the rendezvous found.
         master_addr: overrides the address that the rendezvous found.
         local_addr: the address of this node, or None.
@@ -131,7 +131,7 @@ class WorkerSpec(Record):
 
     @property
     def _handler_hosts_store(self) -> bool:
-        # A handler of torch's own has one of the two names only, which says both.
+        # A handler of torch has only `use_agent_store`, which stands for both.
         handler = self.rdzv_handler
         return bool(getattr(handler, "hosts_worker_store", handler.use_agent_store))
 
@@ -156,10 +156,10 @@ def check_workers(count: float, what: str) -> None:
 
 
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    """See whether a setting has one of the values that there are.
+    """Check that a setting has one of its choices.
 
     Raises:
-        UsageError: it has not.
+        UsageError: it does not.
     """
     if value not in choices:
         raise UsageError(
@@ -169,7 +169,7 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 
 
 def name_entrypoint(entrypoint: Callable[..., Any] | str, args: Sequence[Any]) -> str:
-    """What users call the thing that is launched: a function's name, a program, or a script."""
+    """The name of the entrypoint in messages: a function, a program, or a script."""
     if not isinstance(entrypoint, str):
         name: str = getattr(entrypoint, "__qualname__", repr(entrypoint))
         return name
@@ -222,7 +222,7 @@ class WorkerGroup:
         return self._store
 
     def enter_round(self, info: RendezvousInfo, agent_store: Store | None) -> None:
-        """Take the place and the stores that a round has for this group."""
+        """Set the rank, the size and the stores of a round that has formed."""
         store_info = info.bootstrap_store_info
         self._store, self._info = agent_store, info
         self.group_rank = info.rank
@@ -243,7 +243,7 @@ class RunResult(Record):
     is the rank that failed first, as the nodes agreed; else it is None. Of very large jobs,
     `counted` has how many more there are, by words for them such as "ranks 40-99 (exit code 1)".
     `early_ends` has a line for each node on which workers had succeeded before the first failure.
-    `no_restart` says why a restart policy wanted no other attempt, or is empty. `earlier` has the
+    `no_restart` is why a restart policy decided against a restart, or empty. `earlier` has the
     attempts of the job that were followed by a restart, as far as this agent was part of them.
     """
 
@@ -278,7 +278,7 @@ class RunResult(Record):
 
 
 def describe_worker(worker: Worker) -> WorkerInfo:
-    """What plugins get to know of `worker`."""
+    """The public description of `worker`, for plugins."""
     return WorkerInfo(
         local_rank=worker.local_rank,
         global_rank=worker.global_rank,

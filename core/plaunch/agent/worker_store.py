@@ -42,13 +42,13 @@ class WorkerStore(Protocol):
     """
 
     def watch(self, workers: Collection[int]) -> None:
-        """Know of the workers of this node, by their process ids, now that they are started."""
+        """Record the workers of this node, by process id; they have been started."""
 
     def wait_for_guests(self, patience: float) -> None:
         """Wait until no process of another node is connected, at most `patience` seconds.
 
-        For when this node's own workers have ended, and it is unknown whether the others' have.
-        It is called on another thread than everything else, and may be abandoned there.
+        Called when this node's workers have ended, while those of other nodes may still run. It
+        runs on a background thread, which may be abandoned.
         """
 
     def fds(self) -> list[int]:
@@ -64,12 +64,12 @@ class WorkerStore(Protocol):
         """Do what is due.
 
         Returns:
-            What to end the round for, if the store is lost; a `WorkerStoreHostError` ends the job.
-            It is then closed.
+            Why the store is lost and closed, which ends the round; a `WorkerStoreHostError` ends
+            the job.
         """
 
     def close(self) -> None:
-        """End it, with its processes; may be called again."""
+        """Close the store and end its processes; may be called again."""
 
 
 # Opens the store of each round, before its workers are started. It raises a WorkerStoreError if

@@ -92,46 +92,46 @@ class TemplateMethods(Protocol):
 class Workers:
     """Workers that have torchrun's methods only.
 
-    They are asked how they are once per monitor interval, and a stop is one call, which may block.
-    An agent that can do better has a subclass of this.
+    `look` is called once per monitor interval, and a stop is one call, which may block. An agent
+    that can do better has a subclass of this.
 
     Args:
-        agent: has the methods; looked up at each call, as somebody may replace those of one agent.
+        agent: has the methods; looked up at each call, as a program may replace those of one agent.
         group: the workers, which change from round to round.
     """
 
-    is_final = False  # whether no restart is to follow their failure
+    is_final = False  # whether no restart may follow their failure
 
     def __init__(self, agent: TemplateMethods, group: WorkerGroup) -> None:
         self.agent = agent
         self.group = group
-        self.holds = HoldWatch()  # of this round's
+        self.holds = HoldWatch()  # of the workers of this round
 
     def start(self) -> None:
-        """Start them, and know their ids."""
+        """Start them, and record their ids."""
         self.holds = HoldWatch()
         ids = self.agent._start_workers(self.group)
         for worker in self.group.workers:
             worker.id = ids.get(worker.local_rank)
 
     def preparation(self) -> Callable[[], Mapping[str, float]] | None:
-        """What must have returned before `start`; it may take time, and says what took how long."""
+        """What must return before `start`, if anything; may block, and returns seconds by name."""
         return None
 
     def forked(self) -> Collection[int]:
-        """The local ranks of those that were not executed afresh."""
+        """The local ranks of workers that were forked by a starter."""
         return ()
 
     def look(self) -> RunResult:
-        """How they are, without waiting."""
+        """The state of the workers, without waiting."""
         return self.agent._monitor_workers(self.group)
 
     def exit_fds(self) -> Sequence[int] | None:
-        """Descriptors that become readable when a worker ends; None: ask every interval."""
+        """Descriptors that become readable at an exit; None if `look` must poll for exits."""
         return None
 
     def exits_suffice(self) -> bool:
-        """Whether `look` finds nothing that a descriptor of `exit_fds` does not tell.
+        """Whether everything that `look` finds makes a descriptor of `exit_fds` readable.
 
         It is then called less often than once per monitor interval.
         """
@@ -147,44 +147,44 @@ class Workers:
     def are_of_use(self) -> bool:
         """Whether workers that failed are the job's concern, and can be started again.
 
-        False if it is this host that has failed: the job is then better off without it.
+        False if the host has failed: the job should then continue without it.
         """
         return True
 
     def stop_in_steps(self) -> bool:
-        """Whether `begin_stop` returns at once, and all that is known of a failure comes later."""
+        """Whether `begin_stop` returns at once, and failures are complete only later."""
         return False
 
     def begin_stop(self, signum: signal.Signals) -> Stop | None:
         """Begin to stop them with `signum`; the loop takes the steps of what is returned.
 
-        None if it is done: here, where all that is known is `_stop_workers`, which may block.
+        None if the stop is over: here, `_stop_workers` is one call, which may block.
         """
         del signum
         self.agent._stop_workers(self.group)
         return None
 
     def begin_clearing(self) -> Stop | None:
-        """The same for what workers that have all succeeded left behind."""
+        """The same for processes that workers left behind when all of them had succeeded."""
         return None
 
     def end_stop(self) -> None:
-        """Look at them once more, when all steps of a stop were taken.
+        """Update the results after the last step of a stop.
 
         Raises:
-            UnkillableWorkerError: some were given up.
+            UnkillableWorkerError: some workers have not ended.
         """
 
     def stopped_result(self) -> RunResult | None:
-        """How they failed, as far as it is known; None if no more than before."""
+        """The result so far, with failures; None if it is not known."""
         return None
 
     def streams(self) -> Streams | None:
-        """What carries their output, for those whose output may have to wait for a console."""
+        """The streams with their output, which may be slow to reach a console; None if unknown."""
         return None
 
     def pids(self) -> dict[int, int]:
-        """The process ids of those that run, by global rank."""
+        """The process ids of the running workers, by global rank."""
         ids = {worker.global_rank: worker.id for worker in self.group.workers}
         return {rank: pid for rank, pid in ids.items() if isinstance(pid, int)}
 
@@ -194,7 +194,7 @@ class Workers:
         return {rank: found[pid] for rank, pid in pids.items() if pid in found}
 
     def succeeded(self) -> Mapping[int, float]:
-        """When those ended that have succeeded, by global rank; empty if that is not known."""
+        """When successful workers ended, by global rank; empty if unknown."""
         return {}
 
     def log_files(self) -> tuple[Mapping[int, str], Mapping[int, str]]:
@@ -207,19 +207,19 @@ class Workers:
         ranks: Collection[int] | None = None,
         reason: str = "",
     ) -> None:
-        """Send a signal to those that run, or to some global ranks of them; they go on."""
+        """Send a signal to the running workers, or some global ranks, without stopping them."""
         del ranks, reason
         logger.warning("%s is not passed on: this agent has no way to do so", signum.name)
 
     def note_hang(self, hang: Hang) -> None:
-        """Let `look` find that the round has failed, since its workers hang."""
+        """Make the next `look` fail the round, because its workers hang."""
         del hang
         logger.warning("the round goes on: this agent has no way to end it because of a hang")
 
     def wait_for_peers(self, timeout: float) -> None:
         """Wait for the other nodes of the round to finish; runs in a background thread.
 
-        Only if the round has a store, which may be lost when this node leaves.
+        Returns at once if the round has no store. The store may be lost when this node leaves.
         """
         nodes = self.group.group_world_size or 1
         store = self.group.agent_store

@@ -48,7 +48,7 @@ def create_rendezvous(
         checks_timeout: seconds that health checks may take before a round.
 
     Raises:
-        UsageError: the backend refuses its settings, or ignores the job's token.
+        UsageError: the backend refuses its settings, or does not use the job's token.
         PluginError: it breaks the rules.
     """
     params = RendezvousParameters(
@@ -115,7 +115,7 @@ def worker_command(request: LaunchRequest) -> list[str]:
 def late_events(
     config: LaunchConfig, entry_point: str, told: EventLog
 ) -> Callable[[], Callable[[], list[Event]]]:
-    """Return what creates the source of `Control.take_events`, when an extension first calls that.
+    """Return a factory for `Control.take_events`, called when an extension first needs it.
 
     Args:
         config: the launch.

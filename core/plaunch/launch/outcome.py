@@ -51,7 +51,7 @@ def bundle_failure(
     result: RunResult | None,
     late_events: Callable[[], Callable[[], list[Event]]],
 ) -> None:
-    """Let the failure bundle plugin collect what is known of a failure, unless it is blocked.
+    """Let the failure bundle plugin collect facts about a failure, unless it is blocked.
 
     It runs now, and not as an extension from the start, so that launches without failures do not
     load it.
@@ -78,7 +78,7 @@ def close_logs(
 
     Args:
         logs_specs: the logs spec.
-        manager: knows which plugin has made it.
+        manager: knows which plugin has created it.
         is_asked_to_end: returns whether a signal has ended the job.
         succeeded: whether the job has succeeded.
     """

@@ -1,4 +1,4 @@
-"""What a launch makes of its settings before anything starts: its components, or a usage error."""
+"""Creates the components of a launch from its settings, before anything starts."""
 
 from __future__ import annotations
 
@@ -55,17 +55,17 @@ class LaunchComponents(NamedTuple):
     """What the plugins of a launch have made for it.
 
     Args:
-        context: what plugins are given.
+        context: what the plugins were created with.
         logs_specs: where the workers' output goes.
         signal_policy: what signals mean.
         restart_policy: what follows failures.
-        health_checks: what must be well on this node, or None.
-        extensions: they start with the agent.
+        health_checks: the health checks of this node, or None.
+        extensions: start with the agent.
         binder: gives workers their devices and processors; None if no plugin does.
         open_store: hosts the workers' store; None if no plugin does.
         starter: starts the workers' processes; None if they are executed.
         create_events: creates the event handlers; None if no event is read.
-        used_plugins: the plugins of which an option is set.
+        used_plugins: the plugins that have an option set.
     """
 
     context: PluginContext

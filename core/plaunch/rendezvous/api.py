@@ -1,4 +1,4 @@
-"""The rendezvous contract: who meets, under which ranks, and where the workers' store will be.
+"""The rendezvous contract: which nodes meet, with which ranks, and where the workers' store is.
 
 Names are torchrun's. `ObservableRendezvous` is an addition: a handler that implements it wakes the
 agent when something changes, where a plain handler is asked once per monitor interval.
@@ -99,7 +99,7 @@ class RendezvousInfo:
         """The store that the nodes of the round share; None where there is none.
 
         The first read may open a connection, and raises what that raises; the next read then tries
-        again. `agent_store` is None if agents share no store by themselves.
+        again. `agent_store` is None if the agents do not share a store.
         """
         if self._store is None and self._open_store is not None:
             with self._opening:
@@ -144,9 +144,9 @@ class RendezvousHandler(abc.ABC):
     def use_agent_store(self) -> bool:
         """Whether the workers' store is hosted outside of them, so that it outlives them all.
 
-        By default it is, by the launcher of the node of rank 0: all that a handler has to do is to
-        name an address of that node, and a port of it that is free. False leaves the store to the
-        worker of rank 0. Workers are told in `TORCHELASTIC_USE_AGENT_STORE`.
+        By default the launcher of the node of rank 0 hosts it; the handler only provides an address
+        of that node, and a free port. False leaves the store to the worker of rank 0. Workers get
+        the value in `TORCHELASTIC_USE_AGENT_STORE`.
         """
         return True
 
@@ -159,15 +159,14 @@ class RendezvousHandler(abc.ABC):
         return False
 
     def prepare(self, node: NodeSettings) -> None:  # noqa: B027 - most have no use for it
-        """Take what this node brings from its agent, before the first round of each of its runs.
+        """Take the settings of this node from its agent, before the first round of each run.
 
-        A handler that gives out ranks or restarts uses `node`, not its creation
-        parameters: an agent that is built by hand, as torchrun's may be, says nowhere else how many
-        workers it runs. torchrun has no such method. The default does nothing, which is right
-        where the agents work out the ranks themselves.
+        A handler that assigns ranks or decides about restarts must use `node`, not its creation
+        parameters: those of a hand-built agent do not contain the number of workers. torchrun has
+        no such method. The default does nothing, for handlers whose agents work out the ranks.
 
         Raises:
-            UsageError: `node` contradicts what this handler was told before, or has joined with.
+            UsageError: `node` contradicts the settings that this handler has, or has joined with.
         """
 
     @abc.abstractmethod
@@ -185,7 +184,7 @@ class RendezvousHandler(abc.ABC):
     def describe_wait(self) -> str:
         """What `next_rendezvous` is waiting for, in a few words: "2 nodes; 1 came: node0".
 
-        It is called about once a second while that lasts for long. torchrun has no such method.
+        Called about once a second during a long wait. torchrun has no such method.
         """
         return f"the rendezvous backend {self.get_backend()!r}"
 
@@ -207,14 +206,14 @@ class RendezvousHandler(abc.ABC):
 
     @abc.abstractmethod
     def shutdown(self) -> bool:
-        """Release what the handler holds; False if that did not work. May be called twice."""
+        """Release all resources; False if that failed. May be called twice."""
 
     def leave(self) -> bool:
-        """Release what the handler holds when this node was told to stop, instead of `shutdown`.
+        """Release all resources, instead of `shutdown`, when a stop of this node was requested.
 
-        The job may go on without this node, and the node may come back. torchrun calls nothing at
-        all in this case, because its handlers close the rendezvous for everybody in `shutdown`; a
-        handler that does so must not do it here. The default calls `shutdown`.
+        The job may continue without this node, and the node may rejoin. torchrun calls nothing in
+        this case, because `shutdown` of its handlers closes the rendezvous for all nodes; `leave`
+        must not. The default calls `shutdown`.
         """
         return self.shutdown()
 
@@ -225,12 +224,12 @@ class ChangeKind(enum.Enum):
     ARRIVED = "arrived"
     LEFT = "left"
     LOST = "lost"
-    CLOSED = "closed"  # for good; `JobRendezvous.verdict` says how the job ended
+    CLOSED = "closed"  # permanently; `JobRendezvous.verdict` has how the job ended
     # The others come from a `JobRendezvous` only.
-    FAILED = "failed"  # workers of this round failed; what follows, `next_rendezvous` says
-    RESTART = "restart"  # a node asks all for another round; nothing has failed
-    NOTICE = "notice"  # another node passes a signal on; the round goes on
-    UNREACHABLE = "unreachable"  # nothing was heard of the other nodes for too long
+    FAILED = "failed"  # workers of this round failed; `next_rendezvous` has what follows
+    RESTART = "restart"  # a node requests another round; nothing has failed
+    NOTICE = "notice"  # another node passes a signal on; the round continues
+    UNREACHABLE = "unreachable"  # the other nodes have been silent for too long
 
 
 @plain_dataclass
@@ -250,7 +249,7 @@ class MembershipChange(Value):
 
 @runtime_checkable
 class ObservableRendezvous(Protocol):
-    """What a handler adds to wake the agent by itself instead of being asked."""
+    """The methods of a handler that wakes the agent, instead of being polled."""
 
     def fileno(self) -> int:
         """A descriptor, the same for the handler's life, readable while there are changes.

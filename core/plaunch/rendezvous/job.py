@@ -1,4 +1,4 @@
-"""What a handler adds to the contract that knows the whole job, and not only who is there."""
+"""The contract of handlers that know the whole job, and not only which nodes are present."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ class Verdict(Value):
     Args:
         outcome: `"succeeded"`, `"failed"`, `"stopped"` (`end_job` was called) or `"closed"`
             (`set_closed` was called).
-        node: the node that found it; of a stopped job, the one that was asked to stop it.
+        node: the node that found it; of a stopped job, the one that received the request.
         reason: why, in one sentence.
         time: when, in seconds since the epoch on that node's clock.
         failures: the failures of the last round, of all nodes, by global rank, the first one
             first. A launcher that failed has a negative number.
         first: whose failure was the first one, as all nodes agree; None if there is none.
-        counted: how many there are beside `failures`, by words for them such as
-            "ranks 40-99 (exit code 1)": those that are too many to be told one by one.
-        no_restart: why a restart policy wanted no other attempt; empty if none said so.
-        is_past: whether the job was over before this node came.
-        early_ends: the workers that had succeeded before the first failure, in one line for each
-            node; what waits for them hangs, or fails because they are gone.
+        counted: how many more failures there are, by descriptions such as
+            "ranks 40-99 (exit code 1)", if they are too many to list.
+        no_restart: why a restart policy decided against a restart; empty if none did.
+        is_past: whether the job was over before this node joined.
+        early_ends: the workers that had succeeded before the first failure, one line for each node;
+            workers that wait for them hang, or fail because they are gone.
     """
 
     outcome: str
@@ -101,17 +101,17 @@ class JobRound(RendezvousInfo):
 
 
 class SharedTexts(Protocol):
-    """Short texts that the nodes of a job show each other, such as what they see of their workers.
+    """Short texts that the nodes of a job share, such as the state of their workers.
 
-    A `JobRendezvous` may have one as its attribute `texts`. Its methods may be called on any
-    thread while the node takes part in a round, and nothing of the job depends on them: a text may
-    be lost, and one of a node that is gone may stay.
+    A `JobRendezvous` may have one as its attribute `texts`. Its methods are thread-safe while the
+    node takes part in a round. The job must not depend on them: a text may be lost, and the text of
+    a node that has left may remain.
     """
 
     def publish(self, name: str, text: str) -> None:
-        """Let all nodes read `text`, in the place of this node's last one of that name.
+        """Let all nodes read `text`; replaces this node's last text of that name.
 
-        It returns at once. What a terminal does not show, others read as escape sequences.
+        Returns at once. Unprintable characters are read as escape sequences.
 
         Raises:
             ValueError: the text has more than 16,384 characters.
@@ -120,37 +120,36 @@ class SharedTexts(Protocol):
     def read(
         self, name: str, timeout: float = 1.0, *, all_nodes: bool = False
     ) -> Mapping[str, str]:
-        """The texts of that name of the nodes in the present round, by node, this one's too.
+        """The texts of that name in the present round, by node, with this node's.
 
-        It waits for the store, for `timeout` seconds at most; there are none if that has not
-        answered.
+        Waits at most `timeout` seconds for the store; empty if it does not respond.
 
         Args:
-            name: what `publish` was given.
+            name: as given to `publish`.
             timeout: seconds.
-            all_nodes: whether nodes that have published none are there as well, with an empty text.
+            all_nodes: whether to include nodes without a text, with an empty one.
         """
 
     def broadcast(self, name: str, text: str) -> None:
-        """Have `text` heard on all nodes of the round, this one too, as soon as they can.
+        """Send `text` to the listeners on all nodes of the round, this one included.
 
-        It returns at once. Between rounds nobody hears it. It is for what somebody asks for now and
-        then: the store keeps it until the job ends.
+        Returns at once. A broadcast between rounds is lost. Use it rarely, such as for requests of
+        users: the store keeps each text until the job ends.
 
         Raises:
             ValueError: name and text have more than 499 characters, or the name has a space.
         """
 
     def listen(self, name: str, listener: Callable[[str], None]) -> None:
-        """Call `listener` with each broadcast of that name, on any thread; it must not wait.
+        """Call `listener` with each broadcast of that name, on any thread; it must not block.
 
-        There is one listener for a name, the last one; listening costs nothing.
+        A name has one listener, the last one set; listening costs nothing.
         """
 
 
 @runtime_checkable
 class JobRendezvous(ObservableRendezvous, Protocol):
-    """What a handler adds that knows the whole job: one attempt number, one budget, one verdict.
+    """A handler that knows the whole job: one attempt number, one budget, one verdict.
 
     Only `next_rendezvous` blocks. After a failure, agents on all nodes stop their workers and call
     it again; it raises `RendezvousClosedError` if no restart was left, and
@@ -173,15 +172,16 @@ class JobRendezvous(ObservableRendezvous, Protocol):
     def report_failure(
         self, failures: Mapping[int, ProcessFailure], *, is_final: bool = False
     ) -> None:
-        """Tell all nodes that workers of this node have failed in the current round.
+        """Report to all nodes that workers of this node have failed in the current round.
 
         `failures` are all of them by global rank, however many, and at least one; the one that
         began earliest (`ProcessFailure.began`) is the first. A failure of the launcher itself has a
-        negative rank, which need not be its rank in the `Verdict`. A handler tells the others what
-        it has room for: the first one in detail, the others at least as numbers
+        negative rank, which need not be its rank in the `Verdict`. A handler may shorten the
+        report: it must contain the first failure in detail, and the others at least as numbers
         (`Verdict.counted`).
 
-        It counts once per round, from any node. `is_final` says that restarting cannot help.
+        Only the first report of a round counts, from any node. `is_final` is whether a restart
+        cannot help.
         """
 
     def take_losses(self) -> Sequence[MembershipChange]:
@@ -193,15 +193,14 @@ class JobRendezvous(ObservableRendezvous, Protocol):
     def note_succeeded(self, ended: Mapping[int, float]) -> None:
         """Record which workers of this node have succeeded, and when, for `Verdict.early_ends`.
 
-        It is called again and again while a round runs. The other nodes need to know only after a
-        failure.
+        Called repeatedly while a round runs. The other nodes need it only after a failure.
 
         Args:
             ended: seconds since the epoch, by global rank.
         """
 
     def report_success(self) -> None:
-        """Tell that all workers of this node have succeeded.
+        """Report that all workers of this node have succeeded.
 
         When those of all nodes have, the job is over: a CLOSED change on every node.
         """
@@ -210,21 +209,21 @@ class JobRendezvous(ObservableRendezvous, Protocol):
         """Pass a signal on to the agents of all other nodes, as a NOTICE change."""
 
     def request_round(self, reason: str) -> None:
-        """Ask all nodes to stop their workers and to join another round, although none has failed.
+        """Request that all nodes stop their workers and join another round, without a failure.
 
         The others get a RESTART change. It is not counted against `max_restarts`. While a round is
         delayed, this may end the delay.
         """
 
     def end_job(self, reason: str) -> None:
-        """End the job for all nodes, because that was requested on this one, and say why.
+        """End the job for all nodes, because that was requested on this one.
 
         The verdict is `"stopped"`. Nodes that run workers or wait for a round end alike.
         """
 
     def announce_leave(self, reason: str, *, is_excluded: bool = False) -> None:
-        """Tell that this node goes, before it stops its workers; `leave` follows when it has.
+        """Announce that this node leaves, before it stops its workers; `leave` follows.
 
         Otherwise the others would see connections break before they know why. If it `is_excluded`,
-        as one that is not healthy is, the job refuses all nodes of its host from now on.
+        because it is unhealthy, the job refuses all nodes of its host from now on.
         """

@@ -1,4 +1,4 @@
-"""The parameters of a rendezvous backend: of the user's wishes, of the launch, and of this node.
+"""The parameters of a rendezvous backend: options of the user, the launch, and this node.
 
 Names are torchrun's where it has them.
 """
@@ -54,7 +54,7 @@ class JobSettings(Value):
 
 @plain_dataclass
 class NodeSettings(Value):
-    """What one node brings to a job, as its agent is going to run it.
+    """The workers of one node, as its agent will run them.
 
     Args:
         role: the role of this node's workers.
@@ -72,7 +72,7 @@ class NodeSettings(Value):
     local_addr: str | None = None
 
 
-# What any backend of torchrun's takes; with torchrun one that does not need an option ignores it.
+# The options of all of torchrun's backends; there, a backend ignores those that it does not need.
 TORCHRUN_OPTIONS = frozenset(
     {
         "ca_cert",
@@ -218,7 +218,7 @@ class RendezvousParameters(Record):
         """The value of option `key` as a duration, by default above 0 and not endless.
 
         Raises:
-            UsageError: the value is none.
+            UsageError: the value is not a duration in that range.
         """
         value = self.get(key)
         name = f"option {key!r} of rendezvous backend {self.backend!r} (--rdzv-conf)"

@@ -1,4 +1,4 @@
-"""The job's token: where its users put it, and that no backend may pass it over."""
+"""The token of the job: how users set it, and the check that the backend uses it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ TOKEN_VARIABLE = "PLAUNCH_RDZV_TOKEN"  # noqa: S105 - the name of a variable
 
 
 def check_token_is_used(params: RendezvousParameters, environ: Mapping[str, str]) -> None:
-    """Refuse a token that the backend has not asked for: its user relies on it.
+    """Check that the backend has read the token, if one is set: its user relies on it.
 
     Raises:
-        UsageError: there is one, and several nodes, which would go on without signatures.
+        UsageError: it has not, and several nodes would exchange unsigned messages.
     """
     if TOKEN_OPTION in params.secrets_read or params.max_nodes == 1:
         return

@@ -1,4 +1,4 @@
-"""What a launcher must know of a backend before there is a handler."""
+"""What a launcher must know of a backend before it creates a handler."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class BackendTraits(Value):
     """How the nodes of a backend find each other; new fields may be added.
 
     Args:
-        needs_endpoint: whether several nodes can only meet if they are given an endpoint.
+        needs_endpoint: whether several nodes need an endpoint to meet.
         default_port: of an endpoint without one; None if the backend has none.
         is_hosted_by_node: whether the endpoint is one of the nodes, which a scheduler can name.
         is_single_node: whether a node without an endpoint is a job of its own, with a run id for
             itself.
-        has_given_ranks: whether nodes are told their ranks with `--node-rank`, and meet at
+        has_given_ranks: whether nodes get their ranks from `--node-rank`, and meet at
             `--master-addr` and `--master-port`.
         coordinates_restarts: whether a failure on one node restarts the workers of all nodes.
         fill: is called before the settings of a launch with this backend are made, with the parsed
@@ -86,6 +86,6 @@ def backend_traits(traits: BackendTraits) -> Callable[[F], F]:
 
 
 def traits_of(factory: object) -> BackendTraits:
-    """What a factory of handlers declares; the defaults, if nothing."""
+    """The traits that a factory of handlers declares, or the defaults."""
     traits = getattr(factory, _ATTRIBUTE, None)
     return traits if isinstance(traits, BackendTraits) else BackendTraits()
