@@ -97,7 +97,7 @@ def test_sinks_get_what_workers_write(launch, plaunch, words):
             "Raising",
             "cannot be written to any more (ConnectionError: the collector is gone)",
         ),
-        ("hangs", "Hanging", "does not take what is left for it: 16 bytes"),
+        ("hangs", "Hanging", "does not take the rest of its output: 16 bytes"),
     ],
 )
 def test_one_that_fails_is_named_and_the_report_stays_right(launch, specs, sink, said):

@@ -1,15 +1,15 @@
-"""Sinks for what is read of a stream."""
+"""Sinks of a stream."""
 
 from __future__ import annotations
 
 import threading
 import time
 
-from plaunch_logs_default.streams.sinks import Sink
+from plaunch_logs_default.streams.sinks import ByteSink
 
 
-class Kept(Sink):
-    """Keeps what it gets, and can hold it back for some seconds."""
+class Kept(ByteSink):
+    """Keeps its data; `flush` is due after `hold` seconds."""
 
     def __init__(self, hold=None):
         self.data = b""
@@ -31,8 +31,8 @@ class Kept(Sink):
         self.is_closed = True
 
 
-class Plain(Sink):
-    """A sink that is a function."""
+class Plain(ByteSink):
+    """A sink that calls a function."""
 
     def __init__(self, write):
         self._function = write

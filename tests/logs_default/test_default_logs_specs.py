@@ -21,7 +21,7 @@ def make_envs(nprocs, run_id="exp7", restarts=0):
 
 
 def tree(folder):
-    """All files and folders below `folder`, with random suffixes taken off."""
+    """All files and folders below `folder`, without random suffixes."""
     found = []
     for parent, folders, files in os.walk(folder):
         for name in (*folders, *files):
@@ -137,10 +137,10 @@ def test_the_environment_keeps_its_other_variables(tmp_path):
     assert set(envs[0]) == {"RANK", "TORCHELASTIC_ERROR_FILE"}
 
 
-# --- folders are never used twice -----------------------------------------------------------------
+# --- folders are never reused ---------------------------------------------------------------------
 
 
-def test_every_start_has_a_folder_of_its_own(tmp_path):
+def test_every_start_has_its_own_folder(tmp_path):
     specs = DefaultLogsSpecs(str(tmp_path), redirects=Std.OUT)
     for restarts in (0, 0, 0, 1, 1, 10):
         dest = specs.reify(make_envs(1, restarts=restarts))
@@ -158,14 +158,14 @@ def test_every_start_has_a_folder_of_its_own(tmp_path):
     assert len([entry for entry in tree(tmp_path) if entry.endswith("stdout.log")]) == 6
 
 
-def test_agents_that_share_a_directory_do_not_meet(tmp_path):
+def test_agents_can_share_a_directory(tmp_path):
     agents = [DefaultLogsSpecs(str(tmp_path)) for _ in range(20)]
     files = {agent.reify(make_envs(1)).error_files[0] for agent in agents}
     assert len(files) == 20
     assert len(list(tmp_path.iterdir())) == 20
 
 
-def test_a_name_that_is_taken_is_not_used(tmp_path, monkeypatch):
+def test_a_taken_name_is_not_used(tmp_path, monkeypatch):
     numbers = iter([b"\0\0\0\1", b"\0\0\0\1", b"\0\0\0\2"])
     monkeypatch.setattr(os, "urandom", lambda _count: next(numbers))
     for _ in range(2):
@@ -217,7 +217,7 @@ def test_a_relative_directory_gives_absolute_paths(tmp_path, monkeypatch):
         assert path.startswith(f"{tmp_path}/logs/")
 
 
-def test_what_is_no_directory_is_refused_at_once(tmp_path):
+def test_a_path_that_is_not_a_directory_is_rejected_early(tmp_path):
     file = tmp_path / "logs"
     file.touch()
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
@@ -237,7 +237,7 @@ def test_what_is_no_directory_is_refused_at_once(tmp_path):
         assert isinstance(caught.value, UsageError)
 
 
-def test_a_directory_that_is_not_writable_is_refused_at_once(tmp_path, only_user):
+def test_an_unwritable_directory_is_rejected_early(tmp_path, only_user):
     locked = tmp_path / "locked"
     locked.mkdir(mode=0o555)
     for given in (locked, locked / "below" / "it"):
@@ -247,14 +247,14 @@ def test_a_directory_that_is_not_writable_is_refused_at_once(tmp_path, only_user
         assert repr(str(given)) in str(caught.value)
 
 
-def test_a_directory_that_turns_bad_later_is_named(tmp_path):
+def test_a_directory_that_becomes_unwritable(tmp_path):
     specs = DefaultLogsSpecs(str(tmp_path / "logs"))
     (tmp_path / "logs").touch()
     with pytest.raises(LogDirectoryError, match=r"logs' cannot be created"):
         specs.reify(make_envs(1))
 
 
-def test_a_run_folder_that_vanishes_is_named(tmp_path):
+def test_a_deleted_run_folder_is_reported(tmp_path):
     specs = DefaultLogsSpecs(str(tmp_path))
     specs.reify(make_envs(1))
     (run,) = tmp_path.iterdir()
@@ -264,7 +264,7 @@ def test_a_run_folder_that_vanishes_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("succeeded", [True, False])
-def test_close_never_touches_it(tmp_path, succeeded):
+def test_close_keeps_a_given_directory(tmp_path, succeeded):
     specs = DefaultLogsSpecs(str(tmp_path))
     specs.reify(make_envs(1))
     before = tree(tmp_path)
@@ -297,7 +297,7 @@ def test_error_files_alone_are_temporary(scratch, log_dir, succeeded):
     assert os.path.isdir("/")
 
 
-def test_logs_that_were_asked_for_stay_and_their_place_is_said_once(scratch, caplog):
+def test_requested_logs_stay_and_their_path_is_logged_once(scratch, caplog):
     specs = DefaultLogsSpecs(tee={0: Std.OUT})
     for restarts in range(3):
         specs.reify(make_envs(1, restarts=restarts))
@@ -309,9 +309,9 @@ def test_logs_that_were_asked_for_stay_and_their_place_is_said_once(scratch, cap
     assert specs.root_log_dir == str(folder)
 
 
-def test_logs_that_were_asked_for_of_other_ranks_only_do_not_count(scratch, caplog):
+def test_logs_requested_for_other_nodes_only(scratch, caplog):
     specs = DefaultLogsSpecs(redirects={7: Std.ALL}, tee={0: Std.NONE}, local_ranks_filter=set())
-    specs.close(succeeded=True)  # there is nothing yet
+    specs.close(succeeded=True)  # nothing exists yet
     assert list(scratch.iterdir()) == []
     assert specs.reify(make_envs(2)).stdouts == {0: "", 1: ""}, "the empty filter hides them"
     specs.close(succeeded=True)
@@ -331,9 +331,7 @@ def test_a_temporary_folder_that_cannot_be_removed_is_logged(scratch, monkeypatc
     assert "cannot be removed: busy" in caplog.text
 
 
-def test_without_any_place_for_temporary_folders_there_are_no_error_files(
-    monkeypatch, caplog, tmp_path
-):
+def test_no_error_files_without_a_writable_temporary_directory(monkeypatch, caplog, tmp_path):
     monkeypatch.setattr(os, "access", lambda _path, _mode: False)
     envs = make_envs(1)
     specs = DefaultLogsSpecs()
@@ -411,7 +409,7 @@ def test_equal_settings_are_equal(tmp_path):
     assert one != "DefaultLogsSpecs"
 
 
-def test_choosing_it_loads_little():
+def test_choosing_the_default_imports_little():
     code = (
         "import sys; before = set(sys.modules)\n"
         "import plaunch_logs_default, os\n"
@@ -423,7 +421,7 @@ def test_choosing_it_loads_little():
     assert run_python("-c", code, check=True).stdout == "[]\n"
 
 
-def test_the_folder_of_a_launch_can_be_had_before_there_are_workers(tmp_path):
+def test_create_run_dir_works_before_workers_start(tmp_path):
     specs = DefaultLogsSpecs(str(tmp_path / "logs"))
     folder = specs.create_run_dir("exp7")
     assert os.listdir(tmp_path / "logs") == [os.path.basename(folder)]
@@ -433,6 +431,6 @@ def test_the_folder_of_a_launch_can_be_had_before_there_are_workers(tmp_path):
 
 
 @pytest.mark.parametrize("log_dir", [None, os.devnull])
-def test_there_is_none_where_nothing_is_kept(log_dir, scratch):
+def test_no_run_dir_without_a_log_dir(log_dir, scratch):
     assert DefaultLogsSpecs(log_dir).create_run_dir("exp7") is None
     assert os.listdir(scratch) == []

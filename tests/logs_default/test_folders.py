@@ -1,4 +1,4 @@
-"""Temporary folders: held by their launcher, and swept when it is gone."""
+"""Temporary folders: locked by their launcher, and swept when it is gone."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from plaunch.errors import LogDirectoryError
 from plaunch_logs_default import DefaultLogsSpecs, folders
 from plaunch_logs_default.folders import (
     TemporaryFolder,
-    create_held,
+    create_locked,
     create_temporary_log_folder,
     find_stale_folders,
     planned_temporary_folder,
-    read_boot,
+    read_boot_id,
     sweep,
 )
 
 from helpers.programs import run_python
 from helpers.waiting import wait_until
 
-BOOT = read_boot()
+BOOT_ID = read_boot_id()
 
 
 @pytest.fixture
@@ -50,15 +50,15 @@ def reify(layout):
     return layout.temporary_dir
 
 
-def test_the_system_tells_when_it_was_started():
-    assert len(BOOT) == 8
-    assert read_boot("/nonexistent") == ""
+def test_the_boot_id():
+    assert len(BOOT_ID) == 8
+    assert read_boot_id("/nonexistent") == ""
 
 
-def test_a_folder_is_held_until_it_is_removed(base):
+def test_a_folder_is_locked_until_it_is_removed(base):
     layout = DefaultLogsSpecs()
     folder = reify(layout)
-    assert os.path.basename(folder).startswith(f"plaunch_run_{BOOT}-")
+    assert os.path.basename(folder).startswith(f"plaunch_run_{BOOT_ID}-")
     assert find_stale_folders(str(base)) == []
     sweep(str(base))
     assert os.path.isdir(folder)
@@ -101,17 +101,17 @@ def test_the_next_launch_removes_the_folder_of_one_that_was_killed(base):
     "name",
     [
         "plaunch_run_0a0b0c0d",  # with logs, or of an earlier version
-        "plaunch_run_00000000-0a0b0c0d",  # of another start of the system, or of another system
-        f"precious_run_{BOOT}-0a0b0c0d",
-        f"plaunch_run_{BOOT}",
+        "plaunch_run_00000000-0a0b0c0d",  # of another boot, or of another system
+        f"precious_run_{BOOT_ID}-0a0b0c0d",
+        f"plaunch_run_{BOOT_ID}",
         "link",
         "file",
         "another user's",
     ],
 )
-def test_other_folders_are_left_alone(base, name, tmp_path_factory, monkeypatch):
+def test_other_folders_are_not_swept(base, name, tmp_path_factory, monkeypatch):
     target = tmp_path_factory.mktemp("target")
-    path = base / (name if "_" in name else f"plaunch_run_{BOOT}-0a0b0c0d")
+    path = base / (name if "_" in name else f"plaunch_run_{BOOT_ID}-0a0b0c0d")
     if name == "link":
         path.symlink_to(target)
     elif name == "file":
@@ -126,22 +126,22 @@ def test_other_folders_are_left_alone(base, name, tmp_path_factory, monkeypatch)
     assert target.is_dir()
 
 
-def test_what_holds_anything_else_than_error_files_is_left_alone(base):
-    folder = base / f"plaunch_run_{BOOT}-0a0b0c0d"
+def test_a_folder_with_other_files_is_not_swept(base):
+    folder = base / f"plaunch_run_{BOOT_ID}-0a0b0c0d"
     (folder / "attempt_0" / "0").mkdir(parents=True)
     (folder / "attempt_0" / "0" / "model.pt").touch()
     sweep(str(base))
     assert find_stale_folders(str(base)) == [str(folder)]
 
 
-def test_one_launch_does_not_sweep_without_an_end(base):
+def test_one_launch_sweeps_a_limited_number_of_folders(base):
     for number in range(20):
-        (base / f"plaunch_run_{BOOT}-{number:08x}").mkdir()
+        (base / f"plaunch_run_{BOOT_ID}-{number:08x}").mkdir()
     sweep(str(base))
     assert len(os.listdir(base)) == 4
 
 
-def test_a_folder_that_is_swept_before_it_is_locked_is_made_again(base, make):
+def test_a_folder_swept_before_it_is_locked_is_created_again(base, make):
     made = []
 
     def make_and_lose(boot):
@@ -150,12 +150,12 @@ def test_a_folder_that_is_swept_before_it_is_locked_is_made_again(base, make):
             sweep(str(base))
         return made[-1]
 
-    path, fd = create_held(make_and_lose)
+    path, fd = create_locked(make_and_lose)
     os.close(fd)
     assert [path] == made[1:] == [str(child) for child in base.iterdir()]
 
 
-def test_a_folder_that_somebody_looks_at_in_this_moment_is_made_again(make):
+def test_a_folder_locked_by_another_sweep_is_created_again(make):
     made = []
     others = []
 
@@ -166,13 +166,13 @@ def test_a_folder_that_somebody_looks_at_in_this_moment_is_made_again(make):
             fcntl.flock(others[0], fcntl.LOCK_EX)
         return made[-1]
 
-    path, fd = create_held(make_and_look)
+    path, fd = create_locked(make_and_look)
     assert path == made[1]
     for each in (fd, *others):
         os.close(each)
 
 
-def test_a_folder_that_is_swept_while_it_is_locked_is_made_again(make, monkeypatch):
+def test_a_folder_swept_during_the_lock_is_created_again(make, monkeypatch):
     flock = fcntl.flock
     lost = []
 
@@ -183,13 +183,13 @@ def test_a_folder_that_is_swept_while_it_is_locked_is_made_again(make, monkeypat
         flock(fd, how)
 
     monkeypatch.setattr(folders.fcntl, "flock", lose)
-    path, fd = create_held(make)
+    path, fd = create_locked(make)
     os.close(fd)
     assert os.path.isdir(path)
     assert path not in lost
 
 
-def test_where_folders_cannot_be_locked_they_get_a_name_that_nobody_sweeps(base, monkeypatch):
+def test_folders_that_cannot_be_locked_have_a_name_that_is_not_swept(base, monkeypatch):
     def refuse(fd, how):
         raise OSError(37, "No locks available")
 
@@ -200,7 +200,7 @@ def test_where_folders_cannot_be_locked_they_get_a_name_that_nobody_sweeps(base,
     assert [str(child) for child in base.iterdir()] == [folder]
 
 
-def test_the_doctor_tells_of_folders_of_killed_launchers(tmp_path):
+def test_the_doctor_reports_folders_of_killed_launchers(tmp_path):
     boot_id = tmp_path / "proc/sys/kernel/random/boot_id"
     boot_id.parent.mkdir(parents=True)
     boot_id.write_text("01234567-89ab-cdef-0123-456789abcdef\n")
@@ -215,11 +215,11 @@ def test_the_doctor_tells_of_folders_of_killed_launchers(tmp_path):
     assert found.found.endswith("/tmp/plaunch_mine_01234567-0a0b0c0d")
 
 
-def test_nothing_is_swept_while_workers_are_started(base):
-    """Somebody has cleaned up, so that the folder is made anew."""
+def test_no_sweep_when_workers_start(base):
+    """Another program has removed the folder, so `reify` creates another one."""
     layout = DefaultLogsSpecs()
     shutil.rmtree(reify(layout))
-    (base / f"plaunch_run_{BOOT}-0a0b0c0d").mkdir()
+    (base / f"plaunch_run_{BOOT_ID}-0a0b0c0d").mkdir()
     reify(layout)
     assert len(os.listdir(base)) == 2
     layout.close(True)
@@ -227,16 +227,16 @@ def test_nothing_is_swept_while_workers_are_started(base):
 
 
 @pytest.mark.parametrize("name", ["run", ".a b", "x" * 300])
-def test_a_planned_folder_is_the_one_that_is_made(base, name):
+def test_the_planned_folder_is_created(base, name):
     planned = planned_temporary_folder(name)
     folder = TemporaryFolder.create(name)
     assert folder.path.startswith(f"{planned}_")
-    assert len(folder.path) == len(f"{planned}_{BOOT}-0a0b0c0d")
+    assert len(folder.path) == len(f"{planned}_{BOOT_ID}-0a0b0c0d")
     folder.remove()
     assert create_temporary_log_folder(name).startswith(f"{planned}_")
 
 
-def test_a_current_folder_that_is_gone_is_said(tmp_path, monkeypatch):
+def test_a_deleted_current_folder_is_reported(tmp_path, monkeypatch):
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     layout = DefaultLogsSpecs("logs")
@@ -245,8 +245,8 @@ def test_a_current_folder_that_is_gone_is_said(tmp_path, monkeypatch):
         layout.reify({0: {}})
 
 
-def test_a_launch_that_is_killed_leaves_nothing_for_long(base):
-    """At any moment: what the guard does not remove, the next launch does."""
+def test_the_next_launch_cleans_up_after_sigkill(base):
+    """The next launch removes the folders that the guard does not."""
     env = {**os.environ, "PLAUNCH_GUARD": "0"}
     stop = "import os, signal, plaunch.process.contexts.supervised as s\n"
     stop += "s.SupervisedContext._start = lambda self: os.kill(os.getpid(), signal.SIGKILL)\n"

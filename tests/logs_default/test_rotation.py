@@ -1,4 +1,4 @@
-"""`--log-rotate`: the files, and what is said where it cannot be."""
+"""`--log-rotate`: the option, the files, the logs spec."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ENVS = {"TORCHELASTIC_RUN_ID": "job", "TORCHELASTIC_RESTART_COUNT": "0"}
         ("65536 : 2", (64 << 10, 2)),
     ],
 )
-def test_sizes_and_numbers(text, meaning):
+def test_valid_rotations(text, meaning):
     assert read_rotation(text) == meaning
 
 
@@ -41,7 +41,7 @@ def test_sizes_and_numbers(text, meaning):
     "text",
     ["", "5", "100MB", "100MB:", ":5", "100MB:0", "1.5G:3", "1X:3", "-1M:3", "1M:1001", "MB:1"],
 )
-def test_other_forms_are_refused_with_the_right_one(text):
+def test_malformed_rotations(text):
     with pytest.raises(ValueError, match=r"is not SIZE:FILES, such as 100MB:5 or 1G:3"):
         read_rotation(text)
 
@@ -49,12 +49,12 @@ def test_other_forms_are_refused_with_the_right_one(text):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("63K:3", "a size below 64K, the least"),
-        ("0M:3", "a size below 64K, the least"),
+        ("63K:3", "a size below 64K, the minimum"),
+        ("0M:3", "a size below 64K, the minimum"),
         ("9999999T:3", "a size that no file can have"),
     ],
 )
-def test_sizes_that_are_none(text, problem):
+def test_sizes_out_of_range(text, problem):
     with pytest.raises(ValueError, match=problem):
         read_rotation(text)
 
@@ -68,7 +68,7 @@ def path(tmp_path):
 
 
 def files(path):
-    """What is in the files, the oldest one first."""
+    """The contents of the files, oldest first."""
     found = path.parent.iterdir()
     numbers = {one: 0 if one == path else int(one.suffix[1:]) for one in found}
     return [one.read_bytes() for one in sorted(numbers, key=numbers.get, reverse=True)]
@@ -80,16 +80,16 @@ def files(path):
         ([b"one\n", b"two\n"], 2, [b"one\ntwo\n"]),
         ([b"one\n", b"two\n", b"3\n"], 2, [b"one\ntwo\n", b"3\n"]),
         ([b"one\ntwo\nthree\nfour\n"], 5, [b"one\ntwo\n", b"three\n", b"four\n"]),
-        # only so many older ones stay
+        # limited number of older files
         ([b"one\ntwo\nthree\nfour\n"], 1, [b"three\n", b"four\n"]),
         # a line of the size of a file, and a longer one
         ([b"1234567\n" * 2], 5, [b"1234567\n", b"1234567\n"]),
         ([b"a\n", b"0123456789abcdef-\n"], 5, [b"a\n", b"01234567", b"89abcdef", b"-\n"]),
-        # a line that comes in pieces
+        # a line in pieces
         ([b"one\n", b"tw", b"o\n3"], 5, [b"one\ntwo\n", b"3"]),
     ],
 )
-def test_files_are_no_larger_and_end_with_lines(path, pieces, kept, left):
+def test_files_respect_the_size_and_end_with_whole_lines(path, pieces, kept, left):
     file = RotatingFile(str(path), 8, kept)
     for piece in pieces:
         file.write(piece)
@@ -98,7 +98,7 @@ def test_files_are_no_larger_and_end_with_lines(path, pieces, kept, left):
     assert files(path) == left
 
 
-def test_a_file_that_is_there_is_added_to(path):
+def test_an_existing_file_is_appended_to(path):
     path.write_bytes(b"before\n")
     file = RotatingFile(str(path), 8, 2)
     file.write(b"1\n")
@@ -106,7 +106,7 @@ def test_a_file_that_is_there_is_added_to(path):
     assert files(path) == [b"before\n", b"1\n"]
 
 
-def test_older_files_that_somebody_has_removed_are_not_missed(path):
+def test_deleted_older_files_are_no_error(path):
     file = RotatingFile(str(path), 4, 3)
     file.write(b"one\ntwo\n333\n")
     path.with_name("stdout.log.1").unlink()
@@ -116,7 +116,7 @@ def test_older_files_that_somebody_has_removed_are_not_missed(path):
     assert [one.name for one in sorted(path.parent.iterdir())] == ["stdout.log", "stdout.log.3"]
 
 
-def test_nothing_of_a_piece_that_does_not_fit_on_the_disk_is_left(path, monkeypatch):
+def test_a_partial_write_is_removed(path, monkeypatch):
     write, room = os.write, [3]
 
     def full(fd, data):
@@ -136,7 +136,7 @@ def test_nothing_of_a_piece_that_does_not_fit_on_the_disk_is_left(path, monkeypa
     assert path.read_bytes() == b"found\n"
 
 
-def test_a_file_that_could_not_be_opened_is_tried_again(path, monkeypatch):
+def test_opening_a_file_is_retried(path, monkeypatch):
     file = RotatingFile(str(path), 4, 2)
     file.write(b"one\n")
     with monkeypatch.context() as patched:
@@ -151,7 +151,7 @@ def test_a_file_that_could_not_be_opened_is_tried_again(path, monkeypatch):
 # --- the logs spec --------------------------------------------------------------------------------
 
 
-def test_only_streams_that_go_to_files_have_sinks(tmp_path):
+def test_only_streams_with_files_have_sinks(tmp_path):
     specs = DefaultLogsSpecs(str(tmp_path), {0: Std.OUT}, {1: Std.ERR})
     assert specs.open_sink(0, "stdout") is None
     assert specs.rotate(1 << 20, 2)
@@ -197,17 +197,17 @@ def test_the_option_reaches_the_logs_spec(tmp_path, caplog):
         DefaultLogsSpecs("logs", {0: Std.NONE}),
     ],
 )
-def test_where_nothing_rotates_it_says_so(specs, caplog):
+def test_rotation_without_files_warns(specs, caplog):
     plaunch_extensions(context(specs))
     (message,) = caplog.messages
-    assert message.startswith("--log-rotate changes nothing: no stream of a worker goes to a file")
+    assert message.startswith("--log-rotate has no effect: no stream of a worker goes to a file")
 
 
-def test_files_of_another_logs_spec_are_not_rotated():
+def test_another_logs_spec_cannot_rotate():
     with pytest.raises(UsageError, match="NoFiles \\(--logs-specs\\) has its own"):
         plaunch_extensions(context(NoFiles()))
 
 
-def test_what_outlives_the_launcher_is_not_rotated(tmp_path):
+def test_daemons_exclude_rotation(tmp_path):
     with pytest.raises(UsageError, match="--log-rotate and --keep-daemons exclude each other"):
         plaunch_extensions(context(DefaultLogsSpecs(str(tmp_path), Std.OUT), keep_daemons=True))

@@ -1,7 +1,7 @@
-"""The default logs spec: torchrun's folders, without its removals.
+"""The default logs spec: torchrun's folder layout, but given log directories are never removed.
 
-The package `streams` carries the workers' output there. The public name loads on first use, as this
-package is on every command line's way.
+The package `streams` carries the workers' output there. Every command line imports this package, so
+its public name loads on first use.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ _SHOWN = 5
 
 
 def find_leftovers(context: DoctorContext) -> list[Finding]:
-    """Look for temporary folders of launchers that were killed."""
+    """Find temporary folders of launchers that were killed."""
     given = (context.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP"))
     base = next((folder for folder in given if folder), None) or context.path("/tmp")  # noqa: S108
     folders = sorted(find_stale_folders(base, context.path(BOOT_ID)))

@@ -1,10 +1,10 @@
-"""Folders for log files and error files: never used twice, and some of them temporary.
+"""Folders for log files and error files: never reused, and some of them temporary.
 
-A temporary folder of error files is removed at the end of its job, or swept if its launcher was
-killed. A launcher holds a lock on its folder, which the kernel takes away when the launcher ends in
-any way. So a folder that nobody has locked is nobody's, or is just being made; who makes it looks
-once more after locking it. A lock means something on this system only, so that the name of the
-folder says when this system was started.
+A temporary folder of error files is removed at the end of its job. If its launcher was killed, a
+later launch sweeps it. A launcher locks its folder, and the kernel releases the lock when the
+launcher ends in any way. So an unlocked folder is stale, or was created just now: its creator
+checks after locking that it still exists. A lock is visible on this system only, so the folder's
+name contains an id of this boot.
 """
 
 from __future__ import annotations
@@ -21,23 +21,22 @@ if TYPE_CHECKING:
     import logging
     from collections.abc import Callable, Iterator
 
-PREFIX = "plaunch_"  # without it, nobody removes a folder
+PREFIX = "plaunch_"  # only folders with this prefix are ever removed
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _MAX_NAME_CHARS = 120  # of a run id inside a folder name; file systems allow 255 bytes
-_DIGITS = 8  # of the name of this start of the system, and of the random end
-_MOST = 16  # folders that one launch sweeps
+_ID_CHARS = 8  # of the boot id, and of the random suffix
+_MAX_SWEPT = 16  # folders that one launch removes
 _ERROR_FILE = "error.json"
 
 
 class TemporaryFolder:
-    """A folder for error files alone, in a launch that was given no log directory.
+    """A folder for error files only, for a launch without a log directory.
 
-    They are nothing to keep: `remove` removes them, and if this process is killed before, the guard
-    or a later launch does.
+    `remove` removes it; if this process is killed before, the guard or a later launch does.
 
     Args:
         path: the folder; its name begins with `plaunch_`.
-        lock_fd: the descriptor that holds it; -1 without one.
+        lock_fd: the descriptor that holds the lock; -1 without one.
     """
 
     def __init__(self, path: str, lock_fd: int) -> None:
@@ -46,32 +45,33 @@ class TemporaryFolder:
 
     @classmethod
     def create(cls, name: str) -> TemporaryFolder | None:
-        """Create one with `name` in its own name.
+        """Create a folder whose name contains `name`.
 
-        If there is no place for it, return None and warn: a read-only container can still train.
+        Returns None, and logs a warning, if no temporary directory is writable: a job can train in
+        a read-only container too.
         """
         try:
             base, stem = temporary_base(), folder_name(PREFIX + name)
 
-            def make(boot: str) -> str:
-                return _create(base, f"{stem}_{boot}-" if boot else f"{stem}_", 0o700)
+            def create(boot_id: str) -> str:
+                return _create(base, f"{stem}_{boot_id}-" if boot_id else f"{stem}_", 0o700)
 
-            return cls(*create_held(make))
+            return cls(*create_locked(create))
         except LogDirectoryError as error:
             _logger().warning("workers get no error files: %s", error)
             return None
 
     def remove(self) -> None:
-        """Remove it, and those of launchers that were killed."""
+        """Remove this folder, and those of launchers that were killed."""
         self.discard()
         sweep(os.path.dirname(self.path))
 
     def discard(self) -> None:
-        """Remove only it, because a caller may be waiting for workers."""
+        """Remove only this folder; takes less time than `remove`."""
         try:
             remove_temporary(self.path)
         except FileNotFoundError:
-            pass  # somebody has cleaned up before
+            pass  # another program has cleaned up
         except OSError as error:
             _logger().warning("temporary folder %r cannot be removed: %s", self.path, error)
         if self._lock_fd >= 0:
@@ -80,9 +80,7 @@ class TemporaryFolder:
 
 
 def create_log_folder(parent: str, name: str) -> str:
-    """Create the unique folder `<parent>/<name>_<random>`, and missing parents.
-
-    Returns its absolute path.
+    """Create the unique folder `<parent>/<name>_<random>` with missing parents; its absolute path.
 
     Raises:
         LogDirectoryError: it cannot be created.
@@ -91,10 +89,10 @@ def create_log_folder(parent: str, name: str) -> str:
 
 
 def create_temporary_log_folder(name: str) -> str:
-    """Create a folder for logs that were asked for without a log directory; it stays.
+    """Create a permanent folder for logs that were requested without a log directory.
 
     Raises:
-        LogDirectoryError: there is no place for it.
+        LogDirectoryError: no temporary directory is writable.
     """
     path = _create(temporary_base(), f"{folder_name(PREFIX + name)}_", 0o700)
     _logger().warning("no log directory was given; logs are written to %s", path)
@@ -105,7 +103,7 @@ def planned_temporary_folder(name: str) -> str:
     """The beginning of the path that a temporary folder of this name would have.
 
     Raises:
-        LogDirectoryError: there is no place for it.
+        LogDirectoryError: no temporary directory is writable.
     """
     return os.path.join(temporary_base(), folder_name(PREFIX + name))
 
@@ -114,7 +112,7 @@ def _create(parent: str, beginning: str, mode: int) -> str:
     parent = absolute(parent)
     try:
         os.makedirs(parent, exist_ok=True)
-    except (OSError, ValueError) as error:  # what no path may contain is a ValueError
+    except (OSError, ValueError) as error:  # ValueError for characters that no path may contain
         raise LogDirectoryError(f"log directory {parent!r} cannot be created: {error}") from error
     while True:
         path = os.path.join(parent, f"{beginning}{os.urandom(4).hex()}")
@@ -128,7 +126,7 @@ def _create(parent: str, beginning: str, mode: int) -> str:
 
 
 def absolute(log_dir: str) -> str:
-    """The path of a log directory from the root on.
+    """The absolute path of a log directory.
 
     Raises:
         LogDirectoryError: it is relative to a current folder that does not exist any more.
@@ -152,10 +150,10 @@ def folder_name(text: str) -> str:
 
 
 def temporary_base() -> str:
-    """The directory for temporary folders, found as the standard library's tempfile does.
+    """The directory for temporary folders, chosen as the standard library's tempfile does.
 
     Raises:
-        LogDirectoryError: there is none that can be written to.
+        LogDirectoryError: no candidate is writable.
     """
     candidates = [os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP")]
     for candidate in (*candidates, "/tmp", "/var/tmp", "/usr/tmp"):  # noqa: S108
@@ -166,23 +164,23 @@ def temporary_base() -> str:
     )
 
 
-def create_held(make: Callable[[str], str]) -> tuple[str, int]:
+def create_locked(create: Callable[[str], str]) -> tuple[str, int]:
     """Create a folder that a later launch removes if this process is killed.
 
     Args:
-        make: creates a folder whose name has this part in it, and a random end.
+        create: creates a folder whose name contains the given boot id and a random suffix.
 
     Returns:
-        Its path, and the descriptor that holds it; -1 where folders cannot be locked. In that
-        case no launcher sweeps the folder.
+        Its path, and the descriptor that holds the lock; -1 where folders cannot be locked. In
+        that case no launcher sweeps the folder.
     """
-    boot = read_boot()
-    while len(boot) == _DIGITS:
-        path = make(boot)
+    boot_id = read_boot_id()
+    while len(boot_id) == _ID_CHARS:
+        path = create(boot_id)
         try:
             fd = _lock(path)
         except (FileNotFoundError, BlockingIOError):
-            continue  # somebody who sweeps has it, or has removed it
+            continue  # another launcher, in its sweep, has locked or removed it
         except OSError:
             with contextlib.suppress(OSError):
                 os.rmdir(path)
@@ -190,25 +188,22 @@ def create_held(make: Callable[[str], str]) -> tuple[str, int]:
         if os.path.exists(path):
             return path, fd
         os.close(fd)
-    return make(""), -1
+    return create(""), -1
 
 
-def read_boot(path: str = BOOT_ID) -> str:
-    """A text for names that identifies this boot of the system; empty if it is unknown."""
+def read_boot_id(path: str = BOOT_ID) -> str:
+    """The first characters of this boot's id; empty if it is unknown."""
     try:
         with open(path, encoding="ascii") as file:
-            return file.read(_DIGITS)
+            return file.read(_ID_CHARS)
     except (OSError, ValueError):
         return ""
 
 
-def find_stale_folders(base: str, boot_id: str = BOOT_ID) -> list[str]:
-    """The temporary folders in `base` of launchers of this user that are gone, and left them.
-
-    `boot_id` is the file in which the system says which start of it this is.
-    """
+def find_stale_folders(base: str, boot_id_file: str = BOOT_ID) -> list[str]:
+    """The temporary folders in `base` that this user's launchers left behind when killed."""
     stale = []
-    for path in _candidates(base, read_boot(boot_id)):
+    for path in _candidates(base, read_boot_id(boot_id_file)):
         with contextlib.suppress(OSError):
             os.close(_lock(path))
             stale.append(path)
@@ -216,12 +211,12 @@ def find_stale_folders(base: str, boot_id: str = BOOT_ID) -> list[str]:
 
 
 def sweep(base: str) -> None:
-    """Remove what `find_stale_folders` finds if there are error files in it and nothing else.
+    """Remove stale folders that contain nothing but error files.
 
-    It leaves what it cannot remove, because that does not concern this launch.
+    Errors are ignored: they do not concern this launch.
     """
     swept = 0
-    for path in _candidates(base, read_boot()):
+    for path in _candidates(base, read_boot_id()):
         try:
             fd = _lock(path)
         except OSError:
@@ -233,20 +228,19 @@ def sweep(base: str) -> None:
                     remove_temporary(path)
         finally:
             os.close(fd)
-        if swept == _MOST:
+        if swept == _MAX_SWEPT:
             return
 
 
-def _candidates(base: str, boot: str) -> Iterator[str]:
-    if len(boot) != _DIGITS:
+def _candidates(base: str, boot_id: str) -> Iterator[str]:
+    if len(boot_id) != _ID_CHARS:
         return
     try:
         names = os.listdir(base)
     except OSError:
         return
-    mark = f"_{boot}-"
     for name in names:
-        if name.startswith(PREFIX) and name[:-_DIGITS].endswith(mark):
+        if name.startswith(PREFIX) and name[:-_ID_CHARS].endswith(f"_{boot_id}-"):
             path = os.path.join(base, name)
             with contextlib.suppress(OSError):
                 if os.lstat(path).st_uid == os.geteuid():
@@ -254,11 +248,11 @@ def _candidates(base: str, boot: str) -> Iterator[str]:
 
 
 def _lock(path: str) -> int:
-    """Take the lock of a folder; its descriptor.
+    """Lock a folder; the descriptor that holds the lock.
 
     Raises:
-        BlockingIOError: somebody holds it.
-        OSError: it is gone, no folder, or cannot be locked.
+        BlockingIOError: another process holds it.
+        OSError: the path is gone or not a folder, or cannot be locked.
     """
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:

@@ -18,10 +18,10 @@ logger = logging.getLogger("plaunch")
 
 @hookimpl
 def plaunch_extensions(context: PluginContext) -> None:
-    """Let the logs spec of this launch rotate its files, if the option is given.
+    """Enable rotation in the logs spec of this launch, if the option is given.
 
     Raises:
-        UsageError: the logs spec is another one, or the launcher does not write the files.
+        UsageError: the logs spec cannot rotate files, or the workers write the files themselves.
     """
     rotation: tuple[int, int] | None = context.options.get("log_rotate")
     if rotation is None:
@@ -34,11 +34,11 @@ def plaunch_extensions(context: PluginContext) -> None:
         )
     if context.settings.get("keep_daemons"):
         raise UsageError(
-            "--log-rotate and --keep-daemons exclude each other: what may outlive the launcher "
-            "writes its log file itself; leave out one of the two"
+            "--log-rotate and --keep-daemons exclude each other: processes that may outlive the "
+            "launcher write their log file themselves; leave out one of the two"
         )
     if specs is None or not specs.rotate(*rotation):
         logger.warning(
-            "--log-rotate changes nothing: no stream of a worker goes to a file (--redirects, "
+            "--log-rotate has no effect: no stream of a worker goes to a file (--redirects, "
             "--tee, --log-dir)"
         )

@@ -1,4 +1,4 @@
-"""A log file that does not grow beyond a size: the launcher writes it, and begins another one."""
+"""A log file of limited size, which the launcher writes and rotates."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from contextlib import suppress
 
 
 class RotatingFile:
-    """The log file of one stream; begins another one before it has more than `size` bytes.
+    """The log file of one stream; rotates before it would exceed `size` bytes.
 
-    The older ones get a number: `stdout.log.1` is the newest of them. Together they are what the
-    worker has written, byte for byte. A file ends with a whole line where it can.
+    Older files are numbered; `stdout.log.1` is the newest of them. Together the files have exactly
+    the bytes that the worker wrote. A file ends with a whole line if possible.
 
     Args:
-        path: the file; what is there already stays, and counts.
-        size: bytes that a file has at most.
-        kept: how many older files are kept.
+        path: the file; existing content stays, and counts towards the size.
+        size: maximum size of a file in bytes.
+        kept: how many older files to keep.
 
     Raises:
         OSError: the file cannot be opened.
@@ -24,22 +24,22 @@ class RotatingFile:
 
     def __init__(self, path: str, size: int, kept: int) -> None:
         self._path = path
-        self._most = size
+        self._max_size = size
         self._kept = kept
         self._fd = -1
         self._size = 0  # bytes in the file
         self._open()
 
     def write(self, data: bytes) -> None:
-        """Write `data` whole.
+        """Write all of `data`.
 
         Raises:
-            OSError: it cannot be written; of the piece that did not fit nothing is in the file.
+            OSError: it cannot be written; a piece that was written in part is removed again.
         """
         while data:
             if self._fd < 0:
                 self._open()
-            room = self._most - self._size
+            room = self._max_size - self._size
             end = len(data) if len(data) <= room else data.rfind(b"\n", 0, max(room, 0)) + 1
             if not end and (room <= 0 or self._size):
                 self._rotate()
@@ -76,7 +76,7 @@ class RotatingFile:
     def _open(self) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         fd = os.open(self._path, flags, 0o666)
-        if fd <= 2:  # the launcher was started without this stream; a worker must not find it
+        if fd <= 2:  # the launcher was started without this stream; workers must not inherit it
             fd, given = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3), fd
             os.close(given)
         self._fd = fd

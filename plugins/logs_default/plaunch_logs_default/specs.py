@@ -1,4 +1,4 @@
-"""The files of one launch: torchrun's layout, in folders that are never used twice."""
+"""The files of one launch: torchrun's layout, in folders that are never reused."""
 
 from __future__ import annotations
 
@@ -25,30 +25,31 @@ if TYPE_CHECKING:
     from plaunch.doctor import DoctorContext, Finding
     from plaunch.process import Sink
 
-_MAX_PATH = 3000  # bytes; the system takes 4096, of which our folders need some
+_MAX_PATH = 3000  # bytes; the system accepts 4096, and the folders inside need some of them
 
 
 class DefaultLogsSpecs(LogsSpecs):
-    """Files below `<log_dir>/<run_id>_<random>/attempt_<n>/<local_rank>/`, as torchrun has them.
+    """Files below `<log_dir>/<run_id>_<random>/attempt_<n>/<local_rank>/`, as in torchrun.
 
-    A rank's folder holds `stdout.log` and `stderr.log`, where asked for, and `error.json`. A
-    further start with the same restart count gets `attempt_<n>.1`, `attempt_<n>.2` and so on: no
-    folder is used twice, and none below a given `log_dir` is ever removed.
+    A rank's folder has `error.json` and, if requested, `stdout.log` and `stderr.log`. A further
+    start with the same restart count gets `attempt_<n>.1`, `attempt_<n>.2` and so on: no folder is
+    reused, and none below a given `log_dir` is ever removed.
 
-    Without `log_dir`, error files alone go to a temporary folder that `close` removes, and that is
-    all; if streams are redirected or teed, the folder stays and its place is logged. With
-    `os.devnull` there are no files: workers get no error file, redirects are ignored, and teed
-    streams only go to the console.
+    Without `log_dir`, error files go to a temporary folder that `close` removes. If streams are
+    redirected or teed, the folder stays and its path is logged. With `os.devnull` there are no
+    files: workers get no error file, redirects are ignored, and teed streams only go to the
+    console.
 
-    Nothing is created before the first `reify`, or `create_run_dir`. Concurrent agents may share
+    Nothing is created before the first `reify` or `create_run_dir`. Concurrent agents may share
     `log_dir`.
 
     Args:
         log_dir: base directory; created if missing.
         redirects: streams that go to a file instead of the console, for all or by local rank.
         tee: streams that go to a file and to the console.
-        local_ranks_filter: the local ranks that are shown on the console; None or empty means
-            all. Other ranks' teed streams only go to their files, their unredirected ones nowhere.
+        local_ranks_filter: the local ranks that the console shows; None or empty means all. Other
+            ranks' teed streams only go to their files; their other unredirected streams are
+            discarded.
 
     Raises:
         LogDirectoryError: `log_dir` is a file or below one, or cannot be written to.
@@ -63,7 +64,7 @@ class DefaultLogsSpecs(LogsSpecs):
     ) -> None:
         base = os.fspath(log_dir) if log_dir else None
         if base is not None and base != os.devnull:
-            _check(base)
+            _check_log_dir(base)
         super().__init__(base, redirects, tee, local_ranks_filter)
         self._run_dir: str | None = None
         self._temporary: TemporaryFolder | None = None
@@ -72,16 +73,17 @@ class DefaultLogsSpecs(LogsSpecs):
         self._files: dict[tuple[str, int], str] = {}  # of the last start, by stream and rank
 
     def rotate(self, size: int, kept: int) -> bool:
-        """Let the files of streams have at most `size` bytes each, and keep `kept` older ones.
+        """Rotate each stream's file at `size` bytes, and keep `kept` older files.
 
-        The launcher writes these files then. False if no stream goes to a file.
+        The launcher, not the worker, then writes these files. Returns whether any stream goes to a
+        file.
         """
         self._rotation = size, kept
         return self._root_log_dir != os.devnull and (_any(self._redirects) or _any(self._tee))
 
     @property
     def root_log_dir(self) -> str | None:
-        """`log_dir` as given; else the temporary folder once there is one; None if no files."""
+        """`log_dir` as given, else the temporary folder once it exists; None without files."""
         if self._root_log_dir == os.devnull:
             return None
         return self._root_log_dir or self._run_dir
@@ -106,7 +108,7 @@ class DefaultLogsSpecs(LogsSpecs):
         return self._run_dir
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-        """Create the folders of one start and say where each stream goes.
+        """Create the folders of one start and return where each stream goes.
 
         Reads `TORCHELASTIC_RUN_ID` and `TORCHELASTIC_RESTART_COUNT` and sets
         `TORCHELASTIC_ERROR_FILE` in `envs`.
@@ -120,15 +122,16 @@ class DefaultLogsSpecs(LogsSpecs):
         return self.place(envs, self._create_attempt_dir(next(iter(envs.values()))))
 
     def place(self, envs: dict[int, dict[str, str]], folder: str) -> LogsDest:
-        """The result of `reify` for a start whose files are all in `folder`; creates the folder.
+        """Create the folders of a start in `folder`; the result is that of `reify`.
 
-        A rank has a folder `<local_rank>` in it, with `stdout.log` and `stderr.log`, where asked
-        for, and `error.json`, which is set as `TORCHELASTIC_ERROR_FILE`. If `folder` is empty there
-        are no files: redirects are ignored, and teed streams go to the console only. Teed streams
-        of ranks that are not to be shown only go to their files, their unredirected ones nowhere.
+        Each rank gets a folder `<local_rank>` with `error.json`, which is set as
+        `TORCHELASTIC_ERROR_FILE`, and, if requested, `stdout.log` and `stderr.log`. An empty
+        `folder` stands for no files: redirects are ignored, and teed streams only go to the
+        console. Teed streams of ranks that the console does not show only go to their files; their
+        other unredirected streams are discarded.
 
         Raises:
-            LogDirectoryError: a folder cannot be created, or is there already.
+            LogDirectoryError: a folder cannot be created, or exists already.
         """
         dest = LogsDest()
         if folder:
@@ -155,7 +158,7 @@ class DefaultLogsSpecs(LogsSpecs):
         return dest
 
     def open_sink(self, local_rank: int, stream: str) -> Sink | None:
-        """The file of a stream, if files rotate.
+        """Open the file of a stream, if files rotate.
 
         Raises:
             LogDirectoryError: the file cannot be opened.
@@ -163,20 +166,20 @@ class DefaultLogsSpecs(LogsSpecs):
         path = self._files.get((stream, local_rank))
         if self._rotation is None or not path:
             return None
-        from plaunch_logs_default.rotating_file import RotatingFile  # if asked for
+        from plaunch_logs_default.rotating_file import RotatingFile  # only with --log-rotate
 
         try:
             return RotatingFile(path, *self._rotation)
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
-                raise  # which is not the folder's fault
+                raise  # not a problem of the log directory
             raise LogDirectoryError(
                 f"cannot open {path!r}: {error.strerror}; check the log directory and its "
                 "permissions"
             ) from error
 
     def _to_files(self, local_ranks: Collection[int]) -> dict[int, Std]:
-        """The streams of each rank that are redirected or teed, and so go to files."""
+        """The streams of each rank that go to files: redirected or teed."""
         count = max(local_ranks, default=-1) + 1
         redirects, tee = to_map(self._redirects, count), to_map(self._tee, count)
         return {rank: redirects[rank] | tee[rank] for rank in local_ranks}
@@ -197,15 +200,15 @@ class DefaultLogsSpecs(LogsSpecs):
         return files
 
     def doctor_findings(self, context: DoctorContext) -> list[Finding]:
-        """What `--doctor` says of temporary folders that were left behind."""
-        from plaunch_logs_default.doctor import find_leftovers  # the doctor's only
+        """The findings of `--doctor` about temporary folders that were left behind."""
+        from plaunch_logs_default.doctor import find_leftovers  # only for --doctor
 
         return find_leftovers(context)
 
     def close(self, succeeded: bool) -> None:
-        """Remove the temporary folder, unless logs were asked for; called once, after the job.
+        """Remove the temporary folder, unless logs were requested; called once, after the job.
 
-        A failed job's error files have been read into its report by then.
+        The report of a failed job has read the error files by then.
         """
         del succeeded
         if self._temporary is not None and not self._has_logs:
@@ -230,11 +233,11 @@ class DefaultLogsSpecs(LogsSpecs):
         return self._root_log_dir, self._redirects, self._tee, self._local_ranks_filter
 
     def _create_attempt_dir(self, env: Mapping[str, str]) -> str:
-        """Create the folder of one start; empty if there are to be no files."""
+        """Create the folder of one start; empty without files."""
         if self._root_log_dir == os.devnull:
             return ""
         if self._root_log_dir is None and self._run_dir and not os.path.isdir(self._run_dir):
-            # Somebody cleans temporary folders; nobody has asked for this one, so none is missed.
+            # Another program has cleaned up temporary folders. Create a new one.
             if self._temporary is not None:
                 self._temporary.discard()
             self._run_dir = self._temporary = None
@@ -257,7 +260,7 @@ class DefaultLogsSpecs(LogsSpecs):
         return path
 
     def _create_temporary(self, run_id: str) -> bool:
-        """Create the folder of this launch where no log directory was given."""
+        """Create the folder of a launch without a log directory; False if that is impossible."""
         if self._has_logs:
             self._run_dir = create_temporary_log_folder(run_id)
             return True
@@ -276,14 +279,18 @@ def _create_rank_folder(path: str) -> None:
         os.makedirs(path)
     except FileExistsError:
         raise LogDirectoryError(
-            f"log folder {path!r} exists already; no other program may write there"
+            f"log folder {path!r} already exists; make sure that no other program writes there"
         ) from None
     except OSError as error:
         raise LogDirectoryError(f"log folder {path!r} cannot be created: {error}") from error
 
 
-def _check(log_dir: str) -> None:
-    """Tell now, rather than when workers start, that no folder can be created in `log_dir`."""
+def _check_log_dir(log_dir: str) -> None:
+    """Fail early, before workers start, if no folder can be created in `log_dir`.
+
+    Raises:
+        LogDirectoryError: `log_dir` cannot be used.
+    """
     try:
         problem = "has a NUL character" if "\0" in log_dir else ""
         problem = problem or ("is too long" if len(os.fsencode(log_dir)) > _MAX_PATH else "")

@@ -1,13 +1,13 @@
-"""What the tests of streams share."""
+"""Fixtures of the tests of streams."""
 
 from __future__ import annotations
 
 import pytest
 
 from helpers.gates import gate as gate
-from helpers.notices import Recorded
+from helpers.recorded_warnings import RecordedWarnings
 
 
 @pytest.fixture
-def notices():
-    return Recorded()
+def log():
+    return RecordedWarnings()

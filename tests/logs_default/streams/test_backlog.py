@@ -18,7 +18,7 @@ def read_all(backlog, size=1 << 16):
 
 
 class Disk:
-    """A disk of limited size: opens files, and lets only so many bytes be in them."""
+    """A disk of limited size."""
 
     def __init__(self, size):
         self.size = size
@@ -48,7 +48,7 @@ def batch(first, lines=10):
     return b"".join(b"line %04d\n" % n for n in range(first, first + lines))
 
 
-def test_gives_back_what_it_got_in_order():
+def test_data_comes_out_in_order():
     backlog = Backlog(0)
     written = [batch(n * 10) for n in range(20)]
     for data in written:
@@ -58,7 +58,7 @@ def test_gives_back_what_it_got_in_order():
     assert (backlog.size, backlog.count_lines(), backlog.dropped_lines) == (0, 0, 0)
 
 
-def test_reads_whole_lines_where_there_are_line_ends():
+def test_takes_whole_lines_if_possible():
     backlog = Backlog(0)
     backlog.append(b"one\ntwo\nthree, which is long\n")
     pieces = [backlog.take(size) for size in (6, 6, 6, 100)]
@@ -75,7 +75,7 @@ def test_reading_and_writing_take_turns():
     assert seen + read_all(backlog) == written
 
 
-def test_what_has_been_read_gives_its_space_back():
+def test_read_data_frees_its_space():
     disk = Disk(1 << 20)
     backlog = Backlog(0, disk.open_file)
     for n in range(20):
@@ -89,7 +89,7 @@ def test_what_has_been_read_gives_its_space_back():
     assert all(file.closed for file in disk.files)
 
 
-def test_a_full_disk_costs_the_oldest_lines_and_only_those():
+def test_a_full_disk_drops_only_the_oldest_lines():
     disk = Disk(1000)
     backlog = Backlog(0, disk.open_file, disk.pwrite)
     for n in range(30):
@@ -102,7 +102,7 @@ def test_a_full_disk_costs_the_oldest_lines_and_only_those():
     backlog.clear()
 
 
-def test_lines_that_were_read_already_are_not_counted_as_dropped():
+def test_lines_already_read_do_not_count_as_dropped():
     disk = Disk(200)
     backlog = Backlog(0, disk.open_file, disk.pwrite)
     backlog.append(batch(0))
@@ -113,7 +113,7 @@ def test_lines_that_were_read_already_are_not_counted_as_dropped():
     assert read_all(backlog) == batch(10) + batch(20)
 
 
-def test_a_disk_that_takes_nothing_costs_the_oldest_lines_in_memory():
+def test_an_unwritable_disk_drops_the_oldest_lines_in_memory():
     disk = Disk(10)
     backlog = Backlog(200, disk.open_file, disk.pwrite)
     for n in range(3):
@@ -128,7 +128,7 @@ def test_a_disk_that_takes_nothing_costs_the_oldest_lines_in_memory():
     assert (backlog.size, backlog.dropped_lines) == (0, 20)
 
 
-def test_with_no_more_descriptors_the_last_file_grows():
+def test_without_descriptors_the_last_file_grows():
     def fail():
         raise OSError(errno.EMFILE, "Too many open files")
 
@@ -142,7 +142,7 @@ def test_with_no_more_descriptors_the_last_file_grows():
     assert read_all(backlog) == batch(0) + batch(10)
 
 
-def test_a_disk_that_loses_data_costs_that_part_only():
+def test_an_unreadable_file_drops_only_its_lines():
     disk = Disk(1 << 20)
     backlog = Backlog(0, disk.open_file)
     backlog.append(batch(0))
@@ -153,7 +153,7 @@ def test_a_disk_that_loses_data_costs_that_part_only():
     assert read_all(backlog) == batch(10)
 
 
-def test_the_files_have_no_name(tmp_path, monkeypatch):
+def test_the_files_are_unlinked(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     backlog = Backlog(0)
     backlog.append(b"line\n")

@@ -1,4 +1,4 @@
-"""Files that others write are followed until they are said to be complete."""
+"""Files that other programs write are followed until `finish`."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from helpers.waiting import BOUND, wait_until
 
 
 class Following:
-    """Follows files, from the first `start` to the last `stop`."""
+    """Follows files, from `start` to `stop`."""
 
-    def __init__(self, notices):
-        self.notices = notices
+    def __init__(self, log):
+        self.log = log
         self.sources = []
         self.reader = None
 
     def add(self, path, sink=None):
-        self.sources.append(FollowedFile(str(path), self.notices))
+        self.sources.append(FollowedFile(str(path), self.log))
         sink = sink or Kept()
         self.sources[-1].add(sink)
         return sink
@@ -34,14 +34,14 @@ class Following:
 
 
 @pytest.fixture
-def following(notices):
-    following = Following(notices)
+def following(log):
+    following = Following(log)
     yield following
     if following.reader is not None:
         following.stop()
 
 
-def test_a_file_is_read_as_it_grows_also_if_it_comes_late(following, tmp_path):
+def test_a_growing_file_is_read_even_if_created_late(following, tmp_path):
     kept = following.add(tmp_path / "log")
     following.start()
     with open(tmp_path / "log", "wb", buffering=0) as file:
@@ -57,17 +57,17 @@ def test_a_file_is_read_as_it_grows_also_if_it_comes_late(following, tmp_path):
 
 
 @pytest.mark.parametrize("size", [1_000_000, None], ids=["just before the end", "never"])
-def test_what_was_written_just_before_the_end_is_read(following, tmp_path, notices, size):
+def test_data_written_just_before_the_end_is_read(following, tmp_path, log, size):
     kept = following.add(tmp_path / "log")
     following.start()
     if size is not None:
         (tmp_path / "log").write_bytes(b"x" * size)
     following.stop()
-    assert (len(kept.data), notices.messages) == (size or 0, [])
+    assert (len(kept.data), log.messages) == (size or 0, [])
 
 
-def test_one_who_goes_on_writing_is_not_waited_for(following, tmp_path):
-    """Here whatever is read is written once more."""
+def test_finish_does_not_wait_for_a_file_that_keeps_growing(following, tmp_path):
+    """The sink writes to the file whenever it is read."""
     with open(tmp_path / "log", "ab", buffering=0) as file:
         file.write(b"again\n")
         echoed = []
@@ -77,20 +77,19 @@ def test_one_who_goes_on_writing_is_not_waited_for(following, tmp_path):
     assert echoed
 
 
-def test_a_file_that_cannot_be_read_is_told_once_and_the_others_go_on(following, tmp_path, notices):
+def test_an_unreadable_file_is_reported_once_and_others_continue(following, tmp_path, log):
     (tmp_path / "log").write_bytes(b"one\n")
     paths = [tmp_path, tmp_path / "log" / "below", tmp_path / "log"]
     kept = [following.add(path) for path in paths]
     following.start()
     wait_until(lambda: kept[2].data == b"one\n", lambda: kept[2].data)
     following.stop()
-    told = sorted(notices.messages)
-    assert len(told) == 2
-    assert "Is a directory" in told[0]
-    assert "Not a directory" in told[1]
+    directory, below_file = sorted(log.messages)
+    assert "Is a directory" in directory
+    assert "Not a directory" in below_file
 
 
-def test_a_file_that_is_truncated_is_read_where_it_grows_beyond(following, tmp_path):
+def test_a_truncated_file_is_read_beyond_its_old_size(following, tmp_path):
     path = tmp_path / "log"
     path.write_bytes(b"one\n")
     kept = following.add(path)
@@ -102,11 +101,11 @@ def test_a_file_that_is_truncated_is_read_where_it_grows_beyond(following, tmp_p
     assert kept.data == b"one\nthree\n"
 
 
-def test_pipes_and_files_that_never_end_do_not_keep_each_other(following, notices):
-    """A device has no size, so that it is not read."""
+def test_an_endless_file_does_not_delay_pipes(following, log):
+    """A device has no size, so it is not read."""
     endless = following.add("/dev/zero")
     read_end, write_end = os.pipe()
-    source, kept = Source(read_end, "stdout of local rank 0", notices), Kept()
+    source, kept = Source(read_end, "stdout of local rank 0", log), Kept()
     source.add(kept)
     following.sources.append(source)
     following.start()

@@ -1,4 +1,4 @@
-"""Teed lines as JSON: each one whole, with what is known of it."""
+"""Teed lines as JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TIME = "1970-01-01T00:00:01.500000+00:00"
 
 
 class Console:
-    """What is put on it, piece by piece."""
+    """Records what is put on it, piece by piece."""
 
     def __init__(self):
         self.pieces = []
@@ -36,16 +36,16 @@ def messages(pieces):
     return [json.loads(line)["message"] for line in b"".join(pieces).splitlines()]
 
 
-def test_a_line_says_when_and_whose_it_is():
+def test_a_line_has_its_time_and_stream():
     told = {"time": TIME, "rank": 3, "stream": "stderr", "message": 'a "b" \\ ${utc}'}
     assert json.loads(form()([b'a "b" \\ ${utc}'])) == told
 
 
-def test_a_time_that_is_not_known_is_null():
-    assert json.loads(form(is_late=True)([b"a"]))["time"] is None
+def test_an_unknown_time_is_null():
+    assert json.loads(form(is_delayed=True)([b"a"]))["time"] is None
 
 
-def test_what_is_no_text_has_a_backslash():
+def test_invalid_utf8_becomes_backslash_escapes():
     assert messages([form()([b"\xff\xc3\xa9\x00"])]) == ["\\xff\u00e9\0"]
 
 
@@ -57,11 +57,11 @@ def test_what_is_no_text_has_a_backslash():
         ([b"one\r", b"\ntwo\r\n"], ["one", "two"]),
         ([b"one\r", b"two"], ["one", "two"]),
         ([b"\n\n"], ["", ""]),
-        ([b"x" * 30, b"y\n"], ["x" * 30, "y"]),  # longer than is waited for
-        ([b"a\x0bb\x85c\xe2\x80\xa8d\n"], ["a\x0bb\\x85c\u2028d"]),  # ends of lines elsewhere
+        ([b"x" * 30, b"y\n"], ["x" * 30, "y"]),  # longer than `max_line`
+        ([b"a\x0bb\x85c\xe2\x80\xa8d\n"], ["a\x0bb\\x85c\u2028d"]),  # line ends of `str.splitlines`
     ],
 )
-def test_lines_are_whole_however_they_come(pieces, lines):
+def test_lines_are_whole(pieces, lines):
     console = Console()
     sink = JsonLinesToConsole(form(), console, max_line=20)
     for piece in pieces:
@@ -72,7 +72,7 @@ def test_lines_are_whole_however_they_come(pieces, lines):
     assert all(piece.endswith(b"\n") for piece in console.pieces)
 
 
-def test_lines_that_match_are_in_that_form_as_well():
+def test_matching_lines_are_json_too():
     written = []
 
     class File:

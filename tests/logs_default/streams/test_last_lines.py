@@ -6,7 +6,7 @@ import pytest
 from plaunch_logs_default.streams.last_lines import (
     KEPT_BYTES,
     KEPT_LINES,
-    Ring,
+    LastLinesSink,
     read_last_lines,
     split_last_lines,
 )
@@ -36,24 +36,24 @@ def test_only_the_last_lines_are_kept():
     assert split_last_lines(data) == [str(n) for n in range(100 - KEPT_LINES, 100)]
 
 
-def test_a_line_whose_beginning_is_gone_is_left_out_unless_it_is_the_only_one():
+def test_a_cut_first_line_is_omitted_unless_it_is_the_only_one():
     assert split_last_lines(b"ginning\nwhole\n", is_cut=True) == ["whole"]
     assert split_last_lines(b"ginning of one long line\n", is_cut=True) == [
         "ginning of one long line"
     ]
 
 
-class TestRing:
+class TestLastLinesSink:
     @pytest.mark.parametrize(
         ("writes", "kept_bytes", "lines"),
         [
             ([b"one\ntw", b"o\n"], KEPT_BYTES, ["one", "two"]),
-            ([b"beginning\nend\n"], 8, ["end"]),  # one write fills it: it is known to be cut
+            ([b"beginning\nend\n"], 8, ["end"]),  # cut by a single write
             ([b"abc\nd", b"ef\n"], 8, ["abc", "def"]),  # it just fits
         ],
     )
-    def test_remembers_what_was_written(self, writes, kept_bytes, lines):
-        ring = Ring(kept_bytes=kept_bytes)
+    def test_keeps_the_last_lines(self, writes, kept_bytes, lines):
+        ring = LastLinesSink(kept_bytes=kept_bytes)
         for data in writes:
             ring.write(data)
         assert ring.last_lines() == lines
@@ -61,7 +61,7 @@ class TestRing:
     @pytest.mark.parametrize("piece", [1, 7, 64, 1000])
     def test_keeps_the_end_in_bounded_memory(self, piece):
         stream = b"".join(b"%04d\n" % n for n in range(200))
-        ring = Ring(kept_bytes=32)
+        ring = LastLinesSink(kept_bytes=32)
         for start in range(0, len(stream), piece):
             ring.write(stream[start : start + piece])
             assert len(ring._data) <= 64
@@ -77,9 +77,9 @@ class TestFile:
                 0,
                 [f"line {n}" for n in range(49_980, 50_000)],
             ),
-            # a long last line is cut at its beginning
+            # a long last line loses its beginning
             (b"first\n" + b"x" * (KEPT_BYTES - 6) + b"\nlast\n", 0, ["last"]),
-            # what others wrote before is left out
+            # earlier output of others is omitted
             (b"old\nnew\n", 4, ["new"]),
             (b"old\nnew\n", 8, []),
             # a file that was truncated is read from its beginning
@@ -92,7 +92,7 @@ class TestFile:
         path.write_bytes(content)
         assert read_last_lines(str(path), start=start) == lines
 
-    def test_what_is_not_a_regular_file_has_none(self, tmp_path):
+    def test_a_file_that_is_not_regular_has_none(self, tmp_path):
         os.mkfifo(tmp_path / "fifo")
         for path in (tmp_path / "fifo", os.devnull, "/dev/zero", tmp_path, tmp_path / "missing"):
             assert read_last_lines(str(path)) == []

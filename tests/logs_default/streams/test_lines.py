@@ -47,7 +47,7 @@ def test_every_line_gets_its_prefix(pieces, shown):
     assert prefixed(*pieces) == shown
 
 
-def test_a_line_comes_out_only_when_it_is_complete():
+def test_only_complete_lines_are_shown():
     lines = Teed(make_prefix)
     assert lines.feed(b"half") == b""
     assert lines.feed(b" whole\nnext") == b"[r0]:half whole\n"
@@ -70,7 +70,7 @@ def test_a_line_comes_out_only_when_it_is_complete():
         ([b"\r10%\nloading"], False),
     ],
 )
-def test_knows_a_progress_bar_by_its_return(pieces, is_bar):
+def test_a_carriage_return_marks_a_progress_bar(pieces, is_bar):
     lines = Teed(make_prefix)
     for piece in pieces:
         lines.feed(piece)
@@ -78,7 +78,7 @@ def test_knows_a_progress_bar_by_its_return(pieces, is_bar):
 
 
 @pytest.mark.parametrize("text", [b"x" * 25, b"\r" + b"x" * 25])
-def test_a_line_without_end_is_shown_in_pieces_and_does_not_pile_up(text):
+def test_a_line_without_end_is_shown_in_pieces(text):
     lines = Teed(make_prefix, max_line=10)
     shown = b""
     for byte in text:
@@ -98,7 +98,7 @@ PIECES = st.lists(st.text("ab\r\n", max_size=6).map(str.encode), max_size=12)
 
 
 @given(pieces=PIECES)
-def test_how_the_stream_is_cut_into_pieces_does_not_matter(pieces):
+def test_the_result_does_not_depend_on_the_pieces(pieces):
     assert prefixed(*pieces) == prefixed(b"".join(pieces))
 
 
@@ -110,7 +110,7 @@ def test_without_the_prefixes_the_stream_is_unchanged(pieces):
 
 
 @given(pieces=PIECES)
-def test_what_is_unfinished_begins_what_comes_next(pieces):
+def test_the_incomplete_line_begins_the_next_output(pieces):
     lines = Teed(make_prefix)
     for piece in pieces:
         unfinished = lines.unfinished()
@@ -118,11 +118,11 @@ def test_what_is_unfinished_begins_what_comes_next(pieces):
         assert shown.startswith(unfinished)
 
 
-# --- prefixes that tell the time ------------------------------------------------------------------
+# --- prefixes with the time -----------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("utc")
-def test_the_time_is_iso_with_milliseconds_wherever_it_is_asked_for():
+def test_the_time_is_iso_with_milliseconds():
     clock = Clock(0.0)
     prefix = Prefix("${time} [0] ${time}|", clock)
     assert prefix() == b"1970-01-01T00:00:00.000 [0] 1970-01-01T00:00:00.000|"
@@ -130,7 +130,7 @@ def test_the_time_is_iso_with_milliseconds_wherever_it_is_asked_for():
     assert prefix() == b"1970-01-01T23:59:59.999 [0] 1970-01-01T23:59:59.999|"
 
 
-def test_a_prefix_without_the_time_is_just_bytes():
+def test_a_prefix_without_the_time_is_constant():
     assert Prefix("[é0]:")() == "[é0]:".encode()
 
 
@@ -145,7 +145,7 @@ def test_a_prefix_with_the_time_is_made_for_each_piece():
     )
 
 
-def test_matching_lines_tell_the_time_too():
+def test_matching_lines_have_the_time_too():
     written = []
     MatchesToFile(Prefix("${time}|"), [b"loss"], Plain(written.append)).write(b"epoch\nloss 1\n")
     stamp, _, text = written[0].partition(b"|")

@@ -1,4 +1,4 @@
-"""Sinks of logs specs: what workers write reaches them, and none of them can harm the job."""
+"""Sinks of logs specs: they get the workers' output, and their failures do not affect the job."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LINES = b"".join(b"line %05d\n" % number for number in range(2000))
 
 
 class Collected:
-    """A sink that keeps what it takes."""
+    """A sink that records its data."""
 
     def __init__(self):
         self.data = b""
@@ -39,7 +39,7 @@ class Collected:
 
 
 class Failing(Collected):
-    """A sink whose writes raise what there is to raise, and then take."""
+    """A sink whose writes raise the given errors, and then succeed."""
 
     def __init__(self, *errors):
         super().__init__()
@@ -52,7 +52,7 @@ class Failing(Collected):
 
 
 class Held(Collected):
-    """A sink that waits at a gate, in a write or in `close`."""
+    """A sink that blocks in `write` or `close` until the gate opens."""
 
     def __init__(self, gate, method="write"):
         super().__init__()
@@ -74,11 +74,11 @@ class Held(Collected):
 
 
 @pytest.fixture
-def writer(notices):
-    """Put a sink behind a thread that has started."""
+def writer(log):
+    """Create and start the writer of a sink."""
 
     def writer(sink, **options):
-        made = LogSinkWriter(sink, "stdout of local rank 3", notices, **options)
+        made = LogSinkWriter(sink, "stdout of local rank 3", log, **options)
         made.start()
         return made
 
@@ -88,47 +88,47 @@ def writer(notices):
 # --- one sink -------------------------------------------------------------------------------------
 
 
-def test_it_takes_everything_on_its_own_thread_and_is_closed_once(writer, notices):
+def test_a_sink_is_written_and_closed_on_its_own_thread(writer, log):
     sink = Collected()
     behind = writer(sink)
     for start in range(0, len(LINES), 7):
         behind.put(LINES[start : start + 7])
     behind.close(BOUND)
     behind.close(BOUND)
-    assert (sink.data, sink.closed, notices.messages) == (LINES, 1, [])
+    assert (sink.data, sink.closed, log.messages) == (LINES, 1, [])
     assert sink.threads == {"plaunch-sink-the log sink Collected of stdout of local rank 3"}
 
 
 @pytest.mark.parametrize("error", [ValueError("no link"), SystemExit(3), OSError(errno.EPIPE, "x")])
-def test_one_that_raises_gets_no_more_and_its_lines_are_counted(writer, notices, error):
+def test_a_sink_that_raises_gets_no_more_lines(writer, log, error):
     sink = Failing(error)
     behind = writer(sink)
     behind.put(b"one\ntwo\n")
-    wait_until(lambda: notices.messages, "what is said of it")
+    wait_until(lambda: log.messages, "what is said of it")
     behind.put(b"three\n")
     behind.close(BOUND)
     assert (sink.data, sink.closed, behind.missing_lines) == (b"", 1, 3)
-    first, last = notices.messages
+    first, last = log.messages
     who = "the log sink Failing of stdout of local rank 3"
     assert first.startswith(f"{who} cannot be written to any more (")
     assert (str(error) in first) or (error.strerror in first)
-    assert first.endswith("the job goes on")
+    assert first.endswith("the job continues")
     assert last == f"{who} lacks lines of the workers' output: 3"
 
 
-def test_one_whose_disk_is_full_is_tried_again(writer, notices):
+def test_a_sink_with_a_full_disk_is_tried_again(writer, log):
     sink = Failing(OSError(errno.ENOSPC, "full"))
     behind = writer(sink)
     behind.put(b"one\ntwo\n")
-    wait_until(lambda: notices.messages, "what is said of it")
+    wait_until(lambda: log.messages, "what is said of it")
     behind.put(b"three\n")
     behind.close(BOUND)
     assert (sink.data, behind.missing_lines) == (b"three\n", 2)
-    assert "cannot grow (No space left on device)" in notices.messages[0]
-    assert notices.messages[1].endswith("lacks lines of the workers' output: 2")
+    assert "cannot grow (No space left on device)" in log.messages[0]
+    assert log.messages[1].endswith("lacks lines of the workers' output: 2")
 
 
-def test_one_that_hangs_is_not_waited_for_and_nothing_waits_for_it_then(writer, notices, gate):
+def test_close_abandons_a_hanging_sink(writer, log, gate):
     sink = Held(gate)
     behind = writer(sink)
     behind.put(b"one\n")
@@ -136,43 +136,43 @@ def test_one_that_hangs_is_not_waited_for_and_nothing_waits_for_it_then(writer, 
     behind.put(LINES)
     behind.close(0.01)
     assert behind.missing_lines == 2001
-    assert behind.waiting_bytes == len(b"one\n")  # what it has in hand
-    left, missing = notices.messages
-    assert left.endswith(f"does not take what is left for it: {len(LINES) + 4} bytes")
+    assert behind.waiting_bytes == len(b"one\n")  # the write in progress
+    left, missing = log.messages
+    assert left.endswith(f"does not take the rest of its output: {len(LINES) + 4} bytes")
     assert missing.endswith("lacks lines of the workers' output: 2001")
     gate.set()
     wait_until(lambda: sink.closed, "its close")
     assert sink.data == b"one\n"
 
 
-def test_a_close_that_hangs_is_told(writer, notices, gate):
+def test_a_hanging_close_is_reported(writer, log, gate):
     behind = writer(Held(gate, "close"))
     behind.put(LINES)
     behind.close(0.05)
-    (message,) = notices.messages
+    (message,) = log.messages
     assert message.endswith("has not returned from close; its end may be missing")
     assert behind.missing_lines == 0
 
 
-def test_a_close_that_fails_is_told(writer, notices):
+def test_a_failing_close_is_reported(writer, log):
     sink = Collected()
     sink.close = lambda: 1 / 0
     writer(sink).close(BOUND)
-    (message,) = notices.messages
+    (message,) = log.messages
     assert "cannot be closed (ZeroDivisionError: division by zero)" in message
 
 
-def test_of_what_waits_for_a_slow_one_the_oldest_is_dropped_and_that_is_said(writer, notices, gate):
+def test_a_slow_sink_drops_the_oldest_lines_and_says_so(writer, log, gate):
     sink = Held(gate)
     behind = writer(sink, backlog=Backlog(1 << 10, limit=10 << 20))
     behind.put(b"first\n")
     assert sink.is_waiting.wait(BOUND)
-    for _ in range(1000):  # twice what may wait
+    for _ in range(1000):  # twice the limit
         behind.put(LINES)
         assert behind.waiting_bytes <= (10 << 20) + len(LINES)
     dropped = behind.missing_lines
     assert 0 < dropped < 2_000_000
-    assert "does not accept the workers' output fast enough" in notices.messages[0]
+    assert "does not accept the workers' output fast enough" in log.messages[0]
     gate.set()
     behind.close(BOUND)
     first, said, rest = sink.data.split(b"\n", 2)
@@ -180,12 +180,12 @@ def test_of_what_waits_for_a_slow_one_the_oldest_is_dropped_and_that_is_said(wri
     assert said == b"plaunch: lines missing here: %d (the log sink was too slow)" % dropped
     assert rest.count(b"\n") == 2_000_000 - dropped
     assert rest.endswith(LINES)
-    assert notices.messages[-1].endswith(f"lacks lines of the workers' output: {dropped}")
+    assert log.messages[-1].endswith(f"lacks lines of the workers' output: {dropped}")
 
 
-def test_one_that_was_never_given_anything_is_closed_as_well(notices):
+def test_a_sink_without_output_is_closed(log):
     sink = Collected()
-    LogSinkWriter(sink, "stdout of local rank 3", notices).close(BOUND)
+    LogSinkWriter(sink, "stdout of local rank 3", log).close(BOUND)
     assert sink.closed == 1
 
 
@@ -195,7 +195,7 @@ PROGRAM = "import os; os.write(1, b'to stdout\\n'); os.write(2, b'to stderr\\n')
 
 
 class Started:
-    """Workers whose streams have sinks, on files in the place of the console."""
+    """Workers whose streams have sinks; files stand in for the console."""
 
     def __init__(self, folder, dest, open_sink, nprocs=1, **options):
         self._folder = folder
@@ -213,7 +213,7 @@ class Started:
         self._nprocs = nprocs
 
     def run(self, timeout=BOUND):
-        """Run the program in each worker; what is on stdout and stderr then."""
+        """Run the program in each worker; the content of stdout and stderr."""
         workers = []
         for rank in range(self._nprocs):
             out, err = self.streams.child_fds(rank)
@@ -246,7 +246,7 @@ def started(tmp_path):
 
 @pytest.fixture
 def many_files():
-    """More files may be open than usual, where the system allows it."""
+    """Raise the limit of open files, if the system allows it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 8192
     if hard not in (-1, resource.RLIM_INFINITY) and hard < wanted:
@@ -285,7 +285,7 @@ def places(folder, *, tee=False, hidden=False, console=False):
 )
 @pytest.mark.parametrize("keeps_file", [False, True])
 @pytest.mark.parametrize("capture", [False, True])
-def test_sinks_take_the_place_of_files(started, tmp_path, where, shown, keeps_file, capture):
+def test_sinks_replace_files(started, tmp_path, where, shown, keeps_file, capture):
     sinks = sinks_for()
     for sink in sinks.values():
         sink.keeps_file = keeps_file
@@ -305,7 +305,7 @@ def test_sinks_take_the_place_of_files(started, tmp_path, where, shown, keeps_fi
     assert job.streams.last_lines(0) == ["to stderr"]  # for the report
 
 
-def test_a_stream_without_a_sink_goes_where_it_went(started, tmp_path):
+def test_a_stream_without_a_sink_keeps_its_route(started, tmp_path):
     sink = Collected()
     job = started(places(tmp_path), lambda _, stream: sink if stream == "stderr" else None)
     assert job.run() == (b"", b"")
@@ -314,7 +314,7 @@ def test_a_stream_without_a_sink_goes_where_it_went(started, tmp_path):
     assert sink.data == b"to stderr\n"
 
 
-def test_what_may_outlive_the_launcher_writes_its_files(started, tmp_path):
+def test_no_sinks_with_daemons(started, tmp_path):
     def open_sink(rank, stream):
         raise AssertionError((rank, stream))
 
@@ -332,7 +332,7 @@ def test_matching_lines_of_ranks_that_have_sinks(started, tmp_path):
     assert (tmp_path / "matches").read_bytes() == b"[r0]:to stdout\n"
 
 
-def test_one_that_hangs_harms_no_other(started, tmp_path, gate):
+def test_a_hanging_sink_does_not_delay_others(started, tmp_path, gate):
     sinks = {**sinks_for(3), (1, "stdout"): Held(gate), (1, "stderr"): Held(gate)}
     nothing = dict.fromkeys(range(3), os.devnull)
     open_sink = lambda rank, stream: sinks[rank, stream]  # noqa: E731
@@ -353,10 +353,14 @@ def test_one_that_hangs_harms_no_other(started, tmp_path, gate):
         (LogDirectoryError("no room"), LogDirectoryError, "^no room$"),
         (ConnectionError("no link"), PluginError, "stdout of local rank 0: ConnectionError: no li"),
         (OSError(errno.EMFILE, "too many"), StreamsError, "stdout of local rank 0: too many"),
-        (object(), PluginError, "from open_sink for stdout of local rank 0, which has no write"),
+        (
+            object(),
+            PluginError,
+            "open_sink for stdout of local rank 0, not an object with write",
+        ),
     ],
 )
-def test_one_that_cannot_be_opened_is_an_error(started, tmp_path, opened, error, message):
+def test_a_sink_that_cannot_be_opened_is_an_error(started, tmp_path, opened, error, message):
     def open_sink(_rank, _stream):
         if isinstance(opened, Exception):
             raise opened
@@ -368,7 +372,7 @@ def test_one_that_cannot_be_opened_is_an_error(started, tmp_path, opened, error,
     job.streams.finish()
 
 
-def test_the_sinks_of_a_thousand_workers_leave_nothing_open(tmp_path, many_files):
+def test_a_thousand_sinks_leave_no_descriptor_open(tmp_path, many_files):
     ranks, before = range(1000), (open_files(), threading.active_count())
     nothing = dict.fromkeys(ranks, os.devnull)
 
@@ -397,7 +401,7 @@ def test_the_sinks_of_a_thousand_workers_leave_nothing_open(tmp_path, many_files
     assert {path.read_bytes() for path in tmp_path.iterdir()} == {b"hello\n"}
 
 
-def test_workers_that_were_never_started_leave_closed_sinks(started, tmp_path):
+def test_sinks_are_closed_if_workers_never_start(started, tmp_path):
     sinks = sinks_for()
     job = started(places(tmp_path), lambda rank, stream: sinks[rank, stream])
     job.streams.child_fds(0)

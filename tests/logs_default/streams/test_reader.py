@@ -15,10 +15,10 @@ FOREVER = 60.0  # seconds
 
 
 @pytest.fixture
-def open_source(notices):
+def open_source(log):
     def open_source(*sinks):
         read_end, write_end = os.pipe()
-        source = Source(read_end, "stderr of local rank 0", notices)
+        source = Source(read_end, "stderr of local rank 0", log)
         for sink in sinks:
             source.add(sink)
         return source, write_end
@@ -48,9 +48,9 @@ def test_reads_each_source_to_its_end(open_source):
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_all_that_is_in_a_large_pipe_is_read_after_the_end(open_source):
+def test_a_full_pipe_is_read_to_its_end(open_source):
     def wait_for_the_end(data):
-        # So that most of the pipe is read after the call of finish.
+        # Most of the pipe is to be read after the call of `finish`.
         wait_until(lambda: reader._wake_write < 0, "the call of finish")
 
     kept = Kept()
@@ -64,20 +64,20 @@ def test_all_that_is_in_a_large_pipe_is_read_after_the_end(open_source):
     os.close(write_end)
 
 
-def test_a_source_without_outlets_is_read_too(open_source):
+def test_a_source_without_sinks_is_read(open_source):
     source, write_end = open_source()
     reader = start(source)
     for _ in range(100):
-        os.write(write_end, b"x" * 60_000)  # would block if nobody read
+        os.write(write_end, b"x" * 60_000)  # would block without the reader
     os.close(write_end)
     assert reader.finish(FOREVER)
     assert reader.finish(FOREVER)  # again
 
 
-def test_a_pipe_that_somebody_still_holds_is_given_up(open_source):
+def test_finish_does_not_wait_for_a_silent_process_with_the_pipe(open_source):
     kept = Kept()
     source, write_end = open_source(kept)
-    reader = Reader([source], clock=lambda: 0.0)  # it is the silence that ends it, not the time
+    reader = Reader([source], clock=lambda: 0.0)  # ends after `QUIET`, not after `LINGER`
     reader.start()
     os.write(write_end, b"last words")
     assert reader.finish(FOREVER)
@@ -88,7 +88,7 @@ def test_a_pipe_that_somebody_still_holds_is_given_up(open_source):
     os.close(write_end)
 
 
-def test_somebody_who_never_stops_writing_is_given_up(open_source):
+def test_finish_does_not_wait_for_endless_output(open_source):
     kept = Kept()
     source, write_end = open_source(Plain(lambda data: None), kept)
     os.write(write_end, b"last words")
@@ -110,7 +110,7 @@ def test_somebody_who_never_stops_writing_is_given_up(open_source):
     assert kept.data.startswith(b"last words")
 
 
-def test_who_wants_to_know_waits_until_the_sinks_have_it(open_source):
+def test_catch_up_waits_until_the_sinks_have_the_data(open_source):
     may_go_on = threading.Event()
     kept = Kept()
     source, write_end = open_source(Plain(lambda data: may_go_on.wait(FOREVER)), kept)
@@ -129,7 +129,7 @@ def test_who_wants_to_know_waits_until_the_sinks_have_it(open_source):
     assert source.catch_up(FOREVER)
 
 
-def test_what_is_held_back_is_flushed_in_time(open_source):
+def test_held_back_data_is_flushed_in_time(open_source):
     holding, other = Kept(hold=0.01), Kept()
     source, write_end = open_source(other, holding)
     reader = start(source)
@@ -140,7 +140,7 @@ def test_what_is_held_back_is_flushed_in_time(open_source):
     assert reader.finish(FOREVER)
 
 
-def test_a_sink_with_a_defect_is_given_up_and_the_others_go_on(open_source, notices):
+def test_a_failing_sink_is_removed_and_the_others_continue(open_source, log):
     def fail(data):
         raise ValueError("a defect")
 
@@ -151,15 +151,15 @@ def test_a_sink_with_a_defect_is_given_up_and_the_others_go_on(open_source, noti
     os.close(write_end)
     assert reader.finish(FOREVER)
     assert kept.data == b"one\n"
-    (message,) = notices.messages
-    assert message == "stderr of local rank 0: Plain is given up: ValueError('a defect')"
+    (message,) = log.messages
+    assert message == "stderr of local rank 0: Plain gets no more output: ValueError('a defect')"
 
 
-def test_a_source_that_cannot_be_read_ends(notices):
+def test_a_source_that_cannot_be_read_ends(log):
     fd = os.open("/", os.O_RDONLY)
-    source = Source(fd, "stdout of local rank 7", notices)
+    source = Source(fd, "stdout of local rank 7", log)
     assert source.read() is None
-    assert notices.messages == [
+    assert log.messages == [
         "stdout of local rank 7 cannot be read any more: [Errno 21] Is a directory"
     ]
     source.close()
@@ -180,7 +180,7 @@ def test_an_empty_source_is_not_at_its_end(open_source):
     assert READ_SIZE >= 64 << 10
 
 
-def test_a_drain_that_is_stuck_is_not_waited_for(open_source):
+def test_finish_does_not_wait_for_a_stuck_sink(open_source):
     entered, free = threading.Event(), threading.Event()
 
     def hang(data):
@@ -197,7 +197,7 @@ def test_a_drain_that_is_stuck_is_not_waited_for(open_source):
     assert reader.finish(FOREVER)
 
 
-def test_a_drain_that_gets_ahead_slowly_is_waited_for(open_source, monkeypatch):
+def test_finish_waits_for_slow_progress(open_source, monkeypatch):
     def one_read_per_join(timeout):
         seen = reader._reads
         turn.release()
@@ -215,7 +215,7 @@ def test_a_drain_that_gets_ahead_slowly_is_waited_for(open_source, monkeypatch):
     assert kept.data == b"x" * 4 * READ_SIZE
 
 
-def test_what_cannot_be_started_leaves_nothing_open(open_source, monkeypatch):
+def test_a_failed_start_leaves_no_descriptor_open(open_source, monkeypatch):
     def fail(thread):
         raise RuntimeError("can't start new thread")
 

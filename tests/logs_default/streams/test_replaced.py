@@ -1,4 +1,4 @@
-"""Teed output where a program has put something else in the place of `sys.stdout`."""
+"""Teed output when Python code has replaced `sys.stdout`."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def tee(tee=Std.ALL, words=WORDS, **options):
     [
         (Std.ALL, Std.ALL, ("[t0]:out ü\n", "[t0]:err\n"), ("", "")),
         (Std.ALL, Std.OUT, ("[t0]:out ü\n", ""), ("", "[t0]:err\n")),
-        # What is not teed goes where the descriptor goes.
+        # Output that is not teed goes to the descriptor.
         (Std.NONE, Std.ALL, ("", ""), ("out ü\n", "err\n")),
     ],
 )
-def test_it_goes_where_sys_stdout_goes(
+def test_teed_lines_go_to_the_replacement(
     capfd, monkeypatch, tmp_path, which, replaced, shown, inherited
 ):
     streams = {Std.OUT: io.StringIO(), Std.ERR: io.StringIO()}
@@ -46,7 +46,7 @@ def test_it_goes_where_sys_stdout_goes(
     assert capfd.readouterr() == inherited
 
 
-def test_characters_that_come_in_two_pieces(tmp_path):
+def test_a_character_in_two_pieces(tmp_path):
     out = io.StringIO()
     script = "printf '\\303'; sleep 0.2; printf '\\274\\n\\377\\n'"
     with contextlib.redirect_stdout(out):
@@ -55,12 +55,12 @@ def test_characters_that_come_in_two_pieces(tmp_path):
 
 
 def test_the_command_line_tees_to_its_stdout(tmp_path):
-    """It has its own `sys.stdout` replaced, lest plugins print there."""
+    """The command line replaces `sys.stdout` itself, so that plugins do not print there."""
     words = ("-m", "plaunch", "--tee=3", "--no-python", "sh", *WORDS)
     assert run_python(*words, check=True, cwd=tmp_path).stdout == "[default0]:out ü\n"
 
 
-def test_a_file_gets_what_others_print_in_the_right_order(tmp_path):
+def test_a_file_keeps_the_order_with_other_prints(tmp_path):
     path = tmp_path / "out"
     with path.open("w") as file, contextlib.redirect_stdout(file):
         print("before")
@@ -69,7 +69,7 @@ def test_a_file_gets_what_others_print_in_the_right_order(tmp_path):
     assert path.read_text() == "before\n[t0]:out ü\nafter\n"
 
 
-def test_files_that_are_followed_go_there_too(tmp_path):
+def test_followed_files_go_to_the_replacement(tmp_path):
     (tmp_path / "elsewhere").write_text("line\n")
     specs = DefaultLogsSpecs(log_dir=str(tmp_path), redirects=Std.ALL)
     reify = specs.reify
@@ -95,7 +95,7 @@ def test_a_whole_launch(tmp_path):
 
 
 @pytest.mark.parametrize("what", [ValueError("closed"), OSError(5, "gone"), RuntimeError("?")])
-def test_an_object_that_takes_nothing_harms_nobody(what, tmp_path, caplog):
+def test_a_broken_replacement_does_not_affect_the_job(what, tmp_path, caplog):
     class Broken(io.StringIO):
         def write(self, text):
             raise what
@@ -105,7 +105,7 @@ def test_an_object_that_takes_nothing_harms_nobody(what, tmp_path, caplog):
     assert "sys.stdout cannot be written to any more" in caplog.text
 
 
-def test_no_thread_is_left(tmp_path):
+def test_no_thread_remains(tmp_path):
     before = threading.active_count()
     with contextlib.redirect_stdout(io.StringIO()):
         tee(log_dir=str(tmp_path))

@@ -15,15 +15,15 @@ from plaunch_logs_default.streams.sinks import (
 )
 
 from helpers.clock import Clock
-from helpers.notices import Recorded
+from helpers.recorded_warnings import RecordedWarnings
 from helpers.sinks import Kept
 
 
 class Screen(Console):
-    """A console that remembers what was put there; it need not be started."""
+    """A console that records its output; it need not be started."""
 
     def __init__(self, *, is_terminal=False):
-        super().__init__(1, "stdout", Recorded())
+        super().__init__(1, "stdout", RecordedWarnings())
         self.is_terminal = is_terminal
 
     @property
@@ -32,7 +32,7 @@ class Screen(Console):
 
 
 class Disk:
-    """Writes until it is full."""
+    """A disk that accepts a limited number of bytes."""
 
     def __init__(self, room):
         self.room = room
@@ -52,42 +52,42 @@ class TestFile:
         return tmp_path / "stdout.log"
 
     @pytest.fixture
-    def open_sink(self, path, notices):
+    def open_sink(self, path, log):
         def open_sink(write=os.write):
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-            return FileSink(fd, str(path), notices, write)
+            return FileSink(fd, str(path), log, write)
 
         return open_sink
 
     @pytest.mark.parametrize("most", [3, 100], ids=["short writes", "whole writes"])
-    def test_gets_the_bytes_as_they_are(self, path, notices, open_sink, most):
+    def test_gets_the_unchanged_bytes(self, path, log, open_sink, most):
         sink = open_sink(lambda fd, data: os.write(fd, data[:most]))
         for piece in (b"one\ntw", b"", b"o\r\n\xff\x00", b"no end"):
             sink.write(piece)
         sink.close()
         assert path.read_bytes() == b"one\ntwo\r\n\xff\x00no end"
-        assert notices.messages == []
+        assert log.messages == []
 
     @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
     def test_a_full_disk_is_reported_once_and_its_lines_are_counted(
-        self, path, notices, open_sink, error
+        self, path, log, open_sink, error
     ):
         disk = Disk(room=8)
         disk.error = error
         sink = open_sink(disk.write)
         sink.write(b"one\ntwo\nthree\n")
-        (message,) = notices.messages
+        (message,) = log.messages
         assert message == (
             f"cannot write to {str(path)!r} ({os.strerror(error)}): lines are missing there until "
-            "it is possible again; the job goes on"
+            "it is possible again; the job continues"
         )
         sink.write(b"four\n")
         sink.write(b"fi")
         sink.write(b"ve")
-        assert len(notices.messages) == 1
+        assert len(log.messages) == 1
         sink.close()
         assert path.read_bytes() == b"one\ntwo\n"
-        assert notices.messages[1:] == [f"lines missing in {str(path)!r}: 3"]
+        assert log.messages[1:] == [f"lines missing in {str(path)!r}: 3"]
 
     @pytest.mark.parametrize(
         ("room", "pieces", "more", "content", "lost"),
@@ -102,8 +102,8 @@ class TestFile:
             (0, [b"one"], [b"", b"two", b"\n"], b"", 1),
         ],
     )
-    def test_goes_on_with_a_whole_line_when_there_is_space_again(
-        self, path, notices, open_sink, room, pieces, more, content, lost
+    def test_continues_with_a_whole_line_when_there_is_space_again(
+        self, path, log, open_sink, room, pieces, more, content, lost
     ):
         disk = Disk(room)
         sink = open_sink(disk.write)
@@ -116,11 +116,11 @@ class TestFile:
         assert path.read_bytes() == content
         assert sink.lost_lines == lost
 
-    def test_an_error_at_the_close_is_reported(self, path, notices, open_sink):
+    def test_an_error_at_the_close_is_reported(self, path, log, open_sink):
         sink = open_sink()
         os.close(sink._fd)
         sink.close()
-        assert "may be missing (Bad file descriptor)" in notices.messages[0]
+        assert "may be missing (Bad file descriptor)" in log.messages[0]
 
     def test_matching_lines_of_several_streams_share_a_file(self, path, open_sink):
         file = open_sink()
@@ -143,7 +143,7 @@ class TestRaw:
     def clock(self):
         return Clock()
 
-    def test_is_shown_as_soon_as_it_comes(self, screen, clock):
+    def test_lines_are_shown_immediately(self, screen, clock):
         raw = RawToConsole(screen, clock)
         for piece in (b"10%", b"\r20%", b"\rdone\n", b"prompt: "):
             raw.write(piece)
@@ -153,8 +153,8 @@ class TestRaw:
         assert raw.due is None
 
     @pytest.mark.parametrize("size", [1, 99, 838, 3097, 4095, 8191])
-    def test_a_line_that_arrives_in_pieces_stays_one(self, screen, clock, size):
-        """Wherever a read ends: of a terminal's, one in four ends inside a line."""
+    def test_a_line_in_pieces_stays_whole(self, screen, clock, size):
+        """Wherever a read ends: a quarter of the reads from a terminal end inside a line."""
         raws = [RawToConsole(screen, clock) for _ in range(2)]
         lines = [b"%d" % rank * 120 + b"\n" for rank in range(2)]
         texts = [line * 100 for line in lines]
@@ -163,7 +163,7 @@ class TestRaw:
                 raw.write(text[start : start + size])
         assert {*screen.content.splitlines(keepends=True)} == {*lines}
 
-    def test_a_line_that_grows_by_and_by_is_shown_as_it_grows(self, screen, clock):
+    def test_a_slowly_growing_line_is_shown_as_it_grows(self, screen, clock):
         raw = RawToConsole(screen, clock)
         raw.write(b"dots: ")
         due = raw.due
@@ -174,7 +174,7 @@ class TestRaw:
         raw.flush()
         assert screen.content == b"dots: .........."
 
-    def test_the_rest_of_a_long_write_is_waited_for_a_moment(self, screen, clock):
+    def test_a_long_write_is_held_back_longer(self, screen, clock):
         raw, other = RawToConsole(screen, clock), RawToConsole(screen, clock)
         raw.write(b"x" * 4092 + b"\nhal")
         assert raw.due == clock.now + LONG_HOLD
@@ -193,11 +193,11 @@ class TestRaw:
         raw.close()
         assert screen.content.endswith(b"\nend")
 
-    def test_a_progress_bar_is_not_waited_for(self, screen, clock):
+    def test_a_progress_bar_is_not_held_back(self, screen, clock):
         RawToConsole(screen, clock).write(b"x" * 5000 + b"\r")
         assert screen.content == b"x" * 5000 + b"\r"
 
-    def test_a_line_without_end_does_not_pile_up(self, screen, clock):
+    def test_a_line_without_end_is_shown_in_parts(self, screen, clock):
         raw = RawToConsole(screen, clock)
         for _ in range(MAX_HELD // 4096 + 1):
             raw.write(b"x" * 4096)
@@ -242,7 +242,7 @@ class TestLines:
         assert screen.content == b"[a]:\r[a]:10%\n[b]:line\n[a]:10% of 3\r[a]:20%\n"
 
     @pytest.mark.parametrize(("is_terminal", "text"), [(False, b"\r10%"), (True, b"Loading ...")])
-    def test_nothing_else_is_shown_before_it_is_complete(self, is_terminal, text):
+    def test_other_incomplete_lines_are_not_shown(self, is_terminal, text):
         screen = Screen(is_terminal=is_terminal)
         lines = LinesToConsole(Prefix("[a]:"), screen)
         lines.write(text)
@@ -261,11 +261,11 @@ class TestLines:
         ([b"lo\nss\n"], b""),
         ([b"a\nloss without end"], b"[r0]:loss without end\n"),
         ([b"\n\nloss\n"], b"[r0]:loss\n"),
-        # a line without an end does not pile up
+        # a line without an end is written in parts
         ([b"loss", b"x" * 20, b"yyy\n"], b"[r0]:lossxxxxxxxxxxxxxxxxxxxx\n"),
     ],
 )
-def test_lines_with_a_substring_are_picked(pieces, picked):
+def test_lines_with_a_substring_match(pieces, picked):
     file = Kept()
     sink = MatchesToFile(lambda: b"[r0]:", [b"loss", b"error"], file, max_line=20)
     for piece in pieces:

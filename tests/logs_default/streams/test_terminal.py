@@ -7,7 +7,7 @@ import termios
 
 import pytest
 from plaunch_logs_default.streams.descriptors import copy_size, open_terminal
-from plaunch_logs_default.streams.sinks import SIZE_INTERVAL, SizeKeeper
+from plaunch_logs_default.streams.sinks import SIZE_INTERVAL, WindowSizeSync
 
 
 def set_size(fd, rows, columns):
@@ -65,7 +65,7 @@ def test_what_is_not_a_terminal_cannot_be_copied():
 
 def test_the_size_is_looked_at_when_the_worker_writes_but_not_too_often(terminal, ends):
     now = 100.0
-    keeper = SizeKeeper(terminal, ends[0], clock=lambda: now)
+    keeper = WindowSizeSync(terminal, ends[0], clock=lambda: now)
     set_size(terminal, 50, 200)
     keeper.write(b"text")
     assert os.get_terminal_size(ends[1]) == (101, 33)
@@ -79,7 +79,7 @@ def test_the_size_is_looked_at_when_the_worker_writes_but_not_too_often(terminal
     assert os.get_terminal_size(ends[1]) == (210, 60)
 
 
-def test_a_real_terminal_that_is_gone_does_no_harm(ends):
-    keeper = SizeKeeper(-1 & 0x7FFF, ends[0], clock=iter([0.0, 10.0]).__next__)
+def test_a_closed_real_terminal_is_ignored(ends):
+    keeper = WindowSizeSync(-1 & 0x7FFF, ends[0], clock=iter([0.0, 10.0]).__next__)
     keeper.write(b"text")
     assert os.get_terminal_size(ends[1]) == (101, 33)

@@ -35,7 +35,7 @@ def _leaves_nothing_behind():
 
 
 class Files:
-    """Two files in the place of the launcher's own stdout and stderr."""
+    """Two files that stand in for the launcher's own stdout and stderr."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -100,7 +100,7 @@ def run(streams, programs=None):
 
 
 def dest(stdout="", stderr="", tee="", nprocs=1, **fields):
-    """The same for every rank: `{}` in a path is the rank; `tee` names the teed streams."""
+    """The same paths for every rank: `{}` becomes the rank; `tee` names the teed streams."""
     ranks = range(nprocs)
     stdouts = {rank: stdout.format(rank) for rank in ranks}
     stderrs = {rank: stderr.format(rank) for rank in ranks}
@@ -114,7 +114,7 @@ def dest(stdout="", stderr="", tee="", nprocs=1, **fields):
 
 
 class Terminal:
-    """A pseudo-terminal in the place of the user's, with somebody who looks at it."""
+    """A pseudo-terminal that stands in for the user's, with a thread that reads it."""
 
     def __init__(self):
         self.master, self.slave = os.openpty()
@@ -139,7 +139,7 @@ class Terminal:
 
 
 def links_to(target):
-    """How many descriptors of this process lead to `target`."""
+    """The number of descriptors of this process for `target`."""
     fds = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
     return sum(os.path.lexists(fd) and os.readlink(fd) == target for fd in fds)
 
@@ -188,7 +188,7 @@ class TestInherited:
         ("{}", "out", {}, False),
     ],
 )
-def test_whether_the_console_shows_what_goes_to_stderr(files, stderr, tee, options, is_shown):
+def test_is_shown(files, stderr, tee, options, is_shown):
     path = files.path(stderr) if stderr == "{}" else stderr
     streams = files.streams(dest(stderr=path, stdout=NULL, tee=tee), **options)
     run(streams)
@@ -197,7 +197,7 @@ def test_whether_the_console_shows_what_goes_to_stderr(files, stderr, tee, optio
 
 
 @pytest.mark.parametrize(("tee", "is_shown"), [("", False), ("err", True)])
-def test_only_teed_lines_go_to_what_is_in_the_place_of_stderr(files, monkeypatch, tee, is_shown):
+def test_only_teed_lines_go_to_the_replacement_of_stderr(files, monkeypatch, tee, is_shown):
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     streams = files.streams(dest(stdout=NULL, tee=tee), stderr_fd=2)
     streams.child_fds(0)
@@ -206,7 +206,7 @@ def test_only_teed_lines_go_to_what_is_in_the_place_of_stderr(files, monkeypatch
     assert streams.is_shown(0) == is_shown
 
 
-def test_a_console_that_is_gone_has_shown_nothing(files):
+def test_a_broken_console_shows_nothing(files):
     reader, writer = os.pipe()
     os.close(reader)
     streams = files.streams(dest(stdout=NULL), stderr_fd=writer)
@@ -216,7 +216,7 @@ def test_a_console_that_is_gone_has_shown_nothing(files):
 
 
 class TestRedirected:
-    def test_the_worker_writes_into_its_files(self, files):
+    def test_the_worker_writes_its_files(self, files):
         streams = files.streams(dest(files.path("{}.out"), files.path("{}.err"), nprocs=2), 2)
         assert run(streams, {0: BOTH, 1: BOTH}) == [0, 0]
         for rank in range(2):
@@ -225,7 +225,7 @@ class TestRedirected:
             assert streams.last_lines(rank) == ["to stderr"]
         assert files.stdout == files.stderr == b""
 
-    def test_a_file_that_exists_is_added_to(self, files):
+    def test_an_existing_file_is_appended_to(self, files):
         path = Path(files.path("e"))
         path.write_bytes(b"of an earlier start\n")
         streams = files.streams(dest(stderr=str(path), stdout=NULL))
@@ -235,7 +235,7 @@ class TestRedirected:
 
 
 class TestTee:
-    def test_raw_into_the_file_and_prefixed_on_the_console(self, files):
+    def test_the_file_is_raw_and_the_console_prefixed(self, files):
         streams = files.streams(
             dest(files.path("{}.out"), files.path("{}.err"), tee="out err", nprocs=2), 2
         )
@@ -294,12 +294,12 @@ os.kill(os.getpid(), signal.SIGKILL)
             assert b"".join(mine).replace(prefix, b"") == written
             assert streams.last_lines(rank) == ["last words"]
 
-    def test_a_full_disk_costs_lines_in_the_file_only(self, files, caplog):
+    def test_a_full_disk_drops_lines_in_the_file_only(self, files, caplog):
         run(files.streams(dest("/dev/full", tee="out", stderr=NULL)), {0: BOTH})
         assert files.stdout == b"[r0]:to stdout\n"
         assert sorted(caplog.messages) == [
             "cannot write to '/dev/full' (No space left on device): lines are missing there until "
-            "it is possible again; the job goes on",
+            "it is possible again; the job continues",
             "lines missing in '/dev/full': 1",
         ]
 
@@ -335,7 +335,7 @@ class TestFilters:
         assert files.stderr.count(b"b\n") == 3
 
     @pytest.mark.parametrize("path", ["", NULL, NULL + "/filtered_stdout.log"])
-    def test_without_a_place_there_is_no_file(self, files, path):
+    def test_without_a_path_there_is_no_file(self, files, path):
         spec = dest(tee="out", stderr=NULL, filtered_stdout=path)
         run(files.streams(spec, stdout_filters=["loss"]), {0: self.PROGRAM})
         assert files.stdout == b"[r0]:a\n[r0]:loss=1\n"
@@ -347,7 +347,7 @@ class TestFilters:
 
 
 class TestCaptured:
-    def test_passes_as_it_is_and_its_end_is_known(self, files):
+    def test_passes_unchanged_and_its_last_lines_are_known(self, files):
         program = """
 import os, sys
 assert not os.isatty(2)
@@ -361,7 +361,7 @@ os.write(2, b'10%\\r20%\\r\\xff')
         assert files.stderr == "\n".join(lines).encode() + b"\n10%\r20%\r\xff"
         assert streams.last_lines(0) == [*lines[11:], "\ufffd"]
 
-    def test_is_seen_at_once_also_without_line_end(self, tmp_path):
+    def test_is_shown_at_once_even_without_a_line_end(self, tmp_path):
         read_end, write_end = os.pipe()
         streams = WorkerStreams(dest(stdout=NULL), 1, prefixes={}, stderr_fd=write_end)
         (process,) = start(
@@ -377,13 +377,13 @@ os.write(2, b'10%\\r20%\\r\\xff')
             os.close(read_end)
             os.close(write_end)
 
-    def test_the_null_device_hides_but_does_not_forget(self, files):
+    def test_last_lines_are_kept_with_the_null_device(self, files):
         streams = files.streams(dest(NULL, NULL))
         run(streams)
         assert files.stderr == b""
         assert streams.last_lines(0) == ["to stderr"]
 
-    def test_without_capture_the_null_device_is_just_that(self, files):
+    def test_without_capture_the_null_device_keeps_nothing(self, files):
         streams = files.streams(dest(NULL, NULL), capture_stderr=False)
         stderr = streams.child_fds(0)[1]
         assert stderr is not None
@@ -393,7 +393,7 @@ os.write(2, b'10%\\r20%\\r\\xff')
 
     @pytest.mark.parametrize(
         ("end", "code", "count"),
-        # All that a dying worker wrote comes through.
+        # All output of a dying worker is shown.
         [("", 0, 2), ("os.abort()", -signal.SIGABRT, 5000)],
     )
     def test_a_terminal_stays_a_terminal(self, end, code, count):
@@ -401,7 +401,7 @@ os.write(2, b'10%\\r20%\\r\\xff')
         with Terminal() as terminal:
             streams = WorkerStreams(dest(stdout=NULL), 1, prefixes={}, stderr_fd=terminal.slave)
             assert run(streams, {0: f"import os; assert os.isatty(2)\n{write}\n{end}"}) == [code]
-        # The `\r` are the real terminal's own.
+        # The real terminal adds the `\r`.
         assert terminal.shown == b"".join(b"%060d\r\n" % n for n in range(count))
         assert streams.last_lines(0) == [f"{n:060d}" for n in range(count)][-20:]
 
@@ -415,7 +415,7 @@ os.write(2, b'10%\\r20%\\r\\xff')
         expected = [b"%d" % rank * (20 + n % 60) for rank in range(3) for n in range(5000)]
         assert sorted(terminal.shown.split()) == sorted(expected)
 
-    def test_no_terminal_to_be_had(self, monkeypatch, caplog):
+    def test_without_an_available_terminal(self, monkeypatch, caplog):
         def fail():
             raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -426,7 +426,7 @@ os.write(2, b'10%\\r20%\\r\\xff')
         assert terminal.shown == b"to stderr\r\n"
         assert "the worker gets a pipe" in caplog.text
 
-    def test_teed_stderr_is_a_pipe_also_on_a_terminal(self):
+    def test_teed_stderr_is_a_pipe_even_on_a_terminal(self):
         with Terminal() as terminal:
             streams = WorkerStreams(
                 dest(stdout=NULL, tee="err"), 1, prefixes={0: "[r0]:"}, stderr_fd=terminal.slave
@@ -443,7 +443,7 @@ def wait_until_threads_end():
 
 
 class Unread:
-    """A console that is a pipe, which nothing reads until `read`."""
+    """A console that is a pipe without a reader until `read`."""
 
     def __init__(self):
         self.read_end, self.write_end = os.pipe()
@@ -460,7 +460,7 @@ class Unread:
         )
 
     def read(self, count):
-        """What it shows until that has `count` lines."""
+        """Read until there are `count` lines."""
         shown = b""
         while shown.count(b"\n") < count:
             shown += os.read(self.read_end, 1 << 20)
@@ -478,7 +478,7 @@ class Unread:
 
 
 class TestFinish:
-    def test_does_not_wait_for_a_process_that_was_left_behind(self, files):
+    def test_does_not_wait_for_an_orphan(self, files):
         program = """
 import subprocess, sys
 child = subprocess.Popen(['sleep', '300'], start_new_session=True)
@@ -489,7 +489,7 @@ print('last words', file=sys.stderr)
         run(streams, {0: program})
         pid = int(Path(files.path("o")).read_bytes())
         try:
-            os.kill(pid, 0)  # it is still there: nobody waited for its end
+            os.kill(pid, 0)  # it still runs: `finish` has not waited for its end
         finally:
             os.kill(pid, signal.SIGKILL)
         assert streams.last_lines(0) == ["last words"]
@@ -502,7 +502,7 @@ print('last words', file=sys.stderr)
         assert streams.last_lines(0) == ["to stderr"]
 
     @pytest.mark.parametrize("before", ["descriptors", "the start", "its end"])
-    def test_before_the_end_of_a_start_gives_everything_back(self, files, monkeypatch, before):
+    def test_releases_everything_after_a_failed_start(self, files, monkeypatch, before):
         def fail(reader):
             raise RuntimeError("can't start new thread")
 
@@ -515,7 +515,7 @@ print('last words', file=sys.stderr)
                 streams.start()
         streams.finish()
 
-    def test_goes_through_when_it_is_interrupted(self, files, monkeypatch):
+    def test_completes_when_it_is_interrupted(self, files, monkeypatch):
         def interrupt(reader, timeout):
             finish(reader, timeout)
             raise KeyboardInterrupt
@@ -529,7 +529,7 @@ print('last words', file=sys.stderr)
             streams.finish()
         assert files.stderr == b"to stderr\n"
 
-    def test_a_log_file_system_that_hangs_is_not_waited_for(self, files, monkeypatch, caplog):
+    def test_does_not_wait_for_a_hanging_file_system(self, files, monkeypatch, caplog):
         free = threading.Event()
 
         def hang(sink, data):
@@ -546,12 +546,12 @@ print('last words', file=sys.stderr)
         assert "a log file system does not answer" in caplog.text
         free.set()
         wait_until_threads_end()
-        # The file was still open when its thread came back.
+        # The file was still open when its thread continued.
         assert Path(files.path("f")).read_bytes() == b"[r0]:to stdout\n"
 
     @pytest.fixture
     def unread(self):
-        """Streams that are teed to a console that nobody reads, and its end to read it by."""
+        """Streams teed to a console without a reader, and the read end of the console."""
         read_end, write_end = os.pipe()
         spec = dest(tee="out", stderr=NULL)
         yield WorkerStreams(spec, 1, prefixes={0: "[0]:"}, stdout_fd=write_end), read_end
@@ -559,11 +559,11 @@ print('last words', file=sys.stderr)
         wait_until_threads_end()
         os.close(write_end)
 
-    def test_a_blocked_console_does_not_hold_it_up(self, unread, caplog):
+    def test_a_blocked_console_does_not_delay_it(self, unread, caplog):
         streams, read_end = unread
         program = "import os\nfor n in range(10000): os.write(1, b'%0100d\\n' % n)"
         for process in start(streams, {0: program}):
-            assert process.wait(FOREVER) == 0  # nobody reads the console, and it ends all the same
+            assert process.wait(FOREVER) == 0  # although the console has no reader
         streams.finish(timeout=0.05)
         assert "stdout has not taken all" in caplog.text
         shown = b""
@@ -586,7 +586,7 @@ print('last words', file=sys.stderr)
 
 
 class TestShowRest:
-    """After `leave_rest`, which lets `finish` return before a slow console has shown everything."""
+    """After `leave_rest`, `finish` returns before a slow console has shown everything."""
 
     COUNT = 10_000
     PROGRAM = f"import os\nfor n in range({COUNT}): os.write(1, b'%0100d\\n' % n)"
@@ -599,13 +599,13 @@ class TestShowRest:
         console.close()
 
     def left(self, streams):
-        """Run the program to the end of `finish`, which leaves most of its output."""
+        """Run the program; `finish` then leaves most of its output unshown."""
         streams.leave_rest()
         assert run(streams, {0: self.PROGRAM}) == [0]
         assert streams.counts().lag_bytes > 900_000
         return streams
 
-    def test_waits_for_a_reader_that_pauses_and_says_so_once(self, console, files, caplog):
+    def test_waits_for_a_slow_reader_and_logs_that_once(self, console, files, caplog):
         streams = self.left(console.streams(stderr_fd=files.stderr_fd))
         with meanwhile(lambda: streams.show_rest(notice_after=0.0)):
             wait_until(lambda: caplog.text, "the wait is reported")
@@ -618,13 +618,13 @@ class TestShowRest:
         )
         assert streams.counts()[:3] == (101 * self.COUNT, 0, 0)
 
-    def test_is_not_reported_on_the_console_that_is_waited_for(self, console, caplog):
+    def test_is_not_reported_on_the_slow_console(self, console, caplog):
         streams = self.left(console.streams(stderr_fd=console.write_end))
         streams.show_rest(timeout=0.05, notice_after=0.0)
         (message,) = [record.getMessage() for record in caplog.records]
         assert message.startswith("stdout has not taken all of the workers' output; not shown: ")
 
-    def test_ends_when_the_reader_goes_away(self, console, caplog):
+    def test_ends_without_a_reader(self, console, caplog):
         streams = self.left(console.streams())
         console.stop_reading()
         streams.show_rest()
@@ -632,7 +632,7 @@ class TestShowRest:
         assert message.startswith("stdout cannot be written to any more (Broken pipe)")
 
     @pytest.mark.parametrize("has_files", [True, False])
-    def test_what_an_escalation_leaves_is_counted(self, console, files, caplog, has_files):
+    def test_output_left_by_an_escalation_is_counted(self, console, files, caplog, has_files):
         stdout = files.path("a/o") if has_files else ""
         os.mkdir(files.path("a"))
         streams = self.left(console.streams(stdout))
@@ -640,7 +640,7 @@ class TestShowRest:
         streams.show_rest()
         (message,) = [record.getMessage() for record in caplog.records]
         size, lines = map(int, re.findall(r"(\d+) bytes, (\d+) lines", message)[0])
-        # A pipe takes 64 KiB, perhaps by a write that is still in progress.
+        # A pipe holds 64 KiB; a write may still be in progress.
         assert 0 <= len(self.LINES) - size <= 64 << 10
         assert 0 < lines < self.COUNT
         assert message.endswith(f"; {stdout!r} has all of it" if has_files else "lines")
@@ -668,7 +668,7 @@ class TestShowRest:
 
 
 class TestCounts:
-    def test_what_is_read_and_when_it_was_shown(self, files):
+    def test_read_bytes_and_last_shown(self, files):
         streams = files.streams(
             dest(files.path("{}"), NULL, tee="out", nprocs=2), 2, capture_stderr=False
         )
@@ -705,7 +705,7 @@ class TestErrors:
         assert isinstance(caught.value, OSError)
         streams.finish()
 
-    def test_a_console_that_is_closed_shows_nothing(self, files):
+    def test_a_closed_console_shows_nothing(self, files):
         closed = os.dup(1)
         os.close(closed)
         spec = dest(files.path("o"), tee="out")
@@ -714,7 +714,7 @@ class TestErrors:
         assert Path(files.path("o")).read_bytes() == b"to stdout\n"
         assert streams.last_lines(0) == ["to stderr"]
 
-    def test_a_closed_console_is_not_what_gets_its_number_later(self, files):
+    def test_a_file_with_the_number_of_a_closed_console_gets_no_output(self, files):
         spec = dest(files.path("{}"), stderr=NULL, tee="out", nprocs=2)
         closed = os.dup(1)
         os.close(closed)

@@ -1,4 +1,4 @@
-"""Carries what workers write to files and to the console, which may be slow.
+"""Carries the workers' output to files and to the console, which may be slow.
 
 Every public name loads on first use.
 """

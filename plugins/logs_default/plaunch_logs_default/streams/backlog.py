@@ -1,4 +1,4 @@
-"""What waits for a slow console: in memory, then in unlinked files."""
+"""The queue of output for a slow console: in memory, then in unlinked files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import IO
 
-MEMORY_LIMIT = 4 << 20  # bytes that wait in memory; more go to disk
+MEMORY_LIMIT = 4 << 20  # bytes in memory; more go to disk
 MIN_SEGMENT = 4 << 20
 MAX_SEGMENT = 256 << 20
 
@@ -28,23 +28,23 @@ class _Segment(Record):
 
 
 def _open_unlinked_file() -> IO[bytes]:
-    from tempfile import TemporaryFile  # only a slow console needs it
+    from tempfile import TemporaryFile  # only for slow consoles
 
     return TemporaryFile(prefix="plaunch_console_", buffering=0)
 
 
 class Backlog:
-    """A queue of bytes in bounded memory, which forgets its oldest part when the disk is full.
+    """A queue of bytes in bounded memory; drops the oldest data when the disk is full.
 
-    What memory does not hold lies in several files, so that what has been read gives its space back
-    at once. The files have no name (the system removes them with the process, however it ends) and
-    lie in the temporary directory. Not thread-safe: the console holds its lock.
+    Data that exceeds the memory limit goes to several files in the temporary directory. A file that
+    has been read is closed, which frees its space. The files are unlinked: the system removes them
+    when the process ends in any way. Not thread-safe: its writer calls it with a lock.
 
     Args:
-        memory_limit: bytes that may wait in memory.
-        open_file: opens a file without a name.
-        pwrite: writes to it, as `os.pwrite` does.
-        limit: bytes that may wait in all; of more, the oldest files are dropped.
+        memory_limit: maximum bytes in memory.
+        open_file: opens an unlinked file.
+        pwrite: writes to it, like `os.pwrite`.
+        limit: maximum bytes in memory and on disk; beyond it, the oldest files are dropped.
     """
 
     def __init__(
@@ -56,17 +56,17 @@ class Backlog:
         limit: float = math.inf,
     ) -> None:
         self.size = 0  # bytes
-        self.dropped_lines = 0  # in all, over the life of this object
+        self.dropped_lines = 0  # in total
         self._memory_limit = memory_limit
         self._limit = limit
         self._open_file = open_file
         self._pwrite = pwrite
-        self._segments: deque[_Segment] = deque()  # the older part; something is unread in each
+        self._segments: deque[_Segment] = deque()  # older than `_blocks`; each has unread data
         self._blocks: deque[bytes] = deque()
         self._in_memory = 0  # bytes in `_blocks`
 
     def append(self, data: bytes) -> None:
-        """Add `data`; drop the oldest if there is room for it neither in memory nor on the disk."""
+        """Add `data`; drop the oldest data if neither memory nor the disk has room."""
         self._blocks.append(data)
         self._in_memory += len(data)
         self.size += len(data)
@@ -78,9 +78,9 @@ class Backlog:
             self.dropped_lines += self._close_oldest()
 
     def take(self, size: int) -> bytes:
-        """Take the oldest data: about `size` bytes, up to a line end if there is one.
+        """Remove and return the oldest data: about `size` bytes, up to a line end if possible.
 
-        Empty if the disk does not give back what was written; that part is dropped.
+        Empty if a file cannot be read; its data is dropped.
         """
         if self._segments:
             return self._read(self._segments[0], size)
@@ -92,12 +92,12 @@ class Backlog:
         return b"".join(blocks)
 
     def count_lines(self) -> int:
-        """How many line ends wait."""
+        """The number of line ends in the queue."""
         in_memory = sum(block.count(b"\n") for block in self._blocks)
         return in_memory + sum(segment.lines for segment in self._segments)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Discard everything."""
         while self._segments:
             self._close_oldest()
         self._blocks.clear()
@@ -110,7 +110,10 @@ class Backlog:
         return block
 
     def _move_to_disk(self) -> bool:
-        """Whether all in memory is on the disk now, for which its oldest part may be dropped."""
+        """Move all data in memory to the disk, dropping the oldest files if it is full.
+
+        False if the data still does not fit.
+        """
         data = b"".join(self._blocks)
         while True:
             try:
@@ -131,13 +134,13 @@ class Backlog:
         done = 0
         with memoryview(data) as view:
             while done < len(data):
-                # After an error `size` still says what counts: nothing is half in.
+                # `size` changes only at the end: after an error, a partial write does not count.
                 done += self._pwrite(segment.file.fileno(), view[done:], segment.size + done)
         segment.size += done
         segment.lines += data.count(b"\n")
 
     def _current_segment(self) -> _Segment:
-        # An eighth of all: a full disk then costs the oldest eighth, and descriptors stay few.
+        # An eighth of the queue: a full disk drops the oldest eighth, and few files are open.
         limit = min(max(MIN_SEGMENT, self.size // 8), MAX_SEGMENT)
         if self._segments and self._segments[-1].size < limit:
             return self._segments[-1]
@@ -166,10 +169,9 @@ class Backlog:
         return data
 
     def _close_oldest(self) -> int:
-        """Forget the oldest file; returns how many lines of it were unread."""
+        """Close the oldest file; returns the number of unread lines in it."""
         segment = self._segments.popleft()
         self.size -= segment.size - segment.position
-        # The file has no name and its content is of no more use: an error changes nothing.
-        with suppress(OSError):
+        with suppress(OSError):  # its data is not needed any more
             segment.file.close()
         return segment.lines

@@ -1,4 +1,4 @@
-"""The console, written by its own thread, so that nothing else waits for it."""
+"""A console with its own writer thread, so that nothing else waits for it."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from plaunch_logs_default.streams.writer import Writer
+from plaunch_logs_default.streams.writer import OutputWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TextIO
 
     from plaunch_logs_default.streams.backlog import Backlog
-    from plaunch_logs_default.streams.notices import Notices
+    from plaunch_logs_default.streams.warning_log import WarningLog
 
 
-class Console(Writer):
-    """One of the launcher's own output streams, shown to a user who may be slow.
+class Console(OutputWriter):
+    """One of the launcher's own output streams, which may be slow.
 
-    `put` never blocks on the console. What the console cannot take waits in a `Backlog`; when even
-    the disk is full the oldest part is dropped, and a line in its place says how many lines it was.
-    A console that cannot be written to at all (its reader is gone) is reported once, and everything
-    for it is discarded from then on.
+    `put` never blocks on the console. Pending output is kept in a `Backlog`. When the disk is full
+    too, the oldest lines are dropped, and a line in their place says how many. If the console
+    cannot be written to (its reader is gone), this is reported once, and its output is discarded
+    from then on.
 
     Args:
-        fd: the descriptor; it stays open and its flags stay as they are, since others share it.
-        label: what messages call it, as in "stdout".
-        notices: where trouble is reported.
-        after: an earlier console on the same descriptor, which writes what it has first.
-        backlog: where what is not shown yet waits.
-        write: writes to the descriptor, as `os.write` does.
+        fd: the descriptor; stays open, with its flags unchanged, as other processes share it.
+        label: its name in messages, such as "stdout".
+        log: logs warnings.
+        after: an earlier console on the same descriptor, whose pending output is written first.
+        backlog: keeps pending output.
+        write: writes to the descriptor, like `os.write`.
         clock: monotonic seconds.
     """
 
@@ -48,29 +48,29 @@ class Console(Writer):
         self,
         fd: int,
         label: str,
-        notices: Notices,
+        log: WarningLog,
         *,
         after: Console | None = None,
         backlog: Backlog | None = None,
         write: Callable[[int, bytes], int] = os.write,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(label, notices, backlog=backlog, clock=clock)
+        super().__init__(label, log, backlog=backlog, clock=clock)
         self._fd = fd
         self._write_to = write
         self._after = after
         self.is_terminal = os.isatty(fd)
-        self._owner: object = None  # whose line is unfinished, in what waits
+        self._owner: object = None  # the owner of the incomplete last line
         self._owner_is_raw = False
 
     @property
     def is_complete(self) -> bool:
-        """Whether all that was put has been shown, or will be."""
+        """Whether all output has been shown, or will be."""
         return not self._is_broken and not self.missing_lines
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes that are not written yet, also of the one before it; thread-safe, may be stale."""
+        """Bytes that are not written yet, also of `after`. Thread-safe; the value may be stale."""
         after = self._after
         return super().waiting_bytes + (0 if after is None else after.waiting_bytes)
 
@@ -81,17 +81,17 @@ class Console(Writer):
         super()._run()
 
     def put(self, data: bytes, owner: object, *, is_raw: bool = False, shown: int = 0) -> None:
-        r"""Add `data` of `owner` to what is shown; never blocks.
+        r"""Add `data` of `owner` to the output; never blocks.
 
-        Lines of different owners do not mix: where another owner's line is unfinished (a progress
-        bar, say), `data` starts on a new line, except that raw data follows raw data as it comes.
+        Lines of different owners do not mix: if another owner's last line is incomplete, such as a
+        progress bar, `data` starts on a new line. Raw data follows raw data without that.
 
         Args:
-            data: bytes to show as they are.
-            owner: who writes; compared by identity.
-            is_raw: the data is passed on unchanged rather than line by line.
-            shown: the first `shown` bytes of `data` are on the console already, unless another
-                owner has written since.
+            data: bytes to show unchanged.
+            owner: the sink that writes; compared by identity.
+            is_raw: whether the data may end inside a line.
+            shown: the number of bytes at the beginning of `data` that the console already shows,
+                unless another owner has written since.
         """
         with self._changed:
             if self._is_broken or not data:
@@ -109,34 +109,34 @@ class Console(Writer):
     def _write(self, data: bytes) -> int:
         try:
             return self._write_to(self._fd, data)
-        except BlockingIOError:  # someone who shares the console made it non-blocking
+        except BlockingIOError:  # another process that shares the console made it non-blocking
             poll = select.poll()
             poll.register(self._fd, select.POLLOUT)
             poll.poll()
             return 0
 
     def unshown_lines(self) -> int:
-        """How many lines it has not shown yet, also of the one before it."""
+        """The number of lines that are not shown yet, also of `after`."""
         after = self._after
         with self._changed:
-            lines = self._in_hand.count(b"\n", self._taken) + self._backlog.count_lines()
+            lines = self._chunk.count(b"\n", self._written) + self._backlog.count_lines()
         return lines + (0 if after is None else after.unshown_lines())
 
     def report_rest(self, files: str = "") -> None:
-        """Report what it has not shown.
+        """Report the output that is not shown.
 
         Args:
-            files: says where the log files are that have it, if there are any.
+            files: which log files have it; empty for none.
         """
-        if size := self.waiting_bytes:  # else all was shown, and the thread has not ended yet
-            # The thread keeps it and continues to write for as long as this process lives.
+        if size := self.waiting_bytes:  # 0 if all is shown, but the thread has not ended yet
+            # The thread continues to write until this process ends.
             self._warn(
                 f"has not taken all of the workers' output; not shown: {size} bytes, "
                 f"{self.unshown_lines()} lines" + (f"; {files}" if files else "")
             )
 
     def report_missing(self) -> None:
-        """Report how many lines are missing in it, if any are."""
+        """Report the number of missing lines, if any."""
         if self._backlog.dropped_lines:
             self._warn(
                 "was too slow and the disk was full; total lines of the workers' output dropped: "
@@ -149,15 +149,15 @@ class Console(Writer):
 
 
 def find_replaced(name: str, fd: int) -> TextIO | None:
-    """What Python code has put in the place of `sys.<name>`, unless that writes where `fd` does.
+    """The object that Python code has assigned to `sys.<name>`; None if that writes to `fd`.
 
-    `contextlib.redirect_stdout`, a notebook and a test put an object there, and a descriptor knows
-    nothing of it. What the launcher itself shows of its workers, teed lines, goes to that object,
-    as torchrun's does; what workers write themselves goes to the descriptor.
+    `contextlib.redirect_stdout`, notebooks and tests replace `sys.stdout`. As in torchrun, the teed
+    lines that the launcher shows go to the replacement. What workers write to the console
+    themselves goes to the descriptor.
 
-    None as well if `fd` is not the standard stream of that name. And another standard stream is no
-    such thing: the command line has stderr in the place of stdout, so that nothing is printed among
-    what workers write.
+    None as well if `fd` is not the standard stream of that name. Another standard stream does not
+    count as a replacement: the command line replaces stdout by stderr, so that nothing is printed
+    between the workers' output.
     """
     stream: TextIO | None = getattr(sys, name)
     if stream is None or stream in (sys.__stdout__, sys.__stderr__):
@@ -167,21 +167,21 @@ def find_replaced(name: str, fd: int) -> TextIO | None:
     try:
         return None if os.path.sameopenfile(stream.fileno(), fd) else stream
     except (OSError, ValueError, AttributeError):
-        return stream  # it has no descriptor, or the process has none
+        return stream  # `stream` has no descriptor, or `fd` is closed
 
 
 def text_writer(stream: TextIO) -> Callable[[int, bytes], int]:
-    """A function that writes bytes to a text stream, in the way of `os.write`.
+    """A function that writes bytes to a text stream, with the signature of `os.write`.
 
-    The descriptor is not looked at. All is written, but for a character whose end is still to come.
-    Whatever the stream raises becomes an OSError.
+    It ignores the descriptor and writes everything, except for an incomplete last character. Each
+    exception of the stream becomes an OSError.
     """
     decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
 
     def write(_fd: int, data: bytes) -> int:
         try:
             stream.write(decoder.decode(data))
-            with contextlib.suppress(AttributeError):  # whatever has `write` will do
+            with contextlib.suppress(AttributeError):  # only `write` is required
                 stream.flush()
         except OSError:
             raise

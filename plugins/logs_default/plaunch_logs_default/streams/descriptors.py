@@ -1,4 +1,4 @@
-"""Opening what a worker's stdout and stderr are connected to."""
+"""Opens the files, pipes and terminals for a worker's stdout and stderr."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
 
     from plaunch.process import Sink
 
-PIPE_SIZE = 1 << 20  # bytes that a worker can write while the launcher does not get to run
+PIPE_SIZE = 1 << 20  # bytes that a worker can write while the launcher is not scheduled
 
 
 class StreamsError(PlaunchError, OSError):
-    """No pipe or file for a worker's stream, because too many descriptors are open."""
+    """A pipe or file for a worker's stream cannot be opened: too many descriptors are open."""
 
 
 def open_log(path: str, label: str) -> int:
-    """Open the log file at `path` for adding to it; `label` says for which stream.
+    """Open the log file at `path` to append to it; `label` names the stream in errors.
 
     Raises:
         LogDirectoryError: the file cannot be opened.
         StreamsError: too many descriptors are open.
     """
     try:
-        # Several writers of one file (both streams, or a child) do not overwrite each other.
+        # O_APPEND: several writers of one file (both streams, or a child) do not overwrite lines.
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         return _above_standard(os.open(path, flags, 0o666))
     except OSError as error:
@@ -42,17 +42,17 @@ def open_log(path: str, label: str) -> int:
         ) from error
 
 
-def open_sink(open_its: Callable[[int, str], Sink | None], rank: int, stream: str) -> Sink | None:
-    """What a logs spec opens for a stream, if anything.
+def open_sink(opens: Callable[[int, str], Sink | None], rank: int, stream: str) -> Sink | None:
+    """Call `open_sink` of a logs spec for a stream; None if it has no sink for it.
 
     Raises:
-        PlaunchError: as the logs spec says.
-        PluginError: it has failed, or returns something else.
+        PlaunchError: raised by the logs spec.
+        PluginError: the logs spec raised another error, or returned an object that is not a sink.
         StreamsError: too many descriptors are open.
     """
     label = f"{stream} of local rank {rank}"
     try:
-        sink = open_its(rank, stream)
+        sink = opens(rank, stream)
     except PlaunchError:
         raise
     except Exception as error:
@@ -64,12 +64,13 @@ def open_sink(open_its: Callable[[int, str], Sink | None], rank: int, stream: st
     if sink is None or all(callable(getattr(sink, name, None)) for name in ("write", "close")):
         return sink
     raise PluginError(
-        f"the logs spec returned {sink!r} from open_sink for {label}, which has no write and close"
+        f"the logs spec returned {sink!r} from open_sink for {label}, not an object with write and "
+        "close"
     )
 
 
 def open_pipe(label: str, *, is_large: bool) -> tuple[int, int]:
-    """Open a pipe; return (read end, write end). A large one lets a worker run ahead further.
+    """Open a pipe; return (read end, write end). `is_large`: try to give it `PIPE_SIZE` bytes.
 
     Raises:
         StreamsError: too many descriptors are open.
@@ -79,30 +80,29 @@ def open_pipe(label: str, *, is_large: bool) -> tuple[int, int]:
     except OSError as error:
         raise _too_many(label, error) from error
     if is_large and hasattr(fcntl, "F_SETPIPE_SZ"):
-        # Beyond what the system allows one user, the usual size does.
-        with suppress(OSError):
+        with suppress(OSError):  # above the user's limit: keep the default size
             fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, PIPE_SIZE)
     return read_end, write_end
 
 
 def open_terminal(like_fd: int) -> tuple[int, int]:
-    r"""Open a pseudo-terminal that looks like the terminal `like_fd`; return (master, slave).
+    r"""Open a pseudo-terminal with the settings of the terminal `like_fd`; (master, slave).
 
-    The worker finds the same size and the same settings, but the bytes that it writes arrive at
-    the master as they are: the real terminal is the one that turns `\n` into `\r\n`.
+    It has the same size and settings, except that the bytes which the worker writes arrive
+    unchanged at the master: the real terminal converts `\n` to `\r\n`.
 
     Raises:
-        OSError: the system has no pseudo-terminal to give.
+        OSError: no pseudo-terminal is available.
     """
-    import termios  # only when there is a terminal
+    import termios  # only with a terminal
 
     master, slave = os.openpty()
     try:
         iflag, oflag, _, lflag, _, _, characters = termios.tcgetattr(like_fd)
-        # Speed and parity stay its own: those of a serial line would be refused.
+        # Keep its own speed and parity: it rejects those of a serial line.
         _, _, cflag, _, ispeed, ospeed, _ = termios.tcgetattr(slave)
         oflag &= ~termios.OPOST
-        # Nobody types here; an echo would come back as the worker's output.
+        # An echo of the input would come back as the worker's output.
         lflag &= ~(termios.ECHO | termios.ECHONL)
         settings = [iflag, oflag, cflag, lflag, ispeed, ospeed, characters]
         termios.tcsetattr(slave, termios.TCSANOW, settings)
@@ -115,8 +115,8 @@ def open_terminal(like_fd: int) -> tuple[int, int]:
 
 
 def copy_size(from_fd: int, to_fd: int) -> None:
-    """Give the terminal `to_fd` the window size of `from_fd`."""
-    import termios  # only when there is a terminal
+    """Set the window size of the terminal `to_fd` to that of `from_fd`."""
+    import termios  # only with a terminal
 
     size = fcntl.ioctl(from_fd, termios.TIOCGWINSZ, bytes(8))
     if size != fcntl.ioctl(to_fd, termios.TIOCGWINSZ, bytes(8)):
@@ -124,8 +124,8 @@ def copy_size(from_fd: int, to_fd: int) -> None:
 
 
 def _above_standard(fd: int) -> int:
-    # A process that was started with one of its own three streams closed gets their numbers here; a
-    # worker must not find this descriptor in the place of its inherited stream, nor we write to it.
+    # If the launcher was started with a closed standard stream, the system reuses its number here.
+    # A worker must not inherit this descriptor as its stdin, stdout or stderr.
     if fd > 2:
         return fd
     try:
@@ -135,7 +135,7 @@ def _above_standard(fd: int) -> int:
 
 
 def close_quietly(fd: int) -> None:
-    """Close a descriptor that was only read from, or never used: nothing can be lost by it."""
+    """Close a descriptor, ignoring errors; for one without unwritten data."""
     with suppress(OSError):
         os.close(fd)
 

@@ -1,4 +1,4 @@
-"""Which processes have a worker's stream open after its end; imported if there are any."""
+"""Finds processes that have a worker's stream open after its end; imported if there are any."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from plaunch.process import find_field, list_numbers, read_fds, read_proc, read_
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from plaunch_logs_default.streams.notices import Notices
+    from plaunch_logs_default.streams.warning_log import WarningLog
 
 _GET_PTY_NUMBER = 0x80045430  # ioctl TIOCGPTN
-_MOST_STREAMS = 2  # named in one message
-_MOST_PROCESSES = 4  # named one by one
-_LONGEST_COMMAND = 200  # characters
+_MAX_STREAMS = 2  # listed in one message
+_MAX_PROCESSES = 4  # listed, each with a message
+_MAX_COMMAND = 200  # characters
 
 
-def report_holders(streams: Mapping[int, str], notices: Notices, proc: str = "/proc") -> None:
+def report_holders(streams: Mapping[int, str], log: WarningLog, proc: str = "/proc") -> None:
     """Log which processes can still write to streams that are about to be closed.
 
     Args:
-        streams: what messages call them, by the descriptor that they are read from.
-        notices: where the warnings go.
-        proc: where the system lists processes.
+        streams: names of the streams for messages, by the descriptor of the read end.
+        log: logs the warnings.
+        proc: the folder in which the system lists processes.
     """
-    open_ones = {fd: label for fd, label in streams.items() if not _is_hung_up(fd)}
-    if not open_ones:
+    open_streams = {fd: label for fd, label in streams.items() if not _is_hung_up(fd)}
+    if not open_streams:
         return
-    held = {_name_of_other_end(fd): label for fd, label in open_ones.items()}
+    held = {_find_link_target(fd): label for fd, label in open_streams.items()}
     found = {pid: labels for pid, labels in _find_holders(held, proc) if labels}
-    for pid, labels in list(found.items())[:_MOST_PROCESSES]:
-        notices.warn(
+    for pid, labels in list(found.items())[:_MAX_PROCESSES]:
+        log.warn(
             "%s still has %s open; what it writes there from now on is lost",
             _describe(pid, proc),
             _join(labels),
         )
-    if len(found) > _MOST_PROCESSES:
-        notices.warn("%d more processes have workers' streams open", len(found) - _MOST_PROCESSES)
+    if len(found) > _MAX_PROCESSES:
+        log.warn("%d more processes have workers' streams open", len(found) - _MAX_PROCESSES)
     if unknown := set(held.values()).difference(*found.values()):
-        notices.warn(
+        log.warn(
             "a process that the launcher may not inspect still has %s open; what it writes there "
             "from now on is lost",
             _join(sorted(unknown)),
@@ -55,8 +55,8 @@ def _is_hung_up(fd: int) -> bool:
     return bool(poll.poll(0))
 
 
-def _name_of_other_end(fd: int) -> str:
-    """What a link to the end that is written to has as its target in /proc."""
+def _find_link_target(fd: int) -> str:
+    """The target of links in /proc/PID/fd to the write end of the stream that `fd` reads."""
     if not os.isatty(fd):
         return f"pipe:[{os.fstat(fd).st_ino}]"
     number = fcntl.ioctl(fd, _GET_PTY_NUMBER, bytes(4))
@@ -74,7 +74,7 @@ def _find_holders(held: Mapping[str, str], proc: str) -> Iterator[tuple[int, lis
 
 
 def _is_writable(pid: int, fd: int, proc: str) -> bool:
-    """Whether a descriptor can be written to: a fork of the launcher has the other end as well."""
+    """Whether a descriptor is writable; a fork of the launcher also has the read ends."""
     flags = find_field(read_proc(f"{pid}/fdinfo/{fd}", proc), "flags")
     return bool(flags) and int(flags, 8) & os.O_ACCMODE != os.O_RDONLY
 
@@ -82,13 +82,13 @@ def _is_writable(pid: int, fd: int, proc: str) -> bool:
 def _describe(pid: int, proc: str) -> str:
     if pid == os.getpid():
         return f"the launcher itself (pid {pid}), in which a plugin has copied the descriptor,"
-    words = read_proc(f"{pid}/cmdline", proc)[: _LONGEST_COMMAND + 1].replace(b"\0", b" ")
+    words = read_proc(f"{pid}/cmdline", proc)[: _MAX_COMMAND + 1].replace(b"\0", b" ")
     command = words.strip().decode(errors="backslashreplace")
-    if len(command) > _LONGEST_COMMAND:
-        command = command[:_LONGEST_COMMAND] + "..."
+    if len(command) > _MAX_COMMAND:
+        command = command[:_MAX_COMMAND] + "..."
     process, launcher = read_process(pid, proc), read_process(os.getpid(), proc)
-    # Parents say nothing: orphans of workers become children of the launcher. But each worker has a
-    # session of its own.
+    # Compare sessions, since each worker leads its own. The parent would not help: orphans of
+    # workers become children of the launcher.
     if process is not None and launcher is not None and process.session == launcher.session:
         origin = "which a plugin of the launcher has started"
     else:
@@ -97,6 +97,6 @@ def _describe(pid: int, proc: str) -> str:
 
 
 def _join(labels: list[str]) -> str:
-    named = " and ".join(labels[:_MOST_STREAMS])
-    more = len(labels) - _MOST_STREAMS
-    return f"{named} and {more} more" if more > 0 else named
+    listed = " and ".join(labels[:_MAX_STREAMS])
+    more = len(labels) - _MAX_STREAMS
+    return f"{listed} and {more} more" if more > 0 else listed

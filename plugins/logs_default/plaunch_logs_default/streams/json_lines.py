@@ -1,4 +1,4 @@
-"""Teed lines in the form of JSON; imported if the text before them has a place for the line."""
+"""Teed lines as JSON; imported if the prefix is a template that contains `${line}`."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _STREAM_MACRO = "${stream}"
 
 
 class LineFormat:
-    """Makes a line of JSON of each line that a worker writes.
+    """Formats each line that a worker writes as a line of JSON.
 
     Args:
-        template: JSON, in which `${line}` becomes the line, `${stream}` its stream, and `${utc}`
-            the time when the launcher read it, or null; each as a value of JSON.
+        template: JSON in which `${line}` becomes the line, `${stream}` its stream, and `${utc}`
+            the time when the launcher read it, or null; each as a JSON value.
         stream: `stdout` or `stderr`.
-        is_late: the lines are read long after they were written, so that their time is not known.
+        is_delayed: whether lines may be read long after they were written; `${utc}` is then null.
         clock: seconds since the epoch.
     """
 
@@ -35,17 +35,17 @@ class LineFormat:
         template: str,
         stream: str,
         *,
-        is_late: bool = False,
+        is_delayed: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
         template = template.replace(_STREAM_MACRO, json.dumps(stream))
         self._head, _, self._tail = template.partition(LINE_MACRO)
-        self._is_late = is_late
+        self._is_delayed = is_delayed
         self._clock = clock
 
     def __call__(self, lines: Iterable[bytes]) -> bytes:
-        """These lines, in one piece; what is not UTF-8 in them has a backslash."""
-        now = None if self._is_late else datetime.fromtimestamp(self._clock(), timezone.utc)
+        """Format the lines, in one piece; bytes that are not UTF-8 become backslash escapes."""
+        now = None if self._is_delayed else datetime.fromtimestamp(self._clock(), timezone.utc)
         utc = json.dumps(now and now.isoformat(timespec="microseconds"))
         head, tail = (encode(part.replace(UTC_MACRO, utc)) for part in (self._head, self._tail))
         texts = (json.dumps(line.decode("utf-8", "backslashreplace")).encode() for line in lines)
@@ -53,14 +53,14 @@ class LineFormat:
 
 
 class JsonLinesToConsole(ByteSink):
-    r"""Shows a stream line by line, each as JSON; only whole ones, until `close`.
+    r"""Shows a stream line by line, each as JSON; an incomplete line only at `close`.
 
-    A line ends with `\n`, `\r\n` or a bare `\r`, so that each state of a progress bar is one.
+    A line ends with `\n`, `\r\n` or a bare `\r`, so each state of a progress bar is a line.
 
     Args:
-        line_format: makes JSON of lines.
-        console: where they are shown.
-        max_line: bytes of a line; a longer one is shown in pieces.
+        line_format: formats lines as JSON.
+        console: shows them.
+        max_line: maximum bytes of a line; a longer one is shown in pieces.
     """
 
     def __init__(self, line_format: LineFormat, console: Console, max_line: int = MAX_LINE) -> None:
@@ -81,14 +81,14 @@ class JsonLinesToConsole(ByteSink):
             self.close()
 
     def close(self) -> None:
-        """Show what is unfinished."""
+        """Show the incomplete line."""
         rest, self._rest = self._rest, b""
         if rest:
             self._console.put(self._format(rest.splitlines()), self)
 
 
 class JsonMatchesToFile(MatchesToFile):
-    """Adds the matching lines of one stream to a file, each as JSON; see `MatchesToFile`."""
+    """Appends the matching lines of one stream to a file, each as JSON; see `MatchesToFile`."""
 
     def __init__(
         self, line_format: LineFormat, substrings: Sequence[bytes], file: ByteSink

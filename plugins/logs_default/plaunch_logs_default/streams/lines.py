@@ -1,4 +1,4 @@
-"""What becomes of teed lines: each with a prefix to the console, some to a file as well."""
+"""Teed lines: each goes to the console with a prefix, and matching ones to a file as well."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ if TYPE_CHECKING:
 
 MAX_LINE = 1 << 20  # bytes; a longer line is shown in pieces
 TIME_MACRO = "${time}"
-LINE_MACRO = "${line}"  # the text is no prefix: it has a place for the line
+LINE_MACRO = "${line}"  # makes the text a template for the line instead of a prefix
 
 
 class Prefix:
-    """The text before a teed line, as bytes; made again for each piece that is read.
+    """Makes the prefix of teed lines, as bytes, for each piece that is read.
 
-    `${time}` in it becomes the local time when the launcher read the line, with milliseconds, in
-    ISO 8601 form: `2026-11-21T10:03:14.535`. Its length never changes.
+    `${time}` becomes the local time when the launcher read the line, with milliseconds, in ISO 8601
+    form: `2026-11-21T10:03:14.535`. The length of the prefix is constant.
     """
 
     def __init__(self, text: str, clock: Callable[[], float] = time.time) -> None:
-        # A line end inside the prefix would make two lines of each.
+        # A line end inside the prefix would split each line.
         text = text.replace("\r", " ").replace("\n", " ")
         self._parts = [encode(part) for part in text.split(TIME_MACRO)]
         self._clock = clock
 
     def __call__(self) -> bytes:
-        """The prefix of this moment."""
+        """The prefix with the current time."""
         if len(self._parts) == 1:
             return self._parts[0]
         now = self._clock()
@@ -40,26 +40,26 @@ class Prefix:
 
 
 def encode(text: str) -> bytes:
-    """Text of a user as the bytes that it was."""
+    """The bytes of a text that the user gave, which need not be valid UTF-8."""
     return text.encode("utf-8", "surrogateescape")
 
 
 class LinesToConsole(ByteSink):
-    r"""Shows a stream line by line, each with its prefix, however it is cut into pieces.
+    r"""Shows a stream line by line, each with its prefix.
 
-    A line ends with `\n`, `\r\n` or a bare `\r`, so that each state of a progress bar is a line of
-    its own: it gets the prefix and keeps its `\r`, and the next state overwrites it. Bytes are
-    never decoded, dropped or changed. Only whole lines are shown; what is unfinished waits for its
-    end, or for `close`. A bare `\r` at the end of a piece waits too, since a `\n` may follow it.
+    A line ends with `\n`, `\r\n` or a bare `\r`, so each state of a progress bar is a line: it gets
+    the prefix and keeps its `\r`, and the next state overwrites it. Bytes are never decoded,
+    dropped or changed. Only whole lines are shown; an incomplete line is kept until its end or
+    `close`. A bare `\r` at the end of a piece is kept too, since `\n` may follow.
 
-    On a terminal the current state of a progress bar is shown although nothing says yet that it is
-    complete: its `\r` often comes only with the next state.
+    A terminal shows the current state of a progress bar before its end is known: its `\r` often
+    comes only with the next state.
 
     Args:
-        make_prefix: the prefix, made again for each piece.
-        console: where the lines are shown.
+        make_prefix: makes the prefix, for each piece.
+        console: shows the lines.
         clock: monotonic seconds.
-        max_line: how many bytes of a line are waited for.
+        max_line: maximum bytes of an incomplete line to keep.
     """
 
     def __init__(
@@ -74,9 +74,9 @@ class LinesToConsole(ByteSink):
         self._console = console
         self._clock = clock
         self._max_line = max_line
-        self._rest = bytearray()  # what is unfinished
-        self._shown = 0  # bytes of that, with its prefix, that are on the console
-        self.is_bar = False  # what is unfinished is a state of a progress bar: next to a `\r`
+        self._rest = bytearray()  # the incomplete line
+        self._shown = 0  # bytes of it, with its prefix, that the console shows
+        self.is_bar = False  # the incomplete line is a state of a progress bar: next to a `\r`
 
     def write(self, data: bytes) -> None:
         """Show the lines that `data` completes."""
@@ -116,22 +116,22 @@ class LinesToConsole(ByteSink):
             .replace(b"\r" + prefix + b"\n", b"\r\n")
             .replace(b"\n", b"\n" + prefix)
         )
-        # `body` ends with a line end, behind which a prefix too many now stands.
+        # `body` ends with a line end, which is now followed by a superfluous prefix.
         return prefix + prefixed[: len(prefixed) - len(prefix)]
 
     def unfinished(self) -> bytes:
-        """The unfinished line as it would be shown now; it stays unfinished."""
+        """The incomplete line with its prefix."""
         return self._prefix + self._rest if self._rest else b""
 
     def flush(self) -> None:
-        """Show the state of a progress bar."""
+        """Show the current state of a progress bar."""
         self.due = None
         unfinished = self.unfinished()
         self._console.put(unfinished, self, shown=self._shown)
         self._shown = len(unfinished)
 
     def close(self) -> None:
-        """Show what is unfinished, and end its line."""
+        """Show the incomplete line, with a line end."""
         if self._rest:
             self._show(self.unfinished() + b"\n")
         self._rest = bytearray()
@@ -145,13 +145,13 @@ class LinesToConsole(ByteSink):
 
 
 class MatchesToFile(ByteSink):
-    """Adds the lines of one stream that contain one of some substrings to a file, prefixed.
+    """Appends the lines of one stream that contain one of the substrings to a file, prefixed.
 
     Args:
-        make_prefix: the prefix, made again for each piece.
-        substrings: what is looked for.
-        file: may be that of other streams too; it stays open.
-        max_line: how many bytes of a line are waited for.
+        make_prefix: makes the prefix, for each piece.
+        substrings: the substrings to search for.
+        file: may be shared with other streams; it stays open.
+        max_line: maximum bytes of an incomplete line to keep.
     """
 
     def __init__(
@@ -168,25 +168,25 @@ class MatchesToFile(ByteSink):
         self._rest = bytearray()
 
     def write(self, data: bytes) -> None:
-        """Add the matching lines that `data` completes."""
+        """Append the matching lines that `data` completes."""
         cut = data.rfind(b"\n") + 1
         if cut:
             whole = bytes(self._rest) + data[:cut]
             self._rest = bytearray(data[cut:])
-            self._pick(whole[:-1])
+            self._append_matches(whole[:-1])
         else:
             self._rest += data
             if len(self._rest) > self._max_line:
                 self.close()
 
     def close(self) -> None:
-        """Take the unfinished line as a whole one."""
+        """Process the incomplete line as a whole line."""
         line, self._rest = bytes(self._rest), bytearray()
         if line:
-            self._pick(line)
+            self._append_matches(line)
 
-    def _pick(self, text: bytes) -> None:
-        # Most pieces match nothing: three searches of the whole beat thousands of small ones.
+    def _append_matches(self, text: bytes) -> None:
+        # Most pieces have no match: searching the whole piece first is faster.
         if self._matches(text):
             lines = (line for line in text.split(b"\n") if self._matches(line))
             self._file.write(self._format(lines))

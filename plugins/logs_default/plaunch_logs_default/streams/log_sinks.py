@@ -1,4 +1,4 @@
-"""The sinks of logs specs, each on a thread of its own; imported if there are any."""
+"""Sinks of logs specs, each with its own thread; imported if there are any."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from typing import TYPE_CHECKING
 
 from plaunch_logs_default.streams.backlog import Backlog
 from plaunch_logs_default.streams.sinks import ByteSink
-from plaunch_logs_default.streams.writer import Writer
+from plaunch_logs_default.streams.writer import OutputWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from plaunch.process import Sink
 
-    from plaunch_logs_default.streams.notices import Notices
+    from plaunch_logs_default.streams.warning_log import WarningLog
 
-MEMORY_LIMIT = 1 << 20  # bytes that wait for one sink in memory
-LIMIT = 64 << 20  # bytes that wait for one sink, most of them on the disk
+MEMORY_LIMIT = 1 << 20  # bytes pending for one sink in memory
+LIMIT = 64 << 20  # bytes pending for one sink in memory and on disk
 
 
-class LogSinkWriter(Writer):
-    """What one stream of one worker has for a sink, which may be slow, fail, or never return.
+class LogSinkWriter(OutputWriter):
+    """Passes one stream of one worker to a sink, which may be slow, fail, or hang.
 
     Args:
-        sink: the sink; closed when its stream is over.
-        stream: whose it is, as in "stderr of local rank 3".
-        notices: where trouble is reported.
-        backlog: where what it has not taken yet waits.
+        sink: the sink; closed at the end of the stream.
+        stream: the stream, such as "stderr of local rank 3".
+        log: logs warnings.
+        backlog: keeps pending output.
         clock: monotonic seconds.
     """
 
@@ -42,19 +42,19 @@ class LogSinkWriter(Writer):
         self,
         sink: Sink,
         stream: str,
-        notices: Notices,
+        log: WarningLog,
         *,
         backlog: Backlog | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         backlog = backlog or Backlog(MEMORY_LIMIT, limit=LIMIT)
         label = f"the log sink {type(sink).__qualname__} of {stream}"
-        super().__init__(label, notices, backlog=backlog, clock=clock)
+        super().__init__(label, log, backlog=backlog, clock=clock)
         self._sink = sink
         self._is_closed = False
 
     def put(self, data: bytes) -> None:
-        """Add `data` to what the sink gets; never blocks."""
+        """Add `data` to the sink's output; never blocks."""
         with self._changed:
             if self._is_broken:
                 self._lost_lines += data.count(b"\n")
@@ -78,7 +78,7 @@ class LogSinkWriter(Writer):
         self._is_closed = True
 
     def close(self, timeout: float, is_escalated: Callable[[], bool] = lambda: False) -> None:
-        """Wait until the sink has taken everything and is closed, as for any."""
+        """Wait until the sink has taken everything and is closed; see `OutputWriter.close`."""
         if self._thread is None:  # the workers were never started
             try:
                 self.start()
@@ -88,37 +88,36 @@ class LogSinkWriter(Writer):
         super().close(timeout, is_escalated)
 
     def report_rest(self) -> None:
-        """Report what it has not taken, which it does not get any more."""
+        """Report the output that the sink has not taken, and discard it."""
         with self._changed:
             size = self.waiting_bytes
-            lines = self._in_hand.count(b"\n", self._taken)
-            # Nothing waits for it any longer: the next workers may write as much.
-            self._give_up(lines)
+            lines = self._chunk.count(b"\n", self._written)
+            self._give_up(lines)  # frees the backlog: the next workers may fill as much
         if size:
-            self._warn(f"does not take what is left for it: {size} bytes")
+            self._warn(f"does not take the rest of its output: {size} bytes")
         elif not self._is_closed:
             self._warn("has not returned from close; its end may be missing")
         self.report_missing()
 
     def report_missing(self) -> None:
-        """Report how many lines are missing in it, if any are."""
+        """Report the number of missing lines, if any."""
         if self.missing_lines:
             self._warn(f"lacks lines of the workers' output: {self.missing_lines}")
 
 
 class ToLogSink(ByteSink):
-    """Hands a stream to a sink's thread."""
+    """Passes a stream to the thread of a sink."""
 
     def __init__(self, writer: LogSinkWriter) -> None:
         self._writer = writer
 
     def write(self, data: bytes) -> None:
-        """Let the thread have `data`."""
+        """Pass `data` to the thread."""
         self._writer.put(data)
 
 
 def _call(method: Callable[..., object], *args: object) -> None:
-    """Call what may raise anything, which becomes an OSError; those of a full disk stay."""
+    """Call a plugin's method; turn each exception but an `OSError` with errno into one with EIO."""
     try:
         method(*args)
     except BaseException as error:

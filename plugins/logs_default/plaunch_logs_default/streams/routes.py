@@ -1,4 +1,4 @@
-"""Which way each output stream of each worker takes."""
+"""The route of each output stream of each worker."""
 
 from __future__ import annotations
 
@@ -8,76 +8,77 @@ import os
 from plaunch.values import Value, plain_dataclass
 
 
-class Way(enum.Enum):
+class RouteKind(enum.Enum):
     """What a worker's file descriptor is connected to."""
 
-    INHERIT = "inherit"  # what the launcher's own is connected to
-    FILE = "file"  # the file; the launcher sees nothing of it
-    TEE = "tee"  # a pipe that the launcher reads: into the file and, prefixed, to the console
-    CAPTURE = "capture"  # the launcher, which keeps the end and passes all on as it is
+    INHERIT = "inherit"  # the same as the launcher's descriptor
+    FILE = "file"  # the file, without the launcher
+    TEE = "tee"  # a pipe to the launcher, which writes to the file and, prefixed, to the console
+    CAPTURE = "capture"  # the launcher, which keeps the last lines and passes all on unchanged
 
 
 @plain_dataclass
 class Route(Value):
-    """The way of one stream of one worker.
+    """Where one stream of one worker goes.
 
     Args:
-        way: what the descriptor is connected to.
+        kind: what the descriptor is connected to.
         file: the file that gets the stream; empty for none.
-        is_shown: whether the stream is passed on to the console.
-        tail: a file that another program writes, and whose lines are shown as this stream's.
+        is_shown: whether the launcher passes the stream on to the console.
+        tail: a file that another program writes, whose lines the console shows as this stream's;
+            empty for none.
     """
 
-    way: Way
+    kind: RouteKind
     file: str = ""
     is_shown: bool = True
     tail: str = ""
 
 
 def choose_route(path: str, tee_path: str | None, *, capture: bool) -> Route:
-    """Decide the way of a stream from what a logs spec says about it.
+    """Choose the route of a stream from its entries in a `LogsDest`.
+
+    A `tee_path` that equals `path`, or is `os.devnull` for no file, means "teed". For any other
+    `tee_path` torchrun shows the content of that file; so does plaunch.
 
     Args:
-        path: where the stream is redirected to; empty for the launcher's own.
+        path: the file to which the stream is redirected; empty for none.
         tee_path: the entry in the map of teed streams; None without one.
-        capture: whether a stream that is not teed has its last lines kept.
-
-    The path of the redirect, or `os.devnull` for no file, means "teed". With any other path
-    torchrun shows the content of that file, so it is shown here too, by reading it.
+        capture: whether to keep the last lines of a stream that is not teed.
     """
     if tee_path:
         if tee_path == path or os.devnull in (path, tee_path):
             file = path if tee_path == os.devnull else tee_path
-            return Route(Way.TEE, file="" if file == os.devnull else file)
-        untold = choose_route(path, None, capture=capture)
-        return Route(untold.way, untold.file, untold.is_shown, tail=tee_path)
+            return Route(RouteKind.TEE, file="" if file == os.devnull else file)
+        route = choose_route(path, None, capture=capture)
+        return Route(route.kind, route.file, route.is_shown, tail=tee_path)
     if tee_path == "" and path == "":
-        return Route(Way.TEE)
+        return Route(RouteKind.TEE)
     if path == "":
-        return Route(Way.CAPTURE if capture else Way.INHERIT)
+        return Route(RouteKind.CAPTURE if capture else RouteKind.INHERIT)
     if path == os.devnull and capture:
-        return Route(Way.CAPTURE, is_shown=False)
-    return Route(Way.FILE, file=path, is_shown=False)
+        return Route(RouteKind.CAPTURE, is_shown=False)
+    return Route(RouteKind.FILE, file=path, is_shown=False)
 
 
-def outliving(route: Route) -> Route:
-    """The same for what may go on writing when the launcher is gone: never through the launcher.
+def without_launcher(route: Route) -> Route:
+    """The route with `--keep-daemons`: the stream must not pass through the launcher.
 
-    A teed stream's file is written by the worker itself, and followed. Without a file the worker
-    writes to the console as it is.
+    The worker writes the file of a teed stream itself, and the launcher follows it. Without a file,
+    the worker writes to the console.
     """
-    if route.way is not Way.TEE:
+    if route.kind is not RouteKind.TEE:
         return route
     if not route.file:
-        return Route(Way.INHERIT)
-    return Route(Way.FILE, file=route.file, is_shown=False, tail=route.file)
+        return Route(RouteKind.INHERIT)
+    return Route(RouteKind.FILE, file=route.file, is_shown=False, tail=route.file)
 
 
 def through_sink(route: Route, *, keeps_file: bool) -> Route:
-    """The same for a stream that a sink of the logs spec takes: always through the launcher.
+    """The route with a sink of the logs spec: the stream passes through the launcher.
 
-    The sink takes the place of the file, unless the file is to be kept as well.
+    The sink replaces the file unless `keeps_file`.
     """
     file = route.file if keeps_file else ""
-    way = Way.TEE if route.way is Way.TEE else Way.CAPTURE
-    return Route(way, file, route.is_shown, route.tail)
+    kind = RouteKind.TEE if route.kind is RouteKind.TEE else RouteKind.CAPTURE
+    return Route(kind, file, route.is_shown, route.tail)

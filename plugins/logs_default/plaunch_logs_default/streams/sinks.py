@@ -1,4 +1,4 @@
-"""Where the bytes of a stream go as they are: to a file, to the console."""
+"""Sinks for the unchanged bytes of a stream: a file, the console."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from plaunch_logs_default.streams.console import Console
-    from plaunch_logs_default.streams.notices import Notices
+    from plaunch_logs_default.streams.warning_log import WarningLog
 
-HOLD = 0.05  # seconds that the rest of a line is waited for
-LONG_HOLD = 0.5  # seconds after a long piece, whose rest is sure to come
-LONG_PIECE = 4095  # bytes that a read of a terminal returns at most; a pipe's pieces are longer
+HOLD = 0.05  # seconds to hold back an incomplete line
+LONG_HOLD = 0.5  # the same after a long piece, which was probably cut
+LONG_PIECE = 4095  # maximum bytes of a read from a terminal; reads from a pipe may be longer
 MAX_HELD = 64 << 10  # bytes
-SIZE_INTERVAL = 1.0  # seconds between two looks at a window
+SIZE_INTERVAL = 1.0  # seconds between two checks of the window size
 
 
 class ByteSink(abc.ABC):
-    """Takes the bytes of one stream, in the reader's thread; waits only for the disk."""
+    """Receives the bytes of one stream, on the reader's thread; may block on the disk only."""
 
     due: float | None = None
-    """When `flush` wants to be called, in monotonic seconds; None if nothing is held back."""
+    """When `flush` must be called, in monotonic seconds; None if nothing is held back."""
 
     @abc.abstractmethod
     def write(self, data: bytes) -> None:
-        """Take the next piece of the stream."""
+        """Receive the next piece of the stream."""
 
-    def flush(self) -> None:  # noqa: B027 - most hold nothing back
+    def flush(self) -> None:  # noqa: B027 - most sinks hold nothing back
         """Pass on what was held back; called at `due`."""
 
     def close(self) -> None:  # noqa: B027
-        """The stream is over: pass on what is left."""
+        """Pass on what is left; called at the end of the stream."""
 
 
 class RawToConsole(ByteSink):
-    """Shows a stream as it is, as soon as it comes, line by line where it has lines.
+    """Shows a stream unchanged, in whole lines where possible.
 
-    What a worker writes at once may arrive in pieces, which end anywhere: a terminal gives 4,095
-    bytes at most. So what follows the last line end waits a moment for the rest of its line, lest
-    another worker's line gets in between. A prompt or a progress bar appears after that moment.
+    One write of a worker may arrive in several pieces: a read from a terminal returns at most 4,095
+    bytes. So an incomplete line is held back for `HOLD` seconds, in order not to mix with another
+    worker's line. A prompt or a progress bar appears after that time.
     """
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
@@ -54,11 +54,11 @@ class RawToConsole(ByteSink):
         self._held = b""
 
     def write(self, data: bytes) -> None:
-        """Show the lines that `data` completes, and sooner or later the rest."""
+        """Show the lines that `data` completes, and hold back the rest."""
         is_long = len(data) >= LONG_PIECE
         cut = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
         if cut or is_long or self.due is None:
-            # Unless a line grows by and by (dots, say), which must not wait for its end.
+            # Do not extend the time for a line that grows slowly, such as dots of progress.
             self.due = self._clock() + (LONG_HOLD if is_long else HOLD)
         cut += len(self._held) if cut else 0
         data = self._held + data
@@ -80,31 +80,30 @@ class RawToConsole(ByteSink):
 class FileSink(ByteSink):
     """A file that gets a stream byte for byte.
 
-    When the disk is full, or fails, the lines that do not fit are counted and the stream goes on:
-    the worker must not suffer. As soon as there is space again the file continues with the next
-    whole line.
+    If the disk is full or fails, the lines that could not be written are counted, and the worker
+    continues. When writing succeeds again, the file continues with the next whole line.
 
     Args:
         fd: the open file; closed by `close`.
         path: its name, for messages.
-        notices: where trouble is reported.
-        write: writes to the descriptor, as `os.write` does.
+        log: logs warnings.
+        write: writes to the descriptor, like `os.write`.
     """
 
     def __init__(
         self,
         fd: int,
         path: str,
-        notices: Notices,
+        log: WarningLog,
         write: Callable[[int, bytes], int] = os.write,
     ) -> None:
         self._fd = fd
         self._path = path
-        self._notices = notices
+        self._log = log
         self._write = write
         self.lost_lines = 0
         self._ends_in_line = False  # the last byte in the file is not a line end
-        self._repair = b""  # what must come before the next line, after something was lost
+        self._separator = b""  # to write before the next line, after a loss inside a line
         self._skips_to_line = False  # the last byte that was lost is not a line end
 
     def write(self, data: bytes) -> None:
@@ -116,23 +115,23 @@ class FileSink(ByteSink):
                 self._skips_to_line = False
         if not data:
             return
-        text = self._repair + data
+        text = self._separator + data
         position = 0
         try:
             while position < len(text):
                 position += self._write(self._fd, text[position:])
         except OSError as error:
-            self._count_lost(text[max(position, len(self._repair)) :], error)
+            self._count_lost(text[max(position, len(self._separator)) :], error)
         if position:
             self._ends_in_line = text[position - 1 : position] != b"\n"
         is_whole = position == len(text)
-        self._repair = b"\n" if self._ends_in_line and not is_whole else b""
+        self._separator = b"\n" if self._ends_in_line and not is_whole else b""
 
     def _count_lost(self, data: bytes, error: OSError) -> None:
         if not (self.lost_lines or self._skips_to_line):
-            self._notices.warn(
+            self._log.warn(
                 "cannot write to %r (%s): lines are missing there until it is possible again; "
-                "the job goes on",
+                "the job continues",
                 self._path,
                 error.strerror or error,
             )
@@ -140,25 +139,23 @@ class FileSink(ByteSink):
         self._skips_to_line = not data.endswith(b"\n")
 
     def close(self) -> None:
-        """Close the file and report what is missing in it."""
+        """Close the file and report the number of missing lines, if any."""
         if self._skips_to_line:
             self.lost_lines += 1
         if self.lost_lines:
-            self._notices.warn("lines missing in %r: %d", self._path, self.lost_lines)
+            self._log.warn("lines missing in %r: %d", self._path, self.lost_lines)
         try:
             os.close(self._fd)
         except OSError as error:
-            # Network file systems report a failed write only now.
-            self._notices.warn(
-                "the end of %r may be missing (%s)", self._path, error.strerror or error
-            )
+            # Network file systems may report a failed write only now.
+            self._log.warn("the end of %r may be missing (%s)", self._path, error.strerror or error)
 
 
-class SizeKeeper(ByteSink):
-    """Keeps the window size of a pseudo-terminal that of the real one.
+class WindowSizeSync(ByteSink):
+    """Copies the window size of the real terminal to a pseudo-terminal.
 
-    The size is looked at when the worker writes, at most once per `SIZE_INTERVAL`: a program that
-    fits its output to the window has then the current size for its next line.
+    Checked when the worker writes, at most once per `SIZE_INTERVAL`, so that a program that fits
+    its output to the window has the current size for its next line.
     """
 
     def __init__(
@@ -167,14 +164,13 @@ class SizeKeeper(ByteSink):
         self._like_fd = like_fd
         self._master = master
         self._clock = clock
-        self._looked = clock()
+        self._checked_at = clock()
 
     def write(self, data: bytes) -> None:
-        """Take note that the worker has written."""
+        """Copy the window size if the last check was `SIZE_INTERVAL` ago."""
         del data
         now = self._clock()
-        if now - self._looked >= SIZE_INTERVAL:
-            self._looked = now
-            # The real terminal may be gone; its console reports that.
-            with suppress(OSError):
+        if now - self._checked_at >= SIZE_INTERVAL:
+            self._checked_at = now
+            with suppress(OSError):  # the real terminal may be gone; its console reports that
                 copy_size(self._like_fd, self._master)

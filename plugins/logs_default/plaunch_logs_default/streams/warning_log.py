@@ -1,4 +1,4 @@
-"""Warnings from threads that must never wait for a reader of the log."""
+"""Warnings of threads that must not block on a log handler."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ if TYPE_CHECKING:
 logger = logging.getLogger("plaunch")
 
 
-class Notices:
-    """Logs warnings without ever blocking the caller.
+class WarningLog:
+    """Logs warnings without blocking the caller.
 
-    A log handler usually writes to stderr, which may be the very console that is blocked. Each
-    warning therefore has a short-lived thread of its own; they are rare, a few per job at most.
+    A log handler usually writes to stderr, which may be the console that is blocked. So each
+    warning is logged by a short-lived thread; there are a few per job at most.
     """
 
     def __init__(self) -> None:
         self._threads: list[threading.Thread] = []
-        self._unsent: list[Callable[[], None]] = []
+        self._pending: list[Callable[[], None]] = []
 
     def warn(self, message: str, *args: object) -> None:
-        """Log a warning, soon."""
-        log = partial(logger.warning, message, *args)
-        thread = threading.Thread(target=log, name="plaunch-notice", daemon=True)
+        """Log a warning on another thread."""
+        write = partial(logger.warning, message, *args)
+        thread = threading.Thread(target=write, name="plaunch-warning", daemon=True)
         try:
             thread.start()
         except RuntimeError:
             # No more threads, or the interpreter is shutting down: `flush` logs it.
-            self._unsent.append(log)
+            self._pending.append(write)
         else:
             self._threads.append(thread)
 
@@ -42,5 +42,5 @@ class Notices:
         deadline = time.monotonic() + timeout
         while self._threads:
             self._threads.pop().join(max(deadline - time.monotonic(), 0.0))
-        while self._unsent:
-            self._unsent.pop(0)()
+        while self._pending:
+            self._pending.pop(0)()

@@ -1,12 +1,12 @@
-"""Warnings that are kept for a test to look at."""
+"""Records warnings for tests."""
 
 from __future__ import annotations
 
-from plaunch_logs_default.streams.notices import Notices
+from plaunch_logs_default.streams.warning_log import WarningLog
 
 
-class Recorded(Notices):
-    """Keeps what it is told, and logs nothing."""
+class RecordedWarnings(WarningLog):
+    """Records warnings instead of logging them."""
 
     def __init__(self) -> None:
         super().__init__()
