@@ -1,4 +1,4 @@
-"""What all tests of function workers share."""
+"""Fixtures of the tests of function workers."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def start_method(request):
 
 @pytest.fixture
 def functions(monkeypatch):
-    """The module of worker functions, where a new process finds it too."""
+    """The module of worker functions, on a path that new processes have too."""
     monkeypatch.syspath_prepend(os.path.join(os.path.dirname(__file__), "modules"))
     return importlib.import_module("worker_functions")
 
 
 @pytest.fixture
 def start():
-    """Start a function once for each tuple of arguments; fork is the cheapest way."""
+    """Start a function once for each tuple of arguments; with fork by default, as it is fast."""
     opened = []
 
     def start(function, *args, envs=None, **options):

@@ -1,4 +1,4 @@
-"""Function workers that end in every bad way: a right result or a clear failure, never a hang."""
+"""Function workers that misbehave: the right result or a clear failure, never a hang."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from plaunch.process import Std
 from helpers.processes import is_gone
 from helpers.waiting import wait_until
 
-BOUND = 60.0  # seconds within which everything here has long happened, however busy the machine
+BOUND = 60.0  # seconds; enough for everything here on a busy machine
 
 FUNCTIONS = os.path.join(os.path.dirname(__file__), "modules")
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 @pytest.fixture
 def behave(functions, start):
-    """Start one worker for each tuple: what it does, and the arguments for that."""
+    """Start one worker for each tuple: the name of its function, and the arguments."""
     chaos = importlib.import_module("chaos_functions")
 
     def behave(*behaviours, **options):
@@ -42,11 +42,11 @@ def behave(functions, start):
 
 @dataclass(frozen=True)
 class Failing:
-    """What a worker does, and what must be said about it."""
+    """What a worker does, and how its failure must be reported."""
 
     does: tuple
     exitcode: int | None  # any but 0
-    says: str = ""  # a pattern
+    says: str = ""  # a pattern in the message
     reports: str = ""  # and nothing else
 
     def __str__(self) -> str:
@@ -54,20 +54,20 @@ class Failing:
 
 
 FAILING = [
-    # The value
+    # Values
     Failing(("unpicklable",), 1, "<function behave at .* cannot be sent to the launcher"),
     Failing(("nested",), 1, "cannot be sent to the launcher"),
     Failing(
-        ("fails_at_home", ValueError, "not here"),
+        ("raises_when_unpickled", ValueError, "not here"),
         1,
         reports="the worker's return value cannot be unpickled in the launcher: "
         "ValueError: not here",
     ),
-    Failing(("fails_at_home", RecursionError), 1, "RecursionError"),
-    # The exception
+    Failing(("raises_when_unpickled", RecursionError), 1, "RecursionError"),
+    # Exceptions
     Failing(("raise_holds_lock",), 1, reports="HoldsLockError: it holds a lock"),
     Failing(("raise_needs_two",), 1, reports="NeedsTwoError: two things 2"),
-    Failing(("raise_speechless",), 1, "SpeechlessError"),
+    Failing(("raise_unprintable",), 1, "UnprintableError"),
     Failing(("raise_unusual",), 1, "not an Exception"),
     Failing(("raise_at_length", 8), 1, "begin xxx"),
     Failing(("raise_bytes_and_surrogates",), 1, "a lone surrogate"),
@@ -75,12 +75,12 @@ FAILING = [
     Failing(("run_out_of_memory",), 1, "MemoryError"),
     Failing(("raise_without_a_place_for_the_report",), 1, "nowhere to write"),
     Failing(("raise_with_a_full_disk",), 1, "no room to write"),
-    # The end
+    # Ends
     Failing(("exit_at_once", 0), 1, "without a return value"),
     Failing(("exit_at_once", 7), 7),
     Failing(("exit_with", 7), 7),
     Failing(("exit_with", True), 1),
-    Failing(("exit_with", 256), 1),  # which the system cuts to zero
+    Failing(("exit_with", 256), 1),  # the system truncates it to 0
     Failing(("exit_with", "in words"), 1, "'in words']"),  # it is the last line
     Failing(("kill_self", signal.SIGTERM), -signal.SIGTERM, "SIGTERM"),
     Failing(("kill_self", signal.SIGKILL), -signal.SIGKILL, "SIGKILL"),
@@ -96,7 +96,7 @@ FAILING = [
 
 
 def check_failure(context, failing):
-    """Worker 1 has failed as it must, its sibling was stopped, and both are gone."""
+    """Worker 1 has failed as expected, its sibling was stopped, and both are gone."""
     pids = context.pids()
     result = context.wait(BOUND)
     assert result is not None, "it hangs"
@@ -121,8 +121,8 @@ def test_a_bad_end_is_a_clear_failure(behave, tmp_path, failing, start_method):
     check_failure(behave(("sleep",), failing.does, **options), failing)
 
 
-def test_a_value_that_exits_whoever_unpickles_it_does_not_exit_the_launcher(behave):
-    failing = Failing(("fails_at_home", SystemExit, 5), 1, "SystemExit")
+def test_a_value_that_raises_system_exit_does_not_end_the_launcher(behave):
+    failing = Failing(("raises_when_unpickled", SystemExit, 5), 1, "SystemExit")
     check_failure(behave(("sleep",), failing.does), failing)
 
 
@@ -137,7 +137,7 @@ def test_hundreds_of_megabytes_are_returned(behave, start_method):
 
 
 def test_a_failure_does_not_wait_for_a_large_value(behave):
-    """Worker 0 is in the middle of a value that nobody will ever see."""
+    """Worker 0 is sending a value that is never read completely."""
     context = behave(("megabytes", 200), ("exit_at_once", 7))
     result = context.wait(BOUND)
     assert result.failures[1].exitcode == 7
@@ -147,7 +147,7 @@ def test_a_failure_does_not_wait_for_a_large_value(behave):
 
 def test_a_worker_killed_while_it_writes_its_value_is_a_failure(behave, start_method):
     context = behave(("sleep",), ("megabytes", 64), start_method=start_method)
-    # Nobody reads, so that the worker stays in the middle of its value once it has begun.
+    # The value is not read, so the worker blocks in the middle of it.
     pipe = context._values._pipes[1].fd
     wait_until(
         lambda: fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)) != bytes(4), "it has begun to write"
@@ -156,7 +156,7 @@ def test_a_worker_killed_while_it_writes_its_value_is_a_failure(behave, start_me
     check_failure(context, Failing((), -signal.SIGKILL, "SIGKILL"))
 
 
-def test_streams_closed_by_the_worker_do_not_matter(behave, start_method, tmp_path):
+def test_a_worker_may_close_its_streams(behave, start_method, tmp_path):
     result = behave(
         ("close_the_streams_and", "give", 1),
         ("close_the_streams_and", "give", 2),
@@ -175,7 +175,7 @@ def test_many_workers_return_at_once(behave):
     assert len(result.return_values) == 16
 
 
-# A launcher of its own, since its console is what is looked at.
+# A separate launcher, as the test checks its console.
 WRITE = """\
 import json, os, sys
 from plaunch.process import Std, start_processes
@@ -194,7 +194,7 @@ MEBIBYTES = int(os.environ.get("CHAOS_MEBIBYTES", "256"))  # by both workers tog
 
 
 def count_in_order(stream, nprocs):
-    """Read lines to the end; how many there are of each rank, all in order and whole."""
+    """Read lines to the end, which must be whole and in order; their number by rank."""
     expected = [0] * nprocs
     for line in stream:
         assert len(line) == 64, line
@@ -207,7 +207,7 @@ def count_in_order(stream, nprocs):
 @pytest.mark.parametrize(
     ("start_method", "megabytes"), [("fork", MEBIBYTES), ("spawn", 16), ("forkserver", 16)]
 )
-def test_much_output_before_the_value_arrives_whole(tmp_path, start_method, megabytes):
+def test_much_output_before_the_value_is_complete(tmp_path, start_method, megabytes):
     script = tmp_path / "write.py"
     script.write_text(WRITE)
     with subprocess.Popen(

@@ -22,7 +22,7 @@ from helpers.processes import is_gone
 from helpers.programs import run_python
 from helpers.waiting import wait_for_files, wait_until
 
-BOUND = 60.0  # seconds within which everything here has long happened
+BOUND = 60.0  # seconds; enough for everything here
 
 pytestmark = pytest.mark.filterwarnings(
     # Python 3.12 on; the threads are those of the test runner's own time-out.
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 @pytest.fixture
 def run(start, start_method):
-    """As `start`, in each way."""
+    """Like `start`, with each start method."""
     return functools.partial(start, start_method=start_method)
 
 
@@ -53,7 +53,7 @@ def test_each_worker_returns_its_own_value(run, functions):
     assert not result.is_failed()
 
 
-def test_without_pidfds_too(run, functions, monkeypatch):
+def test_without_pidfds(run, functions, monkeypatch):
     monkeypatch.setenv("PLAUNCH_NO_PIDFD", "1")
     result = run(functions.add, (1, 2), (3, 4)).wait(BOUND)
     assert result.return_values == {0: 3, 1: 7}
@@ -64,7 +64,7 @@ def test_any_picklable_value_arrives(start, functions, value):
     assert start(functions.give, (value,)).wait(BOUND).return_values == {0: value}
 
 
-def test_large_values_arrive_when_somebody_else_only_looks_now_and_then(start, functions):
+def test_large_values_arrive_with_rare_polling(start, functions):
     context = start(functions.megabytes, (100,))
     deadline = time.monotonic() + BOUND
     looks = 0
@@ -76,7 +76,7 @@ def test_large_values_arrive_when_somebody_else_only_looks_now_and_then(start, f
     assert looks < 500, "a pipe's worth at a time"
 
 
-def test_what_comes_between_the_last_look_and_the_end_is_not_lost(start, functions, monkeypatch):
+def test_data_sent_just_before_the_end_is_not_lost(start, functions, monkeypatch):
     monkeypatch.setattr(ReturnValues, "receive", lambda self: None)
     assert start(functions.give, ("late",)).wait(BOUND).return_values == {0: "late"}
 
@@ -118,7 +118,7 @@ def test_an_interrupt_ends_a_worker_quietly(run, functions):
     assert not any("KeyboardInterrupt" in line for line in failure.last_lines)
 
 
-def test_the_others_are_stopped(run, functions, tmp_path):
+def test_a_failure_stops_the_others(run, functions, tmp_path):
     env = {"READY_DIR": tmp_path, "NPROCS": 3}
     envs = {rank: {**env, "LOCAL_RANK": rank} for rank in range(3)}
     context = run(functions.sleep_or_fail, (1, 23), (1, 23), (1, 23), envs=envs)
@@ -128,7 +128,7 @@ def test_the_others_are_stopped(run, functions, tmp_path):
     assert all(map(is_gone, context.pids().values()))
 
 
-def test_workers_whose_fork_server_dies_are_not_left_alone(start, functions, tmp_path, caplog):
+def test_workers_of_a_dead_fork_server_are_killed(start, functions, tmp_path, caplog):
     multiprocessing.forkserver._forkserver._stop()
     ready = tmp_path / "ready"
     context = start(functions.ready_and_sleep, (ready,), start_method="forkserver")
@@ -144,7 +144,7 @@ def test_workers_whose_fork_server_dies_are_not_left_alone(start, functions, tmp
 # --- stopping -------------------------------------------------------------------------------------
 
 
-def test_who_ignores_the_signal_is_killed_after_the_timeout(run, functions, tmp_path):
+def test_a_worker_that_ignores_the_signal_is_killed(run, functions, tmp_path):
     context = run(functions.ignore_sigterm, (tmp_path / "ready",))
     wait_for_files(tmp_path / "ready")
     context.close(timeout=0.1)
@@ -152,7 +152,7 @@ def test_who_ignores_the_signal_is_killed_after_the_timeout(run, functions, tmp_
     assert is_gone(context.pids()[0])
 
 
-def test_workers_that_are_closed_have_failed(run, functions, tmp_path):
+def test_close_fails_the_workers(run, functions, tmp_path):
     context = run(functions.ready_and_sleep, (tmp_path / "ready",))
     wait_for_files(tmp_path / "ready")
     context.close()
@@ -180,7 +180,7 @@ def test_a_worker_that_has_only_just_been_started_is_stopped(run, functions, tmp
         assert {seen.exitcode for seen in context.take_exits()} == {-signal.SIGTERM}
 
 
-def test_what_a_worker_left_behind_is_gone_and_delays_nothing(run, functions, tmp_path):
+def test_an_orphan_is_killed_and_delays_nothing(run, functions, tmp_path):
     path = tmp_path / "child"
     context = run(functions.leave_a_child, (path, "done"))
     began = time.monotonic()
@@ -200,10 +200,10 @@ def test_a_child_that_holds_the_result_pipe_delays_nothing(run, functions):
     assert time.monotonic() - began < 15
 
 
-# --- what a worker finds --------------------------------------------------------------------------
+# --- the worker's environment ---------------------------------------------------------------------
 
 
-def test_a_worker_is_a_process_of_its_own_kind(run, functions, monkeypatch, tmp_path):
+def test_a_worker_leads_its_session_and_is_no_daemon(run, functions, monkeypatch, tmp_path):
     monkeypatch.setenv("LAUNCHER_TEST", "kept")
     monkeypatch.chdir(tmp_path)
     context = run(functions.facts, envs={0: {"WORKER_TEST": 5}})
@@ -217,7 +217,7 @@ def test_a_worker_is_a_process_of_its_own_kind(run, functions, monkeypatch, tmp_
 
 
 def test_the_environment_is_that_of_this_start(run, functions, monkeypatch):
-    """Also with a fork server, which is as old as the first start."""
+    """Also with a fork server, which was started by the first test."""
     multiprocessing.forkserver._forkserver._stop()
     monkeypatch.setenv("REMOVED_TEST", "yes")
     assert run(functions.facts).wait(BOUND).return_values[0]["removed_env"] == "yes"
@@ -226,13 +226,13 @@ def test_the_environment_is_that_of_this_start(run, functions, monkeypatch):
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_the_environment_is_there_before_the_functions_module(start, functions, method):
+def test_the_environment_is_set_before_the_functions_module_is_imported(start, functions, method):
     context = start(functions.facts, envs={0: {"WORKER_TEST": "early"}}, start_method=method)
     assert context.wait(BOUND).return_values[0]["env_at_import"] == "early"
 
 
-def test_signals_are_as_in_a_new_program(run, functions):
-    # One that was started by a test that ignores Ctrl-C would let all its workers ignore it.
+def test_signal_handlers_are_those_of_a_new_program(run, functions):
+    # A fork server started by a test that ignores Ctrl-C makes all its workers ignore it.
     multiprocessing.forkserver._forkserver._stop()
     previous = {
         signum: signal.signal(signum, handler)
@@ -262,15 +262,15 @@ def test_signals_are_as_in_a_new_program(run, functions):
     }
 
 
-def test_a_signal_that_comes_too_early_is_not_the_launchers_to_handle(start, functions):
-    """A forked worker has the launcher's handlers, for a moment."""
+def test_an_early_signal_does_not_run_the_launchers_handler(start, functions):
+    """A forked worker has the launcher's handlers until it resets them."""
     launcher, is_armed, handled = os.getpid(), [True], []
 
     def stop_the_worker():
         if is_armed and os.getpid() != launcher:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    os.register_at_fork(after_in_child=stop_the_worker)  # there is no way to take it back
+    os.register_at_fork(after_in_child=stop_the_worker)  # cannot be unregistered
     previous = signal.signal(signal.SIGTERM, lambda signum, frame: handled.append(signum))
     try:
         failure = only_failure(start(functions.give, ("the signal was lost",)))
@@ -311,11 +311,11 @@ if __name__ == "__main__":
 
 
 def test_streams_are_redirected_for_python_and_c(tmp_path, monkeypatch, start_method):
-    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)  # it is for C's streams, too
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)  # it also affects C's streams
     assert output_of(tmp_path, PRINTING, start_method) == "'from Python\\nfrom C\\n'\n"
 
 
-def test_a_redirected_stdout_is_written_by_lines(run, functions, tmp_path):
+def test_a_redirected_stdout_is_line_buffered(run, functions, tmp_path):
     context = run(functions.facts, log_dir=tmp_path, redirects=Std.ALL)
     assert context.wait(BOUND).return_values[0]["line_buffered"] is True
 
@@ -335,7 +335,7 @@ def test_a_worker_has_none_of_the_launchers_descriptors(run, functions, tmp_path
     pidfds = [target for value in values.values() for target in value.values() if "pidfd" in target]
     logs = [target for value in values.values() for target in value.values() if ".log" in target]
     assert pidfds == []
-    if start_method != "fork":  # a forked worker has what the launcher's other code has open
+    if start_method != "fork":  # a forked worker inherits the files of the launcher's other code
         assert logs == []
         assert len(values[2]) == len(values[0])
 
@@ -352,7 +352,7 @@ def test_a_queue_may_be_passed(run, functions, start_method):
 
 
 def test_stdin_is_empty(run, functions):
-    """As multiprocessing has it, and torchrun."""
+    """As in multiprocessing and torchrun."""
     assert run(functions.read_stdin).wait(BOUND).return_values == {0: ""}
 
 
@@ -360,19 +360,19 @@ def test_stdin_is_empty(run, functions):
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_a_function_that_cannot_be_sent_is_refused_in_the_launcher(functions, method):
+def test_a_function_that_cannot_be_pickled_is_a_usage_error(functions, method):
     with pytest.raises(UsageError, match=r"<lambda>' and its arguments cannot be sent"):
         start_processes("t", lambda: None, {0: ()}, start_method=method, handle_signals=False)
 
 
-def test_arguments_that_cannot_be_sent_are_refused_in_the_launcher(functions):
+def test_arguments_that_cannot_be_pickled_are_a_usage_error(functions):
     before = set(os.listdir("/proc/self/fd"))
     with pytest.raises(UsageError, match="or use the start method 'fork'"):
         start_processes("t", functions.give, {0: (threading.Lock(),)}, handle_signals=False)
     assert set(os.listdir("/proc/self/fd")) == before
 
 
-def test_fork_sends_nothing_and_takes_any_function(start):
+def test_fork_accepts_any_function(start):
     lock = threading.Lock()
     assert start(lambda: [lock.locked()]).wait(BOUND).return_values == {0: [False]}
 
@@ -390,17 +390,17 @@ def test_a_function_whose_module_the_worker_cannot_import(tmp_path, monkeypatch,
     assert failure.message["message"] == "ImportError: not in a worker"
 
 
-def test_an_unknown_start_method_is_refused(functions):
+def test_an_unknown_start_method_is_a_usage_error(functions):
     with pytest.raises(UsageError, match=r"'thread' is unknown\. Choices: fork, forkserver"):
         start_processes("t", functions.add, {0: ()}, start_method="thread")
 
 
-def test_what_cannot_be_called_is_refused():
+def test_an_entrypoint_that_is_not_callable_is_a_usage_error():
     with pytest.raises(UsageError, match="give a function or the path of a program"):
         start_processes("t", 5, {0: ()})
 
 
-def test_a_system_that_refuses_is_passed_on(functions, monkeypatch):
+def test_an_error_of_the_system_is_raised(functions, monkeypatch):
     def refuse():
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
@@ -424,7 +424,7 @@ def test_no_descriptor_for_what_workers_return(functions, monkeypatch, name, who
 
 
 def test_the_class_has_torchruns_arguments(functions):
-    """Start method and logs spec in their place."""
+    """Start method and logs spec have torchrun's positions."""
 
     class Inherit(LogsSpecs):
         root_log_dir = None
@@ -440,8 +440,8 @@ def test_the_class_has_torchruns_arguments(functions):
         MultiprocessContext("t", functions.add, args, {}, "fork", Inherit())
 
 
-def test_nothing_stays_behind_in_the_launcher(run, functions, start_method):
-    run(functions.add, (1,)).wait(BOUND)  # starts what multiprocessing keeps for the next time
+def test_no_descriptor_or_thread_remains_in_the_launcher(run, functions, start_method):
+    run(functions.add, (1,)).wait(BOUND)  # starts multiprocessing's servers
     before = set(os.listdir("/proc/self/fd"))
     threads = threading.active_count()
     run(functions.add, (1,), (2,)).wait(BOUND)
@@ -452,7 +452,7 @@ def test_nothing_stays_behind_in_the_launcher(run, functions, start_method):
     assert multiprocessing.active_children() == []
 
 
-def test_a_temporary_folder_does_not_stay_behind(start, functions, tmp_path, monkeypatch):
+def test_the_temporary_folder_is_removed(start, functions, tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     start(functions.add, (1,)).wait(BOUND)
@@ -462,7 +462,7 @@ def test_a_temporary_folder_does_not_stay_behind(start, functions, tmp_path, mon
 
 
 def output_of(tmp_path, script, method):
-    """Run a script of its own, which is what `__main__` is in the workers."""
+    """Run a script, which is `__main__` in the workers."""
     path = tmp_path / "script.py"
     folder = os.path.join(os.path.dirname(__file__), "modules")
     path.write_text(script.format(folder=folder, method=method, log_dir=str(tmp_path / "logs")))
@@ -484,7 +484,7 @@ if __name__ == "__main__":
         "t", worker_functions.mean_of_tensor, {{0: (tensor,)}}, start_method={method!r}
     )
     mean, total = context.wait(100).return_values[0]
-    # The worker has changed the very same memory, and its own tensor came back.
+    # The worker has changed the shared memory, and returned its own tensor.
     print(float(mean), total, tensor.tolist())
 """
 

@@ -1,4 +1,4 @@
-"""Workers of multiprocessing's fork server: signals reach them, and nobody else."""
+"""Workers of multiprocessing's fork server: signals reach them, and no other process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def stranger():
 
 
 def in_server(pid):
-    """A worker of a fork server that is asked for the exit code, and does not say it."""
+    """The handle of a fork server's worker; the server does not send the exit code."""
     handle = types.SimpleNamespace(pid=pid, returncode=None, sentinel=-1)
     handle.poll = handle.close = lambda: None
     return fork_server.ForkServerHandle(handle)
@@ -37,8 +37,8 @@ def test_a_worker_of_a_fork_server_gets_its_signal(stranger):
     worker.release()
 
 
-def test_a_number_that_the_server_gave_away_gets_no_signal(stranger, monkeypatch):
-    """The server reaps, and says so later; meanwhile somebody else may have the number."""
+def test_a_reused_pid_gets_no_signal(stranger, monkeypatch):
+    """The server reaps before it sends the exit code; then another process may have the pid."""
     here = read_process(stranger.pid)
     earlier = Process(stranger.pid, start=here.start - 1)
     monkeypatch.setattr(fork_server, "read_process", lambda pid: earlier)

@@ -1,4 +1,4 @@
-"""The pipe that a return value comes through."""
+"""The pipe for return values."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_small_value_arrives_at_once(pipe):
     assert pipe.take_value() == {"loss": 0.5}
 
 
-def test_nothing_has_arrived_yet_and_is_not_waited_for(pipe, monkeypatch):
+def test_receive_does_not_wait_for_the_first_byte(pipe, monkeypatch):
     def wait():
         raise AssertionError("it waits though nothing is coming")
 
@@ -43,7 +43,7 @@ def test_nothing_has_arrived_yet_and_is_not_waited_for(pipe, monkeypatch):
     assert not pipe.is_over
 
 
-def test_a_value_larger_than_any_pipe_arrives_but_one_look_ends_at_its_deadline(pipe):
+def test_a_large_value_arrives_and_receive_respects_its_deadline(pipe):
     value = os.urandom(30_000_000)
     sender = Call(send_result, pipe.child_fd, pickle.dumps(value))
     while not select.select([pipe.fd], [], [], 20)[0]:
@@ -64,7 +64,7 @@ def test_a_value_larger_than_any_pipe_arrives_but_one_look_ends_at_its_deadline(
         (b"pla", False, False),  # less than a header
     ],
 )
-def test_what_is_no_frame_is_no_value(pipe, written, is_closed, is_over):
+def test_malformed_frames(pipe, written, is_closed, is_over):
     os.write(pipe.child_fd, written)
     if is_closed:
         pipe.close_child_end()
@@ -73,7 +73,7 @@ def test_what_is_no_frame_is_no_value(pipe, written, is_closed, is_over):
     assert not pipe.is_complete
 
 
-def test_a_value_that_breaks_off_is_incomplete(pipe):
+def test_a_truncated_value_is_incomplete(pipe):
     data = pickle.dumps("x" * 1000)
     reader, writer = os.pipe()
     send_result(writer, data)
@@ -87,8 +87,8 @@ def test_a_value_that_breaks_off_is_incomplete(pipe):
     os.close(writer)
 
 
-def test_a_value_is_complete_although_others_hold_the_pipe(pipe):
-    held = os.dup(pipe.child_fd)  # a grandchild's
+def test_a_value_is_complete_while_others_have_the_pipe_open(pipe):
+    held = os.dup(pipe.child_fd)  # like that of a grandchild
     send_result(pipe.child_fd, pickle.dumps(1))
     pipe.close_child_end()
     pipe.receive_rest()
@@ -97,14 +97,14 @@ def test_a_value_is_complete_although_others_hold_the_pipe(pipe):
     os.close(held)
 
 
-def test_the_rest_is_not_waited_for_while_a_grandchild_holds_the_pipe(pipe):
+def test_receive_rest_does_not_wait_for_a_grandchild(pipe):
     began = time.monotonic()
     pipe.receive_rest()
     assert time.monotonic() - began < 10
     assert not pipe.is_complete
 
 
-def test_closing_twice_closes_nobody_elses_descriptor():
+def test_close_is_idempotent():
     pipe = ResultPipe()
     pipe.close()
     other = os.dup(0)

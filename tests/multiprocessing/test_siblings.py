@@ -1,4 +1,4 @@
-"""Function workers that have returned wait for the others, as torch's do."""
+"""Function workers that have returned wait for the others, as in torchrun."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from helpers.processes import is_gone
 from helpers.waiting import wait_for_files, wait_until
 
-BOUND = 60.0  # seconds within which everything here has long happened
-GRACE = 300.0  # seconds; nothing here needs it
+BOUND = 60.0  # seconds; enough for everything here
+GRACE = 300.0  # seconds; no test uses it up
 
 pytestmark = pytest.mark.filterwarnings(
     # Python 3.12 on; the threads are those of the test runner's own time-out.
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 @pytest.fixture
 def returning(functions, start, tmp_path, start_method):
-    """Starts workers that return when the files `go.<rank>` are there, rank 0 at once."""
+    """Start workers that return when the file `go.<rank>` exists, rank 0 at once."""
 
     def returning(*codes):
         args = [
@@ -38,14 +38,14 @@ def returning(functions, start, tmp_path, start_method):
 
 
 def wait_until_returned(context, rank):
-    """It has, once its value is here."""
+    """Wait until the value of a worker has been received."""
     wait_until(
         lambda: context.wait(0) is None and rank in context._values._problems,
         f"a value of rank {rank}",
     )
 
 
-def test_who_has_returned_stays_until_all_have(returning, tmp_path):
+def test_a_returned_worker_waits_for_the_others(returning, tmp_path):
     context = returning(0, 0, 0)
     pids = context.pids()
     (tmp_path / "go.1").touch()
@@ -60,17 +60,17 @@ def test_who_has_returned_stays_until_all_have(returning, tmp_path):
     assert not result.stopped
 
 
-def test_a_failure_lets_them_go_and_is_the_only_one(returning, tmp_path):
+def test_a_failure_releases_the_waiting_workers(returning, tmp_path):
     context = returning(0, 7)
     (tmp_path / "go.1").touch()
     result = context.wait(BOUND)
     assert result is not None, "it hangs"
     assert {rank: failure.exitcode for rank, failure in result.failures.items()} == {1: 7}
-    assert result.stopped == {}  # rank 0 had succeeded before
+    assert result.stopped == {}  # rank 0 has succeeded before
 
 
-def test_a_stop_lets_them_go_with_success(returning):
-    """They do not need the grace."""
+def test_a_stop_releases_the_waiting_workers_with_success(returning):
+    """They end before the grace is over."""
     context = returning(0, 0)
     context.close(signal.SIGTERM, GRACE)
     exits = {seen.local_rank: seen for seen in context.take_exits()}
@@ -78,15 +78,15 @@ def test_a_stop_lets_them_go_with_success(returning):
     assert exits[1].stopped
 
 
-def test_they_do_not_outlive_the_launcher(returning):
-    """Here, its end of the pipe."""
+def test_the_end_of_the_launcher_releases_the_waiting_workers(returning):
+    """Simulated by closing its end of the pipe."""
     context = returning(0, 0)
     context._values.gate.close()
     pid = context.pids()[0]
     wait_until(lambda: context.wait(0) is not None or is_gone(pid), "the end of rank 0")
 
 
-def test_who_has_returned_has_not_failed_while_it_takes_its_time_to_end(returning, tmp_path):
+def test_a_returned_worker_that_ends_slowly_has_not_failed(returning, tmp_path):
     context = returning(0, 7)
     os.kill(context.pids()[0], signal.SIGSTOP)
     (tmp_path / "go.1").touch()
@@ -95,7 +95,7 @@ def test_who_has_returned_has_not_failed_while_it_takes_its_time_to_end(returnin
     assert set(results[-1].failures) == {1}
 
 
-def test_who_has_returned_and_is_killed_was_stopped(returning):
+def test_a_returned_worker_that_is_killed_was_stopped(returning):
     context = returning(0, 0)
     context.close(signal.SIGKILL)
     exits = {seen.local_rank: (seen.exitcode, seen.stopped) for seen in context.take_exits()}
@@ -103,7 +103,7 @@ def test_who_has_returned_and_is_killed_was_stopped(returning):
     assert not context.look().failures
 
 
-def test_two_stop_signals_at_once_are_no_failure(returning):
+def test_two_simultaneous_stop_signals_are_not_a_failure(returning):
     context = returning(0, 0)
     pid = context.pids()[0]
     for signum in (signal.SIGSTOP, signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGCONT):

@@ -1,4 +1,4 @@
-"""Workers that are functions: what is sent to them, what runs in them, what they return.
+"""Function workers: the context that starts them, the code inside them, their return values.
 
 Every public name loads on first use.
 """

@@ -1,4 +1,4 @@
-"""Workers that are functions; the name of the context is torchrun's."""
+"""The context for workers that are functions, with torchrun's name."""
 
 from __future__ import annotations
 
@@ -26,21 +26,22 @@ _START_METHODS = ("fork", "forkserver", "spawn")
 
 
 class MultiprocessContext(SupervisedContext):
-    """Runs the same function once per local rank, in a process of its own.
+    """Runs the same function once per local rank, each time in a new process.
 
-    Exceptions are reported through the error file, as by `record`. Every worker's return value, of
-    any size, is sent to the launcher; it must be picklable.
+    Exceptions are written to the error file, as by `record`. Return values may have any size, but
+    must be picklable: they are sent to the launcher.
 
     Args:
         start_method: `spawn`, `fork` or `forkserver`, with multiprocessing's meaning. A spawned
-            worker has its environment before anything is imported, a worker of multiprocessing's
-            fork server before the function's module is. With a starter, that starts workers of
-            `forkserver` as those of `spawn`, and multiprocessing's server is not used.
+            worker has its environment before it imports anything. A worker of multiprocessing's
+            fork server has it before it imports the function's module. If the components have a
+            starter, it starts workers of `forkserver` like those of `spawn`, and multiprocessing's
+            server is not used.
 
     All other arguments, and their order, are those of `SubprocessContext`.
 
     Raises:
-        UsageError: there is no such start method, or `entrypoint` cannot be called.
+        UsageError: `start_method` is unknown, or `entrypoint` is not callable.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class MultiprocessContext(SupervisedContext):
         kwargs["results"] = self._values
         super().__init__(name, entrypoint, args, envs, logs_specs, *others, **kwargs)
         self.start_method = start_method
-        # With modules that are preloaded, both start as a program, which plaunch's server forks.
+        # With preloaded modules, plaunch's own fork server forks the program that `spawn` starts.
         is_preloaded = start_method == "forkserver" and self._components.starter is not None
         self._method = "spawn" if is_preloaded else start_method
         self._has_forked = self._method != "spawn"
@@ -84,7 +85,7 @@ class MultiprocessContext(SupervisedContext):
             task.siblings = InheritedFd(self._values.gate.child_fd)
         process = (
             _multiprocessing()
-            .get_context(self.start_method)  # that of processes which the function starts itself
+            .get_context(self.start_method)  # the default for processes that the function starts
             .Process(target=run, args=(task,), name=f"{self.name}{local_rank}", daemon=False)
         )
         try:
@@ -99,7 +100,7 @@ class MultiprocessContext(SupervisedContext):
         if self._method == "spawn":
             return WorkerSetup(local_rank)
         is_served = self._method == "forkserver"
-        if is_served:  # by a server that is older than this start, with other streams
+        if is_served:  # the server was started earlier, with other streams
             stdout, stderr = _stream(stdout, 1), _stream(stderr, 2)
         guard_fd, fds = self._fork_fds()
         setup = WorkerSetup(
@@ -111,7 +112,7 @@ class MultiprocessContext(SupervisedContext):
         return setup
 
     def _bound(self, local_rank: int) -> AbstractContextManager[None]:
-        """Binds what this thread starts to the processors and devices of this worker."""
+        """Bind processes that this thread starts to this worker's processors and devices."""
         binding = self._bindings.get(local_rank)
         return contextlib.nullcontext() if binding is None else binding.applied()
 
@@ -120,7 +121,7 @@ class MultiprocessContext(SupervisedContext):
     ) -> ProcessHandle:
         local_rank = task.setup.local_rank
         if self._method == "forkserver":
-            from plaunch_multiprocessing.fork_server import fork_in_server  # this start method only
+            from plaunch_multiprocessing.fork_server import fork_in_server  # only for forkserver
 
             task.send_fds()
             return fork_in_server(process, self._bindings.get(local_rank))
@@ -130,7 +131,7 @@ class MultiprocessContext(SupervisedContext):
             env, popen = self._environment(local_rank), self._popen(local_rank)
             spawned = SpawnPopen(process, env=env, stdout=stdout, stderr=stderr, popen=popen)
             return ProcessHandle(spawned, spawned.close)
-        # Until the worker has its own handlers, the launcher's would take its signals.
+        # The forked worker has the launcher's handlers until it resets them.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         task.setup.signal_mask = frozenset(mask)
         try:
@@ -142,19 +143,19 @@ class MultiprocessContext(SupervisedContext):
 
 
 def _multiprocessing() -> Any:
-    """PyTorch's multiprocessing once torch is loaded, so that arguments may hold tensors."""
+    """Torch's multiprocessing if torch is loaded, so that arguments may contain tensors."""
     if "torch" in sys.modules:
-        with contextlib.suppress(ImportError):  # something else of that name
+        with contextlib.suppress(ImportError):  # another module named torch
             import torch.multiprocessing
 
             return torch.multiprocessing
-    import multiprocessing  # function workers only
+    import multiprocessing  # only for function workers
 
     return multiprocessing
 
 
 def _stream(fd: int | None, own: int) -> int | None:
-    """The stream of a worker: its own, or else the launcher's, if that is open."""
+    """The descriptor of a worker's stream: `fd`, or else the launcher's, if it is open."""
     if fd is None:
         try:
             os.fstat(own)

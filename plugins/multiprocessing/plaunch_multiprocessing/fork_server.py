@@ -1,7 +1,7 @@
-"""multiprocessing's "forkserver", with a worker that is bound to processors before it does a thing.
+"""multiprocessing's "forkserver", with workers that are bound to processors from the start.
 
-A worker that the server has forked imports the user's `__main__` before any of our code runs, so
-that it would be too late to bind itself.
+A worker of the server imports the user's `__main__` before it runs plaunch's code, so it would bind
+itself too late.
 """
 
 from __future__ import annotations
@@ -25,34 +25,34 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("plaunch")
 
-_LOST_EXIT_CODE = 255  # multiprocessing's, when the server is gone
-_KILL_WAIT = 5.0  # seconds for a worker without a server to end after SIGKILL
-_KILL_LOOK = 0.01  # seconds between two looks at it
+_LOST_EXIT_CODE = 255  # reported by multiprocessing if the server has ended
+_KILL_TIMEOUT = 5.0  # seconds for a worker without a server to end after SIGKILL
+_KILL_INTERVAL = 0.01  # seconds between two checks whether it has ended
 
 
 def fork_in_server(process: Any, binding: Binding | None) -> ForkServerHandle:
-    """Start `process` in the fork server, bound if need be."""
+    """Start `process` in the fork server, with its binding, if any."""
     if binding is not None:
         return ForkServerHandle(BoundForkServerPopen(process, binding))
     return ForkServerHandle(process._Popen(process))
 
 
 class BoundForkServerPopen(popen_forkserver.Popen):
-    """One worker of the fork server; `pid`, `poll` and the rest are as multiprocessing has them."""
+    """One bound worker of the fork server; the interface is multiprocessing's."""
 
     def __init__(self, process: BaseProcess, binding: Binding) -> None:
-        self._fds: list[int]  # what pickling found that the worker has to inherit
+        self._fds: list[int]  # collected during pickling: descriptors that the worker inherits
         self._binding = binding
         super().__init__(process)
 
     def _launch(self, process_obj: Any) -> None:
         payload = make_payload(self, process_obj)
         self.sentinel, writer = forkserver.connect_to_new_process(self._fds)
-        # The worker keeps the other end open to notice the launcher's end.
+        # The worker detects the launcher's end by the other ends.
         self.finalizer = util.Finalize(self, _close, (os.dup(writer), self.sentinel))
         with open(writer, "wb") as pipe:
             self.pid = forkserver.read_signed(self.sentinel)
-            # It waits for its payload, and has not looked at anything of the user's.
+            # It waits for its payload, and has not run any code of the user.
             try:
                 self._binding.bind(self.pid)
             except BaseException:
@@ -72,10 +72,10 @@ class ForkServerHandle(ProcessHandle):
     def __init__(self, popen: popen_forkserver.Popen) -> None:
         super().__init__(popen, popen.close)
         self._sentinel: int = popen.sentinel
-        self._process = read_process(self.pid)  # its number and start; None without /proc
+        self._process = read_process(self.pid)  # pid and start time; None without /proc
 
     def poll(self) -> int | None:
-        """The exit code once the server has sent it, or can send it no more."""
+        """The exit code, once the server has sent it or has ended."""
         was_running = self._popen.returncode is None
         exitcode = self._popen.poll()
         if was_running and exitcode == _LOST_EXIT_CODE:
@@ -83,17 +83,20 @@ class ForkServerHandle(ProcessHandle):
         return exitcode
 
     def reap(self) -> None:
-        """Do nothing: the server does it."""
+        """Do nothing: the server reaps the worker."""
 
     def owns_pid(self) -> bool:
-        """Whether the server has not reaped it, as far as the system tells."""
+        """Whether the pid still is this worker's: False once the server has reaped it.
+
+        True if unknown, without /proc.
+        """
         if self._process is None:
             return True
         now = read_process(self.pid)
         return now is not None and now.identity == self._process.identity
 
     def send_signal(self, signum: signal.Signals) -> None:
-        """Send a signal to it alone; nothing happens if it has ended.
+        """Send a signal to this process only; does nothing if it has ended.
 
         Raises:
             PermissionError: it runs as another user.
@@ -104,21 +107,21 @@ class ForkServerHandle(ProcessHandle):
             super().send_signal(signum)
 
     def exit_fd(self) -> int | None:
-        """The descriptor on which the exit code comes."""
+        """The descriptor on which the server sends the exit code."""
         return self._sentinel
 
     def _kill_if_alive(self) -> None:
         if self._process is None or not self._is_alive():
             return
         _log.warning(
-            "multiprocessing's fork server has ended, and nothing watches pid %d any more; "
+            "multiprocessing's fork server has ended, so the exit code of pid %d is unknown; "
             "plaunch kills it",
             self.pid,
         )
         self._process.send_signal(signal.SIGKILL)
-        deadline = time.monotonic() + _KILL_WAIT
+        deadline = time.monotonic() + _KILL_TIMEOUT
         while self._is_alive() and time.monotonic() < deadline:
-            time.sleep(_KILL_LOOK)
+            time.sleep(_KILL_INTERVAL)
 
     def _is_alive(self) -> bool:
         now = read_process(self.pid)

@@ -1,4 +1,4 @@
-"""The bytes that a function worker is sent: its function, arguments and descriptors."""
+"""The spawn payload of a function worker: its function, arguments and descriptors."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ class InheritedFd:
 
 def _take_fd(duplicate: Any) -> InheritedFd:
     fd: int = duplicate.detach()
-    os.set_inheritable(fd, False)  # what the worker itself starts cannot use it
+    os.set_inheritable(fd, False)  # not for processes that the worker starts
     return InheritedFd(fd)
 
 
 class Call:
-    """A function and its arguments on the way to a worker.
+    """A function and its arguments, to be sent to a worker.
 
-    They are pickled apart from everything else, so that the worker has its environment and its
-    streams before it imports the function's module, and can report it if that fails. The bytes go
-    through an anonymous file: a pipe would make the launcher wait for each worker in turn.
+    They are pickled separately, so that the worker has its environment and streams before it
+    imports the function's module, and can report a failed import. The bytes are in an anonymous
+    file: with a pipe, the launcher would block on each worker in turn.
     """
 
     def __init__(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
@@ -67,27 +67,27 @@ class Call:
             self._file = -1
 
     def load(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """The function and its arguments; a forked worker has them already."""
+        """The function and its arguments; called in a forked worker, which inherits them."""
         return self._function, self._args
 
 
 class PickledCall:
-    """A `Call` as it arrives in a worker that was not forked."""
+    """A `Call` as unpickled in a worker that is not a fork of the launcher."""
 
     def __init__(self, file: InheritedFd) -> None:
         self._file = file
 
     def load(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """The function and its arguments; imports what they need. Call it once."""
+        """Unpickle the function and its arguments, importing their modules; called once."""
         with open(self._file.fd, "rb") as file:
             call: tuple[Callable[..., Any], tuple[Any, ...]] = pickle.load(file)  # noqa: S301
         return call
 
 
 def make_payload(popen: Any, process: BaseProcess) -> memoryview:
-    """The preparation data and the pickled `process`, as `spawn` and `forkserver` read them.
+    """Pickle the preparation data and `process`, in the format of multiprocessing's workers.
 
-    `popen`, which is multiprocessing's, notes what the worker has to inherit.
+    `popen` is multiprocessing's; it collects the descriptors that the worker inherits.
     """
     from multiprocessing import reduction, spawn
     from multiprocessing.context import set_spawning_popen
@@ -103,11 +103,11 @@ def make_payload(popen: Any, process: BaseProcess) -> memoryview:
 
 
 def _anonymous_file(data: bytes | memoryview) -> int:
-    """A descriptor of a file without a name that holds `data`, at its beginning."""
+    """A descriptor of an unnamed file that contains `data`, positioned at its beginning."""
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("plaunch-call", os.MFD_CLOEXEC)
     else:
-        import tempfile  # other systems than Linux
+        import tempfile  # not on Linux
 
         with tempfile.TemporaryFile() as file:
             fd = os.dup(file.fileno())

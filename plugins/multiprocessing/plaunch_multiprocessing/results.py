@@ -1,4 +1,4 @@
-"""Sends a function worker's return value to the launcher: one frame through one pipe."""
+"""Sends a function worker's return value to the launcher, as one frame through a pipe."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from plaunch.durations import milliseconds
 _HEADER = struct.Struct("!8sQ")
 _MAGIC = b"plaunch1"
 _CHUNK = 1 << 20
-_PATIENCE = 0.005  # seconds without a byte after which a look at the pipe ends
+_READ_PAUSE = 0.005  # seconds without data after which `receive` returns
 
 
 class ResultPipe:
-    """The launcher's end of one worker's pipe, and `child_fd`, the end for the worker.
+    """The launcher's end of one worker's pipe, and `child_fd`, the worker's end.
 
-    The worker sends one frame: a header with the length, then the pickled value. So the value is
-    complete or not, also if others hold the pipe.
+    The worker sends one frame: a header with the length, then the pickled value. So it is known
+    whether the value is complete, even if other processes have the pipe open.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class ResultPipe:
         self._is_over = False
 
     def receive(self, deadline: float) -> None:
-        """Take what has arrived; while a value is coming, also what follows until `deadline`.
+        """Read the available data; if a value has begun, continue until `deadline`.
 
         `deadline` is on the monotonic clock.
         """
@@ -46,7 +46,7 @@ class ResultPipe:
                     return
                 poller = select.poll()
                 poller.register(self.fd, select.POLLIN)
-                if not poller.poll(milliseconds(_PATIENCE)):
+                if not poller.poll(milliseconds(_READ_PAUSE)):
                     return
                 continue
             if not chunk:
@@ -58,7 +58,7 @@ class ResultPipe:
                 return
 
     def receive_rest(self) -> None:
-        """Take all that a worker, which has ended, has sent."""
+        """Read all that a worker has sent; called after its end."""
         while not self.is_over:
             before = len(self._data)
             self.receive(deadline=0.0)
@@ -72,16 +72,16 @@ class ResultPipe:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more can come: the value is complete, or the other end is closed."""
+        """Whether no more data can come: the value is complete, or the other end is closed."""
         return self._is_over or self.is_complete
 
     def take_value(self) -> Any:
-        """The value; it is unpickled here, so that any exception may come. Call it once."""
+        """Unpickle and return the value, which may raise any exception; called once."""
         data, self._data = self._data, bytearray()
-        return pickle.loads(memoryview(data)[_HEADER.size :])  # noqa: S301 - from our own worker
+        return pickle.loads(memoryview(data)[_HEADER.size :])  # noqa: S301 - from a worker
 
     def close_child_end(self) -> None:
-        """Close the worker's end in the launcher, once the worker has its copy."""
+        """Close the launcher's copy of the worker's end, once the worker has its own."""
         if self.child_fd >= 0:
             os.close(self.child_fd)
             self.child_fd = -1
@@ -98,17 +98,17 @@ class ResultPipe:
             return
         magic, length = _HEADER.unpack_from(self._data)
         if magic != _MAGIC:
-            self._is_over = True  # not a frame: somebody else wrote to the worker's descriptor
+            self._is_over = True  # not a frame: other code wrote to the worker's descriptor
             return
         self._length = _HEADER.size + length
         if length > _CHUNK:
-            # A larger pipe only saves time, and a user has a quota of them.
+            # A larger pipe saves time; the user's quota may not allow it.
             with contextlib.suppress(OSError, AttributeError):
                 fcntl.fcntl(self.fd, fcntl.F_SETPIPE_SZ, _CHUNK)
 
 
 def send_result(fd: int, data: bytes) -> None:
-    """Send one pickled value; blocks until the launcher has taken it. Runs in the worker."""
+    """Send one pickled value, called in the worker; blocks until the launcher has read it."""
     with open(fd, "wb", buffering=0, closefd=False) as pipe:
         for part in (_HEADER.pack(_MAGIC, len(data)), data):
             view = memoryview(part)

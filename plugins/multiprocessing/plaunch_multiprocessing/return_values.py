@@ -1,4 +1,4 @@
-"""The return values of function workers, as they arrive."""
+"""Receives the return values of function workers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from plaunch_multiprocessing.siblings import SiblingGate
 if TYPE_CHECKING:
     from plaunch.process import ExitWatch
 
-_BUDGET = 0.05  # seconds that one look may spend on large values that are coming
+_RECEIVE_TIME = 0.05  # seconds that one `receive` may spend on large values
 
 
 class ReturnValues(WorkerResults):
@@ -24,59 +24,59 @@ class ReturnValues(WorkerResults):
         self._nprocs = 0
         self._watch: ExitWatch | None = None
         self._pipes: dict[int, ResultPipe] = {}
-        self._coming: dict[int, ResultPipe] = {}
+        self._pending: dict[int, ResultPipe] = {}  # of running workers, with an incomplete value
         self._values: dict[int, Any] = {}
-        self._problems: dict[int, str] = {}  # with the values that were taken; empty texts
+        self._problems: dict[int, str] = {}  # by local rank; an empty text for a valid value
 
     def begin(self, nprocs: int, watch: ExitWatch) -> None:
-        """Get ready for so many workers; the watch is to be woken by what comes."""
+        """Prepare for a start of `nprocs` workers; received data wakes the watch."""
         self._nprocs, self._watch = nprocs, watch
         if nprocs > 1:
             self.gate = SiblingGate()
 
     def open_pipe(self, local_rank: int) -> ResultPipe:
-        """The pipe for a worker that is about to be started."""
+        """Open the pipe for a worker that is about to be started."""
         pipe = self._pipes[local_rank] = ResultPipe()
         return pipe
 
     def expect(self, local_rank: int) -> None:
-        """The worker was started, and may send."""
-        pipe = self._coming[local_rank] = self._pipes[local_rank]
+        """Begin to receive from a worker that has been started."""
+        pipe = self._pending[local_rank] = self._pipes[local_rank]
         if self._watch is not None:
             self._watch.add_fd(pipe.fd)
 
     def own_fds(self) -> list[int]:
-        """The launcher's ends, which a forked worker must not keep."""
+        """The launcher's ends, which a forked worker must close."""
         fds = [pipe.fd for pipe in self._pipes.values()]
         return fds if self.gate is None else [*fds, self.gate.fd]
 
     def receive(self) -> None:
-        """Take what has come."""
-        deadline = time.monotonic() + _BUDGET
-        for rank, pipe in list(self._coming.items()):
+        """Read the available data of all workers."""
+        deadline = time.monotonic() + _RECEIVE_TIME
+        for rank, pipe in list(self._pending.items()):
             pipe.receive(deadline)
             if pipe.is_over:
                 self._stop_receiving(rank)
-                # A value that cannot be had is a failure, for which nobody else is waited for.
+                # A value that cannot be unpickled is a failure: do not make the others wait.
                 if pipe.is_complete and self._take_value(rank):
                     self._open_gate()
-        if len(self._pipes) == self._nprocs and not self._coming:
+        if len(self._pipes) == self._nprocs and not self._pending:
             self._open_gate()
 
     def take(self, local_rank: int, exitcode: int) -> str:
-        """Take the rest of what a worker has sent; what is wrong if it ended with 0."""
+        """Read the rest of a worker that has ended; the problem if it ended with 0, or empty."""
         self._pipes[local_rank].receive_rest()
         self._stop_receiving(local_rank)
-        # Whoever ends has not waited, or not in vain: there is a failure, or nobody to wait for.
+        # Workers end when the gate is open or they fail; in both cases the others may end too.
         self._open_gate()
         return self._take_value(local_rank) if exitcode == 0 else ""
 
     def has_failed(self, local_rank: int) -> bool:
-        """Whether a worker that still runs has sent something that is no valid value."""
+        """Whether a worker that still runs has sent an invalid value."""
         return bool(self._problems.get(local_rank))
 
     def has_returned(self, local_rank: int) -> bool:
-        """Whether the value of a worker that still runs is here."""
+        """Whether a worker that still runs has sent a valid value."""
         return self._problems.get(local_rank) == ""
 
     def values(self, nprocs: int) -> dict[int, Any]:
@@ -85,7 +85,7 @@ class ReturnValues(WorkerResults):
 
     def close(self) -> None:
         """Close all pipes."""
-        for rank in list(self._coming):
+        for rank in list(self._pending):
             self._stop_receiving(rank)
         for pipe in self._pipes.values():
             pipe.close()
@@ -93,17 +93,17 @@ class ReturnValues(WorkerResults):
             self.gate.close()
 
     def _open_gate(self) -> None:
-        """Let workers end that have returned and wait for the others."""
+        """Let the workers end that have returned and wait for the others."""
         if self.gate is not None:
             self.gate.open()
 
     def _stop_receiving(self, local_rank: int) -> None:
-        pipe = self._coming.pop(local_rank, None)
+        pipe = self._pending.pop(local_rank, None)
         if pipe is not None and self._watch is not None:
             self._watch.remove_fd(pipe.fd)
 
     def _take_value(self, local_rank: int) -> str:
-        """Keep a worker's return value; say what is wrong with it if it cannot be had."""
+        """Store a worker's return value; the problem if there is no valid one, or empty."""
         if local_rank not in self._problems:
             self._problems[local_rank] = self._unpickle(local_rank)
         return self._problems[local_rank]
@@ -112,8 +112,8 @@ class ReturnValues(WorkerResults):
         pipe = self._pipes[local_rank]
         if not pipe.is_complete:
             return (
-                "the worker ended with exit code 0 but without a return value; os._exit, or a "
-                "library that calls it, ends a process like this"
+                "the worker ended with exit code 0 but without a return value, as after os._exit, "
+                "which a library may call"
             )
         try:
             self._values[local_rank] = pipe.take_value()

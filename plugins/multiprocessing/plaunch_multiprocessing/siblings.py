@@ -1,4 +1,4 @@
-"""Lets function workers that have returned wait for each other: both ends."""
+"""Makes function workers that have returned wait for each other: launcher's and worker's end."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from plaunch.process import DEFAULT_SIGNALS, parse_signals
 
 
 class SiblingGate:
-    """The launcher's end of a pipe at which workers wait for a byte; `child_fd` is theirs.
+    """The launcher's end of a pipe on which workers wait for a byte; `child_fd` is their end.
 
-    A byte that stays in the pipe, not the pipe's end, lets them go: others may hold
-    that end.
+    The byte is never read, so it releases all workers. Closing the pipe would not be enough: other
+    processes may have it open.
     """
 
     def __init__(self) -> None:
@@ -24,13 +24,13 @@ class SiblingGate:
         self.child_fd, self.fd = os.pipe()
 
     def open(self) -> None:
-        """Let all workers go, those that come later as well."""
+        """Release all workers, also those that wait later."""
         if not self._is_open and self.fd >= 0:
             self._is_open = True
             os.write(self.fd, b"\0")
 
     def close(self) -> None:
-        """Release both ends; may be called more than once."""
+        """Close both ends; may be called more than once."""
         for fd in (self.child_fd, self.fd):
             if fd >= 0:
                 os.close(fd)
@@ -38,55 +38,57 @@ class SiblingGate:
 
 
 class SiblingWait:
-    """A worker that is done waits until all have returned, one has failed, or they are stopped.
+    """Makes a worker that has returned wait until all have, one has failed, or they are stopped.
 
-    As under torchrun: a worker that ends while others still talk to it, in torch's threads maybe,
-    takes them down. The launcher writes a byte for all; its end, and a signal to stop, are as good.
-    From `begin` on one such signal is only noted, for the worker ends by itself; after the wait the
-    next one does what it did before. It is created before anything else can ask to be called at the
-    end of the process.
+    As in torchrun: a worker that ends early can break others that still communicate with it, for
+    instance in torch's threads. The wait ends with a byte from the launcher, with the launcher's
+    end, or with a stop signal. From `begin` on, a stop signal only ends the wait, as the worker
+    then ends by itself; after the wait, a further signal has its previous effect.
+
+    Must be created before other code registers atexit callbacks.
 
     Args:
-        fd: where the byte comes.
+        fd: the worker's end of the gate's pipe.
     """
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._previous: dict[int, Any] = {}
-        atexit.register(self._end)
+        atexit.register(self._ignore_signals)
 
     def begin(self) -> None:
-        """Note stop signals; called before the launcher learns that this worker is done."""
-        self._heard, self._said = os.pipe()
-        os.set_blocking(self._said, False)
+        """Handle stop signals; called before the launcher gets the return value."""
+        self._signal_read, self._signal_write = os.pipe()
+        os.set_blocking(self._signal_write, False)
         for signum in parse_signals(DEFAULT_SIGNALS):
             handler = signal.getsignal(signum)
-            if handler not in (signal.SIG_IGN, None):  # None: C code has it, and keeps it
-                self._previous[signum] = signal.signal(signum, self._note)
+            if handler not in (signal.SIG_IGN, None):  # None: a handler of C code, left alone
+                self._previous[signum] = signal.signal(signum, self._end_wait)
 
     def wait(self) -> None:
         """Wait; called once."""
         poller = select.poll()
-        for fd in (self._fd, self._heard):
+        for fd in (self._fd, self._signal_read):
             poller.register(fd, select.POLLIN)
-        has_heard = self._heard in dict(poller.poll())
+        was_signalled = self._signal_read in dict(poller.poll())
         for signum, handler in self._previous.items():
             is_default = handler in (signal.SIG_DFL, signal.default_int_handler)
-            signal.signal(signum, self._put_back if is_default and not has_heard else handler)
-        for fd in (self._fd, self._heard, self._said):
+            next_handler = self._restore if is_default and not was_signalled else handler
+            signal.signal(signum, next_handler)
+        for fd in (self._fd, self._signal_read, self._signal_write):
             os.close(fd)
 
-    def _note(self, signum: int, frame: object) -> None:
-        # It raises nothing: a second signal could do so anywhere.
-        with contextlib.suppress(BlockingIOError):  # it has been said often enough
-            os.write(self._said, b"\0")
+    def _end_wait(self, signum: int, frame: object) -> None:
+        # Must not raise: a second signal may arrive anywhere.
+        with contextlib.suppress(BlockingIOError):  # the pipe is full, so the wait ends anyway
+            os.write(self._signal_write, b"\0")
 
-    def _put_back(self, signum: int, frame: object) -> None:
+    def _restore(self, signum: int, frame: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
-    def _end(self) -> None:
-        # The interpreter sets handlers of its own to the default before it takes itself apart.
+    def _ignore_signals(self) -> None:
+        # At finalization the interpreter resets Python handlers to the default, which would kill.
         for signum in self._previous:
-            if signal.getsignal(signum) == self._put_back:
+            if signal.getsignal(signum) == self._restore:
                 signal.signal(signum, signal.SIG_IGN)

@@ -1,8 +1,8 @@
-"""multiprocessing's "spawn", with a worker's environment, session and streams from its first line.
+"""multiprocessing's "spawn", with the worker's environment, session and streams from the start.
 
-multiprocessing itself starts the interpreter with the launcher's environment, so that variables
-such as `LD_LIBRARY_PATH` or `CUDA_VISIBLE_DEVICES` would come too late: the user's `__main__` is
-imported before any of our code runs.
+multiprocessing itself starts the interpreter with the launcher's environment, and the worker
+imports the user's `__main__` before it runs plaunch's code. Variables such as `LD_LIBRARY_PATH` or
+`CUDA_VISIBLE_DEVICES` would then be set too late.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 def spawn_command(**fds: int) -> list[str]:
-    """What a spawned worker is started with; `fds` are the numbers of its descriptors."""
+    """The command of a spawned worker; `fds` are the numbers of its descriptors."""
     return [os.fsdecode(word) for word in spawn.get_command_line(**fds)]
 
 
 class SpawnPopen(popen_spawn_posix.Popen):
-    """One spawned worker; `pid`, `returncode`, `poll` and `close` as multiprocessing has them.
+    """One spawned worker; the interface is multiprocessing's.
 
-    `popen` starts it, from the arguments of `subprocess.Popen`.
+    `popen` starts it, with the arguments of `subprocess.Popen`.
     """
 
     def __init__(
@@ -42,13 +42,13 @@ class SpawnPopen(popen_spawn_posix.Popen):
     ) -> None:
         self._env = env
         self._popen = popen
-        self._fds: list[int]  # what pickling found that the worker has to inherit
+        self._fds: list[int]  # collected during pickling: descriptors that the worker inherits
         self._stdout = stdout
         self._stderr = stderr
         super().__init__(process)
 
     def poll(self, flag: int = os.WNOHANG) -> int | None:
-        """The exit code if the worker has ended, and reap it; a `flag` of 0 waits for its end."""
+        """Reap the worker if it has ended, and return its exit code; with `flag` 0, wait for it."""
         self.returncode = self._program.poll() if flag == os.WNOHANG else self._program.wait()
         return self.returncode
 
@@ -56,7 +56,7 @@ class SpawnPopen(popen_spawn_posix.Popen):
         tracker_fd: Any = resource_tracker.getfd()
         payload = make_payload(self, process_obj)
         reader, writer = os.pipe()
-        # The worker reads its payload, and keeps the pipe open to notice the launcher's end.
+        # The worker reads its payload, then detects the launcher's end by the pipe.
         self.finalizer = util.Finalize(self, os.close, (writer,))
         self.sentinel = writer
         try:
@@ -75,9 +75,9 @@ class SpawnPopen(popen_spawn_posix.Popen):
 
 def _write_all(fd: int, data: memoryview) -> None:
     if len(data) > 1 << 16:
-        # Where the pipe cannot grow, the launcher waits here until the worker reads.
+        # If the pipe cannot grow, the write below blocks until the worker reads.
         with contextlib.suppress(OSError, AttributeError):
             fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, len(data))
-    # A worker that ended before it could read is noticed by its exit code.
+    # If the worker ends before it reads, its exit code reports that.
     with contextlib.suppress(BrokenPipeError), open(fd, "wb", closefd=False) as pipe:
         pipe.write(data)

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 @dataclass
 class Task:
-    """All that one function worker is given.
+    """The input of one function worker.
 
     Args:
-        setup: makes a process the worker.
+        setup: turns a process into the worker.
         call: the function and its arguments.
-        result: where it sends what that returns.
-        siblings: where it waits, once it has done so, for the others to come as far.
+        result: the pipe for the return value.
+        siblings: the pipe on which to wait for the other workers after that; None for no wait.
         fds: the descriptors of `setup`, by the names of its fields, if they are sent along.
     """
 
@@ -37,17 +37,17 @@ class Task:
     fds: dict[str, InheritedFd] = field(default_factory=dict)
 
     def send_fds(self) -> None:
-        """Send the descriptors of `setup` along, to a process that is no fork of this one."""
+        """Send the descriptors of `setup` along; for a process that is not a fork of this one."""
         fields = {"stdout", "stderr", "guard_fd"}
         found = {name: fd for name, fd in vars(self.setup).items() if name in fields}
         self.fds = {name: InheritedFd(fd) for name, fd in found.items() if fd is not None}
 
     def run(self) -> None:
-        """Become the worker, call the function, send what it returns."""
+        """Set the worker up, call the function, and send its return value."""
         siblings = None if self.siblings is None else SiblingWait(self.siblings.fd)
         fds: dict[str, Any] = {name: fd.fd for name, fd in self.fds.items()}
         replace(self.setup, **fds).apply()
-        from plaunch.process import record  # the streams are in place now
+        from plaunch.process import record  # after the streams are set up
 
         from plaunch_multiprocessing.results import send_result
 
@@ -58,7 +58,7 @@ class Task:
                 raise
             data = None
         except KeyboardInterrupt:
-            # A stop, not a failure: no traceback. The code is a shell's for SIGINT.
+            # A stop, not a failure: no traceback, and the exit code of shells for SIGINT.
             raise SystemExit(128 + signal.SIGINT) from None
         if siblings is not None:
             siblings.begin()
@@ -87,10 +87,10 @@ def run(task: Task) -> None:
 
 
 def _flush_c_streams() -> None:
-    """Write out what C code has printed: a forked worker ends without C's own clean-up."""
+    """Flush the streams of C code: a forked worker ends without C's exit handlers."""
     try:
-        import ctypes  # at the end of a worker
+        import ctypes  # only at the end of a worker
 
         ctypes.CDLL(None).fflush(None)
     except (ImportError, OSError, AttributeError):
-        pass  # no C library to be reached; Python's own streams are flushed by multiprocessing
+        pass  # the C library cannot be called; multiprocessing flushes Python's streams

@@ -1,4 +1,4 @@
-"""What a function worker does first: its session, streams, signals, environment."""
+"""Sets up a function worker: session, streams, signals, environment."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 @dataclass
 class WorkerSetup:
-    """All that makes a process one of the workers: session, streams, signals, environment.
+    """Turns a process into a worker: session, streams, signals, environment.
 
-    A context fills it in, and the process calls `apply` before it does anything of the user's.
+    The context creates it, and the process calls `apply` before it runs code of the user.
 
     Args:
-        local_rank: the worker's.
-        env: its whole environment, or None if it was started with that.
-        stdout: a descriptor that becomes its stdout, unless it was started with that.
+        local_rank: the local rank of the worker.
+        env: its whole environment; None if the process was started with it.
+        stdout: the descriptor for its stdout; None if the process was started with it.
         stderr: the same for stderr.
-        guard_fd: through which a worker that was not started with its environment makes itself
-            known to the launcher's guard.
-        signal_mask: for a fork of the launcher: what the launcher's mask was.
-        close_fds: the launcher's descriptors that a fork of it must not keep.
+        guard_fd: the descriptor to register with the launcher's guard; None if the process was
+            started with its environment.
+        signal_mask: the launcher's signal mask, for a fork of the launcher.
+        close_fds: descriptors of the launcher that a fork of it must close.
     """
 
     local_rank: int
@@ -41,15 +41,15 @@ class WorkerSetup:
     close_fds: tuple[int, ...] = ()
 
     def apply(self) -> None:
-        """Become the worker; called once, in the process that is to be it."""
+        """Turn this process into the worker; called once."""
         tags = None if self.env is None else self.env.get(JOBS_VARIABLE, "")
         become_worker(self.local_rank, tags=tags, guard_fd=self.guard_fd)
         if self.signal_mask is not None:
-            _forget_signal_handlers(self.signal_mask)
-        _take_stream("stdout", 1, self.stdout)
-        _take_stream("stderr", 2, self.stderr)
+            _reset_signals(self.signal_mask)
+        _set_stream("stdout", 1, self.stdout)
+        _set_stream("stderr", 2, self.stderr)
         for fd in self.close_fds:
-            with contextlib.suppress(OSError):  # the stream of this very worker is closed already
+            with contextlib.suppress(OSError):  # this worker's own streams are already closed
                 os.close(fd)
         if self.env is not None:
             for name in os.environ.keys() - self.env.keys():
@@ -57,9 +57,9 @@ class WorkerSetup:
             os.environ.update(self.env)
 
 
-def _forget_signal_handlers(mask: frozenset[int]) -> None:
-    """Handle signals as a new program does: a forked worker has the launcher's handlers."""
-    signal.set_wakeup_fd(-1)  # else the launcher would be woken by the worker's signals
+def _reset_signals(mask: frozenset[int]) -> None:
+    """Reset the launcher's signal handlers in a fork of it, as in a new program."""
+    signal.set_wakeup_fd(-1)  # otherwise the worker's signals would wake the launcher
     for signum in signal.valid_signals():
         if callable(signal.getsignal(signum)):
             is_sigint = signum == signal.SIGINT
@@ -67,11 +67,10 @@ def _forget_signal_handlers(mask: frozenset[int]) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def _take_stream(name: str, fd: int, source: int | None) -> None:
-    """Make `source` the descriptor `fd`, and let Python's stream of that name write to it by lines.
+def _set_stream(name: str, fd: int, source: int | None) -> None:
+    """Move `source` to the descriptor `fd`, and make Python's stream write to it by lines.
 
-    Without a source the stream stays what it is: a test runner or a notebook may have put its own
-    object in its place.
+    Without a source, Python's stream is kept: a test runner or a notebook may have replaced it.
     """
     if source is not None and source != fd:
         os.dup2(source, fd)
@@ -85,5 +84,5 @@ def _take_stream(name: str, fd: int, source: int | None) -> None:
         stream.reconfigure(line_buffering=True)
     elif source is not None:
         errors = "strict" if name == "stdout" else "backslashreplace"
-        stream = open(fd, "w", buffering=1, encoding="utf-8", errors=errors, closefd=False)  # noqa: SIM115 - for good
+        stream = open(fd, "w", buffering=1, encoding="utf-8", errors=errors, closefd=False)  # noqa: SIM115 - never closed
         setattr(sys, name, stream)

@@ -1,4 +1,4 @@
-"""Functions that behave as badly as users' functions do; run in real workers."""
+"""Functions that misbehave as users' functions may; run in real workers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import worker_functions
 
 
 def behave(how, *args):
-    """What one worker does; another one of the same start may do something else."""
+    """Call the function named `how`, so that the workers of one start can differ."""
     function = globals().get(how) or getattr(worker_functions, how)
     return function(*args)
 
@@ -37,8 +37,8 @@ def nested():
     return value
 
 
-class FailsAtHome:
-    """Pickles well, and raises in whoever unpickles it."""
+class RaisesWhenUnpickled:
+    """Can be pickled, but raises when it is unpickled."""
 
     def __init__(self, kind, *args):
         self.reduced = (_raise, (kind, *args))
@@ -51,8 +51,8 @@ def _raise(kind, *args):
     raise kind(*args)
 
 
-def fails_at_home(kind, *args):
-    return FailsAtHome(kind, *args)
+def raises_when_unpickled(kind, *args):
+    return RaisesWhenUnpickled(kind, *args)
 
 
 # --- exceptions -----------------------------------------------------------------------------------
@@ -67,13 +67,13 @@ class HoldsLockError(Exception):
 
 
 class NeedsTwoError(Exception):
-    """Can be pickled, but not unpickled: it is made anew from its one message."""
+    """Can be pickled, but not unpickled, which calls it with one argument."""
 
     def __init__(self, message, number):
         super().__init__(f"{message} {number}")
 
 
-class SpeechlessError(Exception):
+class UnprintableError(Exception):
     """Cannot be printed."""
 
     def __str__(self):
@@ -83,7 +83,7 @@ class SpeechlessError(Exception):
 
 
 class UnusualError(BaseException):
-    """Is no Exception."""
+    """Not an Exception."""
 
 
 def raise_holds_lock():
@@ -94,8 +94,8 @@ def raise_needs_two():
     raise NeedsTwoError("two things", 2)
 
 
-def raise_speechless():
-    raise SpeechlessError
+def raise_unprintable():
+    raise UnprintableError
 
 
 def raise_unusual():
@@ -166,7 +166,7 @@ def refuse_signals_and(how, *args):
 
 
 def write_then(megabytes, how, *args):
-    """Write so many MiB of numbered lines of 64 bytes to stdout, then behave in this way."""
+    """Write `megabytes` MiB of numbered lines of 64 bytes to stdout, then call `how`."""
     rank = os.environ["LOCAL_RANK"]
     number = 0
     for _ in range(megabytes):

@@ -60,7 +60,7 @@ def signal_facts():
 
 
 def open_files():
-    """What this process has open besides its three streams, as `/proc` names it."""
+    """The open files of this process but its three streams: `/proc` links by descriptor."""
     own = {}
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -79,13 +79,13 @@ def exit_with(code):
 
 
 def interrupted():
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored by inheritance
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be inherited as ignored
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(600)
 
 
 def sleep_or_fail(who_fails, exitcode):
-    """The worker that fails does so once all others say that they run."""
+    """The failing worker waits until all others run."""
     rank, folder = int(os.environ["LOCAL_RANK"]), os.environ["READY_DIR"]
     open(os.path.join(folder, str(rank)), "w").close()
     if rank == who_fails:
@@ -103,8 +103,8 @@ def ignore_sigterm(ready):
 
 
 def wait_for_sigterm(ready):
-    """As a trainer that writes a last checkpoint when it is told to stop."""
-    stopped = []  # a handler that sets an event may come while the main thread has its lock
+    """Like a trainer that writes a last checkpoint on SIGTERM."""
+    stopped = []  # not an Event: the main thread may hold its lock when the handler runs
     signal.signal(signal.SIGTERM, lambda *_: stopped.append(True))
     open(ready, "w").close()
     while not stopped:
@@ -119,7 +119,7 @@ def ready_and_sleep(ready):
 
 
 def leave_a_child(path, value):
-    """Return while a child that ignores SIGTERM lives and holds every descriptor."""
+    """Return while a child that ignores SIGTERM runs, with every descriptor open."""
     code = "import signal,time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True)"
     child = subprocess.Popen(
         [sys.executable, "-c", f"{code}; time.sleep(600)"],
@@ -134,7 +134,7 @@ def leave_a_child(path, value):
 
 
 def fork_a_child_that_holds_the_result_pipe(value):
-    """As a library that forks a helper: the helper has a copy of every descriptor."""
+    """Like a library that forks a helper: the helper has a copy of every descriptor."""
     pid = os.fork()
     if pid == 0:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -169,7 +169,7 @@ def read_stdin():
 
 
 def return_when(mine, others, code=0):
-    """Say that this worker is up, wait for a file, and return, or exit with a code."""
+    """Create the file `mine`, wait for the file `others`, and return, or exit with a code."""
     with open(mine, "w"):
         pass
     while others and not os.path.exists(others):

@@ -102,13 +102,13 @@ class WorkerStreams:
         self._child_ends: list[int] = []
         self._sources: dict[int, list[Source]] = {}  # by local rank
         earlier = before._consoles if isinstance(before, WorkerStreams) else None
-        self._consoles = Consoles(self._log, lambda: self._is_escalated, earlier)
+        self._is_escalated = False
+        self._consoles: Consoles = Consoles(self._log, lambda: self._is_escalated, earlier)
         self._log_sinks: list[LogSinkWriter] = []
         self._filtered: dict[str, FileSink] = {}  # files of filtered lines, by the stream's name
         self._last_lines: dict[int, Callable[[], list[str]]] = {}  # of stderr, by local rank
         self._reader: Reader | None = None
         self._is_finished = False
-        self._is_escalated = False
         self._leaves_rest = False  # to `show_rest`
         self._is_reader_stuck = False  # the reader has not caught up in time, once
 
