@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 class BusyProcesses:
-    """Programs that do nothing but count, paused except between `resume` and `pause`.
+    """Programs in a busy loop, suspended except between `resume` and `pause`.
 
     They are in the session of this process, and so are the launchers that it starts. The kernel
     therefore shares the processors among all of them, also with autogroups (`man 7 sched`).
 
     Args:
-        count: how many.
+        count: their number.
     """
 
     def __init__(self, count: int) -> None:
@@ -40,7 +40,7 @@ class BusyProcesses:
             process.wait()
 
     def resume(self) -> None:
-        """Let all of them run."""
+        """Resume all of them."""
         self._send(signal.SIGCONT)
 
     def pause(self) -> None:
@@ -54,9 +54,9 @@ class BusyProcesses:
 
 @contextlib.contextmanager
 def first_in_line() -> Iterator[None]:
-    """Give this process the highest priority, if it may have it, so that it acts in time.
+    """Give this process the highest priority, if permitted, so that it acts in time.
 
-    Start no processes meanwhile, because they would inherit it.
+    Start no processes in this context, because they would inherit the priority.
     """
     before = os.getpriority(os.PRIO_PROCESS, 0)
     with contextlib.suppress(PermissionError):

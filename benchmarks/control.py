@@ -1,9 +1,9 @@
-"""What it costs a launch that plaunchctl can see it, and how soon plaunchctl answers.
+"""The cost of plaunchctl's socket for a launch, and the response time of plaunchctl.
 
     python benchmarks/control.py [--repeat N] [--json FILE] [--check]
 
 One round runs an empty job with the plugin and one without it, the other one first in every second
-round, so that a busy machine disturbs them alike. Then it asks a launch that runs.
+round, so that a busy machine affects both equally. Then it queries a running launch.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ LIMIT = 60.0  # seconds until a launch is found
 
 
 def run(argv: Sequence[str]) -> tuple[float, float]:
-    """Milliseconds of a command from its start to its end, and of the processors' time.
+    """Return the wall time and the CPU time of a command, in milliseconds.
 
-    The second counts its children as well: they are the same in all runs.
+    The CPU time includes its children, which are the same in all runs.
     """
     begin = time.perf_counter()
     process = start(argv)
@@ -43,7 +43,7 @@ def run(argv: Sequence[str]) -> tuple[float, float]:
 
 
 def measure_launches(repeat: int) -> dict[str, list[Measurement]]:
-    """The wall and the processors' time of launches with the plugin, and without."""
+    """Measure the wall time and the CPU time of launches with and without the plugin."""
     argvs = {
         "with": command("plaunch", *JOB),
         "without": command("plaunch", "-p", "no:control", *JOB),
@@ -62,7 +62,7 @@ def measure_launches(repeat: int) -> dict[str, list[Measurement]]:
 
 
 def measure_answers(repeat: int) -> list[Measurement]:
-    """How long commands of plaunchctl take, from their start to their end."""
+    """Measure the wall time of plaunchctl commands."""
     program = os.path.join(os.path.dirname(sys.executable), "plaunchctl")
     found = [Measurement(f"plaunchctl {name}", "ms") for name in ("status", "ps")]
     launch = start(command("plaunch", "--no-python", "sleep", "1000"))
@@ -81,7 +81,7 @@ def measure_answers(repeat: int) -> list[Measurement]:
 
 
 def differences(found: dict[str, list[Measurement]]) -> list[float]:
-    """The medians of what the plugin costs in one round, as the machine changes between rounds."""
+    """Return the median differences within rounds, as the machine changes between rounds."""
     return [
         statistics.median(
             one - other

@@ -1,8 +1,8 @@
-"""What event handlers cost an empty job: `null`, each of the others, and all of them at once.
+"""The cost of event handlers for an empty job: `null`, each of the others, and all together.
 
     python benchmarks/events.py [--repeat N] [--json FILE] [--check]
 
-One round runs every selection of handlers once, so that a busy machine disturbs them alike. The
+One round runs every selection of handlers once, so that a busy machine affects all equally. The
 traces of `otel` go to a small server in this process, by OTLP over HTTP.
 """
 
@@ -30,7 +30,7 @@ LIMIT = 1.15  # of the wall time with `null`
 
 
 class Collector(http.server.BaseHTTPRequestHandler):
-    """Takes whatever is sent to it."""
+    """Accepts and discards all requests."""
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length", "0")))
@@ -43,7 +43,7 @@ class Collector(http.server.BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def collector() -> Iterator[str]:
-    """A server for traces; its URL."""
+    """Run a server for traces, and yield its URL."""
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Collector) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
@@ -55,7 +55,7 @@ def collector() -> Iterator[str]:
 
 
 def wall(handlers: str, script: str, folder: str, url: str) -> float:
-    """Milliseconds of an empty job of two workers whose events go to `handlers`."""
+    """Run an empty job of two workers with these event handlers; return milliseconds."""
     argv = command(
         "plaunch",
         "--nproc-per-node=2",
@@ -75,18 +75,18 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder, collector() as url:
         script = os.path.join(folder, "none.py")
         with open(script, "w"):
-            pass  # an empty file: what is measured is the launcher
+            pass  # an empty script: only the launcher is measured
         for number in range(-1, args.repeat):
             for name, measurement in measurements.items():
                 value = wall(name, script, folder, url)
-                # An export that was left to itself must not disturb the next one; and a machine
-                # that has rested is slower at first, so that all rest alike.
+                # An abandoned export must not disturb the next one; and a machine
+                # that has rested is slower at first, so all rest equally.
                 time.sleep(REST)
                 if number >= 0:  # the first round only fills caches
                     measurement.add("plaunch", value)
     measuring.print_platform(args.repeat)
     measuring.print_table(list(measurements.values()))
-    # Of one round each, since the machine is not the same from one to the next.
+    # Differences within each round, because the machine changes between rounds.
     ratios = {
         name: statistics.median(
             one / null

@@ -1,8 +1,8 @@
-"""How long workers are without a guard when it is killed, on an idle and on a busy machine.
+"""The time until a killed guard is replaced, on an idle and on a busy machine.
 
     python benchmarks/guard.py [--repeat=20] [--busy=100]
 
-The time is from SIGKILL to the guard of a launcher to the moment at which another one waits for the
+The time is from SIGKILL of a launcher's guard to the moment at which another one waits for the
 launcher's end. Launchers start at most five guards in ten seconds, so each has to start three.
 """
 
@@ -34,7 +34,7 @@ while True:
 
 
 def measure(busy: BusyProcesses | None) -> Iterator[float]:
-    """Kill the guards of one launcher; the seconds until each was replaced."""
+    """Kill the guards of one launcher; return the seconds until each was replaced."""
     with Launches() as launches:
         script = write_script(launches.pipes.folder, "worker.py", WORKER)
         launches.launch(command("plaunch", script))
@@ -57,13 +57,13 @@ def measure(busy: BusyProcesses | None) -> Iterator[float]:
 
 
 def await_guard(launcher: int, former: set[int]) -> int:
-    """The process id of a launcher's guard that is not one of `former`, once it is ready."""
+    """Wait for a launcher's new guard, not one of `former`; return its process id."""
     deadline = time.monotonic() + LIMIT
     while time.monotonic() < deadline:
         with open(f"/proc/{launcher}/task/{launcher}/children", encoding="ascii") as children:
             pids = {int(pid) for pid in children.read().split()}
         for pid in pids - former:
-            if _read_name(pid) == "workers-guard":  # the last thing before it waits
+            if _read_name(pid) == "workers-guard":  # its last step before it waits
                 return pid
         time.sleep(0.0005)
     raise BenchmarkError(f"the launcher {launcher} has no guard")

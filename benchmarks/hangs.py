@@ -1,10 +1,10 @@
-"""What `--hang-timeout` costs a launcher, and whether it is ever wrong.
+"""The cost of `--hang-timeout` for a launcher, and its false alarms.
 
-    python benchmarks/hangs.py                          # what looking costs: two minutes
+    python benchmarks/hangs.py                          # the cost: two minutes
     python benchmarks/hangs.py --false-alarms --runs=50 # a training that never hangs: eight minutes
     python benchmarks/hangs.py --false-alarms --torch   # the same with torch: fifteen minutes
 
-The cost is that of the launcher and all that it starts beside its workers, without and with a
+The cost is that of the launcher and its processes other than workers, without and with a
 time-out of ten minutes, in percent of a core for each worker. With `--torch`, workers import torch.
 
 The training has two workers. It computes, loads data and writes a checkpoint, each for longer than
@@ -15,7 +15,7 @@ With `--torch`, it is one of DDP over gloo, and sends no heartbeats. A batch of 
 takes longer than the time-out, in one wait of the worker. A thread prefetches with a program, for
 which the worker waits in a queue. Then it trains with loader processes, rank 0 evaluates while
 rank 1 waits in a barrier, and rank 0 writes a checkpoint with `torch.save`, each for longer than
-the time-out. That rank 1 is named as one that waits while others move is true, and no alarm.
+the time-out. A report that rank 1 waits while others progress is no false alarm.
 """
 
 from __future__ import annotations
@@ -161,14 +161,14 @@ dist.destroy_process_group()
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time of a process and of its children that have ended, in seconds."""
+    """Return the CPU time of a process and of its ended children, in seconds."""
     with open(f"/proc/{pid}/stat", "rb") as file:
         fields = file.read().rpartition(b")")[2].split()
     return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def cost(folder: str, words: list[str], workers: int, seconds: float, *args: str) -> float:
-    """CPU of a launcher whose workers sleep, in percent of a core for each of them."""
+    """Return the CPU use of a launcher with sleeping workers, in percent of a core per worker."""
     script = write_script(folder, "stay.py", STAY)
     with Pipes() as pipes:
         argv = command("plaunch", *words, f"--nproc-per-node={workers}", script, *args)
@@ -177,7 +177,7 @@ def cost(folder: str, words: list[str], workers: int, seconds: float, *args: str
             for number, _ in enumerate(pipes.hear("the workers"), 1):
                 if number == workers:
                     break
-            time.sleep(1)  # the end of the start is not idleness
+            time.sleep(1)  # exclude the rest of the start
             before, begin = cpu_seconds(launcher.pid), time.monotonic()
             time.sleep(seconds)
             used, passed = cpu_seconds(launcher.pid) - before, time.monotonic() - begin
@@ -188,7 +188,7 @@ def cost(folder: str, words: list[str], workers: int, seconds: float, *args: str
 
 
 def train(script: str, number: int) -> str:
-    """Run the training once: what was told of a hang, or nothing."""
+    """Run the training once; return the hang report, or an empty text."""
     words = ["--nproc-per-node=2", f"--hang-timeout={TIMEOUT:g}s", "--on-hang=stop", script]
     environ = {**os.environ, "BENCHMARK_TIMEOUT": f"{TIMEOUT}", "LOGLEVEL": "INFO"}
     done = subprocess.run(

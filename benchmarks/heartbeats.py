@@ -1,8 +1,8 @@
-"""What one heartbeat of a worker costs, with a launcher that listens and without one.
+"""The cost of one heartbeat of a worker, with and without a listening launcher.
 
     python benchmarks/heartbeats.py [--count N]
 
-The best of five runs is shown, in nanoseconds of one call.
+It prints the best of five runs, in nanoseconds for one call.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ print((time.perf_counter_ns() - began) / count)
 
 
 def measure(count: int, kind: str, environ: dict[str, str]) -> float:
-    """Nanoseconds of one call."""
+    """Return the nanoseconds of one call."""
     command = [sys.executable, "-c", BEATING, str(count), kind]
     return min(
         float(subprocess.run(command, env=environ, check=True, capture_output=True).stdout)

@@ -1,4 +1,4 @@
-"""What the figures of a benchmark depend on: the machine, how busy it is, and versions."""
+"""The environment of a benchmark: the machine, its load, and versions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from plaunch_rendezvous_etcd.testing import EtcdUnavailableError, find_etcd
 
 
 def facts() -> dict[str, str]:
-    """The machine, and the load that it is under at this moment."""
+    """Return the machine and its current load."""
     kibibytes = int(_after_colon("/proc/meminfo", "MemTotal").split()[0])
     return {
         "processor": _after_colon("/proc/cpuinfo", "model name") or platform.machine(),
@@ -23,7 +23,7 @@ def facts() -> dict[str, str]:
 
 
 def versions(folder: str) -> dict[str, str]:
-    """Of plaunch in a folder, and of all that it is measured with."""
+    """Return the versions of plaunch in a folder, and of the other packages."""
     return {
         "plaunch": f"{_package('plaunch')}, commit {_commit(folder)}",
         "Python": platform.python_version(),
@@ -34,7 +34,7 @@ def versions(folder: str) -> dict[str, str]:
 
 
 def _after_colon(path: str, name: str) -> str:
-    """What a file of the kernel says after the first `name:`, or nothing."""
+    """Return the value after the first `name:` in a file of the kernel, or an empty text."""
     with open(path, encoding="utf-8") as file:
         for line in file:
             key, _, value = line.partition(":")
@@ -59,7 +59,7 @@ def _etcd() -> str:
 
 
 def _commit(folder: str) -> str:
-    """The commit of a checkout, and whether something in it has been changed since."""
+    """Return the commit of a checkout, and whether there are uncommitted changes."""
     git = ("git", "-C", folder)
     try:
         commit = _printed(*git, "rev-parse", "--short", "HEAD").strip()

@@ -1,4 +1,4 @@
-"""What the benchmarks have in common: launchers to compare, samples, goals, and the report."""
+"""The base of the benchmarks: launchers to compare, samples, goals, and the report."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ LIMIT = 120.0  # seconds for one command
 Chosen = TypeVar("Chosen")
 ETCD = ("etcd", "etcd-v2")  # backends that need a server
 
-# pip compiles what it installs, so torch is there as bytecode. An editable plaunch is compiled by
+# pip compiles installed packages such as torch. An editable plaunch is compiled by
 # its first run, unless this variable forbids it: then every launch would compile all of it again.
 ENVIRON = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 class BenchmarkError(Exception):
-    """A command did not do what it is measured for."""
+    """A measured command failed."""
 
 
 @dataclass(frozen=True)
 class Goal:
-    """What plaunch must reach: `value` of plaunch is at most `limit`, in words `text`."""
+    """A goal for plaunch: `value` is at most `limit`; `text` describes it."""
 
     text: str
     value: float
@@ -56,7 +56,7 @@ class Goal:
 
 @dataclass
 class Measurement:
-    """The samples of one thing, by launcher, and its unit (`ms`, `MB`, `s` or `%`)."""
+    """The samples of one quantity by launcher, and its unit (`ms`, `MB`, `s` or `%`)."""
 
     name: str
     unit: str
@@ -78,7 +78,7 @@ LaunchesT = TypeVar("LaunchesT", bound="Launches")
 class Pipes:
     """Two named pipes between a benchmark and the workers of its job.
 
-    Workers write lines to the one that `BENCHMARK_SAID` in their environment names, each with one
+    Workers write lines to the pipe named by the variable `BENCHMARK_SAID`, each with one
     write, which the kernel keeps in one piece. They read a byte from `BENCHMARK_GO` to wait for
     `let_go`.
     """
@@ -96,7 +96,7 @@ class Pipes:
             for name in ("SAID", "GO"):
                 path = self.env[f"BENCHMARK_{name}"] = os.path.join(self.folder, name)
                 os.mkfifo(path)
-                fds.append(os.open(path, os.O_RDWR))  # open at both ends: nobody waits to open it
+                fds.append(os.open(path, os.O_RDWR))  # both ends: open does not block
                 stack.callback(os.close, fds[-1])
             self._said, self._go = fds
             self._stack = stack.pop_all()
@@ -106,16 +106,16 @@ class Pipes:
         self._stack.close()
 
     def hear(self, what: str) -> Iterator[str]:
-        """The lines of the workers, as they come; to be left when there are enough.
+        """Yield the workers' lines as they arrive; the caller stops when it has enough.
 
         Raises:
-            BenchmarkError: they did not come in time; `what` says what was waited for.
+            BenchmarkError: they did not arrive in time; `what` describes them.
         """
         yield from self.hear_until(time.monotonic() + LIMIT)
         raise BenchmarkError(f"not within {LIMIT:.0f} s: {what}")
 
     def hear_until(self, deadline: float) -> Iterator[str]:
-        """The lines of the workers, as they come until `deadline` on the monotonic clock."""
+        """Yield the workers' lines until `deadline` on the monotonic clock."""
         poller = select.poll()
         poller.register(self._said, select.POLLIN)
         while True:
@@ -127,17 +127,17 @@ class Pipes:
             yield self._lines.popleft().decode()
 
     def let_go(self) -> None:
-        """Let one worker go on that waits."""
+        """Let one waiting worker continue."""
         os.write(self._go, b"!")
 
 
 class Launches:
-    """Launchers whose workers report what they do; at the end nobody is left, torchrun's neither.
+    """Launchers whose workers report their steps; all processes are killed at the end.
 
     Attributes:
         pipes: to the workers.
         processes: the launchers.
-        workers: the process ids of the workers that were heard.
+        workers: the process ids of the workers that have reported.
     """
 
     def __init__(self) -> None:
@@ -157,7 +157,7 @@ class Launches:
         self._stack.close()
 
     def begin(self) -> None:
-        """Start what is to be there from the beginning."""
+        """Start the initial launchers."""
 
     def launch(self, argv: Sequence[str]) -> None:
         """Start another launcher."""
@@ -173,7 +173,7 @@ class Launches:
 
 @contextlib.contextmanager
 def etcd_server(*arguments: str) -> Iterator[EtcdServer]:
-    """A server of etcd on this machine; `arguments` are further ones of the program."""
+    """Run an etcd server on this machine with more `arguments`."""
     try:
         with EtcdServer(arguments=arguments) as server:
             yield server
@@ -182,12 +182,12 @@ def etcd_server(*arguments: str) -> Iterator[EtcdServer]:
 
 
 def free_endpoint() -> str:
-    """A port of loopback that nobody uses at this moment."""
+    """Return a free loopback port."""
     return f"127.0.0.1:{free_ports('127.0.0.1', 1)[0]}"
 
 
 def command(launcher: str, *words: str) -> list[str]:
-    """The command line of a launcher; that of `bare` is an interpreter that runs a file."""
+    """Return the command line of a launcher; `bare` is an interpreter that runs a file."""
     return [sys.executable, *LAUNCHERS[launcher], *words]
 
 
@@ -207,7 +207,7 @@ def start(
 
 
 def finish(process: subprocess.Popen[bytes]) -> bytes:
-    """Wait for the end, insist on success, and return what was written to a pipe."""
+    """Wait for the end, require success, and return the output of a pipe."""
     try:
         if process.stdout is None and process.stderr is None:
             wait_for_ends([process.pid], process.args)
@@ -222,9 +222,9 @@ def finish(process: subprocess.Popen[bytes]) -> bytes:
 
 
 def wait_for_ends(pids: Sequence[int], what: object) -> None:
-    """Wait until all of `pids` have ended, reaped or not; `what` is for the error message.
+    """Wait until all `pids` have ended, reaped or not; `what` is for the error message.
 
-    `Popen.wait` with a time-out will not do: it looks now and then, in the end every 50 ms, and the
+    `Popen.wait` with a time-out is too coarse: it polls, finally every 50 ms, and the
     things that are measured here take less.
     """
     deadline = time.monotonic() + LIMIT
@@ -232,7 +232,7 @@ def wait_for_ends(pids: Sequence[int], what: object) -> None:
         try:
             fd = os.pidfd_open(pid)
         except ProcessLookupError:
-            continue  # it was somebody else's child, and has been reaped
+            continue  # another process's child, already reaped
         try:
             poller = select.poll()
             poller.register(fd, select.POLLIN)
@@ -243,7 +243,7 @@ def wait_for_ends(pids: Sequence[int], what: object) -> None:
 
 
 def parser(description: str, repeat: int) -> argparse.ArgumentParser:
-    """A parser with the options that every benchmark has; `repeat` is the default number."""
+    """Return a parser with the common options; `repeat` is the default number."""
     result = argparse.ArgumentParser(description=description)
     result.add_argument(
         "--repeat",
@@ -254,18 +254,18 @@ def parser(description: str, repeat: int) -> argparse.ArgumentParser:
     )
     result.add_argument("--json", metavar="FILE", help="also write all samples to FILE")
     result.add_argument("--check", action="store_true", help="exit with 1 if a goal is missed")
-    result.add_argument("--no-torchrun", action="store_true", help="leave torchrun out")
+    result.add_argument("--no-torchrun", action="store_true", help="do not measure torchrun")
     return result
 
 
 def add_only(parser: argparse.ArgumentParser) -> None:
-    """Add `--only`, for benchmarks whose rows can be measured each for itself."""
+    """Add `--only`, for benchmarks with independent rows."""
     parser.add_argument(
         "--only",
         action="append",
         default=[],
         metavar="WORD",
-        help="only what has WORD in its name; may be repeated",
+        help="only rows whose name has WORD; may be repeated",
     )
 
 
@@ -274,11 +274,11 @@ def choose(
     words: Sequence[str],
     named: Iterable[tuple[Chosen, Sequence[str]]],
 ) -> list[Chosen]:
-    """What `--only` asks for: all things that have one of `words` in a name of theirs.
+    """Return the things that `--only` selects: those with one of `words` in a name.
 
     Args:
-        parser: ends the program if there are none.
-        words: of the option; everything is chosen if there are none.
+        parser: exits with an error if there are none.
+        words: the option's values; without any, everything is selected.
         named: things and their names.
     """
     pairs = list(named)
@@ -295,7 +295,7 @@ def choose(
 
 
 def write_script(folder: str, name: str, text: str) -> str:
-    """Write what workers run; the path."""
+    """Write the workers' script; return its path."""
     path = os.path.join(folder, name)
     with open(path, "w", encoding="utf-8") as file:
         file.write(text)
@@ -314,7 +314,7 @@ def print_platform(repeat: int) -> None:
 
 
 def print_table(measurements: Sequence[Measurement]) -> None:
-    """One row for each measurement that has samples: medians, then ratios."""
+    """Return a row for each measurement with samples: medians, then ratios."""
     width = max([24, *(len(measurement.name) for measurement in measurements)])
     columns = f"{'bare':>9} {'plaunch':>11} {'torchrun':>11}"
     print(f"{'':{width}} {columns}   plaunch : bare   torchrun : plaunch")
@@ -332,7 +332,7 @@ def print_table(measurements: Sequence[Measurement]) -> None:
 
 
 def number(value: float) -> str:
-    """As it is shown: with one decimal place, or three if it is small."""
+    """Format a number with one decimal place, or three if it is small."""
     return f"{value:.1f}" if value >= 1 or value == 0 else f"{value:.3f}"
 
 
@@ -343,7 +343,7 @@ def print_goals(goals: Sequence[Goal]) -> None:
 
 
 def goals_as_json(goals: Sequence[Goal]) -> dict[str, object]:
-    """Whether each goal is met, and what plaunch reaches."""
+    """Return for each goal whether plaunch meets it, and its value."""
     return {
         "goals": {goal.text: goal.met for goal in goals},
         "values": {goal.text: goal.value for goal in goals},
@@ -356,7 +356,7 @@ def report(
     args: argparse.Namespace,
     **details: object,
 ) -> int:
-    """Print which goals are met, write the JSON file if one was asked for; the exit code."""
+    """Print the goals, write the JSON file if requested, and return the exit code."""
     print_goals(goals)
     if args.json:
         content = {

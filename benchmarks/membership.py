@@ -1,4 +1,4 @@
-"""How fast a job of several nodes notices what happens to its nodes: arrival, loss, failure.
+"""How fast a job of several nodes reacts to the arrival, loss and failure of nodes.
 
     python benchmarks/membership.py [--backend c10d|etcd-v2] [--repeat N] [--only WORD] [--check]
 
@@ -23,8 +23,8 @@ from measuring import ETCD, LIMIT, BenchmarkError, Goal, Launches, Measurement, 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-# A worker says through a named pipe that it is there, with the time at which its interpreter was;
-# rank 1 fails when it is told to. The monotonic clock is one for the whole system.
+# A worker reports its start through a named pipe, with the time of its first line;
+# rank 1 fails on request. The monotonic clock is the same for the whole system.
 WORKER = """\
 import time
 began = time.monotonic_ns()
@@ -43,7 +43,7 @@ time.sleep(600)
 
 @dataclass(frozen=True)
 class Worker:
-    """What a worker said when it was there; `when` is in nanoseconds of the monotonic clock."""
+    """The report of a started worker; `when` is in nanoseconds of the monotonic clock."""
 
     node: int
     rank: int
@@ -58,7 +58,7 @@ class Job(Launches):
 
     Args:
         backend: the option `--rdzv-backend`.
-        endpoint: of a store that is there; if empty, the first agent hosts it.
+        endpoint: of an existing store; if empty, the first agent hosts it.
         nnodes: the option of that name.
     """
 
@@ -73,11 +73,11 @@ class Job(Launches):
         ]
 
     def begin(self) -> None:
-        """Write what the workers run."""
+        """Write the workers' script."""
         self._script = measuring.write_script(self.pipes.folder, "worker.py", WORKER)
 
     def start_node(self) -> int:
-        """Start another agent; the time right before."""
+        """Start another agent; return the time before."""
         number = len(self.processes)
         conf = "last_call_timeout=1"
         if self._has_host:
@@ -88,7 +88,7 @@ class Job(Launches):
         return began
 
     def hear(self, world_size: int, count: int) -> list[Worker]:
-        """Wait for `count` workers of a world of some size, and no other one; by rank."""
+        """Wait for `count` workers of a world of this size; return them by rank."""
         heard: list[Worker] = []
         for line in self.pipes.hear(f"{count} workers come to a world of {world_size}"):
             worker = Worker(*map(int, line.split()))
@@ -101,19 +101,19 @@ class Job(Launches):
         return sorted(heard, key=lambda worker: worker.rank)
 
     def kill_node(self, number: int) -> int:
-        """End an agent with SIGKILL; the time right before."""
+        """Kill an agent with SIGKILL; return the time before."""
         began = time.monotonic_ns()
         self.processes[number].kill()
         return began
 
     def let_fail(self) -> int:
-        """Let the worker of rank 1 fail; the time right before."""
+        """Let the worker of rank 1 fail; return the time before."""
         began = time.monotonic_ns()
         self.pipes.let_go()
         return began
 
     def ends(self) -> list[int]:
-        """When each agent has ended, for one reason, in order of time."""
+        """Return the times at which the agents ended, in order, all for the same reason."""
         poller = select.poll()
         fds = {os.pidfd_open(agent.pid): agent for agent in self.processes}
         for fd in fds:
@@ -142,7 +142,7 @@ def seconds(began: int, ended: int) -> float:
 
 
 def arrival_and_loss(backend: str, endpoint: str) -> list[float]:
-    """A late node arrives, and is lost with its agent."""
+    """A late node joins, and is then lost."""
     with Job(backend, endpoint, "1:2") as job:
         job.start_node()
         job.hear(1, 1)
@@ -165,7 +165,7 @@ def failure(backend: str, endpoint: str) -> list[float]:
 
 
 def rows() -> list[tuple[list[Measurement], Callable[[str, str], list[float]]]]:
-    """What is measured: measurements, and what takes a sample of each of them."""
+    """Return the measurements, and the function that samples each of them."""
     arrival = [
         Measurement("arrival of a node", "s"),
         Measurement("loss of a node", "s"),
@@ -185,7 +185,7 @@ LIMITS = {
 
 
 def goals(measurements: Sequence[Measurement]) -> list[Goal]:
-    """The goals for what was measured."""
+    """Return the goals for the measurements."""
     return [
         Goal(
             f"{measurement.name}: at most {LIMITS[measurement.name]:g} s",

@@ -1,4 +1,4 @@
-"""Workers that import torch: plaunch with preloaded modules and torchrun in turn.
+"""Workers that import torch: plaunch with preloaded modules, and torchrun, in turn.
 
     python benchmarks/preload.py [--repeat N] [--workers N] [--json FILE] [--check]
 
@@ -21,7 +21,7 @@ from supervision import WORKER, Job
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-# Worker 1 waits to be killed; after a restart there is nothing to do.
+# Worker 1 waits to be killed; after a restart, workers exit at once.
 IMPORTING = """\
 import torch
 say(b"up", time.monotonic_ns())
@@ -33,14 +33,14 @@ UNITS = {START: "s", RESTART: "s", MEMORY: "MB"}
 
 
 class Sampler:
-    """Runs one job whose workers import torch, and measures all three things in it."""
+    """Runs one job whose workers import torch, and takes the three measurements."""
 
     def __init__(self, folder: str, workers: int) -> None:
         self._script = write_script(folder, "importing.py", WORKER + IMPORTING)
         self._workers = workers
 
     def sample(self, name: str) -> dict[str, float]:
-        """What one job with this launcher took: seconds and MB, by measurement."""
+        """Run a job with this launcher; return seconds and MB by measurement."""
         options = [f"--nproc-per-node={self._workers}", "--max-restarts=1"]
         if name == "plaunch":
             options.append("--preload=torch")
@@ -61,7 +61,7 @@ class Sampler:
 
 
 def proportional_memory(pid: int) -> float:
-    """A process's share of the memory (Pss) in MB."""
+    """Return a process's proportional set size (Pss) in MB."""
     with open(f"/proc/{pid}/smaps_rollup") as file:
         for line in file:
             if line.startswith("Pss:"):
@@ -70,7 +70,7 @@ def proportional_memory(pid: int) -> float:
 
 
 def goals(measurements: Sequence[Measurement]) -> Iterator[Goal]:
-    """The goals for what was measured."""
+    """Return the goals for the measurements."""
     for measurement in measurements:
         name = measurement.name
         if name == RESTART:
@@ -102,7 +102,7 @@ def main() -> int:
     taken = [Measurement(name, unit) for name, unit in UNITS.items()]
     with tempfile.TemporaryDirectory() as folder:
         sampler = Sampler(folder, args.workers)
-        sampler.sample("plaunch")  # fills caches, and is not counted
+        sampler.sample("plaunch")  # warms caches; not counted
         for _ in range(args.repeat):
             for launcher in launchers:
                 sample = sampler.sample(launcher)

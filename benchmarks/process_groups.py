@@ -1,4 +1,4 @@
-"""Whether a job can make and destroy its process group several times: plaunch and torchrun.
+"""Whether a job can create and destroy its process group repeatedly: plaunch and torchrun.
 
     python benchmarks/process_groups.py [--repeat=3] [--groups=6] [--workers=2] [--only=WORD]
 
@@ -7,9 +7,9 @@ times. Without a launcher, this program starts the workers, and a process of tor
 store, as the agent of a launcher does.
 
 torch gives each of these groups the same name, and leaves its keys in the store. So a worker may
-read the addresses of the former group, and connects to ports that nobody listens at any more. With
-a prefix for each group this cannot happen. Of each way, the table says how many jobs have ended
-well, have failed, or were still there after the limit.
+read the addresses of the former group, and connect to ports that are closed. With
+a prefix for each group this cannot happen. For each way, the table shows how many jobs
+succeeded, failed, or exceeded the time limit.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ STARTS = (
 
 
 def run(start: Start, args: argparse.Namespace, way: str) -> str:
-    """Run one job: whether it is done, has failed or hangs."""
+    """Run one job; return whether it succeeded, failed or hung."""
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         script = write_script(folder, "worker.py", WORKER)
@@ -136,7 +136,7 @@ def _start(
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a launcher with its workers, or one process; a launcher has some seconds."""
+    """End a launcher with its workers, or a process; a launcher gets some seconds."""
     if process.poll() is None:
         process.send_signal(signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -149,7 +149,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _end_workers(folder: str) -> None:
-    """End workers that have outlived their launcher."""
+    """Kill workers that have outlived their launcher."""
     for path in Path(folder).glob("*.pid"):
         with contextlib.suppress(OSError):
             if folder.encode() in Path(f"/proc/{path.stem}/cmdline").read_bytes():
@@ -157,7 +157,7 @@ def _end_workers(folder: str) -> None:
 
 
 def main() -> int:
-    """Run all jobs, and print a row for each way; 1 if a job with prefixes was not done."""
+    """Run all jobs, and print a row for each way; return 1 if a job with prefixes failed."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--repeat", type=positive, default=3, help="jobs per row (default: 3)")
     parser.add_argument("--groups", type=positive, default=6, help="in each job (default: 6)")

@@ -1,4 +1,4 @@
-"""How long N nodes take to meet, and what that costs each of them.
+"""How long N nodes take to form a round, and the operations of each node.
 
     python benchmarks/rendezvous.py --backend c10d --nodes 1024 [--peer torch] [--json]
     python benchmarks/rendezvous.py --backend etcd-v2 --nodes 256 [--peer torch] [--json]
@@ -64,7 +64,7 @@ Counts = Counter[tuple[str, str]]  # by routine and operation
 
 
 class CountingStore(RendezvousStore):
-    """A connection that notes what is asked of it, and by which routine of its node."""
+    """A connection that counts its operations, by the routine of its node."""
 
     def __init__(self, inner: RendezvousStore, counts: Counts) -> None:
         self._inner = inner
@@ -94,7 +94,7 @@ class CountingStore(RendezvousStore):
 
     def wait(self, key: str, timeout: float) -> bytes | None:
         value = self._inner.wait(key, timeout)
-        # One wait may be cut into many, according to how long it takes; they count as one.
+        # A long wait may be split into several operations, which count as one.
         if value is not None:
             self.note("wait", [key])
         return value
@@ -117,7 +117,7 @@ class CountingStore(RendezvousStore):
 
 @dataclass
 class Round:
-    """What one round took."""
+    """The cost of one round."""
 
     nodes: int
     seconds: float
@@ -143,7 +143,7 @@ class Round:
 
 
 class Backend:
-    """Makes the handlers of a job, all over one store."""
+    """Creates the handlers of a job, all over one store."""
 
     def __init__(self, name: str, endpoint: str, conf: Mapping[str, str]) -> None:
         self.name = name
@@ -153,7 +153,7 @@ class Backend:
 
     @contextlib.contextmanager
     def job(self, nodes: int) -> Iterator[tuple[list[RendezvousHandler], list[Counts]]]:
-        """The handlers of a job of `nodes` nodes, and where their operations are counted."""
+        """Return the handlers of a job of `nodes` nodes, and their operation counters."""
         run_id = f"benchmark-{os.urandom(6).hex()}"
         endpoint = self._endpoint or free_endpoint()
         board = MemoryBoard()
@@ -176,7 +176,7 @@ class Backend:
 
 
 def count(handler: RendezvousHandler) -> Counts:
-    """Count the operations of a handler from now on; it has not connected yet."""
+    """Count the operations of a handler that has not connected yet."""
     counts: Counts = Counter()
     if not isinstance(handler, DynamicRendezvousHandler):
         raise BenchmarkError(f"{handler.get_backend()!r} does not work over a store of ours")

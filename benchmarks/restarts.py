@@ -1,9 +1,9 @@
-"""Where the time of a restart of two nodes goes, after one of their workers was killed.
+"""The duration of a restart of two nodes after a worker was killed, and of its parts.
 
     python benchmarks/restarts.py [--repeat N] [--workers N] [--json FILE] [--check]
 
 Two agents on this machine meet over c10d, with four workers each, in bare Python. plaunch and
-torchrun take turns; only plaunch says what the parts of a restart took on each node.
+torchrun take turns; only plaunch reports the parts of a restart on each node.
 benchmarks/README.md says how to read the table.
 """
 
@@ -21,7 +21,7 @@ from supervision import WORKER, Message, Speakers
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# The first workers wait; who comes when that file is there has nothing to do. torchrun counts the
+# The first workers wait; workers that find that file exit at once. torchrun counts the
 # restart on one of the nodes only, so the number of the attempt does not tell.
 WAITING = """\
 say(b"up", began)
@@ -34,7 +34,7 @@ NODES = ("the other node", "where it died")  # by rank: the victim is of the nod
 
 
 class Nodes(Speakers):
-    """Two launchers of one job, whose workers report what they do.
+    """Two launchers of one job, whose workers report their steps.
 
     Args:
         launcher: a key of `LAUNCHERS`.
@@ -66,23 +66,23 @@ class Nodes(Speakers):
         return os.path.join(self.pipes.folder, f"node{node}.jsonl")
 
     def hear_all(self) -> list[Message]:
-        """Wait until the workers of both nodes are up; by rank."""
+        """Wait until the workers of both nodes have started; return them by rank."""
         return self.hear("up", 2 * self._workers)
 
     def kill(self, pid: int) -> int:
-        """SIGKILL a worker; when, in nanoseconds. Those that come next have nothing to do."""
+        """Kill a worker with SIGKILL; return the time. Later workers exit at once."""
         write_script(self.pipes.folder, "again", "")
         return super().kill(pid)
 
     def finish(self) -> None:
-        """Wait for the success of both."""
+        """Wait until both have succeeded."""
         measuring.wait_for_ends([process.pid for process in self.processes], self._launcher)
         codes = [process.wait() for process in self.processes]
         if any(codes):
             raise BenchmarkError(f"{self._launcher} failed although no worker did again: {codes}")
 
     def restarts(self) -> list[dict[str, float]]:
-        """What each node says of its restart, by the rank of the node; milliseconds by part."""
+        """Return the parts of a restart in milliseconds, by node rank."""
         found: dict[int, dict[str, float]] = {}
         for node in range(2):
             with open(self._events(node), encoding="utf-8") as file:
@@ -97,7 +97,7 @@ class Nodes(Speakers):
 
 
 def sample(launcher: str, workers: int) -> dict[str, float]:
-    """What one restart took: milliseconds, by the names of measurements."""
+    """Return the duration of one restart in milliseconds, by measurement."""
     with Nodes(launcher, workers) as nodes:
         victim = nodes.hear_all()[-1]
         died = nodes.kill(victim.pid)
@@ -111,7 +111,7 @@ def sample(launcher: str, workers: int) -> dict[str, float]:
 
 
 def goals(total: Measurement) -> Iterator[Goal]:
-    """The goals for the restart as a whole."""
+    """Return the goals for the whole restart."""
     yield Goal(f"{TOTAL}: at most 300 ms", total.median("plaunch"), 300.0)
     if "torchrun" in total.samples:
         ratio = total.ratio("plaunch", "torchrun")
@@ -129,7 +129,7 @@ def main() -> int:
     )
     args = parser.parse_args()
     launchers = ["plaunch"] if args.no_torchrun else ["plaunch", "torchrun"]
-    sample("plaunch", args.workers)  # fills caches, and is not counted
+    sample("plaunch", args.workers)  # warms caches; not counted
     taken: dict[str, Measurement] = {}
     for _ in range(args.repeat):
         for launcher in launchers:

@@ -1,4 +1,4 @@
-"""The page with what all benchmarks have measured, in Markdown."""
+"""Makes the page with the results of all benchmarks, in Markdown."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ ROUND_COLUMNS = {
 
 
 def make_page(content: Mapping[str, Any]) -> str:
-    """The whole page; `content` is what `run_all.py --json` writes."""
+    """Return the whole page; `content` is the JSON object of `run_all.py --json`."""
     parts = [HEAD.format(command=content["command"])]
     if content["is_quick"]:
         parts.append(QUICK)
@@ -96,13 +96,13 @@ def _section(benchmark: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _measurements(result: Mapping[str, Any]) -> Iterator[str]:
-    """Medians by launcher, and ratios, of what measuring.report has written."""
+    """Return medians by launcher, and ratios, from the JSON object of measuring.report."""
     measurements = [
         Measurement(name, one["unit"], one["samples"])
         for name, one in result["measurements"].items()
     ]
     there = {name for measurement in measurements for name in measurement.samples}
-    # A benchmark may compare other things than launchers.
+    # Some benchmarks do not compare launchers.
     names = [*(name for name in LAUNCHERS if name in there), *sorted(there - LAUNCHERS.keys())]
     ratios = [
         (of, to) for of, to in (("plaunch", "bare"), ("torchrun", "plaunch")) if {of, to} <= there
@@ -122,13 +122,13 @@ def _measurements(result: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _range(measurement: Measurement) -> str:
-    """The least and the greatest sample of plaunch, if it has some."""
+    """Return the range of plaunch's samples, if there are any."""
     samples = measurement.samples.get("plaunch")
     return f"{number(min(samples))} to {number(max(samples))}" if samples else ""
 
 
 def _rounds(result: Mapping[str, Any]) -> Iterator[str]:
-    """What rendezvous.py has measured: rounds of several sizes, and one of torch's own."""
+    """Return the results of rendezvous.py: rounds of several sizes, and one of torch."""
     peer = result.get("peer", {})
     rounds = [("plaunch", one) for one in result["rounds"]]
     if "nodes" in peer:
@@ -146,7 +146,7 @@ def _rounds(result: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]] | Iterator[Sequence[str]]) -> str:
-    """A table in Markdown; what is in a cell stays in it."""
+    """Return a Markdown table with escaped cells."""
     lines = [head, ["---"] * len(head), *rows]
     cells = ([cell.replace("|", "\\|").replace("\n", " ") for cell in line] for line in lines)
     return "".join(f"| {' | '.join(line)} |\n" for line in cells)

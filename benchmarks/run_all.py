@@ -1,9 +1,9 @@
-"""All benchmarks, one after the other, and a page with what came out.
+"""Runs all benchmarks one after the other, and writes a page with the results.
 
     python benchmarks/run_all.py [--quick] [--only WORD] [--output FILE] [--json FILE] [--check]
 
 Each benchmark is a process of its own, so one that fails does not stop the others: the page says
-why it has no figures. The page is docs/benchmarks.md; that of a run that is not the whole one is
+why it has no results. The page is docs/benchmarks.md; that of a partial run is
 printed, unless --output says where to write it. Nothing else should run on the machine.
 benchmarks/README.md says what the benchmarks measure.
 """
@@ -42,17 +42,17 @@ END_LIMIT = 30.0  # seconds for one to clean up after itself when it is interrup
 
 @dataclass(frozen=True)
 class Benchmark:
-    """One benchmark as it is run here.
+    """One benchmark and its arguments.
 
     Args:
         title: its heading on the page.
         about: a sentence below the heading.
         script: the program, in the folder of the benchmarks; takes `--json=FILE`.
-        arguments: of a whole run.
-        quick: arguments of a quick run instead.
-        needs: what it cannot do without: `torch`, `etcd`, `otel`.
-        if_there: arguments that it gets where something is there, by what that is.
-        if_missing: arguments that it gets where something is missing.
+        arguments: for a full run.
+        quick: arguments for a quick run instead.
+        needs: its requirements: `torch`, `etcd`, `otel`.
+        if_there: more arguments if a requirement is installed, by requirement.
+        if_missing: more arguments if a requirement is missing, by requirement.
     """
 
     title: str
@@ -65,7 +65,7 @@ class Benchmark:
     if_missing: Mapping[str, str] = field(default_factory=dict)
 
     def argv(self, missing: Mapping[str, str], *, is_quick: bool) -> list[str]:
-        """Its arguments on this machine; `missing` are the keys of what is not there."""
+        """Return its arguments on this machine; `missing` are the missing requirements."""
         return [
             *(self.quick if is_quick else self.arguments),
             *(argument for need, argument in self.if_there.items() if need not in missing),
@@ -75,7 +75,7 @@ class Benchmark:
 
 @dataclass
 class Outcome:
-    """What became of a benchmark: its JSON object, or the problem."""
+    """The result of a benchmark: its JSON object, or the problem."""
 
     title: str
     about: str
@@ -183,7 +183,7 @@ BENCHMARKS = (
 
 
 def find_missing() -> dict[str, str]:
-    """What benchmarks may need and is not there, and why not."""
+    """Return the missing requirements, and why they are missing."""
     missing = {}
     if find_spec("torch") is None:
         missing["torch"] = "torch is not installed"
@@ -205,12 +205,12 @@ def measure(
     is_quick: bool,
     limit: float = LIMIT,
 ) -> Outcome:
-    """Run one benchmark; whatever goes wrong is told as its problem.
+    """Run one benchmark; every error is returned as its problem.
 
     Args:
-        benchmark: which one.
-        missing: as from `find_missing`.
-        is_quick: whether figures do not matter.
+        benchmark: the benchmark.
+        missing: the result of `find_missing`.
+        is_quick: whether to use the arguments of a quick run.
         limit: seconds after which it has failed.
     """
     argv = benchmark.argv(missing, is_quick=is_quick)
@@ -250,9 +250,9 @@ def measure(
 
 
 def _run(argv: Sequence[str], limit: float) -> tuple[int | None, str]:
-    """Run a Python program; its exit code, None if it took too long, and its stderr.
+    """Run a Python program; return its exit code (None at a time-out) and its stderr.
 
-    If it has to end early it gets SIGINT, and time to end what it has started.
+    At a time-out it gets SIGINT, and time to end its own processes.
     """
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
@@ -275,7 +275,7 @@ def _run(argv: Sequence[str], limit: float) -> tuple[int | None, str]:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the leader of a session with SIGINT, and what is left of it with SIGKILL."""
+    """End the leader of a session with SIGINT, and the rest of the session with SIGKILL."""
     process.send_signal(signal.SIGINT)
     try:
         process.wait(END_LIMIT)
@@ -285,7 +285,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def run(chosen: Sequence[Benchmark], *, is_quick: bool) -> list[Outcome]:
-    """Run benchmarks, and say on stderr how it goes."""
+    """Run benchmarks, and report progress on stderr."""
     missing = find_missing()
     outcomes = []
     for benchmark in chosen:
@@ -296,14 +296,14 @@ def run(chosen: Sequence[Benchmark], *, is_quick: bool) -> list[Outcome]:
 
 
 def parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[Benchmark]]:
-    """The options, and the benchmarks that they choose."""
+    """Return the options, and the selected benchmarks."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument(
-        "--quick", action="store_true", help="see in a minute or two whether all of them work"
+        "--quick", action="store_true", help="check in a minute or two that all of them work"
     )
     measuring.add_only(parser)
     parser.add_argument("--output", metavar="FILE", help="the page (docs/benchmarks.md)")
-    parser.add_argument("--json", metavar="FILE", help="also write all that the page is made of")
+    parser.add_argument("--json", metavar="FILE", help="also write the data of the page")
     parser.add_argument(
         "--check", action="store_true", help="exit with 1 if a goal is missed, or was not measured"
     )
@@ -343,6 +343,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    # The benchmark that runs is interrupted, and ends what it has started.
+    # The running benchmark is interrupted, and ends its processes.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(main())

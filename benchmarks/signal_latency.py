@@ -1,15 +1,15 @@
-"""How soon a signal to the launcher reaches its workers on a busy machine: plaunch and torchrun.
+"""The latency of a signal from the launcher to its workers on a busy machine.
 
     python benchmarks/signal_latency.py [--repeat=20] [--workers=N ...] [--busy=100] [--only=WORD]
         [--as-user]
 
 Each launcher's workers sleep until SIGTERM comes. The time is from SIGTERM to the launcher to the
 signal handler of a worker, and the last worker of a launch counts. Workers take the highest
-priority, if they may, so that their own wait for a processor does not count; a worker on its own
-shows what is left of that. The machine is busy from a second before the signal.
+priority, if permitted, so that their own wait for a processor does not count; a worker on its own
+shows the remaining delay. The machine is busy from a second before the signal.
 
 With `--as-user`, launchers and workers may not raise their priority, as those of other users than
-root: `setpriv`, which must be root, takes the right to do so from them.
+root: `setpriv`, which needs root, removes that capability.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ os._exit(0)
 def measure(
     launcher: str, workers: int, count: int, busy: BusyProcesses, prefix: Sequence[str]
 ) -> list[float]:
-    """Seconds from the signal to the last worker, of `count` launches that are ready together."""
+    """Return the seconds from the signal to the last worker, for `count` concurrent launches."""
     with Launches() as launches:
         script = write_script(launches.pipes.folder, "worker.py", WORKER)
         words = () if launcher == "bare" else (f"--nproc-per-node={workers}",)
@@ -74,7 +74,7 @@ def measure(
 
 
 def _hear(launches: Launches) -> str:
-    """The first word of a worker's next line, which ends with its process id."""
+    """Return the first word of a worker's next line, which ends with its process id."""
     line = next(launches.pipes.hear("a worker's line"))
     first, _, pid = line.partition(" ")
     launches.workers.add(int(pid))
@@ -88,13 +88,15 @@ def _signal(launches: Launches, process: subprocess.Popen[bytes], workers: int) 
 
 
 def main() -> int:
-    """Measure and print a row for each kind of launch; 1 if plaunch misses the goal."""
+    """Print a row for each kind of launch; return 1 if plaunch misses the goal."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--repeat", type=positive, default=20, help="launches (default: 20)")
     parser.add_argument("--workers", type=positive, action="append", help="default: 2 and 8")
     parser.add_argument("--busy", type=positive, default=100, help="processes (default: 100)")
     parser.add_argument("--only", default="", help="only launchers whose name has this word")
-    parser.add_argument("--as-user", action="store_true", help="without the right to be first")
+    parser.add_argument(
+        "--as-user", action="store_true", help="without the right to raise priority"
+    )
     args = parser.parse_args()
     prefix = AS_USER if args.as_user else ()
     rows = [("bare", 1)]

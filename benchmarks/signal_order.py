@@ -6,11 +6,11 @@ Each sequence of two or three stop signals goes to a launcher of one worker, whi
 moment when it gets a signal. A third of the launchers has the machine to itself, a third shares it
 with busy processes, and a third is suspended (SIGSTOP) until all signals are sent.
 
-The exit code shows which signal the launcher took for the first. The kernel keeps no order of
-signals that are pending together: the first one counts as known if the launcher had taken it well
-before the next one was sent. Otherwise each of those that were pending with it is right; of a
-suspended launcher only the one with the highest number is. All signals of a sequence are one
-request, so each worker must save. The exit code is 1 if one of this fails.
+The exit code shows which signal the launcher handled first. The kernel keeps no order of
+signals that are pending together: the first one counts as known if the launcher had read it well
+before the next one was sent. Otherwise each of the signals pending with it is accepted; for a
+suspended launcher only the one with the highest number. All signals of a sequence are one
+request, so each worker must save. The exit code is 1 if a check fails.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Sequence:
 
 @dataclass
 class Tally:
-    """What became of the sequences of one mode."""
+    """The results of the sequences of one mode."""
 
     count: int = 0
     known: int = 0  # whose first signal is known
@@ -125,7 +125,7 @@ class Launch:
             self.firsts = {max(self.firsts)}
 
     def end(self, tally: Tally) -> str:
-        """Wait for the end and count it; what is wrong with it, or an empty text."""
+        """Wait for the end and count it; return the error, or an empty text."""
         code = self.process.wait(LIMIT)
         is_late = self.seconds > SAME_REQUEST
         is_wrong = code - 128 not in self.firsts
@@ -156,7 +156,7 @@ def _status(pid: int, name: str) -> str:
 
 
 def play(batch: list[Sequence], busy: BusyProcesses, tallies: dict[str, Tally]) -> list[str]:
-    """Send one batch of sequences of the same mode; what went wrong."""
+    """Send one batch of sequences of the same mode; return the errors."""
     with contextlib.ExitStack() as stack:
         launches = []
         for sequence in batch:
@@ -182,7 +182,7 @@ def main() -> int:
     """Send all sequences and print a row for each mode."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--count", type=positive, default=720, help="sequences (default: 720)")
-    parser.add_argument("--seed", type=int, default=1, help="repeats the same ones (default: 1)")
+    parser.add_argument("--seed", type=int, default=1, help="random seed (default: 1)")
     parser.add_argument("--busy", type=positive, default=100, help="processes (default: 100)")
     parser.add_argument("--only", default="", help="only modes whose name has this word")
     args = parser.parse_args()

@@ -1,10 +1,10 @@
-"""What the signals that schedulers, supervisors and people send do to a job: plaunch and torchrun.
+"""The effect of signals from schedulers, supervisors and users on a job: plaunch and torchrun.
 
     python benchmarks/signals.py [--launcher NAME ...] [--only WORD]
 
-Each row sends one sequence to a launcher of four workers. A worker answers SIGTERM, SIGINT and
-SIGHUP by saving for a second, then ends with 0. The row says how many have saved, with which code
-the launcher ended, how long after the last signal, whether it said which rank failed first, and how
+Each row sends one sequence to a launcher of four workers. A worker handles SIGTERM, SIGINT and
+SIGHUP by saving for a second, then exits with 0. The row shows how many saved, with which code
+the launcher exited, how long after the last signal, whether it named the first failed rank, and how
 many workers outlived it.
 """
 
@@ -88,7 +88,7 @@ SEQUENCES = (
 
 
 def play(launcher: str, sequence: Sequence) -> list[str]:
-    """Run one sequence; the cells of its row."""
+    """Run one sequence; return the cells of its row."""
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         script = write_script(folder, "worker.py", WORKER)
@@ -99,7 +99,7 @@ def play(launcher: str, sequence: Sequence) -> list[str]:
         stack.callback(_end_all, process, folder)
         _await_files(folder, "pid-*", 4)
         if sequence.how == "fail":
-            time.sleep(1.0)  # torchrun looks every 0.1 s
+            time.sleep(1.0)  # torchrun polls every 0.1 s
         for pause, signum in sequence.signals:
             time.sleep(pause)
             with contextlib.suppress(ProcessLookupError):
@@ -145,7 +145,7 @@ def _end_all(process: subprocess.Popen[bytes], folder: Path) -> None:
 
 
 def main() -> None:
-    """Play the sequences and print a row for each."""
+    """Run the sequences and print a row for each."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     known = sorted(set(LAUNCHERS) - {"bare"})
     parser.add_argument("--launcher", action="append", choices=known)

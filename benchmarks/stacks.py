@@ -1,7 +1,7 @@
-"""What a look at the workers of a node costs: time, and processor time of all that takes part.
+"""The cost of reading the stacks of a node's workers: wall time, and CPU time of all processes.
 
 The workers are processes in Python that sleep, each in one of eight functions. `plaunchctl stacks`
-has two seconds for the look at a node.
+has two seconds for a node.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ def place_{0}():
 place_{0}()
 """
 PLACES = 8
-BOUND = 60.0  # seconds for one look
+BOUND = 60.0  # seconds for one reading
 
 
 @contextlib.contextmanager
 def sleeping(count):
-    """So many processes that sleep; their pids by rank."""
+    """Start sleeping processes; yield their pids by rank."""
     processes = [
         subprocess.Popen(
             [sys.executable, "-S", "-c", CODE.format(rank % PLACES)], stdout=subprocess.PIPE
@@ -51,13 +51,13 @@ def sleeping(count):
 
 
 def used():
-    """Seconds of processors that this process and those that it has waited for have used."""
+    """Return the CPU seconds of this process and its reaped children."""
     found = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(usage.ru_utime + usage.ru_stime for usage in found)
 
 
 def measure(look, pids, **options):
-    """Wall seconds, processor seconds, and how many stacks there are."""
+    """Return wall seconds, CPU seconds, and the number of stacks."""
     began, before = time.perf_counter(), used()
     seen = look(pids, **options)
     took, cost = time.perf_counter() - began, used() - before

@@ -1,9 +1,9 @@
-"""What a launch costs beside the workers: plaunch, torchrun and the bare interpreter in turn.
+"""The cost of a launch without its workers: plaunch, torchrun and the bare interpreter in turn.
 
     python benchmarks/startup.py [--etcd] [--repeat N] [--json FILE] [--check]
 
 Every measurement is taken of all launchers in one round before the next round begins, so that a
-busy machine disturbs them alike; medians of N rounds are shown. All of them run under the
+busy machine affects all equally; it prints medians of N rounds. All of them run under the
 interpreter that runs this script. benchmarks/README.md says how to read the table.
 """
 
@@ -29,17 +29,17 @@ WORKERS = "--nproc-per-node=2"
 
 
 def wall(argv: Sequence[str]) -> float:
-    """Milliseconds from the start of a command to its end."""
+    """Return the wall time of a command in milliseconds."""
     begin = time.perf_counter()
     finish(start(argv))
     return (time.perf_counter() - begin) * 1e3
 
 
 def peak_memory(argv: Sequence[str]) -> float:
-    """The peak memory of a command's own process in MB, its children not counted.
+    """Return the peak memory of a command's process in MB, without its children.
 
-    It is the kernel's high-water mark (VmHWM), asked for again and again while the process lives.
-    The resource usage that `wait4` returns will not do: it includes the largest child, and what
+    It is the kernel's high-water mark (VmHWM), polled while the process lives.
+    The resource usage of `wait4` is not suitable: it includes the largest child, and what
     this very process had in memory when it started the command.
     """
     process = start(argv)
@@ -56,7 +56,7 @@ def peak_memory(argv: Sequence[str]) -> float:
 
 
 def import_time(module: str) -> float:
-    """Milliseconds that `import module` takes in a fresh interpreter, without its own start."""
+    """Return the milliseconds of `import module` in a fresh interpreter, without its start."""
     code = (
         f"import time; begin = time.perf_counter(); import {module}; "
         "print((time.perf_counter() - begin) * 1e3)"
@@ -66,9 +66,9 @@ def import_time(module: str) -> float:
 
 
 def imported_modules(argv: Sequence[str]) -> dict[str, float]:
-    """Every module that a command's own process imports, with the milliseconds it took by itself.
+    """Return the modules that a command's process imports, with their own milliseconds.
 
-    `-X importtime` makes the interpreter list them; workers are other processes and are not told.
+    `-X importtime` makes the interpreter list them; workers do not inherit the option.
     """
     process = start([argv[0], "-X", "importtime", *argv[1:]], stderr=subprocess.PIPE)
     modules = {}
@@ -80,7 +80,7 @@ def imported_modules(argv: Sequence[str]) -> dict[str, float]:
 
 
 def over_etcd(endpoint: str, script: str) -> list[str]:
-    """The command line of an empty job, of one node, that nobody has started yet."""
+    """Return the command line of an empty job of one node, with a new run id."""
     options = ("--rdzv-backend=etcd-v2", f"--rdzv-endpoint={endpoint}")
     run_id = f"--rdzv-id=startup-{os.urandom(6).hex()}"
     return command("plaunch", WORKERS, *options, run_id, script)
@@ -89,10 +89,10 @@ def over_etcd(endpoint: str, script: str) -> list[str]:
 def rounds(
     script: str, launchers: Sequence[str], endpoint: str
 ) -> list[tuple[Measurement, Callable[[], None]]]:
-    """Each measurement, and a function that takes one sample of it from every launcher.
+    """Return each measurement, and a function that samples it for every launcher.
 
     Args:
-        endpoint: of an etcd, for what is measured over etcd; empty if nothing is.
+        endpoint: of an etcd server; empty to skip measurements over etcd.
     """
     empty = {name: command(name, WORKERS, script) for name in launchers}
     empty["bare"] = command("bare", script)
@@ -158,10 +158,10 @@ def print_imports(modules: dict[str, float], count: int) -> None:
 def main() -> int:
     parser = measuring.parser(__doc__.partition("\n")[0], repeat=9)
     parser.add_argument(
-        "--imports", type=int, default=0, metavar="N", help="show the N dearest imports of plaunch"
+        "--imports", type=int, default=0, metavar="N", help="show the N slowest imports of plaunch"
     )
     parser.add_argument(
-        "--etcd", action="store_true", help="also measure a job over an etcd, which is started"
+        "--etcd", action="store_true", help="also start an etcd server, and measure a job over it"
     )
     args = parser.parse_args()
     launchers = ["plaunch"] if args.no_torchrun else ["plaunch", "torchrun"]
@@ -174,7 +174,7 @@ def main() -> int:
             for measurement, take in taken:
                 take()
                 if number < 0:
-                    measurement.samples.clear()  # the first round only fills caches
+                    measurement.samples.clear()  # the first round only warms caches
         modules = imported_modules(command("plaunch", WORKERS, script))
         of_etcd = imported_modules(over_etcd(endpoint, script)) if endpoint else {}
     measurements = [measurement for measurement, _ in taken]

@@ -1,9 +1,9 @@
-"""What happens between a worker's end and everybody's reaction: plaunch and torchrun in turn.
+"""The reaction times of launchers to exits and signals: plaunch and torchrun in turn.
 
     python benchmarks/supervision.py [--repeat N] [--only WORD] [--json FILE] [--check]
 
 Worker death to the launcher's exit and to restarted workers, SIGTERM to the end of all, teed
-output, and what a launcher costs that has nothing to do. Both launchers run under the interpreter
+output, and the cost of an idle launcher. Both launchers run under the interpreter
 that runs this script, with the same workers, which are bare Python. benchmarks/README.md says how
 to read the table.
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     Sampler = Callable[[str], list[float]]
 
-# A worker says what it does through a named pipe, with the time; the monotonic clock is one for the
+# A worker reports its steps through a named pipe, with the time; the monotonic clock is one for the
 # whole system. Every message is one write that the kernel keeps in one piece.
 WORKER = """\
 import time
@@ -41,7 +41,7 @@ said = os.open(os.environ["BENCHMARK_SAID"], os.O_WRONLY)
 def say(word, when):
     os.write(said, b"%s %s %d %d\\n" % (word, rank.encode(), os.getpid(), when))
 """
-# All wait; worker 1 ends when it is told to. After a restart there is nothing to do.
+# All wait; worker 1 exits on request. After a restart, workers exit at once.
 FAILING = """\
 say(b"up", began)
 if attempt != "0":
@@ -70,7 +70,7 @@ for number in range(int(sys.argv[1])):
 
 @dataclass(frozen=True)
 class Message:
-    """What a worker said; `when` is in nanoseconds of the monotonic clock."""
+    """A report of a worker; `when` is in nanoseconds of the monotonic clock."""
 
     word: str
     rank: int
@@ -82,7 +82,7 @@ class Speakers(Launches):
     """Launches whose workers run `WORKER`."""
 
     def hear(self, word: str, count: int) -> list[Message]:
-        """Wait until `count` workers have said `word`; by rank."""
+        """Wait until `count` workers have reported `word`; return the messages by rank."""
         heard: list[Message] = []
         for line in self.pipes.hear(f"{count} workers of {self.processes[0].args!r} say {word!r}"):
             said, rank, pid, when = line.split()
@@ -94,18 +94,18 @@ class Speakers(Launches):
         return sorted(heard, key=lambda message: message.rank)
 
     def kill(self, pid: int) -> int:
-        """SIGKILL a worker; when, in nanoseconds."""
+        """Kill a worker with SIGKILL; return the time in nanoseconds."""
         when = time.monotonic_ns()
         os.kill(pid, signal.SIGKILL)
         return when
 
 
 class Job(Speakers):
-    """One launch whose workers report what they do.
+    """One launch whose workers report their steps.
 
     Args:
         launcher: a key of `LAUNCHERS`.
-        script: what the workers run.
+        script: the workers' script.
         options: of the launcher.
     """
 
@@ -123,18 +123,18 @@ class Job(Speakers):
         return self.processes[0]
 
     def let_exit(self) -> int:
-        """Let worker 1 call sys.exit(3); when it did, in nanoseconds."""
+        """Let worker 1 call sys.exit(3); return the time in nanoseconds."""
         self.pipes.let_go()
         return self.hear("ends", 1)[0].when
 
     def ended(self, *pids: int) -> int:
-        """Wait for the end of the launcher and of `pids`; when all were gone, in nanoseconds."""
+        """Wait for the end of the launcher and of `pids`; return the time in nanoseconds."""
         measuring.wait_for_ends([self.process.pid, *pids], self._argv)
         return time.monotonic_ns()
 
 
 class Samplers:
-    """Takes one sample of each thing from one launcher; `folder` is for scripts and output."""
+    """Takes samples from one launcher; `folder` is for scripts and output."""
 
     def __init__(self, folder: str, lines: int, idle: float) -> None:
         self._folder = folder
@@ -222,11 +222,11 @@ class Samplers:
     def idle(self, launcher: str, workers: int) -> list[float]:
         """CPU of a launcher whose workers run, in percent of a core.
 
-        Whatever the launcher has started beside the workers counts as well.
+        Its helper processes count as well.
         """
         with Job(launcher, self._cooperative, f"--nproc-per-node={workers}") as job:
             pids = {message.pid for message in job.hear("up", workers)}
-            time.sleep(1)  # the end of the start is not idleness
+            time.sleep(1)  # exclude the rest of the start
             own = [job.process.pid, *(children(job.process.pid) - pids)]
             before, begin = sum(map(cpu_seconds, own)), time.monotonic()
             time.sleep(self._idle_seconds)
@@ -237,9 +237,9 @@ class Samplers:
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time of a process in seconds, all threads but no children; also of a zombie.
+    """Return the CPU seconds of a process, without children; works for zombies too.
 
-    The kernel's clock of that process, whose number is made as by C's `clock_getcpuclockid`: it is
+    Reads the process's CPU clock, whose id is computed as in `clock_getcpuclockid`: it is
     exact to a nanosecond, where /proc/PID/stat counts in hundredths of a second.
     """
     return time.clock_gettime(~pid << 3 | 2)
@@ -254,7 +254,7 @@ def children(pid: int) -> set[int]:
 
 
 def count_lines(path: str) -> int:
-    """Count the lines that are as a worker wrote them, whatever precedes them."""
+    """Count the unchanged lines of a worker, after any prefix."""
     whole = re.compile(rb"\d{12} x{86}\n")
     with open(path, "rb") as file:
         return sum(whole.search(line) is not None for line in file)
@@ -264,9 +264,9 @@ Row = tuple[list[Measurement], "Sampler", "Sequence[str]"]
 
 
 def rows(samplers: Samplers, launchers: Sequence[str], lines: int) -> list[Row]:
-    """What is measured: the measurements, the function that takes a sample of each, the launchers.
+    """Return the measurements, the function that samples each, and the launchers.
 
-    Most functions take a sample of one thing.
+    Most functions sample one quantity.
     """
     floor = ["bare", *launchers]
     result: list[Row] = []
@@ -298,7 +298,7 @@ def rows(samplers: Samplers, launchers: Sequence[str], lines: int) -> list[Row]:
 
 
 def goals(measurements: Sequence[Measurement]) -> Iterator[Goal]:
-    """The goals for what was measured."""
+    """Return the goals for the measurements."""
     for measurement in measurements:
         name = measurement.name
         if name.startswith("tee, 2"):
@@ -331,7 +331,7 @@ def main() -> int:
         type=measuring.positive,
         default=5,
         metavar="SECONDS",
-        help="how long idle launchers are watched (default: 5)",
+        help="seconds to measure idle launchers (default: 5)",
     )
     measuring.add_only(parser)
     args = parser.parse_args()
@@ -344,11 +344,11 @@ def main() -> int:
         )
         chosen = measuring.choose(parser, args.only, named)
         for launcher in launchers:
-            samplers.death_to_exit(launcher, killed=True)  # fills caches, and is not counted
+            samplers.death_to_exit(launcher, killed=True)  # warms caches; not counted
         for _ in range(args.repeat):
             for measurements, sample, names in chosen:
                 for name in names:
-                    # The floor may have fewer samples than there are measurements.
+                    # The baseline may have fewer samples.
                     for measurement, value in zip(measurements, sample(name), strict=False):
                         measurement.add(name, value)
     taken = [measurement for row in chosen for measurement in row[0]]

@@ -1,4 +1,4 @@
-"""How soon workers meet in their store: plaunch and torchrun in turn.
+"""The time until workers meet in their store: plaunch and torchrun in turn.
 
     python benchmarks/worker_store.py [--repeat N] [--json FILE] [--check]
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 WORKERS = 2
-# As a training script begins. The end of the job is not measured, so nobody tidies up.
+# The beginning of a training script. The end is not measured, so there is no cleanup.
 REDUCING = """\
 import os
 import torch, torch.distributed as dist
@@ -39,11 +39,11 @@ ROW, OLD_ROW, MEMORY = (
 
 
 def time_to_all_reduce(launcher: str, words: Sequence[str], script: str) -> tuple[float, float]:
-    """Milliseconds until all workers are through, and the MB that the store host has then.
+    """Return the milliseconds until all workers have met, and the store host's MB then.
 
-    0 MB if there is none.
+    0 MB without a store host.
     """
-    # torch looks the addresses of its peers up, which takes seconds where nobody answers.
+    # torch resolves the addresses of its peers, which takes seconds without a name server.
     env = {"RES_OPTIONS": "timeout:1 attempts:1", "OMP_NUM_THREADS": "1"}
     with measuring.Pipes() as pipes:
         begin = time.perf_counter()
@@ -61,7 +61,7 @@ def time_to_all_reduce(launcher: str, words: Sequence[str], script: str) -> tupl
 
 
 def host_memory(launcher: int) -> float:
-    """The MB that the store host among a launcher's children has in memory; 0 without one."""
+    """Return the memory of a launcher's store host in MB; 0 without one."""
     try:
         with open(f"/proc/{launcher}/task/{launcher}/children", encoding="ascii") as file:
             children = file.read().split()
@@ -72,7 +72,7 @@ def host_memory(launcher: int) -> float:
                 with open(f"/proc/{pid}/statm", "rb") as statm:
                     return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
     except OSError:
-        pass  # it has ended already, with its workers
+        pass  # it has already ended with its workers
     return 0.0
 
 
@@ -103,7 +103,7 @@ def main() -> int:
             old.add("plaunch", taken)
             if number < 0:
                 for measurement in (row, old, memory):
-                    measurement.samples.clear()  # the first round only fills caches
+                    measurement.samples.clear()  # the first round only warms caches
     measurements = [one for one in (row, old, memory) if one.samples]
     measuring.print_platform(args.repeat)
     measuring.print_table(measurements)

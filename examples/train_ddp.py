@@ -2,10 +2,10 @@
 
     plaunch --nproc-per-node=2 --max-restarts=1 examples/train_ddp.py
 
-torchrun starts it in the same way. Rank 0 prints the loss and the test accuracy of every epoch and
-then writes a checkpoint. When a worker dies, all workers are started again and continue after the
-last epoch that was saved, and so does a job that its scheduler has requeued. A new job starts from
-the beginning, unless it is told to `--resume`.
+torchrun starts it in the same way. After every epoch, rank 0 prints the loss and the test accuracy,
+and writes a checkpoint. When a worker dies, all workers restart and continue after the last saved
+epoch, and so does a job that its scheduler requeues. A new job starts from the beginning, unless
+`--resume` is given.
 """
 
 from __future__ import annotations
@@ -28,16 +28,15 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--epochs", type=int, default=10, help="in all (default: 10)")
+    parser.add_argument("--epochs", type=int, default=10, help="number of epochs (default: 10)")
     parser.add_argument("--batch-size", type=int, default=32, help="per worker (default: 32)")
     parser.add_argument("--lr", type=float, default=0.05, help="learning rate (default: 0.05)")
-    parser.add_argument("--seed", type=int, default=0, help="of weights and shuffling (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, help="random seed (default: 0)")
     parser.add_argument(
         "--checkpoint",
         type=Path,
         default=Path("checkpoint.pt"),
-        help="file to save to; several nodes need it on a file system that they share "
-        "(default: checkpoint.pt)",
+        help="file to save to; on several nodes, on a shared file system (default: checkpoint.pt)",
     )
     parser.add_argument(
         "--resume", action="store_true", help="continue from the checkpoint of an earlier job"
@@ -49,7 +48,7 @@ def parse_args() -> argparse.Namespace:
 
 
 def choose_device() -> torch.device:
-    """One GPU for each worker of this node if there are enough of them, else the CPU."""
+    """Return this worker's GPU if there is one for each worker of the node, else the CPU."""
     local_rank = int(os.environ["LOCAL_RANK"])
     local_world_size = int(os.environ["LOCAL_WORLD_SIZE"])
     if torch.cuda.device_count() >= local_world_size:
@@ -57,13 +56,13 @@ def choose_device() -> torch.device:
         torch.cuda.set_device(device)
         return device
     if "OMP_NUM_THREADS" not in os.environ:
-        # Workers that each use all cores would only get into each other's way.
+        # Workers that each use all cores slow each other down.
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // local_world_size))
     return torch.device("cpu")
 
 
 def load_data(seed: int) -> tuple[TensorDataset, TensorDataset]:
-    """The digits, as 64 grey levels from 0 to 1 and a label; one fifth is kept for the test."""
+    """Load the digits as 64 grey levels from 0 to 1 and a label; one fifth is test data."""
     images, labels = load_digits(return_X_y=True)
     split = train_test_split(images / 16, labels, test_size=0.2, random_state=seed, stratify=labels)
     train_x, test_x, train_y, test_y = (torch.from_numpy(part) for part in split)
@@ -76,7 +75,7 @@ def train_epoch(
     optimizer: torch.optim.Optimizer,
     device: torch.device,
 ) -> float:
-    """Go through this worker's share of the training data; returns the mean loss of all workers."""
+    """Train on this worker's share of the data; return the mean loss of all workers."""
     total = torch.zeros(2, device=device)  # the sum of losses, the number of samples
     for batch in loader:
         x, y = (tensor.to(device) for tensor in batch)
@@ -92,7 +91,7 @@ def train_epoch(
 
 @torch.no_grad()
 def accuracy_on(model: nn.Module, data: TensorDataset, device: torch.device) -> float:
-    """The share of test images that are recognised; every worker looks at its part of them."""
+    """Return the accuracy on the test images; every worker evaluates its part of them."""
     x, y = (tensor[dist.get_rank() :: dist.get_world_size()].to(device) for tensor in data.tensors)
     correct = (model(x).argmax(dim=1) == y).sum()
     dist.all_reduce(correct)
@@ -100,14 +99,14 @@ def accuracy_on(model: nn.Module, data: TensorDataset, device: torch.device) -> 
 
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
-    """Write to a file beside it and rename, so that no crash leaves half a checkpoint."""
+    """Write to a temporary file and rename it, so that a crash leaves no partial checkpoint."""
     unfinished = path.with_name(path.name + ".part")
     torch.save(state, unfinished)
     unfinished.replace(path)
 
 
 def load_checkpoint(path: Path, resume: bool) -> dict[str, Any] | None:
-    """The state to continue from, or None. Rank 0 decides for all workers and sends it to them."""
+    """Return the state to continue from, or None. Rank 0 decides, and sends it to all workers."""
     found: list[dict[str, Any] | None] = [None]
     if dist.get_rank() == 0 and path.exists():
         saved = torch.load(path, map_location="cpu", weights_only=True)
@@ -118,19 +117,19 @@ def load_checkpoint(path: Path, resume: bool) -> dict[str, Any] | None:
 
 
 def is_of_this_job(saved: dict[str, Any]) -> bool:
-    """Whether this very job wrote the checkpoint, before its workers were started again."""
+    """Whether this job wrote the checkpoint before a restart."""
     restarts = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-    # "none" is the run id of every job that runs on several nodes and was not given one.
+    # "none" is the run id of every job on several nodes without --rdzv-id.
     return bool(saved.get("job_id") == job_id()) and (job_id() != "none" or restarts > 0)
 
 
 def job_id() -> str:
-    """What plaunch calls this job, also once it was requeued; torchrun knows the run id only."""
+    """Return plaunch's job id, which a requeued job keeps; with torchrun, the run id."""
     return os.environ.get("PLAUNCH_JOB_ID") or os.environ["TORCHELASTIC_RUN_ID"]
 
 
 def train(args: argparse.Namespace, device: torch.device) -> None:
-    """Train from the last checkpoint of this job, or from the beginning, and save every epoch."""
+    """Train from the last checkpoint of this job, or from the beginning; save every epoch."""
     torch.manual_seed(args.seed)
 
     train_data, test_data = load_data(args.seed)
@@ -175,8 +174,8 @@ def main() -> None:
     device = choose_device()
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     train(args, device)
-    # The model's reference cycles keep gloo's threads alive, and one that is alive when the
-    # interpreter ends may crash it (https://github.com/pytorch/pytorch/pull/179291).
+    # The model's reference cycles keep gloo's threads alive, and a live thread may crash the
+    # interpreter at its exit (https://github.com/pytorch/pytorch/pull/179291).
     gc.collect()
     dist.destroy_process_group()
 

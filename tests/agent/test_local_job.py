@@ -47,8 +47,15 @@ class Job(LocalJob):
         )
         self.wake_ups = 0
         super().__init__(
-            spec, policy, wait_for_peers=wait, wake=self.count, **{"attempt": 0, **options}
+            spec,
+            policy,
+            wait_for_peers=wait,
+            wake=self.count,
+            is_running=lambda: self.runs,
+            is_asked_to_end=lambda: self.ends,
+            **{"attempt": 0, **options},
         )
+        self.runs, self.ends = True, False
 
     def count(self):
         self.wake_ups += 1
@@ -241,6 +248,34 @@ def test_a_handler_that_cannot_report_changes_is_asked():
     assert (job.fileno(), job.is_observable, list(job.changes())) == (-1, False, [])
     handler.nodes_waiting = 1
     assert [change.kind for change in job.changes()] == [ChangeKind.ARRIVED]
+
+
+@pytest.mark.parametrize("phase", ["running", "another"])
+def test_a_handler_is_asked_only_while_workers_run(phase):
+    handler = FakeRendezvous()
+    handler.nodes_waiting = 1
+    job = Job(handler)
+    job.runs = phase == "running"
+    assert bool(job.changes()) is job.runs
+
+
+def test_a_request_before_a_failure_does_not_skip_its_delay():
+    job = Job(policy=Policy(restart(delay=600.0)))
+    job.next_rendezvous()
+    job.request_round("too early")
+    job.fail()
+    joining = Call(job.next_rendezvous)
+    assert not joining.ended(0.1)
+    job.request_round("now")
+    assert joining.get().attempt == 1
+
+
+def test_a_node_that_is_asked_to_end_waits_for_no_other():
+    job = Job(FakeRendezvous(world_size=2), wait=pytest.fail)
+    job.next_rendezvous()
+    job.ends = True
+    job.report_success()
+    assert job.verdict.outcome == "succeeded"
 
 
 def test_a_handler_that_reports_changes_is_not_asked():

@@ -388,7 +388,7 @@ PHASES = {
     "while the nodes meet after a failure": (
         [*UP, *FAILED],
         end(SIGNALLED),
-        [m.SkipDelay()],
+        [m.SkipDelay(ASK_RESTART)],
     ),
     "while workers start": (UP[:2], stop(SIGNALLED), stop(REQUEST)),
     "while they run": (UP, stop(SIGNALLED), stop(REQUEST)),

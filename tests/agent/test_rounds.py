@@ -90,7 +90,15 @@ def joined(handler, nproc=2):
     spec = WorkerSpec("trainer", nproc, handler, entrypoint="python")
     job = handler
     if not isinstance(handler, JobRendezvous):
-        job = LocalJob(spec, None, attempt=0, wait_for_peers=print, wake=print)
+        job = LocalJob(
+            spec,
+            None,
+            attempt=0,
+            wait_for_peers=print,
+            wake=print,
+            is_running=bool,
+            is_asked_to_end=bool,
+        )
     workers = join_round(job, spec).workers
     return [worker.global_rank for worker in workers], workers[0].world_size
 

@@ -175,7 +175,7 @@ FAULTS = {
     "event_handlers": (
         *(EVENT_HANDLER, "Handler"),
         {
-            "workers inherit nothing of it": "/log'",
+            "workers inherit nothing from it": "/log'",
             "it takes odd metadata: values that are None": "'NoneType' object has no attribute",
             "it can be closed twice": "closed file",
         },
@@ -183,7 +183,7 @@ FAULTS = {
     "logs_specs": (
         *(LOGS_SPEC, "Specs"),
         {
-            "nobody outside of the filter is shown": "are teed, and the filter has {1}",
+            "only ranks in the filter are shown": "are teed, and the filter has {1}",
             "the next attempt has other files": "two attempts have",
             "it can be closed twice": "RuntimeError: closed already",
         },
@@ -193,15 +193,15 @@ FAULTS = {
         {
             "it leaves nothing open": "faulty.py",
             "it leaves the process as it was": "changes the environment",
-            "the count is a number that is not negative": "4.0, which is no int",
+            "the count is a number that is not negative": "4.0, which is not an int",
         },
     ),
     "signal_policies": (
         *(SIGNAL_POLICY, "Policy"),
         {
             "its signals can be handled": "no process can handle SIGKILL",
-            "its signals are signals": "it gives one twice",
-            "it answers for every other signal": "KeyError",
+            "its signals are signals": "it returns duplicates",
+            "it has an action for every other signal": "KeyError",
         },
     ),
     "restart_policies": (
@@ -209,15 +209,15 @@ FAULTS = {
         {
             "it changes nothing that it is given": "it has changed the history",
             "a stop says why": "gives no reason",
-            "it says the same on every node": "so says node1",
+            "it decides the same on every node": "so says node1",
         },
     ),
     "health_checks": (
         *(HEALTH_CHECK, "Check"),
         {
-            "it answers without a log folder": "'NoneType' object has no attribute 'rstrip'",
-            "it answers after a failure without a start": "TypeError",
-            "it answers after each failure": "'all is well', which is not a Finding",
+            "it returns findings without a log folder": "no attribute 'rstrip'",
+            "it returns findings after a failure without a start": "TypeError",
+            "it returns findings after each failure": "'all is well', which is not a Finding",
         },
     ),
     "schedulers": (
@@ -231,7 +231,7 @@ FAULTS = {
     "rendezvous": (
         *(RENDEZVOUS, "Handler"),
         {
-            "it says in words what it waits for": r"'one\nother'",
+            "it describes what it waits for": r"'one\nother'",
             "it answers before and after a round": "num_nodes_waiting() is None",
             "nothing is open after shutdown": "socket:",
         },
@@ -314,7 +314,7 @@ def plaunch_extensions(context):
     return [Half()] if os.environ.get("HALF") else [Slow()]
 """
 EXTENSION_FAULTS = {
-    "workers inherit nothing of it": "/faulty.py'",
+    "workers inherit nothing from it": "/faulty.py'",
     "its extensions take part in a launch that ends at once": "'NoneType' object has no attribute",
 }
 OPTIONS = """
@@ -331,10 +331,10 @@ OPTIONS = (
 """
 OPTION_FAULTS = {
     "importing it imports nothing else": "imports acme_more",
-    "each name is that of one option": "--rdzv-id of --rdzv-id is that of plaunch itself",
+    "each name is that of one option": "--rdzv-id of --rdzv-id belongs to plaunch itself",
     "odd values are refused: nothing": "ZeroDivisionError",
-    "each says what it does": "is not one line",
-    "what it offers can be given": "'c' is not one of a, b",
+    "each option has a help text": "is not one line",
+    "its choices are valid": "'c' is not one of a, b",
     "what it names can be imported": "no attribute 'nothing'",
 }
 STARTER = """
@@ -381,19 +381,19 @@ def plaunch_worker_starter(context):
     return Starter()
 """
 STARTER_FAULTS = {
-    "it says what took time": "waiting took -1",
+    "it reports what took time": "waiting took -1",
     "a worker has its arguments": "it has ['', 'two words'",
     "a worker has exactly its environment": "PLAUNCH_CONFORMANCE_LATER",
     "a worker writes where it should": "stderr has ''",
     "a worker has exactly its descriptors": "it has [0, 1, 2, ",
-    "a worker is where the launcher is": "it is in ",
-    "a worker is a child that leads a session": "it leads no session of its own",
+    "a worker has the working folder of the launcher": "it is in ",
+    "a worker is a child that leads a session": "it does not lead its own session",
     "it can be killed": "ProcessLookupError",
     "a worker has the signals of a fresh one": "ignored: ",
     "a worker has the limits of the launcher": "RLIMIT_STACK is [1048576, 1048576]",
-    "a binding that cannot be had is an error": "the worker is started all the same",
+    "a failed binding is an error": "the worker started without its binding",
     "its descriptors are open": "Bad file descriptor",
-    "it says in a line what it does": "it says 'one",
+    "its description is one line": "its str is 'one",
 }
 LEAVING_STARTER = """
 import os, subprocess, plaunch

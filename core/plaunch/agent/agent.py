@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import abc
 import logging
+import math
 import signal
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from plaunch import parts
@@ -24,7 +26,7 @@ from plaunch.agent.results import Results
 from plaunch.agent.rounds import RoundJoiner, longest_stop, prepare_rendezvous
 from plaunch.agent.services import DEFAULT_SERVICES, AgentServices
 from plaunch.agent.signals import SignalInbox
-from plaunch.agent.states import Outcome, Requested, RequestKind, State
+from plaunch.agent.states import Outcome, Phase, Requested, RequestKind, State
 from plaunch.agent.wait_reporter import WaitReporter
 from plaunch.agent.watchdog import TURN_BOUND, LoopWatchdog
 from plaunch.agent.worker import RunResult, WorkerGroup, WorkerSpec, WorkerState
@@ -148,6 +150,7 @@ class SimpleElasticAgent(ElasticAgent):
         forwarded = ForwardedSignals(lambda signum: workers.signal(signum))  # noqa: PLW0108
         state = State() if before is None else before
         job, interval = self._create_job(state.attempt)
+        is_local = isinstance(job, LocalJob)
         self._peers = peers = Peers(job, notifier, poller, forwarded, interval)
         preconditions = Preconditions(self._services.health_checks, peers, poller)
         self._components = LoopComponents(
@@ -164,14 +167,15 @@ class SimpleElasticAgent(ElasticAgent):
         )
         self._loop = Loop(
             self._components,
-            exit_barrier_timeout=self._exit_barrier_timeout,
+            # A local job bounds the wait itself.
+            exit_barrier_timeout=math.inf if is_local else self._exit_barrier_timeout,
             state=State(
                 max_restarts=spec.max_restarts,
                 has_checks=preconditions.exist,
                 attempt=state.attempt,
                 round=state.round,
             ),
-            is_whole_job=not isinstance(job, LocalJob),
+            is_whole_job=not is_local,
         )
 
     def _create_job(self, attempt: int) -> tuple[JobRendezvous, float]:
@@ -185,6 +189,8 @@ class SimpleElasticAgent(ElasticAgent):
             attempt=attempt,
             wait_for_peers=lambda: self._workers.wait_for_peers(self._exit_barrier_timeout),
             wake=self._poller.wake_up.wake,
+            is_running=lambda: self._loop.state.phase is Phase.RUNNING,
+            is_asked_to_end=self.is_asked_to_end,
         )
         return job, QUIET_INTERVAL if job.is_observable else spec.monitor_interval
 
@@ -233,7 +239,8 @@ class SimpleElasticAgent(ElasticAgent):
 
     def snapshot(self) -> Snapshot:
         """The state of the agent; thread-safe."""
-        return self._loop.snapshot
+        waits_for = self._components.joiner.waits_for
+        return replace(self._loop.snapshot, waits_for=waits_for)
 
     def held(self) -> dict[int, Held]:
         """What holds workers that cannot run now, by global rank, and since when; thread-safe."""
@@ -301,6 +308,8 @@ class SimpleElasticAgent(ElasticAgent):
             return loop.results.of_workers
         if outcome is Outcome.FAILED:
             result = self._peers.failed_result(loop.results.of_workers)
+            if error is not None and not result.is_failed():
+                raise error  # of a restart after a failure elsewhere, whose verdict is not known
             result.earlier = list(loop.results.earlier)
             return result
         if outcome is Outcome.LEFT:

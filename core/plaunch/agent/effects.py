@@ -66,10 +66,17 @@ class Effects:
         return [*components.peers.look_while_stopping(is_clearing=is_clearing), end]
 
     def _join(self, action: Action, state: State) -> None:
-        self._components.joiner.join()
+        joiner = self._components.joiner
+        joiner.join()
+        if joiner.waits_for:
+            self._deferred = ""  # the next line has it
+            self._log(f"waiting for {joiner.waits_for}")
 
-    def _skip_delay(self, action: Action, state: State) -> None:
-        self._components.peers.skip_delay(state.request)
+    def _skip_delay(self, action: states.SkipDelay, state: State) -> None:
+        if self._components.joiner.waits_for:
+            self._components.peers.skip_delay(action.request)
+        else:
+            log_without_effect(action.request, state)
 
     def _check_health(self, action: Action, state: State) -> None:
         self._components.preconditions.begin(is_member=state.round >= 0)
@@ -148,6 +155,17 @@ class Effects:
         if text:
             self.logged_reason = text
             logger.warning("%s", text)
+
+
+def log_without_effect(request: states.Requested, state: State) -> None:
+    """Log that a request changes nothing in this state."""
+    logger.info(
+        "%s asks for a %s (%s), but this has no effect while this agent is %s",
+        request.who,
+        request.kind.value,
+        request.reason,
+        state.phase.value,
+    )
 
 
 _EFFECTS: dict[type, Callable[..., Any]] = {

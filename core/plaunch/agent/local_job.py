@@ -48,6 +48,8 @@ class LocalJob:
         wait_for_peers: called on a background thread when own workers have succeeded in a round of
             several nodes; returns when the workers of the others have finished.
         wake: makes the agent call `changes`, from any thread.
+        is_running: returns whether own workers run; only then are new nodes of interest.
+        is_asked_to_end: returns whether the agent is about to end, and waits for no other node.
         clock: seconds that never go back.
     """
 
@@ -59,6 +61,8 @@ class LocalJob:
         attempt: int,
         wait_for_peers: Callable[[], None],
         wake: Callable[[], None],
+        is_running: Callable[[], bool],
+        is_asked_to_end: Callable[[], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._clock = clock
@@ -69,6 +73,8 @@ class LocalJob:
         self._attempt = attempt
         self._wait_for_peers = wait_for_peers
         self._wake = wake
+        self._is_running = is_running
+        self._is_asked_to_end = is_asked_to_end
         self._verdict: Verdict | None = None
         self._has_left = False
         self._has_succeeded = False  # own workers have, and those of other nodes are awaited
@@ -135,7 +141,9 @@ class LocalJob:
     def describe_wait(self) -> str:
         """What `next_rendezvous` waits for."""
         delay = self.restart_delay()
-        return describe_delay(delay, time.time()) if delay else describe_wait(self._handler)
+        if not delay:
+            return describe_wait(self._handler)
+        return f"{describe_delay(delay, time.time())}: {self._reason}"
 
     # --- changes ----------------------------------------------------------------------------------
 
@@ -152,7 +160,7 @@ class LocalJob:
         changes: Sequence[MembershipChange] = ()
         if self._observable is not None:
             changes = self._observable.changes()
-        elif not has_succeeded and self._handler.num_nodes_waiting() > 0:
+        elif self._is_running() and self._handler.num_nodes_waiting() > 0:
             changes = [MembershipChange(ChangeKind.ARRIVED)]
         for change in changes:
             logger.info("node %s %s: %s", change.node, change.kind.value, change.reason)
@@ -191,6 +199,7 @@ class LocalJob:
         self._reason = f"{what}; {why}"
         self._attempt += decision is None or decision.costs
         self._delay = 0.0 if decision is None else decision.delay
+        self._resumed.clear()
 
     def note_succeeded(self, ended: Mapping[int, float]) -> None:
         """Record which workers have succeeded, and when."""
@@ -199,7 +208,7 @@ class LocalJob:
     def report_success(self) -> None:
         """End the job, in a round of several nodes when the workers of the others have finished."""
         self._has_succeeded = True
-        if self._world_size > 1:
+        if self._world_size > 1 and not self._is_asked_to_end():
             start_thread(threading.Thread(target=self._finish, name="plaunch-peers", daemon=True))
         else:
             self._end("succeeded", "all workers have succeeded")

@@ -17,7 +17,7 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from plaunch.agent import machine, notifications, states
-from plaunch.agent.effects import Effects
+from plaunch.agent.effects import Effects, log_without_effect
 from plaunch.agent.phases import Phases
 from plaunch.agent.poller import QUIET_INTERVAL
 from plaunch.agent.requests import Hang, Snapshot
@@ -63,7 +63,6 @@ class Loop:
         self._is_whole_job = is_whole_job
         self._workers = components.workers
         self._peers = components.peers
-        self._joiner = components.joiner
         self._notifier = components.notifier
         self._forwarded = components.forwarded
         self._poller = components.poller
@@ -154,7 +153,6 @@ class Loop:
             state.attempt,
             tuple(rank for rank in ranks if rank >= 0),
             pids,
-            waits_for=self._joiner.waits_for if state.phase is states.Phase.JOINING else "",
             is_job_wide=self._is_whole_job,
             stdouts=stdouts,
             stderrs=stderrs,
@@ -165,13 +163,7 @@ class Loop:
         before = self.state
         self.state, actions = machine.step(before, event)
         if isinstance(event, states.Requested) and self.state == before and not actions:
-            logger.info(
-                "%s asks for a %s (%s), but this has no effect while this agent is %s",
-                event.who,
-                event.kind.value,
-                event.reason,
-                before.phase.value,
-            )
+            log_without_effect(event, before)
         self._notifier.notify_state(self.state.workers)
         return actions
 
@@ -186,10 +178,11 @@ class Loop:
         has_succeeded = bool(pending) and isinstance(pending[0], states.WorkSucceeded)
         first = [pending.popleft()] if has_succeeded else []
         stops, requests = self._take_inputs(inbox)
-        if stops and self.state.phase is states.Phase.STOPPING and self.results.due() is not None:
+        ends = [one for one in requests if one.kind is not states.RequestKind.RESTART]
+        is_stopping = self.state.phase is states.Phase.STOPPING
+        if (stops or ends) and is_stopping and self.results.due() is not None:
             self.results.report_failure()
             first += self._peers.look_while_stopping(is_clearing=False)
-        ends = [one for one in requests if one.kind is not states.RequestKind.RESTART]
         pending.extendleft(reversed([*first, *stops, *ends]))
         pending.extend(one for one in requests if one not in ends)
 

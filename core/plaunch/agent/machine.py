@@ -217,7 +217,7 @@ def _restart_requested(state: State, event: states.Requested) -> Transition:
 
 
 def _restart_requested_before_round(state: State, event: states.Requested) -> Transition:
-    return state, (states.SkipDelay(),) if state.is_restart else ()
+    return state, (states.SkipDelay(event),) if state.is_restart else ()
 
 
 def _stopped(state: State, event: AgentEvent) -> Transition:

@@ -285,9 +285,9 @@ class Peers:
         elif then is states.Outcome.SIGNALLED:
             self._job.announce_leave(origin or describe_asker(state))
 
-    def skip_delay(self, request: states.Requested | None) -> None:
+    def skip_delay(self, request: states.Requested) -> None:
         """Request that a round which the job has delayed begins now."""
-        self._job.request_round("" if request is None else request.origin)
+        self._job.request_round(request.origin)
 
     def exclude(self, reason: str) -> None:
         """Report that the job is to continue without this node, and why."""

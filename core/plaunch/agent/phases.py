@@ -57,9 +57,9 @@ class Phases:
 
     def _watch_workers(self, state: State) -> list[AgentEvent]:
         workers, peers = self._components.workers, self._components.peers
-        exit_fds, interval = workers.exit_fds(), peers.interval
-        if exit_fds is None or not workers.exits_suffice():
-            interval = min(interval, self._monitor_interval)
+        exit_fds, interval = workers.exit_fds(), self._monitor_interval
+        if exit_fds is not None and workers.exits_suffice():
+            interval = max(interval, peers.interval)
         self._components.poller.poll(
             [*(exit_fds or ()), *peers.fds()],
             _earliest(interval, workers.due(), self._effects.cause_wait.due()),

@@ -7,9 +7,10 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from plaunch.agent import notifications
-from plaunch.agent.messages import describe_delay, describe_round
+from plaunch.agent.messages import describe_round
 from plaunch.agent.poller import BackgroundCall
 from plaunch.agent.states import RoundFailed, RoundFormed
+from plaunch.agent.wait_reporter import describe_wait
 from plaunch.agent.worker import Worker
 from plaunch.durations import bounded
 from plaunch.errors import PluginError
@@ -158,6 +159,7 @@ class RoundJoiner:
         self._call: BackgroundCall[FormedRound] | None = None
         self._began = 0.0  # on the monotonic clock
         self._is_delayed = False
+        self._delay = 0.0  # seconds before the round, of which its duration does not consist
         self.waits_for = ""  # while the round is delayed
         self.error: BaseException | None = None  # why the last round did not form
         self.reason = ""  # why the job has formed the last round; may be empty
@@ -170,6 +172,7 @@ class RoundJoiner:
         self._reporter.begin()
         self._formed = self._preparing = None
         self._is_delayed = False
+        self._delay = self._job.restart_delay()
         self._note_delay()
         job, spec = self._job, self._group.spec
         self._call = BackgroundCall(
@@ -179,12 +182,10 @@ class RoundJoiner:
     def _note_delay(self) -> None:
         """Notify listeners, once, that a restart policy has delayed the round."""
         delay = self._job.restart_delay()
+        self.waits_for = describe_wait(self._job) if delay else ""
         if delay and not self._is_delayed:
             self._is_delayed = True
-            self.waits_for = describe_delay(delay, time.time())
             self._notifier.notify(notifications.RestartDelayed, delay)
-        elif not delay:
-            self.waits_for = ""
 
     def watch(self, state: State, logged: str) -> list[AgentEvent]:
         """Wait until the round has formed, or something else happens.
@@ -206,6 +207,7 @@ class RoundJoiner:
             self._notify_failed(self.error)
             return [RoundFailed()]
         self._call = None
+        self.waits_for = ""
         self._reporter.end()
         call.join()
         if call.error is not None:
@@ -219,7 +221,8 @@ class RoundJoiner:
         self.message = describe_round(info, state, logged_now)
         self.reason = info.reason
         event = RoundFormed(info.attempt, info.round)
-        self._notifier.notify_round(event, call.duration, info.reason or logged)
+        waited = max(call.duration - self._delay, 0.0)
+        self._notifier.notify_round(event, waited, info.reason or logged)
         if self._prepare is None:
             return [event]
         self._formed = event

@@ -235,8 +235,11 @@ class Join(Action):
     """Take part in the next round."""
 
 
+@plain_dataclass
 class SkipDelay(Action):
     """Begin the next round now, although the job has delayed it."""
+
+    request: Requested
 
 
 class StartWorkers(Action):

@@ -113,19 +113,19 @@ def worker_command(request: LaunchRequest) -> list[str]:
 
 
 def late_events(
-    config: LaunchConfig, entry_point: str, told: EventLog
+    config: LaunchConfig, entry_point: str, log: EventLog
 ) -> Callable[[], Callable[[], list[Event]]]:
     """Return a factory for `Control.take_events`, called when an extension first needs it.
 
     Args:
         config: the launch.
         entry_point: what is run, as users call it.
-        told: the notifications of the agent so far.
+        log: the notifications of the agent so far.
     """
 
     def create() -> Callable[[], list[Event]]:
         create_late_events = parts.load_part(parts.LATE_EVENTS)
-        take: Callable[[], list[Event]] = create_late_events(config, entry_point, told.all).take
+        take: Callable[[], list[Event]] = create_late_events(config, entry_point, log.all).take
         return take
 
     return create

@@ -72,6 +72,7 @@ class LaunchSession:
         components, config = self._components, self._request.config
         try:
             with ExitStack() as stack:
+                stack.callback(self._manager.stop_waiting_when, lambda: False)
                 stack.enter_context(ending(components.extensions, self._log))
                 if components.create_events is not None:
                     self._events = components.create_events(

@@ -1,4 +1,4 @@
-"""The extension without a launch: it needs nothing but something to ask."""
+"""The extension without a launch, with a fake control."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from plaunch_testing.conformance import HooksConformance, OptionsConformance
 
 
 class Control:
-    """Keeps what it is asked for."""
+    """Records requests."""
 
     def __init__(self):
-        self.asked, self.said = [], []
+        self.requests, self.said = [], []
 
     def request(self, kind, reason):
-        self.asked.append((kind, reason))
+        self.requests.append((kind, reason))
 
     def say(self, text):
         self.said.append(text)
@@ -33,7 +33,7 @@ def until(condition):
 
 @pytest.fixture
 def running(tmp_path, monkeypatch):
-    monkeypatch.setattr(reload, "LOOK", 0.01)
+    monkeypatch.setattr(reload, "PERIOD", 0.01)
     path = tmp_path / "reload"
     started = []
 
@@ -51,33 +51,33 @@ def running(tmp_path, monkeypatch):
         extension.stop(None)
 
 
-def test_a_file_that_appears_is_a_restart_each_time(running):
+def test_each_appearance_of_the_file_requests_a_restart(running):
     path, control = running()
     for _ in range(2):
         path.touch()
-        until(lambda: control.asked)
+        until(lambda: control.requests)
         assert not path.exists()
-        assert control.asked.pop() == ("restart", f"{path} has appeared")
-        assert control.asked == []
+        assert control.requests.pop() == ("restart", f"{path} has appeared")
+        assert control.requests == []
 
 
-def test_a_file_that_was_there_before_is_none(running, tmp_path):
+def test_a_file_that_existed_before_requests_no_restart(running, tmp_path):
     (tmp_path / "reload").touch()
     path, control = running()
     assert "is there already" in control.said[0]
     path.unlink()
     time.sleep(0.05)
     path.touch()
-    until(lambda: control.asked)
+    until(lambda: control.requests)
 
 
-def test_without_the_option_there_is_nothing():
+def test_without_the_option_there_is_no_extension():
     assert reload.plaunch_extensions(PluginContext("job", "role", "host")) == []
     assert list(reload.plaunch_doctor_checks(DoctorContext())) == []
 
 
 @pytest.mark.parametrize(("folder", "status"), [("there", Status.OK), ("gone", Status.PROBLEM)])
-def test_the_check_of_the_doctor(tmp_path, folder, status):
+def test_the_doctor_check(tmp_path, folder, status):
     (tmp_path / "there").mkdir()
     context = DoctorContext(options={"reload_file": str(tmp_path / folder / "reload")})
     (finding,) = reload.plaunch_doctor_checks(context)

@@ -1,4 +1,4 @@
-"""The suites that come with plaunch, one for each plugin.
+"""The conformance suites of plaunch, one for each plugin.
 
 They try what every launcher relies on; what is special about a plugin is in the other files. The
 class of a suite needs to know the plugin, and whatever the plugin needs to work at all.

@@ -78,7 +78,7 @@ def test_the_machine_s_own_name_is_the_default(monkeypatch):
     assert find_this_host([Host("some-other-host", "x"), Host(own, own)]) == 1
 
 
-def test_an_unknown_host_is_told_what_to_do(hostfile):
+def test_the_error_for_an_unknown_host_has_the_fix(hostfile):
     with pytest.raises(UsageError, match=r"names alpha, beta\.lab\. Set HOSTFILE_HOST"):
         find_this_host(read_hosts(), "gamma")
 

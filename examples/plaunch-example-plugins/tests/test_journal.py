@@ -23,7 +23,7 @@ def group(attempt=0):
     )
 
 
-def test_workers_learn_the_first_failure_of_the_attempt_before(monkeypatch):
+def test_workers_get_the_first_failure_of_the_previous_attempt(monkeypatch):
     monkeypatch.delenv("JOURNAL", raising=False)
     journal = Journal()
     assert journal.plaunch_worker_env() == {"LAST_FAILURE": ""}
@@ -37,13 +37,13 @@ def test_workers_learn_the_first_failure_of_the_attempt_before(monkeypatch):
 
 
 @pytest.mark.parametrize(("exitcode", "stopped"), [(0, False), (-15, True)])
-def test_a_good_end_and_a_stopped_worker_are_no_failures(exitcode, stopped):
+def test_success_and_a_stopped_worker_are_not_failures(exitcode, stopped):
     journal = Journal()
     journal.plaunch_worker_exited(WorkerExit(WORKERS[0], exitcode, stopped=stopped))
     assert journal.plaunch_worker_env() == {"LAST_FAILURE": ""}
 
 
-def test_the_journal_tells_the_story(tmp_path, monkeypatch):
+def test_the_journal_has_starts_restarts_and_the_end(tmp_path, monkeypatch):
     path = tmp_path / "journal.txt"
     monkeypatch.setenv("JOURNAL", str(path))
     journal = Journal()
@@ -59,7 +59,7 @@ def test_the_journal_tells_the_story(tmp_path, monkeypatch):
     ]
 
 
-def test_a_stopped_job_is_called_so(tmp_path, monkeypatch):
+def test_a_stopped_job_is_recorded_as_stopped(tmp_path, monkeypatch):
     path = tmp_path / "journal.txt"
     monkeypatch.setenv("JOURNAL", str(path))
     Journal().plaunch_agent_finished(group(), None)

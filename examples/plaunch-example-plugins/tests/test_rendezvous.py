@@ -60,6 +60,6 @@ def test_an_unknown_option_is_refused(hostfile):
 
 
 @pytest.mark.parametrize("port", ["-1", "65536"])
-def test_a_port_that_there_is_not_is_refused(hostfile, port):
+def test_a_port_out_of_range_is_refused(hostfile, port):
     with pytest.raises(UsageError, match="is not between 1 and 65535"):
         create_handler(parameters(hostfile, host="alpha", port=port))

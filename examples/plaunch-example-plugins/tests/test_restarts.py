@@ -14,7 +14,7 @@ def failure(exitcode):
     return Failure(Cause.WORKER, 3, "beta", exitcode)
 
 
-def test_the_job_goes_on_without_the_node_of_a_broken_device():
+def test_a_node_with_a_broken_device_is_excluded():
     found = policy(max_restarts=0).decide(failure(75), [])
     assert (found.action, found.without, found.costs) == (RestartAction.RESTART, ["beta"], False)
     assert found.reason == "a device of beta is broken, says rank 3"

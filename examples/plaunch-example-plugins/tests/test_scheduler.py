@@ -5,7 +5,7 @@ from plaunch.errors import UsageError
 from plaunch_example_plugins.scheduler import find_allocation
 
 
-def test_a_host_file_says_all_but_the_run_id(tmp_path):
+def test_a_host_file_gives_everything_except_the_run_id(tmp_path):
     path = tmp_path / "hosts.txt"
     path.write_text("alpha slots=4 addr=10.0.0.6\nbeta slots=2\n")
     allocation = find_allocation({"HOSTFILE": str(path), "HOSTFILE_HOST": "beta"})

@@ -1,4 +1,4 @@
-"""The option that checks a plugin."""
+"""The option `--check-plugin`."""
 
 from __future__ import annotations
 

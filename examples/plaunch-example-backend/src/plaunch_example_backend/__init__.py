@@ -1,4 +1,4 @@
-"""A rendezvous backend over a SQLite file, for nodes on one machine.
+"""A rendezvous backend over a SQLite file, for launchers on one machine.
 
-There is nothing to import from here: plaunch finds the backend through the entry point.
+plaunch finds the backend through the entry point; this module exports nothing.
 """

@@ -1,8 +1,8 @@
-"""The backend `sqlite`: from what the user gave to a handler.
+"""The backend `sqlite`: creates a handler from the user's options.
 
-`--rdzv-endpoint` is the path of the file, the same for all launchers. All of them are on one
-machine, as SQLite wants it. Options (`--rdzv-conf`): `busy_timeout`, how long an operation waits
-for other writers, in seconds (5), and those that every backend over `DynamicRendezvousHandler` has.
+`--rdzv-endpoint` is the path of the file, the same for all launchers. SQLite requires that all of
+them are on one machine. Options (`--rdzv-conf`): `busy_timeout`, the seconds that an operation
+waits for other writers (5), and the options of all backends over `DynamicRendezvousHandler`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 def create_handler(params: RendezvousParameters) -> RendezvousHandler:
-    """Create the handler of this node; it opens the file once the first round is wanted.
+    """Create this node's handler, which opens the file when it joins the first round.
 
     Raises:
-        UsageError: there is no path, its folder is missing, or an option has a bad value.
+        UsageError: the path or its folder is missing, or an option has a bad value.
     """
     if not params.endpoint:
         raise UsageError(

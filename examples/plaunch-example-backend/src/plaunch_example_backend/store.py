@@ -14,14 +14,14 @@ from plaunch_membership import RendezvousStore
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-_POLL = 0.01  # seconds between two looks while somebody waits: SQLite wakes nobody
+_POLL = 0.01  # seconds between two reads of a waiting call: SQLite does not notify readers
 
 
 class SqliteStore(RendezvousStore):
     """One connection to the file.
 
     Args:
-        path: the file; it is made if it is not there, its folder is not.
+        path: the file; created if it does not exist, in an existing folder.
         busy_timeout: seconds to wait for other writers before an operation fails.
 
     Raises:
@@ -33,7 +33,7 @@ class SqliteStore(RendezvousStore):
         self._lock = threading.Lock()  # `close` may be called by another thread
         self._closed = threading.Event()
         with self._translated():
-            # Without an isolation level, a transaction begins where BEGIN says so.
+            # Without an isolation level, only BEGIN starts a transaction.
             self._connection = sqlite3.connect(
                 path, timeout=busy_timeout, isolation_level=None, check_same_thread=False
             )
@@ -62,7 +62,7 @@ class SqliteStore(RendezvousStore):
             return total
 
     def compare_set(self, key: str, expected: bytes | None, desired: bytes) -> bytes | None:
-        """Write `desired` if `key` holds `expected`; return what it holds then."""
+        """Write `desired` if `key` holds `expected`; return the value afterwards."""
         with self._writing():
             held = self._read(key)
             if held == expected:
@@ -71,12 +71,12 @@ class SqliteStore(RendezvousStore):
             return held
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes | None]:
-        """The values of all `keys`."""
+        """Return the values of all `keys`."""
         with self._open():
             return [self._read(key) for key in keys]
 
     def wait(self, key: str, timeout: float) -> bytes | None:
-        """The value, once there is one; `close` ends the wait with an error."""
+        """Wait for a value; `close` ends the wait with an error."""
         deadline = time.monotonic() + timeout
         while True:
             with self._open():
@@ -98,7 +98,7 @@ class SqliteStore(RendezvousStore):
                 self._write(key, value)
 
     def close(self) -> None:
-        """Close the connection, once the statement of another thread is through."""
+        """Close the connection after the statement of another thread."""
         self._closed.set()
         with self._lock:
             self._connection.close()
@@ -107,7 +107,7 @@ class SqliteStore(RendezvousStore):
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
-        """Raise what the contract names for whatever goes wrong with the file."""
+        """Raise SQLite's errors as `RendezvousConnectionError`."""
         try:
             yield
         except sqlite3.Error as error:
@@ -122,7 +122,7 @@ class SqliteStore(RendezvousStore):
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        """One transaction; it is alone among writers from its beginning."""
+        """Run one transaction, which excludes other writers from its beginning."""
         with self._open():
             self._connection.execute("BEGIN IMMEDIATE")
             try:

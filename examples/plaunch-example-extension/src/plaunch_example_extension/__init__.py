@@ -1,1 +1,1 @@
-"""Starts the workers of a job again when a file appears."""
+"""Restarts the workers of a job when a file appears."""

@@ -1,4 +1,4 @@
-"""The option; this module is imported for every command line, so it imports nothing else."""
+"""The option. Every command line imports this module, so it imports nothing else."""
 
 from plaunch.options import Option
 
@@ -6,7 +6,7 @@ PLUGIN = "plaunch_example_extension.reload"
 OPTIONS = (
     Option(
         ("--reload-file",),
-        "start all workers again when this file appears; it is removed then (default: never)",
+        "restart all workers when this file appears, and remove it (default: never)",
         metavar="FILE",
         path="file",
     ),

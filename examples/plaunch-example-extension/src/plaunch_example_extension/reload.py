@@ -1,4 +1,4 @@
-"""The extension, and what the doctor looks at for it."""
+"""The extension, and its doctor check."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from plaunch.doctor import DoctorContext, Finding, Status
 from plaunch.events import Event
 from plaunch.plugin import PluginContext
 
-LOOK = 0.2  # seconds between two looks
+PERIOD = 0.2  # seconds between two checks for the file
 
 
 class ReloadOnFile:
-    """Asks for a restart whenever a file appears.
+    """Requests a restart when a file appears.
 
     Args:
         path: the file.
@@ -28,28 +28,28 @@ class ReloadOnFile:
         self._thread: threading.Thread | None = None
 
     def start(self, control: Control) -> None:
-        """Begin to look."""
+        """Start to watch for the file."""
         is_there = os.path.exists(self._path)
         if is_there:
-            control.say(f"{self._path} is there already, and means nothing until it is removed")
+            control.say(f"{self._path} already exists, and is ignored until it is removed")
         watch = threading.Thread(target=self._watch, args=(control, is_there), daemon=True)
         self._thread = watch
         watch.start()
 
     def handle(self, event: Event) -> None:
-        """Nothing that happens matters here."""
+        """Ignore events."""
 
     def stop(self, result: RunResult | None) -> None:
-        """Look no more."""
+        """Stop watching."""
         self._is_over.set()
         if self._thread is not None:
             self._thread.join()
 
     def _watch(self, control: Control, was_there: bool) -> None:
-        while not self._is_over.wait(LOOK):
+        while not self._is_over.wait(PERIOD):
             is_there = os.path.exists(self._path)
             if is_there and not was_there:
-                with contextlib.suppress(FileNotFoundError):  # somebody else was faster
+                with contextlib.suppress(FileNotFoundError):  # already removed
                     os.unlink(self._path)
                 is_there = False
                 control.request("restart", f"{self._path} has appeared")
@@ -58,19 +58,19 @@ class ReloadOnFile:
 
 @hookimpl
 def plaunch_extensions(context: PluginContext) -> list[ReloadOnFile]:
-    """Look for the file, if one is named."""
+    """Watch for the file, if the option is given."""
     path = context.options.get("reload_file")
     return [ReloadOnFile(path)] if path else []
 
 
 @hookimpl
 def plaunch_doctor_checks(context: DoctorContext) -> list[Finding]:
-    """See whether the file could be removed."""
+    """Check that the file could be removed."""
     path = context.options.get("reload_file")
     if not path:
         return []
     folder = os.path.dirname(os.path.abspath(str(path)))
     if os.access(context.path(folder), os.W_OK):
-        return [Finding(Status.OK, "reload file", f"{path} can be made and removed")]
+        return [Finding(Status.OK, "reload file", f"{path} can be created and removed")]
     found, advice = f"nothing can be removed from {folder}", "name a file where you may write"
     return [Finding(Status.PROBLEM, "reload file", found, advice)]

@@ -1,5 +1,5 @@
 """One plugin of every kind that plaunch has.
 
-There is nothing to import from here: plaunch finds the plugins through the entry points of the
-package, and imports only the module of the one that is asked for.
+plaunch finds the plugins through the entry points of the package, and imports only the modules of
+selected ones. This module exports nothing.
 """

@@ -1,11 +1,11 @@
 """A logs spec: `--logs-specs=zstd --log-dir=DIR --redirects=3` writes compressed log files.
 
-The folders are those of the default logs spec, and the files are called `stdout.log.zst` and
-`stderr.log.zst`. `zstdcat stdout.log.zst` shows one, also while its worker runs: a second later at
-most, once the worker has written more. It needs Python 3.14 or the package backports-zstd.
+It uses the folders of the default logs spec; the files are `stdout.log.zst` and `stderr.log.zst`.
+`zstdcat stdout.log.zst` works while the worker runs: output is readable a second later, once the
+worker writes more. This needs Python 3.14 or the package backports-zstd.
 
-With `--keep-daemons` workers write their files themselves, and nobody would compress them; use the
-default logs spec then.
+With `--keep-daemons` workers write their files themselves, uncompressed; use the default logs spec
+then.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
     from plaunch.process import LogsDest, Sink
 
-FLUSH_INTERVAL = 1.0  # seconds between two ends of blocks, up to which the file can be read
+FLUSH_INTERVAL = 1.0  # seconds between two block ends; the file is readable up to the last one
 
 
 class ZstdLogsSpecs(DefaultLogsSpecs):
     """The default logs spec's files, compressed while they are written."""
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-        """Name the files of one start; `envs` are the workers' environments by local rank."""
+        """Return the files of one start; `envs` are the workers' environments by local rank."""
         dest = super().reify(envs)
         for paths in (dest.stdouts, dest.stderrs, dest.tee_stdouts, dest.tee_stderrs):
             for local_rank, path in paths.items():
@@ -50,7 +50,7 @@ class ZstdLogsSpecs(DefaultLogsSpecs):
         return None if path in ("", os.devnull) else ZstdSink(path)
 
     def planned(self, run_id: str, local_rank: int) -> dict[str, str]:
-        """Where the files would be, for `--dry-run`."""
+        """Return the paths that the files would have, for `--dry-run`."""
         files = super().planned(run_id, local_rank)
         return {
             name: path if name == "error_file" else path + ".zst" for name, path in files.items()
@@ -67,7 +67,7 @@ class ZstdSink:
         self._flushed = clock()
 
     def write(self, data: bytes) -> None:
-        """Compress `data`, and from time to time let the file have all of it."""
+        """Compress `data`; end a block every `FLUSH_INTERVAL` seconds."""
         is_due = self._clock() - self._flushed >= FLUSH_INTERVAL
         mode = self._compressor.FLUSH_BLOCK if is_due else self._compressor.CONTINUE
         self._file.write(self._compressor.compress(data, mode))
@@ -76,6 +76,6 @@ class ZstdSink:
             self._flushed = self._clock()
 
     def close(self) -> None:
-        """End the file, so that it can be read to its end."""
+        """End the compressed stream, and close the file."""
         with self._file:
             self._file.write(self._compressor.flush())

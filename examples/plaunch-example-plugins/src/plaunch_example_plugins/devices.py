@@ -6,6 +6,6 @@ from plaunch_example_plugins.hostfile import find_this_host, read_hosts
 
 
 def count_slots() -> int:
-    """The slots of this host in the host file that the variable HOSTFILE names."""
+    """Return the slots of this host in the host file that the variable HOSTFILE names."""
     hosts = read_hosts()
     return hosts[find_this_host(hosts)].slots

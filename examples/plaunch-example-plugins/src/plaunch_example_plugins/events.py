@@ -1,6 +1,6 @@
 """An event handler: `--event-log-handler=append` adds every event to the file EVENTS_FILE names.
 
-One JSON object in a line, as `jq` and log shippers like it. Several agents may share the file.
+Each line is a JSON object, for `jq` and log shippers. Several agents may share the file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class AppendEventHandler:
     """
 
     def __init__(self, context: PluginContext) -> None:
-        del context  # the events say whose they are
+        del context  # each event has its run id
         path = os.environ.get(FILE_VARIABLE)
         if not path:
             raise UsageError(
@@ -40,7 +40,7 @@ class AppendEventHandler:
             ) from error
 
     def handle(self, event: Event) -> None:
-        """Append one event; a single write, so that lines of several agents do not mix."""
+        """Append one event in a single write, so that lines of several agents do not mix."""
         self._file.write(event.serialize().encode() + b"\n")
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""A health check: `--health-check=mount:/data` keeps out nodes without that file system."""
+"""A health check: `--health-check=mount:/data` excludes nodes without that file system."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 
 class MountCheck:
-    """Looks whether a folder is the root of a file system of its own."""
+    """Checks that a folder is a mount point."""
 
     takes_argument = True
 
     def __init__(self, context: PluginContext) -> None:
         self._folder = context.options.get("argument", "")
         if not os.path.isabs(self._folder) or "\0" in self._folder:
-            raise UsageError("write --health-check=mount:/FOLDER, with a folder from the root on")
+            raise UsageError("write --health-check=mount:/FOLDER, with an absolute path")
 
     def check(self, occasion: HealthOccasion) -> Iterator[Finding]:
-        """Look at the folder."""
+        """Check the folder."""
         if os.path.ismount(self._folder):
             yield Finding(Status.OK, "mount", f"{self._folder} is mounted")
         else:

@@ -1,12 +1,12 @@
-"""Host files: which hosts a job runs on, and how many workers each of them has room for.
+"""Host files: the hosts of a job, and the number of workers on each.
 
-One host in a line, in the order of the nodes:
+Each line has one host, in the order of the nodes:
 
     # name   options
     alpha    slots=4
     beta     slots=2  addr=10.0.0.7
 
-`slots` is 1 if it is not given; `addr` is where other hosts reach this one, by default its name.
+`slots` is 1 by default; `addr` is the address of the host for others, by default its name.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class Host:
 
 
 def read_hosts(path: str | None = None) -> list[Host]:
-    """Read the host file at `path`, by default the one that the variable HOSTFILE names.
+    """Read the host file at `path`, by default that of the variable HOSTFILE.
 
     Raises:
-        UsageError: there is no such file, or a line of it is malformed.
+        UsageError: the file cannot be read, or a line of it is malformed.
     """
     path = path or os.environ.get(FILE_VARIABLE)
     if not path:
@@ -54,9 +54,10 @@ def read_hosts(path: str | None = None) -> list[Host]:
 
 
 def find_this_host(hosts: list[Host], name: str | None = None) -> int:
-    """The place of host `name` in `hosts`, by default that of this machine.
+    """Return the index of host `name` in `hosts`, by default of this machine.
 
-    The variable HOSTFILE_HOST replaces the machine's own name, and a domain after it is ignored.
+    The variable HOSTFILE_HOST overrides the machine's name. If no full name matches, domains are
+    ignored.
 
     Raises:
         UsageError: the host file does not name this host exactly once.

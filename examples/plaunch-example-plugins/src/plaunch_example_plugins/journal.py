@@ -1,9 +1,9 @@
-"""A lifecycle plugin: workers learn why they were started again, and a file keeps the record.
+"""A lifecycle plugin: tells workers why they were restarted, and writes a journal.
 
-Every worker has the variable LAST_FAILURE: empty at first, then the first failure of the attempt
-before, as in "rank 3: exit code 1" or "rank 0: SIGKILL". A script can answer to it, for example
-with a smaller batch after SIGKILL. If the variable JOURNAL names a file, starts, restarts and the
-end of the job are written to it as well, one line each.
+Every worker has the variable LAST_FAILURE: empty at first, then the first failure of the previous
+attempt, such as "rank 3: exit code 1" or "rank 0: SIGKILL". A script can react to it, for example
+with a smaller batch after SIGKILL. If the variable JOURNAL names a file, the plugin writes a line
+to it for each start and restart, and for the end of the job.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FILE_VARIABLE = "JOURNAL"
 
 
 class Journal:
-    """Follows one launch."""
+    """The hooks for one launch."""
 
     def __init__(self) -> None:
         self._path = os.environ.get(FILE_VARIABLE)
@@ -31,12 +31,12 @@ class Journal:
 
     @hookimpl
     def plaunch_worker_env(self) -> dict[str, str]:
-        """Contribute LAST_FAILURE; the worker and its other variables are not needed for it."""
+        """Return LAST_FAILURE, which is the same for all workers."""
         return {"LAST_FAILURE": self._last_failure}
 
     @hookimpl
     def plaunch_workers_started(self, group: GroupInfo) -> None:
-        """Note a start, and what made it necessary."""
+        """Write a start, and its cause."""
         self._running = True
         ranks = ", ".join(str(worker.global_rank) for worker in group.workers)
         cause = f" after {self._last_failure}" if self._last_failure else ""
@@ -44,14 +44,14 @@ class Journal:
 
     @hookimpl
     def plaunch_worker_exited(self, exit: WorkerExit) -> None:
-        """Remember the first worker that fails; what happens to the others follows from it."""
+        """Keep the first failure; later ones are its consequences."""
         if self._running and exit.exitcode != 0 and not exit.stopped:
             self._running = False
             self._last_failure = f"rank {exit.worker.global_rank}: {_in_words(exit.exitcode)}"
 
     @hookimpl
     def plaunch_agent_finished(self, group: GroupInfo, result: RunResult | None) -> None:
-        """Note the end."""
+        """Write the end of the job."""
         how = "stopped" if result is None else result.state.value.lower()
         self._note(group, f"finished: {how}")
 
@@ -67,5 +67,5 @@ def _in_words(exitcode: int) -> str:
         return f"exit code {exitcode}"
     try:
         return signal.Signals(-exitcode).name
-    except ValueError:  # a real-time signal has a number only
+    except ValueError:  # real-time signals have no name
         return f"signal {-exitcode}"

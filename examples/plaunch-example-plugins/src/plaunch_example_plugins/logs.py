@@ -1,9 +1,9 @@
-"""A logs spec: `--logs-specs=flat --log-dir=DIR` writes all files of a job into one folder.
+"""A logs spec: `--logs-specs=flat --log-dir=DIR` writes all files of a job to one folder.
 
-Where the default logs spec has a folder for each attempt and each local rank, this one has flat
-names that sort by start and global rank: `0-rank00012.out`, `0-rank00012.err`. Both streams of
-every worker go there, and stay on the console too if they are named in `--tee`. Without `--log-dir`
-there are no files and everything goes to the console.
+The default logs spec has a folder for each attempt and each local rank. This one has file names
+that sort by start and global rank: `0-rank00012.out`, `0-rank00012.err`. It writes both streams of
+every worker to files, and those in `--tee` to the console too. Without `--log-dir` there are no
+files, and all output goes to the console.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class FlatLogsSpecs(LogsSpecs):
     """One flat folder of log files, named by start of the workers and by global rank."""
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-        """Name the files of one start; `envs` are the workers' environments by local rank."""
+        """Return the files of one start; `envs` are the workers' environments by local rank."""
         folder = self.root_log_dir
         if folder is None:
             return LogsDest(
@@ -52,5 +52,5 @@ class FlatLogsSpecs(LogsSpecs):
 
     @property
     def root_log_dir(self) -> str | None:
-        """The folder given with `--log-dir`; None without one, and for /dev/null."""
+        """The folder of `--log-dir`; None without one, and for /dev/null."""
         return None if self._root_log_dir in (None, os.devnull) else self._root_log_dir

@@ -32,16 +32,16 @@ DEFAULT_PORT = 29500
 
 @hookimpl
 def plaunch_rendezvous_backends() -> dict[str, Callable[[RendezvousParameters], RendezvousHandler]]:
-    """Offer the backend under the name of its entry point."""
+    """Provide the backend under the name of its entry point."""
     return {"hostfile": create_handler}
 
 
 def create_handler(params: RendezvousParameters) -> RendezvousHandler:
-    """Create the handler of this node.
+    """Create this node's handler.
 
     Raises:
-        UsageError: the host file is unusable, names another number of hosts than `--nnodes` asks
-            for, or an option is unknown or has a bad value.
+        UsageError: the host file is unusable, its number of hosts does not match `--nnodes`, or an
+            option is unknown or has a bad value.
     """
     params.refuse_unknown(frozenset({"host", "port"}), frozenset({"rank", "timeout"}))
     hosts = read_hosts(params.endpoint or None)
@@ -60,14 +60,14 @@ def create_handler(params: RendezvousParameters) -> RendezvousHandler:
 
 
 class HostfileRendezvous(RendezvousHandler):
-    """One node of a host file: every round is complete at once, and the same."""
+    """One node of a host file: every round completes at once, with the same ranks."""
 
     def __init__(self, run_id: str, info: RendezvousInfo) -> None:
         self._run_id = run_id
         self._info = info
         self._port: HeldPort | None = None
         if info.rank == 0:
-            # Nobody else is given the port between now and the moment when the launcher listens.
+            # Reserve the port until the launcher listens on it.
             self._port = HeldPort.given(
                 info.bootstrap_store_info.master_port, "--rdzv-conf=port=..."
             )
@@ -77,26 +77,26 @@ class HostfileRendezvous(RendezvousHandler):
         return "hostfile"
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Return what the host file says."""
+        """Return the ranks of the host file."""
         return self._info
 
     def is_closed(self) -> bool:
-        """Never: nobody could close it."""
+        """Return False: this rendezvous cannot be closed."""
         return False
 
     def set_closed(self) -> None:
-        """Do nothing: nobody could be told."""
+        """Do nothing: there is no way to notify other nodes."""
 
     def num_nodes_waiting(self) -> int:
-        """Always 0: the file does not change."""
+        """Return 0: the file does not change."""
         return 0
 
     def fileno(self) -> int:
-        """-1, so that the agent does not ask for changes at all."""
+        """Return -1, so that the agent never calls `changes`."""
         return -1
 
     def changes(self) -> Sequence[MembershipChange]:
-        """Nothing, ever."""
+        """Return no changes."""
         return ()
 
     def get_run_id(self) -> str:
@@ -104,7 +104,7 @@ class HostfileRendezvous(RendezvousHandler):
         return self._run_id
 
     def shutdown(self) -> bool:
-        """Let the port go."""
+        """Release the port."""
         if self._port is not None:
             self._port.close()
             self._port = None

@@ -1,7 +1,7 @@
-"""A restart policy: `--restart-policy=broken-device` goes on without nodes with a broken device.
+"""A restart policy: `--restart-policy=broken-device` excludes nodes with a broken device.
 
-A script that finds its device broken exits with code 75. The next round then does without that
-node, and no restart is used. Any other failure may come `--max-restarts` times.
+A script that finds its device broken exits with code 75. The next round excludes that node, and
+is not counted as a restart. Other failures may occur `--max-restarts` times.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ BROKEN = 75  # the exit code
 
 
 class BrokenDevicePolicy:
-    """Leaves out the node of a worker that exits with code 75."""
+    """Excludes the node of a worker that exits with code 75."""
 
     def __init__(self, context: PluginContext) -> None:
         self._most = context.settings["max_restarts"]
 
     def decide(self, failure: Failure, history: Sequence[Decided]) -> Decision:
-        """Restart, with fewer nodes or as often as the user allows."""
+        """Restart without the broken node, or until `--max-restarts` is reached."""
         if failure.exitcode == BROKEN and failure.host:
             reason = f"a device of {failure.host} is broken, says rank {failure.rank}"
             return Decision(RestartAction.RESTART, reason, without=[failure.host], costs=False)

@@ -1,6 +1,6 @@
-"""A scheduler: `--scheduler=hostfile` takes everything that nodes must agree on from a host file.
+"""A scheduler: `--scheduler=hostfile` takes the settings of nodes from a host file.
 
-With it, nodes meet over the backend `c10d`, and there is nothing else to say about them.
+The nodes meet over the backend `c10d`, and need no other options.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def find_allocation(environ: Mapping[str, str]) -> Allocation:
-    """What the host file that the variable HOSTFILE names says of this host.
+    """Return this host's allocation from the host file that the variable HOSTFILE names.
 
     Raises:
         UsageError: the variable is not set, or the file is unusable.

@@ -1,7 +1,7 @@
-"""A signal policy: `--signal-policy=usr1-stops` lets SIGUSR1 stop the job, and Ctrl-C as ever.
+"""A signal policy: `--signal-policy=usr1-stops` stops the job on SIGUSR1 too.
 
-Some schedulers announce the end of an allocation with SIGUSR1. Under this policy the workers are
-then sent SIGUSR1, may write a checkpoint, and have `--shutdown-timeout` seconds to end.
+Some schedulers announce the end of an allocation with SIGUSR1. With this policy the workers then
+get SIGUSR1, and have `--shutdown-timeout` seconds to write a checkpoint and exit.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class Usr1StopsPolicy:
         self._signals = {signal.SIGUSR1, *parse_signals(listed)}
 
     def signals(self) -> Collection[signal.Signals]:
-        """The signals that plaunch shall handle."""
+        """Return the signals that plaunch handles."""
         return self._signals
 
     def action(self, signum: signal.Signals) -> SignalAction:
-        """All of them stop the job."""
+        """Stop the job on each of them."""
         del signum
         return SignalAction.STOP

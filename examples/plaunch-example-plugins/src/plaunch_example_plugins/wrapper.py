@@ -1,7 +1,7 @@
-"""A starter of workers: `WORKER_WRAPPER="numactl --localalloc"` starts each one by that program.
+"""A starter of workers: `WORKER_WRAPPER="numactl --localalloc"` runs each worker under a program.
 
-Any program will do that runs the command behind its own words, in its own process: `nice -n 5`,
-`taskset -c 0-7`, `chrt --batch 0`, or a tool that traces.
+The program must execute the command that follows its own arguments, in its own process: `nice -n
+5`, `taskset -c 0-7`, `chrt --batch 0`, or a tracer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class WrappingStarter:
-    """Puts words in front of every worker's command."""
+    """Puts a program and its arguments in front of every worker's command."""
 
     def __init__(self, words: Sequence[str]) -> None:
         self._words = words
@@ -31,14 +31,14 @@ class WrappingStarter:
         return shlex.join([*self._words, "..."])
 
     def begin(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
-        """Nothing has to be ready."""
+        """Do nothing: there is nothing to prepare."""
 
     def wait(self) -> Mapping[str, float]:
-        """Nothing takes time."""
+        """Return at once."""
         return {}
 
     def prepare(self, envs: Mapping[int, Mapping[str, str]]) -> None:
-        """All that matters comes with `start`."""
+        """Do nothing: `start` gets everything that is needed."""
 
     def start(
         self,
@@ -63,16 +63,16 @@ class WrappingStarter:
             )
 
     def fds(self) -> Collection[int]:
-        """None are open."""
+        """Return no descriptors."""
         return ()
 
     def close(self) -> None:
-        """Nothing is left but the workers."""
+        """Do nothing: there are no other processes."""
 
 
 @hookimpl
 def plaunch_worker_starter(context: PluginContext) -> WrappingStarter | None:
-    """Wrap the workers, if the variable says by what."""
+    """Wrap the workers if the variable WORKER_WRAPPER is set."""
     del context
     words = shlex.split(os.environ.get("WORKER_WRAPPER", ""))
     return WrappingStarter(words) if words else None

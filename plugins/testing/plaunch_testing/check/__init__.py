@@ -1,3 +1,3 @@
-"""Checking a plugin by its name, as `--check-plugin` does; importing this needs no pytest."""
+"""Checks of an installed plugin, for `--check-plugin`; can be imported without pytest."""
 
 from plaunch_testing.check.command import run_check as run_check

@@ -1,6 +1,6 @@
-"""A function in a child process, which must send its result: its exit code says nothing.
+"""Calls a function in a child process, which sends its result over a pipe.
 
-Code of a plugin can end its process with any exit code, also with 0, without an exception.
+The exit code is not enough: a plugin can end its process with any exit code, including 0.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _END_TIMEOUT = 2.0  # seconds for the child to end after its result, before it g
 
 
 class _Step(NamedTuple):
-    """What the child does next, for the message should it end there."""
+    """What the child does next, for the error if it ends there."""
 
     text: str
 
@@ -33,15 +33,15 @@ class _Done(NamedTuple):
 
 
 class _Failed(NamedTuple):
-    """An exception of the child: the name of its type in `plaunch.errors`, or an empty text."""
+    """An exception in the child; `name` is its type in `plaunch.errors`, or empty."""
 
     name: str
     message: str
     traceback: str
 
 
-class _ChildTraceback(Exception):  # noqa: N818 - is only a cause, as in concurrent.futures
-    """Where an exception was raised in the child; shown as the cause with PLAUNCH_DEBUG=1."""
+class _ChildTraceback(Exception):  # noqa: N818 - only a cause, as in concurrent.futures
+    """The traceback of an exception in the child; PLAUNCH_DEBUG=1 shows it."""
 
     def __str__(self) -> str:
         return f"\n{self.args[0]}"
@@ -52,11 +52,11 @@ def call_in_child(what: str, function: Callable[[Note], int]) -> int:
 
     Args:
         what: what the child does, for messages.
-        function: is called with a function that notes what it does next.
+        function: called with a function that records what the child does next.
 
     Raises:
-        PlaunchError: what `function` has raised.
-        PluginError: it has raised something else, or the child has ended before it returned.
+        PlaunchError: `function` raised it.
+        PluginError: `function` raised another exception, or the child ended before it returned.
     """
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)

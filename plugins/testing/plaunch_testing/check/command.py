@@ -1,4 +1,4 @@
-"""`--check-plugin`: the suites of a plugin's kinds, run over it, and told in plain words."""
+"""`--check-plugin`: run the conformance suites for a plugin, and print the results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from plaunch.errors import PluginLoadError, UsageError
 from plaunch_events import parse_event_conf
 
 from plaunch_testing.check.child import call_in_child
-from plaunch_testing.check.subjects import Given, find_subjects, silence
+from plaunch_testing.check.subjects import CheckSettings, find_subjects, silence
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,19 +22,20 @@ if TYPE_CHECKING:
 
     from plaunch_testing.check.running import CheckResult
 
-_MARKS = {"passed": "ok", "failed": "FAILED", "skipped": "left out"}
+_MARKS = {"passed": "ok", "failed": "FAILED", "skipped": "skipped"}
 _INDENT = 4
 
 
 def run_check(invocation: Invocation) -> int:
-    """Check the plugin of a name, under all kinds in which the name is offered.
+    """Check a plugin under all kinds that provide its name.
 
-    Prints a line for each check, then what is wrong. Returns 0 if all is well, else 1. The plugin
-    is loaded and checked in a child process, so that it cannot end this one as if all were well.
+    Prints a line for each check, then the failures. Returns 0 if all checks pass, else 1. The
+    plugin is loaded and checked in a child process, so that it cannot end this process with exit
+    code 0.
 
     Raises:
-        UsageError: no plugin offers the name, several do, or the plugin lacks something.
-        PluginError: the plugin cannot be loaded, or ends its process.
+        UsageError: no plugin provides the name, several do, or the plugin needs other options.
+        PluginError: the plugin cannot be loaded, or ended the child process.
         PluginLoadError: pytest is missing.
     """
     if importlib.util.find_spec("pytest") is None:
@@ -48,14 +49,14 @@ def run_check(invocation: Invocation) -> int:
 
 
 def _check(invocation: Invocation, out: TextIO, note: Callable[[str], None]) -> int:
-    """Load the plugin and check it; `note` is called with what is done next.
+    """Load and check the plugin; `note` is called with each next step.
 
-    What the plugin prints goes to stderr, which is where this child process has its stdout.
+    The plugin's stdout goes to stderr.
     """
     with contextlib.suppress(OSError):
         os.dup2(2, 1)
     options = invocation.options
-    given = Given(
+    given = CheckSettings(
         options["rdzv_endpoint"],
         parse_rdzv_conf(options["rdzv_conf"]),
         parse_min_max_nnodes(options["nnodes"])[1],
@@ -68,11 +69,11 @@ def _check(invocation: Invocation, out: TextIO, note: Callable[[str], None]) -> 
     from plaunch_testing.check.running import check_plugin  # it imports pytest
 
     with silence():
-        told = set[str]()
+        shown_labels = set[str]()
 
         def show(result: CheckResult) -> None:
-            if result.label not in told:
-                told.add(result.label)
+            if result.label not in shown_labels:
+                shown_labels.add(result.label)
                 out.write(f"{result.label}\n")
             why = f" ({result.found})" if result.outcome == "skipped" and result.found else ""
             out.write(f"  {_MARKS[result.outcome]:8}  {result.check}{why}\n")
@@ -90,7 +91,7 @@ def _check(invocation: Invocation, out: TextIO, note: Callable[[str], None]) -> 
 
 
 def _alike(failed: Sequence[CheckResult]) -> list[list[CheckResult]]:
-    """The failures, together where the same was found: they mostly have one cause."""
+    """Group failures of one plugin with the same result, which mostly have one cause."""
     groups: dict[tuple[str, str], list[CheckResult]] = {}
     for result in failed:
         groups.setdefault((result.label, result.found), []).append(result)
@@ -121,7 +122,7 @@ def _summary(results: Sequence[CheckResult]) -> str:
 
 
 def _copy(stdout: TextIO) -> TextIO:
-    """The same file under another descriptor; the checks run with stdout captured."""
+    """Duplicate stdout, because pytest captures the original during the checks."""
     try:
         stdout.flush()
         fd = os.dup(stdout.fileno())

@@ -1,4 +1,4 @@
-"""Running the suites of a plugin's kinds with pytest, and what came of each check."""
+"""Runs the conformance suites with pytest, and records the result of each check."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
     from plaunch_testing.check.subjects import Subject
 
-HANG = "takes more than"  # how such a failure is told
-MAX_HANGS = 3  # checks that end because there is no answer in time, before the others are given up
+HANG = "takes more than"  # in the message of a check that timed out
+MAX_HANGS = 3  # timed-out checks before the rest is skipped
 
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 
 _FOLDER = os.path.dirname(__file__)
 _MODULE = os.path.join(_FOLDER, "suites.py")
 
-# What the caller has set for tests of its own must not change what is checked here.
+# Ignore the caller's own pytest settings.
 _ARGUMENTS = (
     "--noconftest",
     f"-c{os.path.join(_FOLDER, 'suites.ini')}",
@@ -40,12 +40,12 @@ class CheckResult:
     """The result of one check.
 
     Args:
-        label: what messages call the plugin, with the kind whose suite the check is of.
-        check: what should be so, in words.
+        label: the plugin's kind and name, for messages.
+        check: the name of the check, in words.
         outcome: `passed`, `failed` or `skipped`.
-        about: why it should be so.
-        found: what is so instead, or why the check was left out; empty if it passed.
-        traceback: how it came to that, if it failed.
+        about: what is expected, and why.
+        found: the failure, or why the check was skipped; empty if it passed.
+        traceback: the traceback if it failed.
     """
 
     label: str
@@ -58,7 +58,7 @@ class CheckResult:
 
 @dataclass
 class Report:
-    """The results of all checks; `is_given_up` if some were skipped, for lack of answers."""
+    """The results of all checks; `is_given_up` if the rest was skipped after time-outs."""
 
     results: list[CheckResult] = field(default_factory=list)
     is_given_up: bool = False
@@ -69,12 +69,12 @@ def check_plugin(
     show: Callable[[CheckResult], None] = lambda result: None,
     begin: Callable[[str], None] = lambda check: None,
 ) -> Report:
-    """Run the suites for all `subjects`, of which there is at most one for each suite.
+    """Run the suites for all `subjects`; at most one subject for each suite.
 
     Args:
-        subjects: what to check.
-        show: is called with each result as soon as it is there.
-        begin: is called with each check, in words, before it begins.
+        subjects: the plugins to check.
+        show: called with each result.
+        begin: called with the name of each check before it begins.
 
     Raises:
         PluginError: the suites cannot be run.
@@ -86,7 +86,7 @@ def check_plugin(
     listener = _Listener(subjects, show, begin)
     arguments = [*_ARGUMENTS, *(f"{_MODULE}::{name}" for name in classes)]
     with (
-        # Not where other runs of pytest clean up.
+        # Other pytest runs clean up in pytest's own base folder.
         tempfile.TemporaryDirectory(prefix="plaunch-check-", ignore_cleanup_errors=True) as folder,
         mock.patch.dict(os.environ, {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}),
     ):
@@ -100,7 +100,7 @@ def check_plugin(
 
 
 class _Listener:
-    """A plugin of pytest's, which hands over the subjects and notes the results."""
+    """A pytest plugin that provides the subjects and records the results."""
 
     def __init__(
         self,
@@ -123,11 +123,11 @@ class _Listener:
         return self._subjects
 
     def pytest_sessionstart(self, session: pytest.Session) -> None:
-        """Note the object that can end the run early."""
+        """Keep the session, to end it early."""
         self._session = session
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:
-        """Note what a check is called, and what it is about."""
+        """Record the name and the description of a check."""
         suite = item.getparent(pytest.Class)
         if not isinstance(item, pytest.Function) or suite is None:
             return
@@ -138,16 +138,16 @@ class _Listener:
         self._items[item.nodeid] = (self._subjects[suite.obj.kind].label, words, about)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Note why the suites cannot be loaded."""
+        """Record why the suites cannot be loaded."""
         if report.failed:
             self.trouble = report.longreprtext
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        """Tell which check begins."""
+        """Report the check that begins."""
         self._begin(self._items[nodeid][1])
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note a result; what goes wrong before or after a check counts as well."""
+        """Record a result. Errors in setup and teardown count as well."""
         label, words, about = self._items[report.nodeid]
         if report.when == "teardown":
             words += ", and ends"
@@ -177,7 +177,7 @@ def _found(report: pytest.TestReport) -> str:
     is_assertion = text.startswith("AssertionError: ")
     text = text.removeprefix("AssertionError: ").removeprefix("Failed: ")
     if is_assertion:
-        # pytest adds what it compared, which only says it again.
+        # Drop the comparison that pytest appends.
         text = text.partition("\nassert ")[0]
     if os.path.dirname(_FOLDER) not in crash.path:
         text += f" ({crash.path}:{crash.lineno})"

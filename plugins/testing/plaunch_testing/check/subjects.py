@@ -1,4 +1,4 @@
-"""Finds the plugins that a name means for `--check-plugin`, each with its settings."""
+"""Finds the plugins that `--check-plugin` names, each with its settings."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
     from plaunch.plugin import Kind, PluginManager, PluginOptions, RendezvousFactory
     from plaunch.process import Starter
 
-STARTER = "plaunch_worker_starter"  # what it answers has a suite
+STARTER = "plaunch_worker_starter"  # its results have their own suite
 
-_SEVERAL = (WITH_OPTIONS, *KINDS)  # the kinds of which a name may be more than one
+_SEVERAL = (WITH_OPTIONS, *KINDS)  # one name may be provided under several of these kinds
 
 
 @dataclass(frozen=True)
-class Given:
-    """The settings for plugins that are checked, as the options of a launch.
+class CheckSettings:
+    """The settings of the command line for the plugins under test.
 
     Args:
         endpoint: for a rendezvous backend, as `--rdzv-endpoint`.
         config: for a rendezvous backend, as `--rdzv-conf`.
-        nodes: for a rendezvous backend that takes it for granted, how many nodes the job has.
+        nodes: for a rendezvous backend that does not count nodes itself, the number of nodes.
         local_addr: for a rendezvous backend, as `--local-addr`.
         event_conf: for event handlers, values by `handler.key`, as `--event-conf`.
         options: for plugins with options, the values by attribute; for a health check, its name
@@ -58,26 +58,26 @@ class Given:
 
 @dataclass(frozen=True)
 class Subject:
-    """A plugin to check, under one of the names that it has.
+    """A plugin under test, under one of its names.
 
     Args:
         kind: its kind.
         name: its own name.
-        label: what messages call it.
-        thing: what the name gives.
-        given: what it is given.
-        module: what a launch imports for it; empty to take where it is defined.
+        label: its kind and name, for messages.
+        thing: the object that the name refers to.
+        given: the settings of the command line.
+        module: the module that a launch imports for it; empty for the one that defines `thing`.
         is_for_torch: whether it was written for torchrun.
         knows_job: for a rendezvous backend, whether its handler knows the whole job.
-        options: options for the plugin alone, as its context has them.
-        hook: the hook that has a suite of its own, if it is about that.
+        options: the plugin's own options, as in its context.
+        hook: the hook under test, if the hook has its own suite.
     """
 
     kind: Kind[Any]
     name: str
     label: str
     thing: Any
-    given: Given
+    given: CheckSettings
     module: str = ""
     is_for_torch: bool = False
     knows_job: bool = False
@@ -86,16 +86,16 @@ class Subject:
 
     @property
     def topic(self) -> str:
-        """What the suite is found by: the name of the kind, or the hook."""
+        """The key of its suite: the name of the kind, or the hook."""
         return self.hook or self.kind.name
 
 
-def find_subjects(text: str, manager: PluginManager, given: Given) -> list[Subject]:
-    """The plugins that `text` means, one of each kind in which the name is offered.
+def find_subjects(text: str, manager: PluginManager, given: CheckSettings) -> list[Subject]:
+    """Return the plugins that `text` names, one for each kind that provides the name.
 
     Raises:
-        UsageError: no plugin offers the name, several do, or it cannot use what it is given.
-        PluginError: the plugin cannot be loaded, or created.
+        UsageError: no plugin provides the name, several do, or it rejects its settings.
+        PluginError: the plugin cannot be loaded or created.
     """
     kinds, name = find_kinds(text, manager)
     subjects: list[Subject] = []
@@ -110,13 +110,13 @@ def find_subjects(text: str, manager: PluginManager, given: Given) -> list[Subje
 
 
 def find_kinds(text: str, manager: PluginManager) -> tuple[list[Kind[Any]], str]:
-    """The kinds in which a name is offered, and the name as it is to be looked up in each.
+    """Return the kinds that provide a name, and the name to look up in each.
 
     `text` is `NAME`, `KIND:NAME` or `DISTRIBUTION:NAME`. A plugin whose hooks are called in each
     launch counts as one of the kind `plugin`.
 
     Raises:
-        UnknownNameError: no plugin offers the name.
+        UnknownNameError: no plugin provides the name.
     """
     owner, colon, bare = text.partition(":")
     for kind in (WITH_OPTIONS, *KINDS):
@@ -125,7 +125,7 @@ def find_kinds(text: str, manager: PluginManager) -> tuple[list[Kind[Any]], str]
     kinds = []
     if not colon or owner != LIFECYCLE.name:
         kinds = [kind for kind in _SEVERAL if (bare if colon else text) in manager.names(kind)]
-    if colon:  # the name may be that of another distribution's
+    if colon:  # another distribution may provide the name
         kinds = [kind for kind in kinds if _is_offered(text, kind, manager)]
     if _called_in_each_launch(text, manager):
         kinds.insert(0, LIFECYCLE)
@@ -148,18 +148,18 @@ def _is_offered(text: str, kind: Kind[Any], manager: PluginManager) -> bool:
     except UnknownNameError:
         return False
     except PlaunchError:
-        pass  # said when it is looked up to be checked
+        pass  # reported when it is loaded for the checks
     return True
 
 
 def _is_owner(owner: str, distribution: str) -> bool:
-    from packaging.utils import canonicalize_name  # pytest has brought it
+    from packaging.utils import canonicalize_name  # a dependency of pytest
 
     return canonicalize_name(owner) == canonicalize_name(distribution)
 
 
 def _declared(text: str, manager: PluginManager) -> PluginOptions | None:
-    """The options that `NAME` or `DISTRIBUTION:NAME` declares."""
+    """Return the options that the plugin `NAME` or `DISTRIBUTION:NAME` declares."""
     owner, _, bare = text.rpartition(":")
     for declared in manager.plugin_options():
         distribution = declared.owner.partition(" ")[0]
@@ -170,7 +170,7 @@ def _declared(text: str, manager: PluginManager) -> PluginOptions | None:
 
 
 def _always_on(manager: PluginManager) -> dict[str, tuple[object, list[str]]]:
-    """The plugins that no option selects, by name: each one, and the hooks that it has."""
+    """Return the plugins that are loaded without an option, by name, and the hooks of each."""
     found: dict[str, tuple[object, list[str]]] = {}
     for item in manager.implementations():
         kind, _, name = item.plugin.name.partition(":")
@@ -180,7 +180,7 @@ def _always_on(manager: PluginManager) -> dict[str, tuple[object, list[str]]]:
 
 
 def _called_in_each_launch(text: str, manager: PluginManager) -> str:
-    """The name of the plugin that `text` means, if it has hooks beside those that offer names."""
+    """Return the name of the plugin `text` if it has other hooks than those that provide names."""
     offers = {kind.hook for kind in KINDS}
     owner, _, bare = text.rpartition(":")
     owners = {
@@ -202,12 +202,12 @@ def _label(kind: Kind[Any], name: str) -> str:
 
 
 def _module_of(manager: PluginManager, kind: Kind[Any], name: str) -> str:
-    """The import path of a plugin; empty if it was passed in code."""
+    """Return the module of a plugin; empty if it was passed in code."""
     loaded = ((one.module, one.kind, one.name) for one in manager.selected())
     return next((module for module, *found in loaded if found == [kind.name, name]), "")
 
 
-def _subject_with_hooks(manager: PluginManager, text: str, given: Given) -> Subject:
+def _subject_with_hooks(manager: PluginManager, text: str, given: CheckSettings) -> Subject:
     name = _called_in_each_launch(text, manager)
     plugin, _ = _always_on(manager)[name]
     module = _module_of(manager, LIFECYCLE, name)
@@ -215,9 +215,9 @@ def _subject_with_hooks(manager: PluginManager, text: str, given: Given) -> Subj
 
 
 def _subjects_with_options(
-    manager: PluginManager, name: str, given: Given, *, has_hooks: bool
+    manager: PluginManager, name: str, given: CheckSettings, *, has_hooks: bool
 ) -> list[Subject]:
-    """The modules that declare options; also a plugin's hooks, unless each launch calls these."""
+    """Return the module that declares options, and the plugin's hooks unless already included."""
     plugin = manager.load_named(WITH_OPTIONS, name)
     bare = name.rpartition(":")[2]
     declared = _declared(name, manager)
@@ -236,7 +236,7 @@ def _subjects_with_options(
 
 
 def _with_starter(subject: Subject) -> list[Subject]:
-    """A plugin with hooks, and what starts workers, if it has that with these options."""
+    """Return a plugin with hooks, and its starter if it has one with these options."""
     plugin = subject.thing() if isinstance(subject.thing, type) else subject.thing
     hook = getattr(plugin, STARTER, None)
     if hook is None:
@@ -246,15 +246,15 @@ def _with_starter(subject: Subject) -> list[Subject]:
         starter: Starter | None = hook(*[context][: len(inspect.signature(hook).parameters)])
         return starter
 
-    context = PluginContext("conformance-look", "default", "node0", options=subject.options)
-    with silence(), contextlib.suppress(Exception):  # which the suite finds, too
+    context = PluginContext("conformance-probe", "default", "node0", options=subject.options)
+    with silence(), contextlib.suppress(Exception):  # the suite reports it
         if create(context) is None:
             return [subject]
     label = f"starter of {subject.label}"
     return [subject, replace(subject, label=label, thing=create, hook=STARTER)]
 
 
-def _subject(manager: PluginManager, kind: Kind[Any], name: str, given: Given) -> Subject:
+def _subject(manager: PluginManager, kind: Kind[Any], name: str, given: CheckSettings) -> Subject:
     thing = manager.get(kind, name)
     bare = name.rpartition(":")[2]
     options: Mapping[str, object] = {}
@@ -281,12 +281,14 @@ def _subject(manager: PluginManager, kind: Kind[Any], name: str, given: Given) -
     )
 
 
-def _knows_job(manager: PluginManager, name: str, create: RendezvousFactory, given: Given) -> bool:
-    """Whether the handler is one that knows the whole job, for which there is a larger suite."""
+def _knows_job(
+    manager: PluginManager, name: str, create: RendezvousFactory, given: CheckSettings
+) -> bool:
+    """Whether the backend's handler is a `JobRendezvous`, which has a larger suite."""
     params = RendezvousParameters(
         name.rpartition(":")[2],
         given.endpoint,
-        "conformance-look",
+        "conformance-probe",
         given.nodes,
         given.nodes,
         given.local_addr,
@@ -308,7 +310,7 @@ def _knows_job(manager: PluginManager, name: str, create: RendezvousFactory, giv
 
 @contextlib.contextmanager
 def silence() -> Iterator[None]:
-    """Log lines of a plugin that is checked are not shown."""
+    """Suppress plaunch's log lines."""
     logger = logging.getLogger("plaunch")
     handlers, logger.handlers = logger.handlers, [logging.NullHandler()]
     try:

@@ -1,6 +1,6 @@
-"""The suites for the plugins to check; `check.running` runs it.
+"""The suites for the plugins under test; `check.running` runs them.
 
-The fixture `subjects` says which they are.
+The fixture `subjects` provides the plugins.
 """
 
 from __future__ import annotations
@@ -33,100 +33,100 @@ if TYPE_CHECKING:
     from plaunch_testing.check.subjects import Subject
 
 
-class _Chosen:
-    """Takes the plugin from the fixture."""
+class _SubjectSuite:
+    """Gets the plugin from the fixture `subjects`."""
 
     kind = ""
 
     @pytest.fixture(autouse=True)
     def _subject(self, subjects: Mapping[str, Subject]) -> None:
         self.subject = subjects[self.kind]
-        # The suites look at these wherever an author may have set them.
+        # Authors set these as class attributes.
         suite: Any = self
         suite.module = self.subject.module
         suite.is_for_torch = self.subject.is_for_torch
         suite.options = self.subject.options
 
     def plugin(self) -> Any:
-        """What the chosen name gives."""
+        """Return the object that the name refers to."""
         return self.subject.thing
 
 
-class Test_plugin(_Chosen, HooksConformance):  # noqa: N801 - found by the kind's name
-    """The checks of the hooks that are called in each launch."""
+class Test_plugin(_SubjectSuite, HooksConformance):  # noqa: N801 - found by the kind's name
+    """The checks of lifecycle hooks."""
 
     kind = "plugin"
 
 
-class Test_plaunch_worker_starter(_Chosen, StarterConformance):  # noqa: N801
-    """The checks of what starts the workers."""
+class Test_plaunch_worker_starter(_SubjectSuite, StarterConformance):  # noqa: N801
+    """The checks of a starter of workers."""
 
     kind = "plaunch_worker_starter"
 
 
-class Test_options(_Chosen, OptionsConformance):  # noqa: N801 - found by the kind's name
+class Test_options(_SubjectSuite, OptionsConformance):  # noqa: N801 - found by the kind's name
     """The checks of a module that declares options."""
 
     kind = "options"
 
 
-class Test_logs_specs(_Chosen, LogsSpecsConformance):  # noqa: N801 - found by the kind's name
+class Test_logs_specs(_SubjectSuite, LogsSpecsConformance):  # noqa: N801 - found by the kind's name
     """The checks of a logs spec."""
 
     kind = "logs_specs"
 
 
-class Test_event_handlers(_Chosen, EventHandlerConformance):  # noqa: N801
+class Test_event_handlers(_SubjectSuite, EventHandlerConformance):  # noqa: N801
     """The checks of an event handler."""
 
     kind = "event_handlers"
 
 
-class Test_device_counts(_Chosen, DeviceCounterConformance):  # noqa: N801
+class Test_device_counts(_SubjectSuite, DeviceCounterConformance):  # noqa: N801
     """The checks of a device counter."""
 
     kind = "device_counts"
 
 
-class Test_signal_policies(_Chosen, SignalPolicyConformance):  # noqa: N801
+class Test_signal_policies(_SubjectSuite, SignalPolicyConformance):  # noqa: N801
     """The checks of a signal policy."""
 
     kind = "signal_policies"
 
 
-class Test_restart_policies(_Chosen, RestartPolicyConformance):  # noqa: N801
+class Test_restart_policies(_SubjectSuite, RestartPolicyConformance):  # noqa: N801
     """The checks of a restart policy."""
 
     kind = "restart_policies"
 
 
-class Test_health_checks(_Chosen, HealthCheckConformance):  # noqa: N801
+class Test_health_checks(_SubjectSuite, HealthCheckConformance):  # noqa: N801
     """The checks of a health check."""
 
     kind = "health_checks"
 
 
-class Test_schedulers(_Chosen, SchedulerConformance):  # noqa: N801
+class Test_schedulers(_SubjectSuite, SchedulerConformance):  # noqa: N801
     """The checks of a scheduler."""
 
     kind = "schedulers"
 
     @pytest.fixture(autouse=True)
     def _environments(self, _subject: None) -> None:
-        # This process's own is an example if the scheduler knows it.
+        # Use this process's environment as an example if the scheduler accepts it.
         environ = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
         suite: Any = self
         try:
             self.plugin()(environ)
         except UsageError:
             return
-        except Exception:  # noqa: BLE001, S110 - which the tests find, too
+        except Exception:  # noqa: BLE001, S110 - the checks report it
             pass
         suite.environments = [environ]
 
 
-class Test_rendezvous(_Chosen, RendezvousHandlerConformance):  # noqa: N801
-    """The checks of a backend that does not know the whole job."""
+class Test_rendezvous(_SubjectSuite, RendezvousHandlerConformance):  # noqa: N801
+    """The checks of a plain handler."""
 
     kind = "rendezvous"
 
@@ -141,13 +141,13 @@ class Test_rendezvous(_Chosen, RendezvousHandlerConformance):  # noqa: N801
 
 
 class Test_job_rendezvous(RendezvousConformance):  # noqa: N801
-    """The checks of a backend that does."""
+    """The checks of a `JobRendezvous`."""
 
     kind = "rendezvous"
 
     @pytest.fixture(autouse=True, scope="class")
     def _host(self, subjects: Mapping[str, Subject]) -> Iterator[None]:
-        # Where a node hosts the store, it is one that takes no part and outlives all others.
+        # If a node hosts the store, this one does. It takes no part, and outlives all others.
         subject = subjects[self.kind]
         run_id = f"conformance-host-{os.getpid()}"
         params = RendezvousParameters(
@@ -173,6 +173,6 @@ class Test_job_rendezvous(RendezvousConformance):  # noqa: N801
         suite.local_addr = self.subject.given.local_addr
 
     def create(self, params: RendezvousParameters) -> RendezvousHandler:
-        """Create the handler of a node."""
+        """Create a node's handler."""
         handler: RendezvousHandler = self.subject.thing(params)
         return handler

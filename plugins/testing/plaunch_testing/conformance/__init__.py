@@ -1,7 +1,7 @@
-"""Suites that authors of plugins run over their own; they need pytest.
+"""Conformance suites for authors of plugins; they need pytest.
 
-One class for each kind of plugin, of which the author says what the plugin's name gives, one for
-the hooks that are called in each launch, one for what starts the workers, and one for options:
+There is one class for each kind of plugin, one for lifecycle hooks, one for starters of workers,
+and one for options. The method `plugin` returns the object to which the plugin's name refers:
 
     from plaunch_testing.conformance import EventHandlerConformance
 
@@ -9,8 +9,7 @@ the hooks that are called in each launch, one for what starts the workers, and o
         def plugin(self):
             return MyHandler
 
-And one for each of the two things that an author of a backend for several nodes may write, a store
-or a whole handler:
+Authors of a backend for several nodes write either a store or a whole handler:
 
     from plaunch_testing.conformance import RendezvousConformance, RendezvousStoreConformance
 

@@ -1,4 +1,4 @@
-"""What every device counter must do."""
+"""The conformance suite for device counters."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 
 
 class DeviceCounterConformance(PluginSuite):
-    """Derive from it, say what the `plugin` is, and let pytest collect the class.
+    """Subclass this suite and implement `plugin`; pytest collects the subclass.
 
-    On a machine without its devices, a counter may say 0 or raise `UsageError`. `seconds` is how
-    long it may take.
+    On a machine without its devices, a counter may return 0 or raise `UsageError`. `seconds` is its
+    time limit.
     """
 
-    seconds: ClassVar[float] = 20.0  # one that must ask torch has it asked in another process
+    seconds: ClassVar[float] = 20.0  # some start another process that imports torch
 
     def plugin(self) -> DeviceCounter:
-        """What the counter's name gives; to be overridden."""
+        """Return the object that the counter's name refers to; override this."""
         raise NotImplementedError
 
     def count(self) -> int | None:
-        """Count once; None if the counter says with a `UsageError` that there is nothing."""
+        """Count once; return None if the counter raises a `UsageError`."""
         with usage_errors():
             count: int = self.call("counting", self.thing)
             return count
@@ -39,42 +39,42 @@ class DeviceCounterConformance(PluginSuite):
         return self.count()
 
     def test_it_takes_no_arguments(self) -> None:
-        """It is called without any."""
+        """It can be called without arguments."""
         counter = self.thing
         assert callable(counter), f"{counter!r} cannot be called"
         try:
             signature = inspect.signature(counter)
         except ValueError:
-            pytest.skip("it does not tell what it takes")
+            pytest.skip("its signature is unknown")
         signature.bind()
 
-    def test_it_counts_or_says_why_not(self) -> None:
-        """In time; any error other than `UsageError` is a fault."""
+    def test_it_counts_or_raises_a_usage_error(self) -> None:
+        """It returns in time, and raises nothing but `UsageError`."""
         self.count()
 
     def test_the_count_is_a_number_that_is_not_negative(self) -> None:
-        """An int: neither a bool nor a float nor a text."""
+        """The count is an int: neither bool, float nor str."""
         count = self.count_or_skip()
-        assert type(count) is int, f"the count is {count!r}, which is no int"
+        assert type(count) is int, f"the count is {count!r}, which is not an int"
         assert count >= 0, f"the count is {count}"
 
     def test_it_counts_the_same_again(self) -> None:
-        """The doctor asks, and then the launch does."""
+        """A second call returns the same number."""
         first = self.count_or_skip()
         assert self.count() == first
 
     def test_it_leaves_nothing_open(self) -> None:
-        """Whatever it has opened, it closes."""
+        """It closes all files that it opens."""
         self.count()
         found = opened(self.files_before)
         assert not found, f"it leaves open {found}"
 
     def count_or_skip(self) -> int:
-        """Count once; the test is skipped without a result, as another one is about that."""
+        """Count once; skip the test without a result, because another one covers that."""
         try:
             count = self.count()
-        except Exception as error:  # noqa: BLE001 - another test is about it
+        except Exception as error:  # noqa: BLE001 - another test reports it
             pytest.skip(f"it does not count: {error!r}")
         if count is None:
-            pytest.skip("there is nothing here that it counts")
+            pytest.skip("its devices are not on this machine")
         return count

@@ -1,4 +1,4 @@
-"""What every event handler must do."""
+"""The conformance suite for event handlers."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
 
 class EventHandlerConformance(PluginSuite):
-    """Derive from it, say what the `plugin` is, and let pytest collect the class.
+    """Subclass this suite and implement `plugin`; pytest collects the subclass.
 
-    `options` are what the handler needs to be given (`--event-conf`). `burst` is how many events
-    in a row it must take within `seconds`.
+    `options` are the options that the handler needs (`--event-conf`). `burst` is the number of
+    events that it must handle within `seconds`.
     """
 
     burst: ClassVar[int] = 1000
 
     def plugin(self) -> EventHandlerFactory:
-        """What the handler's name gives; to be overridden."""
+        """Return the object that the handler's name refers to; override this."""
         raise NotImplementedError
 
     @pytest.fixture(autouse=True)
@@ -46,18 +46,18 @@ class EventHandlerConformance(PluginSuite):
             thread.end()
 
     def create(self, **changes: object) -> EventHandler:
-        """Create a handler, with a thread of its own; it is closed after the test."""
+        """Create a handler with its own thread; it is closed after the test."""
         handler: EventHandler = self.call("creating it", self.thing, self.context(**changes))
         self._created.append((handler, OwnThread()))
         return handler
 
     def give(self, handler: EventHandler, event: Event) -> None:
-        """Give it one event, on its thread."""
+        """Pass it one event, on its thread."""
         thread = self._thread_of(handler)
         thread.call(self.seconds, f"handling {event.name}", lambda: handler.handle(event))
 
     def handle(self, handler: EventHandler, *names: str) -> None:
-        """Give it events of these names."""
+        """Pass it events with these names."""
         for name in names:
             self.give(handler, samples.named(name))
 
@@ -69,7 +69,7 @@ class EventHandlerConformance(PluginSuite):
         return next(thread for known, thread in self._created if known is handler)
 
     def use_once(self) -> object:
-        """Give it the events of a launch; whether that goes well, other tests say."""
+        """Pass it the events of a launch; other tests cover errors."""
         handler = self.create()
         for name in samples.NAMES:
             with contextlib.suppress(Exception):
@@ -83,31 +83,31 @@ class EventHandlerConformance(PluginSuite):
                 self.close(handler)
 
     def test_it_has_the_methods_of_a_handler(self) -> None:
-        """`handle` and `close`."""
+        """It has `handle` and `close`."""
         handler = self.create()
         assert isinstance(handler, EventHandler), f"{handler!r} lacks one of the two methods"
 
     def test_its_options_are_names(self) -> None:
-        """The attribute `options`, if there is one, has the keys that it may be given."""
+        """The attribute `options`, if it exists, lists the keys of its options."""
         options = getattr(self.thing, "options", ())
-        assert not isinstance(options, str), f"options is {options!r}, a text"
+        assert not isinstance(options, str), f"options is {options!r}, a str"
         assert all(isinstance(key, str) for key in options), f"options is {options!r}"
         unknown = sorted(set(self.options) - set(options))
-        assert not unknown, f"it does not say that it has {unknown}"
+        assert not unknown, f"its options lack {unknown}"
 
-    @pytest.mark.parametrize("name", [*samples.NAMES, "somebody.else.s_event"])
+    @pytest.mark.parametrize("name", [*samples.NAMES, "third.party.event"])
     def test_it_takes_every_event(self, name: str) -> None:
-        """Also those of versions to come."""
+        """Including unknown ones of later versions."""
         self.handle(self.create(), name)
 
     @pytest.mark.parametrize("what", samples.ODD)
     def test_it_takes_odd_metadata(self, what: str) -> None:
-        """What a worker says in its last line is not up to the launcher."""
+        """Metadata may contain any text that a worker prints."""
         handler = self.create()
         self.give(handler, samples.odd(what))
 
     def test_it_keeps_up_with_many_events(self) -> None:
-        """A large job that is restarted has thousands at once."""
+        """A restart of a large job makes thousands at once."""
         handler = self.create()
         event = samples.named("plaunch.worker.started")
 
@@ -119,7 +119,7 @@ class EventHandlerConformance(PluginSuite):
         self._thread_of(handler).call(self.seconds, what, handle_all)
 
     def test_it_does_not_change_events(self) -> None:
-        """Other handlers get the same ones."""
+        """Other handlers get the same objects."""
         handler = self.create()
         event, same = (samples.named("plaunch.failure") for _ in range(2))
         self.give(handler, event)
@@ -127,20 +127,20 @@ class EventHandlerConformance(PluginSuite):
         assert dict(event.metadata) == dict(same.metadata)
 
     def test_it_can_be_closed_at_once(self) -> None:
-        """A launch may end before there is an event."""
+        """A launch may end before its first event."""
         self.close(self.create())
 
     def test_it_can_be_closed_twice(self) -> None:
         """The second time does nothing."""
         handler = self.create()
         self.handle(handler, samples.NAMES[0])
-        # Only the second time is looked at here.
+        # Only the second call is under test.
         with contextlib.suppress(Exception):
             self.close(handler)
         self.close(handler)
 
     def test_nothing_keeps_the_launcher_alive_after_close(self) -> None:
-        """Python waits for threads that are no daemons before it ends."""
+        """Python waits for non-daemon threads before it exits."""
         before = set(threading.enumerate())
         handler = self.create()
         self.handle(handler, samples.NAMES[0])
@@ -155,7 +155,7 @@ class EventHandlerConformance(PluginSuite):
         pytest.fail(f"threads are left that keep Python from ending: {left}")
 
     def test_no_file_is_open_after_close(self) -> None:
-        """Whatever it has opened, it closes."""
+        """It closes all files that it opens."""
         handler = self.create()
         self.handle(handler, samples.NAMES[0])
         with contextlib.suppress(Exception):
@@ -163,11 +163,11 @@ class EventHandlerConformance(PluginSuite):
         assert not opened(self.files_before), "it leaves files open"
 
     def test_a_process_can_be_forked_beside_it(self) -> None:
-        """Functions may be started with `fork`; the handler goes on in the launcher."""
+        """Function workers may be forked; the handler keeps working in the launcher."""
         handler = self.create()
         self.handle(handler, samples.NAMES[0])
         with warnings.catch_warnings():
-            # Of Python itself, from 3.12 on, if there is more than one thread.
+            # Python 3.12 and later warn about a fork with several threads.
             warnings.simplefilter("ignore", DeprecationWarning)
             child = multiprocessing.get_context("fork").Process(target=_nothing)
             child.start()
@@ -180,7 +180,7 @@ class EventHandlerConformance(PluginSuite):
         self.handle(handler, samples.NAMES[-1])
 
     def test_several_do_not_mix(self) -> None:
-        """Several launches may run in one process, and each ends when it likes."""
+        """Several launches may run in one process, and end at different times."""
         folder = os.path.join(self.folder, "another")
         os.mkdir(folder)
         one = self.create()
@@ -191,11 +191,11 @@ class EventHandlerConformance(PluginSuite):
         self.handle(one, samples.NAMES[-1])
 
     @pytest.mark.parametrize("log_dir", [None, "/dev/null", "/dev/null/below"])
-    def test_it_is_created_or_says_why_not(self, log_dir: str | None) -> None:
-        """Without a folder for logs, or with one of no use: it raises only usage errors."""
+    def test_a_bad_log_folder_is_a_usage_error(self, log_dir: str | None) -> None:
+        """Without a log folder, or with an unusable one, it raises nothing but `UsageError`."""
         with usage_errors():
             self.create(log_dir=log_dir, run_dir=None)
 
 
 def _nothing() -> None:
-    """What the forked process does."""
+    """Run in the forked process."""

@@ -1,4 +1,4 @@
-"""Events of every name that there is, and some that are odd."""
+"""Sample events: one with every known name, and some with odd metadata."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from plaunch_events import COMMON_KEYS, SCHEMA
 if TYPE_CHECKING:
     from plaunch.events import EventMetadataValue
 
-# What a key may have; those that are not here have a text.
+# Sample values by key; other keys have a text.
 _VALUES: dict[str, EventMetadataValue] = {
     "run_id": "conformance",
     "attempt": 0,
@@ -61,7 +61,7 @@ _VALUES: dict[str, EventMetadataValue] = {
     "modules": "torch,numpy",
     "forked": True,
 }
-# torchrun's events, which programs written for it record.
+# torchrun's events, recorded by programs written for it.
 _TORCHRUN = {
     f"torchelastic.worker.status.{state}": source
     for state, source in (
@@ -98,7 +98,7 @@ ODD: dict[str, dict[str, EventMetadataValue]] = {
         **_COMMON,
         "message": "Gr\u00f6\u00dfe \u5927\u5c0f \U0001f525 \u2028",
     },
-    "text that is no UTF-8": {**_COMMON, "message": "a \udcff b"},
+    "text that is not UTF-8": {**_COMMON, "message": "a \udcff b"},
     "several lines": {**_COMMON, "message": 'line\nline\r\n\ttab "quoted" \\ {brace} %s'},
     "control characters": {**_COMMON, "message": "\x00\x1b[31mred\x1b[0m\x7f"},
     "long text": {**_COMMON, "message": "x" * (1 << 20)},
@@ -109,7 +109,7 @@ ODD: dict[str, dict[str, EventMetadataValue]] = {
 
 
 def named(name: str) -> Event:
-    """An event of this name as a launch has it; of an unknown one with the common metadata."""
+    """Return an event with this name as in a launch; an unknown one has the common metadata."""
     if name in _TORCHRUN:
         state = name.rpartition(".")[2]
         return Event(name=name, source=_TORCHRUN[name], metadata={**_OF_TORCHRUN, "state": state})
@@ -121,5 +121,5 @@ def named(name: str) -> Event:
 
 
 def odd(what: str, name: str = "plaunch.worker.exited") -> Event:
-    """An event with odd metadata; `what` is one of `ODD`."""
+    """Return an event with odd metadata; `what` is a key of `ODD`."""
     return Event(name=name, source=EventSource.WORKER, metadata=ODD[what])

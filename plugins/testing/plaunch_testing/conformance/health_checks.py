@@ -1,4 +1,4 @@
-"""What every health check must do."""
+"""The conformance suite for health checks."""
 
 from __future__ import annotations
 
@@ -18,42 +18,42 @@ if TYPE_CHECKING:
 
     from plaunch.plugin import HealthCheckFactory
 
-_SECONDS = 5.0  # that the check may take here; twice as many in a launch
+_SECONDS = 5.0  # for the check; a launch allows twice as many
 _ARGUMENTS = ("", " ", "0", "-1", "8G", "/", "a:b", "'", "ключ", "x" * 10_000)
 
 
 class HealthCheckConformance(PluginSuite):
-    """Derive from it, say what the `plugin` is, and let pytest collect the class.
+    """Subclass this suite and implement `plugin`; pytest collects the subclass.
 
-    `settings` are the fields of the launch that the check needs with other values than their
-    defaults; `options` has its `argument`, if it needs one. The check may find what it likes.
+    `settings` are the fields of the launch that must differ from their defaults; `options` has its
+    `argument`, if it needs one. The status of the findings does not matter.
     """
 
     def plugin(self) -> HealthCheckFactory:
-        """What the check's name gives; to be overridden."""
+        """Return the object that the check's name refers to; override this."""
         raise NotImplementedError
 
     def create(self, **changes: Any) -> HealthCheck:
-        """Create the check on a node of a launch."""
+        """Create the check for a node of a launch."""
         check: HealthCheck = self.call("creating it", self.thing, self.context(**changes))
         return check
 
     def ask(self, check: HealthCheck, *, is_restart: bool = False) -> Sequence[Finding]:
-        """Ask it, and see whether the answer is one."""
+        """Run the check, and verify that its findings are valid."""
         occasion = HealthOccasion(is_restart, _SECONDS)
         what = "check of a restart" if is_restart else "check of a start"
         found = within(_SECONDS, what, lambda: list(check.check(occasion)))
         for item in found:
-            assert isinstance(item, Finding), f"it gives {item!r}, which is not a Finding"
+            assert isinstance(item, Finding), f"it returned {item!r}, which is not a Finding"
             assert isinstance(item.status, Status), f"its status is {item.status!r}"
             for text in (item.what, item.found, item.advice):
-                assert isinstance(text, str), f"{text!r} of {item!r} is no text"
-            assert item.what.strip(), f"{item!r} does not say what was looked at"
+                assert isinstance(text, str), f"{text!r} of {item!r} is not a str"
+            assert item.what.strip(), f"{item!r} does not say what was checked"
             assert item.found.strip(), f"{item!r} does not say what was found"
         return found
 
     def use_once(self) -> object:
-        """Ask it at the start, and after a failure."""
+        """Run it at the start, and after a failure."""
         check = self.create()
         self.ask(check)
         self.ask(check, is_restart=True)
@@ -65,30 +65,30 @@ class HealthCheckConformance(PluginSuite):
         _close(self._used)
 
     def test_it_has_the_method_of_a_check(self) -> None:
-        """`check`."""
+        """It has `check`."""
         check = self.create()
         assert isinstance(check, HealthCheck), f"{check!r} has no method 'check'"
 
-    def test_it_can_be_closed_without_being_asked(self) -> None:
-        """A plan of the launch creates it as well, and asks nothing."""
+    def test_it_can_be_closed_without_a_run(self) -> None:
+        """`--dry-run` creates checks, and does not run them."""
         self.call("close()", _close, self.create())
 
-    def test_it_answers_at_the_start(self) -> None:
-        """With findings, in time."""
+    def test_it_returns_findings_at_the_start(self) -> None:
+        """`check` returns findings in time."""
         self.ask(self.create())
 
-    def test_it_answers_after_each_failure(self) -> None:
-        """As often as it is asked."""
+    def test_it_returns_findings_after_each_failure(self) -> None:
+        """It may run any number of times."""
         check = self.create()
         for number in range(4):
             self.ask(check, is_restart=number > 0)
 
-    def test_it_answers_after_a_failure_without_a_start(self) -> None:
-        """The doctor, and a check of the plugin, may ask in any order."""
+    def test_it_returns_findings_after_a_failure_without_a_start(self) -> None:
+        """The doctor may run it in any order."""
         self.ask(self.create(), is_restart=True)
 
-    def test_it_answers_without_a_log_folder(self) -> None:
-        """There need not be one."""
+    def test_it_returns_findings_without_a_log_folder(self) -> None:
+        """A launch may have none."""
         self.ask(self.create(log_dir=None))
 
     def test_two_checks_do_not_mix(self) -> None:
@@ -97,25 +97,25 @@ class HealthCheckConformance(PluginSuite):
         for check in (first, second, first):
             self.ask(check)
 
-    def test_it_can_be_closed_while_it_is_asked(self) -> None:
-        """A signal may end the launch at any time; `close` does not wait for the answer."""
+    def test_it_can_be_closed_while_it_runs(self) -> None:
+        """A signal may end the launch at any time; `close` does not wait for `check`."""
         check = self.create()
         asked = threading.Thread(target=lambda: self._ask_quietly(check), daemon=True)
         asked.start()
         self.call("close()", _close, check)
         asked.join(_SECONDS)
-        assert not asked.is_alive(), "it goes on although it was closed"
+        assert not asked.is_alive(), "it continues after close()"
 
     @pytest.mark.parametrize("argument", _ARGUMENTS, ids=lambda text: repr(text)[:20])
-    def test_it_refuses_arguments_in_words(self, argument: str) -> None:
-        """Whatever the user writes behind its name: it is taken, or it is a `UsageError`."""
+    def test_bad_arguments_are_usage_errors(self, argument: str) -> None:
+        """Any text from the command line is accepted, or raises a `UsageError`."""
         if not getattr(self.thing, "takes_argument", False):
             pytest.skip("it takes no argument, and plaunch gives it none")
         with usage_errors():
             self.create(options={"argument": argument})
 
     def _ask_quietly(self, check: HealthCheck) -> None:
-        with contextlib.suppress(Exception):  # others look at that
+        with contextlib.suppress(Exception):  # other checks cover errors
             list(check.check(HealthOccasion(timeout=_SECONDS)))
 
 

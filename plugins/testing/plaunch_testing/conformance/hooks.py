@@ -1,4 +1,4 @@
-"""What every plugin must do with hooks that are called in launches."""
+"""The conformance suite for plugins with lifecycle hooks."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
     Call = tuple[str, dict[str, object]]  # a hook, and its arguments
 
-# How long a launch and the doctor wait for one implementation, in seconds.
+# Seconds for one implementation, in a launch and in the doctor.
 NOTIFY_TIMEOUT = 1.0
 DOCTOR_TIMEOUT = 15.0
-# How long an extension is waited for when it starts, and at the end of a launch.
+# Seconds for an extension to start, and to stop at the end of a launch.
 START_TIMEOUT = 10.0
 STOP_TIMEOUT = 2.0
 
@@ -88,7 +88,7 @@ def _failure() -> ProcessFailure:
 
 
 def _launches() -> dict[str, list[Call]]:
-    """The hooks that are called in launches, from the first one to the last."""
+    """Return the hook calls of some launches, in order."""
     failure = _failure()
 
     def changed(old: WorkerState, new: WorkerState) -> Call:
@@ -133,68 +133,68 @@ def _launches() -> dict[str, list[Call]]:
     }
 
 
-class _Launch:
-    """The plugin in one launch; refused, where a launch refuses it."""
+class _PluginInLaunch:
+    """The plugin in one launch. Raises if the plugin manager rejects the plugin."""
 
     def __init__(self, thing: object) -> None:
         self._plugin = thing() if isinstance(thing, type) else thing
         self.manager = plugin_manager(self._plugin)
 
     def implementations(self, hook: str) -> list[Implementation]:
-        """What the plugin has of a hook."""
+        """Return the plugin's implementations of a hook."""
         found = self.manager.implementations(hook)
         return [item for item in found if item.plugin.plugin is self._plugin]
 
 
-class _Control:
-    """What an extension is given to act with; what it asks for is not done."""
+class _FakeControl:
+    """A control for extensions that does nothing."""
 
     def snapshot(self) -> Snapshot:
-        """What an agent does whose workers run."""
+        """Return the snapshot of an agent with running workers."""
         pids = {worker.global_rank: worker.pid or 0 for worker in _WORKERS}
         return Snapshot(WorkerState.HEALTHY, 0, 0, tuple(pids), pids)
 
     def held(self) -> Mapping[int, Held]:
-        """Nothing."""
+        """Return nothing."""
         return {}
 
     def request(self, kind: RequestKind | str, reason: str) -> None:
-        """Refuse what is no request."""
+        """Reject invalid requests."""
         RequestKind(kind)
         assert isinstance(reason, str), f"the reason of a request is {reason!r}"
 
     def signal_workers(
         self, signum: signal.Signals | int, ranks: Collection[int] | None = None, reason: str = ""
     ) -> None:
-        """Send nothing."""
+        """Do nothing."""
 
     def report_hang(self, rank: int, text: str, *, is_final: bool = False) -> None:
-        """End nothing."""
+        """Do nothing."""
 
     def note_progress(self, progress: Mapping[int, Progress]) -> None:
-        """Keep nothing."""
+        """Do nothing."""
 
     def note_state(self, name: str, text: str) -> None:
-        """Keep nothing."""
+        """Do nothing."""
 
     def take_events(self) -> list[Event]:
-        """Have none."""
+        """Return no events."""
         return []
 
     def say(self, text: str) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
     def publish(self, name: str, text: str) -> None:
-        """Show it to nobody."""
+        """Do nothing."""
 
     def published(self, name: str, timeout: float = 1.0, *, all_nodes: bool = False) -> None:
-        """Know of no other nodes."""
+        """Return None: there are no other nodes."""
 
     def broadcast(self, name: str, text: str) -> None:
-        """Let nobody hear it."""
+        """Do nothing."""
 
     def listen(self, name: str, listener: Callable[[str], None]) -> None:
-        """Hear nothing."""
+        """Do nothing."""
 
 
 def _given(item: Implementation, arguments: Sequence[object]) -> list[object]:
@@ -203,16 +203,16 @@ def _given(item: Implementation, arguments: Sequence[object]) -> list[object]:
 
 
 class HooksConformance(PluginSuite):
-    """Derive from it, say what the `plugin` is, and let pytest collect the class.
+    """Subclass this suite and implement `plugin`; pytest collects the subclass.
 
-    It is the module, object or class that has the hooks. Those that offer names have suites of
-    their own, by what the names give. `seconds` is how long each hook may take.
+    `plugin` returns the module, object or class that has the hooks. Hooks that provide names are
+    tested by the suites of the named components. `seconds` is the time limit of each hook.
     """
 
     seconds: ClassVar[float] = NOTIFY_TIMEOUT
 
     def plugin(self) -> object:
-        """The module, object or class with the hooks; to be overridden."""
+        """Return the module, object or class with the hooks; override this."""
         raise NotImplementedError
 
     @pytest.fixture(autouse=True)
@@ -222,9 +222,9 @@ class HooksConformance(PluginSuite):
         self.end_use()
 
     def notify(
-        self, plugin: _Launch, launch: str, *, errors: type[Exception] | None = None
+        self, plugin: _PluginInLaunch, launch: str, *, errors: type[Exception] | None = None
     ) -> None:
-        """Notify the plugin of all there is in one launch; `errors` of its hooks are ignored."""
+        """Call all hooks of one launch; ignore `errors` of hooks."""
         ignored = () if errors is None else (errors,)
         for hook, arguments in _launches()[launch]:
             for item in plugin.implementations(hook):
@@ -232,14 +232,14 @@ class HooksConformance(PluginSuite):
                 with contextlib.suppress(*ignored):
                     self.call(hook, item.function, *wanted)
 
-    def ask_for_env(self, plugin: _Launch) -> None:
-        """Ask what the plugin adds to the environment of all workers of a node."""
+    def ask_for_env(self, plugin: _PluginInLaunch) -> None:
+        """Get the variables that the plugin adds for each worker of a node."""
         for worker in _WORKERS:
             given = plugin.manager, replace(worker, pid=None), _ENV
             self.call("plaunch_worker_env", find_worker_env, *given)
 
-    def extensions(self, plugin: _Launch) -> list[Extension]:
-        """What the plugin wants to run beside an agent."""
+    def extensions(self, plugin: _PluginInLaunch) -> list[Extension]:
+        """Return the plugin's extensions."""
         found: list[object] = []
         for item in plugin.implementations(_EXTENSIONS):
             arguments = [self.context()][: len(item.argnames)]
@@ -247,24 +247,24 @@ class HooksConformance(PluginSuite):
         return cast("list[Extension]", found)
 
     def start(self, extension: Extension) -> None:
-        """Start an extension as a launch does; it is stopped when the test is over."""
-        within(START_TIMEOUT, "start()", partial(extension.start, _Control()))
+        """Start an extension as a launch does; it is stopped after the test."""
+        within(START_TIMEOUT, "start()", partial(extension.start, _FakeControl()))
         self._started.append(extension)
 
     def stop(self, extension: Extension, result: RunResult | None) -> None:
-        """Stop one that has started."""
+        """Stop a started extension."""
         self._started.remove(extension)
         within(STOP_TIMEOUT, "stop()", partial(extension.stop, result))
 
     def end_use(self) -> None:
-        """Stop all extensions that run; whether that goes well, other tests say."""
+        """Stop all running extensions; other tests cover errors."""
         for extension in [*self._started]:
             with contextlib.suppress(Exception, pytest.fail.Exception):
                 self.stop(extension, None)
 
     def use_once(self) -> object:
-        """Take part in a launch that succeeds; whether that goes well, other tests say."""
-        plugin = _Launch(self.thing)
+        """Take part in a launch that succeeds; other tests cover errors."""
+        plugin = _PluginInLaunch(self.thing)
         with contextlib.suppress(Exception, pytest.fail.Exception):
             for extension in self.extensions(plugin):
                 self.start(extension)
@@ -275,41 +275,43 @@ class HooksConformance(PluginSuite):
 
     @pytest.mark.parametrize("launch", _launches())
     def test_it_takes_part_in_a_launch(self, launch: str) -> None:
-        """A hook that raises, or takes longer than a second, is switched off for the launch."""
-        self.notify(_Launch(self.thing), launch)
+        """A launch switches off a hook that raises, or takes longer than a second."""
+        self.notify(_PluginInLaunch(self.thing), launch)
 
     def test_it_takes_part_in_a_second_launch(self) -> None:
-        """A program may launch as often as it likes; the plugin is notified from the beginning."""
-        self.notify(_Launch(self.thing), "that fails")
-        self.notify(_Launch(self.thing), "that succeeds")
+        """A program may launch several times; each launch calls the hooks from the beginning."""
+        self.notify(_PluginInLaunch(self.thing), "that fails")
+        self.notify(_PluginInLaunch(self.thing), "that succeeds")
 
     def test_it_adds_variables_and_changes_none(self) -> None:
-        """What else it returns, or raises, ends the launch before a worker starts."""
-        self.ask_for_env(_Launch(self.thing))
+        """Anything else that it returns or raises ends the launch before workers start."""
+        self.ask_for_env(_PluginInLaunch(self.thing))
 
     def test_it_gives_the_doctor_findings(self) -> None:
-        """They are `plaunch.doctor.Finding`, and come within fifteen seconds."""
-        for item in _Launch(self.thing).implementations(_CHECKS):
+        """It returns `plaunch.doctor.Finding` objects within fifteen seconds."""
+        for item in _PluginInLaunch(self.thing).implementations(_CHECKS):
             ask = partial(_given, item, [DoctorContext()][: len(item.argnames)])
             for finding in within(DOCTOR_TIMEOUT, _CHECKS, ask):
-                assert isinstance(finding, Finding), f"it gives {finding!r}, which is not a Finding"
+                assert isinstance(finding, Finding), (
+                    f"it returned {finding!r}, which is not a Finding"
+                )
 
     def test_it_gives_extensions(self) -> None:
-        """They have the methods `start`, `handle` and `stop`."""
-        for extension in self.extensions(_Launch(self.thing)):
+        """Extensions have the methods `start`, `handle` and `stop`."""
+        for extension in self.extensions(_PluginInLaunch(self.thing)):
             for method in ("start", "handle", "stop"):
                 assert callable(getattr(extension, method, None)), f"{extension!r} has no {method}"
 
     def test_its_extensions_take_part_in_a_launch(self) -> None:
-        """They start within ten seconds, take every event that there is, and end within two."""
-        for extension in self.extensions(_Launch(self.thing)):
+        """They start within ten seconds, handle every event, and stop within two."""
+        for extension in self.extensions(_PluginInLaunch(self.thing)):
             self.start(extension)
             for name in NAMES:
                 self.call(f"handle({name})", extension.handle, named(name))
             self.stop(extension, RunResult(WorkerState.SUCCEEDED, {2: None, 3: None}))
 
     def test_its_extensions_take_part_in_a_launch_that_ends_at_once(self) -> None:
-        """An error may end it before anything has happened; there is no result then."""
-        for extension in self.extensions(_Launch(self.thing)):
+        """An error may end a launch before any event, without a result."""
+        for extension in self.extensions(_PluginInLaunch(self.thing)):
             self.start(extension)
             self.stop(extension, None)

@@ -1,4 +1,4 @@
-"""What every rendezvous handler must do that knows the whole job."""
+"""The conformance suite for rendezvous handlers that know the whole job."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from plaunch_testing.conformance.rounds import Rounds
 
 
 class RendezvousConformance(Rounds, Jobs):
-    """Derive from it, say how to `create` a handler, and let pytest collect the class.
+    """Subclass this suite and implement `create`; pytest collects the subclass.
 
-    All handlers of a test must share one store, which must be there until its end, whichever
-    handler goes first. It need not be empty: every test has a run id of its own.
+    All handlers of a test must share one store, which must live until the end of the test,
+    whichever handler ends first. It may contain data: every test has its own run id.
 
-    Tests that let a node die, or garble what it writes, do so between the handler and its store.
-    They are skipped for a handler that is no `DynamicRendezvousHandler`.
+    Tests that kill a node, or corrupt its writes, intercept its connections to the store. They are
+    skipped for handlers other than `DynamicRendezvousHandler`.
     """

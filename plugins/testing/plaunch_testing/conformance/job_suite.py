@@ -1,4 +1,4 @@
-"""What the suite for handlers works with: making nodes, and letting them meet."""
+"""The base class of the suite for job rendezvous: creates nodes, and lets them meet."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def make_failure(began: float = 1000.0, message: str = "") -> ProcessFailure:
-    """The failure of a worker, which came `began` seconds after the epoch."""
+    """Create a worker's failure with the timestamp `began`, in seconds since the epoch."""
     failure = ProcessFailure(0, 4242, 3, "", host="somewhere", last_lines=["oh no"])
     failure.timestamp = began
     if message:
@@ -28,23 +28,23 @@ def make_failure(began: float = 1000.0, message: str = "") -> ProcessFailure:
 FAILURE = {1: make_failure()}
 
 
-class Suite:
-    """The part of `RendezvousConformance` that its author sees, and no tests."""
+class JobSuite:
+    """The interface of `RendezvousConformance`, without tests."""
 
     backend: ClassVar[str] = "conformance"
     endpoint: ClassVar[str] = ""
     config: ClassVar[Mapping[str, object]] = {}  # more options (`--rdzv-conf`) for every handler
-    local_addr: ClassVar[str | None] = None  # as `--local-addr`, which most launches do not have
+    local_addr: ClassVar[str | None] = None  # as `--local-addr`
 
-    # What tests of loss wait for; a slow store needs more.
+    # How fast tests notice a lost node; a slow store needs larger values.
     keep_alive_interval: ClassVar[float] = 0.2
     keep_alive_max_attempt: ClassVar[int] = 8
 
     crowd: ClassVar[int] = 100  # nodes that arrive at once
-    steps: ClassVar[int] = 24  # operations before each of which a leader dies
+    steps: ClassVar[int] = 24  # a leader dies before each of so many operations
 
     def create(self, params: RendezvousParameters) -> RendezvousHandler:
-        """Make the handler of one node; to be overridden."""
+        """Create the handler of one node; override this."""
         raise NotImplementedError
 
     @pytest.fixture(autouse=True)
@@ -67,7 +67,7 @@ class Suite:
         index: int | None = None,
         **config: object,
     ) -> Node:
-        """Make one node; `is_quick` if it must notice losses soon."""
+        """Create a node; `is_quick` if it must notice losses soon."""
         keep_alive: dict[str, object] = {"keep_alive_interval": 1.0, "keep_alive_max_attempt": 15}
         if is_quick:
             keep_alive = {
@@ -89,14 +89,14 @@ class Suite:
         return node
 
     def nodes(self, count: int, min_nodes: int, max_nodes: int, **options: object) -> list[Node]:
-        """Make several nodes that are alike."""
+        """Create several nodes with the same settings."""
         return [self.node(min_nodes, max_nodes, **options) for _ in range(count)]  # type: ignore[arg-type]
 
     def in_order(self, count: int, min_nodes: int, max_nodes: int, **options: object) -> list[Node]:
-        """Nodes that have met, in order of their ranks; the first one leads."""
+        """Return nodes that have met, in order of their ranks; the first one leads."""
         nodes = self.nodes(count, min_nodes, max_nodes, **options)
         nodes[0].join()
-        eventually(lambda: nodes[0].has_come, "the first one has come")
+        eventually(lambda: nodes[0].has_joined, "the first one has come")
         for node in nodes[1:]:
             node.join()
         rounds = met(*nodes)

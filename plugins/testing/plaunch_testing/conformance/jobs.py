@@ -1,4 +1,4 @@
-"""One job on all nodes: failures, success, closing; and what must not get in."""
+"""Checks of the whole job: failures, success, closing; nodes and records that are refused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from plaunch.errors import (
 )
 from plaunch.rendezvous import ChangeKind, NodeSettings
 
-from plaunch_testing.conformance.job_suite import FAILURE, Suite, make_failure
+from plaunch_testing.conformance.job_suite import FAILURE, JobSuite, make_failure
 from plaunch_testing.conformance.nodes import eventually, meet, met
 
 if TYPE_CHECKING:
@@ -31,13 +31,13 @@ _GARBAGE: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-class Jobs(Suite):
-    """What all nodes of a job know alike, and how it ends."""
+class Jobs(JobSuite):
+    """The state that all nodes of a job share, and how the job ends."""
 
     # --- one job ----------------------------------------------------------------------------------
 
-    def test_what_the_agents_bring_counts(self) -> None:
-        """Roles, workers and budget are those of `prepare`, whatever a handler was created with."""
+    def test_the_settings_of_prepare_are_used(self) -> None:
+        """Role, workers and budget of `prepare` override those of the handler's parameters."""
         nodes = self.nodes(2, 2, 2, nproc=1, max_restarts=0)
         for node, count in zip(nodes, (2, 3), strict=True):
             node.handler.prepare(NodeSettings("trainer", count, 1, stop_timeout=1.0))
@@ -53,7 +53,7 @@ class Jobs(Suite):
             nodes[1].wait_for(ChangeKind.FAILED)
 
     def test_another_budget_of_an_agent_is_refused(self) -> None:
-        """As another one that was given to the launch."""
+        """A node whose `max_restarts` differs is refused."""
         nodes = self.in_order(2, 2, 3)
         stranger = self.node(2, 3)
         stranger.handler.prepare(NodeSettings("default", 1, 5, stop_timeout=1.0))
@@ -61,8 +61,8 @@ class Jobs(Suite):
             stranger.join().round()
         assert not any(node.handler.is_closed() for node in nodes)
 
-    def test_a_failure_is_everybodys(self) -> None:
-        """All form a new round, with one attempt more, and know why."""
+    def test_a_failure_restarts_all_nodes(self) -> None:
+        """All form a new round, with the next attempt and the reason."""
         nodes = self.in_order(3, 3, 3)
         for attempt in (1, 2):
             nodes[1].report(FAILURE)
@@ -73,7 +73,7 @@ class Jobs(Suite):
             assert all("rank 1" in one.reason for one in rounds)
 
     def test_failures_on_several_nodes_count_once(self) -> None:
-        """And the first of them is the cause."""
+        """They are one attempt, and the first failure is the cause."""
         nodes = self.in_order(2, 2, 2)
         nodes[0].report({0: make_failure(began=1001.0)})
         nodes[1].report(FAILURE)
@@ -100,8 +100,8 @@ class Jobs(Suite):
             assert (failure.host, failure.pid, failure.exitcode) == ("somewhere", 4242, 3)
             assert (failure.last_lines, failure.timestamp) == (["oh no"], 1000.0)
 
-    def test_many_failures_with_much_to_tell_end_the_job_all_the_same(self) -> None:
-        """The first one is told in detail, and all others are at least counted, on all nodes."""
+    def test_many_large_failures_end_the_job(self) -> None:
+        """All nodes get the first failure with its details, and at least the number of others."""
         nodes = self.in_order(2, 2, 2, max_restarts=0)
         message = "\u00e9" * 4000
         for first, node in enumerate(nodes):
@@ -116,12 +116,12 @@ class Jobs(Suite):
             assert verdict is not None
             assert verdict.first == 0
             assert verdict.failures[0].text == message
-            # Each knows its own one by one, and the other's may be too late.
+            # Each node has its own failures one by one; the other's may be counted, or too late.
             assert len(verdict.failures) >= 1000
             assert len(verdict.failures) + sum(verdict.counted.values()) in (1000, 2000)
 
     def test_the_job_succeeds_when_all_nodes_have(self) -> None:
-        """And not before."""
+        """The job does not succeed before its last node."""
         nodes = self.in_order(3, 3, 3)
         nodes[0].job.report_success()
         nodes[1].job.report_success()
@@ -134,7 +134,7 @@ class Jobs(Suite):
             assert node.handler.is_closed()
 
     def test_a_notice_reaches_all_others(self) -> None:
-        """And the round goes on."""
+        """The round continues."""
         nodes = self.in_order(3, 3, 3)
         nodes[1].job.send_notice(signal.SIGUSR1)
         for node in (nodes[0], nodes[2]):
@@ -143,11 +143,11 @@ class Jobs(Suite):
 
     # --- close ------------------------------------------------------------------------------------
 
-    def test_closing_is_for_all_and_for_good(self) -> None:
-        """Nodes that run are told, those that wait get an error, and so do later ones."""
+    def test_closing_is_permanent_and_closes_all_nodes(self) -> None:
+        """Running nodes are notified; waiting and later ones get an error."""
         nodes = self.in_order(2, 2, 2)
         spare = self.node(2, 2).join()
-        eventually(lambda: spare.has_come, "the spare is there")
+        eventually(lambda: spare.has_joined, "the spare is there")
         nodes[1].handler.set_closed()
         for node in nodes:
             change = node.wait_for(ChangeKind.CLOSED)
@@ -162,7 +162,7 @@ class Jobs(Suite):
             assert node.verdict.outcome == "closed"
 
     def test_shutting_down_twice_is_fine(self) -> None:
-        """Also for a handler that was never used, and in every order."""
+        """Unused handlers may be shut down too, in any order with `leave`."""
         used, unused = self.nodes(2, 1, 1)
         meet(used)
         for node in (used, unused):
@@ -170,10 +170,10 @@ class Jobs(Suite):
             assert node.handler.shutdown()
             assert node.handler.leave()
 
-    def test_leaving_ends_the_own_wait(self) -> None:
-        """An agent that is told to stop does so, also while it waits for others."""
+    def test_leaving_ends_a_wait(self) -> None:
+        """An agent can stop while it waits for others."""
         node = self.node(2, 2).join()
-        eventually(lambda: node.has_come, "it waits")
+        eventually(lambda: node.has_joined, "it waits")
         node.handler.leave()
         with pytest.raises(RendezvousError):
             node.round()
@@ -181,7 +181,7 @@ class Jobs(Suite):
     # --- what is wrong ----------------------------------------------------------------------------
 
     def test_too_few_nodes_in_time(self) -> None:
-        """Everybody who waits is told."""
+        """All waiting nodes get an error."""
         nodes = [self.node(3, 4, index=index, join_timeout=1.0).join() for index in (0, 2)]
         for node in nodes:
             with pytest.raises(RendezvousTimeoutError):
@@ -192,7 +192,7 @@ class Jobs(Suite):
         [({"max_restarts": 5}, "restarts"), ({"max_nodes": 4}, "nodes")],
     )
     def test_other_settings_are_refused(self, settings: dict[str, int], difference: str) -> None:
-        """With what is different, and without harm to the others."""
+        """The error names the difference, and the others are not affected."""
         nodes = self.in_order(2, 2, 3)
         stranger = self.node(**{"min_nodes": 2, "max_nodes": 3, **settings})  # type: ignore[arg-type]
         with pytest.raises(RendezvousClosedError, match=difference):
@@ -201,7 +201,7 @@ class Jobs(Suite):
 
     @pytest.mark.parametrize("other", ["none", "another"])
     def test_a_node_without_the_jobs_token_is_refused(self, other: str, tmp_path: Path) -> None:
-        """Whether it has none or another; those who have it meet."""
+        """A node without a token, or with another one, is refused; nodes with the token meet."""
         (tmp_path / "ours").write_text("a token of sixteen bytes or more")
         (tmp_path / "another").write_text("another token of sixteen bytes")
         nodes = self.nodes(2, 2, 2, token_file=str(tmp_path / "ours"))
@@ -214,15 +214,15 @@ class Jobs(Suite):
 
     @pytest.mark.parametrize("kind", _GARBAGE)
     def test_garbage_from_one_node_harms_no_other(self, kind: str) -> None:
-        """Whatever it leaves behind; the two others meet."""
+        """The two others meet, whatever records it leaves behind."""
         first = self.node(2, 3).join()
-        eventually(lambda: first.has_come, "the first one leads")
+        eventually(lambda: first.has_joined, "the first one leads")
         hostile = self.node(2, 3, is_quick=True)
-        hostile.wire.garble = lambda key, value: _GARBAGE[kind](value)
+        hostile.connections.garble = lambda key, value: _GARBAGE[kind](value)
         hostile.join()
-        # More than once, or it may not have arrived.
+        # Twice, so that the first one has arrived.
         eventually(
-            lambda: hostile.wire.operations["beat"] > 1 or not hostile.is_waiting,
+            lambda: hostile.connections.operations["beat"] > 1 or not hostile.is_waiting,
             "garbage is there",
         )
         hostile.kill()
@@ -231,12 +231,13 @@ class Jobs(Suite):
 
     @pytest.mark.parametrize("kind", _GARBAGE)
     def test_garbage_from_the_leader_is_an_error(self, kind: str) -> None:
-        """For everybody who reads it, and within bounds: nobody waits for ever."""
+        """Nodes that read it get an error in time."""
         leader = self.node(2, 2, join_timeout=5.0)
-        leader.wire.garble = lambda key, value: _GARBAGE[kind](value)
+        leader.connections.garble = lambda key, value: _GARBAGE[kind](value)
         leader.join()
         eventually(
-            lambda: leader.wire.operations.total() > 1 or not leader.is_waiting, "garbage is there"
+            lambda: leader.connections.operations.total() > 1 or not leader.is_waiting,
+            "garbage is there",
         )
         other = self.node(2, 2, join_timeout=5.0).join()
         with pytest.raises(RendezvousError):

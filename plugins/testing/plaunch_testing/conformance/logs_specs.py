@@ -1,4 +1,4 @@
-"""What every logs spec must do."""
+"""The conformance suite for logs specs."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ _SETTINGS: dict[str, _Streams] = {
     "one of each": {"redirects": Std.OUT, "tee": Std.ERR},
     "by rank": {"redirects": {0: Std.ALL}, "tee": {1: Std.OUT, 3: Std.ALL}},
     "a filter": {"tee": Std.ALL, "local_ranks_filter": {1}},
-    "a filter of nobody here": {"tee": Std.ALL, "local_ranks_filter": {77}},
+    "a filter without local ranks": {"tee": Std.ALL, "local_ranks_filter": {77}},
 }
 _PIECES = (b"a line\n", b"half of", b" a line\n\x00\xff", b"x" * (64 << 10))
 _EVERY = pytest.mark.parametrize("setting", _SETTINGS)
 
 
 class LogsSpecsConformance(PluginSuite):
-    """Derive from it, say what the `plugin` is, and let pytest collect the class.
+    """Subclass this suite and implement `plugin`; pytest collects the subclass.
 
-    `local_world_sizes` are the numbers of workers that are tried.
+    `local_world_sizes` are the tested numbers of workers.
     """
 
     local_world_sizes: ClassVar[Sequence[int]] = (1, 4, 12)
 
     def plugin(self) -> LogsSpecsFactory:
-        """What the logs spec's name gives; to be overridden."""
+        """Return the object that the logs spec's name refers to; override this."""
         raise NotImplementedError
 
     @pytest.fixture(autouse=True)
     def _temporary(self, _surroundings: None, monkeypatch: pytest.MonkeyPatch) -> None:
-        # One that is given no folder may make one of its own, which does not stay.
+        # Without --log-dir, a logs spec may create a temporary folder.
         temporary = os.path.join(self.folder, "tmp")
         os.mkdir(temporary)
         monkeypatch.setenv("TMPDIR", temporary)
@@ -56,7 +56,7 @@ class LogsSpecsConformance(PluginSuite):
         self.log_dir = os.path.join(self.folder, "logs")
 
     def create(self, **keywords: Any) -> LogsSpecs:
-        """Create it with torchrun's four keyword arguments, all of which are given."""
+        """Create it with torchrun's four keyword arguments."""
         given: dict[str, Any] = {
             "log_dir": None,
             "redirects": Std.NONE,
@@ -76,15 +76,15 @@ class LogsSpecsConformance(PluginSuite):
         return self.call("reify()", specs.reify, envs)
 
     def files_of(self, dest: LogsDest) -> list[str]:
-        """All files of a start."""
+        """Return all files of one start of the workers."""
         found = paths_of(dest)
         if self.is_for_torch:
-            # torch itself gives names below /dev/null to what it will never write.
+            # torch returns paths below /dev/null for files that it never writes.
             found = [path for path in found if os.path.dirname(path) != os.devnull]
         return found
 
     def starts(self, setting: str) -> Iterator[tuple[LogsDest, dict[int, dict[str, str]]]]:
-        """A start of every number of workers, with and without a folder."""
+        """Start every number of workers, with and without a folder."""
         for size, log_dir in itertools.product(
             self.local_world_sizes, (self.log_dir, None, os.devnull)
         ):
@@ -92,25 +92,25 @@ class LogsSpecsConformance(PluginSuite):
             yield self.reify(self.create(log_dir=log_dir, **_SETTINGS[setting]), envs), envs
 
     def test_it_is_a_class_of_logs_specs(self) -> None:
-        """Derived from `LogsSpecs`."""
+        """It is a subclass of `LogsSpecs`."""
         thing = self.thing
-        assert isinstance(thing, type), f"{thing!r} is no class"
+        assert isinstance(thing, type), f"{thing!r} is not a class"
         assert issubclass(thing, LogsSpecs), f"{thing!r} is not derived from LogsSpecs"
 
     def test_it_is_created_without_arguments(self) -> None:
-        """As `launch_agent` does, if it gets none."""
+        """`launch_agent` creates it without arguments."""
         self.call("creating it", self.thing)
 
     @_EVERY
     def test_it_gives_a_place_to_both_streams_of_every_rank(self, setting: str) -> None:
-        """The workers are not started otherwise."""
+        """Otherwise the workers cannot be started."""
         for dest, envs in self.starts(setting):
             assert set(dest.stdouts) == set(envs), f"stdouts has ranks {sorted(dest.stdouts)}"
             assert set(dest.stderrs) == set(envs), f"stderrs has ranks {sorted(dest.stderrs)}"
 
     @_EVERY
     def test_it_names_no_rank_that_is_not_there(self, setting: str) -> None:
-        """Among those that are teed or have an error file."""
+        """Neither for teed streams nor for error files."""
         for dest, envs in self.starts(setting):
             for name in ("tee_stdouts", "tee_stderrs", "error_files"):
                 more = set(getattr(dest, name)) - set(envs)
@@ -118,7 +118,7 @@ class LogsSpecsConformance(PluginSuite):
 
     @_EVERY
     def test_every_folder_exists(self, setting: str) -> None:
-        """When `reify` returns: files are opened at once, in folders that exist."""
+        """Folders of files exist when `reify` returns, because the files are opened next."""
         for dest, _ in self.starts(setting):
             for path in self.files_of(dest):
                 assert os.path.isdir(os.path.dirname(path)), f"the folder of {path!r} is missing"
@@ -126,52 +126,52 @@ class LogsSpecsConformance(PluginSuite):
 
     @_EVERY
     def test_no_two_ranks_share_a_file(self, setting: str) -> None:
-        """Nor do a rank's streams share one with its error file."""
+        """A rank's streams do not share a file with its error file either."""
         for dest, _ in self.starts(setting):
             owners: dict[str, object] = {}
             places = [*rank_places(dest.stdouts), *rank_places(dest.stderrs)]
             for path, owner in places:
-                assert owners.setdefault(path, owner) == owner, f"{path!r} is of two ranks"
+                assert owners.setdefault(path, owner) == owner, f"{path!r} belongs to two ranks"
             for path, rank in rank_places(dest.error_files):
                 assert owners.setdefault(path, ("errors", rank)) == ("errors", rank), (
                     f"{path!r} is an error file and something else"
                 )
 
-    def test_an_error_file_is_told_to_its_worker(self) -> None:
-        """In `TORCHELASTIC_ERROR_FILE`; the launcher reads where the worker writes."""
+    def test_workers_get_the_path_of_their_error_file(self) -> None:
+        """In `TORCHELASTIC_ERROR_FILE`; the launcher reads the same path."""
         for dest, envs in self.starts("tee"):
             for rank, env in envs.items():
                 path = dest.error_files.get(rank, "")
-                told = env.get("TORCHELASTIC_ERROR_FILE", "")
-                if path not in ("", os.devnull) or told:
-                    assert told == path, f"rank {rank} is told {told!r}, and {path!r} is read"
+                given = env.get("TORCHELASTIC_ERROR_FILE", "")
+                if path not in ("", os.devnull) or given:
+                    assert given == path, f"rank {rank} gets {given!r}, but {path!r} is read"
 
-    def test_nobody_outside_of_the_filter_is_shown(self) -> None:
-        """A rank that is not asked for is not teed."""
-        for setting in ("a filter", "a filter of nobody here"):
+    def test_only_ranks_in_the_filter_are_shown(self) -> None:
+        """Other ranks are not teed."""
+        for setting in ("a filter", "a filter without local ranks"):
             wanted = _SETTINGS[setting]["local_ranks_filter"]
             for dest, _ in self.starts(setting):
                 shown = {*dest.tee_stdouts, *dest.tee_stderrs} - wanted
                 assert not shown, f"ranks {sorted(shown)} are teed, and the filter has {wanted}"
 
     def test_environments_keep_what_they_have(self) -> None:
-        """It may add variables; it takes none away and changes none of them."""
+        """It may add variables, but not remove or change any."""
         for _, envs in self.starts("tee"):
             before = environments(len(envs))
             assert set(envs) == set(before)
             for rank, env in before.items():
-                assert {name: envs[rank].get(name) for name in env} == env, f"of rank {rank}"
+                assert {name: envs[rank].get(name) for name in env} == env, f"for rank {rank}"
             for env in envs.values():
                 assert all(isinstance(value, str) for value in env.values()), f"in {env!r}"
 
     @_EVERY
     def test_devnull_forbids_files(self, setting: str) -> None:
-        """With `--log-dir=/dev/null` there are none."""
+        """`--log-dir=/dev/null` creates no files."""
         dest = self.reify(self.create(log_dir=os.devnull, **_SETTINGS[setting]), environments(4))
         assert not self.files_of(dest), f"it has files: {self.files_of(dest)}"
 
     def test_all_files_are_below_its_folder(self) -> None:
-        """`root_log_dir` is where users and tools look for them."""
+        """Users and tools look for files in `root_log_dir`."""
         specs = self.create(log_dir=self.log_dir, tee=Std.ALL)
         dest = self.reify(specs, environments(4))
         root = specs.root_log_dir
@@ -183,18 +183,18 @@ class LogsSpecsConformance(PluginSuite):
             )
 
     def test_the_run_may_have_a_folder(self) -> None:
-        """Below `root_log_dir`, there when it is told, and before the workers start."""
+        """`create_run_dir` may create a folder below `root_log_dir`, before workers start."""
         for log_dir in (self.log_dir, None, os.devnull):
             specs = self.create(log_dir=log_dir)
             folder = self.call("create_run_dir()", specs.create_run_dir, "conformance")
             if folder is not None:
-                assert os.path.isdir(folder), f"{folder!r} is no folder"
+                assert os.path.isdir(folder), f"{folder!r} is not a folder"
                 assert specs.root_log_dir is not None, "root_log_dir is None"
                 assert os.path.abspath(folder).startswith(os.path.abspath(specs.root_log_dir))
             self.reify(specs, environments(2))
 
     def test_the_next_attempt_has_other_files(self) -> None:
-        """What the last one has written says why it failed."""
+        """Files of the previous attempt are kept: they show why it failed."""
         specs = self.create(log_dir=self.log_dir, redirects=Std.ALL)
         dests = [self.reify(specs, environments(2, attempt=attempt)) for attempt in range(3)]
         for one, other in itertools.combinations(dests, 2):
@@ -202,7 +202,7 @@ class LogsSpecsConformance(PluginSuite):
             assert not shared, f"two attempts have {sorted(shared)}"
 
     def test_two_nodes_share_a_folder(self) -> None:
-        """As on a shared file system, where both get the same `--log-dir`."""
+        """On a shared file system, both have the same `--log-dir`."""
         dests = [
             self.reify(
                 self.create(log_dir=self.log_dir, redirects=Std.ALL), environments(2, node=node)
@@ -212,8 +212,8 @@ class LogsSpecsConformance(PluginSuite):
         shared = set(self.files_of(dests[0])) & set(self.files_of(dests[1]))
         assert not shared, f"two nodes have {sorted(shared)}"
 
-    def test_where_logs_go_is_plain_data(self) -> None:
-        """Texts by numbers, as torchrun's own."""
+    def test_destinations_are_plain_data(self) -> None:
+        """Strings by integer ranks, as in torchrun's `LogsDest`."""
         for dest, _ in self.starts("tee"):
             pickle.loads(pickle.dumps(dest))  # noqa: S301 - just written
             for name, value in vars(dest).items():
@@ -224,7 +224,7 @@ class LogsSpecsConformance(PluginSuite):
 
     @pytest.mark.parametrize("is_started", [True, False])
     def test_its_streams_can_be_used(self, is_started: bool) -> None:
-        """From what workers write to, to the last lines; also if the workers do not start."""
+        """All methods of its streams work, even if the workers do not start."""
         specs = self.create(log_dir=self.log_dir, tee=Std.ALL)
         dest = self.reify(specs, environments(2))
         streams = self.call("open_streams()", open_streams, specs, dest)
@@ -250,8 +250,8 @@ class LogsSpecsConformance(PluginSuite):
                 self.call("is_shown()", streams.is_shown, rank)
 
     @pytest.mark.parametrize("where", ["a file", "below a file"])
-    def test_a_folder_of_no_use_is_a_usage_error(self, where: str) -> None:
-        """When it is created, or at the first start."""
+    def test_an_unusable_folder_is_a_usage_error(self, where: str) -> None:
+        """It raises when it is created, or at the first start."""
         path = os.path.join(self.folder, "file")
         with open(path, "w"):
             pass
@@ -259,12 +259,12 @@ class LogsSpecsConformance(PluginSuite):
             path = os.path.join(path, "logs")
         with pytest.raises(UsageError) as caught:
             self.reify(self.create(log_dir=path, redirects=Std.ALL), environments(1))
-        assert str(caught.value), "its UsageError says nothing"
+        assert str(caught.value), "its UsageError has no message"
 
     @pytest.mark.parametrize("succeeded", [True, False])
     @pytest.mark.parametrize("log_dir", ["a folder", "no folder", "/dev/null", "no start"])
     def test_it_can_be_closed(self, log_dir: str, succeeded: bool) -> None:
-        """However the job ended, also before it began."""
+        """After any end of the job, even before it began."""
         folders = {"a folder": self.log_dir, "no folder": None, "/dev/null": os.devnull}
         specs = self.create(log_dir=folders.get(log_dir, self.log_dir))
         if log_dir != "no start":
@@ -279,9 +279,9 @@ class LogsSpecsConformance(PluginSuite):
         self.call("the second close()", specs.close, True)
 
     def test_logs_of_a_failed_job_are_kept(self) -> None:
-        """In a folder that the user has named; `close` may finish them, as in compressing them.
+        """In the user's folder; `close` may finish them, for example compress them.
 
-        Each is still in its file then, or in one beside it whose name begins with the same.
+        Each log is then in its file, or in one beside it with the same prefix.
         """
         specs = self.create(log_dir=self.log_dir, redirects=Std.ALL)
         written = self.files_of(self.reify(specs, environments(2)))
@@ -294,7 +294,7 @@ class LogsSpecsConformance(PluginSuite):
 
     @pytest.mark.parametrize("setting", ["redirects", "tee"])
     def test_its_sinks_take_what_workers_write(self, setting: str) -> None:
-        """Those that it has, at each start of the workers; any bytes, or none."""
+        """Its sinks accept any bytes, or none, at each start of the workers."""
         specs = self.create(log_dir=self.log_dir, **_SETTINGS[setting])
         for attempt in range(2):
             self.reify(specs, environments(2, attempt=attempt))
@@ -324,7 +324,7 @@ class LogsSpecsConformance(PluginSuite):
 
 
 def open_streams(specs: LogsSpecs, dest: LogsDest) -> Streams:
-    """What carries the output of two workers."""
+    """Open the streams of two workers."""
     return specs.open_streams(
         dest,
         2,
@@ -337,13 +337,13 @@ def open_streams(specs: LogsSpecs, dest: LogsDest) -> Streams:
 
 
 def is_kept(path: str) -> bool:
-    """Whether what was in a file is still in its folder, maybe in another form."""
+    """Whether a file, or one with its name as a prefix, is in the folder."""
     folder, name = os.path.split(path)
     return os.path.isdir(folder) and any(one.startswith(name) for one in os.listdir(folder))
 
 
 def environments(size: int, *, attempt: int = 0, node: int = 0) -> dict[int, dict[str, str]]:
-    """What the agent of a node gives to its workers, by local rank."""
+    """Return the environments of a node's workers, by local rank."""
     return {
         rank: {
             "RANK": str(node * size + rank),
@@ -367,12 +367,12 @@ def environments(size: int, *, attempt: int = 0, node: int = 0) -> dict[int, dic
 
 
 def rank_places(paths: Mapping[int, str]) -> list[tuple[str, int]]:
-    """The files among the places of ranks."""
+    """Return the destinations that are files, with their ranks."""
     return [(path, rank) for rank, path in paths.items() if path not in ("", os.devnull)]
 
 
 def paths_of(dest: LogsDest) -> list[str]:
-    """All files of a start."""
+    """Return all files of one start of the workers."""
     maps = (dest.stdouts, dest.stderrs, dest.tee_stdouts, dest.tee_stderrs, dest.error_files)
     found = [path for paths in maps for path, _ in rank_places(paths)]
     found += [path for path in (dest.filtered_stdout, dest.filtered_stderr) if path]

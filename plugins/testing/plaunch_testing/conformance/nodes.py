@@ -1,4 +1,4 @@
-"""A node as the suite drives it: a handler, and a thread that waits for its rounds."""
+"""Nodes of a job under test: a handler, and a thread that waits for its rounds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from plaunch.rendezvous import ChangeKind, JobRendezvous, JobRound
 from plaunch_membership import DynamicRendezvousHandler
 from plaunch_membership.testing import lost_nodes, node_name, wrap_connections
 
-from plaunch_testing.conformance.wire import Wire
+from plaunch_testing.conformance.wire import NodeConnections
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from plaunch.rendezvous import MembershipChange, RendezvousHandler, Verdict
     from plaunch_membership import Connect
 
-BOUND = 60.0  # seconds within which everything has long happened, however busy the machine
+BOUND = 60.0  # seconds for anything, even on a busy machine
 _JOIN = (ChangeKind.ARRIVED, ChangeKind.LEFT, ChangeKind.LOST, ChangeKind.FAILED)
-_LOOK = 0.25  # seconds between two questions to a handler that may have nothing to say
+_POLL_PERIOD = 0.25  # seconds
 
 
 class Node:
     """One node of a job under test.
 
     Args:
-        handler: its rendezvous; it has not been used yet.
+        handler: its rendezvous, unused so far.
     """
 
     def __init__(self, handler: RendezvousHandler) -> None:
@@ -39,33 +39,37 @@ class Node:
             pytest.fail(f"{handler!r} is not a JobRendezvous; the suite cannot use it")
         self.handler = handler
         self.changes: list[MembershipChange] = []
-        self._wire: Wire | None = None
+        self._connections: NodeConnections | None = None
         if isinstance(handler, DynamicRendezvousHandler):
-            wrap_connections(handler, self._wired)
-        self.present: JobRound | None = None
+            wrap_connections(handler, self._intercept)
+        self.current_round: JobRound | None = None
         self._thread: threading.Thread | None = None
         self._outcome: object = None
         self._is_over = threading.Event()
 
     @property
     def job(self) -> JobRendezvous:
-        """The handler as what knows the whole job."""
+        """The handler as a `JobRendezvous`."""
         return cast("JobRendezvous", self.handler)
 
     @property
-    def wire(self) -> Wire:
-        """Between the node and its store; the test is skipped if the handler has no such thing."""
-        if self._wire is None:
-            pytest.skip("only a DynamicRendezvousHandler can be watched, killed or garbled")
-        return self._wire
+    def connections(self) -> NodeConnections:
+        """The connections to the store; skips the test if they cannot be intercepted."""
+        if self._connections is None:
+            pytest.skip("only a DynamicRendezvousHandler can be watched, killed or corrupted")
+        return self._connections
 
     @property
-    def has_come(self) -> bool:
-        """Whether the others know of it; True if that cannot be found out."""
-        return self._wire is None or self._wire.is_cut or self._wire.operations["set"] > 0
+    def has_joined(self) -> bool:
+        """Whether the node has registered in the store; True if unknown."""
+        return (
+            self._connections is None
+            or self._connections.is_cut
+            or self._connections.operations["set"] > 0
+        )
 
-    def has_given_up(self, other: Node) -> bool:
-        """Whether it has found out, as the leader must, that another node is not there any more."""
+    def considers_lost(self, other: Node) -> bool:
+        """Whether this node, as the leader, considers the other one lost."""
         return other.name in lost_nodes(self._dynamic)
 
     @property
@@ -73,14 +77,14 @@ class Node:
         """The node's name in the store."""
         return node_name(self._dynamic)
 
-    def _wired(self, connect: Connect) -> Connect:
-        self._wire = Wire(connect)
-        return self._wire.connect
+    def _intercept(self, connect: Connect) -> Connect:
+        self._connections = NodeConnections(connect)
+        return self._connections.connect
 
     @property
     def _dynamic(self) -> DynamicRendezvousHandler:
         if not isinstance(self.handler, DynamicRendezvousHandler):
-            pytest.skip("only a DynamicRendezvousHandler tells whom it has given up")
+            pytest.skip("only a DynamicRendezvousHandler shows its lost nodes")
         return self.handler
 
     @property
@@ -89,7 +93,7 @@ class Node:
         return self.job.verdict
 
     def join(self) -> Node:
-        """Begin to wait for a round; `round` is the answer."""
+        """Start waiting for a round; `round` returns it."""
 
         def run() -> None:
             try:
@@ -103,10 +107,10 @@ class Node:
         return self
 
     def round(self) -> JobRound:
-        """The round that `join` has waited for.
+        """Wait for the round of `join`.
 
         Raises:
-            Exception: what `next_rendezvous` has raised.
+            Exception: raised by `next_rendezvous`.
         """
         assert self._thread is not None, "join first"
         self._thread.join(BOUND)
@@ -116,17 +120,17 @@ class Node:
         assert isinstance(self._outcome, JobRound)
         return self._outcome
 
-    def obey(self) -> Node:
-        """Do as an agent does: join, and again whenever told; `present` is the round meanwhile."""
+    def follow(self) -> Node:
+        """Join rounds as an agent does, again after each change; sets `current_round`."""
 
         def run() -> None:
             try:
                 while not self._is_over.is_set():
-                    self.present = self.handler.next_rendezvous()
+                    self.current_round = self.handler.next_rendezvous()
                     while not self._is_over.is_set() and not self._is_to_join():
                         pass
-                    self.present = None
-            except BaseException as error:  # noqa: BLE001 - for whoever waits for a round
+                    self.current_round = None
+            except BaseException as error:  # noqa: BLE001 - raised again by `round`
                 self._outcome = error
 
         self._thread = threading.Thread(target=run, name="conformance", daemon=True)
@@ -140,13 +144,13 @@ class Node:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it still waits for a round."""
+        """Whether it is waiting for a round."""
         return self._thread is not None and self._thread.is_alive()
 
     def wait_for(self, kind: ChangeKind) -> MembershipChange:
-        """Wait until the handler tells of a change of this kind; return it.
+        """Wait until the handler reports a change of this kind; return it.
 
-        Changes of other kinds that come before stay in `changes`.
+        Earlier changes of other kinds stay in `changes`.
         """
         deadline = time.monotonic() + BOUND
         while time.monotonic() < deadline:
@@ -159,7 +163,7 @@ class Node:
     def _poll(self) -> None:
         poller = select.poll()
         poller.register(self.job.fileno(), select.POLLIN)
-        poller.poll(milliseconds(_LOOK))
+        poller.poll(milliseconds(_POLL_PERIOD))
         self.changes += self.job.changes()
 
     def report(self, failures: Mapping[int, ProcessFailure], *, is_final: bool = False) -> None:
@@ -167,17 +171,17 @@ class Node:
         self.job.report_failure(failures, is_final=is_final)
 
     def kill(self) -> None:
-        """Let it die without a message."""
-        self.wire.cut()
+        """Kill the node: cut its connections."""
+        self.connections.cut()
 
     def close(self) -> None:
-        """Release it, dead or alive."""
+        """Shut the node down, dead or alive."""
         self._is_over.set()
         self.handler.shutdown()
 
 
 def eventually(condition: Callable[[], Any], what: str) -> None:
-    """Wait until a condition holds; `what` is for the message if it does not."""
+    """Wait until a condition holds; `what` describes it in the error."""
     deadline = time.monotonic() + BOUND
     while not condition():
         assert time.monotonic() < deadline, f"not within {BOUND} s: {what}"
@@ -185,14 +189,14 @@ def eventually(condition: Callable[[], Any], what: str) -> None:
 
 
 def meet(*nodes: Node) -> list[JobRound]:
-    """Let all nodes join at once and get into one round; the round as each of them sees it."""
+    """Let all nodes join one round at once; return each node's view of the round."""
     for node in nodes:
         node.join()
     return met(*nodes)
 
 
 def met(*nodes: Node) -> list[JobRound]:
-    """The round that all nodes, and no others, have joined."""
+    """Return each node's view of the round; fail unless exactly these nodes are in it."""
     rounds = [node.round() for node in nodes]
     assert sorted(one.rank for one in rounds) == list(range(len(nodes)))
     assert {one.world_size for one in rounds} == {len(nodes)}
@@ -200,14 +204,14 @@ def met(*nodes: Node) -> list[JobRound]:
         (one.bootstrap_store_info.master_addr, one.bootstrap_store_info.master_port)
         for one in rounds
     }
-    assert len(stores) == 1, "one round has one place for its workers' store"
+    assert len(stores) == 1, "a round has one address for its workers' store"
     assert len({(one.attempt, one.reason) for one in rounds}) == 1
     return rounds
 
 
 def are_alone(nodes: Sequence[Node]) -> bool:
-    """Whether nodes that obey are in a round of their own now, without a restart so far."""
-    rounds = [node.present for node in nodes]
+    """Whether exactly these nodes are in a round now, without a restart so far."""
+    rounds = [node.current_round for node in nodes]
     stores = {one.bootstrap_store_info for one in rounds if one is not None}
     return len(stores) == 1 and all(
         one is not None and (one.world_size, one.attempt) == (len(nodes), 0) for one in rounds
@@ -215,7 +219,7 @@ def are_alone(nodes: Sequence[Node]) -> bool:
 
 
 def close_all(nodes: Sequence[Node]) -> None:
-    """Release all nodes, each on a thread, the first one last: it may host the store."""
+    """Shut down all nodes, each on a thread; the first one last, because it may host the store."""
     threads = [threading.Thread(target=node.close) for node in nodes[1:]]
     for thread in threads:
         thread.start()

@@ -1,4 +1,4 @@
-"""What every module must do that declares options."""
+"""The conformance suite for modules that declare options."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _IMPORT_TIMEOUT = 60.0  # seconds; a busy machine may take long to read files
-# What any command line has imported by the time that it looks for options comes first.
+# First import what every command line has imported before it reads options.
 _IMPORT = """\
 import sys
 sys.path[:] = {path!r}
@@ -29,7 +29,7 @@ import {module}
 print("imported", *sorted(set(sys.modules) - before))
 """
 _NAME = re.compile(r"--[a-z][a-z0-9]*(-[a-z0-9]+)*")
-# What users may write by mistake.
+# Values that users may give by mistake.
 ODD_TEXTS = {
     "nothing": "",
     "a space": " ",
@@ -40,28 +40,28 @@ ODD_TEXTS = {
     "a fraction": "0.1e9",
     "commas": ",,,",
     "another alphabet": "ключ",
-    "a byte that is no text": "caf\udce9",
+    "a byte that is not text": "caf\udce9",
     "lines": "a\nb",
 }
 
 
 class OptionsConformance(PluginSuite):
-    """Derive from it, say what the `plugin` is, and let pytest collect the class.
+    """Subclass this suite and implement `plugin`; pytest collects the subclass.
 
-    It is the module, or the object in one, that has `OPTIONS` and, if it is not always on,
+    `plugin` returns the module or object that has `OPTIONS` and, unless it is always loaded,
     `PLUGIN`.
     """
 
     def plugin(self) -> Any:
-        """The module or object that declares the options; to be overridden."""
+        """Return the module or object that declares the options; override this."""
         raise NotImplementedError
 
     def options_declared(self) -> Iterator[Option]:
-        """The options, as far as they are some."""
+        """Yield the valid options."""
         return (option for option in self.thing.OPTIONS if isinstance(option, Option))
 
     def use_once(self) -> object:
-        """Read every option, also from odd texts; whether that goes well, other tests say."""
+        """Read every option from odd texts; other tests cover errors."""
         for option in self.options_declared():
             for text in ODD_TEXTS.values():
                 try:
@@ -71,23 +71,23 @@ class OptionsConformance(PluginSuite):
         return None
 
     def test_it_declares_options(self) -> None:
-        """`OPTIONS` are some `plaunch.options.Option`, whose names begin with two dashes."""
-        assert len(tuple(self.thing.OPTIONS)) > 0, "OPTIONS has none"
+        """`OPTIONS` contains `plaunch.options.Option` objects with names such as --acme-level."""
+        assert len(tuple(self.thing.OPTIONS)) > 0, "OPTIONS is empty"
         for option in self.thing.OPTIONS:
-            assert isinstance(option, Option), f"{option!r} is no plaunch.options.Option"
+            assert isinstance(option, Option), f"{option!r} is not a plaunch.options.Option"
             assert option.names, f"an option has no name: {option!r}"
             wrong = [name for name in option.names if not _NAME.fullmatch(name)]
-            assert not wrong, f"{wrong} are no names such as --acme-level"
+            assert not wrong, f"{wrong} are not names such as --acme-level"
         plugin = getattr(self.thing, "PLUGIN", "")
         assert isinstance(plugin, str), f"PLUGIN is {plugin!r}, not MODULE or MODULE:OBJECT"
 
     def test_importing_it_imports_nothing_else(self) -> None:
-        """It is imported for every command line, also for `--help`; what it needs comes later.
+        """Every command line imports it, even `--help`, so it must import nothing heavy.
 
-        What comes with Python may be imported.
+        The standard library is allowed.
         """
         name: str = self.module or getattr(self.thing, "__module__", "") or self.thing.__name__
-        done = subprocess.run(  # noqa: PLW1510 - said below
+        done = subprocess.run(  # noqa: PLW1510 - checked below
             [sys.executable, "-c", _IMPORT.format(path=sys.path, module=name)],
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -102,17 +102,17 @@ class OptionsConformance(PluginSuite):
         assert not others, f"importing {name!r} imports {', '.join(others)}"
 
     def test_each_name_is_that_of_one_option(self) -> None:
-        """No option has a name that the core or another plugin uses."""
+        """No option has a name, variable or attribute of the core or of another option."""
         table = installed_table((), {})
         cores = (option for option in table if not table.is_plugins(option))
         owners = {word: "plaunch itself" for option in cores for word in _words(option)}
         for option in self.options_declared():
             for word in dict.fromkeys(_words(option)):
-                assert word not in owners, f"{word} of {option.names[-1]} is that of {owners[word]}"
+                assert word not in owners, f"{word} of {option.names[-1]} belongs to {owners[word]}"
                 owners[word] = option.names[-1]
 
-    def test_each_says_what_it_does(self) -> None:
-        """In `--help`, on one line."""
+    def test_each_option_has_a_help_text(self) -> None:
+        """`--help` shows it, on one line."""
         for option in self.options_declared():
             text = option.help
             assert isinstance(text, str), f"the help of {option.names[-1]} is {text!r}"
@@ -121,21 +121,21 @@ class OptionsConformance(PluginSuite):
 
     @pytest.mark.parametrize("what", ODD_TEXTS)
     def test_odd_values_are_refused(self, what: str) -> None:
-        """A value that is none is a `ValueError` that says what is wrong."""
+        """An invalid value raises a `ValueError` with a message."""
         for option in self.options_declared():
             try:
                 option.value_of(ODD_TEXTS[what])
             except ValueError as error:
-                assert str(error), f"{option.names[-1]} does not say what is wrong"  # noqa: PT017
+                assert str(error), f"{option.names[-1]} has an error without a message"  # noqa: PT017
 
-    def test_what_it_offers_can_be_given(self) -> None:
-        """Its choices, and the value of an option that is written without one."""
+    def test_its_choices_are_valid(self) -> None:
+        """Its choices, and the value that it has when given without one, can be read."""
         for option in self.options_declared():
             for text in (*option.choices, *([] if option.bare is None else [option.bare])):
                 option.value_of(text)
 
     def test_what_it_names_can_be_imported(self) -> None:
-        """The plugin, when an option is given, and the functions of options."""
+        """The plugin, and the functions of options, can be imported."""
         _load(getattr(self.thing, "PLUGIN", ""))
         for option in self.options_declared():
             for path in (option.command, option.source, option.fill):
@@ -154,5 +154,5 @@ def _load(path: str) -> object:
 
 
 def _words(option: Option) -> tuple[str, ...]:
-    """What only one option may have."""
+    """Return the names that must be unique among options."""
     return (*option.names, option.dest, *option.variables)

@@ -1,4 +1,4 @@
-"""What the suites for the kinds of plugins that have no other nodes to meet share."""
+"""The base class of the suites that need a single node."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from plaunch_testing.conformance.surroundings import (
     descriptors,
     imports,
     inherited,
-    left_alone,
+    unchanged_process,
     within,
 )
 
@@ -35,16 +35,16 @@ print("loaded", *({{"torch"}} & set(sys.modules)))
 
 
 class PluginSuite:
-    """The part of the suites that their authors see, and what holds for every kind."""
+    """The interface of the suites, and the checks for every kind of plugin."""
 
-    seconds: ClassVar[float] = 5.0  # how long any call may take
-    module: ClassVar[str] = ""  # what a launch imports; by default where the plugin is defined
+    seconds: ClassVar[float] = 5.0  # for each call
+    module: ClassVar[str] = ""  # imported by a launch; default: the plugin's own
     is_for_torch: ClassVar[bool] = False  # whether it was written for torchrun, and imports torch
-    settings: ClassVar[Mapping[str, object]] = {}  # fields of the launch that have other values
-    options: ClassVar[Mapping[str, object]] = {}  # options given for the plugin
+    settings: ClassVar[Mapping[str, object]] = {}  # changed fields of the launch
+    options: ClassVar[Mapping[str, object]] = {}  # the plugin's options
 
     def plugin(self) -> Any:
-        """What the plugin's name gives; to be overridden."""
+        """Return the object that the plugin's name refers to; override this."""
         raise NotImplementedError
 
     @pytest.fixture(autouse=True)
@@ -54,11 +54,11 @@ class PluginSuite:
 
     @functools.cached_property
     def thing(self) -> Any:
-        """The plugin, looked up once in a test."""
+        """The plugin, looked up once for each test."""
         return self.plugin()
 
     def context(self, **changes: Any) -> PluginContext:
-        """The context of a launch with logs in a folder of this test."""
+        """Return the context of a launch with logs in a folder of this test."""
         settings = {**LaunchConfig(1, 1, 2).settings(), **self.settings}
         run_dir = os.path.join(self.folder, "conformance_0")
         os.makedirs(run_dir, exist_ok=True)
@@ -74,23 +74,23 @@ class PluginSuite:
         return PluginContext(**{**fields, **changes})
 
     def call(self, what: str, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Call something of the plugin's, on a thread of its own and within `seconds`."""
+        """Call a function of the plugin on a new thread; fail after `seconds`."""
         return within(self.seconds, what, lambda: function(*args, **kwargs))
 
     def use_once(self) -> object:
-        """Do with the plugin what a launch does when it is chosen; what comes of it stays open."""
+        """Use the plugin as a launch does, and return what must stay open."""
         raise NotImplementedError
 
     def end_use(self) -> None:
-        """Do with what `use_once` has left what the end of a launch does."""
+        """Clean up after `use_once` as the end of a launch does."""
 
     def test_importing_it_does_not_import_torch(self) -> None:
-        """A launch imports the module of a chosen plugin, and torch costs it seconds."""
+        """A launch imports the modules of selected plugins, and importing torch takes seconds."""
         if self.is_for_torch:
             pytest.skip("it was written for torchrun, and imports torch")
-        # A module is where it is defined itself.
+        # `thing` may be a module itself.
         module = self.module or getattr(self.thing, "__module__", "") or self.thing.__name__
-        done = subprocess.run(  # noqa: PLW1510 - said below
+        done = subprocess.run(  # noqa: PLW1510 - checked below
             [sys.executable, "-c", _IMPORT.format(path=sys.path, module=module)],
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -98,27 +98,27 @@ class PluginSuite:
             timeout=_IMPORT_TIMEOUT,
         )
         if f"No module named {module!r}" in done.stderr:
-            pytest.skip(f"module {module!r} is a file of tests, and cannot be imported elsewhere")
+            pytest.skip(f"module {module!r} is a test file, which other processes cannot import")
         assert done.returncode == 0, f"module {module!r} cannot be imported:\n{done.stderr}"
         assert "loaded torch" not in done.stdout, f"importing {module!r} imports torch"
 
     def test_using_it_does_not_import_torch(self) -> None:
-        """Nor does making use of it: the launcher does without."""
+        """The launcher runs without torch."""
         if self.is_for_torch:
             pytest.skip("it was written for torchrun, and imports torch")
-        assert self.thing is not None  # looked up before it is watched
+        assert self.thing is not None  # look it up before watching imports
         with imports() as names:
             self.use_once()
             self.end_use()
         assert "torch" not in names, "it imports torch in the launcher"
 
     def test_it_leaves_the_process_as_it_was(self) -> None:
-        """Environment, folder, signal handlers: workers get what the user has set."""
-        with left_alone():
+        """It does not change the environment, working folder or signal handlers of workers."""
+        with unchanged_process():
             self.use_once()
 
-    def test_workers_inherit_nothing_of_it(self) -> None:
-        """No open file or socket of it is passed on to programs."""
+    def test_workers_inherit_nothing_from_it(self) -> None:
+        """Its files and sockets are close-on-exec."""
         used = self.use_once()
         found = inherited(self.files_before)
         assert not found, f"workers inherit {found}"

@@ -1,4 +1,4 @@
-"""What every rendezvous handler must do, also one that knows nothing of other nodes."""
+"""The conformance suite for all rendezvous handlers, including plain ones."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from plaunch.plugin import RendezvousFactory
     from plaunch.restarts import Decided, Failure
 
-_STOP_TIMEOUT = 60.0  # seconds that the node may need to stop its workers
+_STOP_TIMEOUT = 60.0  # seconds that the node may take to stop its workers
 _LOOPBACK = "127.0.0.1"
 
 
 class _StopPolicy:
-    """A restart policy; a handler that does not know the whole job does not ask it."""
+    """A restart policy, which plain handlers do not call."""
 
     def decide(self, failure: Failure, history: Sequence[Decided]) -> Decision:
         """Stop the job."""
@@ -37,21 +37,20 @@ class _StopPolicy:
 
 
 class RendezvousHandlerConformance(PluginSuite):
-    """Derive from it, say what the `plugin` is, and let pytest collect the class.
+    """Subclass this suite and implement `plugin`; pytest collects the subclass.
 
-    It plays one node, which waits for no others, with the parameters that a launch gives.
-    `RendezvousConformance` is the suite for handlers that know the whole job. `seconds` is how long
-    a round may take; other calls come from the agent's loop, and have a second.
+    It simulates one node, which waits for no others. `RendezvousConformance` is the suite for
+    handlers that know the whole job. `seconds` is the time limit of each call.
     """
 
     backend: ClassVar[str] = "conformance"
     endpoint: ClassVar[str] = ""
     config: ClassVar[Mapping[str, object]] = {}  # options (`--rdzv-conf`)
-    nodes: ClassVar[int] = 1  # of the job; more, for a handler that takes it for granted
-    local_addr: ClassVar[str | None] = None  # as `--local-addr`, which most launches do not have
+    nodes: ClassVar[int] = 1  # of the job; more if the handler does not count nodes itself
+    local_addr: ClassVar[str | None] = None  # as `--local-addr`
 
     def plugin(self) -> RendezvousFactory:
-        """What the backend's name gives; to be overridden."""
+        """Return the object that the backend's name refers to; override this."""
         raise NotImplementedError
 
     @pytest.fixture(autouse=True)
@@ -63,7 +62,7 @@ class RendezvousHandlerConformance(PluginSuite):
             handler.shutdown()
 
     def parameters(self, **config: object) -> RendezvousParameters:
-        """What a launch without `--local-addr` gives the backend, with more of its options."""
+        """Return the parameters of a launch, with more options of the backend."""
         return RendezvousParameters(
             self.backend,
             self.endpoint,
@@ -81,7 +80,7 @@ class RendezvousHandlerConformance(PluginSuite):
         )
 
     def create(self, **config: object) -> RendezvousHandler:
-        """Create the handler of a node; it is shut down after the test."""
+        """Create a node's handler; it is shut down after the test."""
         return self.create_with(self.parameters(**config))
 
     def create_with(self, params: RendezvousParameters) -> RendezvousHandler:
@@ -91,7 +90,7 @@ class RendezvousHandlerConformance(PluginSuite):
         return handler
 
     def use_once(self) -> object:
-        """Meet."""
+        """Join a round."""
         handler = self.create()
         return self.call("next_rendezvous()", handler.next_rendezvous)
 
@@ -100,19 +99,19 @@ class RendezvousHandlerConformance(PluginSuite):
         return self.call("next_rendezvous()", handler.next_rendezvous)
 
     def test_it_is_a_handler(self) -> None:
-        """Derived from `RendezvousHandler`."""
+        """It is a `RendezvousHandler`."""
         handler = self.create()
         assert isinstance(handler, RendezvousHandler), f"{handler!r} is not a RendezvousHandler"
 
     def test_it_knows_its_name_and_the_run_id(self) -> None:
-        """Both are texts."""
+        """Both are nonempty strings."""
         handler = self.create()
         assert handler.get_backend(), "the backend has no name"
         assert isinstance(handler.get_backend(), str)
         assert handler.get_run_id() == self._run_id
 
     def test_a_round_is_complete(self) -> None:
-        """With a rank among the nodes, and a place for the workers' store."""
+        """It has a rank among the nodes, and an address for the workers' store."""
         info = self.meet(self.create())
         assert 0 <= info.rank < info.world_size, f"rank {info.rank} of {info.world_size}"
         assert info.world_size == self.nodes, f"{info.world_size} nodes, and not {self.nodes}"
@@ -122,39 +121,39 @@ class RendezvousHandlerConformance(PluginSuite):
         assert 0 < where.master_port < 1 << 16, f"the port is {where.master_port}"
 
     def test_it_takes_the_address_of_its_node(self) -> None:
-        """As `--local-addr` gives it; a launch without that option gives None."""
+        """`local_addr` is the value of `--local-addr`, or None."""
         params = self.parameters()
         params.local_addr = _LOOPBACK
         info = self.meet(self.create_with(params))
         assert info.bootstrap_store_info.master_addr, "the round has no address"
 
     def test_there_is_a_next_round(self) -> None:
-        """After a restart, for the same nodes."""
+        """A restart forms another round of the same nodes."""
         handler = self.create()
         first, second = self.meet(handler), self.meet(handler)
         assert (first.rank, first.world_size) == (second.rank, second.world_size)
 
     def test_it_answers_before_and_after_a_round(self) -> None:
-        """At once: these are called from the agent's loop."""
+        """These calls return at once, because the agent's loop makes them."""
         handler = self.create()
         for _ in range(2):
             assert self.call("is_closed()", handler.is_closed) is False
             waiting = self.call("num_nodes_waiting()", handler.num_nodes_waiting)
             assert type(waiting) is int, f"num_nodes_waiting() is {waiting!r}"
-            assert waiting == 0, f"{waiting} nodes wait, and there are none"
+            assert waiting == 0, f"num_nodes_waiting() is {waiting}, without other nodes"
             assert isinstance(handler.use_agent_store, bool)
             assert isinstance(handler.hosts_worker_store, bool)
             self.meet(handler)
 
-    def test_it_says_in_words_what_it_waits_for(self) -> None:
-        """In one line that is not too long."""
+    def test_it_describes_what_it_waits_for(self) -> None:
+        """`describe_wait` returns one line of less than 300 characters."""
         text = self.create().describe_wait()
-        assert isinstance(text, str), f"it says {text!r}"
-        assert 0 < len(text) < 300, f"it says {text!r}"
-        assert "\n" not in text, f"it says {text!r}"
+        assert isinstance(text, str), f"describe_wait() is {text!r}"
+        assert 0 < len(text) < 300, f"describe_wait() is {text!r}"
+        assert "\n" not in text, f"describe_wait() is {text!r}"
 
-    def test_it_tells_changes_if_it_has_a_descriptor(self) -> None:
-        """`fileno` and `changes` belong together; -1 means that nothing ever changes."""
+    def test_it_reports_changes_if_it_has_a_descriptor(self) -> None:
+        """It has both `fileno` and `changes`, or neither; -1 means that nothing ever changes."""
         handler = self.create()
         has = [callable(getattr(handler, name, None)) for name in ("fileno", "changes")]
         assert has[0] == has[1], "it has one of fileno and changes, and not the other"
@@ -168,25 +167,25 @@ class RendezvousHandlerConformance(PluginSuite):
         assert fd == handler.fileno(), "the descriptor changes"  # type: ignore[attr-defined]
 
     def test_it_can_be_shut_down_twice(self) -> None:
-        """And says whether it worked."""
+        """`shutdown` returns True each time."""
         handler = self.create()
         self.meet(handler)
         for _ in range(2):
             answer = self.call("shutdown()", handler.shutdown)
-            assert answer is True, f"shutdown() says {answer!r}"
+            assert answer is True, f"shutdown() returned {answer!r}"
 
     def test_it_can_be_shut_down_at_once(self) -> None:
-        """A launch may end before there is a round."""
+        """A launch may end before its first round."""
         assert self.call("shutdown()", self.create().shutdown) is True
 
     def test_it_can_leave(self) -> None:
-        """Instead of being shut down, when this node is told to stop."""
+        """`leave` replaces `shutdown` when this node stops early."""
         handler = self.create()
         self.meet(handler)
         assert self.call("leave()", handler.leave) is True
 
     def test_nothing_is_open_after_shutdown(self) -> None:
-        """Neither a port nor a file."""
+        """It closes all ports and files."""
         handler = self.create()
         self.meet(handler)
         handler.shutdown()
@@ -194,7 +193,7 @@ class RendezvousHandlerConformance(PluginSuite):
         assert not found, f"it leaves open {found}"
 
     def test_another_launch_may_follow(self) -> None:
-        """On the same node, with the same parameters."""
+        """A second launch on the same node may use the same parameters."""
         for _ in range(2):
             handler = self.create()
             self.meet(handler)
@@ -205,6 +204,6 @@ class RendezvousHandlerConformance(PluginSuite):
         [("no_such_option", "1"), ("rank", "x"), ("timeout", "soon"), ("port", "-1")],
     )
     def test_a_bad_option_is_a_usage_error(self, option: str, value: str) -> None:
-        """If the backend minds it at all; no other exception may leave it."""
+        """It may be accepted, but no other exception may be raised."""
         with usage_errors():
             self.create(**{option: value})

@@ -1,4 +1,4 @@
-"""What every restart policy must do."""
+"""The conformance suite for restart policies."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from plaunch.plugin import RestartPolicyFactory
 
-_SECONDS = 1.0  # how long a job waits for a decision
+_SECONDS = 1.0  # time limit of a decision
 _DAY = 86400.0
 _HISTORIES = 20
 _LONG_HISTORY = 2000
@@ -29,14 +29,14 @@ _TEXTS = ("", "ValueError: bad shape", "ключ\udcff", "a" * 300, "%s {0} \\")
 
 
 class RestartPolicyConformance(PluginSuite):
-    """Derive from it, say what the `plugin` is, and let pytest collect the class.
+    """Subclass this suite and implement `plugin`; pytest collects the subclass.
 
-    `settings` are the fields of the launch that the policy needs with other values than their
-    defaults, `options` those that its own package declares.
+    `settings` are the fields of the launch that must differ from their defaults, `options` the
+    options that its package declares.
     """
 
     def plugin(self) -> RestartPolicyFactory:
-        """What the policy's name gives; to be overridden."""
+        """Return the object that the policy's name refers to; override this."""
         raise NotImplementedError
 
     def create(self, host: str = "node0", **settings: object) -> RestartPolicy:
@@ -49,47 +49,49 @@ class RestartPolicyConformance(PluginSuite):
     def decide(
         self, policy: RestartPolicy, failure: Failure, history: Sequence[Decided] = ()
     ) -> Decision:
-        """Ask it, and see whether the answer is one."""
+        """Call `decide`, and verify that its decision is valid."""
         what = f"decide({failure!r:.200})"
         answer = within(_SECONDS, what, lambda: policy.decide(failure, history))
-        assert isinstance(answer, Decision), f"of {failure!r} it says {answer!r}, no Decision"
+        assert isinstance(answer, Decision), (
+            f"for {failure!r} it returned {answer!r}, not a Decision"
+        )
         assert isinstance(answer.action, RestartAction), f"its action is {answer.action!r}"
         assert isinstance(answer.reason, str), f"its reason is {answer.reason!r}"
         is_time = type(answer.delay) in (int, float) and 0 <= answer.delay <= LONGEST
-        assert is_time, f"its delay is {answer.delay!r}, which nobody can wait for"
+        assert is_time, f"its delay is {answer.delay!r}, not a time from 0 to {LONGEST:g} s"
         hosts = answer.without if isinstance(answer.without, (list, tuple)) else [None]
         are_names = all(isinstance(host, str) for host in hosts)
-        assert are_names, f"its without is {answer.without!r}, no list of hosts"
+        assert are_names, f"its without is {answer.without!r}, not a list of hosts"
         assert isinstance(answer.costs, bool), f"its costs is {answer.costs!r}"
         return answer
 
     def use_once(self) -> object:
-        """Decide about some failures, each with those before it."""
+        """Decide on some failures, each with its history."""
         policy = self.create()
         for failure, history in _situations():
             policy.decide(failure, history)
         return policy
 
     def test_it_has_the_method_of_a_policy(self) -> None:
-        """`decide`."""
+        """It has `decide`."""
         policy = self.create()
         assert isinstance(policy, RestartPolicy), f"{policy!r} has no method 'decide'"
 
     @pytest.mark.parametrize("cause", list(Cause), ids=lambda cause: cause.value)
     def test_it_decides_about_every_cause(self, cause: Cause) -> None:
-        """Within a second, also if little or nothing is known."""
+        """It decides within a second, even with few facts."""
         policy = self.create()
         for failure in _failures(cause):
             self.decide(policy, failure)
 
     def test_it_decides_with_every_history(self) -> None:
-        """Also with one that does not begin at the start of the job."""
+        """The history may not begin at the start of the job."""
         policy = self.create()
         for failure, history in _situations():
             self.decide(policy, failure, history)
 
     def test_it_is_quick_with_a_long_history(self) -> None:
-        """The job waits for the answer, at most a second."""
+        """The job waits at most a second for a decision."""
         failure = Failure(Cause.WORKER, 0, "node0", 1, time=_DAY, attempt=_LONG_HISTORY)
         history = [
             Decided(
@@ -101,7 +103,7 @@ class RestartPolicyConformance(PluginSuite):
         self.decide(self.create(), failure, history)
 
     def test_a_stop_says_why(self) -> None:
-        """The reason is all that the operator gets to read."""
+        """The operator sees only the reason."""
         policy = self.create()
         for failure, history in _situations():
             answer = self.decide(policy, failure, history)
@@ -109,33 +111,33 @@ class RestartPolicyConformance(PluginSuite):
                 assert answer.reason.strip(), f"it stops after {failure!r} and gives no reason"
 
     def test_it_keeps_nothing_between_calls(self) -> None:
-        """Another node may decide about the next failure, with a policy that was never asked."""
+        """Another node, with a new policy object, may decide on the next failure."""
         policy = self.create()
         for failure, history in _situations():
             answer = self.decide(policy, failure, history)
             for other in (policy, self.create()):
                 again = self.decide(other, failure, history)
-                assert again == answer, f"of {failure!r} it says {answer!r}, then {again!r}"
+                assert again == answer, f"for {failure!r} it returns {answer!r}, then {again!r}"
 
-    def test_it_says_the_same_on_every_node(self) -> None:
-        """Whoever leads decides; its name must not count."""
+    def test_it_decides_the_same_on_every_node(self) -> None:
+        """The leader decides, so the host name must not matter."""
         for failure, history in _situations():
             here = self.decide(self.create("node0"), failure, history)
             there = self.decide(self.create("node1"), failure, history)
-            assert here == there, f"of {failure!r} one node says {here!r}, another one {there!r}"
+            assert here == there, f"for {failure!r} nodes return {here!r} and {there!r}"
 
-    def test_it_does_not_look_at_the_clock(self) -> None:
-        """`Failure.time` is the time; what the clocks of nodes show differs. Nor does it dice."""
+    def test_it_does_not_use_the_clock(self) -> None:
+        """It uses `Failure.time`, because clocks of nodes differ, and no random numbers."""
         for failure, history in _situations():
             random.seed(0)
             now = self.decide(self.create(), failure, history)
             with mock.patch("time.time", return_value=time.time() + _DAY):
                 random.seed(1)
                 later = self.decide(self.create(), failure, history)
-            assert now == later, f"of {failure!r} it says {now!r}, and {later!r} on another day"
+            assert now == later, f"for {failure!r} it returns {now!r}, and {later!r} on another day"
 
     def test_it_changes_nothing_that_it_is_given(self) -> None:
-        """The history is the job's."""
+        """The history belongs to the job."""
         policy = self.create()
         for failure, history in _situations():
             before = copy.deepcopy(history)
@@ -144,7 +146,7 @@ class RestartPolicyConformance(PluginSuite):
 
 
 def _failures(cause: Cause) -> Iterator[Failure]:
-    """Failures of one cause, with much and with little that is known."""
+    """Yield failures of one cause, with many facts and with few."""
     yield Failure(cause, -1, "", 0)
     for text in _TEXTS:
         for exitcode in (1, -9, 255):
@@ -168,8 +170,8 @@ def _failures(cause: Cause) -> Iterator[Failure]:
 
 
 def _situations() -> Iterator[tuple[Failure, list[Decided]]]:
-    """Failures with histories, the same ones each time."""
-    dice = random.Random(0)  # noqa: S311 - for the same ones every time
+    """Yield the same failures and histories each time."""
+    dice = random.Random(0)  # noqa: S311 - reproducible
     for number in range(_HISTORIES):
         history: list[Decided] = []
         now = 1.7e9

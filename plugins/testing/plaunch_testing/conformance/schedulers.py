@@ -1,4 +1,4 @@
-"""What every scheduler must do."""
+"""The conformance suite for schedulers."""
 
 from __future__ import annotations
 
@@ -45,52 +45,52 @@ _TRIES = 300
 
 
 class SchedulerConformance(PluginSuite):
-    """Derive from it, say what the `plugin` is, and let pytest collect the class.
+    """Subclass this suite and implement `plugin`; pytest collects the subclass.
 
-    `environments` are what launchers have been started with, as examples: each of them must give
-    an `Allocation`. Without any, only the answers to garbage are looked at. `files` are the paths
-    of files that the scheduler itself writes on each node, for the launchers of it to read.
+    `environments` are examples of environments of launchers: each must yield an `Allocation`.
+    Without them, only garbage is tested. `files` are paths of files that the scheduler writes on
+    each node for launchers.
     """
 
     environments: ClassVar[Sequence[Mapping[str, str]]] = ()
     files: ClassVar[Sequence[str]] = ()
 
     def plugin(self) -> Scheduler:
-        """What the scheduler's name gives; to be overridden."""
+        """Return the object that the scheduler's name refers to; override this."""
         raise NotImplementedError
 
     def find(self, environ: Mapping[str, str]) -> Allocation | None:
-        """Ask it; None if it refuses with a `UsageError`."""
+        """Return its allocation; None if it raises a `UsageError`."""
         with usage_errors():
             answer: Allocation = self.call("the answer", self.thing, environ)
             return answer
         return None
 
     def use_once(self) -> object:
-        """Ask it once with every environment that there is."""
+        """Call it once with each environment."""
         return [self.find(environ) for environ in ({}, *self.environments)]
 
     def allocations(self) -> list[tuple[Mapping[str, str], Allocation]]:
-        """The environments that are an allocation, and which."""
+        """Return the environments that yield an allocation, with the allocations."""
         found = [(environ, self.find(environ)) for environ in ({}, *self.environments)]
         return [(environ, one) for environ, one in found if isinstance(one, Allocation)]
 
-    def test_it_answers_to_its_own_environments(self) -> None:
-        """With an `Allocation`."""
+    def test_it_recognises_its_own_environments(self) -> None:
+        """Each of `environments` yields an `Allocation`."""
         if not self.environments:
             pytest.skip("no environments are given")
         for environ in self.environments:
             answer = self.call("the answer", self.thing, environ)
-            assert isinstance(answer, Allocation), f"of {dict(environ)!r} it says {answer!r}"
+            assert isinstance(answer, Allocation), f"for {dict(environ)!r} it returns {answer!r}"
 
-    def test_it_answers_to_an_empty_environment(self) -> None:
-        """Nobody's job: a `UsageError`, or an `Allocation` that says little."""
+    def test_it_handles_an_empty_environment(self) -> None:
+        """It raises a `UsageError`, or returns a nearly empty `Allocation`."""
         answer = self.find({})
-        assert answer is None or isinstance(answer, Allocation), f"it says {answer!r}"
+        assert answer is None or isinstance(answer, Allocation), f"it returns {answer!r}"
 
     def test_it_survives_garbage(self) -> None:
-        """In every variable that it reads: a `UsageError` or an `Allocation`, and nothing else."""
-        dice = random.Random(0)  # noqa: S311 - for the same garbage every time
+        """For garbage in variables, it raises `UsageError` or returns an `Allocation`."""
+        dice = random.Random(0)  # noqa: S311 - reproducible garbage
         known: dict[str, None] = {}
         starts = [{}, *(dict(environ) for environ in self.environments)]
         for number in range(_TRIES):
@@ -100,22 +100,22 @@ class SchedulerConformance(PluginSuite):
                     environ[name] = dice.choice(_GARBAGE)
             if environ and dice.random() < 0.2:
                 del environ[dice.choice(sorted(environ))]
-            watched = _Watched(environ)
+            watched = _RecordingEnvironment(environ)
             try:
                 answer = self.find(watched)
-            except Exception as error:  # noqa: BLE001 - said with what has led to it
+            except Exception as error:  # noqa: BLE001 - reported with its input
                 read = {name: environ[name][:80] for name in watched.asked if name in environ}
-                pytest.fail(f"of {read!r} it raises {error!r}")
-            assert answer is None or isinstance(answer, Allocation), f"it says {answer!r}"
+                pytest.fail(f"for {read!r} it raises {error!r}")
+            assert answer is None or isinstance(answer, Allocation), f"it returns {answer!r}"
             known.update(dict.fromkeys(watched.asked))
 
-    def test_it_says_the_same_again(self) -> None:
-        """And to another launcher with the same variables: all nodes must agree."""
+    def test_it_returns_the_same_again(self) -> None:
+        """All nodes must agree, so equal variables yield equal allocations."""
         for environ, first in self.allocations():
             assert self.find(dict(environ)) == first
 
     def test_it_explains_what_it_sets_and_what_it_does_not(self) -> None:
-        """`sources` are of fields that are set, `missing` of fields that are not."""
+        """`sources` names fields that are set, and `missing` fields that are not."""
         for _, answer in self.allocations():
             fields = {
                 name: bool(value) if isinstance(value, str) else value is not None
@@ -126,30 +126,30 @@ class SchedulerConformance(PluginSuite):
                 assert fields.get(name), f"sources names {name!r}, which is not set"
             for name in answer.missing:
                 assert fields.get(name) is False, (
-                    f"missing names {name!r}, which is set, or no field"
+                    f"missing names {name!r}, which is set, or not a field"
                 )
 
-    def test_its_answer_is_plain_data(self) -> None:
-        """Which can be pickled and shown."""
+    def test_the_allocation_is_plain_data(self) -> None:
+        """It can be pickled."""
         for _, answer in self.allocations():
             assert pickle.loads(pickle.dumps(answer)) == answer  # noqa: S301 - just written
 
     def test_it_reads_the_environment_that_it_is_given(self) -> None:
-        """And not that of the process."""
+        """It does not read the environment of the process."""
         for environ, answer in self.allocations():
             others = {**os.environ, **dict.fromkeys(environ, "1"), "RANK": "1"}
             with mock.patch.dict(os.environ, others):
                 assert self.find(environ) == answer
 
-    def test_it_asks_no_service(self) -> None:
-        """No network and no program: an answer must be there at once, on all nodes."""
-        self.use_once()  # what it imports is loaded now
+    def test_it_uses_no_network_and_no_program(self) -> None:
+        """It must return at once on all nodes."""
+        self.use_once()  # loads its imports
         with Audit() as audit:
             self.use_once()
-        assert not audit.services, f"it asks {audit.services}"
+        assert not audit.services, f"it uses {audit.services}"
 
     def test_it_opens_no_file_but_those_that_variables_name(self) -> None:
-        """And `files`: whatever else is on this node may be another thing on the next one."""
+        """Except for `files`: other files may differ between nodes."""
         self.use_once()
         for environ in ({}, *self.environments):
             with Audit() as audit:
@@ -160,14 +160,14 @@ class SchedulerConformance(PluginSuite):
             assert not others, f"it opens {sorted(others)}"
 
     def test_no_file_is_open_afterwards(self) -> None:
-        """Whatever it has opened, it closes."""
+        """It closes all files that it opens."""
         self.use_once()
         found = opened(self.files_before)
         assert not found, f"it leaves open {found}"
 
 
-class _Watched(Mapping[str, str]):
-    """An environment that notes what it is asked for."""
+class _RecordingEnvironment(Mapping[str, str]):
+    """An environment that records the names that are read."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ

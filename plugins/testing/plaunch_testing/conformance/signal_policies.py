@@ -1,4 +1,4 @@
-"""What every signal policy must do."""
+"""The conformance suite for signal policies."""
 
 from __future__ import annotations
 
@@ -20,41 +20,40 @@ _UNCATCHABLE = frozenset({signal.SIGKILL, signal.SIGSTOP})
 
 
 class SignalPolicyConformance(PluginSuite):
-    """Derive from it, say what the `plugin` is, and let pytest collect the class.
+    """Subclass this suite and implement `plugin`; pytest collects the subclass.
 
-    `settings` are the fields of the launch that the policy needs with other values than their
-    defaults.
+    `settings` are the fields of the launch that must differ from their defaults.
     """
 
     def plugin(self) -> SignalPolicyFactory:
-        """What the policy's name gives; to be overridden."""
+        """Return the object that the policy's name refers to; override this."""
         raise NotImplementedError
 
     def create(self, **settings: object) -> SignalPolicy:
-        """Create the policy of a launch with these settings."""
+        """Create the policy for a launch with these settings."""
         context = self.context()
         context = self.context(settings={**context.settings, **settings})
         policy: SignalPolicy = self.call("creating it", self.thing, context)
         return policy
 
     def use_once(self) -> object:
-        """Ask what its signals mean; only the agent installs handlers."""
+        """Get the actions of its signals; only the agent installs handlers."""
         policy = self.create()
         for signum in policy.signals():
             policy.action(signum)
         return policy
 
     def test_it_has_the_methods_of_a_policy(self) -> None:
-        """`signals` and `action`."""
+        """It has `signals` and `action`."""
         policy = self.create()
         assert isinstance(policy, SignalPolicy), f"{policy!r} lacks one of the two methods"
 
     def test_its_signals_are_signals(self) -> None:
-        """Members of `signal.Signals`, none of them twice."""
+        """They are members of `signal.Signals`, without duplicates."""
         policy = self.create()
         found = list(self.call("signals()", policy.signals))
-        assert all(isinstance(signum, signal.Signals) for signum in found), f"it gives {found!r}"
-        assert len(found) == len(set(found)), f"it gives one twice: {found!r}"
+        assert all(isinstance(signum, signal.Signals) for signum in found), f"it returns {found!r}"
+        assert len(found) == len(set(found)), f"it returns duplicates: {found!r}"
 
     def test_its_signals_can_be_handled(self) -> None:
         """SIGKILL and SIGSTOP never reach the launcher."""
@@ -62,33 +61,33 @@ class SignalPolicyConformance(PluginSuite):
         assert not found, f"no process can handle {', '.join(s.name for s in found)}"
 
     def test_its_signals_stay_the_same(self) -> None:
-        """They are asked for when handlers are installed; another answer later would be lost."""
+        """The agent reads them once, when it installs handlers."""
         policy = self.create()
         assert set(policy.signals()) == set(policy.signals())
 
-    def test_it_answers_for_every_signal_of_its_own(self) -> None:
-        """With a `SignalAction`, in time."""
+    def test_it_has_an_action_for_each_of_its_signals(self) -> None:
+        """`action` returns a `SignalAction` in time."""
         policy = self.create()
         for signum in policy.signals():
             action = self.call(f"action({signum.name})", policy.action, signum)
-            assert isinstance(action, SignalAction), f"of {signum!r} it says {action!r}"
+            assert isinstance(action, SignalAction), f"for {signum!r} it returns {action!r}"
 
-    def test_it_answers_for_every_other_signal(self) -> None:
-        """Whichever: an answer must not depend on who asks."""
+    def test_it_has_an_action_for_every_other_signal(self) -> None:
+        """Any action: the result must not depend on the caller."""
         policy = self.create()
         own = set(policy.signals())
         for signum in set(signal.Signals) - own:
             action = self.call(f"action({signum.name})", policy.action, signum)
-            assert isinstance(action, SignalAction), f"of {signum!r} it says {action!r}"
+            assert isinstance(action, SignalAction), f"for {signum!r} it returns {action!r}"
 
-    def test_its_answers_stay_the_same(self) -> None:
-        """A second SIGTERM means what the first one did; the agent knows what to do about it."""
+    def test_its_actions_stay_the_same(self) -> None:
+        """A second SIGTERM has the same action as the first one; the agent handles repetition."""
         policy = self.create()
         for signum in policy.signals():
-            assert policy.action(signum) is policy.action(signum), f"of {signum!r}"
+            assert policy.action(signum) is policy.action(signum), f"for {signum!r}"
 
     def test_two_policies_do_not_mix(self) -> None:
-        """Several launches may run in one process, each with settings of its own."""
+        """Several launches may run in one process, each with its own settings."""
         first = self.create()
         before = {signum: first.action(signum) for signum in first.signals()}
         with contextlib.suppress(UsageError):  # it may contradict other settings
@@ -97,6 +96,6 @@ class SignalPolicyConformance(PluginSuite):
 
     @pytest.mark.parametrize("value", ["SIGNONSENSE", "", "SIGKILL", "SIGTERM;SIGINT", 15, None])
     def test_a_bad_setting_is_a_usage_error(self, value: object) -> None:
-        """If it matters to the policy; no other exception may leave it."""
+        """It may be accepted, but no other exception may be raised."""
         with usage_errors():
             self.create(signals_to_handle=value).signals()

@@ -1,4 +1,4 @@
-"""A worker that a starter has started is as one that plaunch executes."""
+"""Checks that started workers have the same state as executed ones."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _ODD = ("", "two words", "--", "-x", "caf\u00e9", "\udcff", "a\nb", "*")
 
 
 class StartedWorkers(StarterSuite):
-    """The checks of what a worker has when it begins."""
+    """The checks of a worker's initial state."""
 
     def test_a_worker_is_a_child_that_leads_a_session(self) -> None:
-        """So the launcher sees its end, and stops it with all that it has started."""
+        """So the launcher notices its exit, and can stop it with its descendants."""
         starter = self.begin()
         self.form(starter)
         seen = self.shown(starter)
         assert seen["parent"] == os.getpid(), f"it is a child of pid {seen['parent']}"
-        assert seen["session"] == seen["group"] == seen["pid"], "it leads no session of its own"
+        assert seen["session"] == seen["group"] == seen["pid"], "it does not lead its own session"
 
     def test_a_worker_has_its_arguments(self) -> None:
-        """Whatever characters they have."""
+        """Arguments may contain any characters."""
         starter = self.begin()
         self.form(starter)
         seen = self.shown(starter, *_ODD)
@@ -41,7 +41,7 @@ class StartedWorkers(StarterSuite):
         assert found == list(_ODD), f"it has {found!r}"
 
     def test_a_worker_has_exactly_its_environment(self) -> None:
-        """Neither the launcher's, nor that with which `begin` was called."""
+        """Neither that of the launcher nor that of `begin`."""
         fresh = self.shown(None)["environment"]
         starter = self.create()
         earlier = self.environment(PLAUNCH_CONFORMANCE_EARLIER="1")
@@ -54,10 +54,10 @@ class StartedWorkers(StarterSuite):
         wanted = fresh | {_hex(name): _hex(value) for name, value in more.items()}
         others = {name for name in seen.keys() | wanted if seen.get(name) != wanted.get(name)}
         named = sorted(os.fsdecode(bytes.fromhex(name)) for name in others)
-        assert not named, f"others than in a fresh one: {', '.join(named)}"
+        assert not named, f"different from an executed worker's: {', '.join(named)}"
 
     def test_a_worker_has_exactly_its_descriptors(self) -> None:
-        """Its three streams and `pass_fds`, with their numbers; others are not its business."""
+        """Its three streams and `pass_fds`, with the same numbers, and no others."""
         before = _inheritable()
         starter = self.begin()
         after = _inheritable()
@@ -73,7 +73,7 @@ class StartedWorkers(StarterSuite):
                 os.close(fd)
 
     def test_a_worker_writes_where_it_should(self) -> None:
-        """`stdout` and `stderr` are the descriptors that `start` is given."""
+        """`stdout` and `stderr` are the descriptors passed to `start`."""
         starter = self.begin()
         self.form(starter)
         paths = [os.path.join(self.folder, name) for name in ("stdout", "stderr")]
@@ -86,8 +86,8 @@ class StartedWorkers(StarterSuite):
                 text = file.read()
             assert text == f"to {os.path.basename(path)}", f"{path} has {text!r}"
 
-    def test_a_worker_is_where_the_launcher_is(self) -> None:
-        """The working folder and the umask are those that the launcher has when it starts it."""
+    def test_a_worker_has_the_working_folder_of_the_launcher(self) -> None:
+        """It has the launcher's working folder and umask at the time of its start."""
         starter = self.begin()
         folder = os.getcwd()
         os.chdir(self.folder)
@@ -102,7 +102,7 @@ class StartedWorkers(StarterSuite):
         assert int(seen["umask"], 8) == 0o027, f"its umask is {seen['umask']}"
 
     def test_a_worker_has_the_limits_of_the_launcher(self) -> None:
-        """As `ulimit` shows them."""
+        """It has the same limits as `ulimit` shows."""
         limits = resource.getrlimit(resource.RLIMIT_CORE)
         other = 0 if limits[0] else min(4096, _above(limits[1]))
         resource.setrlimit(resource.RLIMIT_CORE, (other, limits[1]))
@@ -114,10 +114,12 @@ class StartedWorkers(StarterSuite):
         finally:
             resource.setrlimit(resource.RLIMIT_CORE, limits)
         for name, wanted in fresh.items():
-            assert seen[name] == wanted, f"{name} is {seen[name]}, and {wanted} in a fresh one"
+            assert seen[name] == wanted, (
+                f"{name} is {seen[name]}, and {wanted} in an executed worker"
+            )
 
     def test_a_worker_has_the_signals_of_a_fresh_one(self) -> None:
-        """What the launcher ignores is ignored, what it handles is not, and nothing is blocked."""
+        """Signals that the launcher ignores are ignored, handled ones reset, and none blocked."""
         if threading.current_thread() is not threading.main_thread():
             pytest.skip("only the main thread can change signal handlers")
         handlers = {
@@ -133,10 +135,12 @@ class StartedWorkers(StarterSuite):
             for number, handler in handlers.items():
                 signal.signal(number, handler)
         for what in ("ignored", "blocked", "caught"):
-            assert seen[what] == fresh[what], f"{what}: {seen[what]}, and {fresh[what]} if fresh"
+            assert seen[what] == fresh[what], (
+                f"{what}: {seen[what]}, and {fresh[what]} in an executed worker"
+            )
 
     def test_a_worker_is_bound_before_it_begins(self) -> None:
-        """By `applied` while it is started, or by `bind` as long as it has done nothing."""
+        """By `applied` while it is started, or by `bind` before it runs."""
         starter = self.begin()
         self.form(starter)
         binding = _OneProcessor()
@@ -144,8 +148,8 @@ class StartedWorkers(StarterSuite):
         assert seen["processors"] == [binding.processor], f"it runs on {seen['processors']}"
         assert self.call("the thread's binding", os.sched_getaffinity, 0) == binding.all
 
-    def test_a_binding_that_cannot_be_had_is_an_error(self) -> None:
-        """`WorkerStartError`, as the binding says; and there is no worker."""
+    def test_a_failed_binding_is_an_error(self) -> None:
+        """`start` raises the binding's `WorkerStartError`, and leaves no worker."""
         starter = self.begin("wait", "0")
         self.form(starter)
         options: dict[str, Any] = {"stdout": None, "stderr": None, "binding": _NoBinding()}
@@ -158,11 +162,11 @@ class StartedWorkers(StarterSuite):
         else:
             if worker is not None:
                 self._workers.append(worker)
-            assert worker is None, "the worker is started all the same"
+            assert worker is None, "the worker started without its binding"
 
 
 class _OneProcessor:
-    """Binds a worker to one of the processors that this process has."""
+    """Binds a worker to one processor."""
 
     def __init__(self) -> None:
         self.all = os.sched_getaffinity(0)
@@ -170,7 +174,7 @@ class _OneProcessor:
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
-        """Bind the calling thread meanwhile."""
+        """Bind the calling thread inside the context."""
         os.sched_setaffinity(0, {self.processor})
         try:
             yield
@@ -182,23 +186,23 @@ class _OneProcessor:
         os.sched_setaffinity(pid, {self.processor})
 
     def describe(self) -> dict[str, str]:
-        """What it is."""
+        """Describe the binding."""
         return {"cpus": str(self.processor)}
 
 
 class _NoBinding:
-    """One that the system refuses."""
+    """A binding that fails."""
 
     def applied(self) -> contextlib.AbstractContextManager[None]:
-        """Refuse."""
-        raise WorkerStartError("the processors are not there")
+        """Raise an error."""
+        raise WorkerStartError("the processors do not exist")
 
     def bind(self, pid: int) -> None:
-        """Refuse."""
+        """Raise an error."""
         raise WorkerStartError(f"pid {pid} cannot be bound")
 
     def describe(self) -> dict[str, str]:
-        """What it is."""
+        """Describe the binding."""
         return {}
 
 
@@ -216,7 +220,7 @@ def _inode(fd: int) -> list[int]:
 
 
 def _inheritable() -> int:
-    """A descriptor that programs inherit, unless they are started with care."""
+    """Open an inheritable descriptor."""
     fd = os.open(os.devnull, os.O_RDONLY)
     os.set_inheritable(fd, True)
     return fd

@@ -1,4 +1,4 @@
-"""What the checks of a starter share: a launch with it, and the program of its workers."""
+"""The base class of the suite for starters: a launch, and the program of its workers."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-WAIT_TIMEOUT = 60.0  # seconds for `wait`, which alone may take time
+WAIT_TIMEOUT = 60.0  # seconds for `wait`, the only call that may take long
 _END = 20.0  # seconds for a worker that has nothing to do, on a busy machine
-_LOOK = 0.01  # seconds between two looks
-_MARK = "PLAUNCH_CONFORMANCE"  # a variable by which the processes of one test are known
+_POLL_PERIOD = 0.01  # seconds
+_MARK = "PLAUNCH_CONFORMANCE"  # a variable that marks the processes of a test
 
-# A worker: says all that it can see of how it was started, or ends as it is told.
+# A worker: prints its own state, or exits as its arguments say.
 _PROGRAM = """\
 import json, os, resource, signal, sys
 
@@ -50,7 +50,7 @@ def files():
         try:
             found[name] = inode(int(name))
         except OSError:
-            pass  # that of the listing
+                    pass  # that of the listing
     return found
 
 what, *words = sys.argv[1:]
@@ -81,10 +81,10 @@ elif what == "write":
 
 
 class StarterSuite(PluginSuite):
-    """A launch with a starter, as the checks see it."""
+    """A launch with a starter."""
 
     def plugin(self) -> Callable[[PluginContext], Starter | None]:
-        """What makes the starter of a launch; to be overridden."""
+        """Return the function that creates a launch's starter; override this."""
         raise NotImplementedError
 
     @pytest.fixture(autouse=True)
@@ -109,25 +109,25 @@ class StarterSuite(PluginSuite):
     # --- a launch ---------------------------------------------------------------------------------
 
     def call(self, what: str, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Call something of the starter's within `seconds`, on the thread of the agent."""
+        """Call a function of the starter on the agent's thread; fail after `seconds`."""
         return self._thread.call(self.seconds, what, lambda: function(*args, **kwargs))
 
     def create(self) -> Starter:
-        """The starter of a launch; it is closed when the test is over."""
-        starter: Starter | None = self.call("making it", self.thing, self.context())
+        """Create the starter of a launch; it is closed after the test."""
+        starter: Starter | None = self.call("creating it", self.thing, self.context())
         if starter is None:
             pytest.skip("it starts no workers with these options")
         self._starters.append(starter)
         return starter
 
     def begin(self, *words: str) -> Starter:
-        """One that has begun, for a launch of workers with these arguments."""
+        """Create a starter, and begin a launch of workers with these arguments."""
         starter = self.create()
         self.call("begin()", starter.begin, self.command(*words), self.environment())
         return starter
 
     def form(self, starter: Starter, *envs: Mapping[str, str]) -> None:
-        """Let a round form, with these environments of its workers by local rank."""
+        """Prepare a round with these environments by local rank."""
         within(WAIT_TIMEOUT, "wait()", starter.wait)
         self.call("prepare()", starter.prepare, dict(enumerate(envs or [self.environment()])))
 
@@ -142,7 +142,7 @@ class StarterSuite(PluginSuite):
         binding: Binding | None = None,
         local_rank: int = 0,
     ) -> Any:
-        """A worker of the starter's, or one that is executed if it wants that."""
+        """Start a worker with the starter; execute it if the starter returns None."""
         env = self.environment() if env is None else env
         options: dict[str, Any] = {
             "env": env,
@@ -161,15 +161,15 @@ class StarterSuite(PluginSuite):
         return worker
 
     def command(self, *words: str) -> list[str]:
-        """What a worker is started with."""
+        """Return a worker's command."""
         return [sys.executable, "-u", self._program, *(words or ("show",))]
 
     def environment(self, **more: str) -> dict[str, str]:
-        """That of a worker."""
+        """Return a worker's environment."""
         return {**os.environ, _MARK: self._mark, **more}
 
     def close(self, starter: Starter) -> None:
-        """Close it."""
+        """Close a starter."""
         self.call("close()", starter.close)
 
     def use_once(self) -> object:
@@ -179,7 +179,7 @@ class StarterSuite(PluginSuite):
         return starter, self.shown(starter)
 
     def end_use(self) -> None:
-        """Close all; whether that goes well, other tests say."""
+        """Close all starters; other tests cover errors."""
         for starter in self._starters:
             with contextlib.suppress(Exception, pytest.fail.Exception):
                 within(self.seconds, "close()", starter.close)
@@ -187,7 +187,7 @@ class StarterSuite(PluginSuite):
     def shown(
         self, starter: Starter | None, *words: str, pass_fds: Sequence[int] = (), **options: Any
     ) -> dict[str, Any]:
-        """What a worker says of itself; without a starter, one that is executed."""
+        """Return the state that a worker prints; without a starter, that of an executed one."""
         read, write = os.pipe()
         with open(read, "rb") as reader:
             try:
@@ -199,10 +199,10 @@ class StarterSuite(PluginSuite):
                     worker = self.call("a fresh start", self._execute, words, write, pass_fds)
             finally:
                 os.close(write)
-            assert select.select([reader], [], [], _END)[0], "the worker says nothing"
+            assert select.select([reader], [], [], _END)[0], "the worker printed nothing"
             text = reader.read()
         self.end(worker)
-        assert text, f"the worker has ended with {worker.returncode} before it said anything"
+        assert text, f"the worker has ended with {worker.returncode} before it printed anything"
         seen: dict[str, Any] = json.loads(text)
         assert seen["pid"] == worker.pid, f"the worker is pid {seen['pid']}, not {worker.pid}"
         return seen
@@ -219,14 +219,16 @@ class StarterSuite(PluginSuite):
         return worker
 
     def end(self, worker: Any) -> int:
-        """Wait for a worker's end; its exit code."""
+        """Wait for a worker's exit, and return its code."""
         if not wait_until(lambda: worker.poll() is not None):
-            pytest.fail(f"the end of a worker (pid {worker.pid}) is not seen in {_END:g} s")
+            pytest.fail(
+                f"the exit of a worker (pid {worker.pid}) was not noticed within {_END:g} s"
+            )
         code: int = worker.poll()
         return code
 
     def assert_gone(self) -> None:
-        """No process of this test is there but its workers."""
+        """Fail if processes of this test are left, other than its workers."""
         found: list[int] = []
 
         def is_gone() -> bool:
@@ -239,17 +241,17 @@ class StarterSuite(PluginSuite):
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = _END) -> bool:
-    """Whether a condition holds within so many seconds."""
+    """Wait until a condition holds; return False after `seconds`."""
     until = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > until:
             return False
-        time.sleep(_LOOK)
+        time.sleep(_POLL_PERIOD)
     return True
 
 
 def _marked(mark: str) -> set[int]:
-    """The processes, other than this one, that have been started with the mark of a test."""
+    """Return the other processes that have the mark of a test."""
     variable = f"{_MARK}={mark}".encode()
     others = list_numbers() - {os.getpid()}
     return {pid for pid in others if variable in read_environ(pid).split(b"\0")}

@@ -1,4 +1,4 @@
-"""What everything that starts the processes of workers must do."""
+"""The conformance suite for starters of worker processes."""
 
 from __future__ import annotations
 
@@ -21,46 +21,46 @@ _SIGNALS = (signal.SIGTERM, signal.SIGKILL, signal.SIGABRT)
 
 
 class StarterConformance(StartedWorkers):
-    """Derive from it, say what the `plugin` is, and let pytest collect the class.
+    """Subclass this suite and implement `plugin`; pytest collects the subclass.
 
-    It is a function that makes the starter from a context, as `plaunch_worker_starter` does. Where
-    `start` returns None, a worker is executed here, as a launch does.
+    `plugin` returns a function that creates the starter from a context, as `plaunch_worker_starter`
+    does. If `start` returns None, the suite executes the worker, as a launch does.
     """
 
     # --- the object -------------------------------------------------------------------------------
 
     def test_it_has_the_methods_of_a_starter(self) -> None:
-        """`begin`, `wait`, `prepare`, `start`, `fds` and `close`."""
+        """It has `begin`, `wait`, `prepare`, `start`, `fds` and `close`."""
         starter = self.create()
         for method in _METHODS:
             assert callable(getattr(starter, method, None)), f"{starter!r} has no {method}"
 
-    def test_it_says_in_a_line_what_it_does(self) -> None:
+    def test_its_description_is_one_line(self) -> None:
         """`--dry-run` shows its `str`."""
         text = str(self.create())
-        assert text, "it says nothing"
-        assert len(text.splitlines()) == 1, f"it says {text!r}"
+        assert text, "its str is empty"
+        assert len(text.splitlines()) == 1, f"its str is {text!r}"
 
-    def test_it_says_what_took_time(self) -> None:
+    def test_it_reports_what_took_time(self) -> None:
         """`wait` returns seconds by name, in every round."""
         starter = self.begin()
         for _ in range(2):
             found = within(WAIT_TIMEOUT, "wait()", starter.wait)
             assert isinstance(found, Mapping), f"wait() is {found!r}"
             for name, seconds in found.items():
-                assert isinstance(name, str), f"{name!r} is no name"
+                assert isinstance(name, str), f"{name!r} is not a str"
                 assert isinstance(seconds, (int, float)), f"{name} took {seconds!r}"
                 assert seconds >= 0, f"{name} took {seconds!r}"
 
     def test_it_starts_workers_itself(self) -> None:
-        """Else each is executed, and the other checks say nothing of the starter."""
+        """Otherwise the suite executes them, and the other checks do not test the starter."""
         starter = self.begin("exit", "0")
         self.form(starter)
         options: dict[str, Any] = {"stdout": None, "stderr": None}
         command, env = self.command("exit", "0"), self.environment()
         worker = self.call("start()", starter.start, 0, command, env=env, **options)
         if worker is None:
-            pytest.skip("it has all workers executed here")
+            pytest.skip("it starts no worker itself")
         self._workers.append(worker)
         assert self.end(worker) == 0
 
@@ -68,7 +68,7 @@ class StarterConformance(StartedWorkers):
 
     @pytest.mark.parametrize("code", _CODES.values(), ids=_CODES)
     def test_its_exit_code_is_known(self, code: int) -> None:
-        """As `poll` says it."""
+        """`poll` returns it."""
         starter = self.begin("exit", str(code))
         self.form(starter)
         found = self.end(self.start(starter, "exit", str(code)))
@@ -76,14 +76,14 @@ class StarterConformance(StartedWorkers):
 
     @pytest.mark.parametrize("signum", _SIGNALS, ids=[one.name for one in _SIGNALS])
     def test_the_signal_that_ends_it_is_known(self, signum: signal.Signals) -> None:
-        """As a negative number."""
+        """`poll` returns it as a negative number."""
         starter = self.begin("die", str(int(signum)))
         self.form(starter)
         found = self.end(self.start(starter, "die", str(int(signum))))
         assert found == -signum, f"it is {found}, and not {-signum}"
 
     def test_it_can_be_killed(self) -> None:
-        """With its whole group, from the moment at which `start` returns."""
+        """Its process group exists when `start` returns, and can be killed."""
         starter = self.begin("wait", "0")
         self.form(starter)
         read, write = os.pipe()
@@ -96,7 +96,7 @@ class StarterConformance(StartedWorkers):
             os.close(write)
 
     def test_poll_is_that_of_a_popen(self) -> None:
-        """None while it runs; only `poll` reaps it, and says the same ever after."""
+        """It is None while the worker runs; only `poll` reaps it, and always returns the same."""
         starter = self.begin("wait", "0")
         self.form(starter)
         read, write = os.pipe()
@@ -107,12 +107,12 @@ class StarterConformance(StartedWorkers):
         finally:
             os.close(read)
             os.close(write)
-        looking = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        options = os.WEXITED | os.WNOHANG | os.WNOWAIT
         try:
-            found = wait_until(lambda: os.waitid(os.P_PID, worker.pid, looking) is not None)
+            found = wait_until(lambda: os.waitid(os.P_PID, worker.pid, options) is not None)
         except ChildProcessError:
             pytest.fail("something else has reaped it, so the launcher cannot know how it ended")
-        assert found, "its end is not seen"
+        assert found, "its exit was not noticed"
         assert worker.returncode is None, "returncode is set before poll() was called"
         found_codes = [worker.poll(), worker.poll(), worker.returncode]
         assert found_codes == [7, 7, 7], f"poll(), poll() and returncode are {found_codes}, not 7"
@@ -122,7 +122,7 @@ class StarterConformance(StartedWorkers):
     # --- a launch ---------------------------------------------------------------------------------
 
     def test_workers_run_side_by_side_in_every_round(self) -> None:
-        """Each with the environment of its local rank."""
+        """Each worker has the environment of its local rank."""
         starter = self.begin()
         for number in range(2):
             envs = [self.environment(RANK=str(rank), ROUND=str(number)) for rank in range(3)]
@@ -147,7 +147,7 @@ class StarterConformance(StartedWorkers):
         self.assert_gone()
 
     def test_it_does_without_a_command(self) -> None:
-        """Workers that are forked from the launcher are none of its business."""
+        """Function workers are started without a command."""
         starter = self.create()
         self.call("begin()", starter.begin, [], self.environment())
         within(WAIT_TIMEOUT, "wait()", starter.wait)
@@ -156,7 +156,7 @@ class StarterConformance(StartedWorkers):
         self.close(starter)
 
     def test_a_program_that_does_not_exist_is_seen(self) -> None:
-        """`start` raises an `OSError` as `subprocess.Popen` does, or the worker fails, or None."""
+        """`start` raises `FileNotFoundError` or returns None, or the worker fails."""
         command = [os.path.join(self.folder, "no-such-program")]
         starter = self.create()
         self.call("begin()", starter.begin, command, self.environment())
@@ -171,17 +171,17 @@ class StarterConformance(StartedWorkers):
                 assert self.end(worker) != 0, "the worker succeeds"
 
     def test_its_descriptors_are_open(self) -> None:
-        """Those of `fds`, which a fork of the launcher closes; it may have others by then."""
+        """`fds` returns open descriptors, which a fork of the launcher closes."""
         starter = self.begin()
         self.form(starter)
         for fd in self.call("fds()", starter.fds):
-            assert type(fd) is int, f"{fd!r} is no descriptor"
+            assert type(fd) is int, f"{fd!r} is not a descriptor"
             os.fstat(fd)
 
     # --- the end ----------------------------------------------------------------------------------
 
     def test_closing_it_leaves_nothing(self) -> None:
-        """No process, no open file, and no thread."""
+        """It leaves no process, open file or thread."""
         threads = set(threading.enumerate())
         starter = self.begin()
         self.form(starter)
@@ -195,7 +195,7 @@ class StarterConformance(StartedWorkers):
         assert not left, f"it leaves the threads {left}"
 
     def test_workers_survive_its_end(self) -> None:
-        """It is closed while they may still stop."""
+        """It may be closed while workers are stopping."""
         starter = self.begin("wait", "0")
         self.form(starter)
         read, write = os.pipe()
@@ -207,17 +207,17 @@ class StarterConformance(StartedWorkers):
             os.close(read)
             os.close(write)
         code = self.end(worker)
-        assert code == 7, f"the worker has ended with {code}, and not as it wanted"
+        assert code == 7, f"the worker ended with {code}, not with 7"
 
     def test_it_can_be_closed_twice(self) -> None:
-        """And before anything has begun."""
+        """Even before `begin`."""
         for starter in (self.create(), self.begin()):
             for _ in range(2):
                 self.close(starter)
         self.assert_gone()
 
     def test_closing_it_ends_a_wait(self) -> None:
-        """A launch that is stopped does not wait for what is not needed any more."""
+        """A launch that is stopped does not wait for preparations."""
         starter = self.begin()
         ended = threading.Event()
 
@@ -228,5 +228,5 @@ class StarterConformance(StartedWorkers):
 
         threading.Thread(target=wait, name="conformance-wait", daemon=True).start()
         self.close(starter)
-        assert ended.wait(self.seconds), f"wait() goes on for more than {self.seconds:g} s"
+        assert ended.wait(self.seconds), f"wait() takes more than {self.seconds:g} s after close()"
         self.assert_gone()

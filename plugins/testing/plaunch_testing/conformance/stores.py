@@ -1,4 +1,4 @@
-"""What every `RendezvousStore` must do."""
+"""The conformance suite for rendezvous stores."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from plaunch.rendezvous import JobSettings, RendezvousParameters
 from plaunch_membership import DynamicRendezvousHandler
 
 from plaunch_testing.conformance.nodes import BOUND, eventually
-from plaunch_testing.conformance.wire import Wire
+from plaunch_testing.conformance.wire import NodeConnections
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,16 +32,16 @@ _WRITES: dict[str, Callable[[RendezvousStore, str], object]] = {
 
 
 class RendezvousStoreConformance:
-    """Derive from it, say how to `connect`, and let pytest collect the class.
+    """Subclass this suite and implement `connect`; pytest collects the subclass.
 
-    Connections must lead to one store for the time of a test. The store need not be empty: all keys
-    are below a prefix that no other test uses.
+    All connections of a test must lead to one store. It may contain data: the keys of each test
+    have their own prefix.
     """
 
     waiters: ClassVar[int] = 32  # how many connections wait at once
 
     def connect(self) -> RendezvousStore:
-        """Open another connection to the store; to be overridden."""
+        """Open another connection to the store; override this."""
         raise NotImplementedError
 
     @pytest.fixture(autouse=True)
@@ -59,17 +59,17 @@ class RendezvousStoreConformance:
         return store
 
     def key(self, name: str) -> str:
-        """A key of this test."""
+        """Return a key of this test."""
         return f"{self._prefix}/{name}"
 
     def wait_in_thread(self, key: str, timeout: float = BOUND) -> Callable[[], object]:
-        """Wait for a key on another connection; call the result for the value or the error."""
+        """Wait for a key on another connection; return a function that returns value or error."""
         store, outcome = self.open(), list[object]()
         ready = threading.Event()
 
         def run() -> None:
             try:
-                store.multi_get([key])  # so that the connection is up
+                store.multi_get([key])  # establishes the connection
                 ready.set()
                 outcome.append(store.wait(key, timeout))
             except RendezvousConnectionError as error:
@@ -90,20 +90,20 @@ class RendezvousStoreConformance:
     # --- values -----------------------------------------------------------------------------------
 
     def test_a_missing_value_is_none(self) -> None:
-        """`multi_get` never waits for what is not there."""
+        """`multi_get` does not wait for missing keys."""
         keys = [self.key(str(number)) for number in range(10)]
         assert self.open().multi_get(keys) == [None] * 10
         assert self.open().multi_get([]) == []
 
     def test_a_value_is_seen_by_every_connection(self) -> None:
-        """Also one that was there before, and each time it changes."""
+        """Each connection sees each change."""
         one, other = self.open(), self.open()
         for value in (b"first", b"second"):
             one.set(self.key("a"), value)
             assert other.multi_get([self.key("a")]) == [value]
 
     def test_many_values_come_in_the_order_of_the_keys(self) -> None:
-        """With holes, and with the same key twice."""
+        """Keys may be missing or repeated."""
         store = self.open()
         there = range(0, 300, 3)
         store.multi_set({self.key(str(n)): b"%d" % n for n in there})
@@ -113,7 +113,7 @@ class RendezvousStoreConformance:
 
     @pytest.mark.parametrize("size", [1, 100, 1 << 16, 1 << 20])
     def test_values_of_any_size_up_to_the_largest_record(self, size: int) -> None:
-        """A mebibyte is the largest that is ever written."""
+        """The largest value that plaunch writes is 1 MiB."""
         store, value = self.open(), b"x" * size
         store.set(self.key("large"), value)
         assert store.multi_get([self.key("large")]) == [value]
@@ -121,14 +121,14 @@ class RendezvousStoreConformance:
 
     @pytest.mark.parametrize("name", ["a", "a/b", "a%20b", "a~b:c", "x" * 300])
     def test_keys_are_printable_ascii(self, name: str) -> None:
-        """Slashes have no meaning, and a key may be the beginning of another."""
+        """Slashes have no meaning, and a key may be a prefix of another."""
         store = self.open()
         store.set(self.key(name), b"1")
         store.set(self.key(name) + "/below", b"2")
         assert store.multi_get([self.key(name), self.key(name) + "/below"]) == [b"1", b"2"]
 
     def test_a_deleted_value_is_gone(self) -> None:
-        """Deleting what is not there is no error."""
+        """Deleting a missing key is not an error."""
         store, key = self.open(), self.key("a")
         store.set(key, b"1")
         store.delete(key)
@@ -137,8 +137,8 @@ class RendezvousStoreConformance:
         store.set(key, b"2")
         assert store.multi_get([key]) == [b"2"]
 
-    def test_a_sign_of_life_can_be_read(self) -> None:
-        """And is replaced by the next one."""
+    def test_a_heartbeat_can_be_read(self) -> None:
+        """The next heartbeat replaces it."""
         store, key = self.open(), self.key("beat")
         for value in (b"1", b"2"):
             store.beat(key, value)
@@ -147,13 +147,13 @@ class RendezvousStoreConformance:
     # --- atomic operations ------------------------------------------------------------------------
 
     def test_a_counter_begins_at_0(self) -> None:
-        """And adding 0 reads it, also on another connection."""
+        """Adding 0 reads it, also on another connection."""
         store, key = self.open(), self.key("n")
         assert [store.add(key, amount) for amount in (0, 1, 5, -2)] == [0, 1, 6, 4]
         assert self.open().add(key, 0) == 4
 
     def test_a_counter_gives_no_number_twice(self) -> None:
-        """However many ask at once."""
+        """Concurrent `add` calls return different numbers."""
         taken: list[int] = []
 
         def take(store: RendezvousStore) -> None:
@@ -177,7 +177,7 @@ class RendezvousStoreConformance:
     def test_compare_set(
         self, held: bytes | None, expected: bytes | None, result: bytes | None
     ) -> None:
-        """It returns what the key holds then, and None if that is nothing."""
+        """It returns the value afterwards; None if there is none."""
         store, key = self.open(), self.key("a")
         if held is not None:
             store.set(key, held)
@@ -185,7 +185,7 @@ class RendezvousStoreConformance:
         assert self.open().multi_get([key]) == [result]
 
     def test_one_of_many_wins(self) -> None:
-        """And all others are told the winner's value."""
+        """All others get the winner's value."""
         answers: list[tuple[bytes, bytes | None]] = []
 
         def compete(store: RendezvousStore) -> None:
@@ -199,7 +199,7 @@ class RendezvousStoreConformance:
     # --- waiting ----------------------------------------------------------------------------------
 
     def test_a_wait_for_what_is_there_returns_it(self) -> None:
-        """However little time is given."""
+        """A timeout of 0 suffices."""
         store, key = self.open(), self.key("a")
         store.set(key, b"1")
         assert store.wait(key, 0.0) == b"1"
@@ -207,7 +207,7 @@ class RendezvousStoreConformance:
 
     @pytest.mark.parametrize("timeout", [0.0, 0.05, 0.5])
     def test_a_wait_ends_without_a_value(self, timeout: float) -> None:
-        """With None, no earlier than asked; and the connection is as good as before."""
+        """It returns None after the timeout, and the connection stays usable."""
         store, key = self.open(), self.key("a")
         began = time.monotonic()
         assert store.wait(key, timeout) is None
@@ -217,14 +217,14 @@ class RendezvousStoreConformance:
 
     @pytest.mark.parametrize("write", _WRITES)
     def test_a_wait_is_woken_by_any_write(self, write: str) -> None:
-        """From another connection."""
+        """The write comes from another connection."""
         store, key = self.open(), self.key("a")
         result = self.wait_in_thread(key)
         _WRITES[write](store, key)
         assert result() == b"1"
 
-    def test_all_who_wait_are_woken(self) -> None:
-        """Each on a connection of its own, by one write, and by no other one."""
+    def test_all_waiters_are_woken(self) -> None:
+        """One write wakes all of them, each on its own connection; other keys do not."""
         store, key = self.open(), self.key("a")
         results = [self.wait_in_thread(key) for _ in range(self.waiters)]
         store.set(self.key("another"), b"0")
@@ -244,7 +244,7 @@ class RendezvousStoreConformance:
     # --- ends -------------------------------------------------------------------------------------
 
     def test_a_closed_connection_refuses_everything(self) -> None:
-        """Closing twice is fine."""
+        """Closing twice is allowed."""
         store = self.open()
         store.set(self.key("a"), b"1")
         store.close()
@@ -255,14 +255,14 @@ class RendezvousStoreConformance:
             store.multi_get([self.key("a")])
 
     def test_closing_does_not_touch_others(self) -> None:
-        """Neither their connections nor what was written."""
+        """Other connections and written values stay."""
         one, other = self.open(), self.open()
         one.set(self.key("a"), b"1")
         one.close()
         assert other.multi_get([self.key("a")]) == [b"1"]
 
     def test_closing_ends_a_wait(self) -> None:
-        """Another thread may close a connection that waits; its time-out is not waited for."""
+        """Another thread may close a connection that waits; the wait ends before its timeout."""
         result = self.wait_in_thread(self.key("never"), timeout=10 * BOUND)
         self._opened[-1].close()
         outcome = result()
@@ -271,7 +271,7 @@ class RendezvousStoreConformance:
     # --- a job ------------------------------------------------------------------------------------
 
     def test_past_rounds_are_deleted(self) -> None:
-        """A job that restarts for weeks takes little room; its last two rounds can be read."""
+        """A job that restarts for weeks needs little space; its last two rounds stay readable."""
         params = RendezvousParameters(
             "conformance",
             "",
@@ -282,7 +282,7 @@ class RendezvousStoreConformance:
             job=JobSettings(max_restarts=9),
             keep_alive_interval=0.25,
         )
-        wire, last = Wire(self.open), 4
+        wire, last = NodeConnections(self.open), 4
         rounds: dict[int, list[str]] = {}
         handler = DynamicRendezvousHandler(params, wire.connect, address="127.0.0.1")
         try:
@@ -311,4 +311,4 @@ class RendezvousStoreConformance:
         threads = [threading.Thread(target=run, args=(s,), daemon=True) for s in stores]
         for thread in threads:
             thread.start()
-        eventually(lambda: not any(t.is_alive() for t in threads), "all threads are through")
+        eventually(lambda: not any(t.is_alive() for t in threads), "all threads have ended")

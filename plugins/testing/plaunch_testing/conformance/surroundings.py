@@ -1,4 +1,4 @@
-"""Checks what a plugin does to the process that it runs in."""
+"""Checks the effects of a plugin on its process."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ _SERVICES = (
 
 
 class OwnThread:
-    """A thread on which calls are made one after the other, each within a bound."""
+    """A thread that makes calls one after the other, each with a time limit."""
 
     def __init__(self) -> None:
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         threading.Thread(target=self._run, name="conformance", daemon=True).start()
 
     def call(self, seconds: float, what: str, function: Callable[[], T]) -> T:
-        """Return what `function` does, or raise what it raises; fails if it takes longer."""
+        """Return the result of `function`, or raise its exception; fail after `seconds`."""
         results: list[T] = []
         errors: list[BaseException] = []
         is_done = threading.Event()
@@ -64,7 +64,7 @@ class OwnThread:
         return results[0]
 
     def end(self) -> None:
-        """Let the thread end, once it is done with its calls."""
+        """End the thread after its last call."""
         self._calls.put(None)
 
     def _run(self) -> None:
@@ -73,7 +73,7 @@ class OwnThread:
 
 
 def within(seconds: float, what: str, function: Callable[[], T]) -> T:
-    """Call `function` on a thread of its own and return what it does; fails if it takes longer."""
+    """Call `function` on a new thread and return its result; fail after `seconds`."""
     thread = OwnThread()
     try:
         return thread.call(seconds, what, function)
@@ -83,17 +83,17 @@ def within(seconds: float, what: str, function: Callable[[], T]) -> T:
 
 @contextlib.contextmanager
 def usage_errors() -> Iterator[None]:
-    """A `UsageError` that says something may come out of it; any other exception is a fault."""
+    """Accept a `UsageError` with a message; any other exception fails the test."""
     try:
         yield
     except UsageError as error:
         if not str(error):
-            pytest.fail("its UsageError says nothing")
+            pytest.fail("its UsageError has no message")
 
 
 @contextlib.contextmanager
 def imports() -> Iterator[list[str]]:
-    """The names of all top-level packages that are imported meanwhile, also of those loaded."""
+    """Record the top-level packages that are imported, including those already loaded."""
     names: list[str] = []
     original, original_by_name = builtins.__import__, importlib.import_module
 
@@ -117,8 +117,8 @@ def imports() -> Iterator[list[str]]:
 
 
 @contextlib.contextmanager
-def left_alone() -> Iterator[None]:
-    """Fails if environment, folder, signal handlers or socket time-outs are others afterwards."""
+def unchanged_process() -> Iterator[None]:
+    """Fail if the environment, folder, signal handlers or socket time-outs have changed after."""
     before = _state()
     yield
     for what, value in _state().items():
@@ -139,22 +139,22 @@ def _catchable() -> set[int]:
 
 
 def descriptors() -> set[int]:
-    """The open files of this process."""
+    """Return the open descriptors of this process."""
     found = set()
     for fd in list_numbers("self/fd"):
-        with contextlib.suppress(OSError):  # the one of the listing itself is closed by now
+        with contextlib.suppress(OSError):  # that of the listing, closed by now
             os.fstat(fd)
             found.add(fd)
     return found
 
 
 def inherited(before: set[int]) -> list[str]:
-    """What workers would inherit of the files that were opened since."""
+    """Return the files opened since `before` that workers would inherit."""
     return [_name_of(fd) for fd in sorted(descriptors() - before) if os.get_inheritable(fd)]
 
 
 def opened(before: set[int]) -> list[str]:
-    """The files that were opened since, and still are."""
+    """Return the files opened since `before` that are still open."""
     return [_name_of(fd) for fd in sorted(descriptors() - before)]
 
 
@@ -163,13 +163,13 @@ def _name_of(fd: int) -> str:
 
 
 class Audit:
-    """Notes the files and the services that this process asks for while it is entered."""
+    """Records the files that this process opens, and its use of network and programs."""
 
     def __init__(self) -> None:
         self.files: list[str] = []
         self.services: list[str] = []
         self._is_on = False
-        sys.addaudithook(self._hear)  # which nothing can remove
+        sys.addaudithook(self._record)  # cannot be removed
 
     def __enter__(self) -> Audit:
         self._is_on = True
@@ -178,7 +178,7 @@ class Audit:
     def __exit__(self, *exc_info: object) -> None:
         self._is_on = False
 
-    def _hear(self, event: str, args: tuple[object, ...]) -> None:
+    def _record(self, event: str, args: tuple[object, ...]) -> None:
         if not self._is_on:
             return
         if event in _OPENING:

@@ -1,4 +1,4 @@
-"""The connections between a node and its store; without them, the node is dead for the others."""
+"""Intercepts the connections of a node to its store; cutting them makes the node look dead."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 
 class NodeDiedError(Exception):
-    """The test has let this node die."""
+    """The test has killed this node."""
 
 
-class Wire:
-    """All connections of one node.
+class NodeConnections:
+    """The connections of one node to its store.
 
     Args:
         connect: opens a connection to the store.
 
     Attributes:
-        operations: what the node has asked of the store so far, by name.
+        operations: the number of store operations so far, by name.
         dies_at: the number of the operation before which the node dies; None for never.
-        keys: of the values that the node has written so far.
-        garble: changes what the node writes, given key and value; None for nothing.
+        keys: the keys that the node has written.
+        garble: changes written values, given key and value; None changes nothing.
     """
 
     def __init__(self, connect: Connect) -> None:
@@ -55,10 +55,10 @@ class Wire:
         store = self._connect()
         with self._lock:
             self._opened.append(store)
-        return _WiredStore(self, store)
+        return _InterceptedStore(self, store)
 
     def cut(self) -> None:
-        """Let the node die in the middle of an operation; nothing more reaches the store."""
+        """Kill the node, possibly in the middle of an operation; nothing more reaches the store."""
         with self._lock:
             self._is_cut = True
             opened, self._opened = self._opened, []
@@ -67,7 +67,7 @@ class Wire:
                 store.close()
 
     def run(self, name: str, operation: Callable[..., Any], *args: Any) -> Any:
-        """Let one operation through, unless the node is dead."""
+        """Run one store operation, unless the node is dead."""
         with self._lock:
             self.operations[name] += 1
             is_last = self.dies_at is not None and self.operations.total() >= self.dies_at
@@ -83,15 +83,15 @@ class Wire:
             raise
 
     def written(self, key: str, value: bytes) -> bytes:
-        """The part of a written value that reaches the store."""
+        """Return the value that reaches the store."""
         self.keys.add(key)
         return value if self.garble is None else self.garble(key, value)
 
 
-class _WiredStore(RendezvousStore):
-    """One connection."""
+class _InterceptedStore(RendezvousStore):
+    """A connection that can be cut and corrupted."""
 
-    def __init__(self, wire: Wire, store: RendezvousStore) -> None:
+    def __init__(self, wire: NodeConnections, store: RendezvousStore) -> None:
         self._wire = wire
         self._store = store
 
@@ -106,7 +106,7 @@ class _WiredStore(RendezvousStore):
         held: bytes | None = self._wire.run(
             "compare_set", self._store.compare_set, key, expected, written
         )
-        # Whoever garbles does not know it.
+        # A node that corrupts its writes sees its own value.
         return desired if held == written else held
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes | None]:
