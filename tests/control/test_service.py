@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import signal
@@ -59,7 +58,7 @@ def test_a_status_shows_the_command_without_secrets(launch, monkeypatch):
         "--url=https://h?token=swordfish",
     ]
     line = b"".join(word.encode() + b"\0" for word in words)
-    monkeypatch.setattr(answers, "open", lambda *_: io.BytesIO(line), raising=False)
+    monkeypatch.setattr(answers, "read_proc", lambda _: line)
     received = asked(launch, "/v1/status")["command"]
     assert received == [*words[:3], "<withheld>", "--url=https://h?token=<withheld>"]
 
