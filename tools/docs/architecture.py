@@ -1,8 +1,9 @@
 """Draws docs/architecture.svg from the imports: `python tools/docs/architecture.py`.
 
-Boxes are the rooms of the core and the packages in `plugins/`; arrows are imports between them, even
-in functions and for type checkers. Arrows that follow from others are left out. A test compares the
-picture with the code. It has its own background, so that it can be read on a dark page too.
+Boxes are the rooms of the core and the packages in `plugins/`. Arrows are imports between them,
+including those in functions and for type checkers. Arrows that follow from others are left out. A
+test compares the picture with the code. It has its own background, so that it can be read on a dark
+page too.
 """
 
 from __future__ import annotations
