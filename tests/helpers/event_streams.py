@@ -1,4 +1,4 @@
-"""Events as an agent makes them, at times of the test's choice."""
+"""Events of an agent, at times that a test sets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from plaunch_events import SCHEMA
 
 
 class Stream:
-    """Makes events of one agent; `at` is the time on both clocks."""
+    """Creates events of one agent; `at` is the time on both clocks."""
 
     def __init__(self, *takers):
         self.takers = takers

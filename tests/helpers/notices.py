@@ -1,4 +1,4 @@
-"""Warnings that are kept for a test to look at."""
+"""Recorded warnings."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from plaunch_logs_default.streams.notices import Notices
 
 
 class Recorded(Notices):
-    """Keeps what it is told, and logs nothing."""
+    """Records warnings, and logs nothing."""
 
     def __init__(self) -> None:
         super().__init__()

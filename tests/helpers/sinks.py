@@ -1,4 +1,4 @@
-"""Sinks for what is read of a stream."""
+"""Sinks for output of a stream."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from plaunch_logs_default.streams.sinks import Sink
 
 
 class Kept(Sink):
-    """Keeps what it gets, and can hold it back for some seconds."""
+    """Records output, and can block for some seconds."""
 
     def __init__(self, hold=None):
         self.data = b""
@@ -32,7 +32,7 @@ class Kept(Sink):
 
 
 class Plain(Sink):
-    """A sink that is a function."""
+    """A sink that calls a function."""
 
     def __init__(self, write):
         self._function = write
