@@ -204,15 +204,15 @@ def test_torchx(start, shape):
     assert len({worker["TORCHELASTIC_RUN_ID"] for worker in workers}) == 1
 
 
-def test_torchx_says_that_a_job_has_failed(start):
+def test_torchx_reports_a_failed_job(start):
     words = ["run", "-s", "local_cwd", "dist.ddp", "-j", "1x1", "--script", "train.py"]
     code, text = end(start("torchx", *words, "--env", "CODE=17"))
     assert code != 0, text
     assert "exit code 17" in text
 
 
-def test_the_environment_is_apart(python):
-    """What the callers want in other versions does not get into the tests' own environment."""
+def test_the_environment_is_separate(python):
+    """Other versions of the callers' dependencies do not affect the tests' own environment."""
     where = subprocess.run(
         [python, "-c", "import urllib3; print(urllib3.__file__)"],
         capture_output=True,

@@ -14,7 +14,7 @@ from plaunch.process import read_process
 from helpers.nodes import options
 from helpers.waiting import wait_for_files
 
-# Trains over gloo until a file says what is to happen to its rank.
+# Trains over gloo until a file contains the fault for its rank.
 TRAINING = """\
 import os, pathlib, sys, time
 import torch, torch.distributed as dist
@@ -91,7 +91,7 @@ def test_an_exception_beneath_frames_of_torch(agents, job):
         assert headline.endswith(cause)
 
 
-def test_a_killed_worker_is_the_cause_of_what_its_peers_say(agents, job):
+def test_a_killed_worker_is_the_cause_of_its_peers_errors(agents, job):
     nodes = job("--max-restarts=1")
     os.kill(pid_of(agents, 1), signal.SIGKILL)
     until_trained(agents, range(2), attempt=1)
@@ -186,7 +186,7 @@ def test_the_first_lines_name_rank_host_and_line_of_the_cause(broken_job, what, 
     assert len(codes) == 1, "all nodes end with the code of the cause"
 
 
-def test_the_kernel_kills_a_worker_for_want_of_memory(broken_job, memory_group):
+def test_the_kernel_kills_a_worker_for_lack_of_memory(broken_job, memory_group):
     hoards = "hoard = [torch.ones(1 << 22) for _ in range(1000)]"
     nodes = broken_job(hoards, within=memory_group(1 << 30))
     assert [node.exit_code() for node in nodes] == [137, 137]
@@ -206,7 +206,7 @@ def test_a_rank_that_ended_early_is_named_on_all_nodes(broken_job, backend):
         assert report.search(node.stderr), node.stderr
 
 
-def test_operations_that_differ_are_shown_beside_each_other(broken_job):
+def test_different_operations_of_ranks_are_shown(broken_job):
     """Rank 1 receives what no rank sends; rank 0 waits for it in another operation."""
     pytest.importorskip("plaunch_hang.stacks")
     nodes = broken_job("dist.recv(ones, 0)", "--hang-timeout=4s", "--on-hang=stop")

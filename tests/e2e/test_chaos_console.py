@@ -1,4 +1,4 @@
-"""Consoles that are slow, blocked, broken, full or missing: the job must not care."""
+"""Slow, blocked, broken, full or missing consoles do not affect the job."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class Blocked:
         return (self.folder / "err").read_text()
 
 
-def test_a_console_that_stands_still_is_waited_for_until_a_signal(plaunch):
+def test_the_launcher_waits_for_a_blocked_console_until_a_signal(plaunch):
     """It blocks neither the workers, nor the report of a failure, nor the end after a signal."""
     count = 150_000  # lines, 9.6 MB of each worker: more than the pipe and the memory take
     with contextlib.ExitStack() as stack:
@@ -316,7 +316,7 @@ def terminal(plaunch):
 
 
 @pytest.mark.parametrize("streams", ["--redirects=0", "--tee=3", "--redirects=3"])
-def test_ctrl_c_stops_the_job_and_says_so_in_one_line(terminal, streams):
+def test_ctrl_c_stops_the_job_with_one_line(terminal, streams):
     launch = terminal(WAIT, "--log-dir=logs", streams)
     launch.type(b"\x03")
     lines = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in launch.read_to_end()]
@@ -326,7 +326,7 @@ def test_ctrl_c_stops_the_job_and_says_so_in_one_line(terminal, streams):
     assert ours[0].endswith("plaunch: SIGINT received; the workers are stopped")
 
 
-def test_a_later_ctrl_c_ends_workers_that_refuse_the_first(plaunch, terminal):
+def test_a_later_ctrl_c_kills_workers_that_ignore_the_first(plaunch, terminal):
     launch = terminal(STUBBORN, "--shutdown-timeout=600")
     launch.type(b"\x03")
     launch.read_until(b"SIGINT received")

@@ -1,4 +1,4 @@
-"""Launches that end in every way leave nothing: no process, no temporary folder, no zombie."""
+"""Launches leave no process, temporary folder or zombie, however they end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 
 from helpers.waiting import wait_for_files
 
-BOUND = 60.0  # seconds within which everything here has long happened, however busy the machine
+BOUND = 60.0  # seconds for anything, even on a busy machine
 GONE = 10.0  # seconds; it is meant to take less than one, which is for a benchmark to say
 LAUNCHES = int(os.environ.get("CHAOS_LAUNCHES", "28"))
 PR_SET_CHILD_SUBREAPER = 36
@@ -75,7 +75,7 @@ CASES = [(end, kind) for kind in KINDS for end in ENDS]
 
 
 class Household:
-    """All that belongs to the launches of these tests, found by a mark in the environment."""
+    """The processes of these tests' launches, found by a mark in the environment."""
 
     def __init__(self, folder):
         self.mark = f"CHAOS_HOUSEHOLD={os.urandom(8).hex()}"
@@ -115,7 +115,7 @@ class Household:
             time.sleep(0.005)
 
     def end(self):
-        """End what a failed test has left."""
+        """Kill processes that a failed test has left."""
         for pid in self.members():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -153,7 +153,7 @@ def household(tmp_path_factory):
 
 
 def launch(plaunch, household, end, kind):
-    """Run one launch to its end; what it said on stderr."""
+    """Run one launch to its end; return its stderr."""
     script = plaunch.write("worker.py", WORKER)
     argv = ["--nproc-per-node=2", "--shutdown-timeout=5", *end.options, *KINDS[kind], script]
     said = plaunch.folder / "said"

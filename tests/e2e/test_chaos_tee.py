@@ -1,4 +1,4 @@
-"""Teed output under trouble: no line lost, none cut, none out of order."""
+"""Teed output under faults: no line is lost, truncated or out of order."""
 
 from __future__ import annotations
 

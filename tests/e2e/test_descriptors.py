@@ -1,4 +1,4 @@
-"""A node that hosts the store, has few descriptors, and many connections that nobody knows."""
+"""A host of the store with few descriptors and many unknown connections."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def open_files(agent):
 
 
 @pytest.mark.slow
-def test_workers_are_started_again_although_strangers_have_taken_all_there_is(agents):
+def test_workers_restart_although_strangers_use_all_descriptors(agents):
     port = free_port()
     host = start(agents, port, within(FEW, FEW))
     agents.until_round(0, host, workers=2)
@@ -68,7 +68,7 @@ def test_workers_are_started_again_although_strangers_have_taken_all_there_is(ag
 
 
 @pytest.mark.slow
-def test_the_soft_limit_is_raised_for_the_launcher_alone(agents):
+def test_the_soft_limit_is_raised_only_for_the_launcher(agents):
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     port = free_port()
     host = start(agents, port, within(FEW, most))

@@ -1,4 +1,4 @@
-"""The documentation is true: its commands run, and its lists are complete.
+"""The documentation is correct: its commands run, and its lists are complete.
 
 A page is followed as a reader types it, in a folder that has the repository's `pyproject.toml` and
 examples, which must stay as they are. A code block below `<!-- file: NAME -->` is written to a file
@@ -214,7 +214,7 @@ def test_every_method_of_a_contract_of_backends_is_described(contract, heading):
 @pytest.mark.parametrize(
     "contract", [plaunch.rendezvous.RendezvousParameters, plaunch.rendezvous.JobSettings]
 )
-def test_everything_that_a_factory_is_told_is_described(contract):
+def test_every_parameter_of_a_factory_is_described(contract):
     page = (ROOT / "docs/writing-a-backend.md").read_text()
     section = page.partition("\n## The factory\n")[2].partition("\n## ")[0]
     for field in dataclasses.fields(contract):
@@ -274,7 +274,7 @@ NO_MODULES = {*plaunch_events.SCHEMA, *LIFECYCLE.groups, *(g for k in KINDS for 
 
 
 def python_names(page):
-    """The dotted names of ours in a page: in the text, and in the imports of its examples."""
+    """Yield plaunch's dotted names in a page: in the text, and in the imports of its examples."""
     text = page.read_text()
     yield from re.findall(r"`(plaunch\w*(?:\.\w+)+)(?:\([^`]*\))?`", text)
     for block in re.findall(r"^```python.*?\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):

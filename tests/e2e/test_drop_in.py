@@ -1,4 +1,4 @@
-"""Programs written for torchrun, each run under torchrun and under plaunch, with one result."""
+"""Programs written for torchrun have the same result under torchrun and plaunch."""
 
 from __future__ import annotations
 

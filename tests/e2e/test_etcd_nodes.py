@@ -1,4 +1,4 @@
-"""Several agents of one job over a real etcd on this machine, which comes and goes."""
+"""Several agents of one job over a real etcd server that stops and restarts."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def files_of(agent):
 
 
 @pytest.mark.slow
-def test_workers_go_on_while_the_server_is_restarted_or_paused(agents, own_etcd_server):
+def test_workers_continue_while_the_server_is_restarted_or_paused(agents, own_etcd_server):
     server = own_etcd_server
     words = options(server.endpoint, "2:3", "--signal-policy=notify", conf=QUICK)
     nodes = [agents.start(*words) for _ in range(3)]
@@ -89,7 +89,7 @@ def test_workers_go_on_while_the_server_is_restarted_or_paused(agents, own_etcd_
         assert "lost" not in node.stderr
 
 
-def test_a_server_that_stays_away_ends_the_nodes_after_a_bound(agents, own_etcd_server):
+def test_a_lost_server_ends_the_nodes_after_a_timeout(agents, own_etcd_server):
     words = options(own_etcd_server.endpoint, "2", conf="unreachable_timeout=2")
     nodes = [agents.start(*words) for _ in range(2)]
     agents.until_round(0, *nodes)
@@ -107,7 +107,7 @@ def test_a_server_that_stays_away_ends_the_nodes_after_a_bound(agents, own_etcd_
 @pytest.mark.heavy
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_training_does_not_notice_that_etcds_leader_dies(training, etcd_cluster):
+def test_training_continues_when_etcds_leader_dies(training, etcd_cluster):
     words = options(etcd_cluster.endpoint, "3", conf=QUICK)
     nodes = [training.start(*words, interface="lo") for _ in range(3)]
     training.until_further(3)
@@ -125,7 +125,7 @@ def test_training_does_not_notice_that_etcds_leader_dies(training, etcd_cluster)
 
 
 @pytest.mark.slow
-def test_other_settings_are_refused_and_a_run_id_begins_anew_after_a_crash(agents, argv):
+def test_other_settings_are_refused_and_a_run_id_is_reusable_after_a_crash(agents, argv):
     first = agents.start(*argv("1:2", "--max-restarts=1", conf=QUICK))
     (worker,) = agents.until_round(0, first)
     check_refused(agents, partial(argv, conf=QUICK))

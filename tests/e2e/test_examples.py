@@ -1,4 +1,4 @@
-"""The training example learns, survives the loss of a worker, and also runs under torchrun.
+"""The training example learns, survives a killed worker, and also runs under torchrun.
 
 docs/elastic-training.md, whose commands are tested, has a job that is told to resume.
 """
@@ -131,7 +131,7 @@ def test_two_workers_recognise_nine_digits_in_ten_and_only_a_requeued_job_contin
     assert requeued.losses() == {2: whole.losses()[2]}
 
 
-def test_without_a_launcher_it_says_what_to_do(plaunch):
+def test_without_a_launcher_the_error_has_the_fix(plaunch):
     done = run_python(TRAIN, cwd=plaunch.folder, env=plaunch.environ, timeout=TIMEOUT)
     assert done.returncode == 2
     assert "started by plaunch or torchrun" in done.stderr

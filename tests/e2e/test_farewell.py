@@ -1,4 +1,4 @@
-"""The end of a job whose store one of its nodes hosts, for those who come late to hear of it."""
+"""The end of a job whose store is on one of its nodes, for nodes that notice it late."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def pause_one_that_is_done(agents, conf):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("before", [0.0, 3.0], ids=["for the end", "and lost already"])
-def test_a_node_that_is_paused_at_the_end_hears_of_it(agents, before):
+def test_a_node_that_is_paused_at_the_end_gets_the_verdict(agents, before):
     """It has done its part, and the host stays for it, as long as its connection is there."""
     host, other = pause_one_that_is_done(agents, f"{CONF},unreachable_timeout=3")
     time.sleep(before)
@@ -56,7 +56,7 @@ def test_a_node_that_is_paused_at_the_end_hears_of_it(agents, before):
 
 
 @pytest.mark.slow
-def test_nobody_stays_for_a_node_that_died_at_the_end(agents):
+def test_the_host_does_not_wait_for_a_node_that_died_at_the_end(agents):
     host, other = pause_one_that_is_done(agents, f"{CONF},close_timeout=600")
     agents.tell("exit.host", 0)
     agents.until(lambda: "how the job ended" in host.stderr, "the host waits")

@@ -1,4 +1,4 @@
-"""Jobs that are broken on purpose by `--inject`, and what they say of it."""
+"""Jobs with faults injected by `--inject`, and their log lines."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_worker_is_killed_and_the_job_recovers(plaunch):
     assert "restart 1 of 1" in done.stderr
 
 
-def test_the_report_and_the_log_say_who_has_killed_a_worker(plaunch):
+def test_the_report_and_the_log_name_the_injected_fault(plaunch):
     script = plaunch.write("train.py", WAITING)
     inject = "--inject=kill:rank=1,signal=SIGSEGV,times=2"
     words = ["--nproc-per-node=2", "--max-restarts=1", "--log-dir=logs", inject]
@@ -174,7 +174,7 @@ def test_the_launcher_is_stopped_for_some_time(plaunch):
     assert f"after=0.2s: this launcher (pid {pid}) goes on\n" in done.stderr
 
 
-def test_each_node_breaks_what_is_its_own(agents):
+def test_each_node_injects_its_own_faults(agents):
     words = [
         "--nnodes=2",
         "--master-addr=127.0.0.1",
@@ -203,7 +203,7 @@ def test_bad_faults_end_before_anything_starts(plaunch):
     assert "variable PET_INJECT: fault 'burn:rank=1': 'burn' is no kind" in done.stderr
 
 
-def test_it_is_shown_and_nothing_is_loaded_without_it(plaunch):
+def test_it_is_shown_and_only_loaded_if_used(plaunch):
     script = plaunch.write("train.py", "import sys; print(sys.path)")
     assert "--inject FAULT;..." in plaunch.run("--help").stdout
     shown = plaunch.run("--dry-run=json", "--inject=hang:rank=0", script)

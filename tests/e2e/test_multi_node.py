@@ -65,7 +65,7 @@ HOSTS, JOINS = "is_host=true", "is_host=false"
     ("store", "victim"),
     [("first agent", "late"), ("file", "first"), ("third process", "first"), ("etcd", "first")],
 )
-def test_a_late_node_is_admitted_and_a_lost_one_left_behind(
+def test_a_late_node_is_admitted_and_a_lost_one_excluded(
     agents, endpoint_of, request, store, victim
 ):
     if store != "etcd":
@@ -196,7 +196,7 @@ def test_a_node_that_waits_for_the_others_is_restarted_with_them(agents, endpoin
 
 
 @pytest.mark.parametrize("hosts", [True, False])
-def test_a_finished_node_waits_no_longer_than_it_was_told(agents, endpoint, hosts):
+def test_a_finished_node_waits_no_longer_than_its_limit(agents, endpoint, hosts):
     """But the others need their store, so its host stays."""
     confs = (HOSTS, JOINS) if hosts else (JOINS, HOSTS)
     quick, slow = (
@@ -218,7 +218,7 @@ def test_a_finished_node_waits_no_longer_than_it_was_told(agents, endpoint, host
 
 
 @pytest.mark.parametrize("patience", [300, 0.5], ids=["of the round", "of the host"])
-def test_a_finished_node_obeys_a_stop_and_says_what_it_leaves(agents, endpoint, patience):
+def test_a_finished_node_obeys_a_stop_and_logs_the_consequences(agents, endpoint, patience):
     """It waits for the others, then hosts the store for them; neither keeps it from ending."""
     host, other = (
         agents.start(
@@ -341,7 +341,7 @@ def test_too_few_nodes_in_time(agents, endpoint):
 
 
 @pytest.mark.slow
-def test_a_lost_store_ends_the_nodes_after_a_bound(agents, endpoint):
+def test_a_lost_store_ends_the_nodes_after_a_timeout(agents, endpoint):
     bound = "unreachable_timeout=2,"
     host = agents.start(*options(endpoint, "3", conf=bound + HOSTS))
     others = [agents.start(*options(endpoint, "3", conf=bound + JOINS)) for _ in range(2)]
@@ -356,7 +356,7 @@ def test_a_lost_store_ends_the_nodes_after_a_bound(agents, endpoint):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("nnodes", ["2", "1:2"])
-def test_a_host_that_is_started_again_does_not_make_the_budget_grow(agents, endpoint, nnodes):
+def test_a_restarted_host_does_not_reset_the_budget(agents, endpoint, nnodes):
     """It is there first, with an empty store; the other one knows how many restarts were used."""
     more = (nnodes, "--max-restarts=2")
     host = agents.start(*options(endpoint, *more, conf=HOSTS), name="host")

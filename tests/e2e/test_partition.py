@@ -1,4 +1,4 @@
-"""Real training on three nodes with a network of their own each, one of which loses its cable."""
+"""Real training on three nodes in network namespaces, one of which loses its link."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = [
 WORKERS, CONTROL = 0, 1  # the two switches; etcd is at the second one only
 
 
-def test_training_goes_on_while_a_cable_is_cut_and_after(build_network, training):
+def test_training_continues_during_and_after_a_network_cut(build_network, training):
     network = build_network(3)
     nodes = [
         training.start(
@@ -45,7 +45,7 @@ def test_training_goes_on_while_a_cable_is_cut_and_after(build_network, training
 
 
 @pytest.mark.usefixtures("etcd_server")  # is skipped where there is no etcd
-def test_training_goes_on_while_a_cable_to_etcd_is_cut_and_after(build_network, agents, training):
+def test_training_continues_during_and_after_a_cut_from_etcd(build_network, agents, training):
     """To etcd, and to nobody else."""
     pytest.importorskip("grpc")
     pytest.importorskip("google.protobuf")

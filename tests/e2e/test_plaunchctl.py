@@ -1,4 +1,4 @@
-"""plaunchctl against running launches, as users have them."""
+"""plaunchctl with running launches."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def test_two_launches_with_one_run_id(agents, ctl):
     agents.finish(both[1])
 
 
-def test_a_restart_costs_none_and_signals_reach_ranks(agents, ctl):
+def test_a_requested_restart_is_not_counted_and_signals_reach_ranks(agents, ctl):
     node = agents.start(*local("job", "--max-restarts=0"), LOGLEVEL="INFO")
     agents.until_round(0, node, workers=2)
     assert ctl.json("restart", "--reason", "new learning rate")["asked"] == "restart"
@@ -319,7 +319,7 @@ def test_while_a_launch_is_in_rendezvous(agents, ctl, endpoint_of):
     assert node.exit_code() == 143
 
 
-def test_the_line_of_a_restart_names_who_sent_the_signal(agents, ctl):
+def test_the_line_of_a_restart_names_the_sender_of_the_signal(agents, ctl):
     node = agents.start("--rdzv-id=job", "--max-restarts=1", "--nproc-per-node=2")
     agents.until_round(0, node, workers=2)
     assert ctl.json("signal", "KILL", "--ranks=1")["ranks"] == "1"
@@ -343,7 +343,7 @@ def test_while_a_launch_is_stopping(plaunch, agents, ctl):
     assert node.exit_code() == 143
 
 
-def test_while_a_plugins_hook_stands(agents, ctl, plaunch):
+def test_while_a_plugins_hook_hangs(agents, ctl, plaunch):
     environ = {"PYTHONPATH": str(EVIL), "EVIL_STANDS": str(plaunch.folder / "stands")}
     environ["PLAUNCH_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     plugins = ["-p", "control", "-p", "stands-in-worker-env"]
@@ -356,7 +356,7 @@ def test_while_a_plugins_hook_stands(agents, ctl, plaunch):
     assert f"asks for the end of the job (plaunchctl: {BY}it stands)" in node.stderr
 
 
-def test_a_suspended_launcher_is_told_in_bounded_time(agents, ctl):
+def test_a_suspended_launcher_is_reported_in_time(agents, ctl):
     node = agents.start(*local("still"), LOGLEVEL="INFO")
     agents.until_round(0, node, workers=2)
     ctl.json("status")  # it has imported what answers
@@ -520,7 +520,7 @@ def test_logs(plaunch, agents, ctl):
     assert [word for word in words if word[0] == "the"] == [["the", "last", "words"]] * 2
 
 
-def test_without_log_files_it_is_said_how_to_have_them(agents, ctl):
+def test_without_log_files_the_error_has_the_fix(agents, ctl):
     node = agents.start("--rdzv-id=job")
     agents.until_round(0, node)
     assert "--log-dir, keep them" in ctl.run("logs", code=REFUSED)

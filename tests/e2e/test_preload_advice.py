@@ -1,4 +1,4 @@
-"""What the account of a run says of imports that `--preload` would have saved."""
+"""The time accounting advises `--preload` for imports that it would save."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def installed(plaunch):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("readable_stacks")
-def test_long_imports_after_restarts_are_told_of_once(plaunch, installed):
+def test_long_imports_after_restarts_are_reported_once(plaunch, installed):
     (installed / "heavy").mkdir()
     (installed / "heavy" / "__init__.py").write_text(SLOW.format(2.2))
     (installed / "light.py").write_text(SLOW.format(0.3))

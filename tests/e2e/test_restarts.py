@@ -1,4 +1,4 @@
-"""A restart of two nodes: what overlaps in it, and what each of them says of its time."""
+"""A restart of two nodes: its overlapping phases, and their reported durations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def restarts_of(agents, agent):
 
 
 @pytest.mark.parametrize("backend", ["c10d", "etcd-v2"])
-def test_who_has_stopped_joins_while_others_stop(agents, plaunch, endpoint_of, request, backend):
+def test_a_stopped_node_joins_while_others_are_stopping(
+    agents, plaunch, endpoint_of, request, backend
+):
     agents.script = plaunch.write("worker.py", STUBBORN + WORKER)
     settings = {"backend": backend, "run_id": request.node.name}
     more = ("--nproc-per-node=2", "--max-restarts=1", "--shutdown-timeout=60")

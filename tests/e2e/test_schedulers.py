@@ -77,7 +77,7 @@ def test_several_launchers_on_one_node_are_refused(plaunch, job):
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_drop_in_waits_for_nobody_and_is_told_what_it_could_do(plaunch, job):
+def test_a_drop_in_does_not_wait_and_gets_a_hint(plaunch, job):
     """What torchrun makes several worlds of stays several worlds, as in a sweep."""
     # In one write, as workers write to one pipe.
     text = "import os\nos.write(1, (os.environ['WORLD_SIZE'] + '\\n').encode())\n"

@@ -191,7 +191,7 @@ def batch(launch, srun="srun"):
     return f'#!/bin/bash\n{srun} plaunch {launch} worker.py\necho "srun ended with $?"\n'
 
 
-def test_a_sweep_stays_a_sweep_and_is_one_job_if_the_user_says_so(cluster):
+def test_a_sweep_is_one_job_only_on_request(cluster):
     (cluster.folder / "exit").write_text("0")
     words = ["srun", *ON_ALL, "plaunch"]
     # Nothing is said of a launch that succeeds within a second.
@@ -226,7 +226,7 @@ def test_the_batch_script_of_the_page(cluster):
     assert job.end() == 0
 
 
-def test_a_batch_script_without_srun_uses_one_node_and_says_so(cluster):
+def test_a_batch_script_without_srun_uses_one_node_with_a_warning(cluster):
     job = cluster.submit(batch("", srun=""), *ON_ALL)
     job.until(lambda: "has 3 nodes, but this launcher uses only one" in job.output, "the advice")
     job.tell("exit", 0)
@@ -273,7 +273,7 @@ def test_each_worker_gets_a_warning_of_slurms_once(cluster):
     assert job.end() == 0
 
 
-def test_the_loss_of_a_node_is_outlived(cluster):
+def test_the_job_survives_the_loss_of_a_node(cluster):
     job = cluster.submit(
         batch(f"--scheduler=slurm --nnodes=2:3 {QUICK}", "srun --no-kill --kill-on-bad-exit"),
         *ON_ALL,

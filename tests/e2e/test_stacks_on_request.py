@@ -91,7 +91,7 @@ def test_the_rank_that_a_job_waits_for_is_named_on_any_node(agents, plaunch, end
 
 
 @pytest.mark.slow
-def test_a_failure_tells_where_the_others_wait_for_each_other(plaunch):
+def test_a_failure_shows_where_the_others_wait_for_each_other(plaunch):
     pytest.importorskip("torch.distributed")
     script = plaunch.write("train.py", HANGS)
     done = plaunch.run("--nproc-per-node=4", "--stacks-on-failure", script, "3")
@@ -101,7 +101,7 @@ def test_a_failure_tells_where_the_others_wait_for_each_other(plaunch):
 
 
 @pytest.mark.slow
-def test_what_torch_has_recorded_is_beside_the_stacks(plaunch, ctl):
+def test_torchs_records_are_shown_with_the_stacks(plaunch, ctl):
     pytest.importorskip("torch.distributed")
     script = plaunch.write("train.py", RECORDED)
     words = ("--nproc-per-node=2", "--flight-recorder", "--rdzv-id=job", "--log-dir=logs", script)

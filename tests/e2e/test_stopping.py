@@ -1,4 +1,4 @@
-"""How launches stop, as their users see it: what was asked for, what is left, what is said."""
+"""How launches stop: requests, leftovers and messages."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_signals_to_a_suspended_launcher_are_one_request(plaunch, tmp_path):
     assert (launcher.returncode, (tmp_path / "saved").exists()) == (130, True), err
 
 
-def test_a_signal_that_nobody_handles_ends_the_launch_with_a_word(plaunch, tmp_path):
+def test_an_unhandled_signal_ends_the_launch_with_a_message(plaunch, tmp_path):
     script = plaunch.write("saving.py", SAVING)
     with plaunch.start(script, "SIGTERM") as launcher:
         wait_for_files(tmp_path / "ready")

@@ -1,4 +1,4 @@
-"""The store in which the workers meet: who hosts it, and for how long."""
+"""The workers' store: its host, and its lifetime."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def wait_for_host(folder, launcher, *ranks):
 
 
 @pytest.mark.slow
-def test_workers_meet_anew_after_the_end_of_rank_0(plaunch):
+def test_workers_meet_again_after_the_end_of_rank_0(plaunch):
     pytest.importorskip("torch.distributed")
     done = plaunch.run("--nproc-per-node=3", plaunch.write("leaving.py", SCRIPT))
     assert done.returncode == 0, done.stderr
@@ -106,7 +106,7 @@ def test_workers_meet_anew_after_the_end_of_rank_0(plaunch):
 
 
 @pytest.mark.slow
-def test_so_they_would_not_if_rank_0_hosted_the_store(plaunch):
+def test_they_would_not_if_rank_0_hosted_the_store(plaunch):
     pytest.importorskip("torch.distributed")
     script = plaunch.write("leaving.py", SCRIPT)
     done = plaunch.run("--nproc-per-node=2", "--worker-store=rank0", script)
@@ -118,7 +118,7 @@ def test_so_they_would_not_if_rank_0_hosted_the_store(plaunch):
 @pytest.mark.parametrize(
     "start_method", ["spawn", "fork", pytest.param("forkserver", marks=pytest.mark.exhaustive)]
 )
-def test_functions_meet_anew_too(plaunch, start_method):
+def test_functions_meet_again_too(plaunch, start_method):
     pytest.importorskip("torch.distributed")
     script = plaunch.write("functions.py", FUNCTION)
     with plaunch.start("--no-python", sys.executable, script, start_method) as process:
@@ -129,7 +129,7 @@ def test_functions_meet_anew_too(plaunch, start_method):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["static", "c10d", "etcd-v2"])
-def test_nodes_meet_anew_after_the_end_of_node_0(agents, endpoint_of, backend, request):
+def test_nodes_meet_again_after_the_end_of_node_0(agents, endpoint_of, backend, request):
     """Its launcher stays for them."""
     pytest.importorskip("torch.distributed")
     agents.script = str(agents.folder / "leaving.py")
