@@ -31,9 +31,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=10, help="number of epochs (default: 10)")
     parser.add_argument("--batch-size", type=int, default=32, help="per worker (default: 32)")
     parser.add_argument("--lr", type=float, default=0.05, help="learning rate (default: 0.05)")
-    parser.add_argument(
-        "--seed", type=int, default=0, help="random seed (default: 0)"
-    )
+    parser.add_argument("--seed", type=int, default=0, help="random seed (default: 0)")
     parser.add_argument(
         "--checkpoint",
         type=Path,
