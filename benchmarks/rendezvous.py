@@ -219,7 +219,7 @@ def meet(joins: Sequence[Callable[[], tuple[int, int]]]) -> tuple[float, float]:
             began.append(time.perf_counter())
             results.append(join())
             ended.append(time.perf_counter())
-        except BaseException as error:  # noqa: BLE001 - told by whoever waits
+        except BaseException as error:  # noqa: BLE001 - raised again by the waiting thread
             errors.append(error)
             barrier.abort()
 
@@ -308,7 +308,9 @@ def measure_torch_etcd(nodes: int) -> Round:
         try:
             server = stack.enter_context(etcd_server("--enable-v2"))
         except BenchmarkError as error:
-            raise PeerError(f"there is no etcd with the v2 API: {error}".splitlines()[0]) from error
+            raise PeerError(
+                f"no etcd with the v2 API is available: {error}".splitlines()[0]
+            ) from error
         params = Parameters("etcd-v2", server.endpoint, "benchmark", nodes, nodes, "127.0.0.1")
         return measure_torch_over(lambda: create_backend(params), nodes)
 

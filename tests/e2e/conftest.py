@@ -175,7 +175,7 @@ class Agent:
 class Agents:
     """Runs several agents of a job, whose workers are `WORKER`, in a folder of their own.
 
-    Those that need torch have it already, so that they are there as quickly as others, unless
+    Agents that need torch are forked with torch imported, so that they start quickly, unless
     `is_afresh` is set.
     """
 

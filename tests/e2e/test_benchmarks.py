@@ -29,7 +29,7 @@ def benchmark(plaunch):
 
 @pytest.fixture
 def measure(plaunch, benchmark):
-    """Runs a benchmark once; its result, and what it has printed."""
+    """Run a benchmark once; return its result and its output."""
 
     def measure(name, *argv):
         report = plaunch.folder / "report.json"
@@ -170,7 +170,7 @@ def test_rendezvous_measures_over_etcd_and_says_if_torch_cannot(benchmark):
     result = json.loads(done.stdout)
     assert (result["backend"], result["nodes"]) == ("etcd-v2", 2)
     assert [one["nodes"] for one in result["rounds"]] == [2, 64]
-    # torch needs a client that nobody maintains any more, and a server that is older than 3.6.
+    # torch needs an unmaintained client, and a server older than 3.6.
     peer = result["peer"]
     assert peer["ops_per_node"] > 0 if "nodes" in peer else "\n" not in peer["problem"]
 

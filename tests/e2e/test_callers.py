@@ -56,7 +56,7 @@ if __name__ == "__main__":
 
 
 def outer_folders():
-    """Where this interpreter finds what is not its own library, such as plaunch and torch."""
+    """Return the folders of installed packages, such as plaunch and torch."""
     own = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
     return [
         path
@@ -118,7 +118,7 @@ def start(python, tmp_path):
 
 
 def end(process):
-    """Its exit code and what it and its workers have written."""
+    """Return its exit code, and its and its workers' output."""
     return process.wait(BOUND), process.out.read_text()
 
 
@@ -173,7 +173,7 @@ def test_accelerate_on_two_machines(start, backend):
             )
         )
         if (rank, backend) == (0, "c10d"):
-            # accelerate itself refuses the port on machine 0 once somebody listens there.
+            # accelerate refuses the port on machine 0 once a program listens there.
             wait_until(lambda: is_taken(port) or machines[0].poll() is not None, "it listens")
     ended = [end(machine) for machine in machines]
     assert [code for code, _ in ended] == [0, 0], ended

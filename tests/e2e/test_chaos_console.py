@@ -18,7 +18,7 @@ from helpers.programs import end_launch
 from helpers.terminals import Terminal
 from helpers.waiting import BOUND, wait_for_files, wait_until
 
-FINISH = 20.0  # seconds: after a signal the launcher waits some for what takes nothing
+FINISH = 20.0  # seconds: after a signal the launcher waits briefly for a blocked console
 
 # Writes numbered lines of 64 bytes and says through a file that it is done. With an exit code, rank
 # 1 ends with that as soon as both are done.
@@ -58,7 +58,7 @@ STUBBORN += "signal.signal(signal.SIGINT, signal.SIG_IGN)\n" + WAIT
 
 @contextlib.contextmanager
 def started(plaunch, *argv, **options):
-    """Start a launch; it gets what it is started with as its streams."""
+    """Start a launch with these streams."""
     process = plaunch.popen(*argv, start_new_session=True, **options)
     try:
         yield process
@@ -93,7 +93,7 @@ PIPES = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
 
 
 class Blocked:
-    """A launch whose console is a pipe that nobody reads, in a folder of its own."""
+    """A launch in its own folder, whose console is a pipe without a reader."""
 
     def __init__(self, plaunch, stack, name, script, *argv, together):
         self.folder = plaunch.folder / name
@@ -117,7 +117,7 @@ class Blocked:
 
 
 def test_the_launcher_waits_for_a_blocked_console_until_a_signal(plaunch):
-    """It blocks neither the workers, nor the report of a failure, nor the end after a signal."""
+    """It does not block workers, the report of a failure, or the end after a signal."""
     count = 150_000  # lines, 9.6 MB of each worker: more than the pipe and the memory take
     with contextlib.ExitStack() as stack:
         success, failure, both_succeed, both_fail = (

@@ -180,13 +180,13 @@ def test_a_launch_leaves_nothing(plaunch, household, number, end, kind):
     try:
         said = launch(plaunch, household, end, kind)
         if kind == "program" and end.name != "SIGKILL":
-            # Nothing ends a moment later, either: the launcher has seen to it, and reaped it all.
+            # Nothing is still ending: the launcher has reaped everything.
             assert household.members() == []
             assert household.adopted() == set()
         household.wait_until_gone()
         left = os.listdir(household.temporary)
         if (kind, end.name) == ("forkserver", "SIGKILL"):
-            # The folder of multiprocessing's own socket, which is nobody's to remove.
+            # The folder of multiprocessing's own socket, which no process removes.
             for name in fnmatch.filter(left, "pymp-*"):
                 shutil.rmtree(household.temporary / name)
                 left.remove(name)

@@ -141,9 +141,9 @@ def test_no_line_of_a_worker_killed_while_writing_is_lost(plaunch, run):
     assert launch.stdout.count(b"\n") == shown
 
 
-# --- what is written ------------------------------------------------------------------------------
+# --- output ---------------------------------------------------------------------------------------
 
-# Long lines, each in several writes, by everybody at once.
+# Long lines, each in several writes, by all workers at once.
 DRIBBLE = """\
 import os
 rank = os.environ["RANK"].encode()
@@ -240,7 +240,7 @@ def test_a_full_disk_costs_lines_in_the_file_but_not_the_job(plaunch, disk):
     assert (plaunch.folder / "done").exists()
     expected = [b"%63d" % number for number in range(40_000)]
     assert console_lines(launch.stdout, 0) == [line + b"\n" for line in expected]
-    # The lines before the disk was full are whole, and what is missing is said.
+    # The lines before the disk was full are complete, and the loss is reported.
     assert 10_000 < len(kept) < 40_000
     assert kept[:-1] == expected[: len(kept) - 1]
     match = re.search(rb"lines missing in '.*/0/stdout.log': (\d+)", launch.stderr)

@@ -57,7 +57,7 @@ def test_workers_restart_although_strangers_use_all_descriptors(agents):
     agents.until_round(0, host, workers=2)
     strangers = connect_strangers(port, 2 * FEW)
     agents.until(lambda: "rejected" in host.stderr, "strangers are turned away")
-    # While they still come, whoever opens something may be too late.
+    # While they arrive, the host may find no free descriptor.
     agents.until(lambda: open_files(host) <= FEW - 40, "there is room again")
     agents.tell("exit.1.0", 3)
     again = agents.until_round(1, host, workers=2)

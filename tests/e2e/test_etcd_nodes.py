@@ -21,7 +21,7 @@ from helpers.nodes import options as nodes_options
 
 QUICK = "keep_alive_interval=0.25,keep_alive_max_attempt=8"  # a lost node is noticed in 2 to 3 s
 LONGER_THAN_LEASES = 4.0  # seconds; with these times they last for three
-LONGER_THAN_SILENCE = 2.5  # seconds; a node that nobody hears would be lost by then
+LONGER_THAN_SILENCE = 2.5  # seconds; a silent node would be lost by then
 USER, PASSWORD = "ann", "what-only-ann-knows"
 
 # What a user's script does with the workers' store.
@@ -52,7 +52,7 @@ def argv(etcd_server, request):
 
 
 def files_of(agent):
-    """What an agent has mapped into its memory: compiled modules, among others."""
+    """Return the files mapped into an agent's memory, such as compiled modules."""
     return Path(f"/proc/{agent.process.pid}/maps").read_text()
 
 
@@ -78,7 +78,7 @@ def test_workers_continue_while_the_server_is_restarted_or_paused(agents, own_et
             server.pause()
             time.sleep(LONGER_THAN_LEASES)
             server.resume()
-        # The nodes hear of each other again, over what has come back.
+        # The nodes exchange records again over the restarted server.
         nodes[number].process.send_signal(signal.SIGUSR1)
         agents.until(lambda: notices() == [number] * 3, f"notice {number} is everywhere")  # noqa: B023
         time.sleep(LONGER_THAN_SILENCE)
@@ -146,7 +146,7 @@ def test_other_settings_are_refused_and_a_run_id_is_reusable_after_a_crash(agent
 # --- secrets --------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("etcd_server")  # is skipped where there is no etcd
+@pytest.mark.usefixtures("etcd_server")  # skips without etcd
 def test_the_password_stays_secret(agents, tmp_path_factory):
     try:
         certificates = create_certificates(str(tmp_path_factory.mktemp("certificates")))
@@ -180,7 +180,7 @@ def test_the_password_stays_secret(agents, tmp_path_factory):
         assert not any(secret.decode() in node.stdout + node.stderr for secret in secrets)
 
 
-# --- what is imported -----------------------------------------------------------------------------
+# --- imports --------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -49,7 +49,7 @@ def test_a_hook_that_never_returns_does_not_block_the_job(evil, plugin):
 
 @pytest.fixture
 def stop(evil):
-    """Stops a launch once a plugin stands, or its worker is ready; what it says, and how long."""
+    """Stop a launch once a plugin hangs or its worker is ready; return its output and duration."""
 
     def stop(*argv, signum=signal.SIGTERM):
         with evil.start(*argv) as launch:
@@ -168,7 +168,7 @@ def test_sigchld_is_restored(evil, argv, what):
 
 
 def test_a_factory_cannot_change_signals(evil):
-    """It runs on a thread that is not the main one, where Python refuses that."""
+    """It runs on another thread than the main one, where Python refuses that."""
     name = "ignores-children"
     done = evil.run(
         "-p", f"device_counts:{name}", f"--nproc-per-node={name}", "--no-python", "true"
@@ -210,7 +210,7 @@ def test_output_of_plugins_in_a_launch_goes_to_stderr(evil, argv):
 
 
 def test_output_of_a_plugin_to_a_blocked_stderr_does_not_block_the_launcher(evil):
-    """The hook's thread keeps the lock of the stream for good."""
+    """The hook's thread never releases the lock of the stream."""
     evil.environ.pop("PYTHONUNBUFFERED", None)
     argv = ["-p", "prints-when-started", "--no-python", "sh", "-c", "exit 3"]
     with full_pipe() as writer:

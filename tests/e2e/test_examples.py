@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.heavy]
 
 
 class Training:
-    """One launch of the example with two workers, and what it has printed so far."""
+    """A launch of the example with two workers, and its output so far."""
 
     def __init__(self, plaunch, *argv, **settings):
         self.errors = plaunch.folder / "stderr.txt"
@@ -42,7 +42,7 @@ class Training:
         pytest.fail(f"{text!r} was never printed: {self.lines}\n{self.errors.read_text()}")
 
     def finish(self):
-        """Read the rest, insist on success, and return the accuracy of the last line."""
+        """Read the rest, require success, and return the accuracy of the last line."""
         self.lines += [line.rstrip() for line in self.launcher.stdout]
         assert self.launcher.wait() == 0, self.errors.read_text()
         return float(re.fullmatch(r"done: \d+ epochs, test accuracy (.*)%", self.lines[-1])[1])

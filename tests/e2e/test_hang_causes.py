@@ -97,7 +97,7 @@ STOP = "--on-hang=stop"
 
 @pytest.fixture(autouse=True)
 def _loud(loud):
-    """Launches say what they do."""
+    """Show the log lines of launches."""
 
 
 @pytest.fixture

@@ -49,7 +49,7 @@ OTHERS = f"  where the others were:\\n    {LINES[1]}\\n"
 
 @pytest.fixture(autouse=True)
 def _loud(loud):
-    """Launches say what they do."""
+    """Show the log lines of launches."""
 
 
 def test_a_hanging_job_ends_with_the_place(plaunch):
@@ -92,7 +92,7 @@ def test_a_hang_may_only_be_reported(plaunch):
 
 @pytest.fixture
 def run_nodes(agents, plaunch, endpoint_of):
-    """Run two launchers with two workers each, with options of each: what they have said."""
+    """Run two launchers with two workers each and their own options; return their output."""
 
     def call(*words, nodes=((), ()), script=HANGING, args=(), codes=(116, 116)):
         path = plaunch.write("train.py", script)
@@ -142,7 +142,7 @@ def test_a_node_that_does_not_watch_is_named(agents, plaunch, endpoint_of):
     assert "moved" not in other.stderr
 
 
-# --- what is no hang ------------------------------------------------------------------------------
+# --- no hangs -------------------------------------------------------------------------------------
 
 # Each for longer than the time-out.
 BUSY = {

@@ -26,7 +26,7 @@ while attempt == "0" or "ever" in sys.argv:
 
 @pytest.fixture(autouse=True)
 def _loud(loud):
-    """Launches say what they do."""
+    """Show the log lines of launches."""
 
 
 def logged(plaunch):
@@ -86,14 +86,14 @@ def test_a_worker_exits_with_a_code(plaunch):
 
 
 def test_a_preloaded_worker_exits_with_a_code(plaunch):
-    """It is started afresh, and nobody else takes the code."""
+    """It is executed, and no other worker exits with the code."""
     script = plaunch.write("train.py", STEPS)
     done = plaunch.run("--preload=decimal", "--inject=exit:rank=0,code=3", script)
     assert done.returncode == 3, done.stderr
     assert "workers are started afresh" in done.stderr
 
 
-# Rank 1 sees that rank 0 is stopped, and what its word says.
+# Rank 1 checks that rank 0 is stopped, and reads its message.
 WATCHING = (
     STOPPED
     + """\

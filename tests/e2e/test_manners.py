@@ -134,7 +134,7 @@ def test_an_option_behind_the_script_starts_the_job_and_is_named(plaunch):
     assert (done.stdout, done.stderr) == ("['--nproc-per-node=2']\n", "")
 
 
-# A launcher whose backend needs nobody, so that nothing but the wait for another node takes time.
+# A launcher whose backend needs no server, so that only the wait for another node takes time.
 ALONE = """
 import sys
 from plaunch.cli import main

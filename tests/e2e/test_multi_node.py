@@ -31,7 +31,7 @@ sys.stdin.read()
 
 @pytest.fixture
 def endpoint(endpoint_of):
-    """An address of this machine at which nobody listens; the first agent will."""
+    """A free address of this machine, on which the first agent listens."""
     return endpoint_of("c10d")
 
 
@@ -142,7 +142,7 @@ def test_a_failure_anywhere_restarts_or_ends_all(
         agents.tell(f"exit.{failing}.{attempt}", 7)
     assert [node.exit_code() for node in nodes] == [7] * count
     agents.until_gone(*(pid for node in nodes for pid in of("pid", node.workers())))
-    # The report of a failed job, without what it says of the agent itself.
+    # The report of a failed job, without the agent's own part.
     said = "\n".join(node.stderr for node in nodes)
     (headline,) = set(re.findall("^plaunch: (rank .* after .*)", said, re.M))
     assert re.fullmatch(rf"rank {failing} on \S+ failed after .* s: exit code 7", headline)
@@ -285,7 +285,7 @@ def test_a_notice_to_all_launchers_reaches_each_worker_once(agents, endpoint):
 
 
 def test_a_stop_of_all_nodes_ends_all(agents, endpoint):
-    """As a scheduler does it; nobody waits for a store whose host has gone first."""
+    """As a scheduler does it; no node waits for a store whose host has ended."""
     nodes = [agents.start(*options(endpoint, "3")) for _ in range(3)]
     workers = agents.until_round(0, *nodes)
     for node in nodes:
@@ -334,7 +334,7 @@ def test_too_few_nodes_in_time(agents, endpoint):
         assert "job 'job' needs 3 nodes" in node.stderr
         assert "within 3 s (--rdzv-conf join_timeout)" in node.stderr
         assert "Traceback" not in node.stderr
-    # Whoever gives up first sees both; the other one may see that the store has gone.
+    # The first node to time out sees both; the other one may see a lost store.
     host = socket.gethostname()
     seen = f"2 came within 3 s (--rdzv-conf join_timeout): {host} (index 0), {host} (index 2); "
     assert any(f"{seen}missing: index 1" in node.stderr for node in nodes)
@@ -357,7 +357,7 @@ def test_a_lost_store_ends_the_nodes_after_a_timeout(agents, endpoint):
 @pytest.mark.slow
 @pytest.mark.parametrize("nnodes", ["2", "1:2"])
 def test_a_restarted_host_does_not_reset_the_budget(agents, endpoint, nnodes):
-    """It is there first, with an empty store; the other one knows how many restarts were used."""
+    """It starts first, with an empty store; the other one knows the number of used restarts."""
     more = (nnodes, "--max-restarts=2")
     host = agents.start(*options(endpoint, *more, conf=HOSTS), name="host")
     other = agents.start(*options(endpoint, *more, conf=JOINS), name="other")

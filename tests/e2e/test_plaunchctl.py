@@ -31,7 +31,7 @@ HOST = socket.gethostname()
 BY = f"by uid {os.geteuid()}: "
 DONE, REFUSED, NO_JOB, NO_ANSWER, FOREIGN = 0, 1, 3, 4, 5
 
-# Tells what it writes apart by rank and round, until a file says that it is enough.
+# Writes lines with rank and round until a file exists.
 WRITER = """\
 import os, sys, time
 rank, round_ = os.environ["RANK"], os.environ["PLAUNCH_ROUND"]
@@ -45,7 +45,7 @@ print("the last words", end="", flush=True)
 while not os.path.exists("exit"):
     time.sleep(0.02)
 """
-# Takes no SIGTERM, and says so.
+# Ignores SIGTERM, and reports it.
 DEAF = """\
 import os, pathlib, signal, time
 signal.signal(signal.SIGTERM, lambda *_: pathlib.Path("asked").touch())
@@ -81,7 +81,7 @@ class Control:
 
     @contextlib.contextmanager
     def start(self, *words):
-        """Start one that goes on for a while."""
+        """Start a long-running launch."""
         command = [sys.executable, *self.words(*words)]
         with subprocess.Popen(
             command, env=self.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -428,7 +428,7 @@ def test_workers_that_are_forked_do_not_answer_in_its_place(plaunch, ctl, folder
     assert not os.listdir(folder)
 
 
-# --- somebody else --------------------------------------------------------------------------------
+# --- other users ----------------------------------------------------------------------------------
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")

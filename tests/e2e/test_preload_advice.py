@@ -29,7 +29,7 @@ def told(done):
 
 @pytest.fixture
 def installed(plaunch):
-    """Launches find what is installed in this folder, and say what they do."""
+    """Launches find packages in this folder, and show their log lines."""
     folder = plaunch.folder / "site-packages"
     folder.mkdir()
     plaunch.environ |= {"PYTHONPATH": str(folder), "LOGLEVEL": "INFO"}

@@ -101,7 +101,7 @@ def test_node_changes_are_not_counted(agents, endpoint_of, signum, budget, attem
 
 
 def saying(word):
-    """A script whose rank 1 says something in attempt 0, while the others go on."""
+    """A script whose rank 1 makes a request in attempt 0, while the others continue."""
     return (
         "import os, sys, time\nimport plaunch\n"
         "rank, attempt = os.environ['RANK'], os.environ['TORCHELASTIC_RESTART_COUNT']\n"

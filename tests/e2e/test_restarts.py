@@ -40,7 +40,7 @@ def test_a_stopped_node_joins_while_others_are_stopping(
     agents.until_round(0, slow, quick, workers=2)
 
     agents.tell(f"exit.{quick.workers()[0]['RANK']}.0", 3)
-    # The job has decided to go on, and this node is on the list of those who will.
+    # The job has decided to restart, and this node has joined the next round.
     here = r"needs 2 nodes; 1 came: .*\(since"
     agents.until(lambda: re.search(here, quick.stderr), "one node has come")
     agents.until_gone(*of("pid", quick.workers()))
@@ -58,7 +58,7 @@ def test_a_stopped_node_joins_while_others_are_stopping(
         told[agent] = {part: metadata[f"seconds_{part}"] for part in parts}
         assert sum(told[agent].values()) == pytest.approx(metadata["seconds_total"])
         assert metadata["round"] == metadata["attempt"] == 1
-    # It has said after three seconds that it waits, and what it waited for was the other's stop.
+    # After three seconds it has logged that it waits, for the other node's stop.
     assert told[quick]["waiting"] > 3.0
     assert told[slow]["stopping"] > told[slow]["waiting"]
     assert re.search(r"^plaunch: restarted in .* s waiting", quick.stderr, re.M)

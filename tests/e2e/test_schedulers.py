@@ -81,7 +81,7 @@ def test_a_drop_in_does_not_wait_and_gets_a_hint(plaunch, job):
     """What torchrun makes several worlds of stays several worlds, as in a sweep."""
     # In one write, as workers write to one pipe.
     text = "import os\nos.write(1, (os.environ['WORLD_SIZE'] + '\\n').encode())\n"
-    text += "import sys, time\ntime.sleep(float(sys.argv[1]))\n"  # it is told after a second
+    text += "import sys, time\ntime.sleep(float(sys.argv[1]))\n"  # the hint comes after a second
     script = plaunch.write("world.py", text)
     for argv, environ, is_told in [
         (["--nproc-per-node=2"], task(job, 1, 2), True),

@@ -148,7 +148,7 @@ class Job:
         wait_until(condition, lambda: f"{what}\n{self.output}")
 
     def until_world(self, size, round_=0):
-        """Wait until workers of a world of this size are there; they are the answer, by rank."""
+        """Wait for the workers of a world of this size; return them by rank."""
 
         def workers():
             found = [w for w in self.said("RANK") if int(w["PLAUNCH_ROUND"]) == round_]
@@ -266,7 +266,7 @@ def test_each_worker_gets_a_warning_of_slurms_once(cluster):
     for times in (1, 2):
         assert cluster.run("scancel", "--signal=USR1", job.number).returncode == 0
         job.until(lambda: len(job.said("notice")) >= 6 * times, f"warning {times}")  # noqa: B023
-        # Longer than what counts as one and the same; whatever the first has led to is there then.
+        # Longer than the window in which signals count as one; the first has had its effects.
         subprocess.run(["sleep", "1.5"], check=True)
         assert sorted(f["rank"] for f in job.said("notice")) == sorted([*"012345"] * times)
     job.tell("exit", 0)
@@ -290,7 +290,7 @@ def test_the_job_survives_the_loss_of_a_node(cluster):
 def test_a_launcher_that_ends_alone_ends_the_job_with_kill_on_bad_exit(cluster):
     """Without it, the others wait for another node for as long as `join_timeout`."""
     job = cluster.submit(
-        # On the last node there is no such script.
+        # The last node does not have this script.
         "#!/bin/bash\nsrun --kill-on-bad-exit bash -c 'test $SLURM_NODEID = 2 && cd /; "
         'exec plaunch --scheduler=slurm worker.py\'\necho "srun ended with $?"\n',
         *ON_ALL,

@@ -15,7 +15,7 @@ from helpers.waiting import wait_for_files, wait_until
 
 TIMEOUT = 60.0  # seconds; a hang is a failure, however slow the machine
 
-# Rank 0 fails when the other one is there, which takes no SIGTERM.
+# Rank 0 fails when the other one has started, which ignores SIGTERM.
 FAILING = """\
 import os, pathlib, signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: pathlib.Path("asked").touch())

@@ -16,7 +16,7 @@ from helpers.processes import is_gone
 from helpers.waiting import wait_for_files, wait_until
 
 # The first half of the ranks ends after the first collective operation; the others then meet anew.
-# Nobody tidies up, as that is where a store of rank 0's would hide its end.
+# There is no cleanup, because it would hide the end of a store in rank 0.
 LEAVING = """\
 import os, time
 def meet():
@@ -245,7 +245,7 @@ def test_the_host_ends_with_a_launcher_that_is_killed(faked, tmp_path):
 
 
 def test_a_stop_ends_the_host_after_the_workers(faked, tmp_path):
-    """Which still have it while they save what they have."""
+    """Workers still have the store while they save."""
     code = f"""\
 {ASKING}
 import signal

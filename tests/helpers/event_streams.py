@@ -22,9 +22,9 @@ class Stream:
             "ranks": "",
         }
 
-    def tell(self, at, name, **told):
+    def tell(self, at, name, **values):
         name = f"plaunch.{name}"
-        metadata = {**self.common, **dict.fromkeys(SCHEMA[name].keys), **told}
+        metadata = {**self.common, **dict.fromkeys(SCHEMA[name].keys), **values}
         event = Event(name, SCHEMA[name].source, 1000.0 + at, metadata, float(at))
         for take in self.takers:
             take(event)

@@ -70,7 +70,7 @@ class Launch:
     """A launch, and the text alternative of its screen.
 
     Args:
-        argv: the arguments of plaunch; `PORT` in them stands for a free port.
+        argv: the arguments of plaunch; `PORT` in them is replaced by a free port.
         script: the content of `train.py`.
         until: draw the screen when this text appears; empty to wait for the end of the launch.
         changes: more regular expressions, and their replacements.
@@ -131,8 +131,8 @@ def show(launch: Launch, columns: int) -> str:
         free.close()
         (Path(folder) / "train.py").write_text(launch.script)
         argv = [word.replace("PORT", port) for word in launch.argv]
-        told = _run(argv, folder, columns, launch.until)
-        text = f"$ plaunch {' '.join(argv)}\n" + told.replace(folder, "/home/ada")
+        output = _run(argv, folder, columns, launch.until)
+        text = f"$ plaunch {' '.join(argv)}\n" + output.replace(folder, "/home/ada")
         text = text.replace(port, "29500").replace("localhost", "node-a")
     for found, other in {**_CHANGES, **launch.changes}.items():
         text = re.sub(found, other, text)
@@ -163,15 +163,17 @@ def _run(argv: Sequence[str], folder: str, columns: int, until: str) -> str:
 
 
 def _read(terminal: int, until: str) -> str:
-    told, give_up_at = b"", time.monotonic() + PATIENCE
-    while not (until and until.encode() in told):
+    output, give_up_at = b"", time.monotonic() + PATIENCE
+    while not (until and until.encode() in output):
         if not select.select([terminal], [], [], max(give_up_at - time.monotonic(), 0))[0]:
-            raise TimeoutError(f"after {PATIENCE:g} s, the launch has shown no more than {told!r}")
+            raise TimeoutError(
+                f"after {PATIENCE:g} s, the launch has shown no more than {output!r}"
+            )
         try:
-            told += os.read(terminal, 65536)
+            output += os.read(terminal, 65536)
         except OSError:  # all processes have closed it
             break
-    return told.decode().replace("\r\n", "\n")
+    return output.decode().replace("\r\n", "\n")
 
 
 class Screen:
