@@ -173,7 +173,7 @@ class Agent:
 
 
 class Agents:
-    """Runs several agents of a job, whose workers are `WORKER`, in a folder of their own.
+    """Runs several agents of a job, whose workers are `WORKER`, in a temporary folder.
 
     Agents that need torch are forked with torch imported, so that they start quickly, unless
     `is_afresh` is set.

@@ -20,7 +20,7 @@ from helpers.waiting import BOUND, wait_for_files, wait_until
 
 FINISH = 20.0  # seconds: after a signal the launcher waits briefly for a blocked console
 
-# Writes numbered lines of 64 bytes and says through a file that it is done. With an exit code, rank
+# Writes numbered lines of 64 bytes, then creates a file. With an exit code, rank
 # 1 ends with that as soon as both are done.
 WRITE = """\
 import os, sys, time
@@ -204,7 +204,8 @@ def test_a_reader_that_pauses_gets_everything(plaunch, count, pause):
     (events,) = (plaunch.folder / "logs").glob("*/events/*.jsonl")
     *_, awaited, finished = map(json.loads, events.read_text().splitlines())
     assert awaited["name"] == "plaunch.console.awaited"
-    assert finished["metadata"]["seconds_showing"] > max(pause, 0.5)  # of one, until it is said
+    # The launcher reports a pause after half a second.
+    assert finished["metadata"]["seconds_showing"] > max(pause, 0.5)
 
 
 @pytest.mark.parametrize("redirect", ["", "2>&1"])

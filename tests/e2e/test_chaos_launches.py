@@ -18,11 +18,11 @@ import pytest
 from helpers.waiting import wait_for_files
 
 BOUND = 60.0  # seconds for anything, even on a busy machine
-GONE = 10.0  # seconds; it is meant to take less than one, which is for a benchmark to say
+GONE = 10.0  # seconds; normally less than one
 LAUNCHES = int(os.environ.get("CHAOS_LAUNCHES", "28"))
 PR_SET_CHILD_SUBREAPER = 36
 
-# Each worker has a child, and one in a session of its own; both refuse to be stopped softly.
+# Each worker has a child, and one in its own session; both ignore SIGTERM.
 WORKER = """\
 import os, signal, subprocess, sys, time
 rank, attempt = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
@@ -49,7 +49,7 @@ class End:
 
     name: str
     exitcode: int
-    signum: int = 0  # what the launcher is sent once the workers are up
+    signum: int = 0  # sent to the launcher when the workers have started
     options: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -98,7 +98,7 @@ class Household:
         return found
 
     def adopted(self):
-        """The orphans that came to this process, which is what init is to others."""
+        """Return the orphans that this process adopted, as init does."""
         return children_of_mine() - self._children
 
     def bury(self):

@@ -20,7 +20,7 @@ RUNS = int(os.environ.get("CHAOS_RUNS", "8"))  # of the same launch with a kille
 
 
 class Launch:
-    """A launch with teed streams, whose console is read as fast as it comes."""
+    """A launch with teed streams, whose console is read at full speed."""
 
     def __init__(self, plaunch, script, *argv, nprocs=2, prefix=(), stderr=subprocess.PIPE):
         words = [f"--nproc-per-node={nprocs}", "--tee=3", *argv, script]
@@ -61,7 +61,7 @@ def console_lines(data, rank):
 
 # --- a worker is killed while it writes -----------------------------------------------------------
 
-# Writes lines of many lengths for ever. How many have been written is kept in a shared file, which
+# Writes lines of many lengths forever. Their number is kept in a shared file, which
 # survives whatever happens to the worker. The line after those may have been written as well.
 COUNTING = """\
 import mmap, os, random
@@ -89,7 +89,7 @@ def lengths_of(rank):
 
 
 class Counter:
-    """How many lines a worker has written, as it says itself."""
+    """Return the number of lines that a worker has written, from its shared file."""
 
     def __init__(self, folder, rank):
         with (folder / f"count-{rank}").open("rb") as file:

@@ -37,12 +37,12 @@ def start(agents, port, limits):
 
 
 def connect_strangers(port, count):
-    """Open connections, one after the other; who is turned away has at least come."""
+    """Open connections one after the other; rejected ones count too."""
     strangers = []
     for _ in range(count):
         with contextlib.suppress(OSError):
             strangers.append(socket.create_connection(("127.0.0.1", port), timeout=5.0))
-        time.sleep(0.01)  # a crowd that comes at once may be faster than its host
+        time.sleep(0.01)  # slower than the host accepts
     return strangers
 
 

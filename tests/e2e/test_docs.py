@@ -58,7 +58,7 @@ def test_there_are_pages_with_commands_to_try():
 
 
 class Shell:
-    """Runs scripts, each in a session of its own and in the folder where the last one has ended."""
+    """Runs scripts, each in its own session and in the folder where the last one ended."""
 
     def __init__(self, folder, environ):
         self.folder = folder
@@ -66,7 +66,7 @@ class Shell:
         self._sessions = []
 
     def run(self, script, ended_in):
-        """The exit code, and what was printed; the folder is read through the file `ended_in`."""
+        """Run a script; return its exit code and output. `ended_in` gets its last folder."""
         trap = f"trap 'pwd > {shlex.quote(str(ended_in))}' EXIT"
         process = subprocess.Popen(
             ["bash", "-euo", "pipefail", "-c", f"{trap}\n{script}"],
@@ -89,7 +89,7 @@ class Shell:
         return process.returncode, printed
 
     def close(self):
-        """End what the scripts have left running."""
+        """Kill processes that the scripts have left."""
         for session in self._sessions:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(session, signal.SIGKILL)
@@ -126,7 +126,7 @@ def test_the_commands_of_a_page_run(page, plaunch):
         **plaunch.environ,
         "PATH": os.pathsep.join(folders),
         "PYTHONPATH": str(installed),
-        "PYTHONUNBUFFERED": "",  # what a plugin prints comes in whole lines
+        "PYTHONUNBUFFERED": "",  # output of plugins comes in whole lines
         "PYTEST_DEBUG_TEMPROOT": str(plaunch.folder),  # pytest removes what other runs have left
         # `pip install` needs no network, and leaves this environment as it is.
         "PIP_TARGET": str(installed),

@@ -56,7 +56,7 @@ def files_of(agent):
     return Path(f"/proc/{agent.process.pid}/maps").read_text()
 
 
-# --- an etcd that comes and goes ------------------------------------------------------------------
+# --- an etcd that stops and restarts --------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -121,7 +121,7 @@ def test_training_continues_when_etcds_leader_dies(training, etcd_cluster):
     training.check()
 
 
-# --- what ends a node, but no job; run ids --------------------------------------------------------
+# --- refused nodes; run ids -----------------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ FORTY = 40.0  # seconds that a launch sleeps which is not stopped
 
 @pytest.fixture
 def evil(plaunch):
-    """A command line that loads of this package only what a test names."""
+    """A command line that loads only the named plugins of this package."""
     plaunch.environ["PYTHONPATH"] = str(PACKAGE)
     plaunch.environ["PLAUNCH_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     plaunch.environ["EVIL_STANDS"] = str(plaunch.folder / "stands")

@@ -63,7 +63,7 @@ def test_a_file_that_appears_restarts_all_workers(installed, tmp_path):
     ]
     assert not path.exists()
     assert f"{path} has appeared" in stderr
-    assert "plaunch-example-extension 0.1.0" in stderr  # who has asked for it
+    assert "plaunch-example-extension 0.1.0" in stderr  # the requesting plugin
 
 
 def test_its_check_runs_in_the_doctor(installed, tmp_path):

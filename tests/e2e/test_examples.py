@@ -64,7 +64,7 @@ class Training:
 
 @pytest.fixture
 def train(plaunch):
-    """Start trainings in one folder; what still runs at the end of the test is killed."""
+    """Start trainings in one folder; running ones are killed at the end of the test."""
     trainings = []
 
     def start(launcher, *argv, **environ):

@@ -44,7 +44,7 @@ main()
 
 
 def read(path):
-    """The files of a bundle by name; those that programs make may be missing, if that is said."""
+    """Return the files of a bundle by name; output of programs may be missing if that is noted."""
     with zipfile.ZipFile(path) as archive:
         assert archive.testzip() is None
         files = {name: archive.read(name).decode() for name in archive.namelist()}
@@ -65,7 +65,7 @@ def loud(plaunch):
 
 
 def told(done):
-    """What the launcher says of bundles, in order."""
+    """Return the launcher's lines about bundles, in order."""
     return [line for line in done.stderr.splitlines() if "failure bundle" in line]
 
 
@@ -146,7 +146,7 @@ def test_runs_with_a_folder_get_a_bundle_by_default(plaunch, level):
     times = [event["timestamp"] for event in events]
     assert times == sorted(times)
     assert events[-1]["metadata"]["outcome"] == "failed"
-    # What was said of the restart is not said again.
+    # The lines about the restart are not repeated.
     assert done.stderr.count("restarted in") == (level == "INFO")
 
 

@@ -93,7 +93,7 @@ def test_a_healthy_node_restarts(plaunch, program):
 @pytest.mark.slow
 def test_other_nodes_continue_without_an_unhealthy_one(plaunch, program):
     """The first node fails and is found ill; the second has the job for itself then."""
-    # Each node of this machine says by a variable who it is.
+    # A variable identifies each node of this machine.
     option = program('[ "$PLAUNCH_HEALTH_OCCASION" = start ] || [ "$NODE" != ill ]')
     script = plaunch.write(
         "train.py",

@@ -14,7 +14,7 @@ from helpers.waiting import wait_until
 
 STOPPED = "def is_stopped(pid): return open(f'/proc/{pid}/stat').read().rsplit(')')[-1][1] == 'T'\n"
 
-# Each worker says where it is, and waits for the end; the first attempt has none.
+# Each worker writes its process id. Only the first attempt keeps running, or all with `ever`.
 WAITING = """\
 import os, pathlib, sys, time
 rank, attempt = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
@@ -30,7 +30,7 @@ def _loud(loud):
 
 
 def logged(plaunch):
-    """What the log has of faults, without the line of what was planned."""
+    """Return the log lines about faults, without the line of planned ones."""
     (path,) = (plaunch.folder / "logs").glob("*/chaos-*.jsonl")
     assert (path.parent / "attempt_0").is_dir()
     lines = [json.loads(line) for line in path.read_text().splitlines()]

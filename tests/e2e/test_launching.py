@@ -193,7 +193,7 @@ def shown(plaunch, count):
 
 
 def run_static(plaunch, *nodes):
-    """Run static nodes on this host, each with options of its own, until all have succeeded."""
+    """Run static nodes on this host, each with its own options, until all have succeeded."""
     script, port = plaunch.write("show.py", SHOW_ENV), free_port()
     argv = [f"--nnodes={len(nodes)}", "--master-addr=127.0.0.1", f"--master-port={port}"]
     programs = [

@@ -276,9 +276,9 @@ def test_a_notice_to_all_launchers_reaches_each_worker_once(agents, endpoint):
     for node in nodes:
         node.process.send_signal(signal.SIGUSR1)
     agents.until(lambda: min(notices()) >= 1, "all workers have got it")
-    time.sleep(1.5)  # longer than what counts as one and the same
+    time.sleep(1.5)  # longer than the window in which signals count as one
     nodes[1].process.send_signal(signal.SIGUSR1)
-    # Whatever the first one has led to comes before the second.
+    # The effects of the first signal come before the second.
     agents.until(lambda: min(notices()) >= 2, "all workers have got the second")
     assert notices() == [2, 2, 2]
     agents.finish(*nodes)
@@ -293,7 +293,7 @@ def test_a_stop_of_all_nodes_ends_all(agents, endpoint):
     assert [node.exit_code() for node in nodes] == [128 + signal.SIGTERM] * 3
     agents.until_gone(*of("pid", workers))
     for node in nodes:
-        # A thread that torch still holds when the interpreter ends would say something here.
+        # A thread of torch that is alive at the interpreter's exit would print an error here.
         assert node.stderr == "plaunch: SIGTERM received; the workers are stopped\n"
 
 
@@ -314,7 +314,7 @@ def test_a_node_that_comes_when_others_have_finished_is_not_needed(agents, endpo
     assert {len(node.workers(round_ + 1)) for node in nodes} == {0}
 
 
-# --- what ends a node, but no job -----------------------------------------------------------------
+# --- errors of single nodes -----------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -380,7 +380,7 @@ def test_a_restarted_host_does_not_reset_the_budget(agents, endpoint, nnodes):
 
 @pytest.mark.slow
 def test_the_token_keeps_strangers_out_and_stays_secret(agents, endpoint):
-    agents.is_afresh = True  # with command lines of their own
+    agents.is_afresh = True  # for their own command lines
     with_token = {"PLAUNCH_RDZV_TOKEN": TOKEN}
     first = agents.start(*options(endpoint, "1:2"), **with_token)
     agents.until_round(0, first)

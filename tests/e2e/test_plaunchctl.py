@@ -103,7 +103,7 @@ class Control:
 
 def count_sockets(process):
     count, folder = 0, f"/proc/{process.pid}/fd"
-    with contextlib.suppress(OSError):  # it closes one meanwhile, or ends
+    with contextlib.suppress(OSError):  # it may close one, or exit
         for fd in os.listdir(folder):
             count += os.readlink(os.path.join(folder, fd)).startswith("socket:")
     return count
@@ -359,7 +359,7 @@ def test_while_a_plugins_hook_hangs(agents, ctl, plaunch):
 def test_a_suspended_launcher_is_reported_in_time(agents, ctl):
     node = agents.start(*local("still"), LOGLEVEL="INFO")
     agents.until_round(0, node, workers=2)
-    ctl.json("status")  # it has imported what answers
+    ctl.json("status")  # loads the code that answers
     with ctl.waiting() as waits:
         node.process.send_signal(signal.SIGSTOP)
         try:

@@ -138,7 +138,7 @@ def test_a_program_runs_as_when_executed(plaunch, words):
     assert fresh[1] or fresh[2]
 
 
-# Ends at once, but for the last attempt; some attempts say what the launcher and its children have.
+# Exits at once except in the last attempt; some attempts print the launcher's resources.
 ENDING = """
 import sys
 early = "decimal" in sys.modules
@@ -196,7 +196,7 @@ def test_restarts_leave_nothing(plaunch, restarts, words):
             - max(memory_of(name, look) for look in early)
             for name in names
         }
-        # What the C library keeps of what was given back grows for a while, then no longer.
+        # The C library's cache of freed memory grows for a while, then stays.
         assert max(grown.values()) < 1024, grown
 
 

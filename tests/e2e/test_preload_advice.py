@@ -21,7 +21,7 @@ SLOW = "import os, time\ntime.sleep({} if os.environ['TORCHELASTIC_RESTART_COUNT
 
 
 def told(done):
-    """What the launcher says at its end: the account, and what follows it."""
+    """Return the launcher's last lines: the time accounting, and the advice."""
     lines = [line for line in done.stderr.splitlines() if line.startswith("plaunch: ")]
     first = next(at for at, line in enumerate(lines) if "this launch took" in line)
     return lines[first:]

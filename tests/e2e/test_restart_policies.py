@@ -81,7 +81,7 @@ def test_the_options_of_the_policy(plaunch, words, expected, said):
     ],
 )
 def test_node_changes_are_not_counted(agents, endpoint_of, signum, budget, attempt):
-    """Unless a number says so for those that are lost."""
+    """Unless an option limits the number of lost nodes."""
     quick = "keep_alive_interval=0.4,keep_alive_max_attempt=8"
     words = options(endpoint_of("c10d"), "1:2", f"--max-restarts={budget}", conf=quick)
     first = agents.start(*words)
@@ -97,7 +97,7 @@ def test_node_changes_are_not_counted(agents, endpoint_of, signum, budget, attem
     agents.finish(first)
 
 
-# --- what a worker says itself --------------------------------------------------------------------
+# --- requests of workers --------------------------------------------------------------------------
 
 
 def saying(word):
@@ -143,7 +143,7 @@ def test_other_policies_ignore_it(plaunch, policy, expected, code):
 
 @pytest.mark.parametrize("word", ["--max-restarts=1", "--restart-policy=always"])
 def test_a_worker_requests_a_delay(plaunch, word):
-    """What comes when is seen in the events."""
+    """The events show the times."""
     script = plaunch.write("train.py", saying(RETRIES))
     done = plaunch.run(
         *("--nproc-per-node=2", "--event-log-handler=jsonl", "--event-conf=jsonl.path=events"),

@@ -19,7 +19,7 @@ if sys.argv[1] == "slow":
 
 
 def restarts_of(agents, agent):
-    """What its events say of its restarts."""
+    """Return the events about its restarts."""
     lines = (agents.folder / f"{agent.name}.jsonl").read_text().splitlines()
     events = [json.loads(line) for line in lines]
     return [e["metadata"] for e in events if e["name"] == "plaunch.restart.completed"]

@@ -19,7 +19,7 @@ from helpers.programs import run_python
 BENCHMARKS = Path(__file__).parent.parent.parent / "benchmarks"
 MODULES = ("run_all", "results_page", "machine", "measuring")
 STREAMS = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-# What a benchmark with one goal writes; its options say whether it is met, and what becomes of it.
+# A fake benchmark with one goal; its options select whether the goal is met, and its exit.
 SCRIPT = """\
 import json, os, sys, time
 word, path = sys.argv[1], sys.argv[-1].removeprefix("--json=")

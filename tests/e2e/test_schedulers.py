@@ -42,7 +42,7 @@ def task(job, node, nodes, tasks_per_node=1):
 
 
 def test_two_tasks_of_a_step_are_one_world(agents, job):
-    # The second node comes first, and has its index nevertheless.
+    # The second node starts first, and still has its index.
     nodes = [
         agents.start(
             "--scheduler=slurm",
@@ -61,7 +61,7 @@ def test_two_tasks_of_a_step_are_one_world(agents, job):
         ("3", "4", "1", "2"),
     ]
     assert [worker["RANK"] for worker in nodes[1].workers()] == ["0", "1"]
-    # Nothing is said about a launch that succeeds at once.
+    # A launch that succeeds at once logs nothing.
     agents.until(lambda: all("run id slurm-" in node.stderr for node in nodes), "what they say")
     agents.finish(*nodes)
     for node in nodes:

@@ -1,4 +1,4 @@
-"""A real Slurm of three nodes, and launchers in its jobs; docs/slurm.md says all of this.
+"""A real Slurm of three nodes, and launchers in its jobs, as described in docs/slurm.md.
 
 Skipped where this user may not make name spaces, or Slurm is not installed (Debian's packages
 slurmctld, slurmd and slurm-client; openmpi-bin for `mpirun`).
@@ -43,7 +43,7 @@ def why_not():
 
 
 class Cluster:
-    """A Slurm of its own, whose jobs run in `folder`, where `worker.py` is."""
+    """A Slurm cluster whose jobs run in `folder`, which has `worker.py`."""
 
     def __init__(self, folder, environ):
         self.folder = folder / "jobs"
@@ -138,7 +138,7 @@ class Job:
         return self._output.read_text() if self._output.exists() else ""
 
     def said(self, key):
-        """What its workers have said, of the lines that have this key."""
+        """Return its workers' lines with this key."""
         lines = [line for line in self.output.splitlines(keepends=True) if line.endswith("}\n")]
         found = [json.loads(line[line.index("{") :]) for line in lines]
         return [facts for facts in found if key in facts]
@@ -165,7 +165,7 @@ class Job:
         write_whole(self._cluster.folder / name, code)
 
     def end(self):
-        """Wait for its end; what `srun` ended with."""
+        """Wait for its end; return the exit code of `srun`."""
         self.until(lambda: "srun ended with" in self.output, "the job is over")
         return int(re.search(r"srun ended with (\d+)", self.output)[1])
 
@@ -175,7 +175,7 @@ def cluster(plaunch):
     """A cluster of three nodes, node01 to node03."""
     if reason := why_not():
         pytest.skip(reason)
-    # Slurm keeps sockets in its folder, whose paths must be short: no job would ever start.
+    # Slurm keeps sockets in its folder. With long paths, no job would start.
     with tempfile.TemporaryDirectory(
         prefix="slurm-", dir="/tmp", ignore_cleanup_errors=True
     ) as folder:
@@ -194,7 +194,7 @@ def batch(launch, srun="srun"):
 def test_a_sweep_is_one_job_only_on_request(cluster):
     (cluster.folder / "exit").write_text("0")
     words = ["srun", *ON_ALL, "plaunch"]
-    # Nothing is said of a launch that succeeds within a second.
+    # A launch that succeeds within a second logs nothing.
     alone = cluster.run(*words, "--no-python", "sh", "-c", "sleep 1.1; exec python worker.py")
     assert alone.returncode == 0, alone.stderr
     told = [json.loads(line) for line in alone.stdout.splitlines()]

@@ -12,7 +12,8 @@ from helpers.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("readable_stacks")
 
-# Rank 2 does not come to what the others wait for. Those of `members` are in a process group.
+# Rank 2 does not reach the operation that the others wait in. Ranks of `members` have a process
+# group.
 HANGS = """
 import os, sys, time
 import torch

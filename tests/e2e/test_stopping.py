@@ -137,7 +137,7 @@ def parent_of(pid: int) -> int:
         return int(stat.read().rpartition(")")[2].split()[1])
 
 
-# Each breaks what the next start needs, and then fails.
+# Each breaks a requirement of the next start, and then fails.
 BREAKING = {
     "a cleaner removes the temporary folder": (
         "import os, shutil, sys\n"

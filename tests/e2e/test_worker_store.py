@@ -15,7 +15,7 @@ from helpers.ports import free_port
 from helpers.processes import is_gone
 from helpers.waiting import wait_for_files, wait_until
 
-# The first half of the ranks ends after the first collective operation; the others then meet anew.
+# The first half of the ranks exits after the first collective operation; the others meet again.
 # There is no cleanup, because it would hide the end of a store in rank 0.
 LEAVING = """\
 import os, time
@@ -28,12 +28,12 @@ def meet():
     first = size // 2
     if rank < first:
         return "left"
-    time.sleep(2)  # long after the end of those, which is what this is about
+    time.sleep(2)  # long after their exit, which is under test
     others = dist.new_group(range(first, size), use_local_synchronization=True)
     dist.all_reduce(total, group=others)
     return f"{total.item():g}"
 """
-# One call writes the line: what Python makes of it may be two, with another rank's between them.
+# One system call writes the line: `print` may use two, with another rank's output between them.
 SCRIPT = f"{LEAVING}os.write(1, f'{{meet()}}\\n'.encode())\nos._exit(0)\n"
 FUNCTION = f"""\
 import sys
@@ -50,7 +50,7 @@ if __name__ == "__main__":
     config = LaunchConfig(1, 1, 2, start_method=sys.argv[1], max_restarts=0)
     print(sorted(elastic_launch(config, stay)().values()), flush=True)
 """
-# Where torch is the fake: the store says how its host has loaded it.
+# With the fake torch, the store reports how its host loaded it.
 ASKING = """\
 import os, socket, sys
 where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])

@@ -245,7 +245,7 @@ class Node:
         return [m.exit for m in self.told.of(notifications.WorkerExited)]
 
 
-# One node of a job over a real store; what its rendezvous and its spec are given is the argument.
+# One node of a job over a real store; its argument has the settings of rendezvous and spec.
 _NODE = """\
 import json, pathlib, sys, threading, time
 from plaunch.agent import LocalElasticAgent, RequestKind, WorkerSpec

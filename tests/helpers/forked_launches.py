@@ -34,7 +34,7 @@ import torch.distributed.run
 requests = socket.socket(fileno=int(sys.argv[1]))
 gc.collect()
 gc.freeze()
-ends = {}  # where to say how a process has ended, and its number, by its descriptor
+ends = {}  # the socket for its exit code, and its process id, by descriptor
 while True:
     ready, _, _ = select.select([requests, *ends], [], [])
     for pidfd in set(ready) & set(ends):

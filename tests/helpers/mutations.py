@@ -57,7 +57,7 @@ class Finding(AssertionError):
     """A result that no record may cause."""
 
 
-# --- what is changed ------------------------------------------------------------------------------
+# --- changed records ------------------------------------------------------------------------------
 
 
 def _failure(rank, *, reply):
@@ -199,7 +199,7 @@ def _spoil(choose, value):
     return bytes(value)
 
 
-# --- what reads it --------------------------------------------------------------------------------
+# --- readers --------------------------------------------------------------------------------------
 
 
 def _check_text(text, most, what):

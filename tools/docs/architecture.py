@@ -37,7 +37,7 @@ ROOMS = {
     "events": ("what happened,", "as data"),
 }
 GROUND = "ground"
-# A library is a box of its own; plugins that import the same rooms share one.
+# A library has its own box; plugins that import the same rooms share one.
 LIBRARIES = (
     "plaunch_events",
     "plaunch_hang.stacks",

@@ -89,7 +89,7 @@ def _value(found: object) -> str:
 def _add_names(_app: Sphinx, _docname: str, source: list[str]) -> None:
     homes: dict[int, str] = {}
     # A name that several packages have is described in the one that is nearest to it, and the
-    # package of everything, which comes first on the page, is the last to ask.
+    # top-level package, which is first on the page, has the lowest priority.
     texts = {
         package: "\n".join(_directives(package, homes))
         for package in sorted(packages(source[0]), key=lambda package: -package.count("."))

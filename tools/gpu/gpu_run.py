@@ -149,14 +149,14 @@ def run_tests(python: Path, results: Path, deadline: float, environ: dict[str, s
             # A session that is over its time ends after the test that is running.
             tests.wait(left + _FOR_THE_PAGE / 2)
         except subprocess.TimeoutExpired:
-            tests.send_signal(signal.SIGINT)  # has pytest write what it knows
+            tests.send_signal(signal.SIGINT)  # lets pytest write its results
             with contextlib.suppress(subprocess.TimeoutExpired):
                 tests.wait(_FOR_THE_PAGE / 3)
             tests.kill()
 
 
 def machine(torch: dict[str, str], python: Path, seconds: float) -> dict[str, str]:
-    """Where and with what the tests ran."""
+    """Return the environment of the tests."""
     asked = subprocess.run(
         [python, "-c", _ASK_VERSIONS], capture_output=True, text=True, check=True
     )
