@@ -216,8 +216,8 @@ def main() -> int:
             text = TORCH_TRAINING if args.torch else TRAINING
             script = write_script(folder, "train.py", text)
             with ThreadPoolExecutor(args.at_once) as pool:
-                told = list(pool.map(partial(train, script), range(1, args.runs + 1)))
-            alarms = [text for text in told if text]
+                reports = list(pool.map(partial(train, script), range(1, args.runs + 1)))
+            alarms = [text for text in reports if text]
             print(*alarms, sep="")
             print(f"{len(alarms)} of {args.runs} runs with a false alarm")
             return int(args.check and bool(alarms))

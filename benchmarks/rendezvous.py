@@ -51,14 +51,14 @@ if TYPE_CHECKING:
 
     from plaunch.rendezvous import RendezvousHandler
 
-SMALL = 64  # nodes; what growth is measured from, and what torch's own can be compared at
+SMALL = 64  # nodes; the baseline of growth, and the size of torch's peer
 LIMIT = 600.0  # seconds for one round
 ALLOWED = {("c10d", 1024): 5.0, ("etcd", 256): 10.0, ("etcd-v2", 256): 10.0}  # seconds
 PEER_OF_ETCD = 32  # nodes; torch's own over etcd
 STACK = 256 << 10  # bytes for each of thousands of threads
 SWITCH_INTERVAL = 0.2  # seconds
 FILES_PER_NODE = 8  # both ends of three connections, and some spare ones
-KEPT_UP = ("/beat/", "/refusal/")  # what a node reads once in each keep-alive interval
+KEPT_UP = ("/beat/", "/refusal/")  # keys that a node reads once in each keep-alive interval
 
 Counts = Counter[tuple[str, str]]  # by routine and operation
 
@@ -219,7 +219,7 @@ def meet(joins: Sequence[Callable[[], tuple[int, int]]]) -> tuple[float, float]:
             began.append(time.perf_counter())
             results.append(join())
             ended.append(time.perf_counter())
-        except BaseException as error:  # noqa: BLE001 - told by whoever waits
+        except BaseException as error:  # noqa: BLE001 - raised again by the waiting thread
             errors.append(error)
             barrier.abort()
 
@@ -308,7 +308,9 @@ def measure_torch_etcd(nodes: int) -> Round:
         try:
             server = stack.enter_context(etcd_server("--enable-v2"))
         except BenchmarkError as error:
-            raise PeerError(f"there is no etcd with the v2 API: {error}".splitlines()[0]) from error
+            raise PeerError(
+                f"no etcd with the v2 API is available: {error}".splitlines()[0]
+            ) from error
         params = Parameters("etcd-v2", server.endpoint, "benchmark", nodes, nodes, "127.0.0.1")
         return measure_torch_over(lambda: create_backend(params), nodes)
 

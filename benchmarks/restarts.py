@@ -88,9 +88,9 @@ class Nodes(Speakers):
             with open(self._events(node), encoding="utf-8") as file:
                 for event in map(json.loads, file):
                     if event["name"] == "plaunch.restart.completed":
-                        told = event["metadata"]
-                        seconds = {part: told[f"seconds_{part}"] * 1e3 for part in PARTS}
-                        found[told["group_rank"]] = seconds
+                        metadata = event["metadata"]
+                        seconds = {part: metadata[f"seconds_{part}"] * 1e3 for part in PARTS}
+                        found[metadata["group_rank"]] = seconds
         if sorted(found) != [0, 1]:
             raise BenchmarkError(f"both nodes restart once, and say so; {found} did")
         return [found[rank] for rank in range(2)]

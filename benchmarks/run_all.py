@@ -80,7 +80,7 @@ class Outcome:
     title: str
     about: str
     command: str
-    notes: list[str] = field(default_factory=list)  # what was left out, and why
+    notes: list[str] = field(default_factory=list)  # omissions, and their reasons
     seconds: float = 0.0
     problem: str = ""
     result: dict[str, Any] = field(default_factory=dict)

@@ -83,7 +83,7 @@ SEQUENCES = (
         options=("--signal-policy=notify",),
         plaunch_only=True,
     ),
-    Sequence("SIGUSR1 that nobody handles", ((0, signal.SIGUSR1),)),
+    Sequence("SIGUSR1 without a handler", ((0, signal.SIGUSR1),)),
 )
 
 

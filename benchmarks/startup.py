@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 HEAVY = ("torch", "numpy", "etcd3", "grpc", "sklearn")
-HEAVY_OF_ETCD = ("torch", "numpy", "sklearn")  # what a job over etcd must do without
+HEAVY_OF_ETCD = ("torch", "numpy", "sklearn")  # must not be imported by a job over etcd
 WORKERS = "--nproc-per-node=2"
 
 

@@ -68,7 +68,7 @@ def test_what_came_out():
         f"| {gpu_page.CHECKS['test_restart']} (preloaded) | **failed**: AssertionError: first |  "
         "| 0.0 |",
         f"| {gpu_page.CHECKS['test_workers_are_bound']} | skipped: no node |  | 0.0 |",
-        f"| {gpu_page.CHECKS['test_the_health_check']} | **not run**: the time was over |  |  |",
+        f"| {gpu_page.CHECKS['test_the_health_check']} | **not run**: out of time |  |  |",
     ):
         assert row in rows
     assert gpu_page.NOT_RUN not in page()

@@ -1,4 +1,4 @@
-"""A node that is made up: its files, its network, its limits."""
+"""A simulated node: its files, network and limits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from helpers.site import own_metadata, site  # noqa: F401 - fixtures
 
 @dataclass
 class FakeNetwork(Network):
-    """Names, addresses and ports as a test says."""
+    """Names, addresses and ports that a test sets."""
 
     hosts: dict[str, list[str]] = field(default_factory=lambda: {"node7": ["10.0.0.7"]})
     names: dict[str, list[str]] = field(default_factory=lambda: {"10.0.0.7": ["node7.example"]})
@@ -59,7 +59,7 @@ class FakeNetwork(Network):
 
 @dataclass
 class FakeMachine(Machine):
-    """Limits, disks, programs and time as a test says."""
+    """Limits, disks, programs and time that a test sets."""
 
     python: str = "/venv/bin/python"
     prefix: str = "/venv"
@@ -104,7 +104,7 @@ class FakeMachine(Machine):
 
 
 class Node:
-    """Runs one check on a made-up node."""
+    """Runs one check on a simulated node."""
 
     def __init__(self, root) -> None:
         self.root = root
@@ -130,13 +130,13 @@ class Node:
         return list(check(context))
 
     def only(self, check, what=None, **given):
-        """The one finding, or that with this heading; what is not well has advice."""
+        """Return the only finding, or the one with this heading; problems must have advice."""
         (finding,) = [one for one in self.check(check, **given) if what in (None, one.what)]
         assert bool(finding.advice) == (finding.status is not Status.OK), finding
         return finding
 
     def check_says(self, status, said, check, what=None, **given):
-        """Assert what the one finding says."""
+        """Assert the text of the only finding."""
         finding = self.only(check, what, **given)
         assert finding.status is status
         assert said in finding.found

@@ -1,4 +1,4 @@
-"""Limits on processes and threads, and what is said of the one that was hit."""
+"""Limits on processes and threads, and the error for the one that was reached."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from plaunch_doctor.capacity import describe_shortage, find_process_limits
 
 
 class System:
-    """A host of files."""
+    """A host simulated by files."""
 
     def __init__(self, files=()):
         self.files = dict(files)
@@ -43,10 +43,10 @@ def test_limits_of_this_user_and_of_its_control_groups(system):
     ]
     assert [limit.left for limit in find_process_limits(system, 0, 6)] == [
         1
-    ]  # root is not held to it
+    ]  # does not apply to root
 
 
-def test_the_limit_that_was_hit_is_named(system):
+def test_the_limit_that_was_reached_is_named(system):
     assert describe_shortage(system) == (
         "the system gives no more processes or threads: pids.max of the control group allows 100 "
         "processes and threads, 99 exist. Raise the limit (ulimit -u, limits.conf, docker "
@@ -58,6 +58,6 @@ def test_the_limit_that_was_hit_is_named(system):
     )
 
 
-def test_a_system_that_tells_nothing(monkeypatch):
+def test_a_system_without_readable_limits(monkeypatch):
     monkeypatch.setattr("os.getuid", lambda: 0)
     assert "check the free memory" in describe_shortage(System())

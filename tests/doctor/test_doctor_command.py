@@ -1,4 +1,4 @@
-"""`plaunch --doctor` as people run it."""
+"""`plaunch --doctor` as users run it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from helpers.site import Site
 
 @pytest.fixture
 def healthy(monkeypatch):
-    """No checks of the real node, whose health is not what these tests are about."""
+    """Skip the checks of the real node."""
     monkeypatch.setattr(doctor, "CHECKS", {})
     monkeypatch.setattr("plaunch_devices.doctor.check_accelerators", lambda context: ())
     monkeypatch.setattr("plaunch_logs_default.doctor.find_stale_folders", lambda *given: [])
@@ -58,7 +58,7 @@ def test_a_node_without_problems(healthy, capsys):
         (["--doctor"], {"PET_NODE_RANK": "first"}, "PET_NODE_RANK"),
     ],
 )
-def test_what_cannot_be_used_is_a_finding(healthy, capsys, monkeypatch, argv, environ, said):
+def test_an_unusable_option_is_a_finding(healthy, capsys, monkeypatch, argv, environ, said):
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     assert main(argv) == 1
@@ -66,7 +66,7 @@ def test_what_cannot_be_used_is_a_finding(healthy, capsys, monkeypatch, argv, en
     assert said in line
 
 
-def test_an_option_of_the_scripts_is_not_ours(healthy, capsys):
+def test_options_of_the_script_are_ignored(healthy, capsys):
     assert main(["--nproc=2", "train.py", "--doctor"]) == 2
     assert capsys.readouterr().out == ""
 
@@ -85,20 +85,20 @@ def test_where_the_option_must_stand(argv, answer):
     assert (command_in_spite(argv, {}) is not None) is answer
 
 
-def test_a_plugin_that_breaks_the_command_line_is_part_of_the_report(healthy, capsys, monkeypatch):
+def test_a_plugin_that_breaks_the_command_line_is_reported(healthy, capsys, monkeypatch):
     monkeypatch.setattr(program, "parse", raising(PluginError("plugin 'acme' failed: no file")))
     assert main(["--doctor"]) == 1
     assert "plugin 'acme' failed: no file" in lines_of(capsys, "problem")[0]
 
 
-def test_warnings_about_the_options_are_part_of_the_report(healthy, capsys):
+def test_warnings_about_options_are_findings(healthy, capsys):
     assert main(["--doctor", "--standalone", "--rdzv-id=x"]) == 0
     captured = capsys.readouterr()
     assert "warning  settings  --standalone overrides --rdzv-id" in captured.out
     assert captured.err == ""
 
 
-def test_what_a_scheduler_says_is_part_of_the_settings(healthy, capsys, monkeypatch):
+def test_values_of_a_scheduler_are_part_of_the_settings(healthy, capsys, monkeypatch):
     allocation = Allocation(nnodes=4, endpoint="node0:29400")
     plugin = plugin_of(plaunch_schedulers=lambda: {"acme": lambda environ: allocation})
     assert main(["--doctor", "--scheduler=acme"], plugins=[plugin]) == 0
@@ -108,7 +108,7 @@ def test_what_a_scheduler_says_is_part_of_the_settings(healthy, capsys, monkeypa
 
 
 class Fan:
-    """Finds what it is told to."""
+    """Returns given findings."""
 
     def __init__(self, *findings, error=None):
         self.findings, self.error = findings, error
@@ -121,7 +121,7 @@ class Fan:
         return self.findings or None
 
 
-def test_a_plugin_adds_findings_and_is_told_the_settings(healthy, capsys):
+def test_a_plugin_adds_findings_and_gets_the_settings(healthy, capsys):
     fan = Fan(Finding(Status.PROBLEM, "fan", "it stands still", "oil it"))
     assert main(["--doctor", "--nproc-per-node=3"], plugins=[fan]) == 1
     assert lines_of(capsys, "problem") == ["problem  fan       it stands still"]
@@ -129,7 +129,7 @@ def test_a_plugin_adds_findings_and_is_told_the_settings(healthy, capsys):
     assert fan.context.options["nproc_per_node"] == "3"
 
 
-def test_a_plugin_that_has_nothing_to_say(healthy):
+def test_a_plugin_without_findings(healthy):
     assert main(["--doctor"], plugins=[Fan()]) == 0
 
 
@@ -148,7 +148,7 @@ def test_a_plugin_whose_check_fails_is_named(healthy, capsys):
     assert "OSError: no fan" in line
 
 
-def test_a_plugin_that_cannot_be_used_is_reported_beside_everything_else(monkeypatch, capsys):
+def test_a_broken_plugin_is_reported_with_everything_else(monkeypatch, capsys):
     misspelt = plugin_of(plaunch_doctor_check=lambda context: ())
     monkeypatch.setattr(doctor, "CHECKS", {"x": lambda c: [Finding(Status.OK, "x", "made")]})
     # Other tests' folders may be there, and a longer heading moves all columns.
@@ -160,7 +160,7 @@ def test_a_plugin_that_cannot_be_used_is_reported_beside_everything_else(monkeyp
     assert "ok       settings  nodes 1:1" in out
 
 
-def test_settings_that_take_too_long_are_given_up(healthy, monkeypatch, capsys, gate):
+def test_settings_that_take_too_long_are_abandoned(healthy, monkeypatch, capsys, gate):
     slow = plugin_of(plaunch_device_counts=lambda: {"slow": lambda: gate.wait(60) and 1})
     monkeypatch.setattr(doctor, "SETTINGS_TIMEOUT", 0.3)
     args = parse(["--doctor", "--nproc-per-node=slow"], {})
@@ -187,7 +187,7 @@ def status(kind="rendezvous", name="x", status="ready", **more):
         (status("plugin", rivals=("other",)), {}, [Status.PROBLEM]),
     ],
 )
-def test_plugins_matter_as_far_as_they_are_used(row, chosen, expected):
+def test_only_used_plugins_are_problems(row, chosen, expected):
     *found, summary = plugins_check(lambda: [row], chosen)(DoctorContext())
     assert [finding.status for finding in found] == expected
     assert all("acme" in finding.found and finding.advice for finding in found)

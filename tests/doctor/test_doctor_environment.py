@@ -25,13 +25,13 @@ OK, WARNING, PROBLEM = Status.OK, Status.WARNING, Status.PROBLEM
         ({"PYTHON_EXEC": "/opt/python"}, "PYTHON_EXEC", WARNING),
     ],
 )
-def test_the_interpreter_is_the_one_that_is_meant(node, environ, what, status):
+def test_the_interpreter_is_the_intended_one(node, environ, what, status):
     node.machine.programs = {"/opt/python": "/opt/python"}
     assert node.only(check_interpreter, what, environ=environ).status is status
 
 
 @pytest.mark.parametrize(("environ", "count"), [({}, 2), ({"UV_PROJECT_ENVIRONMENT": ".venv"}, 2)])
-def test_without_an_environment_there_is_nothing_to_compare(node, environ, count):
+def test_without_an_environment_nothing_is_compared(node, environ, count):
     assert len(node.check(check_interpreter, environ=environ)) == count
 
 
@@ -47,7 +47,7 @@ def test_the_plaunch_on_path_is_this_one(node, path, status):
 @pytest.mark.parametrize(
     ("backend", "status"), [("static", WARNING), ("c10d", PROBLEM), ("plaunch:c10d", PROBLEM)]
 )
-def test_a_missing_torch_matters_to_the_backend_that_is_made_of_it(node, backend, status):
+def test_a_missing_torch_is_a_problem_for_c10d(node, backend, status):
     found = node.only(check_versions, settings={"rdzv_backend": backend})
     assert (found.what, found.status) == ("torch", status)
 

@@ -35,7 +35,7 @@ GLOO = {"GLOO_SOCKET_IFNAME": "eth0"}
         (None, 1, {}, WARNING, "no address here"),
     ],
 )
-def test_what_the_hosts_name_resolves_to(node, numbers, max_nodes, environ, status, said):
+def test_the_addresses_of_the_host_name(node, numbers, max_nodes, environ, status, said):
     node.network.hosts = {} if numbers is None else {"node7": numbers}
     given = {"settings": {"max_nodes": max_nodes}, "environ": environ}
     node.check_says(status, said, check_host_name, "host name", **given)
@@ -51,7 +51,7 @@ def test_what_the_hosts_name_resolves_to(node, numbers, max_nodes, environ, stat
         (["ip-10-0-0-7.internal"], WARNING, "which is not node7"),
     ],
 )
-def test_what_the_address_is_called(node, names, status, said):
+def test_the_name_of_the_address(node, names, status, said):
     node.network.names = {"10.0.0.7": names}
     node.check_says(status, said, check_host_name, "reverse name")
 
@@ -73,7 +73,7 @@ def test_a_name_server_that_does_not_answer(node):
         ("NCCL_SOCKET_IFNAME", "eth", OK),  # a prefix
         ("NCCL_SOCKET_IFNAME", "=eth", PROBLEM),
         ("NCCL_SOCKET_IFNAME", "=eth0", OK),
-        ("NCCL_SOCKET_IFNAME", "ib,eth", OK),  # one of them is enough
+        ("NCCL_SOCKET_IFNAME", "ib,eth", OK),  # one of them suffices
         ("NCCL_SOCKET_IFNAME", "ib", PROBLEM),
         ("NCCL_SOCKET_IFNAME", "^docker", OK),
     ],
@@ -126,12 +126,12 @@ def endpoint_of(node, given, traits=None):
         (settings("static", "10.0.0.7:29401", rank=0), PROBLEM, "taken by pid 12"),
         (settings("static", "10.0.0.1:29400", rank=0), PROBLEM, "this is node 0"),
         (settings("static", "10.0.0.2:29400", rank=1), WARNING, "nothing listens"),
-        # Its node 0 is on this machine, too, and opens it.
+        # Node 0 is on this machine too, and listens.
         (settings("static", "10.0.0.7:29400", rank=1), WARNING, "nothing listens"),
         (settings("acme:gossip", "10.0.0.1:29400"), OK, "accepts connections"),
     ],
 )
-def test_the_place_where_nodes_meet(node, given, status, said):
+def test_the_endpoint(node, given, status, said):
     node.network.ports = {29401: TAKEN, 80: FORBIDDEN}
     node.network.answers = {"10.0.0.1:29400": ACCEPTED, "10.0.0.2:29400": REFUSED}
     node.network.answers["10.0.0.7:29400"] = REFUSED
@@ -148,19 +148,19 @@ def test_the_place_where_nodes_meet(node, given, status, said):
     ],
 )
 @pytest.mark.parametrize("backend", ["acme:gossip", "acme:etcd"])
-def test_the_default_port_is_what_the_backend_declares(node, backend, traits, answer, said):
+def test_the_backend_declares_the_default_port(node, backend, traits, answer, said):
     node.network.answers = {answer: ACCEPTED}
     (found,) = endpoint_of(node, settings(backend, "10.0.0.1"), traits)
     assert (found.status, said in found.found) == (OK, True)
 
 
-def test_loop_back_is_no_place_for_several_nodes_to_meet(node):
+def test_a_loopback_endpoint_for_several_nodes_is_a_warning(node):
     found = endpoint_of(node, settings("c10d", "127.0.0.1:29400"))
     assert [finding.status for finding in found] == [WARNING, OK]
     assert "loopback" in found[0].found
 
 
-def test_an_address_that_this_node_has_no_protocol_for(node):
+def test_an_ipv6_endpoint_on_a_node_without_ipv6(node):
     given = settings("c10d", "[2001:db8::7]:29400")
     (found,) = endpoint_of(node, given)
     assert (found.status, "IPv6 is disabled" in found.found) == (PROBLEM, True)
@@ -188,7 +188,7 @@ def test_the_members_of_etcd(node, backend, endpoint, statuses):
     assert [finding.status for finding in found] == statuses
 
 
-def test_proxies_are_mentioned_where_grpc_would_take_them(node):
+def test_proxies_are_mentioned_for_etcd(node):
     environ = {"HTTPS_PROXY": "http://proxy", "PATH": "/bin"}
     etcd = settings("etcd", "10.0.0.1")
     assert node.only(check_endpoint, "proxies", settings=etcd, environ=environ).status is OK
@@ -207,7 +207,7 @@ def sockets(ports):
 
 
 @pytest.mark.parametrize(("last", "status"), [(60999, OK), (33000, WARNING)])
-def test_ports_that_the_system_can_give(node, last, status):
+def test_ephemeral_ports(node, last, status):
     node.write("/proc/sys/net/ipv4/ip_local_port_range", f"32768\t{last}\n")
     node.write("/proc/net/tcp", sockets([32768, 32769, 22]))
     node.write("/proc/net/tcp6", sockets([32769]))
@@ -221,7 +221,7 @@ def test_no_port_at_all(node):
     assert node.only(check_ports, "free ports").status is PROBLEM
 
 
-def test_a_master_port_that_anybody_may_be_given(node):
+def test_a_master_port_in_the_ephemeral_range(node):
     node.write("/proc/sys/net/ipv4/ip_local_port_range", "32768 60999")
     found = node.only(check_ports, "master port", options={"master_port": 40000})
     assert found.status is WARNING
@@ -266,11 +266,11 @@ def test_an_address_without_a_route_is_silent():
     assert Network().connect(address, 1.0)[0] == SILENT
 
 
-def test_loop_back_is_looked_up_within_a_bound():
+def test_loopback_is_resolved_in_time():
     assert isinstance(Network().names_of("127.0.0.1", 30.0), list)
 
 
-def test_a_resolver_that_hangs_is_given_up(monkeypatch, gate):
+def test_a_hanging_resolver_is_abandoned(monkeypatch, gate):
     def hang(address):
         gate.wait(60)
         raise OSError

@@ -1,4 +1,4 @@
-"""Memory, processors, limits, disks, and what earlier jobs have left."""
+"""Memory, processors, limits, disks, and leftovers of earlier jobs."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_memory_of_the_machine(node):
     assert node.only(check_memory, settings={"nproc_per_node": 3}).status is WARNING
 
 
-def test_files_that_were_read_make_room_in_a_control_group(node):
+def test_the_page_cache_of_a_control_group_counts_as_available(node):
     node.write("/proc/self/cgroup", "0::/job\n")
     node.write("/sys/fs/cgroup/job/memory.max", str(2 * GIB))
     node.write("/sys/fs/cgroup/job/memory.current", str(2 * GIB))
@@ -91,7 +91,7 @@ def test_files_that_were_read_make_room_in_a_control_group(node):
     assert node.only(check_memory).status is OK
 
 
-def test_what_the_kernel_has_killed_is_told(node):
+def test_oom_kills_are_reported(node):
     node.write("/proc/self/cgroup", "0::/job\n")
     node.write("/sys/fs/cgroup/job/memory.events", "oom 3\noom_kill 2\n")
     assert "killed 2 process" in node.only(check_memory, "out of memory").found
@@ -145,7 +145,7 @@ def test_threads_of_all_workers_fit_the_processors(node, value, nproc, status, a
     assert (found.status, found.advice) == (status, advice)
 
 
-def test_a_single_worker_takes_all_processors_whatever_the_quota_is(node):
+def test_a_single_worker_uses_all_processors_despite_the_quota(node):
     node.write("/proc/self/cgroup", "0::/job")
     node.write("/sys/fs/cgroup/job/cpu.max", "200000 100000")
     assert node.only(check_processors, "OMP_NUM_THREADS").advice == "export OMP_NUM_THREADS=2"
@@ -223,7 +223,7 @@ def test_locked_memory_matters_with_infiniband(node):
         (Space(100 * GIB, 50 * GIB), False, PROBLEM),
     ],
 )
-def test_the_log_folder_has_room_and_may_be_written_to(node, tmp_path, space, writable, status):
+def test_the_log_folder_has_space_and_is_writable(node, tmp_path, space, writable, status):
     node.machine.spaces = {str(tmp_path): space}
     node.machine.writable = writable
     options = {"log_dir": str(tmp_path / "logs" / "today")}
@@ -236,7 +236,7 @@ def test_a_log_folder_that_is_a_file(node, tmp_path):
     assert found.status is PROBLEM
 
 
-def test_without_a_log_folder_there_is_none_to_check(node):
+def test_without_a_log_folder_there_is_no_check(node):
     assert node.check(check_log_folder, options={"log_dir": None}) == []
 
 
@@ -264,10 +264,10 @@ def process(node, pid, ppid, comm, **environ):
     node.write(f"/proc/{pid}/environ", "".join(f"{k}={v}\0" for k, v in environ.items()))
 
 
-def test_workers_without_their_launcher_are_left_over(node):
+def test_workers_without_their_launcher_are_leftovers(node):
     process(node, 1, 0, "init")
     process(node, 20, 1, "plaunch")
-    process(node, 21, 20, "python", PLAUNCH_JOBS="aaaa.0")  # a living job's
+    process(node, 21, 20, "python", PLAUNCH_JOBS="aaaa.0")  # of a running job
     process(node, 22, 21, "loader", PLAUNCH_JOBS="aaaa.0")
     process(node, 30, 1, "python", PLAUNCH_JOBS="outer.0:bbbb.1")
     process(node, 31, 30, "loader", PLAUNCH_JOBS="outer.0:bbbb.1")
@@ -286,10 +286,10 @@ def test_workers_without_their_launcher_are_left_over(node):
     [
         ("python", 1, OK),  # the first process of a container, which may be the launcher
         ("bash", 1, WARNING),
-        ("systemd", 500, WARNING),  # the session of a user, which adopts what is left
+        ("systemd", 500, WARNING),  # a user session, which adopts orphans
     ],
 )
-def test_whoever_adopts_what_is_left(node, first, parent, status):
+def test_the_parents_of_orphans(node, first, parent, status):
     process(node, 1, 0, first)
     if parent != 1:
         process(node, parent, 1, first)
@@ -297,7 +297,7 @@ def test_whoever_adopts_what_is_left(node, first, parent, status):
     assert node.only(check_leftovers).status is status
 
 
-def test_nothing_is_left(node):
+def test_no_leftovers(node):
     process(node, 1, 0, "init")
     process(node, 2, 1, "bash")
     assert node.only(check_leftovers).found.startswith("none: no process")
@@ -306,7 +306,7 @@ def test_nothing_is_left(node):
 # --- the real machine -----------------------------------------------------------------------------
 
 
-def test_the_real_machine_answers(tmp_path):
+def test_the_real_machine(tmp_path):
     machine = Machine()
     assert machine.processors() >= 1
     assert machine.is_synchronised() in (True, False, None)

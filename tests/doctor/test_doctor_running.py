@@ -1,4 +1,4 @@
-"""Checks are independent, bounded, and reported in their order."""
+"""Checks are independent, have a time limit, and are reported in order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def good(context):
     return [Finding(Status.OK, "good", "fine")]
 
 
-def test_checks_are_reported_in_their_order_whoever_is_done_first():
+def test_checks_are_reported_in_order():
     second_is_done = threading.Event()
 
     def first(context):
@@ -31,7 +31,7 @@ def test_checks_are_reported_in_their_order_whoever_is_done_first():
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3), TimeoutError("mine")])
-def test_a_check_that_raises_is_broken_and_the_others_go_on(error):
+def test_a_check_that_raises_is_broken_and_the_others_continue(error):
     def bad(context):
         yield Finding(Status.OK, "half", "")
         raise error
@@ -44,7 +44,7 @@ def test_a_check_that_raises_is_broken_and_the_others_go_on(error):
     assert type(error).__name__ in found[0].found
 
 
-def test_a_check_that_hangs_is_left_behind(gate):
+def test_a_hanging_check_is_abandoned(gate):
     checks = {"hangs": lambda context: gate.wait(60), "good": good}
     found = run_checks(checks, NodeContext(), 0.2)
     assert [finding.status for finding in found] == [Status.BROKEN, Status.OK]
@@ -52,8 +52,8 @@ def test_a_check_that_hangs_is_left_behind(gate):
 
 
 @pytest.mark.parametrize("threads", [0, 1])
-def test_where_threads_have_run_out_checks_are_made_all_the_same(monkeypatch, threads):
-    """That there are none may be what somebody asks the doctor about."""
+def test_checks_run_without_more_threads(monkeypatch, threads):
+    """The lack of threads may be the reason to run the doctor."""
     start = threading.Thread.start
     left = [None] * threads
 
@@ -72,13 +72,13 @@ def test_where_threads_have_run_out_checks_are_made_all_the_same(monkeypatch, th
 
 
 @pytest.mark.parametrize("result", [["text"], "text", [None]])
-def test_what_is_no_finding_is_a_fault_of_the_check(result):
+def test_an_object_that_is_not_a_finding_is_a_broken_check(result):
     (finding,) = run_checks({"odd": lambda context: result}, NodeContext())
     assert finding.status is Status.BROKEN
     assert "not a Finding" in finding.found
 
 
-def test_the_exit_code_is_one_for_problems_and_for_checks_that_were_not_made():
+def test_the_exit_code_is_one_for_problems_and_broken_checks():
     of = {status: exit_code([Finding(status, "x", "")]) for status in Status}
     assert of == {Status.OK: 0, Status.WARNING: 0, Status.PROBLEM: 1, Status.BROKEN: 1}
 

@@ -1,4 +1,4 @@
-"""The list of plugins, which finds out what is broken and is not broken by it."""
+"""The list of plugins, which reports broken plugins and survives them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOOK = "import plaunch\n@plaunch.hookimpl\ndef plaunch_worker_env(): pass\n"
 
 
 def listed(site, *words: str, plugins=(), **environ: str) -> dict[str, PluginStatus]:
-    """The rows, without those of plaunch's own plugins, by `distribution:name`."""
+    """The rows of third-party plugins, by `distribution:name`."""
     rows = list_plugins(plugins, words=words, environ=environ, path=site.path)
     return {f"{r.distribution}:{r.name}": r for r in rows if r.distribution != "plaunch"}
 
@@ -77,7 +77,7 @@ def test_a_broken_plugin_is_listed_with_its_cause(site, source, detail) -> None:
     assert rows["good:good"] == PluginStatus("device_counts", "good", "good", "2.0")
 
 
-def test_a_broken_plugin_of_hooks_does_not_break_the_others(site) -> None:
+def test_a_broken_lifecycle_plugin_does_not_break_the_others(site) -> None:
     site.install("bad", {LIFECYCLE_GROUP: {"bad": "mod_bad"}}, mod_bad="1 / 0")
     site.install("good", {LIFECYCLE_GROUP: {"good": "mod_good"}}, mod_good=HOOK)
     rows = listed(site)
@@ -101,7 +101,7 @@ def test_blocked_plugins_are_listed_but_not_imported(site) -> None:
     assert "mod" not in sys.modules
 
 
-def test_names_that_several_distributions_offer_are_marked(site) -> None:
+def test_names_of_several_distributions_are_marked(site) -> None:
     for name in ("alpha", "beta"):
         site.install(name, {COUNTS: {"one": f"mod_{name}:count"}}, **{f"mod_{name}": GOOD})
     rows = listed(site)
@@ -111,13 +111,13 @@ def test_names_that_several_distributions_offer_are_marked(site) -> None:
     assert listed(site, "no:alpha:one")["beta:one"].rivals == ()
 
 
-def test_plugins_of_hooks_with_one_name_are_marked(site) -> None:
+def test_lifecycle_plugins_with_the_same_name_are_marked(site) -> None:
     for name in ("alpha", "beta"):
         site.install(name, {LIFECYCLE_GROUP: {"one": f"mod_{name}"}}, **{f"mod_{name}": HOOK})
     assert {row.rivals for row in listed(site).values()} == {("alpha",), ("beta",)}
 
 
-def test_torchs_default_is_shadowed_by_ours_and_not_even_imported(site) -> None:
+def test_torchs_default_is_shadowed_and_not_imported(site) -> None:
     site.install(
         "torch",
         {"torchrun.logs_specs": {"default": "fake:Specs"}},
@@ -131,28 +131,28 @@ def test_torchs_default_is_shadowed_by_ours_and_not_even_imported(site) -> None:
     assert "shadowed by plaunch; select it as torch:default" in table
 
 
-class Mine:
+class CodePlugin:
     @hookimpl
     def plaunch_device_counts(self):
         return {"mine": lambda: 1}
 
 
-def test_plugins_in_code_are_listed_with_what_they_offer(site) -> None:
-    rows = listed(site, plugins=[Mine()])
-    assert rows["-:Mine"] == PluginStatus("plugin", "Mine", "-", "-")
+def test_plugins_in_code_are_listed_with_their_names(site) -> None:
+    rows = listed(site, plugins=[CodePlugin()])
+    assert rows["-:CodePlugin"] == PluginStatus("plugin", "CodePlugin", "-", "-")
     assert rows["-:mine"].kind == "device_counts"
 
 
-def test_a_plugin_in_code_has_nothing_to_do_with_a_word_for_another_one(site) -> None:
+def test_a_word_for_another_plugin_does_not_affect_a_plugin_in_code(site) -> None:
     site.install("acme", {COUNTS: {"one": "mod:count"}}, mod=GOOD)
-    rows = listed(site, "one", "no:device_counts:mine", plugins=[Mine()])
-    assert rows["-:Mine"].status == "ready"
+    rows = listed(site, "one", "no:device_counts:mine", plugins=[CodePlugin()])
+    assert rows["-:CodePlugin"].status == "ready"
     assert "-:mine" not in rows
 
 
 def test_a_blocked_plugin_in_code_is_listed_as_such(site) -> None:
-    row = listed(site, "no:Mine", plugins=[Mine()])["-:Mine"]
-    assert (row.status, row.detail) == ("blocked", "by -p no:Mine")
+    row = listed(site, "no:CodePlugin", plugins=[CodePlugin()])["-:CodePlugin"]
+    assert (row.status, row.detail) == ("blocked", "by -p no:CodePlugin")
 
 
 def test_a_broken_plugin_in_code_is_listed(site) -> None:
@@ -176,7 +176,7 @@ def test_a_module_named_with_p_is_listed(site) -> None:
 
 
 @pytest.mark.parametrize("word", ["no_such_plugin", "acme:no_such_plugin"])
-def test_a_word_that_means_nothing_is_listed_as_broken(site, word) -> None:
+def test_an_unknown_word_is_listed_as_broken(site, word) -> None:
     row = listed(site, word)[f"-:{word}"]
     assert row.status == "broken"
     assert "names neither an installed plugin nor a module" in row.detail

@@ -18,12 +18,12 @@ def test_a_size_has_a_unit(text, size):
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "8 G", "G", "1e9", "inf", "٣", "9" * 99, "1.5.5"])
-def test_what_is_no_size_is_refused_in_words(text):
+def test_an_invalid_size_is_a_usage_error(text):
     with pytest.raises(UsageError, match=r"'disk' cannot use .*--health-check=disk:SIZE.*500M"):
         read_size(text, "disk")
 
 
-def test_sizes_are_said_as_people_do():
+def test_sizes_are_formatted_for_users():
     assert [format_bytes(n) for n in (0, 12 << 20, 3 << 29, 5000 << 40)] == [
         *("0 bytes", "12 MiB", "1.5 GiB", "5000 TiB")
     ]

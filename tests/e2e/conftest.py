@@ -1,4 +1,4 @@
-"""Real command lines, run as a user runs them."""
+"""Fixtures that run real command lines as a user does."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ TIMEOUT = 60.0  # seconds; a hang is a failure, however slow the machine
 PIP_TIMEOUT = 120.0  # seconds
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
-EPOCHS = 70  # more than it takes until a test has done all that it wants to do meanwhile
+EPOCHS = 70  # longer than any test needs
 
-# The example as it is, but slower by what a file says, so that it is still at work when a test has
-# done its worst, however long everything takes. What it says is in one file, in order of time.
+# The example, slowed down by a duration in a file, so that it is still running when a test has
+# injected its faults. Its output is in one file, in order of time.
 TRAINING = f"""\
 import sys, time
 sys.path.insert(0, {str(EXAMPLES)!r})
@@ -59,7 +59,7 @@ if __name__ == "__main__":
 
 
 class CommandLine:
-    """Runs `python -m plaunch` in a folder of its own."""
+    """Runs `python -m plaunch` in a temporary folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -69,7 +69,7 @@ class CommandLine:
             if not name.startswith(("PET_", "PLAUNCH_", "TORCHELASTIC_", "TORCH_ELASTIC_"))
             and name not in ("OMP_NUM_THREADS", "PYTHON_EXEC")
         }
-        self.environ["LOGLEVEL"] = "WARNING"  # what it says of itself has tests of its own
+        self.environ["LOGLEVEL"] = "WARNING"  # its own log lines have other tests
 
     def write(self, name: str, text: str) -> str:
         """Write a script into the folder and return its path."""
@@ -85,9 +85,9 @@ class CommandLine:
         environ: Mapping[str, str] | None = None,
         **options: Any,
     ) -> subprocess.Popen[Any]:
-        """Start a launch that is the caller's to end; options are those of `subprocess.Popen`.
+        """Start a launch that the caller ends; options are those of `subprocess.Popen`.
 
-        `within` are the words of a program that starts it.
+        `within` is the command of a program that starts it.
         """
         settings = {"cwd": self.folder, "stdin": subprocess.DEVNULL, **options}
         command = [*within, sys.executable, "-m", module, *argv]
@@ -95,7 +95,7 @@ class CommandLine:
 
     @contextlib.contextmanager
     def start(self, *argv: str, **environ: str) -> Iterator[subprocess.Popen[str]]:
-        """Start a launch, its streams being pipes; it is ended if the block is left early."""
+        """Start a launch with pipes as streams; an error in the block ends it."""
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         with self.popen(*argv, environ=environ, **pipes) as process:
             try:
@@ -119,12 +119,12 @@ def plaunch(tmp_path: Path) -> CommandLine:
 
 @pytest.fixture
 def loud(plaunch: CommandLine) -> None:
-    """Launches say what they say to everybody."""
+    """Show the default log lines of launches."""
     del plaunch.environ["LOGLEVEL"]
 
 
 class Agent:
-    """One launcher of a job on several nodes; its streams go to files, as nobody reads along."""
+    """One launcher of a job on several nodes; its streams go to files."""
 
     def __init__(
         self, name: str, process: subprocess.Popen[bytes] | ForkedLaunch, folder: Path
@@ -135,32 +135,32 @@ class Agent:
 
     @property
     def stdout(self) -> str:
-        """All that it and its workers have written to stdout."""
+        """Return the stdout of the launcher and its workers."""
         return self._out.read_text()
 
     @property
     def stderr(self) -> str:
-        """All that it and its workers have written to stderr."""
+        """Return the stderr of the launcher and its workers."""
         return self._err.read_text()
 
     def lines(self) -> list[dict[str, Any]]:
-        """What its workers have said; a line that is not complete yet does not count."""
+        """Return the complete lines of its workers."""
         complete, _, _ = self.stdout.rpartition("\n")
         return [json.loads(line) for line in complete.splitlines()]
 
     def workers(self, round_: int | None = None) -> list[dict[str, Any]]:
-        """The workers that have said who they are, of one round, or of all, by rank."""
+        """Return the started workers of one round, or of all, by rank."""
         found = [line for line in self.lines() if "pid" in line]
         if round_ is not None:
             found = [worker for worker in found if int(worker["PLAUNCH_ROUND"]) == round_]
         return sorted(found, key=lambda worker: int(worker["RANK"]))
 
     def notices(self) -> list[dict[str, Any]]:
-        """What its workers have said of SIGUSR1."""
+        """Return its workers' lines about SIGUSR1."""
         return [line for line in self.lines() if "notice" in line]
 
     def kill(self) -> None:
-        """End it as a failing machine does, without its workers."""
+        """Kill it as a failing machine does, but not its workers."""
         self.process.kill()
         self.process.wait(TIMEOUT)
 
@@ -173,9 +173,9 @@ class Agent:
 
 
 class Agents:
-    """Runs several agents of a job, whose workers are `WORKER`, in a folder of their own.
+    """Runs several agents of a job, whose workers are `WORKER`, in a temporary folder.
 
-    Those that need torch have it already, so that they are there as quickly as others, unless
+    Agents that need torch are forked with torch imported, so that they start quickly, unless
     `is_afresh` is set.
     """
 
@@ -188,14 +188,14 @@ class Agents:
         self._plaunch = plaunch
 
     def start(self, *argv: str, name: str = "", **environ: str) -> Agent:
-        """Start another agent; `argv` are options of plaunch. The worker is told its `name`."""
+        """Start another agent; `argv` are options of plaunch. The worker gets its `name`."""
         name = name or f"node{len(self.all)}"
         return self.launch([*argv, self.script, name], name, environ)
 
     def launch(
         self, argv: list[str], name: str, environ: Mapping[str, str], within: tuple[str, ...] = ()
     ) -> Agent:
-        """Start an agent with any script; `within` are the words of a program that starts it."""
+        """Start an agent with any script; `within` is the command of a program that starts it."""
         with (self.folder / f"{name}.out").open("wb") as out:
             with (self.folder / f"{name}.err").open("wb") as err:
                 process = self._start(argv, environ, within, out, err)
@@ -236,7 +236,7 @@ class Agents:
         assert [agent.exit_code() for agent in agents] == [0] * len(agents)
 
     def until(self, condition: Callable[[], Any], what: str) -> None:
-        """Wait until a condition holds; `what` is for the message if it does not."""
+        """Wait until a condition holds; `what` describes it in the error."""
 
         def explain() -> str:
             return what + "".join(f"\n--- {a.name}\n{a.stdout}{a.stderr}" for a in self.all)
@@ -244,7 +244,7 @@ class Agents:
         wait_until(condition, explain)
 
     def until_round(self, round_: int, *agents: Agent, workers: int = 1) -> list[dict[str, Any]]:
-        """Wait for the workers of a round on all `agents`; all of them by rank."""
+        """Wait for the workers of a round on all `agents`; return them by rank."""
         self.until(
             lambda: all(len(agent.workers(round_)) == workers for agent in agents),
             f"round {round_} on {', '.join(agent.name for agent in agents)}",
@@ -257,7 +257,7 @@ class Agents:
         self.until(lambda: all(map(is_gone, pids)), f"processes {pids} are gone")
 
     def end(self) -> None:
-        """End all that still runs."""
+        """End all running launches."""
         for agent in self.all:
             if agent.process.poll() is None:
                 agent.process.send_signal(signal.SIGTERM)
@@ -271,8 +271,8 @@ class Agents:
 
 @pytest.fixture
 def ctl(plaunch: CommandLine) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
-    """Run `plaunchctl`, for launches of this test only; the result has what it has written."""
-    with tempfile.TemporaryDirectory(prefix="ctl") as folder:  # a path that a socket can have
+    """Run `plaunchctl`, for launches of this test only; the result has its output."""
+    with tempfile.TemporaryDirectory(prefix="ctl") as folder:  # short enough for a socket
         plaunch.environ["PLAUNCH_RUNTIME_DIR"] = folder
 
         def ctl(*words: str) -> subprocess.CompletedProcess[str]:
@@ -299,7 +299,7 @@ def agents(plaunch: CommandLine, request: pytest.FixtureRequest) -> Iterator[Age
 
 @pytest.fixture
 def endpoint_of(request: pytest.FixtureRequest) -> Callable[[str], str]:
-    """Where the nodes of a job may meet with a backend; skips where that cannot be."""
+    """Return an endpoint for a backend; skips if the backend is not available."""
 
     def endpoint_of(backend: str) -> str:
         if backend == "c10d":
@@ -314,9 +314,9 @@ def endpoint_of(request: pytest.FixtureRequest) -> Callable[[str], str]:
 
 @pytest.fixture
 def memory_group() -> Iterator[Callable[[int], list[str]]]:
-    """Make a control group with so many bytes of memory: the words that start a program in it.
+    """Create a control group with a memory limit; return the command that runs a program in it.
 
-    Skips where this user may not make one.
+    Skips if this user may not create one.
     """
     with contextlib.ExitStack() as stack:
 
@@ -337,7 +337,7 @@ def memory_group() -> Iterator[Callable[[int], list[str]]]:
 
 
 class Training:
-    """Runs the example of training on several nodes, slowly, until it is told to hurry."""
+    """Runs the training example on several nodes, slowed down until `finish`."""
 
     def __init__(self, agents: Agents) -> None:
         self._agents = agents
@@ -348,7 +348,7 @@ class Training:
         self._pace("0.5")
 
     def start(self, *argv: str, interface: str, within: tuple[str, ...] = ()) -> Agent:
-        """Start another agent; `interface` is what its workers talk over."""
+        """Start another agent; `interface` is the network interface of its workers."""
         return self._agents.launch(
             [*argv, str(self._script), f"--epochs={EPOCHS}"],
             f"node{len(self._agents.all)}",
@@ -357,34 +357,34 @@ class Training:
         )
 
     def said(self) -> str:
-        """What rank 0 has said, wherever it was."""
+        """Return the output of rank 0 on any node."""
         return (self._folder / "said").read_text()
 
     def worlds(self) -> list[int]:
-        """The sizes of all worlds that have trained."""
+        """Return the sizes of all worlds that have trained."""
         return [int(size) for size in re.findall(r"^(\d) workers on", self.said(), re.M)]
 
     def epochs(self) -> list[int]:
-        """The epochs that were trained; one that was not saved comes again."""
+        """Return the trained epochs; unsaved ones are repeated."""
         return [int(number) for number in re.findall(r"^epoch +(\d+)/", self.said(), re.M)]
 
     def until_world(self, size: int) -> None:
-        """Wait until a world of this size has begun, and is the last one."""
+        """Wait until the latest world has this size."""
         self._agents.until(lambda: self.worlds()[-1:] == [size], f"a world of {size}")
 
     def until_further(self, count: int) -> None:
-        """Wait until `count` more epochs were trained."""
+        """Wait for `count` more epochs."""
         before = max(self.epochs(), default=0)
         self._agents.until(
             lambda: self.epochs()[-1:] >= [before + count], f"{count} epochs after {before}"
         )
 
     def hurry(self) -> None:
-        """Let it come to its end."""
+        """Let it finish at full speed."""
         self._pace("0")
 
     def check(self) -> None:
-        """Assert that all epochs were trained, and that no world began anew."""
+        """Assert that all epochs were trained, and that no world started from the beginning."""
         assert f"done: {EPOCHS} epochs" in self.said()
         resumed = [int(epoch) for epoch in re.findall(r"continuing after epoch (\d+)", self.said())]
         assert resumed == sorted(resumed)
@@ -407,7 +407,7 @@ def training(agents: Agents) -> Training:
 
 @pytest.fixture
 def build_network() -> Iterator[Callable[..., Network]]:
-    """Build networks, which are gone after the test; it is skipped where there are none."""
+    """Create networks that are removed after the test; skips if that is not permitted."""
     if shutil.which("ip") is None:
         pytest.skip("there is no program `ip` on PATH, which makes networks")
     with contextlib.ExitStack() as stack:
@@ -426,7 +426,7 @@ def build_network() -> Iterator[Callable[..., Network]]:
 
 @pytest.fixture(scope="module")
 def source(request, tmp_path_factory):
-    """A copy of the folder that the module calls PACKAGE, so that nothing is built in it."""
+    """A copy of the module's folder PACKAGE, so that builds do not change it."""
     package = request.module.PACKAGE
     copy = tmp_path_factory.mktemp("source") / package.name
     shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__", ".*"))
@@ -435,7 +435,7 @@ def source(request, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory, source):
-    """A folder into which pip has installed the package, without asking any network."""
+    """A folder into which pip has installed the package without network access."""
     folder = tmp_path_factory.mktemp("site")
     words = ["--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check"]
     words += ["--target", folder, source]
@@ -453,7 +453,7 @@ def installed(plaunch, site):
 
 @pytest.fixture
 def run_tests_of_package(installed, source):
-    """Runs the package's own tests, and returns what pytest has printed."""
+    """Run the package's own tests, and return pytest's output."""
 
     def run(timeout=60.0, at_once=0):
         environ = {**installed.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
@@ -468,7 +468,7 @@ def run_tests_of_package(installed, source):
 
 @pytest.fixture(scope="module")
 def rooms_imported(request: pytest.FixtureRequest) -> set[str]:
-    """What of plaunch the sources of PACKAGE import, without the `plaunch.` before it."""
+    """Return the modules of plaunch that PACKAGE imports, without the prefix `plaunch.`."""
     return {
         name
         for path in (request.module.PACKAGE / "src").rglob("*.py")

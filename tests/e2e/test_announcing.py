@@ -9,7 +9,7 @@ import pytest
 pytestmark = pytest.mark.usefixtures("loud")
 
 FAILS = "import os, time; int(os.environ['RANK']) and exit(7); time.sleep(60)"
-# The other one holds out until the launcher has waited for a second.
+# The other one runs until the launcher has waited for a second.
 SLOW = """\
 import os, signal, sys, time
 if os.environ["RANK"] == "1":
@@ -38,7 +38,7 @@ def said(done):
     return [line for line in lines if line.strip() and not line.startswith(quiet)]
 
 
-def test_a_failure_is_said_once(plaunch):
+def test_a_failure_is_reported_once(plaunch):
     script = plaunch.write("train.py", FAILS)
     first, *report = said(plaunch.run("--nproc-per-node=2", script))
     assert re.fullmatch(r"plaunch: rank 1 on \S+ failed after .* s: exit code 7", first)
@@ -47,7 +47,7 @@ def test_a_failure_is_said_once(plaunch):
     assert not [line for line in report if line.startswith("plaunch:") or "N/A" in line]
 
 
-def test_a_failure_that_is_followed_by_a_restart_is_said_once(plaunch):
+def test_a_failure_before_a_restart_is_reported_once(plaunch):
     script = plaunch.write("train.py", FAILS)
     restart, *report = said(plaunch.run("--nproc-per-node=2", "--max-restarts=1", script))
     assert re.search(r"rank 1 on \S+ \(pid \d+\) failed: exit code 7; restart 1 of 1$", restart)
@@ -64,7 +64,7 @@ def test_a_traceback_is_shown_once(plaunch, options):
     assert len([line for line in found if re.match(r"plaunch: rank 0 on \S+ failed", line)]) == 1
 
 
-def test_who_waits_for_slow_workers_hears_why_they_are_stopped(plaunch):
+def test_the_reason_for_stopping_slow_workers_is_logged(plaunch):
     script = plaunch.write("train.py", SLOW)
     *both, report = said(plaunch.run("--nproc-per-node=2", script))[:3]
     waits, why = sorted(both)
@@ -73,7 +73,7 @@ def test_who_waits_for_slow_workers_hears_why_they_are_stopped(plaunch):
     assert "plaunch: rank 1 on " in report
 
 
-def test_the_report_names_the_files_that_are_there(plaunch):
+def test_the_report_names_existing_files(plaunch):
     script = plaunch.write("train.py", RECORDED)
     lines = said(plaunch.run("--log-dir=logs", "--tee=1", "--redirects=2", script))
     files = [line.split()[-1] for line in lines if " file: " in line]
@@ -83,7 +83,7 @@ def test_the_report_names_the_files_that_are_there(plaunch):
             file.read()
 
 
-def test_the_report_names_no_file_that_is_gone(plaunch):
+def test_the_report_does_not_name_deleted_files(plaunch):
     lines = said(plaunch.run(plaunch.write("train.py", RECORDED)))
     assert lines.count("ValueError: no luck today") == 1
     assert not [line for line in lines if " file: " in line]

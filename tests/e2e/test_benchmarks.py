@@ -1,4 +1,4 @@
-"""The benchmarks do what they say; their figures are for people to read."""
+"""The benchmarks run; their results are not checked."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def benchmark(plaunch):
 
 @pytest.fixture
 def measure(plaunch, benchmark):
-    """Runs a benchmark once; its result, and what it has printed."""
+    """Run a benchmark once; return its result and its output."""
 
     def measure(name, *argv):
         report = plaunch.folder / "report.json"
@@ -98,14 +98,14 @@ def test_every_row_is_measured(measure, name, argv):
     assert list(result["measurements"]) == ROWS[name]
     for row, measurement in result["measurements"].items():
         (sample,) = measurement["samples"]["plaunch"]
-        # An idle launcher may well do nothing in so short a time.
+        # An idle launcher may use no CPU time in such a short time.
         assert sample >= 0 if row.startswith("idle") else sample > 0, row
         assert sample < BOUND or name != "membership.py", row
         assert row in printed
 
 
 @pytest.mark.parametrize("argv", [["--repeat=0"], ["--only=nothing"], ["--lines=x"]])
-def test_supervision_refuses_what_it_cannot_measure(benchmark, argv):
+def test_supervision_refuses_unknown_rows(benchmark, argv):
     done = benchmark("supervision.py", *argv)
     assert done.returncode == 2
     assert done.stderr.startswith("usage: ")
@@ -170,7 +170,7 @@ def test_rendezvous_measures_over_etcd_and_says_if_torch_cannot(benchmark):
     result = json.loads(done.stdout)
     assert (result["backend"], result["nodes"]) == ("etcd-v2", 2)
     assert [one["nodes"] for one in result["rounds"]] == [2, 64]
-    # torch needs a client that nobody maintains any more, and a server that is older than 3.6.
+    # torch needs an unmaintained client, and a server older than 3.6.
     peer = result["peer"]
     assert peer["ops_per_node"] > 0 if "nodes" in peer else "\n" not in peer["problem"]
 
@@ -178,7 +178,7 @@ def test_rendezvous_measures_over_etcd_and_says_if_torch_cannot(benchmark):
 @pytest.mark.parametrize(
     "argv", [["--nodes=0"], ["--backend=nothing"], ["--conf=x"], ["--peer=nobody"]]
 )
-def test_rendezvous_refuses_what_it_cannot_measure(benchmark, argv):
+def test_rendezvous_refuses_unusable_options(benchmark, argv):
     done = benchmark("rendezvous.py", *argv)
     assert done.returncode == 2
     assert done.stdout == ""

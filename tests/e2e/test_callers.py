@@ -56,7 +56,7 @@ if __name__ == "__main__":
 
 
 def outer_folders():
-    """Where this interpreter finds what is not its own library, such as plaunch and torch."""
+    """Return the folders of installed packages, such as plaunch and torch."""
     own = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
     return [
         path
@@ -118,7 +118,7 @@ def start(python, tmp_path):
 
 
 def end(process):
-    """Its exit code and what it and its workers have written."""
+    """Return its exit code, and its and its workers' output."""
     return process.wait(BOUND), process.out.read_text()
 
 
@@ -173,7 +173,7 @@ def test_accelerate_on_two_machines(start, backend):
             )
         )
         if (rank, backend) == (0, "c10d"):
-            # accelerate itself refuses the port on machine 0 once somebody listens there.
+            # accelerate refuses the port on machine 0 once a program listens there.
             wait_until(lambda: is_taken(port) or machines[0].poll() is not None, "it listens")
     ended = [end(machine) for machine in machines]
     assert [code for code, _ in ended] == [0, 0], ended
@@ -204,15 +204,15 @@ def test_torchx(start, shape):
     assert len({worker["TORCHELASTIC_RUN_ID"] for worker in workers}) == 1
 
 
-def test_torchx_says_that_a_job_has_failed(start):
+def test_torchx_reports_a_failed_job(start):
     words = ["run", "-s", "local_cwd", "dist.ddp", "-j", "1x1", "--script", "train.py"]
     code, text = end(start("torchx", *words, "--env", "CODE=17"))
     assert code != 0, text
     assert "exit code 17" in text
 
 
-def test_the_environment_is_apart(python):
-    """What the callers want in other versions does not get into the tests' own environment."""
+def test_the_environment_is_separate(python):
+    """Other versions of the callers' dependencies do not affect the tests' own environment."""
     where = subprocess.run(
         [python, "-c", "import urllib3; print(urllib3.__file__)"],
         capture_output=True,

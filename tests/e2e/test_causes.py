@@ -14,7 +14,7 @@ from plaunch.process import read_process
 from helpers.nodes import options
 from helpers.waiting import wait_for_files
 
-# Trains over gloo until a file says what is to happen to its rank.
+# Trains over gloo until a file contains the fault for its rank.
 TRAINING = """\
 import os, pathlib, sys, time
 import torch, torch.distributed as dist
@@ -73,7 +73,7 @@ def pid_of(agents, rank):
 
 
 def said(node, count=3):
-    """The first lines that the launcher says after the one at its start, apart from its store."""
+    """Return the launcher's first lines after the start, without those about its store."""
     lines = [line for line in node.stderr.splitlines() if line.startswith("plaunch: ")]
     routine = ("plaunch: run id", "plaunch: this node hosts", "plaunch: round ")
     return [line for line in lines if not line.startswith(routine)][:count]
@@ -91,7 +91,7 @@ def test_an_exception_beneath_frames_of_torch(agents, job):
         assert headline.endswith(cause)
 
 
-def test_a_killed_worker_is_the_cause_of_what_its_peers_say(agents, job):
+def test_a_killed_worker_is_the_cause_of_its_peers_errors(agents, job):
     nodes = job("--max-restarts=1")
     os.kill(pid_of(agents, 1), signal.SIGKILL)
     until_trained(agents, range(2), attempt=1)
@@ -106,7 +106,7 @@ def test_a_killed_worker_is_the_cause_of_what_its_peers_say(agents, job):
 
 @pytest.mark.parametrize("backend", ["c10d", "etcd-v2"])
 def test_a_lost_node_is_named_while_its_peers_wait(loud, agents, job, backend):
-    """The node dies with its workers; those of the other node say that a peer is gone."""
+    """The node dies with its workers; those of the other node report a lost peer."""
     nodes = job("--max-restarts=0", backend=backend, conf=f"{QUICK},join_timeout=8")
     victim, survivor = nodes[1], nodes[0]
     rank = next(r for r in range(2) if read_process(pid_of(agents, r)).ppid == victim.process.pid)
@@ -117,7 +117,7 @@ def test_a_lost_node_is_named_while_its_peers_wait(loud, agents, job, backend):
     lines = said(survivor)
     lost = f"(index {rank}) was lost: no heartbeat for "
     assert any(lost in line for line in lines), survivor.stderr
-    # What its workers have said comes before only if it was known long before the loss.
+    # Failures of its peers come before only if they were known long before the loss.
     for line in lines[: next(n for n, line in enumerate(lines) if lost in line)]:
         assert line.startswith(f"plaunch: rank {1 - rank} on ")
         assert " lost a peer: RuntimeError: " in line
@@ -129,7 +129,7 @@ def test_a_lost_node_is_named_while_its_peers_wait(loud, agents, job, backend):
     assert lost in survivor.stderr.splitlines()[-1]
 
 
-# What rank 1 does in the middle of its training, and what the headline says of it; LINE stands for
+# The code that rank 1 runs in the middle of its training, and its headline; LINE stands for
 # the place of the code.
 BREAKAGES = {
     "an exception": ('raise ValueError("bad shape")', "ValueError: bad shape (LINE)"),
@@ -186,7 +186,7 @@ def test_the_first_lines_name_rank_host_and_line_of_the_cause(broken_job, what, 
     assert len(codes) == 1, "all nodes end with the code of the cause"
 
 
-def test_the_kernel_kills_a_worker_for_want_of_memory(broken_job, memory_group):
+def test_the_kernel_kills_a_worker_for_lack_of_memory(broken_job, memory_group):
     hoards = "hoard = [torch.ones(1 << 22) for _ in range(1000)]"
     nodes = broken_job(hoards, within=memory_group(1 << 30))
     assert [node.exit_code() for node in nodes] == [137, 137]
@@ -206,8 +206,8 @@ def test_a_rank_that_ended_early_is_named_on_all_nodes(broken_job, backend):
         assert report.search(node.stderr), node.stderr
 
 
-def test_operations_that_differ_are_shown_beside_each_other(broken_job):
-    """Rank 1 receives what no rank sends; rank 0 waits for it in another operation."""
+def test_different_operations_of_ranks_are_shown(broken_job):
+    """Rank 1 waits for a message that no rank sends; rank 0 waits in another operation."""
     pytest.importorskip("plaunch_hang.stacks")
     nodes = broken_job("dist.recv(ones, 0)", "--hang-timeout=4s", "--on-hang=stop")
     assert [node.exit_code() for node in nodes] == [116, 116]

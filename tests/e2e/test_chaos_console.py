@@ -1,4 +1,4 @@
-"""Consoles that are slow, blocked, broken, full or missing: the job must not care."""
+"""Slow, blocked, broken, full or missing consoles do not affect the job."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from helpers.programs import end_launch
 from helpers.terminals import Terminal
 from helpers.waiting import BOUND, wait_for_files, wait_until
 
-FINISH = 20.0  # seconds: after a signal the launcher waits some for what takes nothing
+FINISH = 20.0  # seconds: after a signal the launcher waits briefly for a blocked console
 
-# Writes numbered lines of 64 bytes and says through a file that it is done. With an exit code, rank
+# Writes numbered lines of 64 bytes, then creates a file. With an exit code, rank
 # 1 ends with that as soon as both are done.
 WRITE = """\
 import os, sys, time
@@ -58,7 +58,7 @@ STUBBORN += "signal.signal(signal.SIGINT, signal.SIG_IGN)\n" + WAIT
 
 @contextlib.contextmanager
 def started(plaunch, *argv, **options):
-    """Start a launch; it gets what it is started with as its streams."""
+    """Start a launch with these streams."""
     process = plaunch.popen(*argv, start_new_session=True, **options)
     try:
         yield process
@@ -93,7 +93,7 @@ PIPES = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
 
 
 class Blocked:
-    """A launch whose console is a pipe that nobody reads, in a folder of its own."""
+    """A launch in its own folder, whose console is a pipe without a reader."""
 
     def __init__(self, plaunch, stack, name, script, *argv, together):
         self.folder = plaunch.folder / name
@@ -116,8 +116,8 @@ class Blocked:
         return (self.folder / "err").read_text()
 
 
-def test_a_console_that_stands_still_is_waited_for_until_a_signal(plaunch):
-    """It blocks neither the workers, nor the report of a failure, nor the end after a signal."""
+def test_the_launcher_waits_for_a_blocked_console_until_a_signal(plaunch):
+    """It does not block workers, the report of a failure, or the end after a signal."""
     count = 150_000  # lines, 9.6 MB of each worker: more than the pipe and the memory take
     with contextlib.ExitStack() as stack:
         success, failure, both_succeed, both_fail = (
@@ -204,7 +204,8 @@ def test_a_reader_that_pauses_gets_everything(plaunch, count, pause):
     (events,) = (plaunch.folder / "logs").glob("*/events/*.jsonl")
     *_, awaited, finished = map(json.loads, events.read_text().splitlines())
     assert awaited["name"] == "plaunch.console.awaited"
-    assert finished["metadata"]["seconds_showing"] > max(pause, 0.5)  # of one, until it is said
+    # The launcher reports a pause after half a second.
+    assert finished["metadata"]["seconds_showing"] > max(pause, 0.5)
 
 
 @pytest.mark.parametrize("redirect", ["", "2>&1"])
@@ -316,7 +317,7 @@ def terminal(plaunch):
 
 
 @pytest.mark.parametrize("streams", ["--redirects=0", "--tee=3", "--redirects=3"])
-def test_ctrl_c_stops_the_job_and_says_so_in_one_line(terminal, streams):
+def test_ctrl_c_stops_the_job_with_one_line(terminal, streams):
     launch = terminal(WAIT, "--log-dir=logs", streams)
     launch.type(b"\x03")
     lines = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in launch.read_to_end()]
@@ -326,7 +327,7 @@ def test_ctrl_c_stops_the_job_and_says_so_in_one_line(terminal, streams):
     assert ours[0].endswith("plaunch: SIGINT received; the workers are stopped")
 
 
-def test_a_later_ctrl_c_ends_workers_that_refuse_the_first(plaunch, terminal):
+def test_a_later_ctrl_c_kills_workers_that_ignore_the_first(plaunch, terminal):
     launch = terminal(STUBBORN, "--shutdown-timeout=600")
     launch.type(b"\x03")
     launch.read_until(b"SIGINT received")

@@ -1,4 +1,4 @@
-"""Launches that end in every way leave nothing: no process, no temporary folder, no zombie."""
+"""Launches leave no process, temporary folder or zombie, however they end."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ import pytest
 
 from helpers.waiting import wait_for_files
 
-BOUND = 60.0  # seconds within which everything here has long happened, however busy the machine
-GONE = 10.0  # seconds; it is meant to take less than one, which is for a benchmark to say
+BOUND = 60.0  # seconds for anything, even on a busy machine
+GONE = 10.0  # seconds; normally less than one
 LAUNCHES = int(os.environ.get("CHAOS_LAUNCHES", "28"))
 PR_SET_CHILD_SUBREAPER = 36
 
-# Each worker has a child, and one in a session of its own; both refuse to be stopped softly.
+# Each worker has a child, and one in its own session; both ignore SIGTERM.
 WORKER = """\
 import os, signal, subprocess, sys, time
 rank, attempt = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
@@ -49,7 +49,7 @@ class End:
 
     name: str
     exitcode: int
-    signum: int = 0  # what the launcher is sent once the workers are up
+    signum: int = 0  # sent to the launcher when the workers have started
     options: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -75,7 +75,7 @@ CASES = [(end, kind) for kind in KINDS for end in ENDS]
 
 
 class Household:
-    """All that belongs to the launches of these tests, found by a mark in the environment."""
+    """The processes of these tests' launches, found by a mark in the environment."""
 
     def __init__(self, folder):
         self.mark = f"CHAOS_HOUSEHOLD={os.urandom(8).hex()}"
@@ -98,7 +98,7 @@ class Household:
         return found
 
     def adopted(self):
-        """The orphans that came to this process, which is what init is to others."""
+        """Return the orphans that this process adopted, as init does."""
         return children_of_mine() - self._children
 
     def bury(self):
@@ -115,7 +115,7 @@ class Household:
             time.sleep(0.005)
 
     def end(self):
-        """End what a failed test has left."""
+        """Kill processes that a failed test has left."""
         for pid in self.members():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -153,7 +153,7 @@ def household(tmp_path_factory):
 
 
 def launch(plaunch, household, end, kind):
-    """Run one launch to its end; what it said on stderr."""
+    """Run one launch to its end; return its stderr."""
     script = plaunch.write("worker.py", WORKER)
     argv = ["--nproc-per-node=2", "--shutdown-timeout=5", *end.options, *KINDS[kind], script]
     said = plaunch.folder / "said"
@@ -180,13 +180,13 @@ def test_a_launch_leaves_nothing(plaunch, household, number, end, kind):
     try:
         said = launch(plaunch, household, end, kind)
         if kind == "program" and end.name != "SIGKILL":
-            # Nothing ends a moment later, either: the launcher has seen to it, and reaped it all.
+            # Nothing is still ending: the launcher has reaped everything.
             assert household.members() == []
             assert household.adopted() == set()
         household.wait_until_gone()
         left = os.listdir(household.temporary)
         if (kind, end.name) == ("forkserver", "SIGKILL"):
-            # The folder of multiprocessing's own socket, which is nobody's to remove.
+            # The folder of multiprocessing's own socket, which no process removes.
             for name in fnmatch.filter(left, "pymp-*"):
                 shutil.rmtree(household.temporary / name)
                 left.remove(name)

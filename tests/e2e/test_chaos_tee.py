@@ -1,4 +1,4 @@
-"""Teed output under trouble: no line lost, none cut, none out of order."""
+"""Teed output under faults: no line is lost, truncated or out of order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RUNS = int(os.environ.get("CHAOS_RUNS", "8"))  # of the same launch with a kille
 
 
 class Launch:
-    """A launch with teed streams, whose console is read as fast as it comes."""
+    """A launch with teed streams, whose console is read at full speed."""
 
     def __init__(self, plaunch, script, *argv, nprocs=2, prefix=(), stderr=subprocess.PIPE):
         words = [f"--nproc-per-node={nprocs}", "--tee=3", *argv, script]
@@ -61,7 +61,7 @@ def console_lines(data, rank):
 
 # --- a worker is killed while it writes -----------------------------------------------------------
 
-# Writes lines of many lengths for ever. How many have been written is kept in a shared file, which
+# Writes lines of many lengths forever. Their number is kept in a shared file, which
 # survives whatever happens to the worker. The line after those may have been written as well.
 COUNTING = """\
 import mmap, os, random
@@ -89,7 +89,7 @@ def lengths_of(rank):
 
 
 class Counter:
-    """How many lines a worker has written, as it says itself."""
+    """Return the number of lines that a worker has written, from its shared file."""
 
     def __init__(self, folder, rank):
         with (folder / f"count-{rank}").open("rb") as file:
@@ -141,9 +141,9 @@ def test_no_line_of_a_worker_killed_while_writing_is_lost(plaunch, run):
     assert launch.stdout.count(b"\n") == shown
 
 
-# --- what is written ------------------------------------------------------------------------------
+# --- output ---------------------------------------------------------------------------------------
 
-# Long lines, each in several writes, by everybody at once.
+# Long lines, each in several writes, by all workers at once.
 DRIBBLE = """\
 import os
 rank = os.environ["RANK"].encode()
@@ -240,7 +240,7 @@ def test_a_full_disk_costs_lines_in_the_file_but_not_the_job(plaunch, disk):
     assert (plaunch.folder / "done").exists()
     expected = [b"%63d" % number for number in range(40_000)]
     assert console_lines(launch.stdout, 0) == [line + b"\n" for line in expected]
-    # The lines before the disk was full are whole, and what is missing is said.
+    # The lines before the disk was full are complete, and the loss is reported.
     assert 10_000 < len(kept) < 40_000
     assert kept[:-1] == expected[: len(kept) - 1]
     match = re.search(rb"lines missing in '.*/0/stdout.log': (\d+)", launch.stderr)

@@ -1,4 +1,4 @@
-"""A node that hosts the store, has few descriptors, and many connections that nobody knows."""
+"""A host of the store with few descriptors and many unknown connections."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def start(agents, port, limits):
 
 
 def connect_strangers(port, count):
-    """Open connections, one after the other; who is turned away has at least come."""
+    """Open connections one after the other; rejected ones count too."""
     strangers = []
     for _ in range(count):
         with contextlib.suppress(OSError):
             strangers.append(socket.create_connection(("127.0.0.1", port), timeout=5.0))
-        time.sleep(0.01)  # a crowd that comes at once may be faster than its host
+        time.sleep(0.01)  # slower than the host accepts
     return strangers
 
 
@@ -51,13 +51,13 @@ def open_files(agent):
 
 
 @pytest.mark.slow
-def test_workers_are_started_again_although_strangers_have_taken_all_there_is(agents):
+def test_workers_restart_although_strangers_use_all_descriptors(agents):
     port = free_port()
     host = start(agents, port, within(FEW, FEW))
     agents.until_round(0, host, workers=2)
     strangers = connect_strangers(port, 2 * FEW)
     agents.until(lambda: "rejected" in host.stderr, "strangers are turned away")
-    # While they still come, whoever opens something may be too late.
+    # While they arrive, the host may find no free descriptor.
     agents.until(lambda: open_files(host) <= FEW - 40, "there is room again")
     agents.tell("exit.1.0", 3)
     again = agents.until_round(1, host, workers=2)
@@ -68,7 +68,7 @@ def test_workers_are_started_again_although_strangers_have_taken_all_there_is(ag
 
 
 @pytest.mark.slow
-def test_the_soft_limit_is_raised_for_the_launcher_alone(agents):
+def test_the_soft_limit_is_raised_only_for_the_launcher(agents):
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     port = free_port()
     host = start(agents, port, within(FEW, most))

@@ -1,4 +1,4 @@
-"""The documentation is true: its commands run, and its lists are complete.
+"""The documentation is correct: its commands run, and its lists are complete.
 
 A page is followed as a reader types it, in a folder that has the repository's `pyproject.toml` and
 examples, which must stay as they are. A code block below `<!-- file: NAME -->` is written to a file
@@ -58,7 +58,7 @@ def test_there_are_pages_with_commands_to_try():
 
 
 class Shell:
-    """Runs scripts, each in a session of its own and in the folder where the last one has ended."""
+    """Runs scripts, each in its own session and in the folder where the last one ended."""
 
     def __init__(self, folder, environ):
         self.folder = folder
@@ -66,7 +66,7 @@ class Shell:
         self._sessions = []
 
     def run(self, script, ended_in):
-        """The exit code, and what was printed; the folder is read through the file `ended_in`."""
+        """Run a script; return its exit code and output. `ended_in` gets its last folder."""
         trap = f"trap 'pwd > {shlex.quote(str(ended_in))}' EXIT"
         process = subprocess.Popen(
             ["bash", "-euo", "pipefail", "-c", f"{trap}\n{script}"],
@@ -89,7 +89,7 @@ class Shell:
         return process.returncode, printed
 
     def close(self):
-        """End what the scripts have left running."""
+        """Kill processes that the scripts have left."""
         for session in self._sessions:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(session, signal.SIGKILL)
@@ -126,7 +126,7 @@ def test_the_commands_of_a_page_run(page, plaunch):
         **plaunch.environ,
         "PATH": os.pathsep.join(folders),
         "PYTHONPATH": str(installed),
-        "PYTHONUNBUFFERED": "",  # what a plugin prints comes in whole lines
+        "PYTHONUNBUFFERED": "",  # output of plugins comes in whole lines
         "PYTEST_DEBUG_TEMPROOT": str(plaunch.folder),  # pytest removes what other runs have left
         # `pip install` needs no network, and leaves this environment as it is.
         "PIP_TARGET": str(installed),
@@ -214,7 +214,7 @@ def test_every_method_of_a_contract_of_backends_is_described(contract, heading):
 @pytest.mark.parametrize(
     "contract", [plaunch.rendezvous.RendezvousParameters, plaunch.rendezvous.JobSettings]
 )
-def test_everything_that_a_factory_is_told_is_described(contract):
+def test_every_parameter_of_a_factory_is_described(contract):
     page = (ROOT / "docs/writing-a-backend.md").read_text()
     section = page.partition("\n## The factory\n")[2].partition("\n## ")[0]
     for field in dataclasses.fields(contract):
@@ -274,7 +274,7 @@ NO_MODULES = {*plaunch_events.SCHEMA, *LIFECYCLE.groups, *(g for k in KINDS for 
 
 
 def python_names(page):
-    """The dotted names of ours in a page: in the text, and in the imports of its examples."""
+    """Yield plaunch's dotted names in a page: in the text, and in the imports of its examples."""
     text = page.read_text()
     yield from re.findall(r"`(plaunch\w*(?:\.\w+)+)(?:\([^`]*\))?`", text)
     for block in re.findall(r"^```python.*?\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):

@@ -1,4 +1,4 @@
-"""Programs written for torchrun, each run under torchrun and under plaunch, with one result."""
+"""Programs written for torchrun have the same result under torchrun and plaunch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LAUNCH = {TORCHRUN: "torch.distributed.launch", PLAUNCH: "plaunch_torchrun.launc
 
 
 class Result:
-    """How a launch has ended, and what was written."""
+    """The exit code and the output of a launch."""
 
     def __init__(self, done, folder):
         self.code = done.returncode
@@ -32,11 +32,11 @@ class Result:
         self.folder = folder
 
     def lines(self):
-        """The lines on stdout, whose order between ranks means nothing."""
+        """Return the lines on stdout, sorted, because ranks may write in any order."""
         return sorted(self.out.splitlines())
 
     def told(self):
-        """What each worker has written as JSON, by rank."""
+        """Return the JSON output of each worker, by rank."""
         return sorted(map(json.loads, self.out.splitlines()), key=lambda told: told["RANK"])
 
     def __repr__(self):
@@ -212,7 +212,7 @@ def test_the_environment_of_workers(run_both):
 
 
 def test_a_recorded_failure(run_both, tmp_path):
-    """Also what the launcher hands up to whoever has started it."""
+    """Including the error file for the launcher's parent."""
     path = tmp_path / "reply.json"
     replies = []
 
@@ -284,7 +284,7 @@ def test_log_files(run_both):
 
 
 def files(result):
-    """The log files by name, without what is made up in it; ours writes some only when needed."""
+    """Return the log files by name, without random parts; plaunch writes some only when needed."""
     root = result.folder / "logs"
     found = {}
     for path in root.rglob("*.log"):

@@ -1,4 +1,4 @@
-"""Several agents of one job over a real etcd on this machine, which comes and goes."""
+"""Several agents of one job over a real etcd server that stops and restarts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from helpers.nodes import options as nodes_options
 
 QUICK = "keep_alive_interval=0.25,keep_alive_max_attempt=8"  # a lost node is noticed in 2 to 3 s
 LONGER_THAN_LEASES = 4.0  # seconds; with these times they last for three
-LONGER_THAN_SILENCE = 2.5  # seconds; a node that nobody hears would be lost by then
+LONGER_THAN_SILENCE = 2.5  # seconds; a silent node would be lost by then
 USER, PASSWORD = "ann", "what-only-ann-knows"
 
 # What a user's script does with the workers' store.
@@ -52,15 +52,15 @@ def argv(etcd_server, request):
 
 
 def files_of(agent):
-    """What an agent has mapped into its memory: compiled modules, among others."""
+    """Return the files mapped into an agent's memory, such as compiled modules."""
     return Path(f"/proc/{agent.process.pid}/maps").read_text()
 
 
-# --- an etcd that comes and goes ------------------------------------------------------------------
+# --- an etcd that stops and restarts --------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_workers_go_on_while_the_server_is_restarted_or_paused(agents, own_etcd_server):
+def test_workers_continue_while_the_server_is_restarted_or_paused(agents, own_etcd_server):
     server = own_etcd_server
     words = options(server.endpoint, "2:3", "--signal-policy=notify", conf=QUICK)
     nodes = [agents.start(*words) for _ in range(3)]
@@ -78,7 +78,7 @@ def test_workers_go_on_while_the_server_is_restarted_or_paused(agents, own_etcd_
             server.pause()
             time.sleep(LONGER_THAN_LEASES)
             server.resume()
-        # The nodes hear of each other again, over what has come back.
+        # The nodes exchange records again over the restarted server.
         nodes[number].process.send_signal(signal.SIGUSR1)
         agents.until(lambda: notices() == [number] * 3, f"notice {number} is everywhere")  # noqa: B023
         time.sleep(LONGER_THAN_SILENCE)
@@ -89,7 +89,7 @@ def test_workers_go_on_while_the_server_is_restarted_or_paused(agents, own_etcd_
         assert "lost" not in node.stderr
 
 
-def test_a_server_that_stays_away_ends_the_nodes_after_a_bound(agents, own_etcd_server):
+def test_a_lost_server_ends_the_nodes_after_a_timeout(agents, own_etcd_server):
     words = options(own_etcd_server.endpoint, "2", conf="unreachable_timeout=2")
     nodes = [agents.start(*words) for _ in range(2)]
     agents.until_round(0, *nodes)
@@ -107,7 +107,7 @@ def test_a_server_that_stays_away_ends_the_nodes_after_a_bound(agents, own_etcd_
 @pytest.mark.heavy
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_training_does_not_notice_that_etcds_leader_dies(training, etcd_cluster):
+def test_training_continues_when_etcds_leader_dies(training, etcd_cluster):
     words = options(etcd_cluster.endpoint, "3", conf=QUICK)
     nodes = [training.start(*words, interface="lo") for _ in range(3)]
     training.until_further(3)
@@ -121,11 +121,11 @@ def test_training_does_not_notice_that_etcds_leader_dies(training, etcd_cluster)
     training.check()
 
 
-# --- what ends a node, but no job; run ids --------------------------------------------------------
+# --- refused nodes; run ids -----------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_other_settings_are_refused_and_a_run_id_begins_anew_after_a_crash(agents, argv):
+def test_other_settings_are_refused_and_a_run_id_is_reusable_after_a_crash(agents, argv):
     first = agents.start(*argv("1:2", "--max-restarts=1", conf=QUICK))
     (worker,) = agents.until_round(0, first)
     check_refused(agents, partial(argv, conf=QUICK))
@@ -146,7 +146,7 @@ def test_other_settings_are_refused_and_a_run_id_begins_anew_after_a_crash(agent
 # --- secrets --------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("etcd_server")  # is skipped where there is no etcd
+@pytest.mark.usefixtures("etcd_server")  # skips without etcd
 def test_the_password_stays_secret(agents, tmp_path_factory):
     try:
         certificates = create_certificates(str(tmp_path_factory.mktemp("certificates")))
@@ -180,7 +180,7 @@ def test_the_password_stays_secret(agents, tmp_path_factory):
         assert not any(secret.decode() in node.stdout + node.stderr for secret in secrets)
 
 
-# --- what is imported -----------------------------------------------------------------------------
+# --- imports --------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

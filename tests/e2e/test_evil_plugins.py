@@ -1,4 +1,4 @@
-"""Plugins that do what a plugin must not, in real launches: `tests/data/evil_package`."""
+"""Misbehaving plugins in real launches: `tests/data/evil_package`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FORTY = 40.0  # seconds that a launch sleeps which is not stopped
 
 @pytest.fixture
 def evil(plaunch):
-    """A command line that loads of this package only what a test names."""
+    """A command line that loads only the named plugins of this package."""
     plaunch.environ["PYTHONPATH"] = str(PACKAGE)
     plaunch.environ["PLAUNCH_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     plaunch.environ["EVIL_STANDS"] = str(plaunch.folder / "stands")
@@ -38,7 +38,7 @@ STANDING = {
 
 
 @pytest.mark.parametrize("plugin", STANDING)
-def test_a_hook_that_never_returns_holds_nobody(evil, plugin):
+def test_a_hook_that_never_returns_does_not_block_the_job(evil, plugin):
     done = evil.run("-p", plugin, "--no-python", "sh", "-c", "exit 3")
     assert done.returncode == 3
     hook = STANDING[plugin]
@@ -49,7 +49,7 @@ def test_a_hook_that_never_returns_holds_nobody(evil, plugin):
 
 @pytest.fixture
 def stop(evil):
-    """Stops a launch once a plugin stands, or its worker is ready; what it says, and how long."""
+    """Stop a launch once a plugin hangs or its worker is ready; return its output and duration."""
 
     def stop(*argv, signum=signal.SIGTERM):
         with evil.start(*argv) as launch:
@@ -72,7 +72,7 @@ STAY = ["--no-python", "sh", "-c", READY]
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGQUIT"])
 @pytest.mark.parametrize("plugin", ["stands-when-started", "stands-in-worker-env"])
-def test_signals_are_heard_while_a_hook_stands(stop, plugin, name):
+def test_signals_are_handled_while_a_hook_hangs(stop, plugin, name):
     argv = ["-p", plugin, "--no-python", "sleep", str(FORTY)]
     err, seconds = stop(*argv, signum=signal.Signals[name])
     assert seconds < 9  # a hook that contributes is waited for ten seconds
@@ -96,7 +96,7 @@ ENDED = {
 
 
 @pytest.mark.parametrize("name", ENDED)
-def test_a_signal_is_what_ends_the_job_all_the_same(stop, name):
+def test_a_signal_stays_the_cause_of_the_end(stop, name):
     argv, said = ENDED[name]
     err, _ = stop(*argv)
     assert said in err
@@ -114,7 +114,7 @@ HANGS = {
 
 
 @pytest.mark.parametrize("place", HANGS)
-def test_a_component_that_never_returns_does_not_hold_up_a_stop(evil, place):
+def test_a_component_that_never_returns_does_not_delay_a_stop(evil, place):
     evil.environ["EVIL_PLACE"] = place
     with evil.start(*HANGS[place]) as launch:
         wait_for_files(evil.folder / "stands")
@@ -135,7 +135,7 @@ LEFT = {
 
 
 @pytest.mark.parametrize("plugin", LEFT)
-def test_what_a_plugin_leaves_behind_does_not_hold_the_launcher(evil, plugin):
+def test_leftovers_of_a_plugin_do_not_block_the_launcher(evil, plugin):
     script = evil.write("say.py", "print('said'); raise SystemExit(3)")
     with evil.start("-p", plugin, script, EVIL_ENDS=str(evil.folder / "end")) as launch:
         try:
@@ -148,7 +148,7 @@ def test_what_a_plugin_leaves_behind_does_not_hold_the_launcher(evil, plugin):
     assert LEFT[plugin] in named
 
 
-def test_a_pool_of_threads_ends_in_good_order(evil):
+def test_a_thread_pool_ends_cleanly(evil):
     done = evil.run("-p", "leaves-a-pool", "--no-python", "true")
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -160,7 +160,7 @@ CHANGED = {
 
 
 @pytest.mark.parametrize(("argv", "what"), CHANGED.values(), ids=CHANGED)
-def test_what_sigchld_does_is_restored(evil, argv, what):
+def test_sigchld_is_restored(evil, argv, what):
     done = evil.run(*argv, "--no-python", "sleep", "0.2")
     assert done.returncode == 0, done.stderr
     assert f"{RELEASE}" in done.stderr
@@ -168,7 +168,7 @@ def test_what_sigchld_does_is_restored(evil, argv, what):
 
 
 def test_a_factory_cannot_change_signals(evil):
-    """It runs on a thread that is not the main one, where Python refuses that."""
+    """It runs on another thread than the main one, where Python refuses that."""
     name = "ignores-children"
     done = evil.run(
         "-p", f"device_counts:{name}", f"--nproc-per-node={name}", "--no-python", "true"
@@ -188,7 +188,7 @@ QUESTIONS = {
 
 
 @pytest.mark.parametrize("argv", QUESTIONS.values(), ids=QUESTIONS)
-def test_what_plugins_print_does_not_spoil_what_was_asked_for(evil, argv):
+def test_output_of_plugins_does_not_mix_with_requested_output(evil, argv):
     done = evil.run("-p", "prints", *argv, EVIL_WRITES="1")
     assert done.returncode == 0, done.stderr
     assert done.stdout
@@ -201,7 +201,7 @@ def test_what_plugins_print_does_not_spoil_what_was_asked_for(evil, argv):
 
 
 @pytest.mark.parametrize("argv", [[], ["--run-path", "--start-method=fork"]], ids=repr)
-def test_what_plugins_print_in_a_launch_goes_to_stderr(evil, argv):
+def test_output_of_plugins_in_a_launch_goes_to_stderr(evil, argv):
     script = evil.write("say.py", "print('said', flush=True)\n")
     done = evil.run("-p", "prints", *argv, script)
     assert (done.returncode, done.stdout) == (0, "said\n")
@@ -209,8 +209,8 @@ def test_what_plugins_print_in_a_launch_goes_to_stderr(evil, argv):
         assert f"evil: print {where}\n" in done.stderr
 
 
-def test_what_a_plugin_prints_to_a_stderr_that_takes_nothing_does_not_hold_the_launcher(evil):
-    """The hook's thread keeps the lock of the stream for good."""
+def test_output_of_a_plugin_to_a_blocked_stderr_does_not_block_the_launcher(evil):
+    """The hook's thread never releases the lock of the stream."""
     evil.environ.pop("PYTHONUNBUFFERED", None)
     argv = ["-p", "prints-when-started", "--no-python", "sh", "-c", "exit 3"]
     with full_pipe() as writer:
@@ -227,7 +227,7 @@ def test_what_a_plugin_prints_to_a_stderr_that_takes_nothing_does_not_hold_the_l
         ("slow-import", "", 0, f"plugin {{}} {RELEASE}slow_import) took 1."),
         ("fails-when-started", "", 0, f"plugin {{}} {RELEASE}hooks) failed in plaunch_w"),
         ("fails-in-worker-env", "", 110, f"plugin {{}} {RELEASE}hooks) failed in pla"),
-        ("fails", LOGS, 110, f"logs spec {{}} {RELEASE}components) failed in reify: ValueError"),
+        ("fails", LOGS, 110, f"logs spec {{}} {RELEASE}components) failed: ValueError"),
         ("leaves-a-message", NPROC, 110, "SystemExit: the driver is broken"),
     ],
 )
@@ -239,7 +239,7 @@ def test_a_problem_is_explained_with_distribution_and_version(evil, plugin, opti
     assert "internal error" not in done.stderr
 
 
-def test_a_handler_whose_server_is_away_for_one_event_gets_the_others(evil):
+def test_a_handler_that_loses_one_event_gets_the_others(evil):
     events = evil.folder / "events"
     script = evil.write(
         "wait.py", f"import os, time\nwhile not os.path.exists({str(events)!r}): time.sleep(0.05)\n"
@@ -295,7 +295,7 @@ NOT_CLOSED = (
 
 
 @pytest.mark.parametrize("code", [0, 7])
-def test_a_logs_spec_that_fails_in_the_end_changes_nothing_of_it(evil, code):
+def test_a_logs_spec_that_fails_in_close_does_not_change_the_result(evil, code):
     done = evil.run(*CLOSED, "-c", f"echo some words >&2; exit {code}")
     assert done.returncode == code
     assert NOT_CLOSED in done.stderr
@@ -303,7 +303,7 @@ def test_a_logs_spec_that_fails_in_the_end_changes_nothing_of_it(evil, code):
     assert done.stderr.count("evil: close") == 1
 
 
-def test_a_logs_spec_that_fails_in_the_end_does_not_undo_a_signal(stop):
+def test_a_logs_spec_that_fails_in_close_does_not_undo_a_signal(stop):
     err, _ = stop(*CLOSED, "-c", READY)
     assert NOT_CLOSED in err
     assert err.count("evil: close") == 1
@@ -321,7 +321,7 @@ NOTHING = {
 
 
 @pytest.mark.parametrize("kind", NOTHING)
-def test_a_component_that_is_none_is_its_plugins_fault(evil, kind):
+def test_an_invalid_component_is_a_plugin_error(evil, kind):
     done = evil.run("-p", f"{kind}:nothing", f"{NOTHING[kind]}=nothing", "--no-python", "true")
     assert done.returncode == 110
     assert f" 'nothing' ({NOTHING[kind]}) of distribution evil-plaunch 6.6, module" in done.stderr

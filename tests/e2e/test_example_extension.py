@@ -31,7 +31,7 @@ def test_the_tests_of_the_package_pass(run_tests_of_package):
     run_tests_of_package(BOUND)
 
 
-def test_its_option_is_like_ours(installed, tmp_path):
+def test_its_option_works_like_the_cores(installed, tmp_path):
     assert "--reload-file FILE" in installed.run("--help").stdout
     script = installed.write("train.py", "")
     (tmp_path / "plaunch.toml").write_text("reload-file = 'here'\n")
@@ -63,10 +63,10 @@ def test_a_file_that_appears_restarts_all_workers(installed, tmp_path):
     ]
     assert not path.exists()
     assert f"{path} has appeared" in stderr
-    assert "plaunch-example-extension 0.1.0" in stderr  # who has asked for it
+    assert "plaunch-example-extension 0.1.0" in stderr  # the requesting plugin
 
 
-def test_its_check_is_one_of_the_doctors(installed, tmp_path):
+def test_its_check_runs_in_the_doctor(installed, tmp_path):
     done = installed.run("--doctor", f"--reload-file={tmp_path}/none/reload")
     assert f"nothing can be removed from {tmp_path}/none" in done.stdout
     assert done.returncode == 1

@@ -1,4 +1,4 @@
-"""The training example learns, survives the loss of a worker, and also runs under torchrun.
+"""The training example learns, survives a killed worker, and also runs under torchrun.
 
 docs/elastic-training.md, whose commands are tested, has a job that is told to resume.
 """
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.heavy]
 
 
 class Training:
-    """One launch of the example with two workers, and what it has printed so far."""
+    """A launch of the example with two workers, and its output so far."""
 
     def __init__(self, plaunch, *argv, **settings):
         self.errors = plaunch.folder / "stderr.txt"
@@ -42,7 +42,7 @@ class Training:
         pytest.fail(f"{text!r} was never printed: {self.lines}\n{self.errors.read_text()}")
 
     def finish(self):
-        """Read the rest, insist on success, and return the accuracy of the last line."""
+        """Read the rest, require success, and return the accuracy of the last line."""
         self.lines += [line.rstrip() for line in self.launcher.stdout]
         assert self.launcher.wait() == 0, self.errors.read_text()
         return float(re.fullmatch(r"done: \d+ epochs, test accuracy (.*)%", self.lines[-1])[1])
@@ -64,7 +64,7 @@ class Training:
 
 @pytest.fixture
 def train(plaunch):
-    """Start trainings in one folder; what still runs at the end of the test is killed."""
+    """Start trainings in one folder; running ones are killed at the end of the test."""
     trainings = []
 
     def start(launcher, *argv, **environ):
@@ -131,7 +131,7 @@ def test_two_workers_recognise_nine_digits_in_ten_and_only_a_requeued_job_contin
     assert requeued.losses() == {2: whole.losses()[2]}
 
 
-def test_without_a_launcher_it_says_what_to_do(plaunch):
+def test_without_a_launcher_the_error_has_the_fix(plaunch):
     done = run_python(TRAIN, cwd=plaunch.folder, env=plaunch.environ, timeout=TIMEOUT)
     assert done.returncode == 2
     assert "started by plaunch or torchrun" in done.stderr

@@ -1,4 +1,4 @@
-"""Nodes that hurt the job are left out: real agents, each with a host's name of its own."""
+"""Nodes with repeated failures are excluded: real agents, each with its own host name."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_the_spare_takes_the_place_of_a_host_that_has_failed_twice(agents, start
     agents.finish(a, c, spare)
 
 
-def test_who_hosts_the_store_stays_for_the_others(agents, start, endpoint_of):
+def test_an_excluded_host_of_the_store_stays_for_the_others(agents, start, endpoint_of):
     """Without its store they would have to stop."""
     words = [
         *options(endpoint_of("c10d"), "1:2"),

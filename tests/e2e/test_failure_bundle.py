@@ -1,4 +1,4 @@
-"""Launches that fail, and the one file that is left of each failure."""
+"""Failed launches, and the bundle of each failure."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ main()
 
 
 def read(path):
-    """The files of a bundle by name; those that programs make may be missing, if that is said."""
+    """Return the files of a bundle by name; output of programs may be missing if that is noted."""
     with zipfile.ZipFile(path) as archive:
         assert archive.testzip() is None
         files = {name: archive.read(name).decode() for name in archive.namelist()}
@@ -65,7 +65,7 @@ def loud(plaunch):
 
 
 def told(done):
-    """What the launcher says of bundles, in order."""
+    """Return the launcher's lines about bundles, in order."""
     return [line for line in done.stderr.splitlines() if "failure bundle" in line]
 
 
@@ -131,7 +131,7 @@ sys.exit(f"attempt {os.environ['TORCHELASTIC_RESTART_COUNT']}")
 
 
 @pytest.mark.parametrize("level", ["INFO", "WARNING"])
-def test_nobody_need_ask_where_the_run_has_a_folder(plaunch, level):
+def test_runs_with_a_folder_get_a_bundle_by_default(plaunch, level):
     words = ["--max-restarts=1", "--redirects=3"]
     done = plaunch.run(*words, plaunch.write("train.py", ATTEMPTS), LOGLEVEL=level, TMPDIR=".")
     assert done.returncode == 1
@@ -146,7 +146,7 @@ def test_nobody_need_ask_where_the_run_has_a_folder(plaunch, level):
     times = [event["timestamp"] for event in events]
     assert times == sorted(times)
     assert events[-1]["metadata"]["outcome"] == "failed"
-    # What was said of the restart is not said again.
+    # The lines about the restart are not repeated.
     assert done.stderr.count("restarted in") == (level == "INFO")
 
 
@@ -159,7 +159,7 @@ def test_nobody_need_ask_where_the_run_has_a_folder(plaunch, level):
     ],
     ids=["blocked", "without a folder", "never met"],
 )
-def test_nothing_is_left_unasked(plaunch, code, words):
+def test_runs_without_a_folder_get_no_bundle(plaunch, code, words):
     if "-p" not in words:
         words = ["--log-dir=logs", *words]
     words = [*words, f"--master-port={free_port()}"]
@@ -237,7 +237,7 @@ def test_a_success_leaves_nothing(plaunch):
     assert not (plaunch.folder / "out").exists()
 
 
-def test_a_stop_is_no_failure(plaunch):
+def test_a_stop_makes_no_bundle(plaunch):
     script = plaunch.write("train.py", "import time; print('up', flush=True); time.sleep(60)")
     with plaunch.start("--failure-bundle=out", script) as process:
         assert process.stdout.readline() == "up\n"
@@ -256,7 +256,7 @@ def test_a_stop_is_no_failure(plaunch):
         ([], True, set()),
     ],
 )
-def test_what_does_not_fail_imports_nothing_of_it(plaunch, words, fails, expected):
+def test_successful_launches_do_not_import_it(plaunch, words, fails, expected):
     script = plaunch.write("train.py", f"import sys; sys.exit({int(fails)})")
     argv = ["-X", "importtime", "-m", "plaunch", *words, script]
     shown = run_python(*argv, env=plaunch.environ, cwd=plaunch.folder)

@@ -1,4 +1,4 @@
-"""The end of a job whose store one of its nodes hosts, for those who come late to hear of it."""
+"""The end of a job whose store is on one of its nodes, for nodes that notice it late."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from helpers.ports import free_port
 
 pytest.importorskip("torch.distributed")
 
-SAID = 1.0  # seconds in which a node that is done has told so
+SAID = 1.0  # seconds in which a finished node has reported its success
 CONF = "keep_alive_interval=0.25,keep_alive_max_attempt=4"
 
 
@@ -41,8 +41,8 @@ def pause_one_that_is_done(agents, conf):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("before", [0.0, 3.0], ids=["for the end", "and lost already"])
-def test_a_node_that_is_paused_at_the_end_hears_of_it(agents, before):
-    """It has done its part, and the host stays for it, as long as its connection is there."""
+def test_a_node_that_is_paused_at_the_end_gets_the_verdict(agents, before):
+    """It has finished, and the host waits for it as long as it is connected."""
     host, other = pause_one_that_is_done(agents, f"{CONF},unreachable_timeout=3")
     time.sleep(before)
     agents.tell("exit.host", 0)
@@ -56,7 +56,7 @@ def test_a_node_that_is_paused_at_the_end_hears_of_it(agents, before):
 
 
 @pytest.mark.slow
-def test_nobody_stays_for_a_node_that_died_at_the_end(agents):
+def test_the_host_does_not_wait_for_a_node_that_died_at_the_end(agents):
     host, other = pause_one_that_is_done(agents, f"{CONF},close_timeout=600")
     agents.tell("exit.host", 0)
     agents.until(lambda: "how the job ended" in host.stderr, "the host waits")
@@ -76,5 +76,5 @@ def test_a_job_on_the_store_of_another_one_is_warned(agents):
     assert "--rdzv-endpoint" in second.stderr
     agents.tell("exit.first", 0)
     assert first.exit_code() == 0
-    assert second.exit_code() == 113  # as it was told
+    assert second.exit_code() == 113  # the store is lost
     assert second.stderr.count("hosted by a launcher of another job") == 1

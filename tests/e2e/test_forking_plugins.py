@@ -38,7 +38,7 @@ def plaunch_logs_specs():
 """
 
 
-def test_their_children_do_not_hold_up_the_end_and_are_named(plaunch):
+def test_their_children_do_not_delay_the_end_and_are_named(plaunch):
     plaunch.write("forking.py", PLUGIN)
     plaunch.environ["PYTHONPATH"] = str(plaunch.folder)
     script = plaunch.write("hello.py", "print('hello')\n")

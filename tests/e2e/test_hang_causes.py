@@ -1,4 +1,4 @@
-"""What a launch names as the cause when a job does not go on: with real torch, as on call."""
+"""The reported causes of hangs, with real torch."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ STOP = "--on-hang=stop"
 
 @pytest.fixture(autouse=True)
 def _loud(loud):
-    """Launches say what they do."""
+    """Show the log lines of launches."""
 
 
 @pytest.fixture
@@ -219,7 +219,7 @@ def test_a_worker_that_waits_for_work_does_not_hang(plaunch, what):
     assert "moved" not in done.stderr
 
 
-def test_a_program_that_does_nothing_is_a_hang(hang):
+def test_an_idle_program_is_a_hang(hang):
     text = "import subprocess\n\ndef main():\n    subprocess.run(['sleep', '10000'], timeout=600)\n"
     assert "main (train.py:4)" in hang(f"{text}\nmain()\n", timeout="4s")[0]
 

@@ -1,4 +1,4 @@
-"""Jobs that hang, and jobs that only look like it, watched by `--hang-timeout`."""
+"""Jobs that hang, and jobs that only seem to, with `--hang-timeout`."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ OTHERS = f"  where the others were:\\n    {LINES[1]}\\n"
 
 @pytest.fixture(autouse=True)
 def _loud(loud):
-    """Launches say what they do."""
+    """Show the log lines of launches."""
 
 
-def test_a_job_that_hangs_ends_and_says_where(plaunch):
+def test_a_hanging_job_ends_with_the_place(plaunch):
     script = plaunch.write("train.py", HANGING)
     done = plaunch.run("--nproc-per-node=4", TIMEOUT, "--on-hang=stop", "--log-dir=logs", script)
     assert done.returncode == 116, done.stderr
@@ -64,7 +64,7 @@ def test_a_job_that_hangs_ends_and_says_where(plaunch):
     assert "load_batch" in (plaunch.folder / found[1] / "rank_2.txt").read_text()
 
 
-def test_it_goes_on_after_a_restart(plaunch):
+def test_it_continues_after_a_restart(plaunch):
     script = plaunch.write("train.py", HANGING)
     options = ["--nproc-per-node=4", TIMEOUT, "--on-hang=restart", "--max-restarts=0,hang:1"]
     done = plaunch.run(*options, script)
@@ -74,7 +74,7 @@ def test_it_goes_on_after_a_restart(plaunch):
     assert again.returncode == 116, again.stderr
 
 
-def test_a_hang_may_only_be_told(plaunch):
+def test_a_hang_may_only_be_reported(plaunch):
     script = plaunch.write("train.py", HANGING)
     with plaunch.start("--nproc-per-node=4", TIMEOUT, script) as process:
         told = ""
@@ -92,7 +92,7 @@ def test_a_hang_may_only_be_told(plaunch):
 
 @pytest.fixture
 def run_nodes(agents, plaunch, endpoint_of):
-    """Run two launchers with two workers each, with options of each: what they have said."""
+    """Run two launchers with two workers each and their own options; return their output."""
 
     def call(*words, nodes=((), ()), script=HANGING, args=(), codes=(116, 116)):
         path = plaunch.write("train.py", script)
@@ -108,7 +108,7 @@ def run_nodes(agents, plaunch, endpoint_of):
     return call
 
 
-def test_a_job_of_two_nodes_that_hangs_ends_and_says_where(run_nodes, plaunch):
+def test_a_hanging_job_of_two_nodes_ends_with_the_place(run_nodes, plaunch):
     shown = run_nodes(TIMEOUT, "--on-hang=stop", "--log-dir=logs")
     for text in shown:
         assert "rank 2 on " in text
@@ -121,7 +121,7 @@ def test_a_job_of_two_nodes_that_hangs_ends_and_says_where(run_nodes, plaunch):
 
 
 @pytest.mark.slow
-def test_two_nodes_go_on_after_a_restart(run_nodes):
+def test_two_nodes_continue_after_a_restart(run_nodes):
     words = (TIMEOUT, "--on-hang=restart", "--max-restarts=0,hang:1")
     shown = run_nodes(*words, codes=(0, 0))
     assert all("restart 1 of 1 for hang\n" in text for text in shown), shown
@@ -142,7 +142,7 @@ def test_a_node_that_does_not_watch_is_named(agents, plaunch, endpoint_of):
     assert "moved" not in other.stderr
 
 
-# --- what is no hang ------------------------------------------------------------------------------
+# --- no hangs -------------------------------------------------------------------------------------
 
 # Each for longer than the time-out.
 BUSY = {
@@ -159,7 +159,7 @@ WORKER = "import sys, time\nwait, end = time.sleep, time.monotonic() + 6\n"
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", BUSY)
-def test_what_is_no_hang(plaunch, what):
+def test_slow_steps_are_not_hangs(plaunch, what):
     script = plaunch.write("train.py", WORKER + BUSY[what])
     done = plaunch.run("--nproc-per-node=2", TIMEOUT, "--on-hang=stop", script)
     assert done.returncode == 0, done.stderr

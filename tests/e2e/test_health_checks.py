@@ -1,4 +1,4 @@
-"""Health checks as users choose them: on one node, and on several."""
+"""Health checks on one node, and on several."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_node_that_is_not_healthy_does_not_start(plaunch, program):
     assert not (plaunch.folder / "started").exists()
 
 
-def test_after_a_failure_both_causes_are_said(plaunch, program):
+def test_after_a_failure_both_causes_are_reported(plaunch, program):
     option = program('echo "$PLAUNCH_HEALTH_OCCASION"; [ "$PLAUNCH_HEALTH_OCCASION" = start ]')
     script = plaunch.write("train.py", "import sys; print('at work'); sys.exit('no more data')\n")
     done = plaunch.run("--max-restarts=5", option, script)
@@ -91,9 +91,9 @@ def test_a_healthy_node_restarts(plaunch, program):
 
 
 @pytest.mark.slow
-def test_other_nodes_go_on_without_one_that_is_not_healthy(plaunch, program):
+def test_other_nodes_continue_without_an_unhealthy_one(plaunch, program):
     """The first node fails and is found ill; the second has the job for itself then."""
-    # Each node of this machine says by a variable who it is.
+    # A variable identifies each node of this machine.
     option = program('[ "$PLAUNCH_HEALTH_OCCASION" = start ] || [ "$NODE" != ill ]')
     script = plaunch.write(
         "train.py",
@@ -122,7 +122,7 @@ def test_other_nodes_go_on_without_one_that_is_not_healthy(plaunch, program):
     assert out == "2 well\n1 well\n"
 
 
-def test_one_that_hangs_is_bounded_and_named(plaunch):
+def test_a_hanging_check_has_a_time_limit_and_is_named(plaunch):
     plugin = plaunch.write(
         "hangs.py",
         "import plaunch, time\n"
@@ -161,7 +161,7 @@ def test_a_signal_ends_the_wait_and_the_program(plaunch, program):
         ("sun", 2, "health check 'sun' is unknown"),
     ],
 )
-def test_a_third_partys(plaunch, check, code, said):
+def test_a_third_party_check(plaunch, check, code, said):
     plaunch.write("moonlight.py", THIRD_PARTY)
     done = plaunch.run(
         *("-p", "moonlight", f"--health-check={check}", "--no-python", "true"),
@@ -180,7 +180,7 @@ def test_a_third_partys(plaunch, check, code, said):
         ("command:/no/such", "the program '/no/such' of the health check 'command' does not exist"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_before_anything_starts(plaunch, check, said):
+def test_invalid_arguments_are_refused_before_anything_starts(plaunch, check, said):
     for words in ([], ["--dry-run"]):
         done = plaunch.run(*words, f"--health-check={check}", "--no-python", "touch", "started")
         assert done.returncode == 2
@@ -188,7 +188,7 @@ def test_what_cannot_be_meant_is_refused_before_anything_starts(plaunch, check, 
     assert not (plaunch.folder / "started").exists()
 
 
-def test_the_doctor_asks_and_a_plan_does_not(plaunch, program):
+def test_the_doctor_runs_checks_and_a_dry_run_does_not(plaunch, program):
     option = program("touch asked; echo no; exit 1")
     done = plaunch.run("--dry-run", option, "--no-python", "true")
     assert done.returncode == 0

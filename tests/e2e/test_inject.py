@@ -1,4 +1,4 @@
-"""Jobs that are broken on purpose by `--inject`, and what they say of it."""
+"""Jobs with faults injected by `--inject`, and their log lines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from helpers.waiting import wait_until
 
 STOPPED = "def is_stopped(pid): return open(f'/proc/{pid}/stat').read().rsplit(')')[-1][1] == 'T'\n"
 
-# Each worker says where it is, and waits for the end; the first attempt has none.
+# Each worker writes its process id. Only the first attempt keeps running, or all with `ever`.
 WAITING = """\
 import os, pathlib, sys, time
 rank, attempt = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
@@ -26,11 +26,11 @@ while attempt == "0" or "ever" in sys.argv:
 
 @pytest.fixture(autouse=True)
 def _loud(loud):
-    """Launches say what they do."""
+    """Show the log lines of launches."""
 
 
 def logged(plaunch):
-    """What the log has of faults, without the line of what was planned."""
+    """Return the log lines about faults, without the line of planned ones."""
     (path,) = (plaunch.folder / "logs").glob("*/chaos-*.jsonl")
     assert (path.parent / "attempt_0").is_dir()
     lines = [json.loads(line) for line in path.read_text().splitlines()]
@@ -48,7 +48,7 @@ def test_a_worker_is_killed_and_the_job_recovers(plaunch):
     assert "restart 1 of 1" in done.stderr
 
 
-def test_the_report_and_the_log_say_who_has_killed_a_worker(plaunch):
+def test_the_report_and_the_log_name_the_injected_fault(plaunch):
     script = plaunch.write("train.py", WAITING)
     inject = "--inject=kill:rank=1,signal=SIGSEGV,times=2"
     words = ["--nproc-per-node=2", "--max-restarts=1", "--log-dir=logs", inject]
@@ -86,14 +86,14 @@ def test_a_worker_exits_with_a_code(plaunch):
 
 
 def test_a_preloaded_worker_exits_with_a_code(plaunch):
-    """It is started afresh, and nobody else takes the code."""
+    """It is executed, and no other worker exits with the code."""
     script = plaunch.write("train.py", STEPS)
     done = plaunch.run("--preload=decimal", "--inject=exit:rank=0,code=3", script)
     assert done.returncode == 3, done.stderr
     assert "workers are started afresh" in done.stderr
 
 
-# Rank 1 sees that rank 0 is stopped, and what its word says.
+# Rank 1 checks that rank 0 is stopped, and reads its message.
 WATCHING = (
     STOPPED
     + """\
@@ -174,7 +174,7 @@ def test_the_launcher_is_stopped_for_some_time(plaunch):
     assert f"after=0.2s: this launcher (pid {pid}) goes on\n" in done.stderr
 
 
-def test_each_node_breaks_what_is_its_own(agents):
+def test_each_node_injects_its_own_faults(agents):
     words = [
         "--nnodes=2",
         "--master-addr=127.0.0.1",
@@ -203,7 +203,7 @@ def test_bad_faults_end_before_anything_starts(plaunch):
     assert "variable PET_INJECT: fault 'burn:rank=1': 'burn' is no kind" in done.stderr
 
 
-def test_it_is_shown_and_nothing_is_loaded_without_it(plaunch):
+def test_it_is_shown_and_only_loaded_if_used(plaunch):
     script = plaunch.write("train.py", "import sys; print(sys.path)")
     assert "--inject FAULT;..." in plaunch.run("--help").stdout
     shown = plaunch.run("--dry-run=json", "--inject=hang:rank=0", script)

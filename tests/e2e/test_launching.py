@@ -1,4 +1,4 @@
-"""The command line, from words to exit codes, with real workers."""
+"""The command line, from arguments to exit codes, with real workers."""
 
 from __future__ import annotations
 
@@ -85,14 +85,14 @@ def test_the_exit_code_is_the_first_failing_workers_own(plaunch):
     assert torchruns.returncode == 1
 
 
-def test_a_worker_killed_by_a_signal_is_said_so(plaunch):
+def test_the_signal_that_killed_a_worker_is_reported(plaunch):
     script = plaunch.write("kill.py", "import os; os.kill(os.getpid(), 9)\n")
     done = plaunch.run(script)
     assert done.returncode == 128 + signal.SIGKILL
     assert "SIGKILL" in done.stderr
 
 
-def test_the_last_words_of_a_failing_worker_are_in_the_report(plaunch):
+def test_the_last_lines_of_a_failing_worker_are_in_the_report(plaunch):
     script = plaunch.write("boom.py", "def f():\n    raise RuntimeError('boom')\nf()\n")
     done = plaunch.run("--nproc-per-node=2", script)
     assert done.returncode == 1
@@ -112,7 +112,7 @@ time.sleep(300)
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_requested_stop_is_one_line_and_leaves_nobody(plaunch, signum):
+def test_a_requested_stop_is_one_line_and_leaves_no_process(plaunch, signum):
     script = plaunch.write("wait.py", WAIT)
     with plaunch.start("--nproc-per-node=2", script, "polite") as launcher:
         assert [launcher.stdout.readline() for _ in range(2)] == ["up\n", "up\n"]
@@ -193,7 +193,7 @@ def shown(plaunch, count):
 
 
 def run_static(plaunch, *nodes):
-    """Run static nodes on this host, each with options of its own, until all have succeeded."""
+    """Run static nodes on this host, each with its own options, until all have succeeded."""
     script, port = plaunch.write("show.py", SHOW_ENV), free_port()
     argv = [f"--nnodes={len(nodes)}", "--master-addr=127.0.0.1", f"--master-port={port}"]
     programs = [
@@ -216,7 +216,7 @@ def test_two_static_nodes_on_one_host(plaunch):
 
 
 def test_unlike_static_nodes(plaunch):
-    """They tell node 0 what they run, on the port where its workers listen later."""
+    """They send node 0 their numbers of workers, on the port where its workers listen later."""
     run_static(plaunch, ["--nproc-per-node=1", "--role=boss"], ["--nproc-per-node=2"])
     worlds = shown(plaunch, 3)
     assert [env["GROUP_RANK"] for env in worlds] == ["0", "1", "1"]

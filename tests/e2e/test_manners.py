@@ -1,4 +1,4 @@
-"""What the launcher says of itself, and what it refuses before anything starts."""
+"""The launcher's own log lines, and errors before anything starts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("loud")
 SHOW = "import json, os; print(json.dumps(dict(os.environ)))"
 
 
-def test_it_says_what_is_started(plaunch):
+def test_it_logs_what_is_started(plaunch):
     script = plaunch.write("train.py", f"{SHOW}; import time; time.sleep(1.1)")
     (plaunch.folder / "plaunch.toml").write_text("rdzv_id = 'mine'\n")
     done = plaunch.run("--config=plaunch.toml", "--nproc-per-node=2", script)
@@ -34,23 +34,23 @@ def test_it_says_what_is_started(plaunch):
     assert re.match(r"plaunch: this launch took \d+(\.\d+)? s", end)
 
 
-def test_it_says_on_request_with_what(plaunch):
+def test_it_logs_settings_on_request(plaunch):
     done = plaunch.run("--no-python", "true", LOGLEVEL="DEBUG")
     python = re.escape(f"{sys.version.split()[0]} ({sys.executable})")
     assert re.search(rf"^plaunch: version \S+, Python {python}$", done.stderr, re.M)
 
 
-def test_it_says_nothing_of_a_launch_that_succeeds_at_once(plaunch):
+def test_it_logs_nothing_for_a_launch_that_succeeds_at_once(plaunch):
     done = plaunch.run("--nproc-per-node=2", "--no-python", "true")
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_it_says_what_was_started_if_it_fails_at_once(plaunch):
+def test_it_logs_what_was_started_if_it_fails_at_once(plaunch):
     done = plaunch.run("--no-python", "false")
     assert re.match("plaunch: run id [0-9a-f]+: 1 worker, 1 node\n", done.stderr)
 
 
-def test_all_that_it_says_can_be_read_by_programs(plaunch):
+def test_log_lines_are_machine_readable(plaunch):
     script = plaunch.write("train.py", "import sys; print('out'); sys.exit('\"why\"')")
     argv = ["--log-format=json", "--rdzv-id=$mine", "--max-restarts=1", "--tee=3"]
     done = plaunch.run(*argv, "--log-dir=logs", script, FORCE_COLOR="1")
@@ -77,13 +77,13 @@ def test_all_that_it_says_can_be_read_by_programs(plaunch):
 
 
 @pytest.mark.parametrize("level", ["INFO", "WARNING"])
-def test_a_file_gets_no_colours_unless_they_are_asked_for(plaunch, level):
+def test_a_file_gets_no_colours_by_default(plaunch, level):
     script = plaunch.write("train.py", "exit(7)")
     assert "\x1b" not in plaunch.run(script, TERM="xterm", LOGLEVEL=level).stderr
     assert "\x1b[1;31mplaunch: " in plaunch.run("--color=always", script, LOGLEVEL=level).stderr
 
 
-def test_it_is_silent_if_it_is_to_be(plaunch):
+def test_it_can_be_silenced(plaunch):
     done = plaunch.run(plaunch.write("train.py", SHOW), LOGLEVEL="WARNING")
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -118,7 +118,7 @@ def test_a_range_without_a_free_port(plaunch):
         ({"PET_MAX_RESTARTS": "-1"}, "max_restarts is -1 (variable PET_MAX_RESTARTS)"),
     ],
 )
-def test_a_bad_variable_is_blamed_and_no_option_that_nobody_typed(plaunch, environ, message):
+def test_the_error_names_a_bad_variable_and_not_its_option(plaunch, environ, message):
     done = plaunch.run(plaunch.write("train.py", SHOW), LOGLEVEL="WARNING", **environ)
     assert done.returncode == 2
     assert message in done.stderr
@@ -134,7 +134,7 @@ def test_an_option_behind_the_script_starts_the_job_and_is_named(plaunch):
     assert (done.stdout, done.stderr) == ("['--nproc-per-node=2']\n", "")
 
 
-# A launcher whose backend needs nobody, so that nothing but the wait for another node takes time.
+# A launcher whose backend needs no server, so that only the wait for another node takes time.
 ALONE = """
 import sys
 from plaunch.cli import main
@@ -161,7 +161,7 @@ def alone(plaunch):
 
 
 @pytest.mark.slow
-def test_who_waits_too_long_to_start_says_for_whom(plaunch, alone):
+def test_a_long_wait_for_the_start_names_the_missing_nodes(plaunch, alone):
     words = alone("--node-rank=1", "--start-timeout=5")
     done = run_python(*words, cwd=plaunch.folder, env=plaunch.environ)
     assert done.returncode == 111

@@ -31,7 +31,7 @@ sys.stdin.read()
 
 @pytest.fixture
 def endpoint(endpoint_of):
-    """An address of this machine at which nobody listens; the first agent will."""
+    """A free address of this machine, on which the first agent listens."""
     return endpoint_of("c10d")
 
 
@@ -65,7 +65,7 @@ HOSTS, JOINS = "is_host=true", "is_host=false"
     ("store", "victim"),
     [("first agent", "late"), ("file", "first"), ("third process", "first"), ("etcd", "first")],
 )
-def test_a_late_node_is_admitted_and_a_lost_one_left_behind(
+def test_a_late_node_is_admitted_and_a_lost_one_excluded(
     agents, endpoint_of, request, store, victim
 ):
     if store != "etcd":
@@ -142,7 +142,7 @@ def test_a_failure_anywhere_restarts_or_ends_all(
         agents.tell(f"exit.{failing}.{attempt}", 7)
     assert [node.exit_code() for node in nodes] == [7] * count
     agents.until_gone(*(pid for node in nodes for pid in of("pid", node.workers())))
-    # The report of a failed job, without what it says of the agent itself.
+    # The report of a failed job, without the agent's own part.
     said = "\n".join(node.stderr for node in nodes)
     (headline,) = set(re.findall("^plaunch: (rank .* after .*)", said, re.M))
     assert re.fullmatch(rf"rank {failing} on \S+ failed after .* s: exit code 7", headline)
@@ -196,7 +196,7 @@ def test_a_node_that_waits_for_the_others_is_restarted_with_them(agents, endpoin
 
 
 @pytest.mark.parametrize("hosts", [True, False])
-def test_a_finished_node_waits_no_longer_than_it_was_told(agents, endpoint, hosts):
+def test_a_finished_node_waits_no_longer_than_its_limit(agents, endpoint, hosts):
     """But the others need their store, so its host stays."""
     confs = (HOSTS, JOINS) if hosts else (JOINS, HOSTS)
     quick, slow = (
@@ -218,7 +218,7 @@ def test_a_finished_node_waits_no_longer_than_it_was_told(agents, endpoint, host
 
 
 @pytest.mark.parametrize("patience", [300, 0.5], ids=["of the round", "of the host"])
-def test_a_finished_node_obeys_a_stop_and_says_what_it_leaves(agents, endpoint, patience):
+def test_a_finished_node_obeys_a_stop_and_logs_the_consequences(agents, endpoint, patience):
     """It waits for the others, then hosts the store for them; neither keeps it from ending."""
     host, other = (
         agents.start(
@@ -276,16 +276,16 @@ def test_a_notice_to_all_launchers_reaches_each_worker_once(agents, endpoint):
     for node in nodes:
         node.process.send_signal(signal.SIGUSR1)
     agents.until(lambda: min(notices()) >= 1, "all workers have got it")
-    time.sleep(1.5)  # longer than what counts as one and the same
+    time.sleep(1.5)  # longer than the window in which signals count as one
     nodes[1].process.send_signal(signal.SIGUSR1)
-    # Whatever the first one has led to comes before the second.
+    # The effects of the first signal come before the second.
     agents.until(lambda: min(notices()) >= 2, "all workers have got the second")
     assert notices() == [2, 2, 2]
     agents.finish(*nodes)
 
 
 def test_a_stop_of_all_nodes_ends_all(agents, endpoint):
-    """As a scheduler does it; nobody waits for a store whose host has gone first."""
+    """As a scheduler does it; no node waits for a store whose host has ended."""
     nodes = [agents.start(*options(endpoint, "3")) for _ in range(3)]
     workers = agents.until_round(0, *nodes)
     for node in nodes:
@@ -293,7 +293,7 @@ def test_a_stop_of_all_nodes_ends_all(agents, endpoint):
     assert [node.exit_code() for node in nodes] == [128 + signal.SIGTERM] * 3
     agents.until_gone(*of("pid", workers))
     for node in nodes:
-        # A thread that torch still holds when the interpreter ends would say something here.
+        # A thread of torch that is alive at the interpreter's exit would print an error here.
         assert node.stderr == "plaunch: SIGTERM received; the workers are stopped\n"
 
 
@@ -314,7 +314,7 @@ def test_a_node_that_comes_when_others_have_finished_is_not_needed(agents, endpo
     assert {len(node.workers(round_ + 1)) for node in nodes} == {0}
 
 
-# --- what ends a node, but no job -----------------------------------------------------------------
+# --- errors of single nodes -----------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -334,14 +334,14 @@ def test_too_few_nodes_in_time(agents, endpoint):
         assert "job 'job' needs 3 nodes" in node.stderr
         assert "within 3 s (--rdzv-conf join_timeout)" in node.stderr
         assert "Traceback" not in node.stderr
-    # Whoever gives up first sees both; the other one may see that the store has gone.
+    # The first node to time out sees both; the other one may see a lost store.
     host = socket.gethostname()
     seen = f"2 came within 3 s (--rdzv-conf join_timeout): {host} (index 0), {host} (index 2); "
     assert any(f"{seen}missing: index 1" in node.stderr for node in nodes)
 
 
 @pytest.mark.slow
-def test_a_lost_store_ends_the_nodes_after_a_bound(agents, endpoint):
+def test_a_lost_store_ends_the_nodes_after_a_timeout(agents, endpoint):
     bound = "unreachable_timeout=2,"
     host = agents.start(*options(endpoint, "3", conf=bound + HOSTS))
     others = [agents.start(*options(endpoint, "3", conf=bound + JOINS)) for _ in range(2)]
@@ -356,8 +356,8 @@ def test_a_lost_store_ends_the_nodes_after_a_bound(agents, endpoint):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("nnodes", ["2", "1:2"])
-def test_a_host_that_is_started_again_does_not_make_the_budget_grow(agents, endpoint, nnodes):
-    """It is there first, with an empty store; the other one knows how many restarts were used."""
+def test_a_restarted_host_does_not_reset_the_budget(agents, endpoint, nnodes):
+    """It starts first, with an empty store; the other one knows the number of used restarts."""
     more = (nnodes, "--max-restarts=2")
     host = agents.start(*options(endpoint, *more, conf=HOSTS), name="host")
     other = agents.start(*options(endpoint, *more, conf=JOINS), name="other")
@@ -380,7 +380,7 @@ def test_a_host_that_is_started_again_does_not_make_the_budget_grow(agents, endp
 
 @pytest.mark.slow
 def test_the_token_keeps_strangers_out_and_stays_secret(agents, endpoint):
-    agents.is_afresh = True  # with command lines of their own
+    agents.is_afresh = True  # for their own command lines
     with_token = {"PLAUNCH_RDZV_TOKEN": TOKEN}
     first = agents.start(*options(endpoint, "1:2"), **with_token)
     agents.until_round(0, first)

@@ -1,4 +1,4 @@
-"""plaunch without the plugins that come with it, but for one of each kind."""
+"""plaunch with only one of its own plugins of each kind."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_they_are_gone(bare):
     assert not [option for option in ("--doctor", "--metrics-port", "--devices") if option in shown]
 
 
-def test_it_launches_all_the_same(bare, tmp_path):
+def test_it_launches(bare, tmp_path):
     code = "import os; open(os.environ['RANK'], 'w').close()"
     done = bare.run("--nproc-per-node=2", bare.write("train.py", code))
     assert (done.returncode, done.stderr) == (0, "")
@@ -94,7 +94,7 @@ def test_it_plans(bare):
         (["--metrics-port=0"], "there is no option --metrics-port"),
     ],
 )
-def test_what_is_gone_is_said(bare, words, message):
+def test_missing_plugins_are_named(bare, words, message):
     done = bare.run(*words, bare.write("train.py", ""))
     assert done.returncode == 2
     assert message in done.stderr

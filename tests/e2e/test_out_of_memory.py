@@ -1,4 +1,4 @@
-"""A worker that the kernel kills for want of memory, in a control group of the test's own."""
+"""A worker that the kernel kills for lack of memory, in a control group."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ time.sleep(60)
         ("3,oom:0", "No restart: none is allowed after oom (--max-restarts="),
     ],
 )
-def test_a_worker_without_memory_is_said_to_be_one(memory_group, plaunch, budget, said):
+def test_an_oom_kill_is_reported(memory_group, plaunch, budget, said):
     script = plaunch.write("greedy.py", GREEDY)
     words = ["--nproc-per-node=2", f"--max-restarts={budget}", script]
     with plaunch.popen(

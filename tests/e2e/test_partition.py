@@ -1,4 +1,4 @@
-"""Real training on three nodes with a network of their own each, one of which loses its cable."""
+"""Real training on three nodes in network namespaces, one of which loses its link."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = [
 WORKERS, CONTROL = 0, 1  # the two switches; etcd is at the second one only
 
 
-def test_training_goes_on_while_a_cable_is_cut_and_after(build_network, training):
+def test_training_continues_during_and_after_a_network_cut(build_network, training):
     network = build_network(3)
     nodes = [
         training.start(
@@ -44,9 +44,9 @@ def test_training_goes_on_while_a_cable_is_cut_and_after(build_network, training
     training.check()
 
 
-@pytest.mark.usefixtures("etcd_server")  # is skipped where there is no etcd
-def test_training_goes_on_while_a_cable_to_etcd_is_cut_and_after(build_network, agents, training):
-    """To etcd, and to nobody else."""
+@pytest.mark.usefixtures("etcd_server")  # skips without etcd
+def test_training_continues_during_and_after_a_cut_from_etcd(build_network, agents, training):
+    """Only the link to etcd is cut."""
     pytest.importorskip("grpc")
     pytest.importorskip("google.protobuf")
     network = build_network(3, switches=2)
@@ -71,13 +71,13 @@ def test_training_goes_on_while_a_cable_to_etcd_is_cut_and_after(build_network, 
         training.until_world(3)
         training.until_further(3)
         worlds = training.worlds()
-        # Cut for a moment: its workers go on, and nobody says that it is lost.
+        # A short cut: its workers continue, and no node reports it as lost.
         network.cut(0, CONTROL)
         time.sleep(1)
         network.mend(0, CONTROL)
         training.until_further(9)  # longer than it would take to lose it
         assert training.worlds() == worlds
-        # Cut for longer than a node may be silent: the others go on without it. Its own workers
+        # A cut longer than the keep-alive timeout: the others continue without it. Its own workers
         # lose their peers, but that is a failure that costs no restart.
         network.cut(0, CONTROL)
         training.until_world(2)

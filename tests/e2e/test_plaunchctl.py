@@ -1,4 +1,4 @@
-"""plaunchctl against running launches, as users have them."""
+"""plaunchctl with running launches."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HOST = socket.gethostname()
 BY = f"by uid {os.geteuid()}: "
 DONE, REFUSED, NO_JOB, NO_ANSWER, FOREIGN = 0, 1, 3, 4, 5
 
-# Tells what it writes apart by rank and round, until a file says that it is enough.
+# Writes lines with rank and round until a file exists.
 WRITER = """\
 import os, sys, time
 rank, round_ = os.environ["RANK"], os.environ["PLAUNCH_ROUND"]
@@ -45,7 +45,7 @@ print("the last words", end="", flush=True)
 while not os.path.exists("exit"):
     time.sleep(0.02)
 """
-# Takes no SIGTERM, and says so.
+# Ignores SIGTERM, and reports it.
 DEAF = """\
 import os, pathlib, signal, time
 signal.signal(signal.SIGTERM, lambda *_: pathlib.Path("asked").touch())
@@ -81,7 +81,7 @@ class Control:
 
     @contextlib.contextmanager
     def start(self, *words):
-        """Start one that goes on for a while."""
+        """Start a long-running launch."""
         command = [sys.executable, *self.words(*words)]
         with subprocess.Popen(
             command, env=self.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -103,7 +103,7 @@ class Control:
 
 def count_sockets(process):
     count, folder = 0, f"/proc/{process.pid}/fd"
-    with contextlib.suppress(OSError):  # it closes one meanwhile, or ends
+    with contextlib.suppress(OSError):  # it may close one, or exit
         for fd in os.listdir(folder):
             count += os.readlink(os.path.join(folder, fd)).startswith("socket:")
     return count
@@ -205,7 +205,7 @@ def test_two_launches_with_one_run_id(agents, ctl):
     agents.finish(both[1])
 
 
-def test_a_restart_costs_none_and_signals_reach_ranks(agents, ctl):
+def test_a_requested_restart_is_not_counted_and_signals_reach_ranks(agents, ctl):
     node = agents.start(*local("job", "--max-restarts=0"), LOGLEVEL="INFO")
     agents.until_round(0, node, workers=2)
     assert ctl.json("restart", "--reason", "new learning rate")["asked"] == "restart"
@@ -319,7 +319,7 @@ def test_while_a_launch_is_in_rendezvous(agents, ctl, endpoint_of):
     assert node.exit_code() == 143
 
 
-def test_the_line_of_a_restart_names_who_sent_the_signal(agents, ctl):
+def test_the_line_of_a_restart_names_the_sender_of_the_signal(agents, ctl):
     node = agents.start("--rdzv-id=job", "--max-restarts=1", "--nproc-per-node=2")
     agents.until_round(0, node, workers=2)
     assert ctl.json("signal", "KILL", "--ranks=1")["ranks"] == "1"
@@ -343,7 +343,7 @@ def test_while_a_launch_is_stopping(plaunch, agents, ctl):
     assert node.exit_code() == 143
 
 
-def test_while_a_plugins_hook_stands(agents, ctl, plaunch):
+def test_while_a_plugins_hook_hangs(agents, ctl, plaunch):
     environ = {"PYTHONPATH": str(EVIL), "EVIL_STANDS": str(plaunch.folder / "stands")}
     environ["PLAUNCH_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     plugins = ["-p", "control", "-p", "stands-in-worker-env"]
@@ -356,10 +356,10 @@ def test_while_a_plugins_hook_stands(agents, ctl, plaunch):
     assert f"asks for the end of the job (plaunchctl: {BY}it stands)" in node.stderr
 
 
-def test_a_suspended_launcher_is_told_in_bounded_time(agents, ctl):
+def test_a_suspended_launcher_is_reported_in_time(agents, ctl):
     node = agents.start(*local("still"), LOGLEVEL="INFO")
     agents.until_round(0, node, workers=2)
-    ctl.json("status")  # it has imported what answers
+    ctl.json("status")  # loads the code that answers
     with ctl.waiting() as waits:
         node.process.send_signal(signal.SIGSTOP)
         try:
@@ -428,7 +428,7 @@ def test_workers_that_are_forked_do_not_answer_in_its_place(plaunch, ctl, folder
     assert not os.listdir(folder)
 
 
-# --- somebody else --------------------------------------------------------------------------------
+# --- other users ----------------------------------------------------------------------------------
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
@@ -520,7 +520,7 @@ def test_logs(plaunch, agents, ctl):
     assert [word for word in words if word[0] == "the"] == [["the", "last", "words"]] * 2
 
 
-def test_without_log_files_it_is_said_how_to_have_them(agents, ctl):
+def test_without_log_files_the_error_has_the_fix(agents, ctl):
     node = agents.start("--rdzv-id=job")
     agents.until_round(0, node)
     assert "--log-dir, keep them" in ctl.run("logs", code=REFUSED)

@@ -88,7 +88,7 @@ def test_it_never_makes_a_job_fail(plaunch, words, said):
         (["--preload=my-module"], "names the module 'my-module'"),
     ],
 )
-def test_names_that_are_none_start_nothing(plaunch, words, said):
+def test_invalid_names_start_nothing(plaunch, words, said):
     done = plaunch.run(*words, plaunch.write("train.py", "print('trained')"))
     assert (done.returncode, done.stdout) == (2, "")
     assert said in done.stderr
@@ -117,7 +117,7 @@ PROGRAMS = Path(__file__).parent / "programs"
     ],
     ids=" ".join,
 )
-def test_a_program_runs_as_it_does_afresh(plaunch, words):
+def test_a_program_runs_as_when_executed(plaunch, words):
     """Those of tests/e2e/test_drop_in.py that are quick."""
     if not words[0].startswith("-"):
         words = [str(PROGRAMS / words[0]), *words[1:]]
@@ -138,7 +138,7 @@ def test_a_program_runs_as_it_does_afresh(plaunch, words):
     assert fresh[1] or fresh[2]
 
 
-# Ends at once, but for the last attempt; some attempts say what the launcher and its children have.
+# Exits at once except in the last attempt; some attempts print the launcher's resources.
 ENDING = """
 import sys
 early = "decimal" in sys.modules
@@ -196,7 +196,7 @@ def test_restarts_leave_nothing(plaunch, restarts, words):
             - max(memory_of(name, look) for look in early)
             for name in names
         }
-        # What the C library keeps of what was given back grows for a while, then no longer.
+        # The C library's cache of freed memory grows for a while, then stays.
         assert max(grown.values()) < 1024, grown
 
 
@@ -272,7 +272,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
-def test_functions_give_the_same(plaunch, method):
+def test_functions_return_the_same(plaunch, method):
     script = plaunch.write("launching.py", FUNCTIONS)
     done = run_python(script, method, cwd=plaunch.folder, env=plaunch.environ)
     lines = done.stdout.splitlines()

@@ -1,4 +1,4 @@
-"""What the account of a run says of imports that `--preload` would have saved."""
+"""The time accounting advises `--preload` for imports that it would save."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SLOW = "import os, time\ntime.sleep({} if os.environ['TORCHELASTIC_RESTART_COUNT
 
 
 def told(done):
-    """What the launcher says at its end: the account, and what follows it."""
+    """Return the launcher's last lines: the time accounting, and the advice."""
     lines = [line for line in done.stderr.splitlines() if line.startswith("plaunch: ")]
     first = next(at for at, line in enumerate(lines) if "this launch took" in line)
     return lines[first:]
@@ -29,7 +29,7 @@ def told(done):
 
 @pytest.fixture
 def installed(plaunch):
-    """Launches find what is installed in this folder, and say what they do."""
+    """Launches find packages in this folder, and show their log lines."""
     folder = plaunch.folder / "site-packages"
     folder.mkdir()
     plaunch.environ |= {"PYTHONPATH": str(folder), "LOGLEVEL": "INFO"}
@@ -38,7 +38,7 @@ def installed(plaunch):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("readable_stacks")
-def test_long_imports_after_restarts_are_told_of_once(plaunch, installed):
+def test_long_imports_after_restarts_are_reported_once(plaunch, installed):
     (installed / "heavy").mkdir()
     (installed / "heavy" / "__init__.py").write_text(SLOW.format(2.2))
     (installed / "light.py").write_text(SLOW.format(0.3))

@@ -1,4 +1,4 @@
-"""A launch without each of the plugin folders: only what is built in must be installed."""
+"""A launch without each of the plugin folders: only built-in ones are required."""
 
 from __future__ import annotations
 

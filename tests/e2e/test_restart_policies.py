@@ -1,4 +1,4 @@
-"""What follows failures, as users choose it: on one node, and on several."""
+"""Restart policies on one node, and on several."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def two_nodes(plaunch, script, *words):
             yield process.returncode, out, err
 
 
-def test_a_typing_error_ends_the_job_whatever_budget_is_left(plaunch):
+def test_a_bug_in_the_script_ends_the_job_despite_the_budget(plaunch):
     script = plaunch.write("train.py", TYPING_ERROR)
     done = plaunch.run("--nproc-per-node=2", "--max-restarts=50", script)
     assert done.returncode == 1
@@ -60,7 +60,7 @@ def test_it_ends_a_job_of_several_nodes_as_well(plaunch):
         (["--max-restarts=0,worker:2"], 3, "all restarts are used (--max-restarts=worker:2)"),
     ],
 )
-def test_what_the_options_say_is_done(plaunch, words, expected, said):
+def test_the_options_of_the_policy(plaunch, words, expected, said):
     script = plaunch.write(
         "train.py",
         "import os, sys, time\nattempt = os.environ['TORCHELASTIC_RESTART_COUNT']\n"
@@ -80,8 +80,8 @@ def test_what_the_options_say_is_done(plaunch, words, expected, said):
         (signal.SIGKILL, "0,node:1", 1),
     ],
 )
-def test_what_happens_to_a_node_costs_no_restart(agents, endpoint_of, signum, budget, attempt):
-    """Unless a number says so for those that are lost."""
+def test_node_changes_are_not_counted(agents, endpoint_of, signum, budget, attempt):
+    """Unless an option limits the number of lost nodes."""
     quick = "keep_alive_interval=0.4,keep_alive_max_attempt=8"
     words = options(endpoint_of("c10d"), "1:2", f"--max-restarts={budget}", conf=quick)
     first = agents.start(*words)
@@ -97,11 +97,11 @@ def test_what_happens_to_a_node_costs_no_restart(agents, endpoint_of, signum, bu
     agents.finish(first)
 
 
-# --- what a worker says itself --------------------------------------------------------------------
+# --- requests of workers --------------------------------------------------------------------------
 
 
 def saying(word):
-    """A script whose rank 1 says something in attempt 0, while the others go on."""
+    """A script whose rank 1 makes a request in attempt 0, while the others continue."""
     return (
         "import os, sys, time\nimport plaunch\n"
         "rank, attempt = os.environ['RANK'], os.environ['TORCHELASTIC_RESTART_COUNT']\n"
@@ -134,7 +134,7 @@ def test_a_worker_gives_up(plaunch, word, reason):
 @pytest.mark.parametrize(
     ("policy", "expected", "code"), [("always", ["0", "1"], 0), ("never", ["0"], 1)]
 )
-def test_other_policies_do_as_they_do(plaunch, policy, expected, code):
+def test_other_policies_ignore_it(plaunch, policy, expected, code):
     word, _ = GIVES_UP[0]
     script = plaunch.write("train.py", saying(word))
     done = plaunch.run("--nproc-per-node=2", f"--restart-policy={policy}", script)
@@ -142,8 +142,8 @@ def test_other_policies_do_as_they_do(plaunch, policy, expected, code):
 
 
 @pytest.mark.parametrize("word", ["--max-restarts=1", "--restart-policy=always"])
-def test_a_worker_asks_for_time(plaunch, word):
-    """What comes when is seen in the events."""
+def test_a_worker_requests_a_delay(plaunch, word):
+    """The events show the times."""
     script = plaunch.write("train.py", saying(RETRIES))
     done = plaunch.run(
         *("--nproc-per-node=2", "--event-log-handler=jsonl", "--event-conf=jsonl.path=events"),
@@ -160,7 +160,7 @@ def test_a_worker_asks_for_time(plaunch, word):
         assert re.search(reason, done.stderr)
 
 
-def test_what_a_worker_says_counts_on_all_nodes(plaunch):
+def test_a_workers_request_counts_on_all_nodes(plaunch):
     script = plaunch.write("train.py", saying(RETRIES))
     for returncode, out, err in two_nodes(plaunch, script, "--max-restarts=1"):
         assert (returncode, attempts(out)) == (0, ["0", "1"])

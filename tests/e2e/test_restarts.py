@@ -1,4 +1,4 @@
-"""A restart of two nodes: what overlaps in it, and what each of them says of its time."""
+"""A restart of two nodes: its overlapping phases, and their reported durations."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ if sys.argv[1] == "slow":
 
 
 def restarts_of(agents, agent):
-    """What its events say of its restarts."""
+    """Return the events about its restarts."""
     lines = (agents.folder / f"{agent.name}.jsonl").read_text().splitlines()
     events = [json.loads(line) for line in lines]
     return [e["metadata"] for e in events if e["name"] == "plaunch.restart.completed"]
 
 
 @pytest.mark.parametrize("backend", ["c10d", "etcd-v2"])
-def test_who_has_stopped_joins_while_others_stop(agents, plaunch, endpoint_of, request, backend):
+def test_a_stopped_node_joins_while_others_are_stopping(
+    agents, plaunch, endpoint_of, request, backend
+):
     agents.script = plaunch.write("worker.py", STUBBORN + WORKER)
     settings = {"backend": backend, "run_id": request.node.name}
     more = ("--nproc-per-node=2", "--max-restarts=1", "--shutdown-timeout=60")
@@ -38,7 +40,7 @@ def test_who_has_stopped_joins_while_others_stop(agents, plaunch, endpoint_of, r
     agents.until_round(0, slow, quick, workers=2)
 
     agents.tell(f"exit.{quick.workers()[0]['RANK']}.0", 3)
-    # The job has decided to go on, and this node is on the list of those who will.
+    # The job has decided to restart, and this node has joined the next round.
     here = r"needs 2 nodes; 1 came: .*\(since"
     agents.until(lambda: re.search(here, quick.stderr), "one node has come")
     agents.until_gone(*of("pid", quick.workers()))
@@ -56,7 +58,7 @@ def test_who_has_stopped_joins_while_others_stop(agents, plaunch, endpoint_of, r
         told[agent] = {part: metadata[f"seconds_{part}"] for part in parts}
         assert sum(told[agent].values()) == pytest.approx(metadata["seconds_total"])
         assert metadata["round"] == metadata["attempt"] == 1
-    # It has said after three seconds that it waits, and what it waited for was the other's stop.
+    # After three seconds it has logged that it waits, for the other node's stop.
     assert told[quick]["waiting"] > 3.0
     assert told[slow]["stopping"] > told[slow]["waiting"]
     assert re.search(r"^plaunch: restarted in .* s waiting", quick.stderr, re.M)

@@ -1,4 +1,4 @@
-"""All benchmarks in one go, and the page that comes of it."""
+"""All benchmarks in one run, and its page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from helpers.programs import run_python
 BENCHMARKS = Path(__file__).parent.parent.parent / "benchmarks"
 MODULES = ("run_all", "results_page", "machine", "measuring")
 STREAMS = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-# What a benchmark with one goal writes; its options say whether it is met, and what becomes of it.
+# A fake benchmark with one goal; its options select whether the goal is met, and its exit.
 SCRIPT = """\
 import json, os, sys, time
 word, path = sys.argv[1], sys.argv[-1].removeprefix("--json=")
@@ -80,14 +80,14 @@ def test_a_benchmark_is_measured_or_has_a_problem(run_all, script, word, problem
     assert outcome.command == f"python benchmarks/script.py {word}"
 
 
-def test_a_benchmark_that_hangs_is_given_up(run_all, script):
+def test_a_hanging_benchmark_is_abandoned(run_all, script):
     (benchmark,) = script("hangs")
     outcome = run_all.measure(benchmark, {}, is_quick=False, limit=0.1)
     assert outcome.problem == "it did not end within 0.1 s"
 
 
 @pytest.mark.parametrize(("handler", "code"), [("default_int_handler", 1), ("SIG_IGN", -9)])
-def test_one_that_must_end_cleans_up_if_it_can(run_all, monkeypatch, handler, code):
+def test_an_interrupted_benchmark_cleans_up(run_all, monkeypatch, handler, code):
     body = (
         "import signal, sys, time\n"
         f"signal.signal(signal.SIGINT, signal.{handler})\n"
@@ -103,7 +103,7 @@ def test_one_that_must_end_cleans_up_if_it_can(run_all, monkeypatch, handler, co
         assert process.stdout.read() == (b"cleaned\n" if code == 1 else b"")
 
 
-def test_what_a_benchmark_lacks_is_said(run_all, script):
+def test_missing_requirements_are_reported(run_all, script):
     (works,) = script("works")
     missing = {"etcd": "there is no etcd", "torch": "there is no torch"}
     lacks = run_all.Benchmark("T", "", works.script, needs=("torch", "etcd"))
@@ -121,7 +121,7 @@ def test_what_a_benchmark_lacks_is_said(run_all, script):
     assert outcome.command.endswith("script.py works --more")
 
 
-def test_what_is_needed_may_be_missing(run_all, monkeypatch):
+def test_requirements_may_be_missing(run_all, monkeypatch):
     monkeypatch.setattr(run_all, "find_spec", {}.get)
     monkeypatch.setattr(run_all, "find_etcd", lambda: "/usr/bin/etcd")
     missing = {
@@ -164,7 +164,7 @@ def test_one_that_fails_does_not_stop_the_others(run_all, script, tmp_path, caps
 
 
 @pytest.mark.parametrize(("word", "code"), [("works", 0), ("misses", 1), ("fails", 1)])
-def test_check_wants_every_goal_met(run_all, script, word, code, capsys):
+def test_check_requires_every_goal(run_all, script, word, code, capsys):
     script(word)
     assert run_all.main(["--only", word, "--check"]) == code
     assert capsys.readouterr().out.startswith("# Results of the benchmarks\n")
@@ -206,7 +206,7 @@ def test_rounds_are_shown_beside_those_of_torch(run_all):
     assert lines.endswith("\ntorch's own was not measured: no client\n")
 
 
-def test_the_machine_may_not_tell_what_was_measured(run_all, tmp_path):
+def test_the_commit_may_be_unknown(run_all, tmp_path):
     machine = importlib.import_module("machine")
     assert machine._package("no-such-package") == "none"
     assert machine._commit(str(tmp_path)) == "unknown"

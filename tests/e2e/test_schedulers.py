@@ -42,7 +42,7 @@ def task(job, node, nodes, tasks_per_node=1):
 
 
 def test_two_tasks_of_a_step_are_one_world(agents, job):
-    # The second node comes first, and has its index nevertheless.
+    # The second node starts first, and still has its index.
     nodes = [
         agents.start(
             "--scheduler=slurm",
@@ -61,7 +61,7 @@ def test_two_tasks_of_a_step_are_one_world(agents, job):
         ("3", "4", "1", "2"),
     ]
     assert [worker["RANK"] for worker in nodes[1].workers()] == ["0", "1"]
-    # Nothing is said about a launch that succeeds at once.
+    # A launch that succeeds at once logs nothing.
     agents.until(lambda: all("run id slurm-" in node.stderr for node in nodes), "what they say")
     agents.finish(*nodes)
     for node in nodes:
@@ -77,11 +77,11 @@ def test_several_launchers_on_one_node_are_refused(plaunch, job):
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_drop_in_waits_for_nobody_and_is_told_what_it_could_do(plaunch, job):
+def test_a_drop_in_does_not_wait_and_gets_a_hint(plaunch, job):
     """What torchrun makes several worlds of stays several worlds, as in a sweep."""
     # In one write, as workers write to one pipe.
     text = "import os\nos.write(1, (os.environ['WORLD_SIZE'] + '\\n').encode())\n"
-    text += "import sys, time\ntime.sleep(float(sys.argv[1]))\n"  # it is told after a second
+    text += "import sys, time\ntime.sleep(float(sys.argv[1]))\n"  # the hint comes after a second
     script = plaunch.write("world.py", text)
     for argv, environ, is_told in [
         (["--nproc-per-node=2"], task(job, 1, 2), True),

@@ -1,4 +1,4 @@
-"""A real Slurm of three nodes, and launchers in its jobs; docs/slurm.md says all of this.
+"""A real Slurm of three nodes, and launchers in its jobs, as described in docs/slurm.md.
 
 Skipped where this user may not make name spaces, or Slurm is not installed (Debian's packages
 slurmctld, slurmd and slurm-client; openmpi-bin for `mpirun`).
@@ -43,7 +43,7 @@ def why_not():
 
 
 class Cluster:
-    """A Slurm of its own, whose jobs run in `folder`, where `worker.py` is."""
+    """A Slurm cluster whose jobs run in `folder`, which has `worker.py`."""
 
     def __init__(self, folder, environ):
         self.folder = folder / "jobs"
@@ -138,7 +138,7 @@ class Job:
         return self._output.read_text() if self._output.exists() else ""
 
     def said(self, key):
-        """What its workers have said, of the lines that have this key."""
+        """Return its workers' lines with this key."""
         lines = [line for line in self.output.splitlines(keepends=True) if line.endswith("}\n")]
         found = [json.loads(line[line.index("{") :]) for line in lines]
         return [facts for facts in found if key in facts]
@@ -148,7 +148,7 @@ class Job:
         wait_until(condition, lambda: f"{what}\n{self.output}")
 
     def until_world(self, size, round_=0):
-        """Wait until workers of a world of this size are there; they are the answer, by rank."""
+        """Wait for the workers of a world of this size; return them by rank."""
 
         def workers():
             found = [w for w in self.said("RANK") if int(w["PLAUNCH_ROUND"]) == round_]
@@ -165,7 +165,7 @@ class Job:
         write_whole(self._cluster.folder / name, code)
 
     def end(self):
-        """Wait for its end; what `srun` ended with."""
+        """Wait for its end; return the exit code of `srun`."""
         self.until(lambda: "srun ended with" in self.output, "the job is over")
         return int(re.search(r"srun ended with (\d+)", self.output)[1])
 
@@ -175,7 +175,7 @@ def cluster(plaunch):
     """A cluster of three nodes, node01 to node03."""
     if reason := why_not():
         pytest.skip(reason)
-    # Slurm keeps sockets in its folder, whose paths must be short: no job would ever start.
+    # Slurm keeps sockets in its folder. With long paths, no job would start.
     with tempfile.TemporaryDirectory(
         prefix="slurm-", dir="/tmp", ignore_cleanup_errors=True
     ) as folder:
@@ -191,10 +191,10 @@ def batch(launch, srun="srun"):
     return f'#!/bin/bash\n{srun} plaunch {launch} worker.py\necho "srun ended with $?"\n'
 
 
-def test_a_sweep_stays_a_sweep_and_is_one_job_if_the_user_says_so(cluster):
+def test_a_sweep_is_one_job_only_on_request(cluster):
     (cluster.folder / "exit").write_text("0")
     words = ["srun", *ON_ALL, "plaunch"]
-    # Nothing is said of a launch that succeeds within a second.
+    # A launch that succeeds within a second logs nothing.
     alone = cluster.run(*words, "--no-python", "sh", "-c", "sleep 1.1; exec python worker.py")
     assert alone.returncode == 0, alone.stderr
     told = [json.loads(line) for line in alone.stdout.splitlines()]
@@ -226,7 +226,7 @@ def test_the_batch_script_of_the_page(cluster):
     assert job.end() == 0
 
 
-def test_a_batch_script_without_srun_uses_one_node_and_says_so(cluster):
+def test_a_batch_script_without_srun_uses_one_node_with_a_warning(cluster):
     job = cluster.submit(batch("", srun=""), *ON_ALL)
     job.until(lambda: "has 3 nodes, but this launcher uses only one" in job.output, "the advice")
     job.tell("exit", 0)
@@ -266,14 +266,14 @@ def test_each_worker_gets_a_warning_of_slurms_once(cluster):
     for times in (1, 2):
         assert cluster.run("scancel", "--signal=USR1", job.number).returncode == 0
         job.until(lambda: len(job.said("notice")) >= 6 * times, f"warning {times}")  # noqa: B023
-        # Longer than what counts as one and the same; whatever the first has led to is there then.
+        # Longer than the window in which signals count as one; the first has had its effects.
         subprocess.run(["sleep", "1.5"], check=True)
         assert sorted(f["rank"] for f in job.said("notice")) == sorted([*"012345"] * times)
     job.tell("exit", 0)
     assert job.end() == 0
 
 
-def test_the_loss_of_a_node_is_outlived(cluster):
+def test_the_job_survives_the_loss_of_a_node(cluster):
     job = cluster.submit(
         batch(f"--scheduler=slurm --nnodes=2:3 {QUICK}", "srun --no-kill --kill-on-bad-exit"),
         *ON_ALL,
@@ -290,7 +290,7 @@ def test_the_loss_of_a_node_is_outlived(cluster):
 def test_a_launcher_that_ends_alone_ends_the_job_with_kill_on_bad_exit(cluster):
     """Without it, the others wait for another node for as long as `join_timeout`."""
     job = cluster.submit(
-        # On the last node there is no such script.
+        # The last node does not have this script.
         "#!/bin/bash\nsrun --kill-on-bad-exit bash -c 'test $SLURM_NODEID = 2 && cd /; "
         'exec plaunch --scheduler=slurm worker.py\'\necho "srun ended with $?"\n',
         *ON_ALL,

@@ -42,7 +42,7 @@ else:
 """
 
 
-def test_a_failure_tells_where_the_others_were(plaunch):
+def test_a_failure_shows_the_stacks_of_the_others(plaunch):
     script = plaunch.write("train.py", STUCK)
     done = plaunch.run("--nproc-per-node=4", "--stacks-on-failure", "--log-dir=logs", script)
     assert done.returncode == 7, done.stderr
@@ -63,7 +63,7 @@ def test_a_failure_tells_where_the_others_were(plaunch):
     assert "stacks/attempt_0-1-failure/rank_2.txt" in zipfile.ZipFile(bundle).namelist()
 
 
-def test_workers_that_get_sigkill_are_told_with_their_place(plaunch):
+def test_workers_that_get_sigkill_are_reported_with_their_stack(plaunch):
     """Without an option."""
     script = plaunch.write("train.py", STUCK)
     done = plaunch.run("--nproc-per-node=4", "--shutdown-timeout=3", script, "deaf")
@@ -72,7 +72,7 @@ def test_workers_that_get_sigkill_are_told_with_their_place(plaunch):
     assert "load_batch (train.py:12)" in done.stderr
 
 
-def test_they_are_not_if_the_plugin_is_blocked(plaunch):
+def test_no_stacks_if_the_plugin_is_blocked(plaunch):
     script = plaunch.write("train.py", STUCK)
     words = ("--nproc-per-node=4", "--shutdown-timeout=1", "-p", "no:stacks")
     done = plaunch.run(*words, script, "deaf")

@@ -12,7 +12,8 @@ from helpers.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("readable_stacks")
 
-# Rank 2 does not come to what the others wait for. Those of `members` are in a process group.
+# Rank 2 does not reach the operation that the others wait in. Ranks of `members` have a process
+# group.
 HANGS = """
 import os, sys, time
 import torch
@@ -91,7 +92,7 @@ def test_the_rank_that_a_job_waits_for_is_named_on_any_node(agents, plaunch, end
 
 
 @pytest.mark.slow
-def test_a_failure_tells_where_the_others_wait_for_each_other(plaunch):
+def test_a_failure_shows_where_the_others_wait_for_each_other(plaunch):
     pytest.importorskip("torch.distributed")
     script = plaunch.write("train.py", HANGS)
     done = plaunch.run("--nproc-per-node=4", "--stacks-on-failure", script, "3")
@@ -101,7 +102,7 @@ def test_a_failure_tells_where_the_others_wait_for_each_other(plaunch):
 
 
 @pytest.mark.slow
-def test_what_torch_has_recorded_is_beside_the_stacks(plaunch, ctl):
+def test_torchs_records_are_shown_with_the_stacks(plaunch, ctl):
     pytest.importorskip("torch.distributed")
     script = plaunch.write("train.py", RECORDED)
     words = ("--nproc-per-node=2", "--flight-recorder", "--rdzv-id=job", "--log-dir=logs", script)

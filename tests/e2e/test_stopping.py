@@ -1,4 +1,4 @@
-"""How launches stop, as their users see it: what was asked for, what is left, what is said."""
+"""How launches stop: requests, leftovers and messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from helpers.waiting import wait_for_files, wait_until
 
 TIMEOUT = 60.0  # seconds; a hang is a failure, however slow the machine
 
-# Rank 0 fails when the other one is there, which takes no SIGTERM.
+# Rank 0 fails when the other one has started, which ignores SIGTERM.
 FAILING = """\
 import os, pathlib, signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: pathlib.Path("asked").touch())
@@ -99,7 +99,7 @@ def test_signals_to_a_suspended_launcher_are_one_request(plaunch, tmp_path):
     assert (launcher.returncode, (tmp_path / "saved").exists()) == (130, True), err
 
 
-def test_a_signal_that_nobody_handles_ends_the_launch_with_a_word(plaunch, tmp_path):
+def test_an_unhandled_signal_ends_the_launch_with_a_message(plaunch, tmp_path):
     script = plaunch.write("saving.py", SAVING)
     with plaunch.start(script, "SIGTERM") as launcher:
         wait_for_files(tmp_path / "ready")
@@ -137,7 +137,7 @@ def parent_of(pid: int) -> int:
         return int(stat.read().rpartition(")")[2].split()[1])
 
 
-# Each breaks what the next start needs, and then fails.
+# Each breaks a requirement of the next start, and then fails.
 BREAKING = {
     "a cleaner removes the temporary folder": (
         "import os, shutil, sys\n"

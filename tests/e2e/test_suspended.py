@@ -1,4 +1,4 @@
-"""All launchers of a job are suspended for longer than the store may be silent, and go on."""
+"""All launchers of a job are suspended for longer than the store's timeout, and continue."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LONG_PAUSE = 65.0  # the same with the defaults
     ],
 )
 @pytest.mark.parametrize("backend", ["c10d", "etcd-v2"])
-def test_a_job_goes_on_after_a_pause(agents, endpoint_of, backend, nodes, pause, conf):
+def test_a_job_continues_after_a_pause(agents, endpoint_of, backend, nodes, pause, conf):
     """Its workers are not suspended."""
     run_id = f"suspended-{secrets.token_hex(4)}"
     argv = options(endpoint_of(backend), nodes, backend=backend, run_id=run_id, conf=conf)

@@ -1,4 +1,4 @@
-"""A package that somebody else could have written: built, installed with pip, and used by name."""
+"""A third-party package: built, installed with pip, and used by name."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_the_device_counter_starts_a_worker_for_each_slot(installed, hostfile):
     assert sorted(re.findall("rank . of .", done.stdout)) == ["rank 0 of 2", "rank 1 of 2"]
 
 
-def test_workers_learn_why_they_were_started_again(installed):
+def test_workers_get_the_reason_of_a_restart(installed):
     script = installed.write("fail_once.py", FAIL_ONCE)
     journal = installed.folder / "journal.txt"
     argv = ["--nproc-per-node=2", "--max-restarts=1", script]

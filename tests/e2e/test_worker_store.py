@@ -1,4 +1,4 @@
-"""The store in which the workers meet: who hosts it, and for how long."""
+"""The workers' store: its host, and its lifetime."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from helpers.ports import free_port
 from helpers.processes import is_gone
 from helpers.waiting import wait_for_files, wait_until
 
-# The first half of the ranks ends after the first collective operation; the others then meet anew.
-# Nobody tidies up, as that is where a store of rank 0's would hide its end.
+# The first half of the ranks exits after the first collective operation; the others meet again.
+# There is no cleanup, because it would hide the end of a store in rank 0.
 LEAVING = """\
 import os, time
 def meet():
@@ -28,12 +28,12 @@ def meet():
     first = size // 2
     if rank < first:
         return "left"
-    time.sleep(2)  # long after the end of those, which is what this is about
+    time.sleep(2)  # long after their exit, which is under test
     others = dist.new_group(range(first, size), use_local_synchronization=True)
     dist.all_reduce(total, group=others)
     return f"{total.item():g}"
 """
-# One call writes the line: what Python makes of it may be two, with another rank's between them.
+# One system call writes the line: `print` may use two, with another rank's output between them.
 SCRIPT = f"{LEAVING}os.write(1, f'{{meet()}}\\n'.encode())\nos._exit(0)\n"
 FUNCTION = f"""\
 import sys
@@ -50,7 +50,7 @@ if __name__ == "__main__":
     config = LaunchConfig(1, 1, 2, start_method=sys.argv[1], max_restarts=0)
     print(sorted(elastic_launch(config, stay)().values()), flush=True)
 """
-# Where torch is the fake: the store says how its host has loaded it.
+# With the fake torch, the store reports how its host loaded it.
 ASKING = """\
 import os, socket, sys
 where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
@@ -98,7 +98,7 @@ def wait_for_host(folder, launcher, *ranks):
 
 
 @pytest.mark.slow
-def test_workers_meet_anew_after_the_end_of_rank_0(plaunch):
+def test_workers_meet_again_after_the_end_of_rank_0(plaunch):
     pytest.importorskip("torch.distributed")
     done = plaunch.run("--nproc-per-node=3", plaunch.write("leaving.py", SCRIPT))
     assert done.returncode == 0, done.stderr
@@ -106,7 +106,7 @@ def test_workers_meet_anew_after_the_end_of_rank_0(plaunch):
 
 
 @pytest.mark.slow
-def test_so_they_would_not_if_rank_0_hosted_the_store(plaunch):
+def test_they_would_not_if_rank_0_hosted_the_store(plaunch):
     pytest.importorskip("torch.distributed")
     script = plaunch.write("leaving.py", SCRIPT)
     done = plaunch.run("--nproc-per-node=2", "--worker-store=rank0", script)
@@ -118,7 +118,7 @@ def test_so_they_would_not_if_rank_0_hosted_the_store(plaunch):
 @pytest.mark.parametrize(
     "start_method", ["spawn", "fork", pytest.param("forkserver", marks=pytest.mark.exhaustive)]
 )
-def test_functions_meet_anew_too(plaunch, start_method):
+def test_functions_meet_again_too(plaunch, start_method):
     pytest.importorskip("torch.distributed")
     script = plaunch.write("functions.py", FUNCTION)
     with plaunch.start("--no-python", sys.executable, script, start_method) as process:
@@ -129,7 +129,7 @@ def test_functions_meet_anew_too(plaunch, start_method):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["static", "c10d", "etcd-v2"])
-def test_nodes_meet_anew_after_the_end_of_node_0(agents, endpoint_of, backend, request):
+def test_nodes_meet_again_after_the_end_of_node_0(agents, endpoint_of, backend, request):
     """Its launcher stays for them."""
     pytest.importorskip("torch.distributed")
     agents.script = str(agents.folder / "leaving.py")
@@ -245,7 +245,7 @@ def test_the_host_ends_with_a_launcher_that_is_killed(faked, tmp_path):
 
 
 def test_a_stop_ends_the_host_after_the_workers(faked, tmp_path):
-    """Which still have it while they save what they have."""
+    """Workers still have the store while they save."""
     code = f"""\
 {ASKING}
 import signal

@@ -1,4 +1,4 @@
-"""Agents on a rendezvous that a test drives, with workers that are pretended or real."""
+"""Agents on a rendezvous that a test controls, with fake or real workers."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ class Told(list):
     """The notifications of an agent."""
 
     def of(self, kind):
-        """Those of one kind."""
+        """Return the notifications of one kind."""
         return [notification for notification in self if isinstance(notification, kind)]
 
 
 class PretendAgent(SimpleElasticAgent):
-    """Each start of the workers is given a script: what successive looks at them see.
+    """An agent with fake workers: each start has a script, the results of successive polls.
 
-    An item of a script is a result, or a callable that makes something happen in between; an
-    exception that comes first is that of the start.
+    An item of a script is a result, or a callable that runs in between; an
+    exception as the first item is raised by the start.
     """
 
     def __init__(
@@ -107,20 +107,20 @@ class PretendAgent(SimpleElasticAgent):
         self.calls.append(f"shutdown {death_sig.name}")
 
     def fails(self, kind, match=None):
-        """Run to the error, at which the workers are stopped and all is shut down; the error."""
+        """Run until the expected error, verify the shutdown, and return the error."""
         with pytest.raises(kind, match=match) as caught:
             self.run()
         assert self.calls == ["start", "stop", "shutdown SIGTERM"]
         return caught.value
 
     def started(self):
-        """The attempt and the round of every start."""
+        """Return the attempt and the round of every start."""
         groups = [m.group for m in self.told.of(notifications.WorkersStarted)]
         return [(group.attempt, group.round) for group in groups]
 
 
 def and_then(thing, name, act):
-    """Let something happen whenever this method of a thing has been called."""
+    """Call a function after each call of this method."""
     method = getattr(thing, name)
 
     def call(*args, **options):
@@ -131,7 +131,7 @@ def and_then(thing, name, act):
     setattr(thing, name, call)
 
 
-# What a worker's script begins with. `up` makes a file `<round>.<attempt>.<rank>`.
+# The beginning of a worker's script. `up` makes a file `<round>.<attempt>.<rank>`.
 UP = """\
 import json, os, pathlib, signal, subprocess, sys, time
 where = pathlib.Path(sys.argv[1])
@@ -148,7 +148,7 @@ def wait_for(name):
 """
 WAIT = UP + "up()\ntime.sleep(300)\n"
 WAIT_IN_ROUND_0 = UP + "up()\nif round_ == 0: time.sleep(300)\n"
-# A save, which SIGTERM asks for, takes until there is a file `enough`.
+# SIGTERM starts a save, which lasts until the file `enough` exists.
 SAVING = UP + (
     "def save(*_):\n"
     "    (where / f'asked.{rank}').touch()\n"
@@ -157,15 +157,15 @@ SAVING = UP + (
     "    sys.exit(0)\n"
     "signal.signal(signal.SIGTERM, save)\n"
     "up()\n"
-    "while True: time.sleep(0.01)\n"  # a signal just before a long sleep is not seen for long
+    "while True: time.sleep(0.01)\n"  # a signal just before a long sleep is handled late
 )
 
 
 class Node:
-    """An agent whose workers run a script in Python; what it tells is kept.
+    """An agent whose workers run a Python script; its notifications are recorded.
 
     Args:
-        folder: the argument of the script, which may leave files there.
+        folder: the argument of the script, for its files.
         handler: the rendezvous.
     """
 
@@ -175,7 +175,7 @@ class Node:
         self.told = Told()
 
     def agent(self, script, nproc=2, *, max_restarts=None, kind=LocalElasticAgent, **options):
-        """Make the agent; options are its own."""
+        """Create the agent with these options."""
         if max_restarts is None:
             max_restarts = getattr(self.handler, "max_restarts", 0)
         spec = WorkerSpec(
@@ -197,7 +197,7 @@ class Node:
         )
 
     def run(self, script, act=lambda: None, nproc=2, *, after=(), **options):
-        """Run it to its end; once there are the files `after`, `act` is done on another thread."""
+        """Run it to its end; call `act` on another thread once the files `after` exist."""
         agent = self.agent(script, nproc, **options)
 
         def act_then():
@@ -208,7 +208,7 @@ class Node:
             return agent.run()
 
     def failing(self, error, *names):
-        """A class of agents that fail once, when there are files of these names."""
+        """Create a class of agents that fail once, when these files exist."""
         node, errors = self, [error]
 
         class Failing(LocalElasticAgent):
@@ -224,28 +224,28 @@ class Node:
         wait_for_files(*(self.folder / name for name in names))
 
     def workers(self, *names):
-        """Wait for workers to be up; what they say of themselves."""
+        """Wait until workers are running; return their output."""
         self.wait_for(*names)
         return [json.loads((self.folder / name).read_text()) for name in names]
 
     def has(self, name):
-        """Whether there is a file."""
+        """Whether a file exists."""
         return (self.folder / name).exists()
 
     def touch(self, name):
-        """Make a file."""
+        """Create a file."""
         (self.folder / name).touch()
 
     def starts(self):
-        """The round, the attempt and the rank of each worker that was up."""
+        """Return the round, the attempt and the rank of each started worker."""
         return sorted(path.name for path in self.folder.glob("?.?.?"))
 
     def exits(self):
-        """How workers have ended."""
+        """Return the exits of workers."""
         return [m.exit for m in self.told.of(notifications.WorkerExited)]
 
 
-# One node of a job over a real store; what its rendezvous and its spec are given is the argument.
+# One node of a job over a real store; its argument has the settings of rendezvous and spec.
 _NODE = """\
 import json, pathlib, sys, threading, time
 from plaunch.agent import LocalElasticAgent, RequestKind, WorkerSpec
@@ -260,10 +260,10 @@ agent = LocalElasticAgent(spec, exit_barrier_timeout=30)
 
 
 def run_nodes(program, *nodes, with_torch=None):
-    """Run several nodes, each an agent in a process of its own, to their end.
+    """Run several nodes to their end, each with an agent in its own process.
 
     Args:
-        program: what each of them does with its `agent`.
+        program: the code that each node runs with its `agent`.
         nodes: what is `given` to each: settings of its `rendezvous`, and of its workers (`spec`).
         with_torch: the fixture, for a rendezvous that would import torch on each node.
     """

@@ -1,4 +1,4 @@
-"""Calls that a test does not wait for."""
+"""Calls on other threads."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 
 
 class Call:
-    """A call on a thread, and what came of it."""
+    """A call on a thread, and its result."""
 
     def __init__(self, function, *args):
         self.result = self.error = None
@@ -26,7 +26,7 @@ class Call:
         return self._done.wait(timeout)
 
     def get(self):
-        """Its result when it has ended; what it raised is raised here."""
+        """Wait for the end; return its result or raise its exception."""
         assert self.ended(60.0), "the call does not end"
         if self.error is not None:
             raise self.error
@@ -34,14 +34,14 @@ class Call:
 
 
 def at_once(*functions):
-    """The results of calls that run side by side."""
+    """Return the results of concurrent calls."""
     calls = [Call(function) for function in functions]
     return [call.get() for call in calls]
 
 
 @contextlib.contextmanager
 def meanwhile(function, *args):
-    """Call a function on another thread, which has come to its end behind the block."""
+    """Call a function on another thread, which has ended after the block."""
     thread = threading.Thread(target=function, args=args)
     thread.start()
     try:

@@ -1,4 +1,4 @@
-"""A clock that a test sets, and the time zone that it wants."""
+"""A clock and a time zone that a test sets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 
 class Clock:
-    """Tells `now`, which changes when a test says so."""
+    """A clock that returns `now`, which the test sets."""
 
     def __init__(self, now: float = 100.0) -> None:
         self.now = now
@@ -19,7 +19,7 @@ class Clock:
 
 @pytest.fixture
 def utc(monkeypatch):
-    """This process is in that time zone; who wants it imports the fixture."""
+    """Set this process's time zone; tests import the fixture."""
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     yield

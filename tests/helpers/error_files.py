@@ -1,4 +1,4 @@
-"""Fixtures for error files: what a worker has written."""
+"""Fixtures for error files of workers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture
 def child_file(tmp_path):
-    """Write what a worker has written."""
+    """Write a worker's error file."""
 
     def write(data, mtime=None):
         path = tmp_path / "child.json"

@@ -1,4 +1,4 @@
-"""Events as an agent makes them, at times of the test's choice."""
+"""Events of an agent, at times that a test sets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from plaunch_events import SCHEMA
 
 
 class Stream:
-    """Makes events of one agent; `at` is the time on both clocks."""
+    """Creates events of one agent; `at` is the time on both clocks."""
 
     def __init__(self, *takers):
         self.takers = takers
@@ -22,9 +22,9 @@ class Stream:
             "ranks": "",
         }
 
-    def tell(self, at, name, **told):
+    def tell(self, at, name, **values):
         name = f"plaunch.{name}"
-        metadata = {**self.common, **dict.fromkeys(SCHEMA[name].keys), **told}
+        metadata = {**self.common, **dict.fromkeys(SCHEMA[name].keys), **values}
         event = Event(name, SCHEMA[name].source, 1000.0 + at, metadata, float(at))
         for take in self.takers:
             take(event)

@@ -1,4 +1,4 @@
-"""A torch that is loaded at once, has nothing but a store, and can be told to misbehave."""
+"""A fake torch that loads at once, has only a store, and can simulate faults."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-# The server says to each client how it was loaded. `FAKE` says what is wrong with this torch.
+# The server tells each client how it was loaded. `FAKE` selects the simulated fault.
 STORE = """\
 import os, socket, threading
 HOW = []
@@ -52,7 +52,7 @@ HOW.append("whole")
 
 
 def write_fake_torch(folder: Path) -> Path:
-    """Write the package into `folder`, which then goes into PYTHONPATH."""
+    """Write the package to `folder`, for PYTHONPATH."""
     for name, text in {
         "torch/__init__.py": "",
         "torch/_C.py": NATIVE,

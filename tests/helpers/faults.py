@@ -1,10 +1,10 @@
-"""Functions that fail, for whatever is to call them."""
+"""Functions that raise."""
 
 from __future__ import annotations
 
 
 def raising(error: BaseException):
-    """A function that raises this error, whatever it is given."""
+    """Return a function that takes any arguments and raises this error."""
 
     def fail(*given: object, **named: object):
         raise error

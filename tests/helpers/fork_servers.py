@@ -1,4 +1,4 @@
-"""Workers of a preloader, and fresh ones to compare them with."""
+"""Workers of a preloader, and executed ones for comparison."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from plaunch_preload.preloader import Preloader
 
 
 class Fleet:
-    """Starts workers by a preloader, or afresh."""
+    """Starts workers with a preloader, or executes them."""
 
     def __init__(self, modules, command, timeout=30.0):
         self.command = command
@@ -17,7 +17,7 @@ class Fleet:
         self.preloader.begin(command, dict(os.environ))
 
     def run(self, count=1, envs=None, **options):
-        """Start workers; the processes."""
+        """Start workers; return the processes."""
         self.preloader.wait()
         envs = envs or {rank: {**os.environ, "RANK": str(rank)} for rank in range(count)}
         self.preloader.prepare(envs)
@@ -28,7 +28,7 @@ class Fleet:
         ]
 
     def output(self, **options):
-        """What one worker writes to stdout."""
+        """Return the stdout of one worker."""
         read, write = os.pipe()
         with open(read, "rb") as reader:
             try:
@@ -42,7 +42,7 @@ class Fleet:
 
 
 def fresh_output(command, env, **options):
-    """What a worker that is started afresh writes to stdout."""
+    """Return the stdout of an executed worker."""
     return subprocess.run(
         command, env=env, stdout=subprocess.PIPE, check=True, start_new_session=True, **options
     ).stdout.decode()

@@ -1,9 +1,9 @@
-"""Launchers that have torch from the start: forked from a process that has imported it once.
+"""Launchers with torch, forked from a process that has imported it once.
 
 A conftest whose tests need them imports the fixture.
 
-An import of torch takes longer than all else that a launcher does. One that is started here behaves
-as `python -m MODULE`, but for its command line in `/proc`.
+Importing torch takes longer than the rest of a launch. A forked launcher behaves
+as `python -m MODULE`, except for its command line in `/proc`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ import torch.distributed.run
 requests = socket.socket(fileno=int(sys.argv[1]))
 gc.collect()
 gc.freeze()
-ends = {}  # where to say how a process has ended, and its number, by its descriptor
+ends = {}  # the socket for its exit code, and its process id, by descriptor
 while True:
     ready, _, _ = select.select([requests, *ends], [], [])
     for pidfd in set(ready) & set(ends):
@@ -77,7 +77,7 @@ runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 class ForkedLaunch:
-    """One process that was forked, with what a `subprocess.Popen` has for its caller."""
+    """A forked process with the interface of `subprocess.Popen`."""
 
     def __init__(self, words: Sequence[str], end: socket.socket) -> None:
         self.args = list(words)
@@ -115,7 +115,7 @@ class ForkedLaunch:
 
 
 class LaunchServer:
-    """Starts launchers; made by `launch_server`."""
+    """Starts launchers; created by `launch_server`."""
 
     def __init__(self, requests: socket.socket) -> None:
         self._requests = requests
@@ -156,7 +156,7 @@ class LaunchServer:
 
 @contextlib.contextmanager
 def launch_server() -> Iterator[LaunchServer]:
-    """Have a process that forks launchers."""
+    """Run a process that forks launchers."""
     ours, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
     with ours, theirs:
         fd = theirs.fileno()
@@ -170,7 +170,7 @@ def launch_server() -> Iterator[LaunchServer]:
 
 @pytest.fixture(scope="session")
 def with_torch() -> Iterator[LaunchServer]:
-    """Starts launchers that need not import torch any more; skips where there is none."""
+    """Starts launchers that have already imported torch; skips without torch."""
     if find_spec("torch") is None:
         pytest.skip("torch is not installed")
     with launch_server() as server:

@@ -1,4 +1,4 @@
-"""What threads of a test wait at; a conftest whose tests need one imports the fixture."""
+"""An event on which threads of a test wait; a conftest imports the fixture."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture
 def gate():
-    """Is opened at the end, so that no thread of a test stays."""
+    """An event that is set at the end, so that no thread is left."""
     opened = threading.Event()
     yield opened
     opened.set()

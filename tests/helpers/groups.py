@@ -1,4 +1,4 @@
-"""Groups of workers, as plugins and recorders are told of them."""
+"""Worker groups as passed to plugins and recorders."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from plaunch.agent import GroupInfo, WorkerState
 
 
 def make_group(**changes: object) -> GroupInfo:
-    """A group of one node that runs in its first round, but for `changes`."""
+    """Return the group of one node that runs its first round, with `changes`."""
     values = {
         "run_id": "job",
         "role": "trainer",

@@ -1,19 +1,19 @@
-"""Plugins in code, made of the functions that a test has."""
+"""Plugins in code, made from functions."""
 
 from __future__ import annotations
 
 from plaunch.plugin import PluginContext, hookimpl
 
-# Without plaunch's own plugins that are in every launch.
+# Without plaunch's own lifecycle plugins.
 NO_OTHERS = ("no:control",)
 
 
 def plugin_of(name="Plugin", **hooks):
-    """A plugin called `name` whose hooks are these functions, which take no `self`."""
+    """Return a plugin named `name` whose hooks are these functions, without `self`."""
     marked = {hook: staticmethod(hookimpl(function)) for hook, function in hooks.items()}
     return type(name, (), marked)()
 
 
 def context_of(**settings):
-    """What a plugin is told of a launch with these settings."""
+    """Return the plugin context of a launch with these settings."""
     return PluginContext("job", "trainer", "node7", settings=settings)

@@ -1,4 +1,4 @@
-"""A logs spec that has no files."""
+"""A logs spec without files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from plaunch.process import LogsDest, LogsSpecs
 
 
 class NoFiles(LogsSpecs):
-    """All output goes where the launcher's own goes, but for what is given of a `LogsDest`."""
+    """Workers inherit the launcher's streams, except for the given fields of `LogsDest`."""
 
     root_log_dir = None
 

@@ -1,4 +1,4 @@
-"""Machines that exist only as files, as the kernel and the drivers of devices show them."""
+"""Machines simulated by files, as the kernel and device drivers show them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ KFD_NODES = "sys/class/kfd/kfd/topology/nodes"
 
 
 def nvidia_gpu(minor, address, model, uuid):
-    """The files of one GPU of NVIDIA's."""
+    """Return the files of an NVIDIA GPU."""
     return {
         f"dev/nvidia{minor}": "",
         f"proc/driver/nvidia/gpus/{address}/information": (
@@ -22,7 +22,7 @@ def nvidia_gpu(minor, address, model, uuid):
 
 
 def amd_gpus(count):
-    """The files of a machine with two processors and `count` GPUs of AMD's."""
+    """Return the files of a machine with two processors and `count` AMD GPUs."""
     files = {"dev/kfd": ""}
     for n in range(2):
         files[f"{KFD_NODES}/{n}/properties"] = (
@@ -39,7 +39,7 @@ def amd_gpus(count):
 
 @dataclass
 class Machine:
-    """A machine in words; lists of CPUs are as in sysfs.
+    """The description of a machine; lists of CPUs are as in sysfs.
 
     `nodes` maps a NUMA node to its CPUs, `siblings` and `caches` are groups of CPUs, `packages`
     maps a socket to its CPUs, and `gpus` are PCI addresses with the node that sysfs has for each.

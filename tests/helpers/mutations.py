@@ -1,4 +1,4 @@
-"""Records that were changed at random, through whatever reads them, down to the report's text.
+"""Reads randomly changed records with all their readers, up to the text of the report.
 
 A finding is an exception that is not `RendezvousStateError`, a text that could disturb a terminal,
 one that is too long, or a record that was read and cannot be written and read again. From the root
@@ -54,10 +54,10 @@ _STACK = 'Traceback (most recent call last):\n  File "a.py", line 1\nValueError:
 
 
 class Finding(AssertionError):
-    """Something that no record must be able to bring about."""
+    """A result that no record may cause."""
 
 
-# --- what is changed ------------------------------------------------------------------------------
+# --- changed records ------------------------------------------------------------------------------
 
 
 def _failure(rank, *, reply):
@@ -131,7 +131,7 @@ _NASTY = (
 
 
 def _places(value, found):
-    """All containers in a value with a key or an index that something is under."""
+    """Return all containers in a value, each with a key or an index in it."""
     items = value.items() if isinstance(value, dict) else enumerate(value)
     for key, item in items:
         found.append((value, key))
@@ -154,7 +154,7 @@ def _nasty(choose):
 
 
 def mutate(choose, seed):
-    """The bytes of a record that was `seed` before some accidents."""
+    """Return the bytes of the record `seed` after random changes."""
     record = json.loads(json.dumps({"v": 1, **seed}))
     for _ in range(choose.choice((1, 1, 1, 2, 3, 8))):
         places = _places(record, [])
@@ -199,7 +199,7 @@ def _spoil(choose, value):
     return bytes(value)
 
 
-# --- what reads it --------------------------------------------------------------------------------
+# --- readers --------------------------------------------------------------------------------------
 
 
 def _check_text(text, most, what):
@@ -211,14 +211,14 @@ def _check_text(text, most, what):
 
 
 def _check_same(value, read, what):
-    """What was read can be written, and is the same when it is read again."""
+    """Check that a value can be written, and is equal when read again."""
     again = read(_codec.decode(_KEY, _codec.encode(_KEY, value.to_record())))
     if again != value:
         raise Finding(f"{what} is another one when it is read again: {value!r}, {again!r}")
 
 
 def _state_of(record):
-    """A state under the key of the version that it says; another one is refused anyway."""
+    """Read a state under the key of its own version; other versions are refused anyway."""
     return JobState.from_record(record, record.integer("version"))
 
 
@@ -341,7 +341,7 @@ READERS = {
 
 
 def _read_counter(choose):
-    """A log whose counter, and whose entries, say anything."""
+    """A log with arbitrary counter and entries."""
     log = "plaunch/fuzzed/i1/round/0/joined"
     says = choose.choice((0, 1, 3, 130, 65_537, -1, 2**62, -(2**62)))
     reader = SharedLogReader(log, max_nodes=choose.choice((1, 4)))
@@ -368,7 +368,7 @@ def _read_counter(choose):
 class Fuzzer:
     """Mutations from one seed.
 
-    `outcomes` counts, by kind, what was read and what was refused; `findings` has the first ones.
+    `outcomes` counts read and refused records by kind; `findings` has the first findings.
     """
 
     def __init__(self, seed):
@@ -379,7 +379,7 @@ class Fuzzer:
         self._kinds = [kind for kind in SEEDS for _ in range(_WEIGHTS.get(kind, 1))] + ["counter"]
 
     def step(self):
-        """One more."""
+        """Test one more record."""
         choose = self._choose
         kind = choose.choice(self._kinds)
         value = b""
@@ -412,7 +412,7 @@ class Fuzzer:
 
 
 def main():
-    """Run so many, and say what came of them."""
+    """Test the given number of records, and print the results."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("count", type=int)
     parser.add_argument("--seed", type=int, default=1)

@@ -1,4 +1,4 @@
-"""Networks of namespaces on this machine, whose cables can be cut."""
+"""Networks of namespaces on this machine, with links that can be cut."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import subprocess
 
 
 def ip(*words: str) -> None:
-    """Run the program of that name."""
+    """Run a program."""
     subprocess.run(["ip", *words], check=True, capture_output=True, timeout=20)
 
 
@@ -25,27 +25,27 @@ class Network:
         self._nodes, self._switches = range(nodes), range(switches)
 
     def within(self, node: int) -> tuple[str, ...]:
-        """The words of a program that starts others on a node."""
+        """Return the command prefix that runs a program on a node."""
         return ("ip", "netns", "exec", self._namespace(node))
 
     def address(self, node: int, switch: int = 0) -> str:
-        """Where a node is found by those at a switch."""
+        """Return a node's address at a switch."""
         return self._address(switch, node + 1)
 
     def own_address(self, switch: int = 0) -> str:
-        """Where this machine is found by those at a switch."""
+        """Return this machine's address at a switch."""
         return self._address(switch, self.HERE)
 
     def cut(self, node: int, switch: int = 0) -> None:
-        """Cut a cable; nobody is told."""
+        """Cut a link silently."""
         ip("link", "set", self._cable(node, switch), "down")
 
     def mend(self, node: int, switch: int = 0) -> None:
-        """Mend a cable that was cut."""
+        """Restore a link."""
         ip("link", "set", self._cable(node, switch), "up")
 
     def build(self) -> None:
-        """Build all of it."""
+        """Create the network."""
         for node in self._nodes:
             ip("netns", "add", self._namespace(node))
             ip("-n", self._namespace(node), "link", "set", "lo", "up")
@@ -58,7 +58,7 @@ class Network:
                 self._connect(node, switch)
 
     def remove(self) -> None:
-        """Take away what is there of it."""
+        """Remove the existing parts of the network."""
         cables = [(node, switch) for node in self._nodes for switch in self._switches]
         for words in (
             *(("link", "del", self._cable(*ends)) for ends in cables),
@@ -75,7 +75,7 @@ class Network:
         ip("-n", space, "link", "set", device, "up")
 
     def _address(self, switch: int, number: int) -> str:
-        # Another network, of a run that was killed, may be there as well.
+        # There may also be a network of a killed run.
         return f"10.{111 + switch}.{int(self._id[:2], 16)}.{number}"
 
     def _namespace(self, node: int) -> str:

@@ -1,11 +1,11 @@
-"""Launches on several nodes: their words, and what is seen of them."""
+"""Launches on several nodes: their options and output."""
 
 from __future__ import annotations
 
 import contextlib
 from pathlib import Path
 
-# A worker without torch. It says who it is, tells of SIGUSR1, and ends as files tell it to:
+# A worker without torch. It prints its rank, reports SIGUSR1, and exits as files say:
 # `exit.<rank>.<attempt>` or `exit.<node>` holds its exit code, `exit` is for all.
 WORKER = """\
 import json, os, signal, socket, sys, time
@@ -29,14 +29,14 @@ while True:
 
 
 def write_whole(path, text):
-    """Write a file that is there with all of its text, or not at all."""
+    """Write a file atomically."""
     part = path.with_name(f".{path.name}")
     part.write_text(str(text))
     part.rename(path)
 
 
 def options(endpoint, nnodes, *more, backend="c10d", run_id="job", conf=""):
-    """The options of one launcher; `conf` is more for `--rdzv-conf`, with commas between."""
+    """Return the options of one launcher; `conf` is added to `--rdzv-conf`."""
     return [
         f"--nnodes={nnodes}",
         f"--rdzv-backend={backend}",
@@ -48,12 +48,12 @@ def options(endpoint, nnodes, *more, backend="c10d", run_id="job", conf=""):
 
 
 def of(name, workers):
-    """What workers say of themselves under that name, which are numbers."""
+    """Return the numbers that workers print under that name."""
     return [int(worker[name]) for worker in workers]
 
 
 def check_secrets(workers, *secrets):
-    """Assert that no command line, and no worker's environment, has one of the secrets."""
+    """Assert that no command line and no worker's environment contains a secret."""
     seen = 0
     for cmdline in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
@@ -68,7 +68,7 @@ def check_secrets(workers, *secrets):
 
 
 def check_refused(agents, argv):
-    """Assert that nobody joins a job of `1:2` nodes and one restart with other settings."""
+    """Assert that nodes with other settings cannot join a job of `1:2` nodes and one restart."""
     for nnodes, max_restarts, told in (
         ("1:3", 1, "--nnodes=1:3 here, 1:2 there"),
         ("1:2", 4, "--max-restarts=4 here, 1 there"),

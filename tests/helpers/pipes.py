@@ -1,4 +1,4 @@
-"""Pipes that take nothing more."""
+"""Full pipes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 
 
 def fill(writer):
-    """Write into a pipe until it takes nothing more; how many bytes it took."""
+    """Fill a pipe; return the number of bytes."""
     os.set_blocking(writer, False)
     size = 0
     try:
@@ -20,7 +20,7 @@ def fill(writer):
 
 @contextlib.contextmanager
 def full_pipe():
-    """The end to write into of a full pipe that nobody reads; whoever writes ends with it."""
+    """Yield the write end of a full pipe; blocked writers fail after the block."""
     reader, writer = os.pipe()
     try:
         fill(writer)

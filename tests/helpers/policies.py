@@ -1,4 +1,4 @@
-"""A restart policy that decides as it is told."""
+"""A restart policy with fixed decisions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from plaunch.restarts import Decision, RestartAction
 
 
 class Policy:
-    """Gives these decisions in turn, and keeps what it was asked."""
+    """Returns these decisions in turn, and records its calls."""
 
     def __init__(self, *decisions):
         self.decisions, self.asked = list(decisions), []

@@ -6,7 +6,7 @@ import socket
 
 
 def free_port() -> int:
-    """A port at which nobody listens on any address of IPv4."""
+    """Return a port that is free on all IPv4 addresses."""
     with socket.socket() as sock:
         sock.bind(("", 0))
         return sock.getsockname()[1]

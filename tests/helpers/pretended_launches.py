@@ -1,4 +1,4 @@
-"""A launch that is pretended: its extension listens at a real socket, and its agent is a fake."""
+"""A simulated launch: its extension listens on a real socket, and its agent is a fake."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from helpers.waiting import wait_until
 if TYPE_CHECKING:
     from pathlib import Path
 
-LONG = 30.0  # seconds; nothing here should ever take as long
+LONG = 30.0  # seconds; longer than anything here takes
 
 
 class Control:
-    """Does what an extension is given to act with, and keeps what it is asked for."""
+    """A fake control that records requests."""
 
     def __init__(self) -> None:
         self.asked = []
@@ -36,11 +36,11 @@ class Control:
         )
 
     def set(self, **changes) -> None:
-        """Let a snapshot say something else."""
+        """Change the snapshot."""
         self.now = replace(self.now, **changes)
 
     def tell(self, name: str, **metadata) -> None:
-        """Let an event of the launch happen."""
+        """Add an event of the launch."""
         self.events.append(
             Event(name=f"plaunch.{name}", source=EventSource.AGENT, metadata=metadata)
         )
@@ -76,7 +76,7 @@ class Control:
 
 
 class PretendedLaunch:
-    """Listens, from the first line of a `with` block to its last."""
+    """Listens inside a `with` block."""
 
     def __init__(self, runtime_dir: Path, monkeypatch, run_id="job") -> None:
         monkeypatch.setenv("PLAUNCH_RUNTIME_DIR", str(runtime_dir))
@@ -97,17 +97,17 @@ class PretendedLaunch:
 
     def _names(self):
         names = os.listdir(self.folder) if self.folder.exists() else []
-        return [name for name in names if not name.startswith(".")]  # that one is not ready yet
+        return [name for name in names if not name.startswith(".")]  # it is not ready yet
 
     def connect(self) -> socket.socket:
-        """A connection of somebody who writes bytes as they like."""
+        """A connection for arbitrary bytes."""
         asking = socket.socket(socket.AF_UNIX)
         asking.settimeout(LONG)
         asking.connect(self.path)
         return asking
 
     def send(self, data: bytes) -> bytes:
-        """Send bytes, and return all that comes back."""
+        """Send bytes, and return the whole answer."""
         with self.connect() as asking:
             asking.sendall(data)
             asking.shutdown(socket.SHUT_WR)

@@ -17,7 +17,7 @@ def is_gone(pid: int) -> bool:
 
 
 def is_reaped(pid: int) -> bool:
-    """Whether nothing is left of a process, not even a zombie."""
+    """Whether a process is gone, without a zombie."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

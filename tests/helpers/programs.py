@@ -1,4 +1,4 @@
-"""Programs in Python that a test runs to their end, one alone or several at once, or talks to."""
+"""Python programs that a test runs to their end, alone or concurrently, or with pipes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BOUND = 60.0  # seconds
 
 
 def run_python(*arguments, timeout=BOUND, check=False, **options):
-    """Run `python ARGUMENTS`; the result has the exit code, and what was printed, as text.
+    """Run `python ARGUMENTS`; the result has the exit code and the output as text.
 
     Options are those of `subprocess.run`.
     """
@@ -22,7 +22,7 @@ def run_python(*arguments, timeout=BOUND, check=False, **options):
 
 @contextlib.contextmanager
 def running_python(*arguments, **options):
-    """Start `python ARGUMENTS`, with pipes for text; what still runs after the block is killed.
+    """Start `python ARGUMENTS` with text pipes; it is killed after the block.
 
     Options are those of `subprocess.Popen`.
     """
@@ -36,9 +36,9 @@ def running_python(*arguments, **options):
 
 
 def end_launch(process):
-    """End a launch that a failed test has left, and its workers.
+    """End a launch that a failed test has left running, with its workers.
 
-    Those have sessions of their own, and SIGTERM is for the launcher to pass on.
+    Workers have their own sessions, so the launcher must pass SIGTERM on.
     """
     if process.poll() is None:
         process.terminate()
@@ -49,7 +49,7 @@ def end_launch(process):
 
 
 def run_all(programs, timeout=2 * BOUND, **options):
-    """Run `python WORDS` for the words of each program at the same time; the results, in order.
+    """Run `python WORDS` for each program concurrently; return the results in order.
 
     Options are those of `subprocess.Popen`.
     """

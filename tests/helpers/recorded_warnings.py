@@ -1,4 +1,4 @@
-"""Records warnings for tests."""
+"""Recorded warnings."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from plaunch_logs_default.streams.warning_log import WarningLog
 
 
 class RecordedWarnings(WarningLog):
-    """Records warnings instead of logging them."""
+    """Records warnings, and logs nothing."""
 
     def __init__(self) -> None:
         super().__init__()

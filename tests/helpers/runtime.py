@@ -1,4 +1,4 @@
-"""A folder for the sockets of launches, of one test alone; a conftest imports the fixture."""
+"""A folder for the sockets of one test's launches; a conftest imports the fixture."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ import pytest
 
 @pytest.fixture
 def runtime_dir():
-    """The path of a folder that is not there yet; short, as the paths of sockets must be."""
+    """The path of a folder that does not exist yet; short, because socket paths are limited."""
     with tempfile.TemporaryDirectory(prefix="pt", dir="/tmp") as folder:
         yield Path(folder) / "run"

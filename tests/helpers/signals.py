@@ -1,4 +1,4 @@
-"""Signals that a test sends to its own process, and what they mean to an agent."""
+"""Signals to the test's own process, and a signal policy."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ def send(*signums):
 def send_before_handlers_run(*signums):
     """Send signals to this thread, in this order; Python calls its handlers after the last one.
 
-    No Python code runs in between, as while a thread waits for the interpreter's lock.
+    No Python code runs in between, as when a thread waits for the interpreter's lock.
     """
     assert [*map(_raise, signums)] == [0] * len(signums)
 
 
 class Policy:
-    """Signals and what they mean, as given; an exception in the place of an action is raised."""
+    """A policy with the given actions; an exception in place of an action is raised."""
 
     def __init__(self, **actions):
-        self.asked = []  # for which an action was wanted
+        self.asked = []  # whose actions were read
         self._actions = {signal.Signals[name]: action for name, action in actions.items()}
 
     def signals(self):

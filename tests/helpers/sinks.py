@@ -1,4 +1,4 @@
-"""Sinks of a stream."""
+"""Sinks for output of a stream."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from plaunch_logs_default.streams.sinks import ByteSink
 
 
 class Kept(ByteSink):
-    """Keeps its data; `flush` is due after `hold` seconds."""
+    """Records output, and can block for some seconds."""
 
     def __init__(self, hold=None):
         self.data = b""

@@ -14,7 +14,7 @@ DATA = Path(__file__).parent.parent / "data"
 
 
 class Site:
-    """Packages that a test installs, beside plaunch's own; forgotten after the test."""
+    """Packages that a test installs in addition to plaunch; removed after the test."""
 
     def __init__(self, folder: Path, own: str) -> None:
         self.folder = folder
@@ -50,7 +50,7 @@ class Site:
 
 @pytest.fixture(scope="session")
 def own_metadata(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A folder with the metadata of plaunch itself and of nothing else."""
+    """A folder with only plaunch's own metadata."""
     import importlib_metadata
 
     folder = tmp_path_factory.mktemp("own")
@@ -76,7 +76,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_metadata: str):
 
 @pytest.fixture
 def checked_in(monkeypatch: pytest.MonkeyPatch, own_metadata: str):
-    """Installs one of the packages in tests/data; returns a function that makes a manager."""
+    """Install a package of tests/data; return a function that creates a manager."""
 
     def install(package: str):
         folder = str(DATA / package)

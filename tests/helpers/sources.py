@@ -1,4 +1,4 @@
-"""The modules of the core and of the plugins, as their sources are."""
+"""The source modules of the core and the plugins."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TREES = {name: ast.parse(path.read_text()) for name, path in PATHS.items()}
 
 
 def targets_of(node: ast.AST) -> list[str]:
-    """The modules that a statement imports; none if it is not an import.
+    """Return the modules that a statement imports; none if it is not an import.
 
     `from PACKAGE import NAME` imports the module of that name if there is one, or else the package.
     """

@@ -1,4 +1,4 @@
-"""Whether this machine lets a process read the stacks of others."""
+"""Skips tests if this machine does not allow reading the stacks of other processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from helpers.programs import running_python
 
 @pytest.fixture
 def readable_stacks():
-    """py-spy can read a process that is not its own child; else the test is skipped."""
+    """Skip the test unless py-spy can read a process that is not its child."""
     with running_python("-c", "print(flush=True); input()") as process:
         process.stdout.readline()
         seen = own_stacks({0: process.pid})[0]

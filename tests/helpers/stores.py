@@ -1,4 +1,4 @@
-"""A store of one process."""
+"""A store in one process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 
 
 class Store:
-    """Keeps what threads write; good enough for a barrier among pretended nodes."""
+    """A dictionary shared by threads, sufficient for a barrier of fake nodes."""
 
     def __init__(self):
         self.values = {}
@@ -30,7 +30,7 @@ class Store:
             return total
 
     def wait(self, keys, timeout):
-        """Wait for nothing: whoever waits for what is not there is too early for ever."""
+        """Raise instead of waiting if a key is missing."""
         self.waited.append((keys, timeout.total_seconds()))
         if not all(key in self.values for key in keys):
             raise RuntimeError("timed out")

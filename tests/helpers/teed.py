@@ -1,4 +1,4 @@
-"""What teed lines look like, piece by piece."""
+"""The output of teed streams, piece by piece."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ class _Console:
 
 
 class Teed(LinesToConsole):
-    """A stream on a console that is no terminal."""
+    """A stream on a console that is not a terminal."""
 
     def __init__(self, make_prefix: Callable[[], bytes], max_line: int = MAX_LINE) -> None:
         self._screen = _Console()
         super().__init__(make_prefix, self._screen, max_line=max_line)  # type: ignore[arg-type]
 
     def feed(self, data: bytes) -> bytes:
-        """Write `data`; what is shown of it."""
+        """Write `data`; return the shown part."""
         before = len(self._screen.shown)
         self.write(data)
         return self._screen.shown[before:]
 
     def end(self) -> bytes:
-        """End the stream; what is shown then."""
+        """End the stream; return the rest that is shown."""
         before = len(self._screen.shown)
         self.close()
         return self._screen.shown[before:]

@@ -32,8 +32,8 @@ class Terminal:
 
     def __exit__(self, *_):
         if self.process.poll() is None:
-            # A failed test leaves nobody: workers have sessions of their own, and SIGTERM is for
-            # the launcher to pass on.
+            # Clean up after a failed test: workers have their own sessions, and the launcher must
+            # pass SIGTERM on.
             self.process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(BOUND)
@@ -45,12 +45,12 @@ class Terminal:
         os.write(self.master, keys)
 
     def read_until(self, text):
-        """Read what is shown until the text is there."""
+        """Read output until it contains the text."""
         while text not in self.shown:
             self.shown += os.read(self.master, 65536)
 
     def read_to_end(self):
-        """Read until nobody has the terminal open any more; all that was shown, in lines."""
+        """Read until all processes have closed the terminal; return all output as lines."""
         with contextlib.suppress(OSError):
             while data := os.read(self.master, 65536):
                 self.shown += data

@@ -16,14 +16,14 @@ WHILE = "During handling of the above exception, another exception occurred:"
 
 
 def frames(path: str, *lines: int) -> list[str]:
-    """Calls at some lines of a file, each with its source."""
+    """Return stack entries at some lines of a file, with their source."""
     return [
         text for line in lines for text in (f'  File "{path}", line {line}, in f', f"    f{line}()")
     ]
 
 
 def failure_with(last_lines: Sequence[str], exitcode: int = 1, rank: int = 0) -> ProcessFailure:
-    """A worker that wrote some lines and has no error file."""
+    """Return the failure of a worker with these last lines and no error file."""
     failure = ProcessFailure(rank, 7 + rank, exitcode, "", global_rank=rank)
     failure.last_lines = list(last_lines)
     return failure

@@ -1,8 +1,8 @@
-"""Waiting for what happens soon, but not for ever."""
+"""Waiting with a time limit."""
 
 from __future__ import annotations
 
-from time import monotonic, sleep  # as they were before a test replaced them
+from time import monotonic, sleep  # the originals, because tests replace them
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-BOUND = 60.0  # seconds within which everything has long happened, however busy the machine
-_LONGEST_PAUSE = 0.02  # seconds between two looks; the first ones are closer together
+BOUND = 60.0  # seconds for anything, even on a busy machine
+_LONGEST_PAUSE = 0.02  # seconds between two polls; the first ones are shorter
 
 
 def wait_until(condition: Callable[[], T], what: str | Callable[[], object]) -> T:
-    """Wait until `condition` is true, and return it; `what` says at a failure what never came."""
+    """Wait until `condition` is true, and return it; `what` describes it in the error."""
     deadline = monotonic() + BOUND
     pause = 0.001
     while not (found := condition()):
@@ -28,7 +28,7 @@ def wait_until(condition: Callable[[], T], what: str | Callable[[], object]) -> 
 
 
 def wait_for_files(*paths: Path) -> None:
-    """Wait until all these files are there."""
+    """Wait until all these files exist."""
 
     def missing() -> list[str]:
         return [str(path) for path in paths if not path.exists()]

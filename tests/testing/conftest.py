@@ -12,7 +12,7 @@ CHECK_TIMEOUT = 110.0  # seconds
 
 @pytest.fixture
 def check(tmp_path):
-    """Runs plaunch in a folder that is on its path, with a module `faulty` in it."""
+    """Runs plaunch in a folder on its path, with a module `faulty` in it."""
 
     def run(*argv, source="", **environ):
         (tmp_path / "faulty.py").write_text(source)

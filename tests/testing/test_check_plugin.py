@@ -1,4 +1,4 @@
-"""`--check-plugin`: plugins with planted faults are caught, and nothing else is said of them."""
+"""`--check-plugin` reports exactly the planted faults of plugins."""
 
 from __future__ import annotations
 
@@ -252,7 +252,7 @@ def faulty(kind):
 
 
 def failed(done):
-    """The checks that have failed."""
+    """Return the failed checks."""
     return set(re.findall("FAILED +(.+)", done.stdout))
 
 
@@ -484,7 +484,7 @@ def test_a_plugin_without_faults_passes(check):
     assert " 0 failed" in done.stdout.splitlines()[-1]
 
 
-def test_what_the_caller_has_set_for_pytest_means_nothing(check):
+def test_the_callers_pytest_settings_are_ignored(check):
     done = check("--check-plugin=cpu", PYTEST_ADDOPTS="--no-such-option", PYTEST_PLUGINS="missing")
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -529,7 +529,7 @@ def test_a_plugin_that_only_has_hooks_is_checked(check):
     assert failed(done) == set(HOOK_FAULTS), done.stdout
     for text in HOOK_FAULTS.values():
         assert text in done.stdout
-    # What is found of a hook that never works is said once.
+    # The same failure in several checks is reported once.
     assert "plugin 'faulty': 5 checks fail alike\n    it takes part in a launch: " in done.stdout
     assert done.stdout.count("object has no attribute 'describe_exit'") == 1
 
@@ -541,7 +541,7 @@ def test_a_plugin_that_only_has_hooks_is_checked(check):
         ({"HALF": "1"}, {"it gives extensions": "has no stop"}),
     ],
 )
-def test_extensions_are_tried(check, environ, faults):
+def test_extensions_are_checked(check, environ, faults):
     done = check("--check-plugin=faulty", "-pfaulty", source=EXTENSIONS, **environ)
     assert failed(done) >= set(faults), done.stdout
     if not environ:
@@ -554,7 +554,7 @@ def test_extensions_are_tried(check, environ, faults):
     ("source", "faults", "is_exact"),
     [(STARTER, STARTER_FAULTS, True), (LEAVING_STARTER, LEAVING_STARTER_FAULTS, False)],
 )
-def test_a_starter_of_workers_is_tried(check, source, faults, is_exact):
+def test_a_starter_of_workers_is_checked(check, source, faults, is_exact):
     done = check("--check-plugin=faulty", "-pfaulty", source=source)
     assert (done.returncode, done.stderr) == (1, "")
     assert "\nstarter of plugin 'faulty'\n" in done.stdout
@@ -667,7 +667,7 @@ def install_options(folder, source, plugin):
 
 
 @pytest.mark.parametrize("name", ["acme", "options:acme", "Acme.Options:acme"])
-def test_what_declares_options_is_checked_with_its_plugin(check, tmp_path, name):
+def test_a_module_with_options_is_checked_with_its_plugin(check, tmp_path, name):
     install_options(tmp_path, OPTIONS, GREETER)
     done = check(f"--check-plugin={name}")
     assert (done.returncode, done.stderr.count("--rdzv-id")) == (1, 1), done.stderr
@@ -678,14 +678,14 @@ def test_what_declares_options_is_checked_with_its_plugin(check, tmp_path, name)
     assert heads == ["options of plugin", "plugin"]
 
 
-def test_options_that_cannot_be_used_end_the_check(check, tmp_path):
+def test_unusable_options_end_the_check(check, tmp_path):
     install_options(tmp_path, "OPTIONS = 3", GREETER)
     done = check("--check-plugin=acme")
     assert done.returncode == 110
     assert "the options of plugin 'acme' (acme-options 1.0) cannot be used: " in done.stderr
 
 
-def test_a_plugin_is_checked_with_the_options_that_are_given(check, tmp_path):
+def test_a_plugin_is_checked_with_the_given_options(check, tmp_path):
     declares = """
 from plaunch.options import Option, integer
 PLUGIN = "acme_plugin"
@@ -711,7 +711,7 @@ def test_an_installed_package_of_hooks_passes(check, tmp_path, name):
     assert "\n  ok        it takes part in a second launch\n" in done.stdout
 
 
-def test_the_traceback_is_there_if_it_is_asked_for(check):
+def test_the_traceback_is_shown_on_request(check):
     argv = ("--check-plugin=faulty", "-pfaulty")
     plain = check(*argv, source=faulty("event_handlers"))
     debug = check(*argv, source=faulty("event_handlers"), PLAUNCH_DEBUG="1")
@@ -733,7 +733,7 @@ def test_the_traceback_is_there_if_it_is_asked_for(check):
         (["jsonl", "--event-conf=jsonl.pth=x"], "did you mean 'path'", 2),
     ],
 )
-def test_errors_are_of_one_line(check, argv, message, code):
+def test_errors_have_one_line(check, argv, message, code):
     done = check("--check-plugin", *argv)
     assert (done.returncode, done.stdout) == (code, "")
     assert re.match(f"plaunch: error: .*{message}.*\n$", done.stderr)
@@ -760,7 +760,7 @@ def test_without_pytest_the_extra_is_named(check, tmp_path):
         *("completion", "devices", "doctor", "status", "testing", "timer"),
     ],
 )
-def test_plugins_that_come_with_plaunch_pass(check, name):
+def test_plugins_of_plaunch_pass(check, name):
     done = check("--check-plugin", name)
     assert done.returncode == 0, done.stdout + done.stderr
 

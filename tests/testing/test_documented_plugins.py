@@ -1,4 +1,4 @@
-"""The plugins that the documentation and the examples show pass the suites of their kinds."""
+"""The plugins of the documentation and the examples pass the suites of their kinds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BLOCK = re.compile(
     r"(?:^<!-- file: (?P<file>\S+) -->\n+)?^```py(?:thon)?\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
-# What a plugin is given that needs something.
+# The arguments of plugins that need some.
 GIVEN = {
     "acme.py": ([], {"ACME_NODES": "node0 node1", "ACME_PLACE": "1", "ACME_JOB": "4711"}),
     "numbered.py": (
@@ -21,7 +21,7 @@ GIVEN = {
         {"MY_NODE": "0", "MY_NODES": "2"},
     ),
 }
-# What is no example to follow, and why.
+# Plugins that are not examples to follow, and why.
 LEFT_OUT = {
     "shout.py": "has a fault, which the page shows how to find",
     "trial.py": "names the backend of examples/plaunch-example-backend, whose tests are the suites",
@@ -42,7 +42,7 @@ def plugins_of_pages():
 
 
 def subjects(name, text):
-    """What `--check-plugin` is told of a plugin: each name that it offers, and its other hooks."""
+    """Return the arguments of `--check-plugin` for a plugin: its names, and its other hooks."""
     hooks = set(re.findall(r"\b(plaunch_\w+)\(", text))
     for kind in KINDS:
         if kind.hook in hooks:
@@ -56,14 +56,14 @@ def subjects(name, text):
 PLUGINS = {name: text for name, text in plugins_of_pages().items() if name not in LEFT_OUT}
 
 
-def test_there_is_one_of_each_kind():
+def test_there_is_a_plugin_of_each_kind():
     assert set(LEFT_OUT) < set(plugins_of_pages())
     shown = [subject for name, text in PLUGINS.items() for subject in subjects(name, text)]
     assert {one.partition(":")[0] for one in shown} == {kind.name for kind in (LIFECYCLE, *KINDS)}
 
 
 @pytest.mark.parametrize("file", PLUGINS)
-def test_it_passes(check, tmp_path, file):
+def test_a_documented_plugin_passes(check, tmp_path, file):
     (tmp_path / file).write_text(PLUGINS[file])
     module = file.removesuffix(".py")
     argv, environ = GIVEN.get(file, ([], {}))

@@ -1,4 +1,4 @@
-"""The plugins that come with plaunch, held to the suites that third parties use."""
+"""plaunch's own plugins pass the suites for third-party plugins."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from helpers.ports import free_port
 
 
 def each(suite, kind, *names):
-    """The suite for all plugins of these names."""
+    """Create the suite for all plugins with these names."""
 
     class Each(suite):
         @pytest.fixture(autouse=True, params=names)
@@ -111,7 +111,7 @@ TestNone = scheduler("none", {"SLURM_JOB_ID": "1"})
 
 
 class Launch:
-    """Stands for the plugin manager of a launch; keeps what that gives the backend."""
+    """A fake plugin manager that records the parameters of the backend."""
 
     def make(self, kind, name, params, *, seconds):
         self.params = params
@@ -119,13 +119,13 @@ class Launch:
 
 
 class LookingSuite(RendezvousHandlerConformance):
-    """A suite of which only the parameters are looked at."""
+    """A suite of which only the parameters are used."""
 
     __test__ = False
     _run_id = "conformance"
 
 
-def test_a_backend_is_given_what_a_launch_gives():
+def test_a_backend_gets_the_parameters_of_a_launch():
     config = LaunchConfig(1, 1, 2, run_id="job", rdzv_backend="static")
     launch = Launch()
     policy = LaunchRestartPolicy(plugin_manager(), config.context())

@@ -34,7 +34,7 @@ def test_every_attribute_of_a_suite_is_in_the_table(name):
         if base.__module__.startswith("plaunch_testing.")
         and not key.startswith(("_", "test_"))
         and not callable(value)
-        and not hasattr(value, "func")  # what is looked up once in a test
+        and not hasattr(value, "func")  # looked up once in a test
     }
     assert attributes <= listed
 
@@ -54,7 +54,7 @@ def test_the_modules_of_the_plugin_api_are_those_of_the_snapshot():
             assert set(names) == set(re.findall(r"`(\w+)`", listed[module])), module
 
 
-def test_hooks_are_given_as_long_as_in_a_launch():
+def test_hooks_have_the_same_time_limits_as_in_a_launch():
     assert hooks.NOTIFY_TIMEOUT == guard.NOTIFY_TIMEOUT
     assert hooks.DOCTOR_TIMEOUT == running.CHECKS_TIMEOUT
     assert hooks.START_TIMEOUT == extensions.START_BOUND == guard.HOOK_TIMEOUT

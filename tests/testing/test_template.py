@@ -1,4 +1,4 @@
-"""The example package as the template that its README calls it: copied, renamed, tested."""
+"""The example package works as a template, as its README says: copied, renamed, tested."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_copied_renamed_and_tested(tmp_path):
     package = tmp_path / "acme-plaunch"
     left = [p for p in package.rglob("*") if p.is_file() and "example_plugins" in p.read_text()]
     assert not left
-    # As the README's command, but without asking any network.
+    # As the README's command, but without network access.
     words = ["--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check"]
     site = str(tmp_path / "site")
     run(package, "-m", "pip", "install", *words, "--target", site, str(package))

@@ -1,8 +1,9 @@
 """Draws docs/architecture.svg from the imports: `python tools/docs/architecture.py`.
 
-Boxes are the rooms of the core and the packages in `plugins/`; arrows are imports between them, in
-functions and for type checkers as well. What follows from other arrows is left out. A test compares
-the picture with the code. It has its own background, so that it can be read on a dark page too.
+Boxes are the rooms of the core and the packages in `plugins/`. Arrows are imports between them,
+including those in functions and for type checkers. Arrows that follow from others are left out. A
+test compares the picture with the code. It has its own background, so that it can be read on a dark
+page too.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 TARGET = ROOT / "docs" / "architecture.svg"
 
-# What a room is for; the other modules of the core are the ground that the rooms stand on.
+# The purpose of each room; the core's other modules are the base below the rooms.
 ROOMS = {
     "cli": ("the command line", "and its options"),
     "launch": ("runs one launch",),
@@ -36,7 +37,7 @@ ROOMS = {
     "events": ("what happened,", "as data"),
 }
 GROUND = "ground"
-# A library is a box of its own; plugins that import the same rooms share one.
+# A library has its own box; plugins that import the same rooms share one.
 LIBRARIES = (
     "plaunch_events",
     "plaunch_hang.stacks",
@@ -74,7 +75,7 @@ class Box:
         return _HEAD + _LINE * len(self.lines) + 10
 
     def draw(self, x: int, y: int) -> str:
-        """The rectangle and its text, with the top left corner at a place."""
+        """Return the rectangle and its text as SVG, with its top left corner at `x`, `y`."""
         fill, stroke = _COLOURS[self.kind]
         rows = [_text(x + 8, y + 18, self.title, weight="bold")]
         weight = "bold" if self.kind == "plugin" else "normal"  # each line of which is a name
@@ -102,7 +103,7 @@ def _text(x: int, y: int, text: str, *, weight: str = "normal") -> str:
 
 
 def imports() -> Graph:
-    """Which room or package imports which others."""
+    """Return the rooms and packages with the ones that they import."""
     core = ROOT / "core" / "plaunch"
     members = {path.stem for path in core.iterdir() if path.suffix == ".py" or path.is_dir()}
     graph: Graph = defaultdict(set)
@@ -116,7 +117,7 @@ def imports() -> Graph:
 
 
 def _names(path: Path) -> Iterator[tuple[str, ...]]:
-    """The dotted names of ours that a file imports, or takes out of `plaunch` itself."""
+    """Return plaunch's dotted names that a file imports, or takes from `plaunch` itself."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         found: list[str] = []
         if isinstance(node, ast.Import):
@@ -131,12 +132,12 @@ def _names(path: Path) -> Iterator[tuple[str, ...]]:
 
 
 def _place(name: tuple[str, ...], members: set[str]) -> str:
-    """The room or package that a dotted name is in."""
+    """Return the room or package that contains a dotted name."""
     if name[0] != "plaunch":
         return next((each for each in LIBRARIES if ".".join(name).startswith(each)), name[0])
     room = name[1]
     if room not in members:
-        # A name that the package itself has from one of its rooms.
+        # A name that the package re-exports from one of its rooms.
         home = getattr(getattr(plaunch, room, plaunch), "__module__", "plaunch._version")
         room = home.split(".")[1]
     if room == "__main__":
@@ -145,10 +146,10 @@ def _place(name: tuple[str, ...], members: set[str]) -> str:
 
 
 def reduced(graph: Graph) -> Graph:
-    """The graph without what follows from the rest of it.
+    """Return the graph without edges that follow from others.
 
     Raises:
-        ValueError: some import each other in a circle.
+        ValueError: there is an import cycle.
     """
     reached: Graph = {}
 
@@ -173,7 +174,7 @@ def reduced(graph: Graph) -> Graph:
 
 
 def boxes(graph: Graph) -> tuple[dict[str, Box], Graph]:
-    """What is drawn of a graph: a box for each room, library, and group of plugins."""
+    """Return the boxes of a graph: one for each room, library, and group of plugins."""
     found = {room: Box("core", room, lines) for room, lines in ROOMS.items()}
     core = ROOT / "core" / "plaunch"
     single = {path.stem for path in core.glob("[a-z]*.py")} - {*ROOMS}
@@ -208,7 +209,7 @@ def _wrapped(words: Iterable[str]) -> list[str]:
 
 
 def _rows(arrows: Graph) -> dict[str, int]:
-    """The row of each box, counted from the lowest; arrows lead down."""
+    """Return the row of each box, counted from the lowest; arrows point down."""
     rows: dict[str, int] = {}
 
     def row(place: str) -> int:
@@ -218,7 +219,7 @@ def _rows(arrows: Graph) -> dict[str, int]:
 
     for place in arrows:
         row(place)
-    for place in sorted(rows, key=rows.__getitem__):  # what imports nothing stands near its users
+    for place in sorted(rows, key=rows.__getitem__):  # place boxes without imports near their users
         users = [rows[user] for user, others in arrows.items() if place in others]
         if users and not arrows[place] and place != GROUND:
             rows[place] = min(users) - 1
@@ -229,7 +230,7 @@ Node = tuple[str, str, int]  # a box, or where the arrow between two boxes passe
 
 
 def _layers(arrows: Graph, rows: dict[str, int]) -> tuple[list[list[Node]], dict[Node, set[Node]]]:
-    """The nodes of each row in order, and which of the row below each one leads to."""
+    """Return the nodes of each row in order, and their edges to the row below."""
     layers: list[list[Node]] = [[] for _ in range(1 + max(rows.values()))]
     for place in arrows:
         layers[rows[place]].append((place, place, rows[place]))
@@ -247,7 +248,7 @@ def _layers(arrows: Graph, rows: dict[str, int]) -> tuple[list[list[Node]], dict
     for upper, lowers in below.items():
         for lower in lowers:
             above[lower].add(upper)
-    for sweep in range(24):  # each row in the order of the middles of its neighbours
+    for sweep in range(24):  # sort each row by the centers of its neighbours
         for layer in layers if sweep % 2 else reversed(layers):
             _sort(layer, layers, below if sweep % 2 else above)
     return layers, below
@@ -264,7 +265,7 @@ def _sort(layer: list[Node], layers: list[list[Node]], neighbours: dict[Node, se
 
 
 def _places(layer: list[Node]) -> dict[Node, int]:
-    """The horizontal middle of each node of a row."""
+    """Return the horizontal center of each node of a row."""
     widths = [_BOX if node[0] == node[1] else _DUMMY for node in layer]
     gap = (_WIDTH - 2 * _MARGIN - sum(widths)) / (len(layer) + 1)
     places, x = {}, float(_MARGIN)
@@ -276,7 +277,7 @@ def _places(layer: list[Node]) -> dict[Node, int]:
 
 
 def draw(graph: Graph) -> str:
-    """The whole picture."""
+    """Return the whole picture as SVG."""
     found, arrows = boxes(reduced(graph))
     layers, below = _layers(arrows, _rows(arrows))
     place_of = {node: x for layer in layers for node, x in _places(layer).items()}

@@ -1,7 +1,7 @@
-"""What plain Markdown lacks: names of files above code blocks, and words for the search.
+"""Sphinx extension: names of files above code blocks, and additional search words.
 
-`<!-- search: WORD, WORD -->` below a title lets the search find the page by words that it does not
-contain, and find it first.
+`<!-- search: WORD, WORD -->` below a title adds words by which the search finds the page,
+before other pages.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _FILE = re.compile(
     re.MULTILINE,
 )
 _SEARCH = re.compile(r"^<!-- search: (.+) -->$", re.MULTILINE)
-# The search of Sphinx leaves out words that are numbers, unless they are in the index.
+# Sphinx's search ignores numbers unless they are in the index.
 _CODES_PAGE = "docs/errors"
 _CODES_HEADING = "## Exit codes\n"
 
 
 def with_captions(page: str) -> str:
-    """The page with the name of each file above its code block."""
+    """Insert the name of each file above its code block."""
 
     def block(found: re.Match[str]) -> str:
         language, name = found["marked"] or found["titled"], found["mark"] or found["title"]
@@ -34,7 +34,7 @@ def with_captions(page: str) -> str:
 
 
 def exit_codes(page: str) -> list[int]:
-    """The numbers in the table of exit codes, and those of signals that it has as examples."""
+    """Return the codes in the table of exit codes, and its examples for signals."""
     _, _, rest = page.partition(_CODES_HEADING)
     table, _, _ = rest.partition("\n\n## ")
     found = re.findall(r"^\| (\d+) \||\b(\d{3}) for\b", table, re.MULTILINE)
@@ -42,12 +42,12 @@ def exit_codes(page: str) -> list[int]:
 
 
 def with_index(page: str) -> str:
-    """The page with entries of the index for its words to search for."""
+    """Add the page's search words to the index."""
     return _SEARCH.sub(lambda found: _index(found[1].split(", ")), page)
 
 
 def with_codes(page: str) -> str:
-    """The page of exit codes, with an entry of the index for each code."""
+    """Add each exit code to the index."""
     index = _index([str(code) for code in exit_codes(page)])
     return page.replace(_CODES_HEADING, f"{_CODES_HEADING}\n{index}\n", 1)
 
@@ -64,6 +64,6 @@ def _add(_app: Sphinx, docname: str, source: list[str]) -> None:
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Tell Sphinx."""
+    """Register the extension with Sphinx."""
     app.connect("source-read", _add)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,6 +1,6 @@
 """Generates docs/compatibility.md by comparing plaunch with torch's sources.
 
-They are those of the installed torch, and what `torch_surface.py` has recorded of the newest one.
+It reads the installed torch, and the record of the newest one by `torch_surface.py`.
 `python tools/docs/compatibility.py docs/compatibility.md` writes the page; without an argument it
 prints it. Errors in the tables of `torchrun_names` are printed on stderr, and the exit code is
 then 1.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 COMMAND = "python tools/docs/compatibility.py docs/compatibility.md"
 NEWEST = "2.15.0"  # the version that is recorded
-# Where plaunch itself has names that torchrun has, too.
+# Modules of plaunch with names that torchrun also has.
 _OWN = (
     "plaunch.agent",
     "plaunch.cli",
@@ -39,7 +39,7 @@ _OWN = (
     "plaunch_timer",
     "plaunch",
 )
-_ABSENT = "—"  # where a version of torch does not have it
+_ABSENT = "—"  # if a version of torch does not have it
 _SHOWN = 3  # differences of one name; the link leads to the reason
 _INTRODUCTION = f"""\
 # Compatibility with torchrun
@@ -68,10 +68,10 @@ shows. A name that one module of torch imports from another is listed where it i
 
 
 class Page:
-    """The page, and what is wrong with the tables that it is made of.
+    """The page, and the problems in its tables.
 
     Args:
-        surfaces: what versions of torch offer, from the oldest to the newest.
+        surfaces: the surfaces of torch's versions, oldest first.
     """
 
     def __init__(self, surfaces: Sequence[TorchSurface] = ()) -> None:
@@ -80,7 +80,7 @@ class Page:
         self._versions = tuple(surface.version for surface in self._surfaces)
 
     def text(self) -> str:
-        """The whole page."""
+        """Return the whole page."""
         parts = [
             _INTRODUCTION.format(versions=" and ".join(self._versions)),
             "## Options\n\nWrite each option with dashes or underscores. If its variable is set, "
@@ -102,7 +102,7 @@ class Page:
         return "\n".join(parts)
 
     def _statuses(self, status: Callable[[TorchSurface], str]) -> list[str]:
-        """A cell for each version; a problem that several have in common is noted once."""
+        """Return a cell for each version; report a problem of several versions once."""
         before = len(self.problems)
         cells = [status(surface) for surface in self._surfaces]
         self.problems[before:] = dict.fromkeys(self.problems[before:])
@@ -224,13 +224,13 @@ class Page:
 
 
 def _own_name(name: str, thing: object) -> str:
-    """What else plaunch calls it, in the reference of its names."""
+    """Return plaunch's other names for it in the API reference."""
     homes = (home for home in _OWN if getattr(importlib.import_module(home), name, None) is thing)
     return next((f"`{home}.{name}`" for home in homes), "")
 
 
 def differences(theirs: Any, ours: Any) -> list[str]:
-    """What a caller or a subclass of `theirs` does not find in `ours`; empty if it finds all."""
+    """Return what `ours` lacks for callers and subclasses of `theirs`; empty if nothing."""
     if isinstance(theirs, str):
         return [] if ours == theirs else [f"it is {ours!r} instead of {theirs!r}"]
     if isinstance(theirs, type) and not isinstance(ours, type):
@@ -271,7 +271,7 @@ def _signature_differences(where: str, theirs: Any, ours: Any) -> list[str]:
     if any(p.kind is p.VAR_POSITIONAL for p in had.values()) and any(
         p.kind is p.VAR_KEYWORD for p in had.values()
     ):
-        return []  # it passes on whatever it is given
+        return []  # it forwards all arguments
     found = []
     positions = [p.name for p in had.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
     for position, parameter in enumerate(wanted.values()):

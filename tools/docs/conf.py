@@ -32,10 +32,10 @@ root_doc = "docs/index"
 include_patterns = ["README.md", "docs/*.md", "benchmarks/README.md", "examples/*/README.md"]
 exclude_patterns = [".*", "build", "core", "dist", "plugins", "tests"]
 
-# Anchors are those that GitHub makes of headings, down to `####`.
+# Anchors as GitHub generates them for headings, down to `####`.
 myst_heading_anchors = 4
-# Public names of plaunch's in signatures must be on the site. Other names are not: those of Python,
-# of torch, and of modules that are plaunch's own.
+# Public names of plaunch in signatures must be on the site. Other names are not: those of Python,
+# of torch, and of internal modules.
 nitpicky = True
 nitpick_ignore_regex = [
     (r"py:.*", r"(?!plaunch\.|plaunch_testing\.conformance\.\w+$).*"),
@@ -51,7 +51,7 @@ napoleon_numpy_docstring = False
 napoleon_use_rtype = False
 napoleon_use_ivar = True
 
-# A button copies the commands of a console, without prompts and without what they print.
+# A button copies commands from console blocks, without prompts and output.
 copybutton_prompt_text = "$ "
 
 html_theme = "furo"
@@ -62,6 +62,6 @@ html_show_sphinx = False
 html_show_copyright = False
 html_copy_source = False
 html_use_index = True
-# The start page is in a folder; this leads there.
+# Redirects to the start page, which is in a folder.
 html_extra_path = ["start/index.html"]
 html_theme_options = {"top_of_page_buttons": []}

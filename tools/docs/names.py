@@ -1,6 +1,6 @@
 """The reference of public names: signatures and docstrings, below each `<!-- names: PACKAGE -->`.
 
-Docstrings are Markdown, as the pages are; this translates them for Sphinx.
+Docstrings are Markdown, like the pages; this module converts them for Sphinx.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _CODE = re.compile(r"(`[^`]+`)")
 
 
 def packages(page: str) -> list[str]:
-    """The packages that a page has the names of, in its order."""
+    """Return the packages whose names a page lists, in order."""
     return _MARK.findall(page)
 
 
 def public_names(package: str) -> list[str]:
-    """The names that a package says are public; without `__all__`, those of its own.
+    """Return the public names of a package: `__all__`, or the names that it defines.
 
-    Modules are left out, which have names of their own.
+    Modules are left out.
     """
     module = importlib.import_module(package)
     listed = getattr(module, "__all__", None)
@@ -46,7 +46,7 @@ def public_names(package: str) -> list[str]:
 
 
 def _directives(package: str, homes: dict[int, str]) -> Iterator[str]:
-    """Autodoc's directives for one package; `homes` says where an object was described before."""
+    """Return autodoc directives for one package; `homes` maps objects to earlier entries."""
     elsewhere = []
     for name in public_names(package):
         path = f"{package}.{name}"
@@ -81,7 +81,7 @@ def _is_old_name(name: str, found: object) -> bool:
 
 
 def _value(found: object) -> str:
-    """What a constant or the name of a type stands for, if that is short."""
+    """Return the value of a constant or type alias, if it is short."""
     text = repr(found)
     return "" if len(text) > _LONGEST_VALUE or " at 0x" in text else f"   :value: {text}\n"
 
@@ -89,7 +89,7 @@ def _value(found: object) -> str:
 def _add_names(_app: Sphinx, _docname: str, source: list[str]) -> None:
     homes: dict[int, str] = {}
     # A name that several packages have is described in the one that is nearest to it, and the
-    # package of everything, which comes first on the page, is the last to ask.
+    # top-level package, which is first on the page, has the lowest priority.
     texts = {
         package: "\n".join(_directives(package, homes))
         for package in sorted(packages(source[0]), key=lambda package: -package.count("."))
@@ -98,7 +98,7 @@ def _add_names(_app: Sphinx, _docname: str, source: list[str]) -> None:
 
 
 def to_rst(text: str) -> str:
-    """Markdown as it is in docstrings, as Sphinx reads it: code in backticks, all else plain."""
+    """Convert Markdown of docstrings for Sphinx: code in backticks, everything else plain."""
     parts = _CODE.split(text)
     for place, part in enumerate(parts):
         if place % 2:
@@ -117,7 +117,7 @@ def _read_markdown(*arguments: object) -> None:
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Tell Sphinx."""
+    """Register the extension with Sphinx."""
     app.connect("source-read", _add_names)
     app.connect("autodoc-process-docstring", _read_markdown, priority=100)  # before napoleon
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,4 +1,4 @@
-"""The navigation of the site: what docs/index.md links to, under its headings and in its order."""
+"""The navigation of the site: the links of docs/index.md, under its headings and in order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LINK = re.compile(r"\]\(([^)#:]+\.md)\)")
 
 
 def sections(index: str) -> Iterator[tuple[str, list[str]]]:
-    """The headings of the start page, each with the pages that its part links to first."""
+    """Return the headings of the start page, each with the pages that are first linked below it."""
     seen: set[str] = set()
     parts = _HEADING.split(index)[1:]
     for heading, text in zip(parts[::2], parts[1::2], strict=True):
@@ -36,6 +36,6 @@ def _add_navigation(app: Sphinx, docname: str, source: list[str]) -> None:
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Tell Sphinx."""
+    """Register the extension with Sphinx."""
     app.connect("source-read", _add_navigation)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

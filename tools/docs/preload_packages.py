@@ -1,4 +1,4 @@
-"""Writes the table of packages into docs/preload.md: which of them can be preloaded.
+"""Writes the table in docs/preload.md that shows which packages can be preloaded.
 
 Install the packages beside torch and plaunch, then run `python tools/docs/preload_packages.py`.
 Packages that are not installed have no row.
@@ -62,7 +62,7 @@ MODULES = {
 
 
 def version_of(distribution: str) -> str:
-    """The version that is installed; empty if none is."""
+    """Return the installed version; empty if not installed."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
@@ -70,7 +70,7 @@ def version_of(distribution: str) -> str:
 
 
 def describe(module: str) -> str:
-    """Whether the module can be preloaded: `works`, or why not."""
+    """Preload the module; return `works`, or why it fails."""
     (finding,) = try_modules([module], "", dict(os.environ), BOUND)
     if finding.status is Status.OK:
         return WORKS
@@ -78,7 +78,7 @@ def describe(module: str) -> str:
 
 
 def draw_rows() -> Iterator[str]:
-    """The rows, for the packages that are installed."""
+    """Return the rows for the installed packages."""
     for distribution, modules in MODULES.items():
         version = version_of(distribution)
         for module in modules if version else ():
@@ -86,7 +86,7 @@ def draw_rows() -> Iterator[str]:
 
 
 def read_rows() -> dict[str, str]:
-    """The results in the page, by module."""
+    """Return the results in the page, by module."""
     _, rows, _ = PAGE.read_text().split(MARK)
     words = [row.split(" | ", 2) for row in rows.strip().splitlines()[2:]]
     return {module.strip("|` "): result.removesuffix(" |") for module, _, result in words}

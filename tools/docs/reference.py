@@ -80,7 +80,7 @@ results are in the [Python API](api.md).
 `{COMMAND}` generates this page from `plaunch.plugin.hookspecs`.
 """
 _OFFERING = frozenset(kind.hook for kind in KINDS)
-# In the help of options: options, variables, and what is replaced in a template.
+# In help texts: options, variables, and template placeholders.
 _WORDS_OF_CODE = re.compile(
     r"(?<!\S)--[a-z-]+(?:=\w+)?|\b[A-Z]+_[A-Z_]+\b|\[?(?:\$\{\w+\})+(?:\]:)?"
 )
@@ -88,7 +88,7 @@ _PARTS = ("Called", "Parameters", "Result")
 
 
 def command_line() -> str:
-    """The page of all options."""
+    """Return the page of all options."""
     parts = [_COMMAND_LINE]
     for title, options in options_of_plaunch().groups:
         is_plugins = title not in dict(GROUPS)
@@ -100,12 +100,12 @@ def command_line() -> str:
 
 
 def options_of_plaunch() -> OptionTable:
-    """The options of the core and of the plugins that come with plaunch."""
+    """Return the options of the core and of plaunch's own plugins."""
     return installed_table((), {AUTOLOAD_VARIABLE: "1"})
 
 
 def spellings(option: Option) -> list[str]:
-    """All ways to write an option, the plain one first."""
+    """Return all spellings of an option, the main one first."""
     plain = option.names[-1]
     return list(dict.fromkeys([plain, "--" + plain[2:].replace("-", "_"), *option.names[:-1]]))
 
@@ -144,7 +144,7 @@ def _code(text: str) -> str:
 
 
 def hooks() -> str:
-    """The page of all hooks."""
+    """Return the page of all hooks."""
     _, _, rules = (inspect.getdoc(hookspecs) or "").partition("\n\n")
     parts = [_HOOKS, f"{rules}\n"]
     sorts: dict[str, list[str]] = {
@@ -165,7 +165,7 @@ def hooks() -> str:
 
 
 def specifications() -> Iterator[tuple[str, Callable[..., object]]]:
-    """The hooks by name, in the order of their specifications."""
+    """Return the hooks by name, in the order of their specifications."""
     for name, found in vars(hookspecs).items():
         if name.startswith("plaunch_"):
             yield name, found
@@ -182,7 +182,7 @@ def _hook(name: str, function: Callable[..., object]) -> str:
 
 
 def _declaration(name: str, signature: inspect.Signature) -> str:
-    """The line that declares the hook; annotations are texts."""
+    """Return the declaration of a hook; annotations are strings."""
     arguments = [f"{p.name}: {p.annotation}" for p in signature.parameters.values()]
     line = f"def {name}({', '.join(arguments)}) -> {signature.return_annotation}"
     if len(line) <= 88:
@@ -192,7 +192,7 @@ def _declaration(name: str, signature: inspect.Signature) -> str:
 
 
 def _sections(docstring: str) -> tuple[str, dict[str, str]]:
-    """The purpose of a hook, and the parts that all docstrings of hooks have."""
+    """Return the purpose of a hook, and the standard parts of its docstring."""
     purpose, _, rest = docstring.partition("\n\n")
     pieces = re.split(rf"^({'|'.join(_PARTS)}): ", rest, flags=re.MULTILINE)
     texts = [" ".join(piece.split()) for piece in pieces]

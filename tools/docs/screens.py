@@ -1,8 +1,8 @@
 """Draws docs/screens from real launches in terminals: `python tools/docs/screens.py`.
 
-Each screen is what a terminal of so many columns shows of a launch: its lines wrap where the
-terminal wraps them, and a line that is replaced is gone. Times, process ids, paths, ports and the
-name of the host are replaced by others, so that the same launcher gives the same picture. A test
+Each screen shows a launch in a terminal of a certain width: its lines wrap where the
+terminal wraps them, and replaced lines are gone. Times, process ids, paths, ports and the
+host name are replaced by fixed values, so that the same launcher yields the same picture. A test
 compares them.
 """
 
@@ -67,13 +67,13 @@ raise OSError("shard 17 lost")
 
 @dataclass(frozen=True)
 class Launch:
-    """A launch, and how its screen is described to those who do not see it.
+    """A launch, and the text alternative of its screen.
 
     Args:
-        argv: the arguments of plaunch; `PORT` in them stands for a free port.
-        script: what `train.py` is.
-        until: what is on the screen when it is drawn; empty for a launch that ends by itself.
-        changes: further expressions, and what is shown in the place of what they find.
+        argv: the arguments of plaunch; `PORT` in them is replaced by a free port.
+        script: the content of `train.py`.
+        until: draw the screen when this text appears; empty to wait for the end of the launch.
+        changes: more regular expressions, and their replacements.
     """
 
     argv: tuple[str, ...]
@@ -120,10 +120,10 @@ _SEQUENCE = re.compile(r"\x1b\[(?P<words>[\d;]*)(?P<kind>[mK])|(?P<char>.)", re.
 
 
 def show(launch: Launch, columns: int) -> str:
-    """All that a launch writes to a terminal of so many columns, with other times and names.
+    """Return the output of a launch on a terminal of this width, with fixed times and names.
 
     Raises:
-        TimeoutError: it did not end, or did not show what it should.
+        TimeoutError: it did not end, or did not show the text.
     """
     with tempfile.TemporaryDirectory() as folder, socket.socket() as free:
         free.bind(("localhost", 0))
@@ -131,8 +131,8 @@ def show(launch: Launch, columns: int) -> str:
         free.close()
         (Path(folder) / "train.py").write_text(launch.script)
         argv = [word.replace("PORT", port) for word in launch.argv]
-        told = _run(argv, folder, columns, launch.until)
-        text = f"$ plaunch {' '.join(argv)}\n" + told.replace(folder, "/home/ada")
+        output = _run(argv, folder, columns, launch.until)
+        text = f"$ plaunch {' '.join(argv)}\n" + output.replace(folder, "/home/ada")
         text = text.replace(port, "29500").replace("localhost", "node-a")
     for found, other in {**_CHANGES, **launch.changes}.items():
         text = re.sub(found, other, text)
@@ -145,7 +145,7 @@ def _run(argv: Sequence[str], folder: str, columns: int, until: str) -> str:
     env = {
         **{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
         **{"TERM": "xterm", "LANG": "C.UTF-8", "TZ": "UTC"},
-        # Tracebacks of all versions of Python alike.
+        # Make tracebacks of all Python versions equal.
         **{"PYTHONNODEBUGRANGES": "1", "PYTHON_COLORS": "0"},
     }
     process = subprocess.Popen(
@@ -163,21 +163,23 @@ def _run(argv: Sequence[str], folder: str, columns: int, until: str) -> str:
 
 
 def _read(terminal: int, until: str) -> str:
-    told, give_up_at = b"", time.monotonic() + PATIENCE
-    while not (until and until.encode() in told):
+    output, give_up_at = b"", time.monotonic() + PATIENCE
+    while not (until and until.encode() in output):
         if not select.select([terminal], [], [], max(give_up_at - time.monotonic(), 0))[0]:
-            raise TimeoutError(f"after {PATIENCE:g} s, the launch has shown no more than {told!r}")
+            raise TimeoutError(
+                f"after {PATIENCE:g} s, the launch has shown no more than {output!r}"
+            )
         try:
-            told += os.read(terminal, 65536)
-        except OSError:  # nobody has it open any more
+            output += os.read(terminal, 65536)
+        except OSError:  # all processes have closed it
             break
-    return told.decode().replace("\r\n", "\n")
+    return output.decode().replace("\r\n", "\n")
 
 
 class Screen:
-    """What a terminal shows: characters with a style, in lines of so many columns.
+    """The content of a terminal: characters with a style, in lines of fixed width.
 
-    It knows the few control sequences that plaunch writes: colours, and those by which a line is
+    It supports the control sequences that plaunch writes: colours, and those that replace a
     replaced.
     """
 
@@ -188,7 +190,7 @@ class Screen:
         self._at = 0
 
     def write(self, text: str) -> None:
-        """Show more."""
+        """Write text to the terminal."""
         for found in _SEQUENCE.finditer(text):
             char = found["char"]
             if found["kind"] == "m":
@@ -210,11 +212,11 @@ class Screen:
         self._at = 0
 
     def lines(self) -> list[str]:
-        """The characters of each line."""
+        """Return the characters of each line."""
         return ["".join(char for char, _ in line) for line in self._lines]
 
     def runs(self, line: int) -> list[tuple[int, str, str]]:
-        """Text of one style after the other: where it begins, the style, and the text."""
+        """Yield the runs of one style in a line: start column, style, and text."""
         runs: list[tuple[int, str, str]] = []
         for column, (char, style) in enumerate(self._lines[line]):
             if runs and runs[-1][1] == style:
@@ -225,7 +227,7 @@ class Screen:
 
 
 def draw(name: str, columns: int) -> str:
-    """The picture of one screen, as SVG; `name` is one of `LAUNCHES`."""
+    """Return the picture of one screen as SVG; `name` is a key of `LAUNCHES`."""
     screen = Screen(columns)
     screen.write(show(LAUNCHES[name], columns).rstrip("\n"))
     lines = screen.lines()
@@ -257,7 +259,7 @@ def _text(x: float, y: int, style: str, text: str) -> str:
 
 
 def lines_of(picture: str) -> list[str]:
-    """The lines of text in a picture."""
+    """Return the lines of text in a picture."""
     lines: dict[str, str] = {}
     for y, text in re.findall(r"<text x='[\d.]+' y='(\d+)'.*?>(.*?)</text>", picture):
         lines[y] = lines.get(y, "") + unescape(text)
@@ -265,7 +267,7 @@ def lines_of(picture: str) -> list[str]:
 
 
 def main() -> None:
-    """Draw all of them."""
+    """Draw all screens."""
     TARGET.mkdir(exist_ok=True)
     todo = [(name, columns) for name in LAUNCHES for columns in WIDTHS]
     with ThreadPoolExecutor() as pool:

@@ -1,6 +1,6 @@
-"""Reads from torch's sources what its launcher offers: options, variables and public names.
+"""Reads the options, variables and public names of torch's launcher from its sources.
 
-Nothing of torch is imported, so a wheel can be read that this machine cannot run.
+It does not import torch, so it can read wheels that this machine cannot run.
 `python tools/docs/torch_surface.py PATH` reads a wheel or an unpacked `torch` folder, and writes
 what it finds to `tests/data/torch-VERSION.json`, from which docs/compatibility.md is made.
 """
@@ -47,10 +47,10 @@ class TorchOption:
     """An option of torchrun.
 
     Args:
-        names: how it is spelt.
+        names: its spellings.
         default: its default.
-        kind: the name of the type that its value is converted to; empty for a flag.
-        choices: the values it may have; empty if there is no such list.
+        kind: the name of its value's type; empty for a flag.
+        choices: its allowed values; empty if unrestricted.
         has_variable: whether a `PET_*` variable gives its default.
     """
 
@@ -73,17 +73,17 @@ class TorchOption:
 
 @dataclass(frozen=True)
 class TorchSurface:
-    """What the launcher of one version of torch offers.
+    """The launcher's surface in one version of torch.
 
     Args:
-        record: what `read_sources` has found, in the form of the JSON file.
+        record: the result of `read_sources`, as in the JSON file.
     """
 
     record: dict[str, Any]
 
     @property
     def version(self) -> str:
-        """The version of torch, without what is built in."""
+        """The version of torch, without its build suffix."""
         return str(self.record["version"])
 
     @cached_property
@@ -99,7 +99,7 @@ class TorchSurface:
 
     @cached_property
     def modules(self) -> dict[str, dict[str, Any]]:
-        """Stand-ins for the public names of each module: same members and signatures, no code."""
+        """Stubs of the public names of each module: same members and signatures, no code."""
         return {
             module: {name: _stand_in(module, name, form) for name, form in names.items()}
             for module, names in self.record["modules"].items()
@@ -107,7 +107,7 @@ class TorchSurface:
 
 
 def installed() -> TorchSurface:
-    """The surface of the torch that is installed here."""
+    """Return the surface of the installed torch."""
     spec = importlib.util.find_spec("torch")
     if spec is None or not spec.submodule_search_locations:
         raise SystemExit("torch is not installed")
@@ -115,7 +115,7 @@ def installed() -> TorchSurface:
 
 
 def recorded(version: str) -> TorchSurface:
-    """The surface of another version, as `main` has recorded it."""
+    """Return the surface of another version, as recorded by `main`."""
     return TorchSurface(json.loads((DATA / f"torch-{version}.json").read_text("utf-8")))
 
 
@@ -144,7 +144,7 @@ class _Reader:
         }
 
     def read(self) -> TorchSurface:
-        """All of it."""
+        """Read everything."""
         modules = {name: self._names(*known) for name, known in sorted(self._trees.items())}
         return TorchSurface(
             {
@@ -200,7 +200,7 @@ class _Reader:
                 found[name] = self._class(statement)
             elif statement is not None:
                 found[name] = {"takes": _parameters(statement.args)}
-            elif name in constants and not is_package:  # else it is another module's
+            elif name in constants and not is_package:  # otherwise another module defines it
                 found[name] = {"value": constants[name]}
         return found
 
@@ -222,7 +222,7 @@ class _Reader:
         return {"takes": takes, "members": dict(sorted(public.items()))}
 
     def _bases(self, statement: ast.ClassDef) -> Iterator[ast.ClassDef]:
-        """The class and those that it derives from, as far as they are the launcher's own."""
+        """Yield the class and its bases that the launcher defines."""
         yield statement
         for base in statement.bases:
             known = self._classes.get(ast.unparse(base).rpartition(".")[2])
@@ -270,7 +270,7 @@ class _Reader:
 
 
 def _statements(tree: ast.Module) -> Iterator[ast.stmt]:
-    """The statements of a module, those inside `if` and `try` included."""
+    """Yield the statements of a module, including those inside `if` and `try`."""
     waiting = list(tree.body)
     while waiting:
         statement = waiting.pop(0)
@@ -282,7 +282,7 @@ def _statements(tree: ast.Module) -> Iterator[ast.stmt]:
 
 
 def _constants(owner: ast.Module | ast.ClassDef) -> dict[str, Any]:
-    """What names are assigned to; None if that is not a literal."""
+    """Return the literals assigned to names; None for other values."""
     found: dict[str, Any] = {}
     for statement in owner.body:
         if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
@@ -306,7 +306,7 @@ def _literal(node: ast.expr | None) -> Any:
 
 
 def _members(statement: ast.ClassDef) -> dict[str, str | None]:
-    """The methods with their parameters, and other attributes of a class with None."""
+    """Return a class's methods with their parameters, and its other attributes with None."""
     found: dict[str, str | None] = {}
     for one in statement.body:
         if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -334,7 +334,7 @@ def _is_field(value: ast.expr) -> bool:
 
 
 def _fields(line: list[ast.ClassDef]) -> str:
-    """The parameters of a dataclass; `line` are the class and its bases."""
+    """Return the parameters of a dataclass; `line` has the class and its bases."""
     found: dict[str, str] = {}
     for owner in reversed(line):
         for one in owner.body:
@@ -351,7 +351,7 @@ def _fields(line: list[ast.ClassDef]) -> str:
 
 
 def _parameters(arguments: ast.arguments) -> str:
-    """A signature without annotations, and with `...` for every default."""
+    """Return a signature without annotations, and with `...` for every default."""
     bare = ast.parse("def f(): ...").body[0]
     assert isinstance(bare, ast.FunctionDef)  # noqa: S101 - for the type checker
 
@@ -375,7 +375,7 @@ def _parameters(arguments: ast.arguments) -> str:
 
 
 def _variables(tree: ast.Module) -> Iterator[str]:
-    """Variables that are looked up in, or put into, an environment; and those of torch's own."""
+    """Return variables that are read from or written to an environment, and torch's own."""
     for node in ast.walk(tree):
         names: list[ast.expr | None] = []
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
@@ -395,7 +395,7 @@ def _variables(tree: ast.Module) -> Iterator[str]:
 
 
 def _stand_in(module: str, name: str, form: dict[str, Any]) -> Any:
-    """An object that has what `form` says."""
+    """Create a stub from `form`."""
     if "value" in form:
         return form["value"] if isinstance(form["value"], str) else object()
     if "values" in form:

@@ -1,4 +1,4 @@
-"""Where the public names of torch's launcher are, what is different, and what is missing.
+"""The locations of torchrun's public names in plaunch, differences, and missing names.
 
 `compatibility.py` compares this with the installed and the newest torch, and generates
 docs/compatibility.md. When torch adds a name, add a row here.
@@ -13,14 +13,14 @@ NUMA = "torch.numa.binding"
 
 
 def home(module: str) -> str:
-    """Our module for a module of torch's; what is below a room of `elastic` is in that room."""
+    """Return plaunch's module for a module of torch; submodules of a room map to the room."""
     if module == NUMA:
         return "plaunch_devices"
     parts = module.removeprefix("torch.distributed.").split(".")
     return ".".join(["plaunch_torchrun", *parts[: 2 if parts[0] == "elastic" else 1]])
 
 
-# torch's name: the part of docs/differences.md that says what is different.
+# torch's name: the section of docs/differences.md about the difference.
 DIFFERENT: dict[str, str] = dict.fromkeys(
     (
         f"{LAUNCHER}.api.LaunchConfig",
@@ -42,7 +42,7 @@ _TRAINING = "is for training code and does not launch; torch's works in workers 
 _ALGORITHM = "a part of torch's rendezvous algorithm; ours is [over a store](writing-a-backend.md)"
 _BACKEND = "`get_rendezvous_handler` makes the handler of any backend, `static` among them"
 
-# torch's name, or all names of a module: why there is none.
+# torch's name, or all names of a module: why plaunch has none.
 MISSING: dict[str, str] = {
     f"{ELASTIC}.rendezvous.c10d_rendezvous_backend.*": _ALGORITHM,
     f"{ELASTIC}.rendezvous.dynamic_rendezvous.*": _ALGORITHM,
@@ -66,7 +66,7 @@ MISSING: dict[str, str] = {
     ),
 }
 
-# An option of torchrun's that is not the same here: the part of docs/differences.md about it.
+# torchrun's option that differs here: the section of docs/differences.md about it.
 OPTIONS_DIFFERENT: dict[str, str] = {
     "--rdzv-conf": "one-node",
     "--shutdown-timeout": "one-node",
@@ -78,7 +78,7 @@ OPTIONS_DIFFERENT: dict[str, str] = {
 }
 OPTIONS_MISSING: dict[str, str] = {}
 
-# Variables that torch's launcher reads or sets: whether plaunch does the same, or what else.
+# Variables that torchrun reads or sets: whether plaunch does the same, or the difference.
 _READ = "is read"
 _GIVEN = "is given to workers"
 VARIABLES: dict[str, tuple[str, str, str]] = {  # name: what torchrun does, status, anchor or reason
@@ -127,7 +127,7 @@ VARIABLES: dict[str, tuple[str, str, str]] = {  # name: what torchrun does, stat
     "TORCHELASTIC_USE_AGENT_STORE": (_GIVEN, "same", ""),
 }
 
-# What is different for jobs with the NCCL of torch 2.15: the subject, before, and now.
+# Differences for jobs with the NCCL of torch 2.15: the subject, before, and now.
 NCCL: tuple[tuple[str, str, str], ...] = (
     (
         "the device of a rank",

@@ -1,4 +1,4 @@
-"""The page docs/gpu.md: what is checked on a GPU, and what came out, in Markdown."""
+"""Makes the page docs/gpu.md with the checks on a GPU and their results."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-# What each test of tests/gpu checks.
+# The subject of each test in tests/gpu.
 CHECKS = {
     "test_devices_are_counted": "`--nproc-per-node=gpu` counts as many GPUs as `nvidia-smi`",
     "test_a_device_is_chosen": (
         "`--devices=0`, with and without `--virtual-local-rank`, gives a worker the GPU that "
         "`nvidia-smi` calls 0"
     ),
-    "test_a_device_that_is_not_there": "a device that is not there is refused before workers start",
+    "test_a_device_that_is_not_there": "a missing device is refused before workers start",
     "test_workers_are_bound": "`--numa-binding=node` binds a worker to processors near the GPU",
     "test_eight_workers_share_the_device": "eight workers share the GPU, and meet with gloo",
     "test_one_worker_with_nccl": "one worker with NCCL",
@@ -46,14 +46,14 @@ HEAD = """\
 
 <!-- search: NVIDIA, CUDA, GPU -->
 
-The test suite of plaunch runs without GPUs. One command checks on a machine with one NVIDIA GPU
-what only a GPU can show, and writes this page. It takes at most ten minutes.
+The test suite of plaunch runs without GPUs. On a machine with one NVIDIA GPU, one command runs the
+checks that need a GPU, and writes this page. It takes at most ten minutes.
 
 ## Run it
 
 The machine needs a Python with torch 2.11 or later, built for CUDA, and `nvidia-smi`. It needs no
-network and no other package. Make the folder of wheels (some 8 MB) before, where there is a
-network, for the Python of that machine:
+network and no other package. First create the folder of wheels (about 8 MB) on a machine with a
+network, for the Python of the GPU machine:
 
     tools/gpu_check wheels --python-version=3.12
 
@@ -62,28 +62,28 @@ machine, and run:
 
     tools/gpu_check
 
-`PYTHON` names another interpreter than `python3`. The command makes an environment in a temporary
+`PYTHON` names another interpreter than `python3`. The command creates an environment in a temporary
 folder, installs plaunch there from the source tree, runs `tests/gpu`, and removes the folder. The
-exit code is 0 if checks passed, and none failed or was left out because the time was over. With
-`--stand-in` the processor stands in for the GPU, to try the checks themselves, and the page is
+exit code is 0 if checks passed, and none failed or was left out for lack of time. With
+`--stand-in` the CPU replaces the GPU, to test the checks themselves, and the page is
 printed.
 
 """
-NOT_RUN = "**This has not been run.** No figure on this page comes from a GPU yet.\n"
-STAND_IN = "**The processor stood in for a GPU.** This run shows only that the checks work.\n"
+NOT_RUN = "**These checks have not been run yet.** No result on this page comes from a GPU.\n"
+STAND_IN = "**The CPU replaced the GPU.** This run only shows that the checks work.\n"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came out of one test.
+    """The result of one test.
 
     Args:
         test: its function.
         case: its parameters, as pytest writes them.
         result: `passed`, `failed` or `skipped`.
         why: one line on a failure or a skip.
-        figures: what it measured.
-        seconds: how long it took.
+        figures: its measurements.
+        seconds: its duration.
     """
 
     test: str
@@ -95,7 +95,7 @@ class Outcome:
 
     @property
     def is_failure(self) -> bool:
-        """Whether the page must say that something is wrong."""
+        """Whether the test failed."""
         return self.result == "failed"
 
 
@@ -104,9 +104,9 @@ class Run:
     """One run of the checks.
 
     Args:
-        machine: names and values of what it depends on.
-        outcomes: what came out.
-        is_stand_in: whether there was no GPU.
+        machine: names and values that describe the machine.
+        outcomes: the results.
+        is_stand_in: whether the CPU replaced the GPU.
     """
 
     machine: Mapping[str, str]
@@ -115,7 +115,7 @@ class Run:
 
 
 def read_results(text: str) -> list[Outcome]:
-    """The outcomes in a file in JUnit's form, which pytest has written."""
+    """Read the outcomes from pytest's JUnit file."""
     return [_outcome(case) for case in ET.fromstring(text).iter("testcase")]  # noqa: S314 - our own
 
 
@@ -140,14 +140,14 @@ def _outcome(case: ET.Element) -> Outcome:
 
 
 def is_success(outcomes: Sequence[Outcome]) -> bool:
-    """Whether every check came to its turn, none failed, and not all were skipped."""
+    """Whether every check ran, none failed, and not all were skipped."""
     results = {outcome.result for outcome in outcomes}
     is_complete = set(CHECKS) <= {outcome.test for outcome in outcomes}
     return is_complete and "passed" in results and "failed" not in results
 
 
 def make_page(run: Run | None) -> str:
-    """The page after a run, or before the first one."""
+    """Return the page after a run, or before the first one."""
     parts = [HEAD, "## Results\n\n"]
     if run is None:
         rows = [[text, "not run"] for text in CHECKS.values()]
@@ -163,7 +163,7 @@ def _rows(outcomes: Sequence[Outcome]) -> Iterable[list[str]]:
     known = {outcome.test for outcome in outcomes}
     for test, text in CHECKS.items():
         if test not in known:
-            yield [text, "**not run**: the time was over", "", ""]
+            yield [text, "**not run**: out of time", "", ""]
         for outcome in outcomes:
             if outcome.test == test:
                 result = f"**{outcome.result}**" if outcome.is_failure else outcome.result

@@ -1,8 +1,8 @@
 """Runs `tests/gpu` on a machine with one GPU and no network, and writes docs/gpu.md.
 
 `tools/gpu_check wheels` makes the folder of wheels beforehand, on a machine with a network. On the
-machine with the GPU, `tools/gpu_check` installs from it into an environment of its own, beside the
-torch of the Python that runs it. It needs nothing but the standard library, and ends within ten
+machine with the GPU, `tools/gpu_check` installs from it into its own environment, which sees the
+torch of the Python that runs it. It needs only the standard library, and ends within ten
 minutes.
 """
 
@@ -33,11 +33,11 @@ WHEELS = ROOT / "build/gpu-wheels"
 PAGE = ROOT / "docs/gpu.md"
 
 LIMIT = 600  # seconds for everything
-_FOR_THE_PAGE = 30  # seconds that are kept for what follows the tests
+_FOR_THE_PAGE = 30  # seconds that are kept for the steps after the tests
 _EACH_TEST = 100  # seconds
 _OLDEST_TORCH = (2, 11)
 
-# What builds plaunch from the source tree, what it needs, and what its tests need. pip is among
+# The packages to build plaunch, to run it, and to test it. pip is among
 # them, because a bare Python may have none.
 PACKAGES = (
     *("pip", "hatchling", "editables"),
@@ -47,7 +47,7 @@ PACKAGES = (
     *("exceptiongroup", "tomli", "typing-extensions"),
 )
 
-# All that a machine with a torch of today can run; pip tries only those that are named.
+# All platform tags of a machine with a current torch; pip tries only the named ones.
 _PLATFORMS = ("manylinux_2_28", "manylinux_2_17", "manylinux2014", "manylinux_2_5", "manylinux1")
 
 _ASK_TORCH = """\
@@ -68,11 +68,11 @@ print(json.dumps({name: version(name) for name in names}))
 
 
 class CheckError(Exception):
-    """The check cannot be run; the text says why, and what to do."""
+    """The check cannot be run; the message has the cause and the fix."""
 
 
 def make_wheels(folder: Path, python_version: str, processor: str) -> None:
-    """Download the wheels for a machine with that Python and processor.
+    """Download the wheels for a machine with this Python and processor.
 
     Raises:
         CheckError: pip failed.
@@ -88,7 +88,7 @@ def make_wheels(folder: Path, python_version: str, processor: str) -> None:
 
 
 def ask_torch() -> dict[str, str]:
-    """The versions of the torch that this Python has.
+    """Return the versions of this Python's torch.
 
     Raises:
         CheckError: it has none, or one that is too old.
@@ -149,14 +149,14 @@ def run_tests(python: Path, results: Path, deadline: float, environ: dict[str, s
             # A session that is over its time ends after the test that is running.
             tests.wait(left + _FOR_THE_PAGE / 2)
         except subprocess.TimeoutExpired:
-            tests.send_signal(signal.SIGINT)  # has pytest write what it knows
+            tests.send_signal(signal.SIGINT)  # lets pytest write its results
             with contextlib.suppress(subprocess.TimeoutExpired):
                 tests.wait(_FOR_THE_PAGE / 3)
             tests.kill()
 
 
 def machine(torch: dict[str, str], python: Path, seconds: float) -> dict[str, str]:
-    """Where and with what the tests ran."""
+    """Return the environment of the tests."""
     asked = subprocess.run(
         [python, "-c", _ASK_VERSIONS], capture_output=True, text=True, check=True
     )

@@ -88,17 +88,16 @@ def describe_round(formed: JobRound, state: State, logged: str = "") -> str:
         state: of the agent before the round.
         logged: what the agent has logged about the end of the last round.
     """
-    if state.round < 0:
-        return ""  # this node was not there
-    if formed.attempt > state.attempt:
-        what, _, decision = formed.reason.partition("; ")
-        if not decision:
-            return what or f"restart {formed.attempt} of {state.max_restarts}"
-        if "restart" not in decision:
-            decision = f"restart ({decision})"
-        return decision if what in logged else f"{what}; {decision}"
-    is_news = state.then is RestartReason.FAILURE and formed.reason not in logged
-    return formed.reason if is_news else ""
+    is_restart = formed.attempt > state.attempt
+    if state.round < 0 or not (is_restart or state.then is RestartReason.FAILURE):
+        return ""  # this node was not there, or has logged the change
+    what, _, decision = formed.reason.partition("; ")
+    if not decision:
+        text = what or (f"restart {formed.attempt} of {state.max_restarts}" if is_restart else "")
+        return "" if text in logged else text
+    if "restart" not in decision:
+        decision = f"restart ({decision})"
+    return decision if what in logged else f"{what}; {decision}"
 
 
 def describe_failures(result: RunResult) -> str:

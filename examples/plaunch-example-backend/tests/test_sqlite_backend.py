@@ -47,6 +47,6 @@ def test_an_unknown_option_is_refused(tmp_path):
 
 def test_a_file_that_is_not_a_database_is_named(tmp_path):
     path = tmp_path / "store.db"
-    path.write_text("this is a text, and long enough to be looked at as a database")
+    path.write_text("this text is long enough for SQLite to read it as a database")
     with pytest.raises(RendezvousConnectionError, match=r"store\.db' does not answer"):
         SqliteStore(str(path))

@@ -141,7 +141,7 @@ class _ResolvedSettings:
         try:
             self.manager = self._invocation.create_manager()
         except PlaunchError as error:
-            # What is broken is named again by the check of all plugins; this says what it does.
+            # The check of all plugins lists the broken ones; this finding adds the consequence.
             findings.append(
                 Finding(
                     Status.PROBLEM, _WHAT, f"no launch can start: {error}", "see plugins, below"

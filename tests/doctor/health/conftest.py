@@ -1,4 +1,4 @@
-"""What tests of the built-in health checks share."""
+"""Fixtures for tests of the built-in health checks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["gate", "own_metadata", "site"]
 
 @pytest.fixture
 def context(tmp_path):
-    """Make the context of a launch; `argument` is what stands behind the check's name."""
+    """Make the context of a launch; `argument` is the text after the check's name."""
 
     def make(argument=None, log_dir=None, **settings):
         fields = {"min_nodes": 1, "max_nodes": 1, "nproc_per_node": 1, **settings}
@@ -29,7 +29,7 @@ def context(tmp_path):
 
 @pytest.fixture
 def tell():
-    """Ask a check; what it has found as texts, those that keep a node out beginning with `!`."""
+    """Run a check; return its findings as texts, with `!` before those that exclude the node."""
 
     def ask(check, occasion=START):
         marks = {Status.OK: "", Status.WARNING: "? "}

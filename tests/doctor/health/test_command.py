@@ -45,18 +45,18 @@ def check(script, context):
         ("printf 'a\\033[31mb\\377'; exit 1", "! check node.sh ended with exit code 1: a [31mb�"),
     ],
 )
-def test_its_exit_code_is_the_answer_and_its_last_line_the_reason(check, tell, text, found):
+def test_the_exit_code_is_the_status_and_the_last_line_the_reason(check, tell, text, found):
     assert tell(check(text)) == [found]
 
 
-def test_a_long_line_is_cut_and_much_output_is_no_burden(check, tell):
+def test_long_lines_are_truncated_and_large_output_is_discarded(check, tell):
     text = "head -c 3000000 /dev/zero | tr '\\0' x; exit 1"
     (found,) = tell(check(text))
     assert len(found) < 400
     assert found.endswith("xxx...")
 
 
-def test_it_has_its_arguments_and_is_told_what_it_is_about(check, tell, monkeypatch):
+def test_it_gets_its_arguments_and_the_occasion(check, tell, monkeypatch):
     monkeypatch.setenv("PLAUNCH_RDZV_TOKEN", "not for it")
     text = 'echo "$1 $2 $PLAUNCH_HEALTH_OCCASION $TORCHELASTIC_RUN_ID $PLAUNCH_RDZV_TOKEN."'
     asked = check(text, "'a b'", "c")
@@ -64,7 +64,7 @@ def test_it_has_its_arguments_and_is_told_what_it_is_about(check, tell, monkeypa
     assert tell(asked, RESTART) == ["check node.sh: a b c restart job ."]
 
 
-def test_what_holds_its_output_open_is_not_waited_for(check, tell, tmp_path):
+def test_children_that_hold_its_output_open_do_not_delay_it(check, tell, tmp_path):
     text = f"sleep 300 & echo $! > '{tmp_path}/pid'; echo done"
     assert tell(check(text)) == ["check node.sh: done"]
     pid = int((tmp_path / "pid").read_text())
@@ -75,7 +75,7 @@ def hanging(folder):
     return f"sleep 300 & echo $! > '{folder}/pid'; mv '{folder}/pid' '{folder}/up'; echo up; wait"
 
 
-def test_one_that_takes_too_long_is_killed_with_its_group(check, tell, tmp_path):
+def test_it_is_killed_with_its_group_after_the_time_limit(check, tell, tmp_path):
     (found,) = tell(check(hanging(tmp_path)), SHORT)
     assert found == "! check node.sh has not ended within 0.27 s, and was killed: up"
     wait_until(lambda: is_gone(int((tmp_path / "up").read_text())), "the end of its child")
@@ -90,7 +90,7 @@ def test_the_end_of_the_launch_kills_it(check, tell, tmp_path):
     wait_until(lambda: is_gone(int((tmp_path / "up").read_text())), "the end of its child")
     thread.join(30)
     assert not thread.is_alive()
-    assert tell(asked) == []  # nothing is started any more
+    assert tell(asked) == []  # starts nothing after close
 
 
 @pytest.mark.parametrize(
@@ -102,19 +102,19 @@ def test_the_end_of_the_launch_kills_it(check, tell, tmp_path):
         ("/no/such/program -x", "'/no/such/program' of the health check 'command' does not exist"),
     ],
 )
-def test_what_cannot_be_run_is_refused(context, text, said):
+def test_invalid_programs_are_refused(context, text, said):
     with pytest.raises(UsageError, match=said):
         CommandCheck(context(text))
 
 
-def test_what_may_not_be_executed_is_refused(context, tmp_path):
+def test_a_file_without_execute_permission_is_refused(context, tmp_path):
     path = tmp_path / "notes.txt"
     path.touch(0o644)
     with pytest.raises(UsageError, match=r"notes\.txt' of the health check 'command' may not be"):
         CommandCheck(context(str(path)))
 
 
-def test_a_program_that_is_gone_by_then_is_a_finding(script, context, tell):
+def test_a_program_that_was_deleted_is_a_finding(script, context, tell):
     path = script("exit 0")
     asked = CommandCheck(context(f"'{path}'"))
     path.unlink()

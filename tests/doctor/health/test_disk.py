@@ -1,4 +1,4 @@
-"""The health check `disk`, in folders of its own."""
+"""The health check `disk`, in temporary folders."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from plaunch_doctor.health.disk import DiskCheck
 
 @pytest.fixture
 def shared(tmp_path, monkeypatch):
-    """What stands for /dev/shm."""
+    """The folder that replaces /dev/shm."""
     folder = tmp_path / "shm"
     folder.mkdir()
     monkeypatch.setattr(disk, "_SHARED_MEMORY", str(folder))
@@ -30,7 +30,7 @@ def temporary(tmp_path, monkeypatch, shared):
 
 @pytest.fixture
 def space(monkeypatch):
-    """How much is free, and in all, by the last part of a folder's name; in MiB."""
+    """Free and total MiB by the last part of a folder's name."""
     sizes = {}
     real = os.statvfs
 
@@ -45,7 +45,7 @@ def space(monkeypatch):
     return sizes
 
 
-def test_all_folders_are_written_to_and_left_as_they_were(
+def test_all_folders_are_written_to_and_left_unchanged(
     context, tell, temporary, shared, tmp_path, space
 ):
     logs = tmp_path / "logs"
@@ -71,7 +71,7 @@ def test_shared_memory_may_be_small_but_not_full(context, tell, temporary, share
     assert tell(DiskCheck(context()))[1] == f"! {shared} has 6 MiB free, less than 6.4 MiB"
 
 
-def test_folders_that_take_no_files(context, tell, temporary, tmp_path, monkeypatch):
+def test_folders_that_are_not_writable(context, tell, temporary, tmp_path, monkeypatch):
     occupied = tmp_path / "file"
     occupied.touch()
     found = tell(DiskCheck(context(log_dir=str(occupied))))
@@ -81,7 +81,7 @@ def test_folders_that_take_no_files(context, tell, temporary, tmp_path, monkeypa
     assert list(temporary.iterdir()) == []
 
 
-def test_a_log_folder_that_is_yet_to_be_made(context, tell, temporary, tmp_path):
+def test_a_log_folder_that_does_not_exist_yet(context, tell, temporary, tmp_path):
     found = tell(DiskCheck(context(log_dir=str(tmp_path / "new" / "logs"))))
     assert found[1].startswith(f"{tmp_path} has ")
     assert not (tmp_path / "new").exists()

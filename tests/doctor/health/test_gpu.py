@@ -1,4 +1,4 @@
-"""The health check `gpu`, against a driver that is only pretended: there is none here."""
+"""The health check `gpu`, with a fake driver."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ XID = pynvml.nvmlEventTypeXidCriticalError
 
 
 class Board:
-    """One pretended device; what is an exception is raised."""
+    """A fake device; values that are exceptions are raised."""
 
     def __init__(self, uuid):
         self.uuid = uuid
-        self.used = [GIB]  # look by look, the last one again and again
+        self.used = [GIB]  # one value for each reading, then the last one
         self.errors = 0
         self.rows = (0, 0, 0, 0)
         self.pages = pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
 
 
 class Driver:
-    """What stands for `pynvml`: constants, errors and structures are the real ones."""
+    """A fake `pynvml` with the real constants, errors and structures."""
 
     def __init__(self, *boards):
         self.boards = list(boards)
@@ -102,7 +102,7 @@ class Driver:
 
 
 class Event:
-    """The real structure, but for the device, which is a pointer there."""
+    """The real structure except for the device, which is a pointer there."""
 
     def __init__(self, data, board):
         self.eventType, self.eventData, self.device = data.eventType, data.eventData, board
@@ -130,7 +130,7 @@ def no_such(what=pynvml.NVML_ERROR_LIBRARY_NOT_FOUND):
     return pynvml.NVMLError(what)
 
 
-def test_every_name_that_is_called_is_one_of_the_real_module():
+def test_the_real_module_has_every_called_name():
     tree = ast.parse(inspect.getsource(plaunch_doctor.health.gpu))
     names = {
         node.attr
@@ -147,7 +147,7 @@ def test_every_name_that_is_called_is_one_of_the_real_module():
 # --- without a driver -----------------------------------------------------------------------------
 
 
-def test_a_machine_without_a_driver_is_not_looked_at(check, tell, driver, monkeypatch):
+def test_a_machine_without_a_driver_is_not_checked(check, tell, driver, monkeypatch):
     driver.refusal = no_such()
     assert tell(check) == ["no driver here: not checked"]
     monkeypatch.setitem(sys.modules, "pynvml", None)
@@ -206,13 +206,13 @@ def test_new_errors_of_memory(check, tell, driver, boards):
     assert tell(check, RESTART) == ["! device 0 (GPU-aa) has had 3 uncorrectable memory errors"]
 
 
-def test_what_a_device_cannot_count_is_left_alone(check, tell, driver, boards):
+def test_unsupported_counters_are_ignored(check, tell, driver, boards):
     boards[0].errors = boards[0].rows = no_such(pynvml.NVML_ERROR_NOT_SUPPORTED)
     tell(check)
     assert tell(check, RESTART) == ["2 devices, as at the start"]
 
 
-def test_a_question_that_fails_is_a_problem_of_that_device(check, tell, driver, boards):
+def test_a_failed_query_is_a_problem_of_that_device(check, tell, driver, boards):
     tell(check)
     boards[1].errors = no_such(pynvml.NVML_ERROR_UNKNOWN)
     assert tell(check, RESTART) == ["! device 1 (GPU-bb) fails: Unknown Error"]
@@ -254,7 +254,7 @@ def test_an_xid_error_of_a_device_without_a_name_counts_for_all(check, tell, dri
     assert [text.endswith("has had Xid errors: 79") for text in found] == [True, True]
 
 
-def test_memory_of_earlier_workers_is_waited_for(check, tell, driver, boards):
+def test_it_waits_for_memory_of_earlier_workers(check, tell, driver, boards):
     tell(check)
     boards[0].used = [70 * GIB, 70 * GIB, GIB + GIB // 4]
     assert tell(check, RESTART) == ["2 devices, as at the start"]
@@ -277,7 +277,7 @@ def test_memory_of_earlier_workers_is_waited_for(check, tell, driver, boards):
         ("0", ["7"], "aa"),
     ],
 )
-def test_devices_of_others_are_none_of_its_business(
+def test_devices_of_other_jobs_are_ignored(
     context, tell, driver, monkeypatch, variable, devices, seen
 ):
     if variable is not None:

@@ -1,4 +1,4 @@
-"""The health check `memory`, on machines that are files."""
+"""The health check `memory`, on machines simulated by files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GROUP = "sys/fs/cgroup/job"
 
 @pytest.fixture
 def machine(tmp_path):
-    """A machine of 100 GiB; say what is available, and what its control group allows and uses."""
+    """Write a machine of 100 GiB, its available memory, and limit and use of its control group."""
 
     def write(available, limit=None, used=0, cache=0):
         files = {
@@ -44,7 +44,7 @@ def test_what_a_control_group_leaves_counts(machine):
     assert read(5, limit=20, used=12) == (100 * GIB, 5 * GIB)
 
 
-def test_a_twentieth_must_be_free_or_what_is_given(machine, context, tell):
+def test_five_percent_or_the_given_size_must_be_free(machine, context, tell):
     root = machine(4)
     assert tell(MemoryCheck(context(), root), SHORT) == [
         "! 4 GiB available of 100 GiB, less than 5 GiB"
@@ -52,7 +52,7 @@ def test_a_twentieth_must_be_free_or_what_is_given(machine, context, tell):
     assert tell(MemoryCheck(context("3G"), root)) == ["4 GiB available of 100 GiB"]
 
 
-def test_what_workers_took_must_be_back(machine, context, tell):
+def test_memory_of_workers_must_be_free_again(machine, context, tell):
     check = MemoryCheck(context(), machine(80))
     assert tell(check, START) == ["80 GiB available of 100 GiB"]
     machine(71)
@@ -61,7 +61,7 @@ def test_what_workers_took_must_be_back(machine, context, tell):
     assert tell(check, SHORT) == ["! 60 GiB available of 100 GiB, 20 GiB less than at the start"]
 
 
-def test_it_is_waited_for(machine, context, tell, monkeypatch):
+def test_it_waits_for_free_memory(machine, context, tell, monkeypatch):
     check = MemoryCheck(context(), machine(80))
     tell(check, START)
     machine(60)
@@ -70,12 +70,12 @@ def test_it_is_waited_for(machine, context, tell, monkeypatch):
     assert tell(check, RESTART) == ["79 GiB available of 100 GiB"]
 
 
-def test_nobody_waits_once_it_is_closed(machine, context, tell):
+def test_close_ends_the_wait(machine, context, tell):
     check = MemoryCheck(context(), machine(1))
     check.close()
     assert tell(check, RESTART)[0].startswith("! 1 GiB available")
 
 
-def test_a_system_that_says_nothing_is_left_alone(context, tell, tmp_path):
+def test_a_system_without_memory_information_is_healthy(context, tell, tmp_path):
     found = tell(MemoryCheck(context(), str(tmp_path)))
     assert found == ["the system does not report how much is available"]

@@ -1,4 +1,4 @@
-"""The health check `network`, on this machine's loopback, and on interfaces that are files."""
+"""The health check `network`, on loopback, and on interfaces simulated by files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from helpers.ports import free_port
 
 @pytest.fixture
 def interfaces(tmp_path):
-    """Write the state of interfaces; returns the root of that file system."""
+    """Write the state of interfaces; return the root of that file system."""
 
     def write(**states):
         for name, files in states.items():
@@ -29,7 +29,7 @@ def interfaces(tmp_path):
 
 @pytest.fixture
 def elsewhere(monkeypatch):
-    """This machine's addresses count as another one's."""
+    """Treat this machine's addresses as those of another machine."""
     monkeypatch.setattr(Network, "is_own", lambda network, address: False)
 
 
@@ -74,7 +74,7 @@ def test_an_interface_of_ipv6(context, tell, interfaces, tmp_path):
     assert tell(asked) == ["! ib0 with fd00::7 is down"]
 
 
-def test_an_address_of_no_interface_is_not_looked_at(context, tell):
+def test_an_address_without_an_interface_is_not_checked(context, tell):
     found = tell(check(context, local_addr="192.0.2.9"))
     assert found == ["no interface has 192.0.2.9: not checked"]
 
@@ -100,7 +100,7 @@ def test_the_host_of_the_endpoint_does_not_connect(context, tell):
     assert of_endpoint(tell, check(context, where), RESTART) == f"{where} is this node"
 
 
-def test_one_that_refuses_may_only_be_late_at_the_start(context, tell, elsewhere):
+def test_a_refused_connection_is_only_a_warning_at_the_start(context, tell, elsewhere):
     where = refusing()
     said = f"{where} cannot be reached: {where} has refused"
     asked = check(context, where)
@@ -122,17 +122,17 @@ def test_one_member_of_etcd_suffices_and_one_is_needed(context, tell, listener):
     assert of_endpoint(tell, asked) == f"! {dead} cannot be reached: {dead} has refused"
 
 
-def test_a_name_that_nobody_knows(context, tell):
+def test_an_unknown_name(context, tell):
     found = of_endpoint(tell, check(context, "no-such-host.invalid:1"), RESTART)
     assert found.startswith("! ")
     assert "no-such-host.invalid" in found
 
 
-def test_a_backend_whose_port_is_not_known(context, tell):
+def test_a_backend_without_a_known_port(context, tell):
     found = of_endpoint(tell, check(context, "node0", "gossip"))
     assert found == "node0 names no port: not connected to"
 
 
-def test_a_file_is_no_endpoint_to_connect_to(context, tell, tmp_path):
+def test_a_file_store_has_no_endpoint_to_connect_to(context, tell, tmp_path):
     asked = check(context, f"{tmp_path}/store:1", rdzv_configs={"store_type": "file"})
     assert len(tell(asked)) == 1

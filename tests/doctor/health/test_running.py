@@ -1,4 +1,4 @@
-"""The health checks of a launch: how they are found and asked, and what happens if they fail."""
+"""The health checks of a launch: creation, runs and failures."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def context(*names):
 
 
 def offering(**factories):
-    """A plugin that offers health checks."""
+    """A plugin that provides health checks."""
 
     class Plugin:
         @hookimpl
@@ -72,7 +72,7 @@ def with_argument(seen):
     ("given", "options"),
     [("dog", {}), ("dog:", {"argument": ""}), ("dog:a:b c", {"argument": "a:b c"})],
 )
-def test_what_stands_behind_the_name_is_its_argument(given, options):
+def test_the_text_after_the_name_is_its_argument(given, options):
     seen = []
     chosen(given, dog=with_argument(seen))
     assert seen == [options]
@@ -90,7 +90,7 @@ def test_a_name_may_have_its_distribution_and_an_argument(site):
         LaunchHealthChecks(site.manager(), context("disk"))
 
 
-def test_each_is_made_once_however_often_it_is_named():
+def test_a_repeated_name_creates_one_check():
     seen = []
     chosen("dog", "dog", "dog:1", dog=with_argument(seen))
     assert len(seen) == 2
@@ -106,20 +106,20 @@ def test_each_is_made_once_however_often_it_is_named():
         ("dog:1", "'dog' takes no argument, but 'dog:1' gives it '1'"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(given, said):
+def test_invalid_names_and_arguments_are_refused(given, said):
     with pytest.raises(UsageError, match=said):
         chosen(given, dog=making(list))
 
 
 @pytest.mark.parametrize("given", [[3], "disk"])
-def test_they_are_a_list_of_names(given):
+def test_the_setting_must_be_a_list_of_names(given):
     config = LaunchConfig(1, 1, 2, run_id="job", health_checks=given)
     settings = PluginContext("job", "default", "node0", "/logs", config.settings())
     with pytest.raises(UsageError, match="give a list of names"):
         LaunchHealthChecks(plugin_manager(), settings, {})
 
 
-def test_what_is_no_check_is_its_plugins_fault():
+def test_an_object_that_is_not_a_check_is_a_plugin_error():
     with pytest.raises(PluginError, match=r"'dog' .*it returned None, which has no method 'check'"):
         chosen(dog=lambda context: None)
 
@@ -135,7 +135,7 @@ def test_the_time_of_a_check_is_a_number_of_seconds(text):
 # --- answers --------------------------------------------------------------------------------------
 
 
-def test_a_problem_keeps_the_node_out_and_the_rest_is_said(caplog):
+def test_a_problem_excludes_the_node_and_warnings_are_logged(caplog):
     caplog.set_level("INFO", "plaunch")
     checks = chosen(one=making(lambda _: [WELL, ODD]), two=making(lambda _: iter([ILL, WELL])))
     text = verdict_of(checks)
@@ -145,13 +145,13 @@ def test_a_problem_keeps_the_node_out_and_the_rest_is_said(caplog):
     ]
 
 
-def test_a_healthy_node_is_said_to_be_so(caplog):
+def test_a_healthy_node_is_logged(caplog):
     caplog.set_level("INFO", "plaunch")
     assert verdict_of(chosen(one=making(lambda _: [WELL]))) == ""
     assert caplog.messages == ["node node0 is healthy: nose: it is cold"]
 
 
-def test_a_check_is_told_why_it_is_asked():
+def test_a_check_gets_the_occasion():
     occasions = []
     checks = chosen(one=making(lambda occasion: occasions.append(occasion) or []))
     for is_restart in (False, True, True):
@@ -171,20 +171,20 @@ def test_a_check_is_told_why_it_is_asked():
         (lambda occasion: [Finding("ok", "nose", "")], "which is not a Finding"),
     ],
 )
-def test_a_check_that_fails_is_named_and_keeps_the_node_out(check, said):
+def test_a_broken_check_is_named_and_excludes_the_node(check, said):
     text = verdict_of(chosen(one=making(check)))
     assert "node node0 is not healthy: the health check 'one' (" in text
     assert said in text
     assert text.endswith("(--health-check=one)")
 
 
-def test_all_are_asked_at_the_same_time():
+def test_all_checks_run_at_the_same_time():
     barrier = threading.Barrier(3)
     factories = {name: making(lambda _: [barrier.wait(30)] and []) for name in ("a", "b", "c")}
     assert verdict_of(chosen(**factories)) == ""
 
 
-def test_one_that_hangs_is_named_and_not_asked_again_meanwhile(gate):
+def test_a_hanging_check_is_named_and_not_started_again(gate):
     asked = []
 
     def check(occasion):
@@ -224,7 +224,7 @@ def test_no_thread_is_left_when_workers_may_be_forked():
 # --- the end --------------------------------------------------------------------------------------
 
 
-def test_each_is_closed_and_one_that_fails_harms_nobody(caplog):
+def test_each_check_is_closed_even_if_another_fails(caplog):
     closed = []
     chosen(
         one=making(list, close=raising(ValueError("it bites"))),

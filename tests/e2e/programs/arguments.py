@@ -1,4 +1,4 @@
-"""Shows its arguments, its name and what it writes where."""
+"""Prints its arguments and its name, to stdout and stderr."""
 
 import os
 import sys

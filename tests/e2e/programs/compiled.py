@@ -1,4 +1,4 @@
-"""Compiles functions with torch's compiler, which has processes of its own for that."""
+"""Compiles functions with torch's compiler, which starts processes for that."""
 
 import os
 import sys

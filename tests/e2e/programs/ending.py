@@ -1,4 +1,4 @@
-"""Ends in the way that it is told."""
+"""Exits as its arguments say."""
 
 import atexit
 import faulthandler

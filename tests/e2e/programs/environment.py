@@ -1,4 +1,4 @@
-"""Changes its environment, and shows what it, libraries and children see."""
+"""Changes its environment, and prints the environment of libraries and children."""
 
 import ctypes
 import os

@@ -1,4 +1,4 @@
-"""Forks children: one that goes on by itself, one that becomes another program, and a daemon."""
+"""Forks children: one that keeps running Python, one that executes a program, and a daemon."""
 
 import atexit
 import os
@@ -15,7 +15,7 @@ def say(text):
 
 
 def fork(work):
-    """The exit code of a child that does this work."""
+    """Run a function in a forked child, and return its exit code."""
     child = os.fork()
     if not child:
         os._exit(work() or 0)
@@ -23,7 +23,7 @@ def fork(work):
 
 
 def is_daemon():
-    """Become one, as the books have it; the second parent ends at once."""
+    """Become a daemon with two forks; the second parent exits at once."""
     os.setsid()
     if os.fork():
         os._exit(0)

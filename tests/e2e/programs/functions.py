@@ -1,4 +1,4 @@
-"""Launches a function, with a configuration of torch's, and gets what it returns."""
+"""Launches a function with torch's configuration class, and prints its results."""
 
 import importlib
 import os

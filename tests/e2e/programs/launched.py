@@ -1,4 +1,4 @@
-"""Tells whether torch knows that it was launched, and the variables that the launcher has set."""
+"""Prints whether torch detects the launcher, and the launcher's variables."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Loads data with processes of its own, by each start method."""
+"""Loads data with loader processes, with each start method."""
 
 import os
 import sys
@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, Dataset
 
 
 class Squares(Dataset):
-    """Is sent to the processes by the name of its class, in `__main__`."""
+    """Is pickled by the name of its class in `__main__`."""
 
     def __len__(self):
         return 8

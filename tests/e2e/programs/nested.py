@@ -1,4 +1,4 @@
-"""Starts processes of its own with torch.multiprocessing."""
+"""Starts processes with torch.multiprocessing."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Starts processes with all start methods of multiprocessing, and sends them things of its own."""
+"""Starts processes with all start methods of multiprocessing, and sends them its own objects."""
 
 import multiprocessing
 import os

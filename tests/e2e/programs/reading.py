@@ -1,4 +1,4 @@
-"""Reads what it is given on stdin, by lines, as a whole and with a debugger."""
+"""Reads stdin by lines, as a whole and with a debugger."""
 
 import faulthandler
 import pdb
@@ -12,7 +12,7 @@ def work(answer):
 
 
 def traced():
-    """The frames of this process."""
+    """Return the frames of this process."""
     with tempfile.TemporaryFile("w+") as file:
         faulthandler.dump_traceback(file)
         file.seek(0)

@@ -1,4 +1,4 @@
-"""Takes longer than the time that it gives itself."""
+"""Exceeds its own timer."""
 
 import os
 import sys

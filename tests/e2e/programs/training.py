@@ -1,4 +1,4 @@
-"""What a training does: it loads with processes of its own, adds up, saves, trains in parallel."""
+"""The steps of a training: loader processes, collectives, checkpoints, parallel training."""
 
 import sys
 
@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 
 class Model(torch.nn.Module):
-    """A model of which a part is not used."""
+    """A model with an unused part."""
 
     def __init__(self):
         super().__init__()

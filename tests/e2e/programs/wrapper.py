@@ -1,4 +1,4 @@
-"""A program with options of its own around a launcher's, as `accelerate launch` is one."""
+"""A program that wraps a launcher and adds options, like `accelerate launch`."""
 
 import importlib
 import sys
@@ -7,7 +7,7 @@ launcher = importlib.import_module(sys.argv.pop(1))
 
 
 def defaults(*positionals):
-    """The launcher's options as they are without a command line."""
+    """Return the launcher's default options."""
     return launcher.get_args_parser().parse_known_args([*positionals])[0]
 
 

@@ -178,7 +178,7 @@ class Jobs(JobSuite):
         with pytest.raises(RendezvousError):
             node.round()
 
-    # --- what is wrong ----------------------------------------------------------------------------
+    # --- errors -----------------------------------------------------------------------------------
 
     def test_too_few_nodes_in_time(self) -> None:
         """All waiting nodes get an error."""
