@@ -13,12 +13,12 @@ from plaunch.agent.signals import SignalInbox
 from plaunch.errors import ThreadStartError
 from plaunch.testing.job_rendezvous import FakeJobRendezvous
 from plaunch.testing.rendezvous import FakeRendezvous
-from plaunch_signals.torchrun import StopOn
+from plaunch_signals.torchrun import StopSignalPolicy
 
 from helpers.calls import meanwhile
 from helpers.signals import send
 
-POLICY = StopOn([signal.SIGTERM])
+POLICY = StopSignalPolicy([signal.SIGTERM])
 
 
 class Slow(FakeJobRendezvous):

@@ -14,7 +14,7 @@ from plaunch.agent.poller import WakeUp
 from plaunch.agent.signals import SignalInbox
 from plaunch.errors import PlaunchError, UsageError
 from plaunch.process.stopping.signals import SignalAction
-from plaunch_signals.torchrun import StopOn
+from plaunch_signals.torchrun import StopSignalPolicy
 
 from helpers.calls import meanwhile
 from helpers.signals import Policy, send, send_before_handlers_run
@@ -64,7 +64,7 @@ def test_the_time_for_which_the_launcher_had_no_processor_does_not_count(wake_up
     schedstat = tmp_path / "thread-self" / "schedstat"
     now = 100.0
     times = []
-    policy = StopOn([signal.SIGINT])
+    policy = StopSignalPolicy([signal.SIGINT])
     with SignalInbox(policy, wake_up, proc=str(tmp_path), clock=lambda: now) as inbox:
         for seconds, wait in ((0, "1500000000"), (2.25, "3500000000"), (1, ""), (2, "5000000000")):
             now += seconds
@@ -80,7 +80,7 @@ STOPS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 @pytest.mark.parametrize("sequence", [*itertools.permutations(STOPS, 3)])
 def test_signals_come_in_the_order_of_arrival_also_if_handlers_run_late(wake_up, sequence):
     """Python calls the handlers of several signals in the order of their numbers."""
-    with SignalInbox(StopOn(STOPS), wake_up) as inbox:
+    with SignalInbox(StopSignalPolicy(STOPS), wake_up) as inbox:
         for _ in range(2):
             send_before_handlers_run(*sequence)
             received = inbox.take()
@@ -91,13 +91,13 @@ def test_signals_come_in_the_order_of_arrival_also_if_handlers_run_late(wake_up,
 
 def test_a_signal_that_repeats_before_its_handler_runs_is_received_as_often(wake_up):
     sequence = [signal.SIGINT, signal.SIGTERM, signal.SIGINT]
-    with SignalInbox(StopOn(STOPS), wake_up) as inbox:
+    with SignalInbox(StopSignalPolicy(STOPS), wake_up) as inbox:
         send_before_handlers_run(*sequence)
         assert [each.signum for each in inbox.take()] == sequence
 
 
 def test_signals_are_received_if_other_code_replaces_the_wake_up_descriptor(wake_up):
-    with SignalInbox(StopOn(STOPS), wake_up) as inbox:
+    with SignalInbox(StopSignalPolicy(STOPS), wake_up) as inbox:
         signal.set_wakeup_fd(-1)
         send_before_handlers_run(signal.SIGTERM, signal.SIGHUP)
         assert {each.signum for each in inbox.take()} == {signal.SIGTERM, signal.SIGHUP}
@@ -114,7 +114,7 @@ def test_a_signal_that_interrupts_a_wait_ends_it(wake_up):
     """Its handler reads the descriptor, and then Python continues the wait that it interrupted."""
     poller = select.poll()
     poller.register(wake_up.fileno(), select.POLLIN)
-    with SignalInbox(StopOn(STOPS), wake_up) as inbox:
+    with SignalInbox(StopSignalPolicy(STOPS), wake_up) as inbox:
         with meanwhile(send_soon, signal.SIGTERM):
             assert poller.poll(MUCH)
         wake_up.clear()
@@ -163,13 +163,13 @@ def test_a_policy_that_does_not_know_is_named_and_the_default_applies(
 
 @pytest.mark.parametrize("name", ["SIGUSR1", "SIGUSR2", "SIGVTALRM", "SIGXCPU"])
 def test_a_signal_that_would_end_the_launcher_is_a_wish_to_stop(wake_up, name):
-    policy = StopOn([signal.SIGTERM])
+    policy = StopSignalPolicy([signal.SIGTERM])
     (received,) = taken(policy, wake_up, signal.Signals[name])
     assert (received.action, received.is_listed) == (SignalAction.STOP, False)
 
 
 def test_a_stop_signal_that_a_policy_leaves_out_is_left_out(wake_up):
-    with SignalInbox(StopOn([signal.SIGINT]), wake_up):
+    with SignalInbox(StopSignalPolicy([signal.SIGINT]), wake_up):
         assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
@@ -180,7 +180,9 @@ def test_what_others_handle_is_left_to_them(wake_up, capfd):
     with open(os.devnull, "w") as nowhere:
         faulthandler.register(signal.SIGUSR1, file=nowhere)
         try:
-            taken_ = taken(StopOn([signal.SIGTERM]), wake_up, signal.SIGUSR1, signal.SIGUSR2)
+            taken_ = taken(
+                StopSignalPolicy([signal.SIGTERM]), wake_up, signal.SIGUSR1, signal.SIGUSR2
+            )
             assert taken_ == []
             assert heard == ["USR2"]
         finally:
@@ -189,7 +191,7 @@ def test_what_others_handle_is_left_to_them(wake_up, capfd):
 
 
 def test_without_proc_python_knows_what_is_handled(wake_up, tmp_path):
-    with SignalInbox(StopOn([signal.SIGTERM]), wake_up, proc=str(tmp_path)) as inbox:
+    with SignalInbox(StopSignalPolicy([signal.SIGTERM]), wake_up, proc=str(tmp_path)) as inbox:
         send(signal.SIGUSR1)
         assert [received.is_listed for received in inbox.take()] == [False]
 
@@ -202,7 +204,7 @@ def test_after_the_run_of_a_launcher_signals_wait_for_the_report(wake_up, monkey
     previous = signal.signal(signal.SIGTERM, lambda *_: heard.append("before"))
     try:
         for _ in range(2):  # shutting the rendezvous down is another one
-            with SignalInbox(StopOn([signal.SIGTERM]), wake_up, clock=lambda: now):
+            with SignalInbox(StopSignalPolicy([signal.SIGTERM]), wake_up, clock=lambda: now):
                 pass
         send(signal.SIGTERM)
         assert heard == []

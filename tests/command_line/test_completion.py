@@ -43,7 +43,7 @@ def run_program(*command, check=True, **options):
 
 @pytest.fixture
 def site(tmp_path, monkeypatch):
-    """A folder on the path of every interpreter that is started, with an installed package."""
+    """A folder with an installed package, on the path of every interpreter that is started."""
     folder = tmp_path / "site"
     info = folder / "acme_of_tests-1.0.dist-info"
     info.mkdir(parents=True)
@@ -62,7 +62,7 @@ def bash_script(tmp_path_factory):
 
 
 def complete_in_bash(script, folder, *words, breaks=":="):
-    """What bash offers for the last of the words after `plaunch`, which it cuts at `breaks`."""
+    """The replies of bash for the last word after `plaunch`; bash splits words at `breaks`."""
     pieces = ["plaunch"]
     for word in words:
         pieces += [piece for piece in re.split(f"([{breaks}])", word) if piece] or [""]
@@ -169,7 +169,7 @@ def typed_into(shell, folder, *lines):
         return before
 
     try:
-        # The word is not what is typed, which the terminal shows as well.
+        # The word differs from the typed text, which the terminal shows as well.
         os.write(ours, f"{set_up}; {SHOW}; PS1='rea''dy>'\n".encode())
         until("ready>")
         given = []
@@ -213,7 +213,7 @@ def test_the_tab_key_completes_after_an_equals_sign(shell, site, tmp_path):
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_every_shell_is_given_every_option(shell):
+def test_every_script_has_every_option(shell):
     script = completion_script(shell)
     for option in OPTIONS:
         assert option.names[-1].lstrip("-") in script, option
@@ -223,7 +223,7 @@ def test_every_shell_is_given_every_option(shell):
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_a_shell_takes_its_script(tmp_path, shell):
+def test_each_shell_can_run_its_script(tmp_path, shell):
     program = shutil.which(shell)
     if program is None:
         pytest.skip(f"{shell} is not installed")
@@ -233,8 +233,8 @@ def test_a_shell_takes_its_script(tmp_path, shell):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_nothing_in_the_current_folder_is_run(tmp_path):
-    """A key is pressed wherever the user is."""
+def test_no_module_of_the_current_folder_is_run(tmp_path):
+    """The user may press the key in any folder."""
     for name in ("argparse", "plaunch", "importlib_metadata"):
         (tmp_path / f"{name}.py").write_text("import os; os.write(1, b'evil'); raise SystemExit")
     command = completion._names_command("rendezvous")
@@ -264,7 +264,7 @@ def test_the_option_prints_the_script(capsys):
     assert capsys.readouterr().out == completion.completion_script("bash", installed_table((), {}))
 
 
-def test_a_missing_library_is_one_line_with_what_to_install(monkeypatch, capsys):
+def test_a_missing_library_is_one_line_with_the_package_to_install(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "shtab", None)
     with pytest.raises(PluginLoadError, match=r"pip install 'plaunch\[completion\]'"):
         completion_script("bash")
@@ -272,7 +272,7 @@ def test_a_missing_library_is_one_line_with_what_to_install(monkeypatch, capsys)
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
-def test_a_library_that_does_not_know_the_shell_says_which_it_knows(monkeypatch):
+def test_an_unsupported_shell_lists_the_supported_ones(monkeypatch):
     import shtab
 
     monkeypatch.setattr(shtab, "SUPPORTED_SHELLS", ["zsh", "bash"])

@@ -1,4 +1,4 @@
-"""Options that do not go together."""
+"""Warnings of options that are probably a mistake."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ def check(*argv, missing_ranks=(), **environ):
         (["--duplicate-stdout-filters=a"], "--duplicate-stdout-filters has no effect without"),
     ],
 )
-def test_what_torchrun_ignores_is_named(argv, message, caplog):
+def test_options_without_effect_are_reported(argv, message, caplog):
     check(*argv, "x.py")
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert message in record.getMessage()
 
 
-def test_a_variable_is_as_good_as_an_option(caplog):
+def test_variables_count_like_options(caplog):
     check("x.py", PET_START_METHOD="fork")
     assert "variable PET_START_METHOD has no effect" in caplog.text
 
 
 @pytest.mark.parametrize(("missing", "named"), [({5}, "local rank 5"), ({5, 7}, "local ranks 5,7")])
-def test_ranks_that_a_node_does_not_have_are_named(missing, named, caplog):
+def test_missing_local_ranks_are_reported(missing, named, caplog):
     check("--nproc-per-node=2", "x.py", missing_ranks=missing, PET_LOCAL_RANKS_FILTER="0,5,7")
     assert caplog.messages == [
         f"variable PET_LOCAL_RANKS_FILTER names {named}, which this node does not have "
@@ -50,7 +50,7 @@ def test_ranks_that_a_node_does_not_have_are_named(missing, named, caplog):
     ]
 
 
-def told(caplog, *argv, **environ):
+def warnings_of(caplog, *argv, **environ):
     check(*argv, **environ)
     return [record.getMessage() for record in caplog.records]
 
@@ -58,20 +58,20 @@ def told(caplog, *argv, **environ):
 @pytest.mark.parametrize(
     ("argv", "named"),
     [
-        (["x.py", "--nproc-per-node=2"], "--nproc-per-node=2 stands behind the script 'x.py' and"),
-        (["x.py", "--nproc_per_node", "2"], "--nproc_per_node stands behind the script"),
-        (["-m", "x", "a", "--standalone", "--tee", "3"], "--standalone stands behind"),
-        (["x.py", "--rdzv-id=a", "--nnodes=2"], "--rdzv-id=a, --nnodes=2 stand behind"),
+        (["x.py", "--nproc-per-node=2"], "--nproc-per-node=2 is after the script 'x.py' and"),
+        (["x.py", "--nproc_per_node", "2"], "--nproc_per_node is after the script"),
+        (["-m", "x", "a", "--standalone", "--tee", "3"], "--standalone is after"),
+        (["x.py", "--rdzv-id=a", "--nnodes=2"], "--rdzv-id=a, --nnodes=2 are after"),
     ],
 )
-def test_an_option_behind_the_script_is_named(argv, named, caplog):
-    (message,) = told(caplog, *argv)
+def test_an_option_after_the_script_is_reported(argv, named, caplog):
+    (message,) = warnings_of(caplog, *argv)
     assert message.startswith(named)
 
 
-def test_it_is_named_as_it_was_written_although_a_variable_has_said_the_same(caplog):
-    (message,) = told(caplog, "x.py", "--nproc-per-node=2", PET_NPROC_PER_NODE="4")
-    assert message.startswith("--nproc-per-node=2 stands behind the script 'x.py'")
+def test_an_option_after_the_script_is_reported_despite_a_variable(caplog):
+    (message,) = warnings_of(caplog, "x.py", "--nproc-per-node=2", PET_NPROC_PER_NODE="4")
+    assert message.startswith("--nproc-per-node=2 is after the script 'x.py'")
 
 
 @pytest.mark.parametrize(
@@ -84,12 +84,12 @@ def test_it_is_named_as_it_was_written_although_a_variable_has_said_the_same(cap
         ["x.py", "nnodes", "-nnodes", "--nnodesx=2"],
     ],
 )
-def test_what_may_be_the_scripts_own_is_not(argv, caplog):
-    assert told(caplog, *argv) == []
+def test_options_of_the_script_are_not_reported(argv, caplog):
+    assert warnings_of(caplog, *argv) == []
 
 
-def test_a_variable_that_is_nearly_ours_is_named(caplog):
-    (message,) = told(caplog, "x.py", PET_MAX_RESTART="3")
+def test_a_misspelled_variable_is_reported(caplog):
+    (message,) = warnings_of(caplog, "x.py", PET_MAX_RESTART="3")
     assert message == (
         "variable PET_MAX_RESTART is not known and has no effect; did you mean PET_MAX_RESTARTS?"
     )
@@ -110,9 +110,11 @@ OF_OPERATORS = {
 }
 
 
-def test_the_variables_of_operators_and_strangers_are_not(caplog):
+def test_other_variables_are_not_reported(caplog):
     assert parse(["x.py"], OF_OPERATORS).unknown_variables == []
-    assert told(caplog, "x.py", PET_SHOP="1", PET_IMAGE="1", PETS="1", MY_PET_NNODE="1") == []
+    assert (
+        warnings_of(caplog, "x.py", PET_SHOP="1", PET_IMAGE="1", PETS="1", MY_PET_NNODE="1") == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -126,5 +128,5 @@ def test_the_variables_of_operators_and_strangers_are_not(caplog):
         ["--tee=3", "--duplicate-stderr-filters=a"],
     ],
 )
-def test_what_goes_together(argv, caplog):
-    assert told(caplog, *argv, "x.py") == []
+def test_valid_combinations(argv, caplog):
+    assert warnings_of(caplog, *argv, "x.py") == []

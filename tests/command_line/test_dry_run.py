@@ -1,4 +1,4 @@
-"""`--dry-run`: what it says, and that it does nothing."""
+"""`--dry-run`: the plan, and that nothing is started."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from plaunch_logs_default import DefaultLogsSpecs
 from helpers.hooks import plugin_of
 from helpers.programs import run_python
 
-# Stops at the first socket, process or folder that somebody asks for.
+# Fails at the first socket, process or folder.
 SPY = """
 import sys
 def refuse(event, args):
@@ -86,7 +86,7 @@ def test_several_nodes_with_given_ranks(plan_of):
     assert {worker["environment"]["MASTER_PORT"] for worker in plan["workers"]} == {"29500"}
 
 
-def test_what_only_the_meeting_decides_is_left_open(plan_of):
+def test_values_decided_by_the_rendezvous_are_open(plan_of):
     pytest.importorskip("torch")
     plan = plan_of(
         "--nnodes=1:4", "--rdzv-backend=c10d", "--rdzv-endpoint=node0", "--rdzv-id=job", "train.py"
@@ -99,7 +99,7 @@ def test_what_only_the_meeting_decides_is_left_open(plan_of):
     assert (env["LOCAL_RANK"], env["TORCHELASTIC_RUN_ID"]) == ("0", "job")
 
 
-def test_plugins_take_part(plan_of):
+def test_variables_of_plugins(plan_of):
     env = plugin_of(plaunch_worker_env=lambda worker: {"COLOUR": f"red {worker.global_rank}"})
     plan = plan_of("train.py", plugins=[env])
     assert plan["workers"][0]["environment"]["COLOUR"] == "red 0"
@@ -122,17 +122,17 @@ def test_devices_and_processors(plan_of, monkeypatch):
     assert f"  cpus: {first['cpus']}" in plan_of(*options, "train.py", form="text").splitlines()
 
 
-def test_the_form_for_people(plan_of):
+def test_the_text_form(plan_of):
     text = plan_of("--nproc-per-node=2", "--max-restarts=1", "train.py", "a b", form="text")
     lines = text.splitlines()
     assert any(line.split() == ["--max-restarts", "1", "command", "line"] for line in lines)
     assert f"  {sys.executable} -u train.py 'a b'" in lines
     assert "  RANK=1" in lines
-    # What all workers have in common is said once.
+    # Values that all workers have in common are printed once.
     assert lines.count("  WORLD_SIZE=2") == 1
 
 
-def test_without_a_form_it_is_for_people_and_what_follows_is_the_script(capsys, tmp_path):
+def test_the_default_form_is_text(capsys, tmp_path):
     script = tmp_path / "json"
     script.touch()
     run(["--dry-run", str(script)])
@@ -140,7 +140,7 @@ def test_without_a_form_it_is_for_people_and_what_follows_is_the_script(capsys, 
 
 
 @pytest.mark.parametrize("argv", [[], ["--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=x"]])
-def test_nothing_is_started_and_no_socket_opened(argv, tmp_path):
+def test_no_process_is_started_and_no_socket_opened(argv, tmp_path):
     pytest.importorskip("torch")
     (tmp_path / "spy.py").write_text(SPY)
     (tmp_path / "train.py").touch()
@@ -165,7 +165,7 @@ def test_mistakes_are_found_as_in_a_launch(argv, message, tmp_path, monkeypatch)
         run(["--dry-run", *argv])
 
 
-def test_a_logs_spec_that_ends_the_process_is_no_plan(monkeypatch, tmp_path):
+def test_a_logs_spec_that_ends_the_process(monkeypatch, tmp_path):
     class Silent(DefaultLogsSpecs):
         def planned(self, run_id, local_rank):
             sys.exit(0)

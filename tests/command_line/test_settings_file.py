@@ -1,4 +1,4 @@
-"""Options that a file gives."""
+"""Options in a settings file."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def read(*argv, **environ):
     return parse([*argv, "x.py"], environ, OptionTable([SETTINGS, ACME, EVENTS]))
 
 
-def test_there_need_be_none(folder):
+def test_the_file_is_optional(folder):
     args = read()
     assert args.settings_files == []
     assert set(args.sources.values()) == {"default"}
@@ -66,7 +66,7 @@ def test_the_file_of_the_working_folder(folder, name, text):
     assert args.sources["nnodes"] == name
 
 
-def test_our_own_file_comes_before_that_of_the_project(folder):
+def test_plaunch_toml_has_priority_over_pyproject(folder):
     (folder / "plaunch.toml").write_text("role = 'a'")
     (folder / "pyproject.toml").write_text("[tool.plaunch]\nrole = 'b'")
     assert read().role == "a"
@@ -77,7 +77,7 @@ def test_a_project_without_a_table_has_no_settings(folder):
     assert read().settings_files == []
 
 
-def test_who_comes_first(folder):
+def test_priority_of_sources(folder):
     (folder / "plaunch.toml").write_text("role = 'file'\ntee = '1'\nredirects = '1'")
     args = read("--role=typed", PET_TEE="2")
     assert (args.role, args.tee, args.redirects) == ("typed", "2", "1")
@@ -88,7 +88,7 @@ def test_who_comes_first(folder):
     ]
 
 
-def test_another_file_and_none(folder):
+def test_another_file_and_no_file(folder):
     (folder / "plaunch.toml").write_text("role = 'a'")
     (folder / "other.toml").write_text("role = 'b'")
     assert read("--config=other.toml").role == "b"
@@ -128,7 +128,7 @@ def test_tables_and_lists(folder):
         ("\udcff", "plaunch.toml is not TOML"),
     ],
 )
-def test_mistakes_are_named_with_the_file(folder, text, message):
+def test_errors_name_the_file(folder, text, message):
     (folder / "plaunch.toml").write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(UsageError, match=message) as caught:
         read()
@@ -139,7 +139,7 @@ def test_mistakes_are_named_with_the_file(folder, text, message):
     ("text", "message"),
     [("tool = 1", None), ("[tool]\nplaunch = 1  # [tool.plaunch]", "which is|not a table")],
 )
-def test_projects_that_are_odd(folder, text, message):
+def test_malformed_projects(folder, text, message):
     (folder / "pyproject.toml").write_text(text)
     if message is None:
         assert read().settings_files == []
@@ -148,7 +148,7 @@ def test_projects_that_are_odd(folder, text, message):
         read()
 
 
-def test_a_file_that_is_not_there(folder):
+def test_a_missing_file(folder):
     with pytest.raises(UsageError, match=r"'no.toml' \(--config\) cannot be read: No such file"):
         read("--config=no.toml")
 

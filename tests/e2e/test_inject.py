@@ -171,7 +171,7 @@ def test_the_launcher_is_stopped_for_some_time(plaunch):
     assert done.stdout == "stopped\ngoes on\n"
     said = r"stop:agent,for=3s,after=0.2s: SIGSTOP to this launcher \(pid (\d+)\) for 3 s\n"
     (pid,) = re.findall(said, done.stderr)
-    assert f"after=0.2s: this launcher (pid {pid}) goes on\n" in done.stderr
+    assert f"after=0.2s: this launcher (pid {pid}) continues\n" in done.stderr
 
 
 def test_each_node_injects_its_own_faults(agents):
@@ -200,7 +200,7 @@ def test_bad_faults_end_before_anything_starts(plaunch):
     assert not (plaunch.folder / "started").exists()
     done = plaunch.run(script, PET_INJECT="burn:rank=1")
     assert done.returncode == 2
-    assert "variable PET_INJECT: fault 'burn:rank=1': 'burn' is no kind" in done.stderr
+    assert "variable PET_INJECT: fault 'burn:rank=1': unknown fault 'burn'" in done.stderr
 
 
 def test_it_is_shown_and_only_loaded_if_used(plaunch):

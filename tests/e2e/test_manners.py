@@ -129,7 +129,7 @@ def test_an_option_behind_the_script_starts_the_job_and_is_named(plaunch):
     script = plaunch.write("train.py", "import sys; print(sys.argv[1:])")
     done = plaunch.run(script, "--nproc-per-node=2", LOGLEVEL="WARNING")
     assert (done.returncode, done.stdout) == (0, "['--nproc-per-node=2']\n")
-    assert "--nproc-per-node=2 stands behind the script" in done.stderr
+    assert "--nproc-per-node=2 is after the script" in done.stderr
     done = plaunch.run("--", script, "--nproc-per-node=2", LOGLEVEL="WARNING")
     assert (done.stdout, done.stderr) == ("['--nproc-per-node=2']\n", "")
 

@@ -1,4 +1,4 @@
-"""Jobs to whose nodes things happen at random, and what must be true of them all the same.
+"""Jobs with random faults, and the checks that must pass in spite of them.
 
     python tests/fault_injection/jobs.py [--backend c10d|etcd-v2] [--runs N] [--seed N] [--cables]
                                [--preload MODULE]
@@ -7,12 +7,12 @@ Each run is a job of several agents with small workers; its seed decides how man
 what happens when: nodes arrive, leave, are killed or paused, workers are killed, an etcd server is
 killed and comes back, and with `--cables` each node is a namespace (which needs root) whose cable
 is cut. With `--preload` the workers are forked after that import, and fork servers are killed or
-stopped. Then the workers may succeed. What must hold is in `check`. A finding is printed with its
+stopped. At the end the workers succeed. `check` has the conditions. A finding is printed with its
 seed, and the folder of its run is kept.
 
-What befalls launchers and workers while these run is injected by the launchers themselves (plugin
-`chaos`), when a file appears for it. What befalls a launcher at other times, fork servers, etcd and
-cables, is done by hand.
+Faults of launchers and workers are injected by the launchers themselves (plugin `fault_injection`),
+when a file appears. This program itself causes the faults of launchers that are not running a
+round, of fork servers, etcd and cables.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ from helpers.processes import is_gone
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-BOUND = 90.0  # seconds for whatever must happen, on a busy machine
+BOUND = 90.0  # seconds; enough for each step on a busy machine
 CONF = "keep_alive_interval=0.5,keep_alive_max_attempt=6,last_call_timeout=1,join_timeout=60"
-LOOK = 0.05  # seconds between two looks at what workers have said
-ENDING = 0.5  # seconds for what launchers have left to end by itself
-INJECTED = 2.0  # seconds in which a launcher does what a file tells it, if it can
+LOOK = 0.05  # seconds between two checks of the workers' messages
+ENDING = 0.5  # seconds for orphans to end by themselves
+INJECTED = 2.0  # seconds for a launcher to inject a fault after its file has changed
 PAUSES = (0.3, 1.0, 2.0, 5.0)  # seconds
-QUIET = 3.0  # seconds for which a world must stand still to be the last one
+QUIET = 3.0  # seconds without a change after which a world is the last one
 
-# A worker says who it is in one write, and stays until it may succeed. Only one that was forked
-# has a preloaded module when it begins.
+# A worker reports its variables in one write, and runs until the file `finish` exists. Only a
+# forked worker has the preloaded module at its start.
 WORKER = """\
 import sys
 is_forked = sys.argv[2] in sys.modules
@@ -71,33 +71,33 @@ os.write(fd, json.dumps(me).encode() + b"\\n")
 while not os.path.exists("finish"):
     time.sleep(0.05)
 """
-_SERVERS = re.compile(rb"PLAUNCH_FORK_SERVER=\d+")  # which workers do not have
-AFRESH = "started afresh"  # what a launcher says of workers that it does not fork
+_SERVERS = re.compile(rb"PLAUNCH_FORK_SERVER=\d+")  # a variable that workers do not have
+AFRESH = "started afresh"  # in the launcher's message about workers that it does not fork
 
 
 def is_fork_server(pid: int, folder: Path) -> bool:
-    """Whether a process is the fork server of a launcher in this folder, or not a worker yet."""
+    """Whether a process is a launcher's fork server in this folder, or not yet a worker."""
     try:
         variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         is_here = os.readlink(f"/proc/{pid}/cwd") == str(folder)
-    except OSError:  # it has ended, or belongs to somebody else
+    except OSError:  # it has ended, or belongs to another user
         return False
     return is_here and any(_SERVERS.fullmatch(variable) for variable in variables)
 
 
 class Finding(Exception):
-    """What must not be."""
+    """A violated condition."""
 
 
 @dataclass
 class Node:
-    """One agent, and what was done to it."""
+    """One agent, and the faults that it got."""
 
     number: int
     process: subprocess.Popen[bytes]
     log: Path
     done: list[str] = field(default_factory=list)
-    told: int = 0  # how often it was told to do something
+    told: int = 0  # number of faults requested from it
 
     def is_running(self) -> bool:
         return self.process.poll() is None
@@ -107,22 +107,22 @@ class Node:
         with contextlib.suppress(OSError):  # unless it has ended
             for task in os.listdir(f"/proc/{self.process.pid}/task"):
                 children = Path(f"/proc/{self.process.pid}/task/{task}/children").read_text()
-                for child in map(int, children.split()):  # in order of age: before its workers
+                for child in map(int, children.split()):  # oldest first, so before its workers
                     if is_fork_server(child, self.log.parent):
                         return child
         return 0
 
 
 class Job:
-    """One job in a folder of its own.
+    """One job in its own folder.
 
     Args:
         folder: for its files.
         backend: the option `--rdzv-backend`.
-        chance: decides everything.
-        network: of the nodes, if they have one.
+        chance: makes all random choices.
+        network: the network of the nodes, if any.
         etcd: the server, if the backend needs one.
-        preload: what workers are forked after the import of, if they are.
+        preload: the module that is imported before workers are forked, if any.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class Job:
         self.most = self.least + chance.randint(0, 2)
         self.restarts = chance.randint(0, 2)
         self.workers = chance.randint(1, 2)  # of each node
-        self.failures = 0  # that were made
+        self.failures = 0  # number of injected failures
         self.nodes: list[Node] = []
         self.story: list[str] = []
         host = "127.0.0.1" if network is None else network.address(0)
@@ -164,10 +164,10 @@ class Job:
         self._backend = backend
         (folder / "worker.py").write_text(WORKER)
 
-    # --- what can happen --------------------------------------------------------------------------
+    # --- faults -----------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Another node comes."""
+        """Start another node."""
         number = len(self.nodes)
         conf = CONF
         within: tuple[str, ...] = ()
@@ -205,23 +205,23 @@ class Job:
         self._note(f"node {number} starts")
 
     def kill(self, node: Node) -> None:
-        """A machine fails."""
+        """Simulate the failure of a machine."""
         self._note(f"node {node.number} is killed")
         node.done.append("kill")
         self._tell(node, f"kill.{node.number}")
         with contextlib.suppress(subprocess.TimeoutExpired):
             node.process.wait(INJECTED)
-        node.process.kill()  # it has no workers that run, and does nothing then
+        node.process.kill()  # without running workers it injects no fault itself
         node.process.wait()
 
     def leave(self, node: Node) -> None:
-        """A machine is taken away with a word."""
+        """Preempt a machine, with a signal."""
         self._note(f"node {node.number} gets SIGTERM")
         node.done.append("leave")
         node.process.terminate()
 
     def pause(self, node: Node) -> None:
-        """A machine stands still for a while; its workers do not, as containers' may."""
+        """Suspend a launcher for a while, but not its workers, as in a container."""
         length = self.chance.choice(PAUSES)
         self._note(f"node {node.number} is paused for {length} s")
         node.done.append("pause")
@@ -234,7 +234,7 @@ class Job:
             node.process.send_signal(signal.SIGCONT)
 
     def cut(self, node: Node) -> None:
-        """A cable is cut for a while."""
+        """Cut a cable for a while."""
         if self.network is None:
             return
         length = self.chance.choice((0.3, 2.0, 6.0))
@@ -245,7 +245,7 @@ class Job:
         self.network.mend(node.number)
 
     def fail(self, node: Node) -> None:
-        """A worker of a node is killed."""
+        """Kill a worker of a node."""
         alive = self._alive_on(node)
         if alive:
             said = self.chance.choice(alive)
@@ -254,7 +254,7 @@ class Job:
             node.done.append("fail")
 
     def hurt_fork_server(self, node: Node) -> None:
-        """A fork server is killed, or stands still."""
+        """Kill or suspend a fork server."""
         signum = self.chance.choice((signal.SIGKILL, signal.SIGSTOP))
         pid = node.find_fork_server()
         if pid:
@@ -264,7 +264,7 @@ class Job:
                 os.kill(pid, signum)
 
     def restart_etcd(self) -> None:
-        """The server is killed, and comes back with its data."""
+        """Kill the etcd server, and start it again with its data."""
         if self.etcd is not None:
             self._note("etcd is killed, and comes back")
             self.etcd.kill()
@@ -272,8 +272,8 @@ class Job:
             self.etcd.start()
 
     def hurt(self) -> None:
-        """Something happens, of which the job can recover."""
-        # The host of a store on one node is the job's one weak point, which is documented.
+        """Cause a random fault from which the job can recover."""
+        # If the store is on one node, the job cannot recover from its loss, as documented.
         first = 1 if self._backend == "c10d" else 0
         running = [n for n in self.nodes if n.is_running() and "leave" not in n.done]
         others = [node for node in running if node.number >= first]
@@ -296,16 +296,16 @@ class Job:
             getattr(self, kind)(self.chance.choice(others))
 
     def _tell(self, node: Node, file: str) -> None:
-        """Let the launcher of a node do what it does when this file changes."""
+        """Make the launcher of a node inject the fault of this file."""
         node.told += 1
         part = self.folder / f".{file}"
         part.write_text(str(node.told))
         part.rename(self.folder / file)
 
-    # --- what is seen -----------------------------------------------------------------------------
+    # --- observations -----------------------------------------------------------------------------
 
     def said(self) -> list[dict[str, Any]]:
-        """All that workers have said, in order."""
+        """All messages of workers, in order."""
         path = self.folder / "said"
         text = path.read_text() if path.exists() else ""
         return [json.loads(line) for line in text.splitlines()]
@@ -315,7 +315,7 @@ class Job:
         return [said for said in mine if not is_gone(said["pid"])]
 
     def injected(self) -> list[dict[str, Any]]:
-        """What the launchers have done to workers, as they say."""
+        """The faults that the launchers have injected into workers, by their logs."""
         logs = (self.folder / "logs").glob("*/chaos-*.jsonl")
         lines = [json.loads(line) for log in logs for line in log.read_text().splitlines()]
         return [line for line in lines if line.get("is_done") and line["rank"] is not None]
@@ -328,7 +328,7 @@ class Job:
             time.sleep(LOOK)
 
     def world(self) -> list[dict[str, Any]]:
-        """The workers that are alive, if they are all of one world and all of it is there."""
+        """The running workers, if they are exactly one whole world."""
         alive = [said for said in self.said() if not is_gone(said["pid"])]
         rounds = {
             (said["PLAUNCH_ROUND"], said["WORLD_SIZE"], said["TORCHELASTIC_RESTART_COUNT"])
@@ -340,7 +340,7 @@ class Job:
         return alive if is_whole else []
 
     def has_settled(self) -> bool:
-        """Whether the same world has stood for a while, or nobody runs any more."""
+        """Whether the same world has run for a while, or no node runs any more."""
         before = self.world()
         if not before:
             return not any(node.is_running() for node in self.nodes)
@@ -353,10 +353,10 @@ class Job:
         return len(before) // self.workers == min(running, self.most)
 
     def run(self) -> None:
-        """Let it happen, and then let the workers succeed."""
+        """Cause the faults, and then let the workers succeed."""
         for _ in range(self.chance.randint(self.least, self.most)):
             self.start()
-        if self.chance.random() < 0.8:  # else it happens before there is a world
+        if self.chance.random() < 0.8:  # otherwise faults begin before there is a world
             self.until(self.world, "a first world")
         for _ in range(self.chance.randint(1, 6)):
             self.hurt()
@@ -372,7 +372,7 @@ class Job:
         self.check()
 
     def check(self) -> None:
-        """What must be true when it is over.
+        """Check the conditions after the end of the job.
 
         Raises:
             Finding: something is not.
@@ -384,7 +384,7 @@ class Job:
         attempt, last = 0, -1
         for (number, _), workers in worlds.items():
             if number <= last:
-                # Whoever comes when all others have gone begins the job anew.
+                # A node that joins after all others have left begins the job anew.
                 if not any("starts again" in node.log.read_text() for node in self.nodes):
                     raise Finding(f"round {number} comes after round {last}: {workers}")
                 attempt = 0
@@ -440,18 +440,18 @@ class Job:
                 continue
             allowed = {128 + signal.SIGKILL} if failed else {0}
             if failed and self._backend == "c10d" and "pause" in node.done:
-                allowed.add(113)  # the host of the store was gone before it could hear of the end
+                allowed.add(113)  # the store's host ended before this node read the result
             if node.number not in {worker["node"] for worker in self.said()}:
-                # It came when the job was over; with c10d, the store has gone with its host.
+                # It joined after the job; with c10d, the store has ended with its host.
                 allowed |= {112, 113} if failed else {113} if self._backend == "c10d" else set()
             if "leave" in node.done:
-                # Before it has loaded what it needs, a launcher ends as any program does.
+                # Before its signal handlers are set, a launcher ends like any program.
                 allowed = {0, 128 + signal.SIGTERM, -signal.SIGTERM, *allowed}
             if code not in allowed:
                 raise Finding(f"node {node.number} ended with {code}, and not {sorted(allowed)}")
 
     def _check_forks(self) -> None:
-        """Workers are forked, unless their launcher says why not; and it must have a reason."""
+        """Check that workers are forked, unless their launcher logs a valid reason."""
         for node in self.nodes:
             is_excused = AFRESH in node.log.read_text(errors="replace")
             if is_excused and "hurt_fork_server" not in node.done:
@@ -461,7 +461,7 @@ class Job:
                 raise Finding(f"node {node.number} has not forked these, and says nothing: {fresh}")
 
     def end(self) -> None:
-        """End what still runs."""
+        """Stop all processes."""
         for node in self.nodes:
             if node.is_running():
                 node.process.send_signal(signal.SIGCONT)
@@ -477,7 +477,7 @@ NODES = 6  # of a network
 
 @contextlib.contextmanager
 def surroundings(backend: str, cables: bool) -> Iterator[tuple[Network | None, EtcdServer | None]]:
-    """What a job needs beside its agents."""
+    """The network and servers of a job."""
     with contextlib.ExitStack() as stack:
         network = None
         if cables:
@@ -492,7 +492,7 @@ def surroundings(backend: str, cables: bool) -> Iterator[tuple[Network | None, E
 
 
 def run(backend: str, seed: int, *, cables: bool = False, preload: str = "") -> str:
-    """Run one job; empty if there is no finding, else what it is, and where to look."""
+    """Run one job; the finding and its folder, or empty."""
     folder = Path(tempfile.mkdtemp(prefix=f"chaos-{backend}-{seed}-"))
     with surroundings(backend, cables) as (network, etcd):
         job = Job(folder, backend, random.Random(seed), network, etcd, preload)

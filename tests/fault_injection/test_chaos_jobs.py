@@ -1,4 +1,4 @@
-"""Jobs to whose nodes things happen at random; see `jobs.py`."""
+"""Jobs with random faults; see `jobs.py`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from plaunch_rendezvous_etcd.testing import EtcdUnavailableError, find_etcd
 
 from helpers.programs import running_python
 
-SEEDS = 1  # runs of each backend in each run of the suite; `jobs.py` beside this file has more
+SEEDS = 1  # runs of each backend in each run of the suite; `jobs.py` can do more
 
 
 def skip_without(backend):
@@ -34,7 +34,7 @@ def skip_without(backend):
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", range(1, SEEDS + 1))
 @pytest.mark.parametrize("backend", ["c10d", "etcd-v2"])
-def test_a_job_is_what_it_must_be_whatever_happens_to_its_nodes(backend, seed):
+def test_a_job_recovers_from_random_faults(backend, seed):
     skip_without(backend)
     assert chaos_jobs.run(backend, seed) == ""
 
@@ -59,9 +59,9 @@ def test_many_jobs(backend, options):
     assert not any(found), "\n".join(found)
 
 
-# --- what would be found --------------------------------------------------------------------------
+# --- findings -------------------------------------------------------------------------------------
 
-GONE = 2**22 + 1  # no process has this number
+GONE = 2**22 + 1  # above all pids
 
 
 def worker(rank, round_=0, attempt=0, world=2, **other):
@@ -99,7 +99,7 @@ def say(job, *workers):
     (job.folder / "said").write_text("".join(json.dumps(worker) + "\n" for worker in workers))
 
 
-def test_a_job_as_it_must_be(job):
+def test_a_job_without_findings(job):
     say(job, *FINE, worker(0, 1, 0, 1), worker(0, 2, 1, 1))
     job.failures = 1
     job.check()
@@ -120,33 +120,33 @@ def test_a_job_as_it_must_be(job):
         ([*FINE, worker(0, world=1, store="another")], "round 0 comes after round 0"),
     ],
 )
-def test_workers_that_must_not_be(job, workers, found):
+def test_wrong_workers_are_found(job, workers, found):
     say(job, *workers)
     with pytest.raises(Finding, match=found):
         job.check()
 
 
-def test_a_job_that_everybody_has_left_begins_anew(job):
+def test_a_job_that_all_nodes_have_left_begins_anew(job):
     job.failures = 1
     say(job, worker(0, 1, 1, 1), worker(0, world=1, store="another"))
     job.nodes[1].log.write_text("job 'x' starts again: the 1 nodes that knew it are gone: vm")
     job.check()
 
 
-def test_a_spare_that_comes_when_the_job_is_over(job):
+def test_a_spare_that_joins_after_the_job(job):
     say(job, worker(0, world=1))
     job.nodes[1].process.returncode = 113
     job.check()
 
 
-def test_a_worker_that_is_left(job):
+def test_an_orphaned_worker_is_found(job):
     say(job, worker(0, world=1, pid=os.getpid()))
     with pytest.raises(Finding, match="workers are left"):
         job.check()
 
 
 @pytest.mark.parametrize("text", ["Traceback (most recent call last)", "an internal error"])
-def test_what_no_launcher_may_say(job, text):
+def test_unexpected_launcher_messages_are_found(job, text):
     say(job, *FINE)
     job.nodes[1].log.write_text(text)
     with pytest.raises(Finding, match="node 1 says"):
@@ -154,7 +154,7 @@ def test_what_no_launcher_may_say(job, text):
 
 
 @pytest.mark.parametrize(("code", "done"), [(113, []), (143, []), (137, []), (113, ["leave"])])
-def test_an_end_that_must_not_be(job, code, done):
+def test_wrong_exit_codes_are_found(job, code, done):
     say(job, *FINE)
     job.nodes[1].process.returncode = code
     job.nodes[1].done += done
@@ -175,7 +175,7 @@ STOPPED = "the fork server (pid 7) did not answer; workers are started afresh me
         ([worker(0, forked=True), worker(1, forked=False)], STOPPED, ["kill"], "nothing was done"),
     ],
 )
-def test_workers_that_are_forked_or_not(job, workers, log, done, found):
+def test_missing_forks_are_found(job, workers, log, done, found):
     job.preload = "decimal"
     say(job, *workers)
     job.nodes[1].log.write_text(log)
@@ -184,7 +184,7 @@ def test_workers_that_are_forked_or_not(job, workers, log, done, found):
         job.check()
 
 
-def test_a_fork_server_that_is_left(job):
+def test_an_orphaned_fork_server_is_found(job):
     say(job, *FINE)
     variables = {**os.environ, "PLAUNCH_FORK_SERVER": "7"}
     with running_python("-c", "input()", cwd=job.folder, env=variables):

@@ -1,4 +1,4 @@
-"""What `--inject` takes: every form of a fault, and what is refused."""
+"""The parser of `--inject`."""
 
 from __future__ import annotations
 
@@ -50,30 +50,33 @@ def test_several_faults():
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("", "'' has an empty fault; write KIND:TARGET"),
         ("kill:rank=1;", "has an empty fault"),
-        ("burn:rank=1", "'burn' is no kind of fault; there are exit, hang, kill, stop"),
+        ("burn:rank=1", "unknown fault 'burn'; choose from exit, hang, kill, stop"),
         ("kill", "it has no target; write KIND:TARGET"),
-        ("kill:", "'' is no target of kill; write agent or rank=N or rank=any"),
-        ("kill:node=a", "'node=a' is no target of kill"),
-        ("kill:rank", "'rank' is no target of kill"),
-        ("kill:agent=1", "'agent=1' is no target of kill"),
-        ("exit:agent,code=1", "'agent' is no target of exit; write rank=N or rank=any"),
-        ("hang:agent", "'agent' is no target of hang; write rank=N or rank=any"),
+        ("kill:", "'' is not a target of kill; write agent or rank=N or rank=any"),
+        ("kill:node=a", "'node=a' is not a target of kill"),
+        ("kill:rank", "'rank' is not a target of kill"),
+        ("kill:agent=1", "'agent=1' is not a target of kill"),
+        ("exit:agent,code=1", "'agent' is not a target of exit; write rank=N or rank=any"),
+        ("hang:agent", "'agent' is not a target of hang; write rank=N or rank=any"),
         ("kill:rank=one", "'one' is not a rank; write a number, or any"),
         ("kill:rank=-1", "'-1' is not a rank"),
         ("kill:rank=", "'' is not a rank"),
         (
             "kill:rank=1,when=3",
-            "'when' is no key of this kill; there are after, attempt, chance, every, seed, "
+            "unknown key 'when' for this kill; choose from after, attempt, chance, every, seed, "
             "signal, step-file, times",
         ),
-        ("kill:rank=1,for=3s", "'for' is no key of this kill"),
-        ("kill:rank=1,node=a", "'node' is no key of this kill"),
-        ("stop:agent,for=3s,code=1", "'code' is no key of this stop; there are after, attempt"),
-        ("kill:rank=1,", "'' is no key of this kill"),
+        ("kill:rank=1,for=3s", "unknown key 'for' for this kill"),
+        ("kill:rank=1,node=a", "unknown key 'node' for this kill"),
+        (
+            "stop:agent,for=3s,code=1",
+            "unknown key 'code' for this stop; choose from after, ",
+        ),
+        ("kill:rank=1,", "unknown key '' for this kill"),
         ("kill:rank=1,after", "'after' has no value"),
         ("kill:rank=1,step-file=", "'step-file' has no value"),
         ("stop:rank=1", "it needs 'for'"),
@@ -99,14 +102,17 @@ def test_several_faults():
         ("kill:rank=1,chance=nan", "chance: 'nan' is not a probability"),
         ("kill:rank=1,chance=often", "chance: 'often' is not a probability"),
         ("kill:rank=1,times=0", "times: '0' is not a whole number from 1"),
-        ("kill:rank=1,signal=9", "signal: '9' is no signal that ends a process; there are SIGABRT"),
-        ("kill:rank=1,signal=SIGSTOP", "signal: 'SIGSTOP' is no signal that ends a process"),
+        (
+            "kill:rank=1,signal=9",
+            "signal: '9' is not a signal that ends a process; choose from SIG",
+        ),
+        ("kill:rank=1,signal=SIGSTOP", "signal: 'SIGSTOP' is not a signal that ends a process"),
         ("kill:agent,group-rank=x", "group-rank: 'x' is not a rank"),
-        ("kill:rank=1,seed=1", "nothing of it is drawn, so 'seed' has no meaning"),
+        ("kill:rank=1,seed=1", "'seed' has no effect without random choices"),
     ],
 )
-def test_what_is_refused(text, told):
-    with pytest.raises(ValueError, match=re.escape(told)) as caught:
+def test_malformed_faults(text, message):
+    with pytest.raises(ValueError, match=re.escape(message)) as caught:
         parse_faults(text)
     message = str(caught.value)
     assert text in message
@@ -118,17 +124,17 @@ PIECES = st.sampled_from([*":;,= ", *"kill stop rank agent for after every any 1
 
 
 @given(st.lists(FAULTS, min_size=1))
-def test_a_list_is_what_its_faults_are(texts):
+def test_a_list_of_faults(texts):
     assert parse_faults(";".join(texts)) == tuple(KINDS[text]._replace(text=text) for text in texts)
 
 
 @given(st.one_of(st.text(), st.lists(PIECES).map("".join)))
-def test_whatever_is_given_is_read_or_refused_in_one_line(text):
-    told = ""
+def test_any_text_is_parsed_or_rejected_with_one_line(text):
+    message = ""
     try:
         faults = parse_faults(text)
     except ValueError as error:
-        told = str(error)
+        message = str(error)
     else:
         assert [fault.text for fault in faults] == [part.strip() for part in text.split(";")]
-    assert "\n" not in told
+    assert "\n" not in message

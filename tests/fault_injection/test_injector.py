@@ -1,4 +1,4 @@
-"""What is injected on one node, as it is told of rounds; whole launches are in tests/e2e."""
+"""The injector of one node, driven by its hooks; whole launches are in tests/e2e."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from helpers.waiting import BOUND, wait_until
 
 
 class Control:
-    """Keeps what is said and sent."""
+    """Records messages and signals."""
 
     def __init__(self):
         self.said = []
@@ -36,7 +36,7 @@ class Control:
         self.sent.append((signum, ranks, reason))
 
     def until_said(self, *texts):
-        """Wait until these faults were told of, beside what is said at the start."""
+        """Wait until these messages were logged, after that of the start."""
         wait_until(lambda: self.said[1:] == [*texts], lambda: self.said[1:])
 
 
@@ -45,7 +45,7 @@ def worker(rank, pid=None):
 
 
 def group(number=0):
-    """The second of two nodes in a round, with ranks 2 and 3; nobody is signalled by their pids."""
+    """The second of two nodes in a round, with ranks 2 and 3; the pids are made up."""
     return make_group(
         round=number,
         attempt=number,
@@ -73,7 +73,7 @@ class Node:
         self.injector.begin(group(number))
 
     def wait(self, seconds):
-        """Let time go by."""
+        """Advance the clock."""
         with self.injector._changed:
             self.clock.now += seconds
             self.injector._changed.notify_all()
@@ -81,7 +81,7 @@ class Node:
 
 @pytest.fixture
 def node(tmp_path, monkeypatch):
-    """Makes a node whose temporary folder is the test's."""
+    """Create a node with a temporary folder of the test."""
     nodes = []
 
     def make(text, **fields):
@@ -109,11 +109,11 @@ def test_no_faults_without_the_option():
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [(["kill:rank=1"], r"inject is \['kill:rank=1'\]"), ("kill", "inject: fault 'kill': it has")],
 )
-def test_options_in_code_that_are_none(given, told):
-    with pytest.raises(UsageError, match=told):
+def test_malformed_options_in_code(given, message):
+    with pytest.raises(UsageError, match=message):
         Chaos().plaunch_extensions(context(options={"inject": given}))
 
 
@@ -130,7 +130,7 @@ def test_options_in_code_that_are_none(given, told):
 def test_when_a_round_ends(happens, is_over):
     plugin = Chaos()
     (injector,) = plugin.plaunch_extensions(context(options={"inject": "kill:rank=2"}))
-    plugin.plaunch_workers_started(group())  # it has no thread yet, which would take the fault
+    plugin.plaunch_workers_started(group())  # without the thread, which would take the fault
     happens(plugin)
     control = Control()
     injector.start(control)
@@ -143,7 +143,7 @@ def test_when_a_round_ends(happens, is_over):
 # --- workers --------------------------------------------------------------------------------------
 
 
-def test_only_workers_of_this_node_are_hit(node):
+def test_only_workers_of_this_node_get_signals(node):
     here = node("kill:rank=0;kill:rank=2,signal=SIGTERM;hang:rank=3")
     here.begin()
     here.control.until_said(
@@ -157,7 +157,7 @@ def test_only_workers_of_this_node_are_hit(node):
     ]
 
 
-def test_who_does_not_exist_is_named_once(node):
+def test_a_missing_target_is_reported_once(node):
     here = node("kill:rank=4;kill:agent,group-rank=2;kill:rank=0")
     here.begin()
     here.begin(1)
@@ -167,10 +167,10 @@ def test_who_does_not_exist_is_named_once(node):
     )
 
 
-def test_who_has_ended_is_not_hit(node):
+def test_an_ended_worker_gets_no_signal(node):
     here = node("kill:rank=2,after=10s;hang:rank=3,after=10s")
     here.begin()
-    here.injector.forget(2)
+    here.injector.remove_worker(2)
     here.wait(10)
     here.control.until_said(
         "kill:rank=2,after=10s: not done: rank 2 has ended",
@@ -188,20 +188,20 @@ def test_a_stop_ends_with_its_time_or_its_worker(node):
     here.control.until_said(*stopped)
     here.wait(10)
     here.control.until_said(*stopped, "stop:rank=3,for=10s: SIGCONT to rank 3 (pid 4003)")
-    here.begin(1)  # another worker is rank 2, which was not stopped
+    here.begin(1)  # rank 2 is another worker now, which was not suspended
     here.wait(10)
-    wait_until(lambda: not here.injector._later, "the end of the time")
+    wait_until(lambda: not here.injector._scheduled, "the end of the time")
     here.injector.stop(None)
     assert len(here.control.said) == 4
 
 
-def test_it_goes_on_after_a_rest(node):
+def test_faults_are_injected_after_a_rest(node):
     here = node("kill:rank=2,after=10s")
     here.begin()
     here.injector.rest()
     here.wait(10)
     assert len(here.control.said) == 1
-    for _ in range(2):  # it is released in every round, whether it rests or not
+    for _ in range(2):  # `release` is called in every round, even without `rest`
         here.injector.release()
     here.control.until_said("kill:rank=2,after=10s: SIGKILL to rank 2 (pid 4002)")
 
@@ -209,7 +209,7 @@ def test_it_goes_on_after_a_rest(node):
 # --- exit codes -----------------------------------------------------------------------------------
 
 
-def test_workers_that_may_exit_find_their_pipe(node, monkeypatch):
+def test_workers_with_an_exit_fault_have_a_pipe(node, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", "a:b")
     here = node("exit:rank=2,code=3,after=10s")
     assert here.injector.environment(3) == {}
@@ -221,15 +221,15 @@ def test_workers_that_may_exit_find_their_pipe(node, monkeypatch):
     assert anybody.injector.environment(3)["PYTHONPATH"].endswith("hook:c")
 
 
-def test_who_does_not_read_its_pipe(node):
+def test_a_worker_that_does_not_read_its_pipe(node):
     here = node("exit:rank=2,code=3")
     here.injector.environment(2)
     here.begin()
-    wait_until(lambda: here.injector._later, "another try")
+    wait_until(lambda: here.injector._scheduled, "another try")
     here.wait(30)
     here.control.until_said(
-        "exit:rank=2,code=3: not done: rank 2 (pid 4002) does not take an exit code; only a "
-        "Python that was started afresh and reads PYTHONPATH does"
+        "exit:rank=2,code=3: not done: rank 2 (pid 4002) does not accept an exit code; only a "
+        "Python process that was not forked and reads PYTHONPATH does"
     )
 
 
@@ -245,8 +245,8 @@ sys.stdin.read()
 
 
 @pytest.mark.parametrize("has_own", [True, False])
-def test_a_worker_exits_and_its_environment_is_its_own(node, tmp_path, has_own):
-    """A `sitecustomize` of the user's is imported as before, by the worker and its children."""
+def test_a_worker_exits_and_has_its_own_environment(node, tmp_path, has_own):
+    """The user's own `sitecustomize` is still imported by the worker and its children."""
     if has_own:
         (tmp_path / "sitecustomize.py").write_text(OWN)
     here = node("exit:rank=2,code=3", settings={"worker_env": {"PYTHONPATH": str(tmp_path)}})
@@ -264,15 +264,15 @@ def test_a_worker_exits_and_its_environment_is_its_own(node, tmp_path, has_own):
         assert process.stdout.readline() == "child\n", process.stderr.read()
         here.begin()
         assert process.wait(BOUND) == 3
-        told = "plaunch: rank 2 exits with code 3, injected by --inject=exit:rank=2,code=3\n"
-        assert process.stderr.read() == told
+        message = "plaunch: rank 2 exits with code 3, injected by --inject=exit:rank=2,code=3\n"
+        assert process.stderr.read() == message
     here.control.until_said("exit:rank=2,code=3: exit code 3 for rank 2 (pid 4002)")
     assert (tmp_path / "own").exists() is has_own
     assert not has_own or (tmp_path / "own").read_text() == "xx"
 
 
-def test_what_a_worker_starts_is_not_told(node):
-    """The pipe is the worker's, which leads its session."""
+def test_processes_of_a_worker_do_not_read_the_pipe(node):
+    """Only the worker, which leads its session, reads the pipe."""
     here = node("exit:rank=2,code=3")
     env = {**os.environ, **here.injector.environment(2)}
     command = [sys.executable, "-c", "print('here', flush=True); input()"]
@@ -297,8 +297,8 @@ def test_what_a_worker_starts_is_not_told(node):
         (",group-rank=0", False),
     ],
 )
-def test_which_launcher_is_hit(node, which, is_hit):
-    """It is this process, which takes note of the signal."""
+def test_which_launcher_is_the_target(node, which, is_hit):
+    """The launcher is this process, which records the signal."""
     noted = []
     before = signal.signal(signal.SIGUSR1, lambda *_: noted.append(1))
     try:
@@ -313,7 +313,7 @@ def test_which_launcher_is_hit(node, which, is_hit):
 
 
 @pytest.mark.parametrize("fault", ["kill:agent", "stop:agent,for=1s"])
-def test_the_first_process_of_a_container_is_told_that_it_gets_no_such_signal(
+def test_the_first_process_of_a_container_reports_that_it_gets_no_such_signal(
     node, fault, monkeypatch
 ):
     here = node(fault)
@@ -327,7 +327,7 @@ def test_the_first_process_of_a_container_is_told_that_it_gets_no_such_signal(
 # --- seeds and the log ----------------------------------------------------------------------------
 
 
-def test_a_seed_is_made_of_the_run_id_and_said(node):
+def test_the_default_seed_comes_from_the_run_id_and_is_logged(node):
     said = [node("kill:rank=any,after=10s;hang:rank=1").control.said for _ in range(2)]
     assert said[0] == said[1]
     assert said[0][0].startswith(
@@ -378,7 +378,7 @@ def test_the_log(node, tmp_path):
     ]
 
 
-def test_a_log_that_cannot_be_written_is_named_once(node, tmp_path, caplog):
+def test_an_unwritable_log_is_reported_once(node, tmp_path, caplog):
     (tmp_path / "file").touch()
     here = node("kill:rank=2", log_dir=str(tmp_path / "file"))
     here.begin()

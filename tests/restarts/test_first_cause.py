@@ -1,4 +1,4 @@
-"""What restart policies are told of a failure: from real error files, and real output."""
+"""The `Failure` that restart policies get, from real error files and real output."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def told(failure, **facts):
 
 
 def run_script(tmp_path, text):
-    """What a script leaves: its exit code, error file and stderr."""
+    """The result of a script: its exit code, error file and stderr."""
     path, script = tmp_path / "error.json", tmp_path / "train.py"
     script.write_text(text)
     environ = {**os.environ, "TORCHELASTIC_ERROR_FILE": str(path)}
@@ -42,13 +42,13 @@ def run_script(tmp_path, text):
 
 
 def recorded(tmp_path, body, module=PLAUNCH):
-    """What policies are told of a script whose main function has this body."""
+    """The failure of a script whose main function has this body."""
     code, path, _ = run_script(tmp_path, SCRIPT.format(module=module, body=body))
     return told(ProcessFailure(3, 4242, code, path))
 
 
 def unrecorded(tmp_path, text):
-    """What they are told of a script without `record`."""
+    """The failure of a script without `record`."""
     code, _, lines = run_script(tmp_path, text)
     failure = ProcessFailure(3, 4242, code, "")
     failure.last_lines = lines
@@ -121,14 +121,14 @@ def test_an_error_file_without_a_traceback(child_file, message, exception) -> No
         ([], (None, None)),
     ],
 )
-def test_what_a_worker_says_about_another_start(child_file, traits, expected) -> None:
+def test_a_worker_may_allow_or_forbid_a_restart(child_file, traits, expected) -> None:
     path = child_file({"message": "gave up", "errorTraits": traits})
     found = told(ProcessFailure(0, 7, 3, path))
     assert (found.is_retryable, found.retry_after) == expected
 
 
 @pytest.mark.parametrize("content", [None, {"message": ""}, "half a fi"])
-def test_the_word_that_torch_puts_in_its_mouth_is_not_the_workers(child_file, content) -> None:
+def test_torchs_own_fields_are_not_the_workers_request(child_file, content) -> None:
     failure = ProcessFailure(0, 7, 3, "" if content is None else child_file(content))
     found = told(failure)
     if content is None:
@@ -137,7 +137,7 @@ def test_the_word_that_torch_puts_in_its_mouth_is_not_the_workers(child_file, co
     assert found.message == "exit code 3"
 
 
-def test_nor_is_it_if_a_launcher_within_a_worker_hands_it_up(child_file) -> None:
+def test_fields_passed_on_by_an_inner_launcher_are_ignored(child_file) -> None:
     traits = {"category": "system_terminated_error", "retryability": "False"}
     path = child_file({"message": "exit code 3", "errorTraits": traits})
     assert told(ProcessFailure(0, 7, 3, path)).is_retryable is None
@@ -146,7 +146,7 @@ def test_nor_is_it_if_a_launcher_within_a_worker_hands_it_up(child_file) -> None
 # --- without an error file ------------------------------------------------------------------------
 
 
-def test_a_script_without_record_tells_by_its_traceback(tmp_path) -> None:
+def test_a_script_without_record_is_described_by_its_traceback(tmp_path) -> None:
     found = unrecorded(tmp_path, "import sys\n\nprint(undefined)\n")
     assert found.exception == "NameError"
     assert found.message == "NameError: name 'undefined' is not defined"
@@ -159,8 +159,8 @@ def test_a_script_that_cannot_be_compiled(tmp_path) -> None:
     assert (found.exception, found.place) == ("SyntaxError", "train.py:2")
 
 
-def test_an_exit_that_no_exception_has_caused(tmp_path) -> None:
-    """What was caught and printed before is not why it ended."""
+def test_an_exit_without_an_exception(tmp_path) -> None:
+    """An exception that was caught and printed before is not the cause."""
     caught = "import traceback\ntry:\n    1 / 0\nexcept Exception:\n    traceback.print_exc()\n"
     found = unrecorded(tmp_path, f"{caught}raise SystemExit(4)\n")
     assert (found.exception, found.place, found.message) == ("", "", "exit code 4")
@@ -181,7 +181,7 @@ def test_lines_that_torch_marks_with_the_rank() -> None:
     assert found.place == "train.py:12"
 
 
-def test_what_ended_it_by_a_signal() -> None:
+def test_an_end_by_a_signal() -> None:
     failure = ProcessFailure(0, 7, -11, "")
     found = told(failure)
     assert (found.cause, found.message) == (Cause.WORKER, "killed by SIGSEGV (signal 11)")
@@ -201,13 +201,13 @@ def test_a_long_message_is_cut(child_file) -> None:
 # --- the contract ---------------------------------------------------------------------------------
 
 
-def test_all_failed_workers_are_told() -> None:
+def test_all_failed_workers_are_listed() -> None:
     failures = {rank: ProcessFailure(rank, 7 + rank, 1, "") for rank in (3, 1)}
     found = failure_of(failures, 1, started=1.0, attempt=0)
     assert (found.rank, dict(found.failures)) == (1, failures)
 
 
-def test_a_policy_is_what_decides() -> None:
+def test_an_object_with_decide_is_a_policy() -> None:
     class Policy:
         def decide(self, failure, history):
             return None
@@ -216,6 +216,6 @@ def test_a_policy_is_what_decides() -> None:
     assert not isinstance(json, RestartPolicy)
 
 
-def test_importing_it_imports_no_contract() -> None:
+def test_the_import_does_not_import_the_contract() -> None:
     code = "import sys, plaunch.restarts; print(*(m for m in sys.modules if 'restarts.' in m))"
     assert run_python("-c", code, check=True).stdout.split() == []

@@ -1,4 +1,4 @@
-"""The policy `standard` against a naive model of it, over jobs that hypothesis makes up."""
+"""The policy `standard` against a naive model of it, with jobs that hypothesis generates."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Given:
 
 
 def contradicts(only, never):
-    """Whether something is wanted that is never to be; memory that runs out is a SIGKILL."""
+    """Whether a wanted condition is also excluded; running out of memory is a SIGKILL."""
     covered = {*never, "oom"} if "signal:SIGKILL" in never else {*never}
     return not covered.isdisjoint(only)
 
@@ -80,7 +80,7 @@ givens = st.builds(
 
 
 def is_listed(words, failure):
-    """Whether a failure is on a list."""
+    """Whether a failure meets one of the conditions."""
     of_worker = failure.cause in (Cause.WORKER, Cause.OUT_OF_MEMORY)
     names = {"oom"} if failure.cause is Cause.OUT_OF_MEMORY else set()
     if of_worker and failure.exitcode == 1:
@@ -95,7 +95,7 @@ def is_listed(words, failure):
 
 
 def expected(given, failure, history):
-    """The naive model: action, hosts to do without, whether it costs."""
+    """The naive model: action, excluded hosts, whether a restart is used."""
     is_outside = failure.cause in (Cause.NODE, Cause.HEALTH)
     if is_listed(given.never, failure) or failure.is_retryable is False:
         return STOP, (), True
@@ -167,7 +167,7 @@ rows = st.builds(
 
 @settings(deadline=None, max_examples=600)
 @given(givens, stories | rows)
-def test_it_decides_as_the_model(given, story) -> None:
+def test_decisions_equal_those_of_the_model(given, story) -> None:
     policy = given.policy()
     for failure, history, decision in play(given, story, policy.decide):
         found = decision.action, decision.without, decision.costs
@@ -178,8 +178,8 @@ def test_it_decides_as_the_model(given, story) -> None:
 
 @settings(deadline=None, max_examples=100)
 @given(givens, stories | rows)
-def test_all_nodes_decide_alike(given, story) -> None:
-    """Also one that leads for the first time: nothing is kept between calls."""
+def test_decisions_depend_on_arguments_only(given, story) -> None:
+    """So a new leader decides the same: policies keep no state between calls."""
     policy = given.policy()
     for failure, history, decision in play(given, story, policy.decide):
         assert given.policy("node-z").decide(failure, history) == decision
@@ -194,7 +194,7 @@ def test_delays_grow_within_their_bounds(least, factor, used, spread) -> None:
     now, later = delay.seconds(used, spread), delay.seconds(used + 1, spread)
     assert now <= later
     assert now == 0.0 if used == 0 else delay.least <= now <= delay.most
-    # Half a minute of jitter is no jitter of hours.
+    # The jitter of short delays is short.
     assert used == 0 or later <= 2 * now * (1 + 1e-9)
 
 
@@ -229,8 +229,8 @@ def test_no_window_has_more_restarts_than_the_budget(moments, budget) -> None:
         assert sum(start <= time < start + 3600 for time in restarts) <= budget
 
 
-def test_the_model_sees_every_kind_of_end() -> None:
-    """Guards the strategies above: a model that is never asked shows nothing."""
+def test_the_strategies_reach_every_outcome() -> None:
+    """Checks the strategies above, which could otherwise test less than intended."""
     given = Given(6, {}, None, CrashLoop(3, 30.0), 2, [], ["oom"])
     failure = Failure(Cause.WORKER, 0, "node-b", 1, exception="ValueError", place="a:1")
     ends = [[(1.0, failure)] * 4, [(1.0, replace(failure, cause=Cause.OUT_OF_MEMORY))]]

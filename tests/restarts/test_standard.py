@@ -1,4 +1,4 @@
-"""What the policy `standard` decides, and what it says."""
+"""Decisions and messages of the policy `standard`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def lost(**facts):
 
 
 class Job:
-    """Failures one after the other, each with all before it."""
+    """A sequence of failures, each decided with its history."""
 
     def __init__(self, *args, **options):
         self.policy = StandardRestartPolicy(context(*args, **options))
@@ -68,21 +68,21 @@ class Job:
 # --- budgets --------------------------------------------------------------------------------------
 
 
-def test_max_restarts_is_torchruns() -> None:
+def test_max_restarts_is_as_in_torchrun() -> None:
     job = Job(2)
     assert [job.fail(exit_17()).reason for _ in range(2)] == ["restart 1 of 2", "restart 2 of 2"]
     end = job.fail(exit_17())
     assert (end.action, end.reason) == (STOP, "all restarts are used (--max-restarts=2)")
-    assert not Job(0).fail(exit_17()).reason  # as under torchrun, which says nothing then
+    assert not Job(0).fail(exit_17()).reason  # as in torchrun, which logs nothing then
 
 
-def test_the_job_knows_its_restarts_if_history_is_lost() -> None:
+def test_the_attempt_counts_restarts_if_history_is_lost() -> None:
     policy = StandardRestartPolicy(context(2))
     assert policy.decide(exit_17(attempt=1), []).reason == "restart 2 of 2"
     assert policy.decide(exit_17(attempt=2), []).action is STOP
 
 
-def test_a_window_forgets() -> None:
+def test_restarts_before_the_window_do_not_count() -> None:
     job = Job(2, restart_window="1h")
     times = [0, 1800, 3599]
     found = [job.fail(exit_17(time=time)) for time in times]
@@ -97,7 +97,7 @@ def test_a_window_forgets() -> None:
         assert job.fail(exit_17(time=3600.0 * hour)).reason == "restart 1 of 1 within 1 h"
 
 
-def test_what_comes_from_outside_costs_nothing() -> None:
+def test_outside_causes_use_no_restart() -> None:
     job = Job(1)
     for _ in range(5):
         found = job.fail(lost())
@@ -107,7 +107,7 @@ def test_what_comes_from_outside_costs_nothing() -> None:
     assert job.fail(exit_17()).reason == "restart 1 of 1"
 
 
-def test_a_cause_has_a_budget_of_its_own() -> None:
+def test_a_cause_can_have_its_own_budget() -> None:
     job = Job(1, {"hang": 1, "oom": 0, "node": 1})
     hang = exit_17(cause=Cause.HANG)
     oom = exit_17(cause=Cause.OUT_OF_MEMORY, message="killed by the kernel")
@@ -120,7 +120,7 @@ def test_a_cause_has_a_budget_of_its_own() -> None:
     assert job.fail(lost()).action is STOP
 
 
-# --- what is of no use ----------------------------------------------------------------------------
+# --- no restart -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -134,14 +134,14 @@ def test_a_cause_has_a_budget_of_its_own() -> None:
         ({}, bad_shape(is_retryable=False), "the worker says that another start would not help"),
     ],
 )
-def test_no_restart_at_all(options, failure, why) -> None:
+def test_failures_without_a_restart(options, failure, why) -> None:
     found = Job(**options).fail(failure)
     assert found.action is STOP
     assert why in found.reason
     assert found.reason.startswith(("rank 3 on node-b: ", "node node-b was lost: "))
 
 
-def test_a_worker_that_gives_up_is_quoted() -> None:
+def test_the_message_of_a_worker_that_forbids_a_restart_is_quoted() -> None:
     found = Job(50).fail(exit_17(message="no such dataset", place="a.py:1", is_retryable=False))
     assert found == Decision(STOP, "rank 3 on node-b gives up: no such dataset")
 
@@ -155,14 +155,14 @@ def test_a_worker_that_gives_up_is_quoted() -> None:
         ({}, exit_17(is_retryable=True)),
     ],
 )
-def test_other_failures_are_followed_by_one(options, failure) -> None:
+def test_other_failures_are_followed_by_a_restart(options, failure) -> None:
     assert Job(**options).fail(failure).action is RESTART
 
 
 # --- crash loops ----------------------------------------------------------------------------------
 
 
-def test_a_typing_error_ends_after_three_attempts() -> None:
+def test_a_programming_error_ends_after_three_attempts() -> None:
     job = Job(50)
     assert [job.fail(bad_shape()).action for _ in range(3)] == [RESTART, RESTART, STOP]
     assert job.history[-1].decision.reason == (
@@ -171,7 +171,7 @@ def test_a_typing_error_ends_after_three_attempts() -> None:
     )
 
 
-def test_three_restarts_are_as_many_as_in_torchrun() -> None:
+def test_no_crash_loop_with_up_to_three_restarts() -> None:
     job = Job(3)
     assert [job.fail(bad_shape()).action for _ in range(4)] == [RESTART] * 3 + [STOP]
     assert "--max-restarts=3" in job.history[-1].decision.reason
@@ -188,17 +188,17 @@ def test_three_restarts_are_as_many_as_in_torchrun() -> None:
     ],
     ids=["late", "another place", "another exception", "an exit code", "a lost node"],
 )
-def test_what_breaks_the_row(other) -> None:
+def test_other_failures_reset_a_crash_loop(other) -> None:
     same = bad_shape()
     assert Job(50).fail(same, same, other).action is RESTART
     assert Job(50).fail(same, other, same, same).action is RESTART
     assert Job(50).fail(same, other, same, same, same).action is STOP
 
 
-def test_the_rank_counts_where_the_place_is_not_known() -> None:
+def test_the_rank_counts_if_the_place_is_unknown() -> None:
     assert Job(50).fail(exit_17(rank=0), exit_17(rank=1), exit_17(rank=0)).action is RESTART
     assert Job(50).fail(exit_17(rank=0), exit_17(rank=0), exit_17(rank=0)).action is STOP
-    # All ranks run into a typing error, and which one is the first is chance.
+    # A programming error occurs on all ranks, and any of them may fail first.
     assert Job(50).fail(*(bad_shape(rank=rank) for rank in range(3))).action is STOP
     both = {rank: ProcessFailure(rank, 7, 17, "") for rank in (0, 1)}
     row = [exit_17(rank=0, failures=both), exit_17(rank=1, failures=both), exit_17(rank=1)]
@@ -208,18 +208,18 @@ def test_the_rank_counts_where_the_place_is_not_known() -> None:
     )
 
 
-def test_a_worker_that_wants_another_start_is_in_no_loop() -> None:
+def test_a_worker_that_requests_a_restart_is_not_in_a_crash_loop() -> None:
     later = bad_shape(is_retryable=True)
     assert Job(50).fail(later, later, later, later).action is RESTART
     assert Job(50).fail(later, later, bad_shape()).action is STOP
 
 
-def test_a_loop_on_one_node_leaves_that_out_first() -> None:
+def test_a_crash_loop_on_one_node_excludes_that_node_first() -> None:
     job = Job(50, exclude_node_after=3)
     found = job.fail(bad_shape(), bad_shape(), bad_shape())
     assert (found.action, found.without) == (RESTART, ("node-b",))
     assert job.fail(bad_shape(host="node-c")).action is STOP
-    # What has failed on another one as well is not that node's fault.
+    # A failure that also occurred on another node is not that node's fault.
     job = Job(50, exclude_node_after=2)
     assert job.fail(bad_shape(host="node-c"), bad_shape(), bad_shape()).action is STOP
 
@@ -239,7 +239,7 @@ def test_a_delay() -> None:
     assert [job.fail(exit_17()).delay for _ in range(2)] == [5.0, 5.0]
 
 
-def test_jobs_that_failed_together_come_back_one_after_the_other() -> None:
+def test_jobs_that_failed_together_restart_at_different_times() -> None:
     delays = set()
     for number in range(20):
         job = Job(9, run_id=f"job{number}", restart_delay="1s:60s", crash_loop="off")
@@ -247,7 +247,7 @@ def test_jobs_that_failed_together_come_back_one_after_the_other() -> None:
     assert len(delays) == 20
 
 
-def test_a_worker_may_ask_for_time() -> None:
+def test_a_worker_may_request_a_delay() -> None:
     found = Job().fail(exit_17(retry_after=90.0, message="the disk is full"))
     assert found.delay == 90.0
     assert found.reason == ("restart 1 of 3, after 90 s as rank 3 on node-b asks: the disk is full")
@@ -257,7 +257,7 @@ def test_a_worker_may_ask_for_time() -> None:
 # --- nodes ----------------------------------------------------------------------------------------
 
 
-def test_a_node_is_left_out() -> None:
+def test_a_node_is_excluded() -> None:
     job = Job(9, exclude_node_after=2, restart_window="1h")
     job.fail(exit_17(host="node-a"), exit_17(time=0.0), exit_17(time=4000.0))
     found = job.fail(bad_shape(time=4100.0))
@@ -268,7 +268,7 @@ def test_a_node_is_left_out() -> None:
     assert job.fail(exit_17(time=4200.0)).without == ()  # once is enough
 
 
-def test_a_node_that_is_not_healthy_is_left_out_at_once() -> None:
+def test_an_unhealthy_node_is_excluded_immediately() -> None:
     found = Job(0).fail(lost(cause=Cause.HEALTH, message="node node-b is not healthy: disk full"))
     assert (found.action, found.without, found.costs) == (RESTART, ("node-b",), False)
     assert found.reason == (
@@ -277,7 +277,7 @@ def test_a_node_that_is_not_healthy_is_left_out_at_once() -> None:
     )
 
 
-def test_a_host_that_is_not_known_is_not_left_out() -> None:
+def test_an_unknown_host_is_not_excluded() -> None:
     assert Job(exclude_node_after=1).fail(exit_17(host="")).without == ()
 
 
@@ -303,6 +303,6 @@ def test_always_and_never() -> None:
         (NeverRestartPolicy, {"restart_delay": "1s"}),
     ],
 )
-def test_they_refuse_options_that_mean_nothing_to_them(policy, options) -> None:
+def test_always_and_never_reject_other_options(policy, options) -> None:
     with pytest.raises(UsageError, match="is for the restart policy 'standard'"):
         policy(context(**options))

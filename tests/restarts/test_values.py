@@ -1,4 +1,4 @@
-"""The options of the restart policies: what is read, what is written, what is refused."""
+"""The options of the restart policies: parsing, formatting, errors."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from plaunch.plugin import PluginContext
 from plaunch.restarts import Cause, Failure
 from plaunch_restarts.options import OPTIONS
-from plaunch_restarts.settings import Settings
+from plaunch_restarts.settings import RestartSettings
 from plaunch_restarts.values import read_conditions
 
 from helpers.programs import run_python
@@ -16,7 +16,8 @@ BY_DEST = {option.dest: option for option in OPTIONS}
 
 def settings(**options):
     given = {"max_restarts": 3, **options.pop("settings", {})}
-    return Settings(PluginContext("job", "default", "node0", settings=given, options=options))
+    context = PluginContext("job", "default", "node0", settings=given, options=options)
+    return RestartSettings(context)
 
 
 @pytest.mark.parametrize(
@@ -33,7 +34,7 @@ def settings(**options):
         ("exclude_node_after", "2", "2"),
     ],
 )
-def test_what_is_read_is_written_again(dest, text, written) -> None:
+def test_values_are_read_and_written(dest, text, written) -> None:
     value = BY_DEST[dest].value_of(text)
     assert str(value) == written
     assert BY_DEST[dest].value_of(str(value)) == value
@@ -44,10 +45,10 @@ def test_what_is_read_is_written_again(dest, text, written) -> None:
     [
         ("restart_window", ["", "x", "0", "-1h", "inf", "1h:2h"], "is not a duration such as 90s"),
         ("restart_delay", ["", "x", "1s:x", ":1s", "0:1s", "1s:", "1s:2s:3s"], "is not a duration"),
-        ("restart_delay", ["60s:1s"], "has a longest delay below the shortest one"),
+        ("restart_delay", ["60s:1s"], "has a maximum below its minimum"),
         ("crash_loop", ["", "3", "/30s", "x/30s", "1/30s", "0/30s", "on"], "such as 3/30s"),
         ("crash_loop", ["3/", "3/x"], "is not a duration such as"),
-        ("exclude_node_after", ["0"], "is not a number of failures from 1; leave the option out"),
+        ("exclude_node_after", ["0"], "is not a number of failures from 1; omit the option"),
         ("exclude_node_after", ["", "-1", "x", "1.5"], "is not a number of failures"),
         ("restart_on", ["", ",", "exit:", "exit:0", "exit:256", "exit:3-2"], "is not exit:CODE"),
         ("restart_on", ["signal:NO", "signal:0", "signal:", "signal:99"], "is not exit:CODE"),
@@ -105,7 +106,7 @@ def test_contradictions(options, message) -> None:
         {"restart_on": "exception:A", "no_restart_on": "exception:B"},
     ],
 )
-def test_what_goes_together(options) -> None:
+def test_valid_combinations(options) -> None:
     settings(**options)
 
 
@@ -146,12 +147,12 @@ def failure(exitcode=1, cause=Cause.WORKER, exception=""):
         ("exit:1", [failure(1)], [failure(1, Cause.NODE), failure(1, Cause.HEALTH)]),
     ],
 )
-def test_what_a_condition_means(text, match, others) -> None:
+def test_conditions(text, match, others) -> None:
     conditions = read_conditions(text)
     assert [str(conditions.find(one)) for one in match] == [str(conditions)] * len(match)
     assert [conditions.find(one) for one in others] == [None] * len(others)
 
 
-def test_the_options_read_nothing_before_one_is_given() -> None:
+def test_values_is_imported_only_with_an_option() -> None:
     code = "import sys, plaunch_restarts.options; print('plaunch_restarts.values' in sys.modules)"
     assert run_python("-c", code, check=True).stdout.split() == ["False"]

@@ -1,4 +1,4 @@
-"""What the two policies that come with plaunch make of signals."""
+"""The built-in signal policies."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def policy(kind, **settings):
         ({"signals_to_handle": ""}, ()),
     ],
 )
-def test_torchruns_stops_the_job_at_those_of_its_list(settings, signals):
+def test_torchruns_policy_stops_on_the_listed_signals(settings, signals):
     found = policy(TorchrunSignalPolicy, **settings)
     assert found.signals() == signals
     assert {signum: found.action(signum) for signum in (*signals, signal.SIGCONT)} == {
@@ -43,7 +43,7 @@ def test_torchruns_stops_the_job_at_those_of_its_list(settings, signals):
 
 
 @pytest.mark.parametrize(
-    ("settings", "stops", "tells"),
+    ("settings", "stops", "notifies"),
     [
         ({}, STANDARD, (USER_1, USER_2)),
         (
@@ -55,16 +55,16 @@ def test_torchruns_stops_the_job_at_those_of_its_list(settings, signals):
         ({"signals_to_handle": "SIGTERM,SIGUSR1"}, (TERM, USER_1), (USER_2,)),
     ],
 )
-def test_the_other_tells_workers_of_user_signals(settings, stops, tells):
+def test_the_policy_notify_passes_user_signals_on(settings, stops, notifies):
     found = policy(NotifySignalPolicy, **settings)
     assert {signum: found.action(signum) for signum in found.signals()} == {
         **dict.fromkeys(stops, SignalAction.STOP),
-        **dict.fromkeys(tells, SignalAction.NOTIFY),
+        **dict.fromkeys(notifies, SignalAction.NOTIFY),
     }
 
 
 @pytest.mark.parametrize("kind", BOTH)
-def test_a_signal_that_was_never_asked_for_means_nothing(kind):
+def test_other_signals_are_ignored(kind):
     assert isinstance(policy(kind), SignalPolicy)
     assert policy(kind).action(signal.SIGALRM) is SignalAction.IGNORE
     assert policy(kind, signals_to_handle="").action(TERM) is SignalAction.IGNORE
@@ -95,29 +95,29 @@ def test_a_bad_list_is_a_usage_error(kind, names, message):
         ({"options": {"notify_signals": "SIGNOPE"}}, "'SIGNOPE' is not a signal"),
     ],
 )
-def test_a_bad_list_of_signals_to_tell_is_one_too(settings, message):
+def test_a_bad_list_of_notify_signals_is_a_usage_error(settings, message):
     with pytest.raises(UsageError, match=message):
         policy(NotifySignalPolicy, **settings)
 
 
 REFUSED = (
     r"notify_signals is 'SIGUSR1' \(--notify-signals\), which the signal policy 'torchrun' does "
-    "not know; add --signal-policy=notify"
+    "not have; add --signal-policy=notify"
 )
 
 
-def test_torchruns_tells_workers_of_none():
+def test_torchruns_policy_rejects_notify_signals():
     with pytest.raises(UsageError, match=REFUSED):
         policy(TorchrunSignalPolicy, options={"notify_signals": "SIGUSR1"})
 
 
 @pytest.mark.parametrize("more", [[], ["--dry-run"]])
-def test_the_command_line_refuses_them_with_that_policy(more, capfd):
+def test_the_command_line_rejects_notify_signals_with_torchruns_policy(more, capfd):
     assert main(["--notify-signals=SIGUSR1", *more, "--no-python", "true"]) == 2
     assert re.search(REFUSED, capfd.readouterr().err)
 
 
-def test_a_command_line_with_both(capfd):
+def test_a_command_line_with_the_policy_notify(capfd):
     words = ["--signal-policy=notify", "--notify-signals=SIGUSR2", "--no-python", "true"]
     assert main(words) == 0
     words[1] = "--notify-signals=SIGNOPE"

@@ -1,8 +1,8 @@
-"""What helps with a command line: settings file, shell completion, dry run and advice.
+"""Help with the command line: settings file, shell completion, dry run and advice.
 
-Each can be blocked by its name: `settings_file`, `completion` and `dry_run`. Advice refuses
-nothing: it warns of options that have no effect or stand in the wrong place, and the error about a
-script that does not exist says what could help.
+The first three can be blocked by name: `settings_file`, `completion` and `dry_run`. Advice never
+rejects a command line: it warns of options that have no effect or are in the wrong place, and
+extends the error about a script that does not exist.
 
-Nothing is imported here: this package is on every command line's way.
+Every command line imports this package, so it imports nothing itself.
 """

@@ -1,7 +1,7 @@
 """`--print-completion`: a script with which a shell completes plaunch's command line.
 
-The names of installed plugins are asked for when the user presses the key: the script runs this
-module, which reads the metadata of what is installed and imports no plugin.
+For the names of plugins, the script runs this module when the user presses the key. It reads the
+metadata of installed distributions and imports no plugin.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from plaunch.errors import PluginLoadError, UsageError
 if TYPE_CHECKING:
     from plaunch.cli import Invocation, OptionTable
 
-_DETAILS_END = " (default"  # the rest of an option's help is too long for a list of choices
+_HELP_END = " (default"  # the rest of an option's help is too long for a list of choices
 
 
 def run_completion(invocation: Invocation) -> int:
@@ -30,8 +30,8 @@ def completion_script(shell: str, table: OptionTable) -> str:
     """The script for one shell.
 
     Raises:
-        PluginLoadError: the library that makes it, shtab, is not installed.
-        UsageError: the installed version of it does not know the shell.
+        PluginLoadError: the library shtab, which generates it, is not installed.
+        UsageError: the installed version of shtab does not support the shell.
     """
     try:
         import shtab  # an extra
@@ -54,14 +54,14 @@ def completion_script(shell: str, table: OptionTable) -> str:
 
 
 def _parser(shtab: object, shell: str, table: OptionTable) -> argparse.ArgumentParser:
-    """A parser that shows shtab the options, and how to complete their values."""
+    """A parser with all options, from which shtab generates the script."""
     parser = argparse.ArgumentParser(prog="plaunch", allow_abbrev=False, add_help=False)
     for title, options in table.groups:
         group = parser.add_argument_group(title)
         for option in options:
-            # What may do without a value never takes the next word for one.
+            # The next word is never the value of an option whose value may be omitted.
             is_flag = option.read is None or option.bare is not None
-            help_text = option.help.partition(_DETAILS_END)[0].replace("%", "%%")
+            help_text = option.help.partition(_HELP_END)[0].replace("%", "%%")
             if is_flag:
                 group.add_argument(*option.names, help=help_text, action="store_true")
                 continue
@@ -83,8 +83,8 @@ def _parser(shtab: object, shell: str, table: OptionTable) -> argparse.ArgumentP
     return parser
 
 
-# bash hands over words in pieces, cut at "=" and ":". What shtab makes knows whole words, and
-# values only as words of their own.
+# bash passes words split at "=" and ":". shtab's function expects whole words, with values as
+# separate words.
 _BASH_WRAPPER = r"""
 _plaunch() {
   local -a typed=() words=()
@@ -110,7 +110,7 @@ _plaunch() {
     if [[ $word == --*=* ]]; then
       option=${word%%=*}
       words+=("$option")
-      # What does without a value takes no other word for one.
+      # The next word is never the value of these options.
       case ${option//_/-} in
         BARE) [[ $i -eq $at ]] && words+=("${word#*=}") ;;
         *) words+=("${word#*=}") ;;
@@ -137,7 +137,7 @@ CASES
     _shtab_plaunch "$1" "$value" "${words[cword-1]}"
   fi
 
-  # A reply stands for what follows the last of the characters at which words are cut.
+  # A reply replaces only the text after the last character at which bash splits words.
   local known=""
   [[ $COMP_WORDBREAKS == *=* ]] || known=$joined
   COMPREPLY=("${COMPREPLY[@]/#/$known}")
@@ -151,7 +151,7 @@ complete -o bashdefault -F _plaunch plaunch
 
 
 def _bash_with_equals_signs(table: OptionTable) -> str:
-    """The change to the function for bash that makes it complete after `--option=` too."""
+    """A wrapper of shtab's bash function that also completes after `--option=`."""
     bare = [option for option in table if option.bare is not None]
     cases = [
         f'    {name}=) has_own=1 choices="{" ".join(option.choices)}" ;;'
@@ -163,14 +163,14 @@ def _bash_with_equals_signs(table: OptionTable) -> str:
 
 
 def _zsh_with_equals_signs(script: str, table: OptionTable) -> str:
-    """The script for zsh, with options that take their value after `=` as well."""
-    import re  # not for launches
+    """The zsh script, changed so that values are also completed after `=`."""
+    import re  # not in launches
 
     for option in table:
         if option.read is None:
             continue
         for name in option.names:
-            # "=": in this word or in the next; "=-": in this word only, and "::": or not at all.
+            # "=": value in this word or the next; "=-": in this word only; "::": optional.
             mark = "=" if name.startswith("--") else "+"
             mark += "-" if option.bare is not None else ""
             value = f"::{option.metavar}:({' '.join(option.choices)})" if option.bare else ""
@@ -182,7 +182,7 @@ def _zsh_with_equals_signs(script: str, table: OptionTable) -> str:
 
 
 def _metavar(metavar: str | None, shell: str) -> str | None:
-    # zsh ends the word at a colon and takes the rest for a command; shtab does not mask it.
+    # zsh ends the word at a colon and runs the rest as a command; shtab does not escape it.
     return metavar.replace(":", r"\:") if metavar and shell == "zsh" else metavar
 
 
@@ -197,17 +197,17 @@ def _completer(shtab: object, plugins: str, path: str, dest: str) -> object:
 
 
 def _names_command(kind: str) -> str:
-    import shlex  # not for launches
+    import shlex  # not in launches
 
-    # An interpreter that is gone must not spill an error over the user's command line.
-    # By its path: -m would look for modules in the user's current folder, and run what it finds.
-    # There is no room for a program with quotes of its own (tcsh), and -P came with Python 3.11.
+    # stderr is discarded, so that no error appears in the user's command line.
+    # By path, as -m would run modules of the user's current folder, and -P needs Python 3.11.
+    # Not by -c, as quotes cannot be nested in tcsh.
     words = shlex.join([sys.executable, os.path.abspath(__file__)])
     return f"{words} {kind} 2>/dev/null"
 
 
 if __name__ == "__main__":
-    sys.path[:1] = []  # this folder, whose modules are not to be found first
+    sys.path[:1] = []  # this folder, whose modules could shadow others
     from plaunch.plugin import installed_plugins
 
     kind = "" if sys.argv[1] == "all" else sys.argv[1]

@@ -1,4 +1,4 @@
-"""Options that do not go together, or go astray: they are named."""
+"""Warnings of options that have no effect, exclude each other, or are misplaced."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _PREFIX = "PET_"  # of the variables of options, as in torchrun
 def advise_on_options(
     args: Arguments, traits: BackendTraits, missing_ranks: Collection[int] = ()
 ) -> None:
-    """Warn of options that probably are a mistake.
+    """Warn of options that are probably a mistake.
 
     Args:
-        args: the options, with what else `parse` has found out.
-        traits: how the nodes of the backend find each other.
+        args: the parsed command line.
+        traits: the traits of the rendezvous backend.
         missing_ranks: the local ranks of `--local-ranks-filter` that this node does not have.
     """
-    for text in _astray(args):
+    for text in _misplaced(args):
         logger.warning("%s", text)
-    for text in _pointless(args, traits):
+    for text in _without_effect(args, traits):
         logger.warning("%s", args.as_given(text))
     if missing_ranks:
         logger.warning(
@@ -42,33 +42,33 @@ def advise_on_options(
         )
 
 
-def _astray(args: Arguments) -> Iterator[str]:
-    """What is said of options that the script gets, and of variables that nobody reads."""
-    if misplaced := _behind_the_script(args):
+def _misplaced(args: Arguments) -> Iterator[str]:
+    """Warnings of options that the script gets, and of misspelled variables."""
+    if misplaced := _after_the_script(args):
         is_one = len(misplaced) == 1
         yield (
-            f"{', '.join(misplaced)} {'stands' if is_one else 'stand'} behind the script "
+            f"{', '.join(misplaced)} {'is' if is_one else 'are'} after the script "
             f"{args.training_script!r} and "
             f"{'is its argument' if is_one else 'are its arguments'}; options for plaunch go "
             "before the script; if these are for the script, write -- before the script"
         )
     if not args.unknown_variables:
         return
-    from plaunch.plugin import closest  # mistakes only
+    from plaunch.plugin import closest  # only for mistakes
 
     known = {option.dest: option.variable for option in args.table if option.variable}
     for name in args.unknown_variables:
         close = closest(name.removeprefix(_PREFIX), known)
-        # What is like none of ours is somebody's own business.
+        # Other variables with this prefix may be meant for other programs.
         if close is not None:
             yield f"variable {name} is not known and has no effect; did you mean {known[close]}?"
 
 
-def _behind_the_script(args: Arguments) -> list[str]:
-    """The words of the script that were probably meant for plaunch."""
+def _after_the_script(args: Arguments) -> list[str]:
+    """The arguments of the script that were probably meant for plaunch."""
     if args.is_divided:
         return []
-    ours = {
+    known = {
         name: option.dest
         for option in args.table
         if not option.is_shared
@@ -79,22 +79,22 @@ def _behind_the_script(args: Arguments) -> list[str]:
     for word in args.training_script_args:
         if word == "--":
             break
-        dest = ours.get(word.partition("=")[0].replace("_", "-"))
-        # Who has written it in front of the script as well knows which of the two is whose.
+        dest = known.get(word.partition("=")[0].replace("_", "-"))
+        # An option that is given before the script as well is probably meant for both.
         if dest is not None and not args.is_on_command_line(dest):
             found.append(word)
     return found
 
 
-def _pointless(args: Arguments, traits: BackendTraits) -> Iterator[str]:
-    """What is said of options that mean nothing together."""
+def _without_effect(args: Arguments, traits: BackendTraits) -> Iterator[str]:
+    """Warnings of options that have no effect together."""
 
     def given(*options: str) -> str:
-        """Those that somebody has given, as they are written."""
+        """The options of these that are given, as text."""
         return ", ".join(o for o in options if args.is_given(o.lstrip("-").replace("-", "_")))
 
     if not traits.has_given_ranks:
-        # Operators give an address to all launchers; who uses it for the endpoint knows.
+        # Kubernetes operators give all launchers an address, which the endpoint may use.
         is_used = args.master_addr and args.master_addr in args.rdzv_endpoint
         if not is_used and (ignored := given("--master-addr", "--master-port")):
             yield (

@@ -46,7 +46,7 @@ class Completion:
 
 
 class DryRun:
-    """The option that shows what would run."""
+    """The option that prints what would run."""
 
     OPTIONS = (
         Option(
@@ -63,21 +63,21 @@ class DryRun:
 
 
 def apply_settings(args: Arguments) -> str:
-    """Fill in from the settings file the options that have their default; changes `args`.
+    """Set options that are not given to the values in the settings file; changes `args`.
 
-    It is what `--config` names, else `plaunch.toml` or the table `[tool.plaunch]` of
-    `pyproject.toml` in the working folder. With `--config=` there is none.
+    The file is that of `--config`, else `plaunch.toml` or the table `[tool.plaunch]` of
+    `pyproject.toml` in the working folder. `--config=` stands for no file.
 
     Returns:
-        The path of the file; empty if there is none.
+        The path of the file; empty without a file.
 
     Raises:
-        UsageError: the file that was named does not exist, the file cannot be read, it has an
-            option that there is not, or a value that is none.
+        UsageError: the file of `--config` does not exist, or the file cannot be read, or it has an
+            unknown option or an invalid value.
     """
     path: str = _find() if args.config is None else args.config
     if path:
-        from plaunch_command_line.settings_file import apply_file  # most have none
+        from plaunch_command_line.settings_file import apply_file  # only with a file
 
         apply_file(args, path, is_project=os.path.basename(path) == PROJECT)
     return path

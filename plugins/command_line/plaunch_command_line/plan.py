@@ -1,6 +1,6 @@
-"""What a command line would do: settings and their sources, commands, environment, logs, plugins.
+"""The plan of a launch: settings and their sources, commands, environment, logs, plugins.
 
-Making it starts nothing and opens no socket. What only a rendezvous decides is left open.
+Creating it starts no process and opens no socket. Values that the rendezvous decides are left open.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from plaunch.plugin import PluginManager
     from plaunch.rendezvous import RendezvousInfo
 
-VERSION = 1  # of the form that programs read
+VERSION = 1  # of the JSON format
 FREE_PORT = "<a free port>"
 LOOP_BACK = "127.0.0.1"
-# What a worker's environment holds of ranks and of the place to meet.
+# Variables of workers whose values the rendezvous decides.
 _DECIDED_LATER = (
     "RANK",
     "GROUP_RANK",
@@ -48,7 +48,7 @@ _DECIDED_LATER = (
 
 
 class _NoRendezvous(RendezvousHandler):
-    """Takes the place of the handler that a launch would have; it meets no other nodes."""
+    """Replaces the handler of a launch, without contacting other nodes."""
 
     def __init__(self, backend: str, run_id: str) -> None:
         self._backend = backend
@@ -86,14 +86,14 @@ def show_plan(invocation: Invocation) -> int:
         plan = make_plan(invocation)
     is_json = invocation.options["dry_run"] == "json"
     text = json.dumps(plan, indent=2) + "\n" if is_json else format_plan(plan)
-    # Some of it may have come as bytes that are no text.
+    # Arguments and variables may contain bytes that cannot be decoded.
     encoding = invocation.stream.encoding or "utf-8"
     invocation.write(text.encode(encoding, "backslashreplace").decode(encoding))
     return 0
 
 
 def make_plan(invocation: Invocation) -> dict[str, Any]:
-    """The plan of the launch, as plain values that JSON can hold.
+    """The plan of the launch, as values for JSON.
 
     Raises:
         PlaunchError: the launch would not start.
@@ -139,7 +139,7 @@ def make_plan(invocation: Invocation) -> dict[str, Any]:
 
 
 def _resolved(dest: str, options: Mapping[str, Any], config: LaunchConfig) -> Any:
-    """The value of an option; one that names a component keeps the name."""
+    """The value of an option; for a component, its name."""
     if dest == "rdzv_id":
         return config.run_id
     if dest == "job_id":
@@ -153,7 +153,7 @@ def _plain(value: object) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
-        return str(value)  # JSON has no word for it
+        return str(value)  # not valid in JSON
     return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
 
 
@@ -187,7 +187,7 @@ def _workers(
         )
         env.update(config.worker_env)
         if is_known:
-            # Plugins may count with ranks, so they are asked only where there are some.
+            # Hooks may need ranks, so they are only called if these are known.
             env.update(find_worker_env(manager, _described(worker), env))
         else:
             env.update(dict.fromkeys(_DECIDED_LATER, OPEN))
@@ -216,7 +216,7 @@ def _name_of(entrypoint: Callable[..., Any] | str) -> str:
 
 
 def _place(group: WorkerGroup, config: LaunchConfig, *, is_given: bool) -> bool:
-    """Give the group the place that it will have, and say whether that is known by now."""
+    """Set ranks and address of the group; False if the rendezvous will decide them."""
     spec = group.spec
     if not is_given:
         group.master_addr, group.master_port = OPEN, OPEN  # type: ignore[assignment]

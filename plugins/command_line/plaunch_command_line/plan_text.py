@@ -1,4 +1,4 @@
-"""The plan of a launch, as people read it."""
+"""The plan of a launch as text."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import shlex
 from typing import Any
 
 OPEN = "<decided when the nodes meet>"
-# What a plan says of every worker; the rest is what it is bound to.
+# The keys that every worker has; the others describe its binding and its starter.
 _ALWAYS = ("local_rank", "rank", "command", "environment", "logs")
 
 
 def format_plan(plan: dict[str, Any]) -> str:
-    """The plan for people."""
+    """Format the plan as text."""
     job, python = plan["job"], plan["python"]
     nodes = (
         f"{job['min_nodes']} to {job['max_nodes']} nodes"
@@ -57,7 +57,7 @@ def format_plan(plan: dict[str, Any]) -> str:
 
 
 def _common(workers: list[dict[str, Any]]) -> dict[str, str]:
-    """The variables that have one value for all."""
+    """The variables with the same value for all workers."""
     first = workers[0]["environment"]
     return {
         name: value

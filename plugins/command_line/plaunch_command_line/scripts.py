@@ -1,4 +1,4 @@
-"""What could be wrong with the name of a script that is not there."""
+"""Advice on scripts that do not exist."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def advise_on_script(script: str, run_path: bool = False) -> str:
     """The end of the message about a script that does not exist.
 
     Args:
-        script: as it was given.
-        run_path: whether `--run-path` is given, which runs nothing but scripts.
+        script: the script as given.
+        run_path: whether `--run-path` is given, which only runs scripts.
     """
     try:
         here = os.getcwd()
@@ -33,14 +33,14 @@ def advise_on_script(script: str, run_path: bool = False) -> str:
         names = os.listdir(folder or ".")
     except OSError:
         names = []
-    # Only a slip of letters: a module or a program has another option.
+    # Only misspelled names of scripts: there are other options for modules and programs.
     hint = did_you_mean(script, [os.path.join(folder, n) for n in names if n.endswith(".py")])
     others = "" if run_path else ", or -m for a module, or --no-python for a program"
     return hint or f" (current folder: {here}); give its path{others}"
 
 
 def advise_on_no_script(args: Arguments) -> str:
-    """Which option has taken the script for its value, if one has; stands in the message."""
+    """A part of the message: which option probably has the script as its value; may be empty."""
     for option in args.table:
         value = getattr(args, option.dest)
         if args.is_on_command_line(option.dest) and str(value).endswith(".py"):

@@ -1,4 +1,4 @@
-"""What a settings file gives to options that have their default."""
+"""Reads options from the settings file."""
 
 from __future__ import annotations
 
@@ -17,16 +17,15 @@ if TYPE_CHECKING:
 
 
 def apply_file(args: Arguments, path: str, *, is_project: bool) -> None:
-    """Fill in from the file at `path` the options that have their default; changes `args`.
+    """Set options that are not given to the values in the file at `path`; changes `args`.
 
     Args:
         args: the options.
-        path: of the file, also for messages.
-        is_project: whether the settings are the table `[tool.plaunch]` of it.
+        path: the path of the file, also for messages.
+        is_project: whether the settings are in its table `[tool.plaunch]`.
 
     Raises:
-        UsageError: the file cannot be read, it has an option that there is not, or a value that is
-            none.
+        UsageError: the file cannot be read, or has an unknown option or an invalid value.
     """
     settable: dict[str, Option] = {}
     tables: dict[str, dict[str, Option]] = {}  # of plugins
@@ -46,7 +45,7 @@ def _read(path: str, *, is_project: bool) -> Mapping[str, Any]:
     except ImportError:
         raise UsageError(
             f"the settings file {path} cannot be read with Python 3.10 alone: pip install "
-            "'plaunch[toml]', or give --config= to go without the file"
+            "'plaunch[toml]', or give --config= to ignore the file"
         ) from None
     try:
         with open(path, "rb") as file:
@@ -72,13 +71,13 @@ def _given(
     tables: Mapping[str, Mapping[str, Option]],
     prefix: str = "",
 ) -> Iterator[tuple[Option, str, Any]]:
-    """The options that a file gives, the key of each, and the value.
+    """The options in a file, each with its key and value.
 
     Args:
-        settings: what is in the file, or in a table of it.
-        path: of the file, for messages.
-        known: the options that there may be, by attribute.
-        tables: the tables that there may be, by name, and the options of each.
+        settings: the content of the file, or of a table in it.
+        path: the path of the file, for messages.
+        known: the allowed options, by attribute.
+        tables: the options of the allowed tables, by name of the table.
         prefix: the name of the table, with a dot.
     """
     for key, value in settings.items():
@@ -88,7 +87,7 @@ def _given(
         elif key in tables and isinstance(value, dict):
             yield from _given(value, path, tables[key], {}, f"{key}.")
         else:
-            from plaunch.plugin import did_you_mean  # errors only
+            from plaunch.plugin import did_you_mean  # only for errors
 
             hint = did_you_mean(key, {name.replace("_", "-") for name in (*known, *tables)})
             raise UsageError(
@@ -98,7 +97,7 @@ def _given(
 
 
 def _value(option: Option, value: object, where: str) -> Any:
-    """What a value of a file is to an option."""
+    """Convert a value in the file to the value of the option."""
     if option.read is None:
         if not isinstance(value, bool):
             raise UsageError(f"{where} is {quote(value)}, which is not true or false")
@@ -113,7 +112,7 @@ def _value(option: Option, value: object, where: str) -> Any:
 
 
 def _text(value: object, where: str) -> str:
-    """A value as it would be written on a command line."""
+    """The value as text of a command line."""
     if isinstance(value, dict):  # options of a backend, or of event handlers
         return ",".join(f"{key}={_text(item, where)}" for key, item in _flat(value))
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Faults on purpose: `--inject=kill:rank=1,after=30s`.
+"""Fault injection: `--inject=kill:rank=1,after=30s`.
 
-For users who want to know that their checkpointing works. Nothing here runs without the option.
+Lets users check that their job recovers from failures. Without the option, nothing here runs.
 """

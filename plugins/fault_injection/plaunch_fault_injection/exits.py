@@ -1,7 +1,7 @@
-"""Has workers end with an exit code as if by themselves: a pipe to each, and what reads it there.
+"""Makes workers exit with a given code, through a pipe to each of them.
 
-No process can be made to exit with a code from outside. So a worker's interpreter finds a
-`sitecustomize` of ours, which waits for the code on a thread.
+No system call makes another process exit with a code. So the worker's interpreter imports a
+`sitecustomize` from this package, which waits for the code on a thread.
 """
 
 from __future__ import annotations
@@ -11,34 +11,34 @@ import os
 import shutil
 import tempfile
 
-VARIABLE = "PLAUNCH_CHAOS_EXIT"  # the worker's pipe; `hook/sitecustomize.py` knows it too
+VARIABLE = "PLAUNCH_CHAOS_EXIT"  # path of the worker's pipe; the same in `hook/sitecustomize.py`
 _HOOK = os.path.join(os.path.dirname(os.path.abspath(__file__)), "hook")
-_LONGEST = 1000  # bytes of a message, so that the pipe takes it at once
+_MAX_MESSAGE = 1000  # bytes, so that a write to the pipe is atomic
 
 
 class ExitPipes:
     """The pipes to the workers of one node.
 
     Raises:
-        OSError: there can be no folder for them.
+        OSError: the temporary folder for them cannot be created.
     """
 
     def __init__(self) -> None:
         self._folder = tempfile.mkdtemp(prefix="plaunch_chaos_")
 
     def environment(self, rank: int, python_path: str) -> dict[str, str]:
-        """Make the pipe of a worker that is about to start; the variables that it needs.
+        """Create the pipe of a worker that is about to start; returns the variables for it.
 
         Args:
             rank: the global rank of the worker.
-            python_path: its `PYTHONPATH` otherwise; empty if it has none.
+            python_path: its own `PYTHONPATH`; empty for none.
 
         Raises:
-            OSError: the pipe cannot be made.
+            OSError: the pipe cannot be created.
         """
         path = self._path(rank)
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)  # that of an earlier round, which somebody may have open
+            os.unlink(path)  # the pipe of an earlier round, which a process may have open
         os.mkfifo(path, 0o600)
         return {
             VARIABLE: path,
@@ -46,14 +46,14 @@ class ExitPipes:
         }
 
     def send(self, rank: int, code: int, text: str) -> bool:
-        """Have a worker write `text` to its stderr and exit; whether it reads its pipe."""
+        """Make a worker write `text` to its stderr and exit; False if it does not read its pipe."""
         try:
-            # Refused if nobody reads.
+            # Fails if the worker does not have the pipe open.
             pipe = os.open(self._path(rank), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
             return False
         try:
-            os.write(pipe, f"{code} {text}".encode()[:_LONGEST])
+            os.write(pipe, f"{code} {text}".encode()[:_MAX_MESSAGE])
         finally:
             os.close(pipe)
         return True

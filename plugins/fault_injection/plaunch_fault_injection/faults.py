@@ -1,4 +1,4 @@
-"""Faults as data, and the text that a user gives for them: `KIND:TARGET,KEY=VALUE,...;...`."""
+"""Faults as data, and the parser of `--inject`: `KIND:TARGET,KEY=VALUE,...;...`."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from plaunch.numbers import digits, quote
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-ANY = -1  # in the place of a rank: one that is drawn
+ANY = -1  # instead of a rank: chosen at random
 
 
 class Fault(NamedTuple):
     """One fault.
 
     Args:
-        text: what the user wrote.
+        text: the text that the user gave.
         kind: `kill`, `stop`, `exit` or `hang`.
-        is_agent: whether it is for launchers; else for workers.
-        rank: the global rank of the worker, or of the launcher's node; ANY for one that is drawn,
-            None for the launchers of all nodes, or of the one with this name.
-        node: the name of the host whose launcher it is for; empty if that is not given.
-        signum: what `kill` sends.
+        is_agent: whether the target is a launcher; otherwise it is a worker.
+        rank: the global rank of the worker, or the group rank of the launcher's node. ANY for a
+            random one, None for the launchers of all nodes, or of `node`.
+        node: the host of the launcher; empty if not given.
+        signum: the signal of `kill`.
         code: the exit code of `exit`.
-        seconds: how long a `stop` lasts.
+        seconds: the duration of `stop`.
         after: seconds since the workers' start.
-        every: seconds between two moments; None if it is not repeated in a round.
-        step_file: the file that tells the moments; empty if the clock does.
-        chance: the probability at each moment.
-        seed: of what is drawn; None if it is not given.
-        times: how often at most, in one launch.
-        attempt: in which attempt; None for all.
+        every: seconds between two occasions; None if not repeated in a round.
+        step_file: the file whose changes are the occasions; empty to use the clock.
+        chance: the probability on each occasion.
+        seed: seed of the random choices; None if not given.
+        times: maximum number of times in one launch.
+        attempt: the attempt to which the fault is limited; None for all.
     """
 
     text: str
@@ -55,7 +55,7 @@ class Fault(NamedTuple):
 
     @property
     def is_random(self) -> bool:
-        """Whether anything of it is drawn."""
+        """Whether anything is chosen at random."""
         return self.rank == ANY or self.chance < 1
 
 
@@ -65,13 +65,13 @@ _TARGETS = {
     "kill": ("agent", "rank"),
     "stop": ("agent", "rank"),
 }
-# What they need, and what they may have.
-_NEEDED = {"exit": ("code",), "stop": ("for",)}
-_OWN = {"exit": ("code",), "kill": ("signal",), "stop": ("for",)}
+# Keys by kind: required, and specific to it.
+_REQUIRED = {"exit": ("code",), "stop": ("for",)}
+_SPECIFIC = {"exit": ("code",), "kill": ("signal",), "stop": ("for",)}
 _WHICH_NODE = ("node", "group-rank")
 _WHEN = ("after", "every", "step-file")
 _COMMON = (*_WHEN, "attempt", "chance", "seed", "times")
-# Those that end a process which does nothing about them.
+# The signals that by default end a process.
 _DEADLY = "ABRT ALRM BUS FPE HUP ILL INT KILL PIPE QUIT SEGV SYS TERM TRAP USR1 USR2 XCPU XFSZ"
 _SIGNALS = {f"SIG{name}": signal.Signals[f"SIG{name}"] for name in _DEADLY.split()}
 
@@ -81,10 +81,10 @@ _FORM = "KIND:TARGET,KEY=VALUE,... as in kill:rank=1,after=30s"
 
 
 def parse_faults(text: str) -> tuple[Fault, ...]:
-    """The faults that `text` says, with `;` between them.
+    """Parse faults that are separated by `;`.
 
     Raises:
-        ValueError: it says something else; the message names the fault, and what there is.
+        ValueError: a fault is malformed; the message names it, and the choices.
     """
     parts = [part.strip() for part in text.split(";")]
     if not all(parts):
@@ -94,15 +94,15 @@ def parse_faults(text: str) -> tuple[Fault, ...]:
 
 def _parse_fault(text: str) -> Fault:
     try:
-        return _fault_of(text)
+        return _parse_parts(text)
     except ValueError as error:
         raise ValueError(f"fault {quote(text)}: {error}") from None
 
 
-def _fault_of(text: str) -> Fault:
+def _parse_parts(text: str) -> Fault:
     kind, colon, rest = text.partition(":")
     if kind not in _TARGETS:
-        raise ValueError(f"{quote(kind)} is no kind of fault; there are {', '.join(_TARGETS)}")
+        raise ValueError(f"unknown fault {quote(kind)}; choose from {', '.join(_TARGETS)}")
     if not colon:
         raise ValueError(f"it has no target; write {_FORM}")
     target, *words = rest.split(",")
@@ -111,27 +111,28 @@ def _fault_of(text: str) -> Fault:
     if name not in _TARGETS[kind] or is_agent == bool(equals):
         forms = {"agent": "agent", "rank": "rank=N or rank=any"}
         known = " or ".join(forms[name] for name in _TARGETS[kind])
-        raise ValueError(f"{quote(target)} is no target of {kind}; write {known}")
-    allowed = (*_OWN.get(kind, ()), *(_WHICH_NODE if is_agent else ()), *_COMMON)
-    given = _values(words, kind, allowed)
+        raise ValueError(f"{quote(target)} is not a target of {kind}; write {known}")
+    allowed = (*_SPECIFIC.get(kind, ()), *(_WHICH_NODE if is_agent else ()), *_COMMON)
+    given = _read_values(words, kind, allowed)
     _check(kind, given)
     fault = Fault(text, kind, is_agent, **{_FIELDS.get(key, key): given[key] for key in given})
     if not is_agent:
         fault = fault._replace(rank=_read_rank(rank))
     if fault.seed is not None and not fault.is_random:
         raise ValueError(
-            "nothing of it is drawn, so 'seed' has no meaning; it goes with a chance or with 'any'"
+            "'seed' has no effect without random choices; use it with 'chance' or a rank 'any'"
         )
     return fault
 
 
-def _values(words: list[str], kind: str, allowed: tuple[str, ...]) -> dict[str, Any]:
+def _read_values(words: list[str], kind: str, allowed: tuple[str, ...]) -> dict[str, Any]:
     given: dict[str, Any] = {}
     for word in words:
         key, equals, value = word.strip().partition("=")
         if key not in allowed:
             raise ValueError(
-                f"{quote(key)} is no key of this {kind}; there are {', '.join(sorted(allowed))}"
+                f"unknown key {quote(key)} for this {kind}; choose from "
+                f"{', '.join(sorted(allowed))}"
             )
         if not equals or not value:
             raise ValueError(f"{key!r} has no value")
@@ -145,7 +146,7 @@ def _values(words: list[str], kind: str, allowed: tuple[str, ...]) -> dict[str, 
 
 
 def _check(kind: str, given: dict[str, Any]) -> None:
-    for key in _NEEDED.get(kind, ()):
+    for key in _REQUIRED.get(kind, ()):
         if key not in given:
             raise ValueError(f"it needs {key!r}")
     for keys, what in ((_WHEN, "when"), (_WHICH_NODE, "which node")):
@@ -161,18 +162,18 @@ def _read_rank(text: str) -> int:
     return rank
 
 
-def _read_whole(least: int, most: int) -> Callable[[str], int]:
+def _whole_number(minimum: int, maximum: int) -> Callable[[str], int]:
     def read(text: str) -> int:
-        number = digits(text, most)
-        if number is None or number < least:
-            raise ValueError(f"{quote(text)} is not a whole number from {least} to {most}")
+        number = digits(text, maximum)
+        if number is None or number < minimum:
+            raise ValueError(f"{quote(text)} is not a whole number from {minimum} to {maximum}")
         return number
 
     return read
 
 
 def _read_times(text: str) -> float:
-    return math.inf if text == "inf" else _read_whole(1, _MOST)(text)
+    return math.inf if text == "inf" else _whole_number(1, _MAX_NUMBER)(text)
 
 
 def _read_chance(text: str) -> float:
@@ -188,23 +189,23 @@ def _read_chance(text: str) -> float:
 def _read_signal(text: str) -> signal.Signals:
     if text not in _SIGNALS:
         raise ValueError(
-            f"{quote(text)} is no signal that ends a process; there are {', '.join(_SIGNALS)}"
+            f"{quote(text)} is not a signal that ends a process; choose from {', '.join(_SIGNALS)}"
         )
     return _SIGNALS[text]
 
 
-_MOST = 10**9
+_MAX_NUMBER = 10**9
 _FIELDS = {"for": "seconds", "group-rank": "rank", "signal": "signum", "step-file": "step_file"}
 _READERS: dict[str, Callable[[str], Any]] = {
     "after": _MOMENT.parse,
-    "attempt": _read_whole(0, _MOST),
+    "attempt": _whole_number(0, _MAX_NUMBER),
     "chance": _read_chance,
-    "code": _read_whole(0, 255),
+    "code": _whole_number(0, 255),
     "every": _SPAN.parse,
     "for": _SPAN.parse,
     "group-rank": _read_rank,
     "node": str,
-    "seed": _read_whole(0, 2**63 - 1),
+    "seed": _whole_number(0, 2**63 - 1),
     "signal": _read_signal,
     "step-file": str,
     "times": _read_times,

@@ -1,4 +1,4 @@
-"""Injects the faults of one launch, on a thread of its own, when they are due."""
+"""Injects the faults of one launch when they are due, on its own thread."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
     from plaunch_fault_injection.timetable import Due
 
 _PAUSE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "pause.py")
-_ASK_EVERY = 0.1  # seconds between two looks whether a worker reads its pipe
-_READING_BOUND = 20.0  # seconds for an interpreter to start, on a slow file system too
-_PAUSE_BOUND = 30.0  # seconds for the program that stops the launcher, beside the pause itself
-_THREAD_BOUND = 0.5  # seconds for the thread to end
+_RETRY_INTERVAL = 0.1  # seconds between two attempts to send an exit code
+_EXIT_TIMEOUT = 20.0  # seconds for an interpreter to start, also on a slow file system
+_PAUSE_TIMEOUT = 30.0  # seconds for the program that suspends the launcher, without the pause
+_THREAD_TIMEOUT = 0.5  # seconds for the thread to end
 
 
 class Injector:
-    """The extension: told of the rounds of one launch, it breaks what is due in them.
+    """The extension that injects the faults of one launch.
 
     Args:
         context: the launch.
-        faults: what to do.
-        clock: seconds that never go back.
+        faults: the faults.
+        clock: monotonic seconds.
     """
 
     def __init__(
@@ -63,11 +63,11 @@ class Injector:
         self._log = FaultLog(context)
         self._clock = clock
         self._changed = threading.Condition()
-        self._later: list[tuple[float, Callable[[], None]]] = []
+        self._scheduled: list[tuple[float, Callable[[], None]]] = []  # by time
         self._group: GroupInfo | None = None
-        self._pids: dict[int, int] = {}  # of this node's workers that run, by global rank
-        self._began: float | None = None  # when the workers of the round started
-        self._absent: set[int] = set()  # faults whose target does not exist, which was said
+        self._pids: dict[int, int] = {}  # of this node's running workers, by global rank
+        self._started_at: float | None = None  # start of the workers of the round
+        self._absent: set[int] = set()  # faults whose missing target was reported
         self._exits: ExitPipes | None = None
         self._control: Control
         self._thread: threading.Thread | None = None
@@ -75,17 +75,19 @@ class Injector:
     # --- the extension ----------------------------------------------------------------------------
 
     def start(self, control: Control) -> None:
-        """Say what will be done, and begin to wait for it.
+        """Log the planned faults, and start the thread.
 
         Raises:
-            UsageError: there can be no pipes for exit codes.
+            UsageError: the pipes for exit codes cannot be created.
         """
         self._control = control
         if any(fault.kind == "exit" for fault in self._faults):
             try:
                 self._exits = ExitPipes()
             except OSError as error:
-                raise UsageError(f"--inject has no folder for its pipes: {error}") from error
+                raise UsageError(
+                    f"--inject cannot create a temporary folder for its pipes: {error}"
+                ) from error
         planned = ";".join(fault.text for fault in self._faults)
         path = self._log.open()
         where = "" if path is None else f" (log: {path})"
@@ -94,10 +96,10 @@ class Injector:
         self.release()
 
     def handle(self, event: Event) -> None:
-        """Do nothing: the hooks come before the workers go on."""
+        """Do nothing: the hooks are called earlier than events."""
 
     def stop(self, result: RunResult | None) -> None:
-        """End waiting, and remove the pipes."""
+        """End the thread, and remove the pipes."""
         del result
         self.end()
         self.rest()
@@ -105,15 +107,15 @@ class Injector:
             self._exits.close()
 
     def rest(self) -> None:
-        """Have no thread until `release`, for the process to fork."""
+        """End the thread until `release`, so that the process can fork."""
         with self._changed:
             thread, self._thread = self._thread, None
             self._changed.notify_all()
         if thread is not None:
-            thread.join(_THREAD_BOUND)
+            thread.join(_THREAD_TIMEOUT)
 
     def release(self) -> None:
-        """Wait for what is due, on a thread, if there is none."""
+        """Start the thread if it does not run."""
         if self._thread is not None:
             return
         self._thread = threading.Thread(target=self._run, name="plaunch-chaos", daemon=True)
@@ -122,41 +124,41 @@ class Injector:
     # --- the rounds -------------------------------------------------------------------------------
 
     def environment(self, rank: int) -> dict[str, str]:
-        """The variables that a worker needs to exit when it is told, if it may be told."""
+        """The variables that make a worker exit on request; empty without an `exit` for it."""
         may_exit = any(f.kind == "exit" and f.rank in (ANY, rank) for f in self._faults)
         if self._exits is None or not may_exit:
             return {}
         return self._exits.environment(rank, self._python_path)
 
     def prepare(self, group: GroupInfo) -> None:
-        """Know of a round before its workers start."""
+        """Prepare a round, before its workers start."""
         with self._changed:
-            self._group, self._began = group, None
-            self._timetable.look_at_files()
+            self._group, self._started_at = group, None
+            self._timetable.record_files()
         world, nodes = _world_size(group), group.group_world_size
         for index, fault in enumerate(self._faults):
             size, what = (nodes, "group rank") if fault.is_agent else (world, "rank")
             if fault.rank is not None and fault.rank >= size and index not in self._absent:
                 self._absent.add(index)
-                self._tell(fault, f"not done: the last {what} is {size - 1}", is_done=False)
+                self._report(fault, f"not done: the last {what} is {size - 1}", is_done=False)
 
     def begin(self, group: GroupInfo) -> None:
-        """Know that the workers of a round run."""
+        """Begin a round whose workers have started."""
         with self._changed:
             self._group = group
             self._pids = {w.global_rank: w.pid for w in group.workers if w.pid is not None}
-            self._began = self._clock()
-            world = Round(group.round, group.attempt, _world_size(group), group.group_world_size)
-            self._timetable.begin(world, self._began)
+            self._started_at = self._clock()
+            round_ = Round(group.round, group.attempt, _world_size(group), group.group_world_size)
+            self._timetable.begin(round_, self._started_at)
             self._changed.notify_all()
 
-    def forget(self, rank: int) -> None:
-        """Know that a worker has ended."""
+    def remove_worker(self, rank: int) -> None:
+        """Remove a worker that has ended."""
         with self._changed:
             self._pids.pop(rank, None)
 
     def end(self) -> None:
-        """Know that the round ends."""
+        """End the round: nothing is due before the next one."""
         with self._changed:
             self._timetable.end()
 
@@ -171,83 +173,83 @@ class Injector:
                 tasks: list[Callable[[], None]] = [
                     functools.partial(self._inject, due) for due in self._timetable.take(now)
                 ]
-                tasks += [task for at, task in self._later if at <= now]
-                self._later = [(at, task) for at, task in self._later if at > now]
+                tasks += [task for at, task in self._scheduled if at <= now]
+                self._scheduled = [(at, task) for at, task in self._scheduled if at > now]
                 if not tasks:
-                    ats = [self._timetable.next_at(), *(at for at, _ in self._later)]
-                    self._changed.wait(waitable(min(ats) - now))
+                    times = [self._timetable.next_at(), *(at for at, _ in self._scheduled)]
+                    self._changed.wait(waitable(min(times) - now))
             for task in tasks:
                 task()
 
     def _inject(self, due: Due) -> None:
-        fault = self._faults[due.place]
+        fault = self._faults[due.position]
         try:
             if fault.is_agent:
-                is_hit = self._is_here(fault, due.rank) and self._hit_launcher(fault)
+                counts = self._is_target(fault, due.rank) and self._inject_into_launcher(fault)
             else:
-                is_hit = due.rank is not None and self._hit_worker(fault, due.rank)
+                counts = due.rank is not None and self._inject_into_worker(fault, due.rank)
         except OSError as error:
-            self._tell(fault, f"not done: {error}", is_done=False)
+            self._report(fault, f"not done: {error}", is_done=False)
             return
-        if is_hit:
+        if counts:
             with self._changed:
-                self._timetable.count(due.place)
+                self._timetable.count(due.position)
 
-    def _is_here(self, fault: Fault, rank: int | None) -> bool:
+    def _is_target(self, fault: Fault, rank: int | None) -> bool:
         if fault.node:
             return fault.node in (self._host, self._host.partition(".")[0])
         return rank is None or (self._group is not None and rank == self._group.group_rank)
 
-    # --- what is done -----------------------------------------------------------------------------
+    # --- the faults -------------------------------------------------------------------------------
 
-    def _hit_launcher(self, fault: Fault) -> bool:
+    def _inject_into_launcher(self, fault: Fault) -> bool:
         pid, signum = os.getpid(), fault.signum
         if pid == 1 and (fault.kind == "stop" or signum is signal.SIGKILL):
             what = "not done: the first process of a container gets no such signal from inside"
-            self._tell(fault, what, pid=pid, is_done=False)
+            self._report(fault, what, pid=pid, is_done=False)
         elif fault.kind == "kill":
-            self._tell(fault, f"{signum.name} to this launcher (pid {pid})", pid=pid)
+            self._report(fault, f"{signum.name} to this launcher (pid {pid})", pid=pid)
             if signum is signal.SIGKILL and self._exits is not None:
                 self._exits.close()
             os.kill(pid, signum)
         else:
             what = f"SIGSTOP to this launcher (pid {pid}) for {fault.seconds:g} s"
-            self._tell(fault, what, pid=pid)
+            self._report(fault, what, pid=pid)
             self._pause(fault, pid)
         return True
 
     def _pause(self, fault: Fault, pid: int) -> None:
-        # In a session of its own, so that Ctrl-C leaves it to wake the launcher.
+        # In a new session, so that Ctrl-C does not end it before it resumes the launcher.
         command = [sys.executable, "-I", "-S", _PAUSE, str(pid), str(fault.seconds)]
         null = subprocess.DEVNULL
         process = subprocess.Popen(
             command, stdin=null, stdout=null, stderr=null, start_new_session=True
         )
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(fault.seconds + _PAUSE_BOUND)
-        self._tell(fault, f"this launcher (pid {pid}) goes on", pid=pid)
+            process.wait(fault.seconds + _PAUSE_TIMEOUT)
+        self._report(fault, f"this launcher (pid {pid}) continues", pid=pid)
 
-    def _hit_worker(self, fault: Fault, rank: int) -> bool:
+    def _inject_into_worker(self, fault: Fault, rank: int) -> bool:
         pid = self._pids.get(rank)
         if pid is None:
             if self._group is not None and rank in {w.global_rank for w in self._group.workers}:
-                self._tell(fault, f"not done: rank {rank} has ended", rank, is_done=False)
+                self._report(fault, f"not done: rank {rank} has ended", rank, is_done=False)
             return False
         if fault.kind == "exit":
-            self._send_exit(fault, rank, pid, self._clock() + _READING_BOUND)
+            self._send_exit(fault, rank, pid, self._clock() + _EXIT_TIMEOUT)
             return True
         signum = fault.signum if fault.kind == "kill" else signal.SIGSTOP
         how_long = f" for {fault.seconds:g} s" if fault.kind == "stop" else ""
-        self._tell(fault, f"{signum.name} to rank {rank} (pid {pid}){how_long}", rank, pid)
+        self._report(fault, f"{signum.name} to rank {rank} (pid {pid}){how_long}", rank, pid)
         self._control.signal_workers(signum, [rank], f"injected by --inject={fault.text}")
         if fault.kind == "stop":
-            wake = functools.partial(self._wake, fault, rank, pid)
-            self._later.append((self._clock() + fault.seconds, wake))
+            resume = functools.partial(self._resume_worker, fault, rank, pid)
+            self._scheduled.append((self._clock() + fault.seconds, resume))
         return True
 
-    def _wake(self, fault: Fault, rank: int, pid: int) -> None:
+    def _resume_worker(self, fault: Fault, rank: int, pid: int) -> None:
         if self._pids.get(rank) == pid:
-            self._tell(fault, f"SIGCONT to rank {rank} (pid {pid})", rank, pid)
+            self._report(fault, f"SIGCONT to rank {rank} (pid {pid})", rank, pid)
             self._control.signal_workers(signal.SIGCONT, [rank])
 
     def _send_exit(self, fault: Fault, rank: int, pid: int, until: float) -> None:
@@ -255,18 +257,18 @@ class Injector:
             return
         text = f"exits with code {fault.code}, injected by --inject={fault.text}"
         if self._exits.send(rank, fault.code, f"plaunch: rank {rank} {text}"):
-            self._tell(fault, f"exit code {fault.code} for rank {rank} (pid {pid})", rank, pid)
+            self._report(fault, f"exit code {fault.code} for rank {rank} (pid {pid})", rank, pid)
         elif self._clock() < until:
             again = functools.partial(self._send_exit, fault, rank, pid, until)
-            self._later.append((self._clock() + _ASK_EVERY, again))
+            self._scheduled.append((self._clock() + _RETRY_INTERVAL, again))
         else:
             what = (
-                f"not done: rank {rank} (pid {pid}) does not take an exit code; only a Python "
-                "that was started afresh and reads PYTHONPATH does"
+                f"not done: rank {rank} (pid {pid}) does not accept an exit code; only a Python "
+                "process that was not forked and reads PYTHONPATH does"
             )
-            self._tell(fault, what, rank, pid, is_done=False)
+            self._report(fault, what, rank, pid, is_done=False)
 
-    def _tell(
+    def _report(
         self,
         fault: Fault,
         what: str,
@@ -286,12 +288,14 @@ class Injector:
             pid=pid,
             round=None if group is None else group.round,
             attempt=None if group is None else group.attempt,
-            seconds=None if self._began is None else round(self._clock() - self._began, 3),
+            seconds=None
+            if self._started_at is None
+            else round(self._clock() - self._started_at, 3),
         )
 
 
 def _with_seed(fault: Fault, context: PluginContext) -> Fault:
-    """The fault with the seed of its draws; made of the run id if none is given."""
+    """The fault with a seed for its random choices; derived from the run id if not given."""
     if not fault.is_random or fault.seed is not None:
         return fault
     seed = int(random.Random(context.run_id).random() * 2**31)  # noqa: S311 - no secret

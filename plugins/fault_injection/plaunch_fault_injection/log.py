@@ -1,4 +1,4 @@
-"""The log of faults: one JSON object per line, in the folder of the run if there is one."""
+"""The log of injected faults, one JSON object per line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ logger = logging.getLogger("plaunch")
 class FaultLog:
     """Appends lines to `chaos-<host>-<pid>.jsonl`; does nothing before `open`, or without a folder.
 
-    A log that cannot be written is warned of once, and harms no launch.
+    If the log cannot be written, a warning is logged once, and the launch continues.
 
     Args:
         context: the launch.
@@ -35,9 +35,9 @@ class FaultLog:
         self._path: str | None = None
 
     def open(self) -> str | None:
-        """Choose the file; its path, or None without a log folder.
+        """Choose the file; returns its path, or None without a log folder.
 
-        It is in the folder of the run, or in the log folder if the logs spec has none of the run.
+        The file is in the folder of the run if the logs spec has one, else in the log folder.
         """
         context = self._context
         if context.log_dir is None:

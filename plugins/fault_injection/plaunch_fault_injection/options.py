@@ -1,4 +1,4 @@
-"""The option of faults on purpose."""
+"""The option for fault injection."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ PLUGIN = "plaunch_fault_injection.plugin:Chaos"
 
 
 def read_faults(text: str) -> str:
-    """The text itself, if it says faults.
+    """Check the text and return it unchanged.
 
     Raises:
-        ValueError: it does not; the message says what is wrong.
+        ValueError: a fault is malformed.
     """
     from plaunch_fault_injection.faults import parse_faults  # only if the option is given
 

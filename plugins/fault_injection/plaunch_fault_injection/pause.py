@@ -1,8 +1,8 @@
-"""A program that stops the launcher which has started it, and lets it go on.
+"""A program that suspends the launcher that has started it, and resumes it.
 
     python pause.py PID SECONDS
 
-A process that is stopped cannot wake itself. This one ends when the launcher does.
+A suspended process cannot resume itself. This program ends when the launcher does.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ import signal
 import sys
 import time
 
-_LOOK_EVERY = 0.1  # seconds between two looks whether the launcher has ended
+_CHECK_INTERVAL = 0.1  # seconds between two checks whether the launcher has ended
 
 
 def main(pid: int, seconds: float) -> None:
-    """Stop the parent, if it is `pid`, for so many seconds."""
+    """Suspend the parent, if it is `pid`, for `seconds`."""
     if os.getppid() != pid:
         return
     os.kill(pid, signal.SIGSTOP)
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0:
-        time.sleep(min(left, _LOOK_EVERY))
+        time.sleep(min(left, _CHECK_INTERVAL))
         if os.getppid() != pid:
             return
     os.kill(pid, signal.SIGCONT)

@@ -1,4 +1,4 @@
-"""The plugin behind `--inject`: what it is told of a launch, and what workers need of it."""
+"""The hooks of `--inject`, which pass the events of a launch to the injector."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 
 class Chaos:
-    """Has the faults of one launch injected."""
+    """The plugin object of one launch."""
 
     def __init__(self) -> None:
         self._injector: Injector | None = None
 
     @hookimpl
     def plaunch_extensions(self, context: PluginContext) -> list[Injector]:
-        """Inject faults, if some are asked for.
+        """Create the injector, if the option is given.
 
         Raises:
-            UsageError: what is asked for is none.
+            UsageError: the option is malformed.
         """
         given = context.options.get("inject")
         if given is None:
@@ -45,31 +45,31 @@ class Chaos:
 
     @hookimpl
     def plaunch_worker_env(self, worker: WorkerInfo) -> Mapping[str, str]:
-        """Let a worker be told to exit, if it may be."""
+        """The variables that make a worker exit on request, for an `exit` fault."""
         return {} if self._injector is None else self._injector.environment(worker.global_rank)
 
     @hookimpl
     def plaunch_after_rendezvous(self, group: GroupInfo) -> None:
-        """See the step files as they are, and which ranks there are."""
+        """Record the state of the step files and the ranks."""
         if self._injector is not None:
             self._injector.prepare(group)
 
     @hookimpl
     def plaunch_workers_started(self, group: GroupInfo) -> None:
-        """Begin to count the time."""
+        """Start the clock of the round."""
         if self._injector is not None:
             self._injector.begin(group)
 
     @hookimpl
     def plaunch_worker_exited(self, exit: WorkerExit) -> None:
-        """Know that a worker is gone; a failure ends the round."""
+        """Remove the worker; a failure ends the round."""
         if self._injector is not None:
-            self._injector.forget(exit.worker.global_rank)
+            self._injector.remove_worker(exit.worker.global_rank)
             if exit.stopped or exit.exitcode:
                 self._injector.end()
 
     @hookimpl
     def plaunch_state_changed(self, new: WorkerState) -> None:
-        """End the round when its workers are to stop."""
+        """End the round when its workers must stop."""
         if self._injector is not None and new is not WorkerState.HEALTHY:
             self._injector.end()

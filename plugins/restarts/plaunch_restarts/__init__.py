@@ -1,4 +1,4 @@
-"""The built-in restart policies: a launch imports one once something has failed, or if it is set.
+"""The built-in restart policies. A launch imports one after a failure, or if it is selected.
 
-Nothing is imported here: this package is on every command line's way.
+Every command line imports this package, so it imports nothing itself.
 """

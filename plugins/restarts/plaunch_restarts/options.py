@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 def window(text: str) -> Window:
     """Read `1h`."""
-    from plaunch_restarts.values import read_window  # if one is given
+    from plaunch_restarts.values import read_window  # only with the option
 
     return read_window(text)
 
@@ -47,40 +47,40 @@ def failure_count(text: str) -> int:
 OPTIONS = (
     Option(
         ("--restart-window",),
-        "count only the restarts of this time for --max-restarts, as in 1h (default: all)",
+        "count only the restarts within this time for --max-restarts, as in 1h (default: all)",
         metavar="DURATION",
         read=window,
     ),
     Option(
         ("--restart-delay",),
         "wait before restarts: 5s each time; 1s:60s doubles from 1 to 60 seconds after a first "
-        "restart at once (default: 0)",
+        "restart without delay (default: 0)",
         metavar="DURATION[:MAX]",
         read=delay,
     ),
     Option(
         ("--no-restart-on",),
-        "end the job after such a first failure: exit:CODE, exit:A-B, signal:NAME, "
+        "end the job if the first failure is one of these: exit:CODE, exit:A-B, signal:NAME, "
         "exception:NAME, or a cause: worker, oom, node, hang, health (default: none)",
         metavar="WHAT,...",
         read=conditions,
     ),
     Option(
         ("--restart-on",),
-        "end the job after any failure of a worker but these; same form (default: all)",
+        "end the job after all failures of workers but these; same form (default: all)",
         metavar="WHAT,...",
         read=conditions,
     ),
     Option(
         ("--crash-loop",),
-        "end the job if the same failure comes back so many times in a row within this time of the "
-        "start, as in 3/30s, or off (default: 3/30s with more than 3 restarts, else off)",
+        "end the job if the same failure occurs this many times in a row, each within this time of "
+        "the start, as in 3/30s, or off (default: 3/30s with more than 3 restarts, else off)",
         metavar="N/DURATION",
         read=crash_loop,
     ),
     Option(
         ("--exclude-node-after",),
-        "go on without a node once so many failures have begun there (default: never)",
+        "exclude a node after this many failures that began there (default: never)",
         metavar="N",
         read=failure_count,
     ),

@@ -1,4 +1,4 @@
-"""The policies that do not look at a failure: always and never."""
+"""The policies `always` and `never`, which ignore what failed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from plaunch.restarts import Decision, RestartAction
 
-from plaunch_restarts.settings import Settings
+from plaunch_restarts.settings import RestartSettings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 
 class AlwaysRestartPolicy:
-    """Restarts after every failure, whatever `--max-restarts` is: for services, and for tests.
+    """Restarts after every failure, regardless of `--max-restarts`; for services and for tests.
 
     Raises:
-        UsageError: there are options of restart policies, other than `--restart-delay`.
+        UsageError: an option of restart policies other than `--restart-delay` is given.
     """
 
     def __init__(self, context: PluginContext) -> None:
-        self._settings = Settings(context)
-        self._settings.refuse_others("always", "restart_delay")
+        self._settings = RestartSettings(context)
+        self._settings.reject_others("always", "restart_delay")
 
     def decide(self, failure: Failure, history: Sequence[Decided]) -> Decision:
         """Restart."""
@@ -40,14 +40,14 @@ class AlwaysRestartPolicy:
 
 
 class NeverRestartPolicy:
-    """Ends the job at the first failure, whatever `--max-restarts` is.
+    """Ends the job at the first failure, regardless of `--max-restarts`.
 
     Raises:
-        UsageError: there are options of restart policies.
+        UsageError: an option of restart policies is given.
     """
 
     def __init__(self, context: PluginContext) -> None:
-        Settings(context).refuse_others("never")
+        RestartSettings(context).reject_others("never")
 
     def decide(self, failure: Failure, history: Sequence[Decided]) -> Decision:
         """Stop."""

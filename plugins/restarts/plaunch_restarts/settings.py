@@ -28,27 +28,27 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-_AT_ONCE = Delay(0.0, 0.0, 0.0)
-_OFF = CrashLoop(0, 0.0)
-_LOOP = CrashLoop(3, 30.0)
-# Up to here a budget ends a loop as soon, or almost, and restarts are torchrun's in number.
+_NO_DELAY = Delay(0.0, 0.0, 0.0)
+_NO_LOOP = CrashLoop(0, 0.0)
+_DEFAULT_LOOP = CrashLoop(3, 30.0)
+# Up to this budget, crash loops are not detected, so that the number of restarts is torchrun's.
 _SMALL_BUDGET = 3
 
 
-class Settings:
-    """What the options of one launch say.
+class RestartSettings:
+    """The options of the restart policies of one launch.
 
     Attributes:
-        budget: how many restarts there are.
-        budgets: how many there are after failures of a cause that has a number of its own.
-        window: how long a restart counts, in seconds, or None for ever.
-        crash_loop: when the same failure has come back too often.
-        only: what alone is followed by a restart, or None.
-        never: what is never followed by one.
-        exclude_after: after how many failures on a node the job goes on without it, or None.
+        budget: the number of restarts.
+        budgets: the number of restarts after failures of a cause with its own budget, by cause.
+        window: how long a restart counts, in seconds; None for no limit.
+        crash_loop: when repeated failures are a crash loop.
+        only: restart only after these failures of workers; None for all.
+        never: never restart after these failures.
+        exclude_after: number of failures on a node after which it is excluded; None for never.
 
     Raises:
-        UsageError: an option has no value that it can have, or two contradict each other.
+        UsageError: an option has an invalid value, or two options contradict each other.
     """
 
     def __init__(self, context: PluginContext) -> None:
@@ -57,28 +57,28 @@ class Settings:
         self.budget = _number(settings, "max_restarts")
         self.budgets: Mapping[str, int] = settings.get("max_restarts_by_cause") or {}
         if not isinstance(self.budgets, Mapping):
-            raise UsageError(f"max_restarts_by_cause is {self.budgets!r}, which is no mapping")
+            raise UsageError(f"max_restarts_by_cause is {self.budgets!r}, which is not a mapping")
         self.window = self._read("restart_window", Window, read_window)
-        self._delay = self._read("restart_delay", Delay, read_delay) or _AT_ONCE
+        self._delay = self._read("restart_delay", Delay, read_delay) or _NO_DELAY
         loop = self._read("crash_loop", CrashLoop, read_crash_loop)
-        self.crash_loop = loop or (_LOOP if self.budget > _SMALL_BUDGET else _OFF)
+        self.crash_loop = loop or (_DEFAULT_LOOP if self.budget > _SMALL_BUDGET else _NO_LOOP)
         self.only = self._read("restart_on", Conditions, read_conditions)
         self.never = self._read("no_restart_on", Conditions, read_conditions) or Conditions()
         self.exclude_after = self._read("exclude_node_after", int, read_failure_count)
-        # All nodes know the run id.
+        # From the run id, so that all nodes have the same jitter.
         seed = zlib.crc32(context.run_id.encode("utf-8", "surrogateescape"))
-        self._spread = seed / 2**32
+        self._jitter = seed / 2**32
         self._check()
 
     def delay_after(self, used: int) -> float:
-        """The seconds before a restart, after so many others."""
-        return self._delay.seconds(used, self._spread)
+        """The delay before the next restart, in seconds, after `used` restarts."""
+        return self._delay.seconds(used, self._jitter)
 
-    def refuse_others(self, policy: str, *known: str) -> None:
-        """Refuse options that a policy has no use for.
+    def reject_others(self, policy: str, *known: str) -> None:
+        """Reject options that a policy does not use.
 
         Raises:
-            UsageError: one is given that is not among `known`.
+            UsageError: an option that is not among `known` is given.
         """
         for dest, value in self._options.items():
             if value is not None and dest not in known:
@@ -88,7 +88,7 @@ class Settings:
                 )
 
     def _read(self, dest: str, kind: type[T], read: Callable[[str], T]) -> T | None:
-        """The value of an option; one that was given in code need not have been read."""
+        """The value of an option; parses text that was given in code."""
         value = self._options.get(dest)
         if value is None or (type(value) is kind and kind is not int):
             return value
@@ -116,5 +116,5 @@ class Settings:
 def _number(settings: Mapping[str, Any], name: str) -> int:
     value = settings.get(name, 0)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise UsageError(f"{name} is {value!r}, which is no number of restarts")
+        raise UsageError(f"{name} is {value!r}, which is not a number of restarts")
     return value

@@ -1,4 +1,4 @@
-"""The policy that decides as a good operator would: budgets, delays, crash loops, bad nodes."""
+"""The policy `standard`: budgets, delays, crash loops, excluded nodes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from plaunch.durations import format_duration
 from plaunch.restarts import Cause, Decision, RestartAction
 
-from plaunch_restarts.settings import Settings
+from plaunch_restarts.settings import RestartSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 
 class StandardRestartPolicy:
-    """Restarts as often as `--max-restarts` says, unless the failure tells that it is no use.
+    """Restarts up to `--max-restarts` times, unless the failure shows that a restart cannot help.
 
     Raises:
         UsageError: the options contradict each other.
     """
 
     def __init__(self, context: PluginContext) -> None:
-        self._settings = Settings(context)
+        self._settings = RestartSettings(context)
 
     def decide(self, failure: Failure, history: Sequence[Decided]) -> Decision:
-        """What follows a failure, by the options."""
+        """Decide what follows a failure, by the options."""
         reason = self._reason_to_stop(failure)
         if reason:
             return _stop(failure, reason)
@@ -43,19 +43,19 @@ class StandardRestartPolicy:
                 joint=" ",
             )
         counted = [d for d in history if _is_counted(d) and self._is_recent(d.failure, failure)]
-        budget, used = self._budget(failure, counted)
+        budget, used = self._budget_and_used(failure, counted)
         if budget is None:
             text, delay = f"restart that does not count: {_describe(failure)}", 0.0
         elif used >= budget:
-            return Decision(RestartAction.STOP, self._spent(failure, budget))
+            return Decision(RestartAction.STOP, self._format_spent(failure, budget))
         else:
-            text = self._count(failure, used + 1, budget)
-            delay = self._settings.delay_after(self._total(failure, counted))
-        asked = failure.retry_after or 0.0
-        if asked or delay:
-            text += f", after {max(delay, asked):.3g} s"
-        if asked > delay:
-            delay = asked
+            text = self._format_restart(failure, used + 1, budget)
+            delay = self._settings.delay_after(self._total_restarts(failure, counted))
+        requested = failure.retry_after or 0.0
+        if requested or delay:
+            text += f", after {max(delay, requested):.3g} s"
+        if requested > delay:
+            delay = requested
             text += f" as {_where(failure)} asks: {failure.message}"
         if excluded:
             text += f", without {excluded}: {self._why_excluded(failure)}"
@@ -83,51 +83,53 @@ class StandardRestartPolicy:
         if not loop.times or failure.cause.is_outside or len(history) < loop.times - 1:
             return False
         if failure.is_retryable:
-            return False  # the worker itself knows better
+            return False  # the worker has requested a restart
         row = [d.failure for d in history[len(history) - loop.times + 1 :]] + [failure]
-        if any(one.started > loop.seconds or _sort(one) != _sort(failure) for one in row):
+        if any(one.started > loop.seconds or _identity(one) != _identity(failure) for one in row):
             return False
-        # All ranks run into an error of the script, and which one is first is chance. Without a
-        # place it may be another fault each time.
+        # An error in the script occurs on all ranks, and any of them may fail first. Without a
+        # place in the script, failures are only the same if a rank failed each time.
         is_same = failure.place or frozenset.intersection(*map(_ranks, row))
-        # It may be the node's fault; if not, the failure comes back on another one.
+        # Try without the excluded node first; if it was not the cause, the failure occurs again.
         return bool(is_same) and not (excluded and all(one.host == excluded for one in row))
 
-    # --- how many restarts there are --------------------------------------------------------------
+    # --- the number of restarts -------------------------------------------------------------------
 
     def _is_recent(self, earlier: Failure, now: Failure) -> bool:
         window = self._settings.window
         return window is None or now.time - earlier.time < window
 
     def _group(self, failure: Failure) -> str:
-        """The cause if it has a budget of its own, else an empty text."""
+        """The cause if it has its own budget, else an empty text."""
         return failure.cause.value if failure.cause.value in self._settings.budgets else ""
 
-    def _budget(self, failure: Failure, counted: Sequence[Decided]) -> tuple[int | None, int]:
-        """How many restarts there are for such a failure, or None, and how many were used."""
+    def _budget_and_used(
+        self, failure: Failure, counted: Sequence[Decided]
+    ) -> tuple[int | None, int]:
+        """The budget for such a failure, None if it has none, and the restarts used of it."""
         group = self._group(failure)
         used = sum(self._group(d.failure) == group for d in counted)
         if group:
             return self._settings.budgets[group], used
         if failure.cause.is_outside:
             return None, 0
-        if self._settings.window is None:  # the job counts its restarts, even if history is lost
+        if self._settings.window is None:  # the attempt counts restarts even if history is lost
             used = max(used, failure.attempt - (len(counted) - used))
         return self._settings.budget, used
 
-    def _total(self, failure: Failure, counted: Sequence[Decided]) -> int:
-        is_all = self._settings.window is None
-        return max(len(counted), failure.attempt) if is_all else len(counted)
+    def _total_restarts(self, failure: Failure, counted: Sequence[Decided]) -> int:
+        has_window = self._settings.window is not None
+        return len(counted) if has_window else max(len(counted), failure.attempt)
 
-    def _count(self, failure: Failure, number: int, budget: int) -> str:
+    def _format_restart(self, failure: Failure, number: int, budget: int) -> str:
         group = self._group(failure)
         return f"restart {number} of {budget}{f' for {group}' if group else ''}{self._within()}"
 
-    def _spent(self, failure: Failure, budget: int) -> str:
+    def _format_spent(self, failure: Failure, budget: int) -> str:
         group = self._group(failure)
         option = f"{group}:{budget}" if group else str(budget)
         if not budget:
-            # Without restarts there is nothing to be said of them, unless some causes have some.
+            # Without any restarts this needs no reason, unless only this cause has none.
             return f"none is allowed after {group} (--max-restarts={option})" if group else ""
         return f"all restarts are used{self._within()} (--max-restarts={option})"
 
@@ -135,10 +137,10 @@ class StandardRestartPolicy:
         window = self._settings.window
         return "" if window is None else f" within {format_duration(window, ' ')}"
 
-    # --- nodes to do without ----------------------------------------------------------------------
+    # --- excluded nodes ---------------------------------------------------------------------------
 
     def _excluded_now(self, failure: Failure, history: Sequence[Decided]) -> str:
-        """The host that the job goes on without from now on; empty if there is none."""
+        """The host to exclude from now on; empty for none."""
         host = failure.host
         if not host or any(host in d.decision.without for d in history):
             return ""
@@ -168,15 +170,15 @@ def _give_up(failure: Failure) -> Decision:
 
 
 def _describe(failure: Failure) -> str:
-    """What has failed, where, and how: `rank 3 on node-b: ValueError: bad shape (train.py:12)`."""
+    """Describe a failure: `rank 3 on node-b: ValueError: bad shape (train.py:12)`."""
     if failure.cause.is_outside and failure.message:
-        return failure.message  # which names the node
+        return failure.message  # it names the node
     message = failure.message or f"failed ({failure.cause.value})"
     return f"{_where(failure)}: {message}{f' ({failure.place})' if failure.place else ''}"
 
 
 def _where(failure: Failure) -> str:
-    """Whose failure it is: `rank 3 on node-b`."""
+    """The place of a failure: `rank 3 on node-b`."""
     where = f"rank {failure.rank}" if failure.rank >= 0 else "the launcher"
     if failure.host:
         where += f" on {failure.host}"
@@ -187,15 +189,15 @@ def _is_counted(decided: Decided) -> bool:
     return decided.decision.action is RestartAction.RESTART and decided.decision.costs
 
 
-def _sort(failure: Failure) -> tuple[object, ...]:
-    """What makes two failures the same."""
+def _identity(failure: Failure) -> tuple[object, ...]:
+    """A value that is equal for failures that count as the same."""
     if failure.exception:
         return failure.cause, failure.exception, failure.place
     return failure.cause, failure.exitcode, failure.place
 
 
 def _ranks(failure: Failure) -> frozenset[int]:
-    """The ranks that have failed as the first one has."""
+    """The ranks that have failed with the exit code of the first failure."""
     others: Iterable[int] = (
         rank for rank, one in failure.failures.items() if one.exitcode == failure.exitcode
     )

@@ -1,4 +1,4 @@
-"""The values of the options: what they mean, and how they are read and written."""
+"""The values of the options: meaning, parsing, formatting."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from plaunch.restarts import Cause
 if TYPE_CHECKING:
     from plaunch.restarts import Failure
 
-_SOME_TIME = Duration(has_units=True)
-_ANY_TIME = Duration(may_be_zero=True, has_units=True)
-_LARGEST_CODE = 255
-_MOST_DOUBLINGS = 64  # from a nanosecond to centuries
+_POSITIVE_DURATION = Duration(has_units=True)
+_DURATION = Duration(may_be_zero=True, has_units=True)
+_MAX_CODE = 255
+_MAX_DOUBLINGS = 64  # from a nanosecond to centuries
 _CAUSES = tuple(cause.value for cause in Cause)
 _WORKER, _OUT_OF_MEMORY = Cause.WORKER.value, Cause.OUT_OF_MEMORY.value
-_BY_A_WORKER = (Cause.WORKER, Cause.OUT_OF_MEMORY)  # those whose end says something
+_BY_A_WORKER = (Cause.WORKER, Cause.OUT_OF_MEMORY)  # causes with a meaningful exit code
 
 
 class Window(float):
@@ -32,7 +32,13 @@ class Window(float):
 
 
 class Delay(NamedTuple):
-    """How long to wait before a restart, in seconds: at first, at least later on, at most."""
+    """How long to wait before a restart, in seconds.
+
+    Args:
+        first: the delay before the first restart.
+        least: the minimum before further restarts.
+        most: the maximum.
+    """
 
     first: float
     least: float
@@ -42,24 +48,24 @@ class Delay(NamedTuple):
         least, most = format_duration(self.least), format_duration(self.most)
         return least if self.first or not self.most else f"{least}:{most}"
 
-    def seconds(self, used: int, spread: float) -> float:
-        """The seconds before a restart.
+    def seconds(self, used: int, jitter: float) -> float:
+        """The delay before the next restart, in seconds; doubles with each restart.
 
-        It doubles with each restart. The jitter is one of the job, not of the restart: so jobs that
-        have failed together do not all come back at once, and no delay is below the one before.
+        The jitter is constant for a job: jobs that fail at the same time restart at different
+        times, and no delay is shorter than the one before.
 
         Args:
-            used: how many restarts there were.
-            spread: the jitter, from 0 up to 1.
+            used: the number of restarts so far.
+            jitter: the jitter of the job, from 0 to 1.
         """
         if used == 0 or self.first:
             return self.first
-        doubled = self.least * 2.0 ** min(used - 1, _MOST_DOUBLINGS) * (1 + spread)
-        return min(doubled, self.most - (self.most - self.least) * spread / 4)
+        doubled = self.least * 2.0 ** min(used - 1, _MAX_DOUBLINGS) * (1 + jitter)
+        return min(doubled, self.most - (self.most - self.least) * jitter / 4)
 
 
 class CrashLoop(NamedTuple):
-    """How often the same failure may come within how many seconds of the start; 0 is for ever."""
+    """The same failure `times` times in a row, each within `seconds` of the start; 0 times: off."""
 
     times: int
     seconds: float
@@ -69,7 +75,7 @@ class CrashLoop(NamedTuple):
 
 
 class Condition(NamedTuple):
-    """One sort of failure, as `exit:64-78`: `low` and `high` are codes or signals."""
+    """A class of failures, such as `exit:64-78`: `low` and `high` are exit codes or signals."""
 
     kind: str
     name: str = ""
@@ -84,7 +90,7 @@ class Condition(NamedTuple):
         return f"{self.kind}:{self.name}"
 
     def matches(self, failure: Failure) -> bool:
-        """Whether a failure is of this sort."""
+        """Whether a failure meets this condition."""
         if self.kind == "cause":
             return failure.cause.value == self.name
         if failure.cause not in _BY_A_WORKER:
@@ -95,13 +101,13 @@ class Condition(NamedTuple):
         return self.low <= code <= self.high
 
     def covers(self, other: Condition) -> bool:
-        """Whether all failures of another sort are of this one as well."""
+        """Whether all failures that meet the other condition also meet this one."""
         if self.kind == "exception" == other.kind:
             return f".{other.name}".endswith(f".{self.name}")
-        is_killed = "signal:SIGKILL"  # as whoever is out of memory
+        sigkill = "signal:SIGKILL"  # also the end of a worker that is out of memory
         if self.name == _WORKER and other.kind != "cause":
-            return str(other) != is_killed
-        if other.name == _OUT_OF_MEMORY and str(self) == is_killed:
+            return str(other) != sigkill
+        if other.name == _OUT_OF_MEMORY and str(self) == sigkill:
             return True
         if self.kind != other.kind or self.kind == "cause":
             return self == other
@@ -109,7 +115,7 @@ class Condition(NamedTuple):
 
 
 class Conditions(tuple[Condition, ...]):
-    """Several sorts of failures."""
+    """Several conditions, of which a failure must meet one."""
 
     __slots__ = ()
 
@@ -117,34 +123,32 @@ class Conditions(tuple[Condition, ...]):
         return ",".join(map(str, self))
 
     def find(self, failure: Failure) -> Condition | None:
-        """The first one that a failure is of."""
-        return next((one for one in self if one.matches(failure)), None)
+        """The first condition that a failure meets."""
+        return next((condition for condition in self if condition.matches(failure)), None)
 
 
 def read_window(text: str) -> Window:
     """Read `1h`.
 
     Raises:
-        ValueError: it is no duration above 0.
+        ValueError: it is not a duration above 0.
     """
-    return Window(_SOME_TIME.parse(text))
+    return Window(_POSITIVE_DURATION.parse(text))
 
 
 def read_delay(text: str) -> Delay:
-    """Read `5s`, which is waited each time, or `1s:60s`, least and most.
+    """Read `5s`, a constant delay, or `1s:60s`, the minimum and maximum.
 
     Raises:
-        ValueError: a part is no duration, or the first one is longer than the second.
+        ValueError: a part is not a duration, or the first one is longer than the second.
     """
     low, colon, high = text.partition(":")
     if not colon:
-        seconds = _ANY_TIME.parse(text)
+        seconds = _DURATION.parse(text)
         return Delay(seconds, seconds, seconds)
-    least, most = _SOME_TIME.parse(low), _SOME_TIME.parse(high)
+    least, most = _POSITIVE_DURATION.parse(low), _POSITIVE_DURATION.parse(high)
     if least > most:
-        raise ValueError(
-            f"{quote(text)} has a longest delay below the shortest one; write it as in 1s:60s"
-        )
+        raise ValueError(f"{quote(text)} has a maximum below its minimum; write it as in 1s:60s")
     return Delay(0.0, least, most)
 
 
@@ -152,7 +156,7 @@ def read_conditions(text: str) -> Conditions:
     """Read `exit:2,exit:64-78,signal:SIGABRT,exception:ConfigError,oom`.
 
     Raises:
-        ValueError: a part is no sort of failure.
+        ValueError: a part is not a condition.
     """
     return Conditions(_condition(item) for item in text.split(","))
 
@@ -161,7 +165,7 @@ def read_crash_loop(text: str) -> CrashLoop:
     """Read `3/30s`, or `off`.
 
     Raises:
-        ValueError: it is neither, or would be a loop at the first failure.
+        ValueError: it is neither, or the number is below 2.
     """
     if text == "off":
         return CrashLoop(0, 0.0)
@@ -172,20 +176,19 @@ def read_crash_loop(text: str) -> CrashLoop:
             f"{quote(text)} is not a number of failures from 2 and a duration, such as 3/30s, "
             "nor off"
         )
-    return CrashLoop(number, _SOME_TIME.parse(seconds))
+    return CrashLoop(number, _POSITIVE_DURATION.parse(seconds))
 
 
 def read_failure_count(text: str) -> int:
     """Read a number of failures.
 
     Raises:
-        ValueError: it is none from 1.
+        ValueError: it is not a whole number from 1.
     """
     number = digits(text)
     if not number:
         raise ValueError(
-            f"{quote(text)} is not a number of failures from 1; leave the option out to exclude no "
-            "node"
+            f"{quote(text)} is not a number of failures from 1; omit the option to exclude no node"
         )
     return number
 
@@ -196,8 +199,8 @@ def _condition(item: str) -> Condition:
         return Condition("cause", kind)
     if kind == "exit":
         first, dash, last = value.partition("-")
-        low = digits(first, _LARGEST_CODE)
-        high = digits(last, _LARGEST_CODE) if dash else low
+        low = digits(first, _MAX_CODE)
+        high = digits(last, _MAX_CODE) if dash else low
         if low and high and low <= high:
             return Condition(kind, low=low, high=high)
     elif kind == "signal" and (number := _signal(value)):
@@ -205,7 +208,7 @@ def _condition(item: str) -> Condition:
     elif kind == "exception" and value and all(part.isidentifier() for part in value.split(".")):
         return Condition(kind, value)
     raise ValueError(
-        f"{quote(item)} is not exit:CODE or exit:A-B with codes from 1 to {_LARGEST_CODE}, "
+        f"{quote(item)} is not exit:CODE or exit:A-B with codes from 1 to {_MAX_CODE}, "
         f"signal:NAME, exception:NAME, or a cause: {', '.join(_CAUSES)}"
         f"{'' if colon else did_you_mean(item, _CAUSES)}"
     )

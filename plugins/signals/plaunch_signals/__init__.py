@@ -1,4 +1,4 @@
-"""The built-in signal policies, a module for each: a launch imports the one that it uses.
+"""The built-in signal policies, one module each, so that a launch imports only its own.
 
-Nothing is imported here: this package is on every command line's way.
+Every command line imports this package, so it imports nothing itself.
 """

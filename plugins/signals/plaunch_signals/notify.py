@@ -1,4 +1,4 @@
-"""The signal policy that passes some signals on to the workers and lets the job go on."""
+"""The signal policy `notify`, which passes some signals on to the workers."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ DEFAULT_NOTIFY_SIGNALS = "SIGUSR1,SIGUSR2"
 
 
 class NotifySignalPolicy:
-    """Notify signals are passed on to the workers; stop signals stop the job, as torchrun's do.
+    """Passes notify signals on to the workers; stop signals stop the job, as in torchrun.
 
-    A scheduler's warning, such as Slurm's `--signal=USR1@300`, can so lead to a checkpoint instead
-    of an end. The notify signals are those of `--notify-signals`, SIGUSR1 and SIGUSR2 by default;
-    the stop signals are `signals_to_handle`. A signal of the default list that the user lists as a
-    stop signal is one.
+    So workers can write a checkpoint after a scheduler's warning, such as Slurm's
+    `--signal=USR1@300`, and the job continues. `--notify-signals` lists the notify signals, by
+    default SIGUSR1 and SIGUSR2, and `signals_to_handle` the stop signals. A default notify signal
+    that the user lists as a stop signal is a stop signal.
 
     Raises:
-        UsageError: a list is malformed, or the user put a signal on both.
+        UsageError: a list is malformed, or the user listed a signal in both.
     """
 
     def __init__(self, context: PluginContext) -> None:
@@ -49,7 +49,7 @@ class NotifySignalPolicy:
         return (*self._stop, *self._notify)
 
     def action(self, signum: signal.Signals) -> SignalAction:
-        """STOP or NOTIFY by list; IGNORE for a signal that this policy never asked for."""
+        """STOP or NOTIFY by list; IGNORE for a signal that is in neither."""
         if signum in self._stop:
             return SignalAction.STOP
         return SignalAction.NOTIFY if signum in self._notify else SignalAction.IGNORE

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 OPTIONS = (
     Option(
         ("--notify-signals",),
-        "signals that the policy notify passes on (default: SIGUSR1,SIGUSR2)",
+        "signals that the policy notify passes on to the workers (default: SIGUSR1,SIGUSR2)",
         metavar="SIG,...",
         fill="plaunch_signals.options:check_policy",
     ),
@@ -20,14 +20,14 @@ OPTIONS = (
 
 
 def check_policy(args: Arguments, manager: PluginManager) -> str:
-    """Refuse the option together with torchrun's policy, also where no policy is made.
+    """Reject the option together with torchrun's policy, even if no policy is created.
 
     Raises:
-        UsageError: that is the policy.
+        UsageError: the signal policy is `torchrun`.
     """
     del manager
     if args.signal_policy == "torchrun":
-        from plaunch_signals.torchrun import refuse_notify_signals  # when given
+        from plaunch_signals.torchrun import reject_notify_signals  # only with the option
 
-        refuse_notify_signals(args.notify_signals)
+        reject_notify_signals(args.notify_signals)
     return ""

@@ -1,4 +1,4 @@
-"""The signal policies that behave as torchrun does."""
+"""The signal policies with torchrun's behaviour."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from plaunch.plugin import PluginContext
 
 
-class StopOn:
-    """Every listed signal stops the workers, with that signal, and ends the job."""
+class StopSignalPolicy:
+    """Each listed signal stops the workers, with that signal, and ends the job."""
 
     def __init__(self, signals: Collection[signal.Signals]) -> None:
         self._signals = tuple(signals)
@@ -27,36 +27,35 @@ class StopOn:
         return self._signals
 
     def action(self, signum: signal.Signals) -> SignalAction:
-        """STOP for a listed signal; IGNORE for one that this policy never asked for."""
+        """STOP for a listed signal; IGNORE for others."""
         return SignalAction.STOP if signum in self._signals else SignalAction.IGNORE
 
 
-def policy_of_environment() -> StopOn:
-    """The policy of an agent that is given none, as in torchrun's library.
+def policy_of_environment() -> StopSignalPolicy:
+    """The policy of an agent that was created without one, as in torchrun's library.
 
     Raises:
         UsageError: `TORCHELASTIC_SIGNALS_TO_HANDLE` has a word that is not a signal.
     """
     names = os.environ.get("TORCHELASTIC_SIGNALS_TO_HANDLE", DEFAULT_SIGNALS)
-    return StopOn(parse_signals(names))
+    return StopSignalPolicy(parse_signals(names))
 
 
-class TorchrunSignalPolicy(StopOn):
-    """Every listed signal stops the workers, with that signal, and ends the job.
+class TorchrunSignalPolicy(StopSignalPolicy):
+    """Each signal of `--signals-to-handle` stops the workers, with that signal, and ends the job.
 
-    The list is the setting `signals_to_handle` (`--signals-to-handle`), torchrun's four by
-    default. An empty list handles nothing: each signal then does to the launcher what it does to
-    any program.
+    By default these are torchrun's four signals. With an empty list the launcher handles no signal:
+    each has its default action.
 
     Raises:
-        UsageError: the list has a word that is not a signal, or not one that can be handled; or
-            there are signals to pass on (`--notify-signals`).
+        UsageError: the list has a word that is not a signal, or a signal that cannot be handled; or
+            `--notify-signals` is given.
     """
 
     def __init__(self, context: PluginContext) -> None:
         names = notify_signals(context)
         if names is not None:
-            refuse_notify_signals(names)
+            reject_notify_signals(names)
         super().__init__(stop_signals(context))
 
 
@@ -64,7 +63,7 @@ def stop_signals(context: PluginContext) -> tuple[signal.Signals, ...]:
     """The signals that stop the job of a launch.
 
     Raises:
-        UsageError: the list has a word that is not a signal, or not one that can be handled.
+        UsageError: the list has a word that is not a signal, or a signal that cannot be handled.
     """
     names = context.settings.get("signals_to_handle")
     if names is None:
@@ -77,18 +76,18 @@ def stop_signals(context: PluginContext) -> tuple[signal.Signals, ...]:
 
 
 def notify_signals(context: PluginContext) -> object:
-    """What `--notify-signals` says in a launch; None if it is not given."""
+    """The value of `--notify-signals` in a launch; None if it is not given."""
     options = context.settings.get("options")
     return options.get("notify_signals") if isinstance(options, dict) else None
 
 
-def refuse_notify_signals(names: object) -> NoReturn:
-    """Refuse signals to pass on, of which torchrun's policy knows none.
+def reject_notify_signals(names: object) -> NoReturn:
+    """Reject `--notify-signals`, which torchrun's policy does not have.
 
     Raises:
         UsageError: always.
     """
     raise UsageError(
         f"notify_signals is {names!r} (--notify-signals), which the signal policy 'torchrun' does "
-        "not know; add --signal-policy=notify"
+        "not have; add --signal-policy=notify"
     )

@@ -1,8 +1,8 @@
-"""Lets a worker exit with the code that comes through a pipe.
+"""Makes a worker exit with the code that arrives through a pipe.
 
-An interpreter imports `sitecustomize` when it is ready itself, just before it runs its program. The
-folder of this one is first in the `PYTHONPATH` of workers for which `--inject` says `exit`. What a
-worker starts does not inherit it.
+An interpreter imports `sitecustomize` just before it runs its program. The folder of this module is
+first in the `PYTHONPATH` of workers with an `exit` fault of `--inject`. Processes that the worker
+starts do not inherit it.
 """
 
 import _thread
@@ -12,7 +12,7 @@ import sys
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
-def _exit_when_told(pipe: int) -> None:
+def _exit_on_message(pipe: int) -> None:
     code, _, text = os.read(pipe, 4096).partition(b" ")
     os.write(2, text + b"\n")
     os._exit(int(code))
@@ -29,19 +29,19 @@ def _leave_path() -> None:
 
 def _begin() -> None:
     path = os.environ.pop("PLAUNCH_CHAOS_EXIT", "")
-    # A worker leads its session; what a shell as worker has started is another process.
+    # A worker leads its session; a Python started by a shell that is the worker does not.
     if path and os.getsid(0) == os.getpid():
         try:
-            # For writing too, so that there is never an end of the file.
+            # Open for writing too, so that reading never reports the end of the file.
             pipe = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except OSError:
             return  # the launcher has ended
-        # Without `threading`, which would count it among the program's threads.
-        _thread.start_new_thread(_exit_when_told, (pipe,))
+        # Without `threading`, which would list it among the program's threads.
+        _thread.start_new_thread(_exit_on_message, (pipe,))
 
 
 _leave_path()
 _begin()
-# The one that this stands before, if there is one; `site` expects the error if there is none.
+# Import the user's own `sitecustomize`. If there is none, `site` handles the ImportError.
 del sys.modules["sitecustomize"]
 __import__("sitecustomize")
