@@ -64,7 +64,7 @@ def test_each_appearance_of_the_file_requests_a_restart(running):
 def test_a_file_that_existed_before_requests_no_restart(running, tmp_path):
     (tmp_path / "reload").touch()
     path, control = running()
-    assert "is there already" in control.said[0]
+    assert "already exists" in control.said[0]
     path.unlink()
     time.sleep(0.05)
     path.touch()
