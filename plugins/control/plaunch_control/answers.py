@@ -52,7 +52,7 @@ class ControlService:
         self._events = EventBuffer(control.take_events, self._status.note)
         self._command = _command_of_this_process()
         self.stacks = JobStacks(context, control)
-        self.nodes = JobNodes(control, self._describe_node)
+        self.nodes = JobNodes(control, context.host, self._describe_node)
         self._get_pages: dict[str, Callable[[Mapping[str, Any]], HttpResponse]] = {
             "/v1": self._show_index,
             "/v1/status": self._show_status,

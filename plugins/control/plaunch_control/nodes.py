@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import secrets
 import threading
 import time
-from collections import deque
 from typing import TYPE_CHECKING, Any
+
+from plaunch_hang.stacks import JobQuery, PublishedAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 NAME = "status"  # of the broadcast, and of the published answers
 BOUND = 1.0  # seconds for the answers of all nodes
-_PAUSE = 0.01  # seconds between two checks for answers
-_CALLS = 8  # recent calls that a published answer names
 _KEYS = (
     *("host", "agent_pid", "alive", "silent_seconds", "phase", "since", "waiting_for"),
     *("round", "attempt", "group_rank", "ranks"),
@@ -25,10 +23,11 @@ _KEYS = (
 
 
 class JobNodes:
-    """Collects the status of all nodes with a broadcast; costs nothing without requests.
+    """Collects the status of all nodes with a `JobQuery`.
 
     Args:
         control: the control of the agent.
+        host: of this node.
         describe: returns the status of this node.
         clock: monotonic seconds.
         sleep: sleeps for some seconds.
@@ -37,6 +36,7 @@ class JobNodes:
     def __init__(
         self,
         control: Control,
+        host: str,
         describe: Callable[[], Mapping[str, Any]],
         *,
         clock: Callable[[], float] = time.monotonic,
@@ -44,18 +44,12 @@ class JobNodes:
     ) -> None:
         self._control = control
         self._describe = describe
-        self._clock = clock
-        self._sleep = sleep
-        self._me = secrets.token_hex(8)
         self._lock = threading.Lock()
-        self._calls: deque[str] = deque(maxlen=_CALLS)
+        self._query = JobQuery(control, NAME, host, self._publish, _read, clock=clock, sleep=sleep)
 
     def handle_call(self, call: str) -> None:
         """Answer the call of another node."""
-        with self._lock:
-            if call not in self._calls:  # else it is this node's own, or a duplicate
-                self._calls.append(call)
-                self._publish()
+        self._query.hear(call)
 
     def ask(self) -> list[dict[str, Any]]:
         """Return the status of each node of the round, by rank; takes about a second at most.
@@ -63,58 +57,40 @@ class JobNodes:
         A node that did not answer has only a host. Without a store of the job, only this node is
         returned.
         """
-        own = self._describe_self()
         if not self._control.snapshot().ranks:
-            return [own]  # there is no round yet
-        call = secrets.token_hex(8)
-        until = self._clock() + BOUND
-        with self._lock:
-            self._calls.append(call)
-            self._publish()
-        self._control.broadcast(NAME, call)
-        while True:
-            left = until - self._clock()
-            texts = self._control.published(NAME, max(left, _PAUSE), all_nodes=True)
-            if not texts:
-                return [own]
-            answers = {node: _read(text, call) for node, text in texts.items()}
-            silent = [node for node, answer in answers.items() if answer is None]
-            if silent and left > 0:
-                self._sleep(_PAUSE)
-                continue
-            found = [answer for answer in answers.values() if answer is not None]
-            hosts = sorted(node.partition("~")[0] for node in silent)
-            if all(answer["by"] != self._me for answer in found):
-                found.append(own)  # its own answer was not read back in time
-                if own["host"] in hosts:
-                    hosts.remove(own["host"])
-            found.sort(
-                key=lambda answer: (answer.get("group_rank") is None, answer.get("group_rank"))
-            )
-            return [
-                {key: answer.get(key) for key in _KEYS}
-                for answer in (*found, *map(_unknown, hosts))
-            ]
+            return [self._describe_self()]  # there is no round yet
+        found = self._query.ask(BOUND)
+        answers = sorted(
+            found.answers,
+            key=lambda answer: (answer.get("group_rank") is None, answer.get("group_rank")),
+        )
+        silent = [{"host": host} for host in found.silent]
+        return [{key: answer.get(key) for key in _KEYS} for answer in (*answers, *silent)]
 
     def _describe_self(self) -> dict[str, Any]:
         answer = self._describe()
         return {key: answer[key] for key in _KEYS}
 
-    def _publish(self) -> None:
-        answer = {"by": self._me, "calls": [*self._calls], **self._describe_self()}
-        answer["waiting_for"] = answer["waiting_for"] and answer["waiting_for"][:500]
-        self._control.publish(NAME, json.dumps(answer))
+    def _publish(self) -> dict[str, Any]:
+        own = self._describe_self()
+        text = own["waiting_for"] and own["waiting_for"][:500]
+        with self._lock:
+            answer = {
+                "by": self._query.me,
+                "calls": [*self._query.calls],
+                **own,
+                "waiting_for": text,
+            }
+            self._control.publish(NAME, json.dumps(answer))
+        return own
 
 
-def _unknown(host: str) -> dict[str, Any]:
-    return {"host": host}
-
-
-def _read(text: str, call: str) -> dict[str, Any] | None:
-    """Parse the answer to a call; return None for any other record."""
+def _read(node: str, text: str) -> tuple[PublishedAnswer, dict[str, Any]] | None:
+    """Parse the answer of a node; return None for any other record."""
+    del node
     try:
         answer = json.loads(text)
-        is_answer = call in answer["calls"] and isinstance(answer["by"], str)
+        published = PublishedAnswer(str(answer["by"]), set(answer["calls"]))
     except (ValueError, TypeError, KeyError):
         return None
-    return answer if is_answer else None
+    return published, answer

@@ -171,7 +171,7 @@ def test_simultaneous_requests_share_one_result():
     looks.clear()
     second = Call(node.stacks.ask)
     another = Call(node.stacks.hear, "of another node")
-    wait_until(lambda: "of another node" in node.stacks._calls, "it is heard")
+    wait_until(lambda: "of another node" in node.stacks._query.calls, "it is heard")
     goes_on.set()
     assert first.get() == second.get()
     another.get()

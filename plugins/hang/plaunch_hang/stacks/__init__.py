@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from plaunch_hang.stacks.grouping import format_groups as format_groups
     from plaunch_hang.stacks.grouping import group as group
     from plaunch_hang.stacks.grouping import merge as merge
+    from plaunch_hang.stacks.job_query import JobAnswers as JobAnswers
+    from plaunch_hang.stacks.job_query import JobQuery as JobQuery
+    from plaunch_hang.stacks.job_query import PublishedAnswer as PublishedAnswer
     from plaunch_hang.stacks.job_stacks import JobStacks as JobStacks
     from plaunch_hang.stacks.job_stacks import JobView as JobView
     from plaunch_hang.stacks.operations import format_operations as format_operations
@@ -45,6 +48,7 @@ __getattr__, __dir__, __all__ = attach(
         ".taking": "own_stacks take",
         ".grouping": "Group StackGroup format_groups group merge",
         ".operations": "format_operations",
+        ".job_query": "JobAnswers JobQuery PublishedAnswer",
         ".job_stacks": "JobStacks JobView",
         ".records": "dump_groups load_groups",
         ".files": "write",

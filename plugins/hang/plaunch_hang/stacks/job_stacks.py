@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-import secrets
 import threading
 import time
-from collections import deque
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from plaunch_hang.stacks.grouping import StackGroup, group, merge
+from plaunch_hang.stacks.job_query import JobAnswers, JobQuery, PublishedAnswer
 from plaunch_hang.stacks.operations import last_operations, merge_operations
 from plaunch_hang.stacks.records import NodeAnswer, dump_answer, load_answer
 from plaunch_hang.stacks.taking import take
@@ -31,8 +30,6 @@ NAME = "stacks"  # of the broadcast, and of the published answers
 TAKE_TIMEOUT = 2.0  # seconds to read the stacks of one node's workers
 ANSWER_TIMEOUT = 3.0  # seconds for the answers of all nodes
 _SLACK = 1.0  # seconds for writing files, and for a slow store
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.4  # seconds between two checks for answers
-_CALLS = 8  # recent calls that an answer names
 _TITLE = "the workers were here at the time of the request"
 
 T = TypeVar("T")
@@ -78,11 +75,9 @@ class JobView(NamedTuple):
 class JobStacks:
     """Reads the stacks of all workers of a job, on a request to one of its nodes.
 
-    The request is broadcast to the other nodes (`plaunch.rendezvous.SharedTexts`). No node has to
-    poll for it: with `plaunch_membership` it is a state of the job, for which all nodes wait
-    anyway. So it costs nothing without requests, and all nodes are notified at once. Each node
-    reads the stacks of its own workers and publishes their groups; the node of the request reads
-    and merges them. All steps have timeouts. Simultaneous requests share one result.
+    The request is broadcast to the other nodes (`JobQuery`). Each node reads the stacks of its own
+    workers and publishes their groups; the node of the request reads and merges them. All steps
+    have timeouts. Simultaneous requests share one result.
 
     Args:
         context: the launch.
@@ -104,10 +99,9 @@ class JobStacks:
         self._context = context
         self._control = control
         self._take = take
-        self._clock = clock
-        self._sleep = sleep
-        self._me = secrets.token_hex(8)
-        self._calls: deque[str] = deque(maxlen=_CALLS)
+        self._query = JobQuery(
+            control, NAME, context.host, self._answer, _read, clock=clock, sleep=sleep
+        )
         self._takes = _SharedCall(self._take_own)
         self._views = _SharedCall(self._ask_all)
 
@@ -125,9 +119,7 @@ class JobStacks:
         Raises:
             TimeoutError: a previous request is still running.
         """
-        if call not in self._calls:  # else it is this node's own, or a duplicate
-            self._calls.append(call)
-            self._answer()
+        self._query.hear(call)
 
     def rest(self, seconds: float = 1.0) -> None:
         """Wait up to `seconds` for a running request."""
@@ -137,7 +129,7 @@ class JobStacks:
         answer, is_ours = self._takes.call(TAKE_TIMEOUT + _SLACK)
         if is_ours:
             # Calls that arrived meanwhile are answered too.
-            answer = answer._replace(calls=tuple(self._calls))
+            answer = answer._replace(calls=tuple(self._query.calls))
             self._control.publish(NAME, dump_answer(answer))
         return answer
 
@@ -162,68 +154,36 @@ class JobStacks:
             except Exception as error:  # noqa: BLE001 - may come from a third party's logs spec
                 problem = str(error) or type(error).__name__
         operations = last_operations(stacks)
-        return NodeAnswer(self._me, (), context.host, folder, problem, groups, operations)
+        return NodeAnswer(self._query.me, (), context.host, folder, problem, groups, operations)
 
     def _ask_all(self) -> JobView:
-        call = secrets.token_hex(8)
-        until = self._clock() + ANSWER_TIMEOUT
-        self._calls.append(call)
-        self._control.broadcast(NAME, call)
-        own = self._answer()
-        pause = _FIRST_PAUSE
-        while True:
-            left = until - self._clock()
-            texts = self._control.published(NAME, max(left, _LONGEST_PAUSE), all_nodes=True)
-            if not texts:
-                return _view([own], is_job_wide=texts is not None, has_store=texts is None)
-            answers = {
-                node: answer
-                for node, text in texts.items()
-                if (answer := _read(node, text)) is not None and call in answer.calls
-            }
-            if len(answers) == len(texts) or left <= pause:
-                others = [answer for answer in answers.values() if answer.by != own.by]
-                silent = sorted(_host_of(node) for node in texts.keys() - answers.keys())
-                if len(others) == len(answers) and own.host in silent:
-                    silent.remove(own.host)  # its own answer was not read back in time
-                return _view([own, *others], silent)
-            self._sleep(pause)
-            pause = min(pause * 2, _LONGEST_PAUSE)
+        return _view(self._query.ask(ANSWER_TIMEOUT))
 
 
-def _view(
-    answers: Collection[NodeAnswer],
-    silent: Collection[str] = (),
-    *,
-    is_job_wide: bool = True,
-    has_store: bool = True,
-) -> JobView:
+def _view(found: JobAnswers[NodeAnswer]) -> JobView:
+    answers = found.answers
     folders = {(answer.host, answer.folder): None for answer in answers if answer.folder}
     problems = {(answer.host, answer.problem): None for answer in answers if answer.problem}
     return JobView(
         merge(item for answer in answers for item in answer.groups),
         tuple(folders),
         tuple(problems),
-        tuple(silent),
-        is_job_wide,
-        has_store,
+        tuple(found.silent),
+        found.is_job_wide,
+        found.has_store,
         merge_operations(answer.operations for answer in answers),
     )
 
 
-def _read(node: str, text: str) -> NodeAnswer | None:
+def _read(node: str, text: str) -> tuple[PublishedAnswer, NodeAnswer] | None:
     if not text:
         return None
     try:
-        return load_answer(text)
+        answer = load_answer(text)
     except ValueError as error:
         logger.debug("the invalid answer of node %s is ignored: %s", node, error)
         return None
-
-
-def _host_of(node: str) -> str:
-    """The host in the name of a node."""
-    return node.partition("~")[0]
+    return PublishedAnswer(answer.by, answer.calls), answer
 
 
 class _SharedCall(Generic[T]):
