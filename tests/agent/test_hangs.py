@@ -101,6 +101,7 @@ def test_who_has_ended_cannot_hang(node):
 
     def report():
         node.wait_for(*BOTH)
+        wait_until(lambda: 1 in agent.snapshot().pids, "the start of both")
         for rank in (0, 7):
             wait_until(lambda rank=rank: rank not in agent.snapshot().pids, "its end")
             agent.report_hang(rank, TEXT)

@@ -523,7 +523,7 @@ def test_logs(plaunch, agents, ctl):
 def test_without_log_files_the_error_has_the_fix(agents, ctl):
     node = agents.start("--rdzv-id=job")
     agents.until_round(0, node)
-    assert "--log-dir, keep them" in ctl.run("logs", code=REFUSED)
+    assert "launch with --redirects or --tee, and --log-dir" in ctl.run("logs", code=REFUSED)
     assert "'x' are no ranks" in ctl.run("logs", "--rank=x", code=NO_ANSWER)
     assert "is not a regular expression" in ctl.run("logs", "--grep=(", code=NO_ANSWER)
     agents.finish(node)

@@ -31,7 +31,7 @@ def _secrets(monkeypatch):
 @pytest.mark.parametrize("start_method", ["spawn", "fork", "forkserver"])
 def test_functions(start_method, monkeypatch):
     monkeypatch.syspath_prepend(
-        os.path.join(os.path.dirname(__file__), "..", "functions", "modules")
+        os.path.join(os.path.dirname(__file__), "..", "multiprocessing", "modules")
     )
     environment = importlib.import_module("worker_functions").environment
     context = start_processes(

@@ -16,7 +16,7 @@ def incarnations(nodes):
 
 
 def are_in_one_world(nodes):
-    rounds = [node.present for node in nodes]
+    rounds = [node.current_round for node in nodes]
     return (
         None not in rounds
         and len({one.bootstrap_store_info for one in rounds}) == 1
@@ -30,7 +30,7 @@ def job(own_etcd_server, make_nodes):
     """Two nodes that rejoin after changes, in one world, and the job's incarnation."""
 
     def job(min_nodes):
-        nodes = [node.obey() for node in make_nodes(own_etcd_server.endpoint, 2, min_nodes)]
+        nodes = [node.follow() for node in make_nodes(own_etcd_server.endpoint, 2, min_nodes)]
         eventually(lambda: are_in_one_world(nodes), "both are in one world")
         (incarnation,) = incarnations(nodes)
         return nodes, incarnation

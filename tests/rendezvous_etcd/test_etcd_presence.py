@@ -23,9 +23,11 @@ def nodes(own_etcd_server, make_nodes):
 
 def beats_pass(nodes, count):
     """Wait until each node has sent this many further heartbeats."""
-    seen = [node.wire.operations["beat"] + count for node in nodes]
+    seen = [node.connections.operations["beat"] + count for node in nodes]
     eventually(
-        lambda: all(n.wire.operations["beat"] >= s for n, s in zip(nodes, seen, strict=True)),
+        lambda: all(
+            n.connections.operations["beat"] >= s for n, s in zip(nodes, seen, strict=True)
+        ),
         "heartbeats",
     )
 
