@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from plaunch.plugin.context import PluginContext
     from plaunch.plugin.extensions import ExtensionRunner
     from plaunch.plugin.manager import PluginManager
-    from plaunch.process.binding import Binder
-    from plaunch.process.starting import Starter
-    from plaunch.process.streams.logs import LogsSpecs
+    from plaunch.process.components import Binder, Starter
+    from plaunch.process.logs import LogsSpecs
 
 logger = logging.getLogger("plaunch")
 

@@ -6,8 +6,7 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING
 
-from plaunch.errors import PluginError
-from plaunch.process.failures.error_file import one_line
+from plaunch.errors import PluginError, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

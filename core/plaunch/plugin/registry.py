@@ -20,7 +20,7 @@ from plaunch.plugin.guard import LoadedPlugin, Registration, blaming, keeping_si
 from plaunch.plugin.kinds import LIFECYCLE, LOGS_SPECS, TORCHRUN_HANDLERS, WITH_OPTIONS, Kind
 from plaunch.plugin.metadata import Distribution, EntryPoint, normalise
 from plaunch.plugin.options import load_options
-from plaunch.process.streams.logs import LogsSpecs
+from plaunch.process.logs import LogsSpecs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
