@@ -11,13 +11,6 @@ from typing import TYPE_CHECKING, Any
 from plaunch.errors import text_of_error
 from plaunch.numbers import name_ranks
 from plaunch.parts import ENRICH_SIGNAL_FAILURE, load_part
-from plaunch.process.error_file import (
-    ErrorFileError,
-    read_error_file,
-    text_of,
-    timestamp_of,
-    traceback_of,
-)
 from plaunch.values import Record, Value, plain_dataclass
 
 if TYPE_CHECKING:
@@ -99,6 +92,8 @@ class ProcessFailure(Record):
         self.error_file_data = {"message": _NO_MESSAGE}
         self.message = ""
         if self.error_file and os.path.isfile(self.error_file):  # torch allows None
+            from plaunch.process.error_file import ErrorFileError, read_error_file, timestamp_of
+
             try:
                 self.error_file_data = read_error_file(self.error_file)
                 self.message = self.error_file_data["message"]
@@ -124,11 +119,15 @@ class ProcessFailure(Record):
     @property
     def text(self) -> str:
         """The error itself, without the traceback: `"ValueError: bad shape"`."""
+        from plaunch.process.error_file import text_of  # failures only
+
         return text_of(self.message)
 
     @property
     def traceback(self) -> str:
         """The Python traceback that the worker recorded; empty if there is none."""
+        from plaunch.process.error_file import traceback_of  # failures only
+
         return traceback_of(self.message)
 
     @property

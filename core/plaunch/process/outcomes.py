@@ -11,11 +11,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from plaunch._names import class_name
-from plaunch.control_groups import group_paths
 from plaunch.errors import one_line
 from plaunch.process.context import RunProcsResult
 from plaunch.process.failure import ProcessFailure
-from plaunch.process.proc import read_proc
+from plaunch.process.proc import group_paths, read_proc
 from plaunch.process.streams import is_shown
 from plaunch.process.worker_exit import WorkerExit
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 
 PROC = "/proc"
+_CGROUPS = "/sys/fs/cgroup"
 
 _MAX_BYTES = 1 << 24  # of one file; a process may change its own command line and environment
 _STAT_BYTES = 4096
@@ -199,3 +200,43 @@ def describe_process(pid: int, proc: str = PROC) -> str:
         return f"pid {pid} (state unknown)"
     place = read_waiting_place(pid, proc)
     return f"pid {pid} (state {state}{f', waits in {place}' if place else ''})"
+
+
+# --- control groups -------------------------------------------------------------------------------
+
+
+def group_paths(groups: str, controller: str, new: str, old: str) -> list[str]:
+    """The possible paths of a control group's file, then those of its parents' files.
+
+    Args:
+        groups: the content of /proc/self/cgroup.
+        controller: `memory`, `cpu` or `pids`.
+        new: the file's name in version 2.
+        old: its name in version 1.
+    """
+    found: list[str] = []
+    for line in groups.splitlines():
+        # "0::/user.slice" in version 2, "4:cpu,cpuacct:/docker/ab12" in version 1
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if not controllers:
+            folders, name = _folders(_CGROUPS, path.strip()), new
+        elif controller in controllers.split(","):
+            folders, name = _folders(f"{_CGROUPS}/{controllers}", path.strip()), old
+            folders += _folders(f"{_CGROUPS}/{controller}", path.strip())
+        else:
+            continue
+        found += [f"{folder}/{name}" for folder in dict.fromkeys(folders)]
+    return found
+
+
+def _folders(mount: str, path: str) -> list[str]:
+    """The folder of a group and its parents, in this order.
+
+    In a container `path` may be the host's; then only the mount point exists.
+    """
+    folders = [mount]
+    for part in path.split("/"):
+        if part and part != "..":
+            folders.append(f"{folders[-1]}/{part}")
+    return folders[::-1]
