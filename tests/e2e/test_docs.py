@@ -34,7 +34,7 @@ import plaunch_membership
 import plaunch_rendezvous_c10d.backend
 import pytest
 from plaunch.plugin import KINDS, LIFECYCLE
-from plaunch_membership.timing import Timing
+from plaunch_membership.options import Timing
 from plaunch_rendezvous_etcd.testing import EtcdUnavailableError, find_etcd, free_ports
 from plaunch_testing.conformance import RendezvousConformance, RendezvousStoreConformance
 

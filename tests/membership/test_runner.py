@@ -195,14 +195,15 @@ def iter_once(operation):
 
 
 def test_a_store_without_requests_is_not_silent(run, board):
-    clock = Clock()
+    clock, has_answer = Clock(), threading.Event()
 
     def routine():
         yield Add("n", 1)
+        has_answer.set()
         yield Sleep(1000.0)
 
     runner, _ = run(routine(), board.connect, clock=clock)
-    wait_until(lambda: isinstance(runner._operation, Sleep), "it sleeps")
+    assert has_answer.wait(BOUND)
     clock.now += 500.0
     assert runner.silent_for() == 0.0
 

@@ -15,14 +15,18 @@ from typing import TYPE_CHECKING
 from plaunch.errors import RendezvousStateError
 from plaunch.rendezvous import world_ranks
 
-from plaunch_membership import early_ends, transitions
-from plaunch_membership.bounds import MAX_NAME
-from plaunch_membership.failures import NO_FAILURES, FailureSummary, merge
-from plaunch_membership.gathering import Gathering, time_left
+from plaunch_membership import transitions
+from plaunch_membership.failures import (
+    NO_FAILURES,
+    FailureSummary,
+    early_ends_from_record,
+    merge,
+    with_early_ends,
+)
 from plaunch_membership.keys import NODES_OF_A_PART
 from plaunch_membership.operations import MultiSet, Routine, Set, Sleep
-from plaunch_membership.placement import place, with_claims
-from plaunch_membership.records import RecordError
+from plaunch_membership.placement import Gathering, place, time_left, with_claims
+from plaunch_membership.records import MAX_NAME, RecordError
 from plaunch_membership.restarts import FailureContext, RestartDecisions
 from plaunch_membership.round_cleanup import RoundCleanup
 from plaunch_membership.spares import Spares
@@ -264,7 +268,7 @@ class LeaderRoutine:
                     is_final = record.flag("is_final") or is_final
                     if node not in reported:
                         summary = merge([summary, FailureSummary.from_record(record)])
-                        ended[node] = early_ends.from_record(record)
+                        ended[node] = early_ends_from_record(record)
                 except RecordError as error:
                     membership.rejections.note("a report of failures", error)
                     unread += 1
@@ -274,7 +278,7 @@ class LeaderRoutine:
             silent = sum(node not in reported and node not in missing for node in self._members)
             # A node whose report cannot be read will not repeat it.
             if silent <= unread:
-                summary = early_ends.with_early_ends(summary, self._members, ended)
+                summary = with_early_ends(summary, self._members, ended)
                 yield from self._decide(settling, summary, missing, is_final=is_final)
                 return
             # Lost nodes are detected meanwhile, at an interval that may be long.

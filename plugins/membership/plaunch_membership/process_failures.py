@@ -13,8 +13,8 @@ from plaunch.durations import LONGEST
 from plaunch.process import Consequence, ProcessFailure, shorten
 from plaunch.rendezvous import Verdict
 
-from plaunch_membership.bounds import MAX_NAME, nearest_date, printable
 from plaunch_membership.failures import MAX_LISTED, JobFailure
+from plaunch_membership.records import MAX_NAME, nearest_date, printable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence

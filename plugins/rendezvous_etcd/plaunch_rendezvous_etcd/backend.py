@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import copy
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from plaunch.durations import Duration, bounded
 from plaunch.rendezvous import BackendTraits, backend_traits
-from plaunch_membership import DynamicRendezvousHandler, Timing
+from plaunch_membership import DynamicRendezvousHandler, StoreAccess, Timing
 from plaunch_network import find_node_address
 
 from plaunch_rendezvous_etcd.options import DEFAULT_PORT, OPTIONS, read_options
@@ -17,31 +16,11 @@ from plaunch_rendezvous_etcd.protocol import load_protocol
 from plaunch_rendezvous_etcd.session import EtcdSession
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from plaunch.rendezvous import RendezvousHandler, RendezvousParameters
-    from plaunch_membership import Connect
 
 _LEGACY = "etcd"  # torchrun's first backend, which names `join_timeout` `timeout`
 
 _MIN_ANSWER_TIMEOUT = 1.0  # seconds
-
-
-@dataclass(frozen=True)
-class EtcdBackend:
-    """The store of a job, as the handler needs it.
-
-    Args:
-        connect: opens a connection to the store, on any thread, in about five seconds at most.
-        address: the address at which other nodes reach this one.
-        endpoint: the endpoint of the store, for messages.
-        release: closes the client that all connections share.
-    """
-
-    connect: Connect
-    address: str
-    endpoint: str
-    release: Callable[[], None]
 
 
 @backend_traits(
@@ -56,23 +35,15 @@ def create_etcd_handler(params: RendezvousParameters) -> RendezvousHandler:
     """
     params = _with_current_names(params)
     timing = Timing.from_parameters(params, OPTIONS)  # rejects options before grpc is imported
-    backend = prepare_backend(params)
+    store = prepare_backend(params)
     try:
-        return DynamicRendezvousHandler(
-            params,
-            backend.connect,
-            address=backend.address,
-            endpoint=backend.endpoint,
-            release=backend.release,
-            outlives_job=True,
-            timing=timing,
-        )
+        return DynamicRendezvousHandler(params, store, timing=timing)
     except BaseException:
-        backend.release()
+        store.release()
         raise
 
 
-def prepare_backend(params: RendezvousParameters) -> EtcdBackend:
+def prepare_backend(params: RendezvousParameters) -> StoreAccess:
     """Read the backend's own options, and import grpc.
 
     It is called on the main thread. Its slowest step is a name server that does not answer.
@@ -103,7 +74,9 @@ def prepare_backend(params: RendezvousParameters) -> EtcdBackend:
         # It is renewed three times per duration, so its last two thirds are certain.
         job_ttl=bounded(max(options.job_ttl, 1.5 * verdict_ttl)),
     )
-    return EtcdBackend(session.connect, address, options.endpoint, session.close)
+    return StoreAccess(
+        session.connect, address, options.endpoint, release=session.close, outlives_job=True
+    )
 
 
 def _with_current_names(params: RendezvousParameters) -> RendezvousParameters:
