@@ -22,7 +22,7 @@ from plaunch_network import (
     parse_rendezvous_endpoint,
 )
 
-from plaunch_rendezvous_c10d.connecting import Connector
+from plaunch_rendezvous_c10d.connecting import CONNECT_BOUNDS, ConnectBounds, Connector
 from plaunch_rendezvous_c10d.connection_limiter import ConnectionLimiter
 from plaunch_rendezvous_c10d.guests import has_guests
 from plaunch_rendezvous_c10d.hosting import (
@@ -33,8 +33,7 @@ from plaunch_rendezvous_c10d.hosting import (
     may_be_elsewhere,
 )
 from plaunch_rendezvous_c10d.stores import FileStore
-from plaunch_rendezvous_c10d.torch_import import load_distributed
-from plaunch_rendezvous_c10d.torch_log import torch_log
+from plaunch_rendezvous_c10d.torch_import import load_distributed, torch_log
 from plaunch_rendezvous_c10d.torchrun import RunIdClaim
 
 if TYPE_CHECKING:
@@ -76,11 +75,13 @@ def create_c10d_handler(params: RendezvousParameters) -> RendezvousHandler:
         raise
 
 
-def prepare_backend(params: RendezvousParameters) -> StoreAccess:
+def prepare_backend(
+    params: RendezvousParameters, bounds: ConnectBounds = CONNECT_BOUNDS
+) -> StoreAccess:
     """Read the backend's own options, and host the store if this node is its host.
 
     It is called on the main thread. Its slowest steps are importing torch, and a name server that
-    does not answer.
+    does not answer. `bounds` are those of connecting to another node's store.
 
     Raises:
         UsageError: an option is invalid, or the port is taken.
@@ -99,7 +100,7 @@ def prepare_backend(params: RendezvousParameters) -> StoreAccess:
         if store_type == "file":
             store = _on_file(params, read_timeout, stack)
         else:
-            store = _on_tcp(params, read_timeout, is_host, stack)
+            store = _on_tcp(params, read_timeout, is_host, bounds, stack)
         claim = RunIdClaim(store.connect, params.run_id, store.endpoint)
         return replace(store, connect=claim.connect, release=stack.pop_all().close)
 
@@ -108,6 +109,7 @@ def _on_tcp(
     params: RendezvousParameters,
     read_timeout: float,
     is_host: bool | None,
+    bounds: ConnectBounds,
     held: contextlib.ExitStack,
 ) -> StoreAccess:
     host, port = parse_rendezvous_endpoint(params.endpoint, DEFAULT_PORT)
@@ -120,7 +122,7 @@ def _on_tcp(
             f"endpoint {params.endpoint!r} has no port; give the port that the host of the store "
             "has logged"
         )
-    distributed = load_distributed()
+    load_distributed()
     held.callback(torch_log().keep_quiet())
     hosted: HostedTcpStore | None = None
     if here:
@@ -132,7 +134,6 @@ def _on_tcp(
                 stack.callback(picked.close)
                 number = picked.port
             hosted = host_store(
-                distributed,
                 host,
                 number,
                 params.run_id,
@@ -155,7 +156,13 @@ def _on_tcp(
             "--rdzv-conf is_host=true"
         )
         connector = Connector(
-            distributed, host, port, read_timeout, here=here, advice=advice, run_id=params.run_id
+            host,
+            port,
+            read_timeout,
+            here=here,
+            advice=advice,
+            run_id=params.run_id,
+            bounds=bounds,
         )
         return StoreAccess(
             connector.connect,
@@ -168,10 +175,10 @@ def _on_tcp(
         _log.warning("other nodes reach the rendezvous store at --rdzv-endpoint=%s", endpoint)
     else:
         _log.info("this node hosts the rendezvous store")
-    own = Connector(distributed, hosted.loop_back, hosted.port, read_timeout)
+    own = Connector(hosted.loop_back, hosted.port, read_timeout)
     connect: Connect = own.connect
     if not is_local and may_be_elsewhere(host, port):
-        public = Connector(distributed, host, hosted.port, read_timeout)
+        public = Connector(host, hosted.port, read_timeout, bounds=bounds)
         connect = _Checked(own.connect, lambda: check_sole_host(hosted, public)).connect
     number = hosted.port
     return StoreAccess(
@@ -225,12 +232,12 @@ def _on_file(
                 f"the rendezvous store {path!r} (--rdzv-endpoint) cannot be a file: "
                 + ("it is a folder" if os.path.isdir(path) else f"{folder!r} cannot be written to")
             )
-    distributed = load_distributed()
+    load_distributed()
     held.callback(torch_log().keep_quiet())
 
     def open_client() -> Any:
         try:
-            store = distributed.FileStore(path, -1)
+            store = load_distributed().FileStore(path, -1)
         except (RuntimeError, OSError) as error:
             raise RendezvousConnectionError(
                 f"rendezvous store {path!r} cannot be opened: {error}"

@@ -1,17 +1,28 @@
-"""The only module that imports torch."""
+"""The only module that imports torch, and limits what its C++ code writes to stderr.
+
+Each wait that times out prints two lines, and each failed attempt to connect a stack of thirty. All
+of it is also raised as an exception, and reported by plaunch where it matters.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import functools
 import os
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 from plaunch.errors import PluginLoadError
 
-from plaunch_rendezvous_c10d.torch_log import LEVEL_VARIABLE
-
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from types import ModuleType
+
+LEVEL_VARIABLE = "TORCH_CPP_LOG_LEVEL"
+_ERROR, _FATAL = 2, 3  # lower levels are not printed
+_LIBRARY, _FLAG = "libc10.so", "FLAGS_caffe2_log_level"
 
 
 def load_distributed() -> ModuleType:
@@ -44,3 +55,71 @@ def load_distributed() -> ModuleType:
     finally:
         if sets_level:
             os.environ.pop(LEVEL_VARIABLE, None)
+
+
+class TorchLog:
+    """Raises the level of torch's log in this process while a caller wants that.
+
+    Args:
+        level: torch's variable; None if it must not be changed.
+    """
+
+    def __init__(self, level: ctypes.c_int | None) -> None:
+        self._level = level
+        self._lock = threading.Lock()
+        self._before = 0  # the level before it was raised
+        self._wanted: list[int] = []
+
+    def keep_quiet(self) -> Callable[[], None]:
+        """Suppress warnings until the returned function is called, once or more often."""
+        self._raise_to(_ERROR)
+        is_quiet = [True]
+
+        def release() -> None:
+            if is_quiet:
+                is_quiet.clear()
+                self._lower_from(_ERROR)
+
+        return release
+
+    @contextlib.contextmanager
+    def silenced(self) -> Iterator[None]:
+        """Suppress errors as well, within a `with` block."""
+        self._raise_to(_FATAL)
+        try:
+            yield
+        finally:
+            self._lower_from(_FATAL)
+
+    def _raise_to(self, level: int) -> None:
+        with self._lock:
+            if self._level is not None and not self._wanted:
+                self._before = self._level.value
+            self._wanted.append(level)
+            self._apply()
+
+    def _lower_from(self, level: int) -> None:
+        with self._lock:
+            self._wanted.remove(level)
+            self._apply()
+
+    def _apply(self) -> None:
+        if self._level is not None:
+            self._level.value = max(self._before, *self._wanted, 0)
+
+
+@functools.cache
+def torch_log() -> TorchLog:
+    """Return the log of torch, which must be loaded.
+
+    It is left unchanged if the user has set `TORCH_CPP_LOG_LEVEL`, or if torch has no such
+    variable.
+    """
+    if LEVEL_VARIABLE in os.environ:
+        return TorchLog(None)
+    try:
+        torch = str(sys.modules["torch"].__file__)
+        library = os.path.join(os.path.dirname(torch), "lib", _LIBRARY)
+        return TorchLog(ctypes.c_int.in_dll(ctypes.CDLL(library), _FLAG))
+    except (KeyError, OSError, ValueError):
+        return TorchLog(None)
