@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("plaunch")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0  # seconds before the stream is reopened
-STREAM_TIMEOUT = 5.0  # seconds for which watches survive without a stream
 _PUT = 0  # the kind of an event
 
 
@@ -152,7 +151,7 @@ class WatchStream:
             if has_worked:
                 pause, broken_at = _FIRST_PAUSE, time.monotonic()
             _log.debug("the watches are interrupted: %s", error)
-            if time.monotonic() - broken_at > STREAM_TIMEOUT:
+            if time.monotonic() - broken_at > self._client.bounds.stream:
                 self._fail_all(error)
             self._pause(pause * random.uniform(0.5, 1.0))  # noqa: S311
             pause = min(2 * pause, _LONGEST_PAUSE)
