@@ -667,6 +667,14 @@ def test_a_store_may_have_no_endpoint(board):
     handler.leave()
 
 
+def test_arguments_from_before_store_access_still_work(board):
+    params = RendezvousParameters("memory", "", "job", 1, 1)
+    handler = DynamicRendezvousHandler(params, board.connect, address="127.0.0.9", endpoint="a:1")
+    assert handler.describe_wait() == "the store at a:1"
+    assert handler.next_rendezvous().bootstrap_store_info.master_addr == "127.0.0.9"
+    handler.leave()
+
+
 def test_the_ports_of_rounds_are_from_the_range(create):
     port = free_port()
     handler = create(job=JobSettings(port_range=(port, port)))

@@ -21,6 +21,7 @@ from plaunch_rendezvous_c10d import connecting, hosting, prepare_backend
 from plaunch_rendezvous_c10d.connecting import ConnectBounds, Connector
 
 from helpers.clock import Clock
+from helpers.faults import refuse_to_bind
 from helpers.ports import free_port
 from helpers.programs import run_python
 
@@ -115,14 +116,8 @@ def test_an_interface_of_this_machine_is_hosted(prepare):
 
 
 def test_a_machine_without_ipv6_serves_the_other_family(prepare, monkeypatch):
-    listen = hosting.open_listener
-
-    def without_ipv6(family, address, port, backlog):
-        if family == socket.AF_INET6:
-            raise OSError(97, "Address family not supported by protocol")
-        return listen(family, address, port, backlog)
-
-    monkeypatch.setattr(hosting, "open_listener", without_ipv6)
+    error = OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+    refuse_to_bind(monkeypatch, error, socket.AF_INET6)
     with prepare(f"{os.uname().nodename}:0", max_nodes=2, is_host=True) as backend:
         assert listeners(port_of(backend)) == {"00000000"}
         backend.connect().set("key", b"x")
@@ -171,10 +166,7 @@ def test_a_port_of_another_program(prepare):
 
 
 def test_a_port_that_may_not_be_bound(monkeypatch):
-    def refuse(*_):
-        raise PermissionError(errno.EACCES, "Permission denied")
-
-    monkeypatch.setattr(hosting, "open_listener", refuse)
+    refuse_to_bind(monkeypatch, PermissionError(errno.EACCES, "Permission denied"))
     with pytest.raises(UsageError, match="'localhost:80' cannot be hosted: Permission denied"):
         prepare_for_two("localhost:80")
 
@@ -190,9 +182,8 @@ def test_two_hosts_for_one_endpoint(prepare):
     with prepare("127.0.0.1:0", max_nodes=2) as first:
         other = hosting.HostedTcpStore(hosting.listen("127.0.0.1", 0, is_local=True))
         try:
-            hosting.check_sole_host(
-                other, Connector("127.0.0.1", other.port, 60)
-            )  # leads to itself
+            to_itself = Connector("127.0.0.1", other.port, 60)
+            hosting.check_sole_host(other, to_itself)
             to_first = Connector("127.0.0.1", port_of(first), 60)
             with pytest.raises(RendezvousError, match="two hosts for one rendezvous") as caught:
                 hosting.check_sole_host(other, to_first)
@@ -251,12 +242,15 @@ def test_only_the_agent_reports_the_wait_for_the_first_connection(
     start_server, caplog, has_connected
 ):
     caplog.set_level("INFO", "plaunch")
-    clock, server = Clock(), start_server()
-    connector = server.connector(clock=clock)
+    clock = Clock()
     if has_connected:
+        server = start_server()
+        connector = server.connector(clock=clock)
         connector.connect()
-    server.process.kill()
-    server.process.wait()
+        server.process.kill()
+        server.process.wait()
+    else:
+        connector = Connector("127.0.0.1", free_port(), 60, clock=clock)
     for _ in range(2):
         clock.now += 11.0
         with pytest.raises(RendezvousConnectionError):

@@ -209,9 +209,9 @@ class DynamicRendezvousHandler(RendezvousHandler):
             )
         if self._news.verdict is not None:
             raise verdict_error(self._run_id, self._news.verdict)
-        patience = self._timing.join_timeout
-        if not self._has_joined and self._identity.job.start_timeout == patience:
-            patience += self._bounds.start_margin
+        patience = self._timing.join_patience(
+            self._identity.job, is_first=not self._has_joined, margin=self._bounds.start_margin
+        )
         self._has_joined = True
         if not self._reported:
             self._agent.rejoin()

@@ -34,6 +34,26 @@ _MAY_BE = {
 
 
 @dataclass(frozen=True)
+class WaitBounds:
+    """The times of a node that no option sets, in seconds; tests use shorter ones.
+
+    Args:
+        check_interval: the time between two checks for stuck threads, and of what a wait is for.
+        stuck_after: how late an operation may be before its thread is replaced.
+        query_interval: the time between two queries for the nodes that have arrived.
+        start_margin: how much longer than the launch's start timeout it waits for the first round.
+    """
+
+    check_interval: float = 1.0
+    stuck_after: float = 6.0
+    query_interval: float = 2.0
+    start_margin: float = 10.0
+
+
+WAIT_BOUNDS = WaitBounds()
+
+
+@dataclass(frozen=True)
 class Timing:
     """The intervals and timeouts of a rendezvous, in seconds, with torchrun's names.
 
@@ -76,6 +96,17 @@ class Timing:
         """The longest backoff after another node changed the state first, in seconds."""
         return min(self.cas_backoff_max_seconds, self.keep_alive_interval)
 
+    def join_patience(
+        self, job: JobSettings, *, is_first: bool, margin: float = WAIT_BOUNDS.start_margin
+    ) -> float:
+        """Return the seconds that this node waits for a round.
+
+        A launch with a start timeout ends itself while it waits for the first round, and reports
+        what it waited for. The node therefore waits longer by `margin` seconds.
+        """
+        is_left_to_launch = is_first and job.start_timeout == self.join_timeout
+        return self.join_timeout + (margin if is_left_to_launch else 0.0)
+
     @classmethod
     def from_parameters(cls, params: RendezvousParameters, options: Collection[str] = ()) -> Timing:
         """Read the options that all backends share, and reject unknown ones.
@@ -100,27 +131,6 @@ class Timing:
             if value is not None:
                 values[name] = value
         return cls(**values)  # type: ignore[arg-type]
-
-
-@dataclass(frozen=True)
-class WaitBounds:
-    """The times of a node that no option sets, in seconds; tests use shorter ones.
-
-    Args:
-        check_interval: the time between two checks for stuck threads, and of what a wait is for.
-        stuck_after: how late an operation may be before its thread is replaced.
-        query_interval: the time between two queries for the nodes that have arrived.
-        start_margin: how much longer than its start timeout a launch waits for the first round. It
-            ends itself meanwhile, and reports what it waited for.
-    """
-
-    check_interval: float = 1.0
-    stuck_after: float = 6.0
-    query_interval: float = 2.0
-    start_margin: float = 10.0
-
-
-WAIT_BOUNDS = WaitBounds()
 
 
 def _read_attempts(params: RendezvousParameters) -> int | None:
