@@ -15,7 +15,7 @@ from plaunch.rendezvous import TOKEN_OPTION, TOKEN_VARIABLE
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from plaunch.rendezvous import RendezvousParameters
+    from plaunch.rendezvous import JobSettings, RendezvousParameters
 
 _log = logging.getLogger("plaunch")
 
