@@ -301,17 +301,22 @@ def test_a_suspension_does_not_count_as_waiting_for_nodes(create):
 def test_a_dead_connection_is_replaced(create, gate):
     """Over a cut cable nothing is received, not even an error."""
     cable, bounds = gate("beat"), WaitBounds(check_interval=0.05, stuck_after=0.3)
-    handler = create(connect=cable.connect, _bounds=bounds)
+    opened = []
+
+    def connect():
+        opened.append(threading.current_thread().name)
+        return cable.connect()
+
+    handler = create(connect=connect, _bounds=bounds)
     handler.next_rendezvous()
     cable.is_shut = True
     writer = handler.threads.runners()[0]
     wait_until(lambda: writer.overdue() >= 0.4, "the writer is stuck")
     cable.is_shut = False
-    connections = writer.connections
 
     def is_replaced():
         handler.changes()
-        return writer.connections != connections
+        return opened.count("plaunch-writer") == 2
 
     wait_until(is_replaced, "another connection")
     handler.report_success()

@@ -117,26 +117,6 @@ def test_an_early_observation_registers_a_new_heartbeat():
     assert found == [[], [], [], [], [], ["a"]]
 
 
-def test_watching_and_forgetting():
-    clock = Clock(1000.0)
-    observer = LivenessObserver(1.0, 2, clock)
-    observer.watch("a")
-    assert observer.is_alive("a")
-    assert not observer.is_alive("b")
-    for _ in range(2):
-        clock.now += 1
-        lost = observer.observe({"a": None})
-    assert lost == ["a"]
-    assert not observer.is_alive("a")
-    assert observer.silent_for("a") == 2.0
-    observer.forget("a")
-    observer.forget("a")
-    assert not observer.is_alive("a")
-    assert observer.silent_for("a") == 0.0
-    observer.watch("a")  # it joined again
-    assert observer.is_alive("a")
-
-
 def test_silence_starts_at_the_last_new_heartbeat():
     clock = Clock(1000.0)
     observer = LivenessObserver(1.0, 5, clock)

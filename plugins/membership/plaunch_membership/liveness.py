@@ -72,14 +72,6 @@ class LivenessObserver:
         self._counted_at: float | None = None
         self._late_in_a_row = 0
 
-    def watch(self, node: str) -> None:
-        """Start to watch `node`, with a count of 0."""
-        self._nodes[node] = _ObservedNode(beat=None, changed_at=self._clock())
-
-    def forget(self, node: str) -> None:
-        """Stop watching `node`, if it is observed."""
-        self._nodes.pop(node, None)
-
     def observe(
         self,
         beats: Mapping[str, bytes | None],
@@ -122,13 +114,8 @@ class LivenessObserver:
                 self._miss(observed, beat, now)
         return sorted(node for node in beats if self._nodes[node].is_lost)
 
-    def is_alive(self, node: str) -> bool:
-        """Whether `node` is watched and not lost."""
-        observed = self._nodes.get(node)
-        return observed is not None and not observed.is_lost
-
     def silent_for(self, node: str) -> float:
-        """Seconds since the last new heartbeat of `node`, or since the watch began; else 0.0."""
+        """Seconds since the last new heartbeat of `node`; 0.0 if it was never observed."""
         observed = self._nodes.get(node)
         return 0.0 if observed is None else self._clock() - observed.changed_at
 

@@ -24,7 +24,7 @@ from plaunch_network import (
 
 from plaunch_rendezvous_c10d.connecting import CONNECT_BOUNDS, ConnectBounds, Connector
 from plaunch_rendezvous_c10d.connection_limiter import ConnectionLimiter
-from plaunch_rendezvous_c10d.guests import has_guests
+from plaunch_rendezvous_c10d.guests import find_guests
 from plaunch_rendezvous_c10d.hosting import (
     HostedTcpStore,
     check_sole_host,
@@ -33,7 +33,7 @@ from plaunch_rendezvous_c10d.hosting import (
     may_be_elsewhere,
 )
 from plaunch_rendezvous_c10d.stores import FileStore
-from plaunch_rendezvous_c10d.torch_import import load_distributed, torch_log
+from plaunch_rendezvous_c10d.torch_import import ERROR, load_distributed, torch_log
 from plaunch_rendezvous_c10d.torchrun import RunIdClaim
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def _on_tcp(
             "has logged"
         )
     load_distributed()
-    held.callback(torch_log().keep_quiet())
+    held.enter_context(torch_log().limited(ERROR))
     hosted: HostedTcpStore | None = None
     if here:
         with contextlib.ExitStack() as stack:
@@ -186,7 +186,7 @@ def _on_tcp(
         address,
         endpoint,
         is_host=True,
-        has_guests=lambda: has_guests(number),
+        has_guests=lambda: bool(find_guests(number)),
         open_store=_prefix_stores(own.connect_client),
     )
 
@@ -233,7 +233,7 @@ def _on_file(
                 + ("it is a folder" if os.path.isdir(path) else f"{folder!r} cannot be written to")
             )
     load_distributed()
-    held.callback(torch_log().keep_quiet())
+    held.enter_context(torch_log().limited(ERROR))
 
     def open_client() -> Any:
         try:

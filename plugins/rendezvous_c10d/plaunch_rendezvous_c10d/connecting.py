@@ -21,7 +21,7 @@ from plaunch_network import interface_addresses, is_loop_back, join_host_port, r
 
 from plaunch_rendezvous_c10d.resolver import forget_name_servers
 from plaunch_rendezvous_c10d.stores import TcpStore, first_line
-from plaunch_rendezvous_c10d.torch_import import load_distributed, torch_log
+from plaunch_rendezvous_c10d.torch_import import FATAL, load_distributed, torch_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -244,7 +244,7 @@ class Connector:
         def create() -> Any:
             attempt.thread_id = threading.get_native_id()
             try:
-                with torch_log().silenced():
+                with torch_log().limited(FATAL):
                     return distributed.TCPStore(
                         host_name=address.host,
                         port=address.port,

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import RendezvousConnectionError, RendezvousError, UsageError
 from plaunch_network import (
+    EVERYWHERE,
     is_loop_back,
     is_own_address,
     join_host_port,
+    listen_at_first,
     names_this_machine,
-    open_listener,
+    numeric_place,
     port_owner,
     resolve_host,
 )
@@ -108,21 +110,11 @@ def listen(host: str, port: int, *, is_local: bool) -> socket.socket:
     Raises:
         OSError: EADDRINUSE if another program listens on the port.
     """
-    if is_local:
-        places = [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")]
-        if host == "::1":
-            places.reverse()
-        elif is_loop_back(host):
-            places[0] = (socket.AF_INET, host)
-    else:
-        places = [(socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")]  # noqa: S104 - other nodes
-    first, second = places
-    try:
-        return open_listener(*first, port, _BACKLOG)
-    except OSError as error:
-        if error.errno in (errno.EADDRINUSE, errno.EACCES):
-            raise
-        return open_listener(*second, port, _BACKLOG)  # this machine does not have the first family
+    if not is_local:
+        return listen_at_first(EVERYWHERE, port, _BACKLOG)
+    given = numeric_place(host) if is_loop_back(host) else []
+    loop_back = [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")]
+    return listen_at_first([*given, *loop_back], port, _BACKLOG)
 
 
 def host_store(

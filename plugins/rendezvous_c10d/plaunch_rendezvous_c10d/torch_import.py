@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 LEVEL_VARIABLE = "TORCH_CPP_LOG_LEVEL"
-_ERROR, _FATAL = 2, 3  # lower levels are not printed
+ERROR, FATAL = 2, 3  # levels of messages
 _LIBRARY, _FLAG = "libc10.so", "FLAGS_caffe2_log_level"
 
 
@@ -70,42 +70,22 @@ class TorchLog:
         self._before = 0  # the level before it was raised
         self._wanted: list[int] = []
 
-    def keep_quiet(self) -> Callable[[], None]:
-        """Suppress warnings until the returned function is called, once or more often."""
-        self._raise_to(_ERROR)
-        is_quiet = [True]
-
-        def release() -> None:
-            if is_quiet:
-                is_quiet.clear()
-                self._lower_from(_ERROR)
-
-        return release
-
     @contextlib.contextmanager
-    def silenced(self) -> Iterator[None]:
-        """Suppress errors as well, within a `with` block."""
-        self._raise_to(_FATAL)
+    def limited(self, level: int) -> Iterator[None]:
+        """Print only messages of at least this level within a `with` block."""
+        self._limit(level, self._wanted.append)
         try:
             yield
         finally:
-            self._lower_from(_FATAL)
+            self._limit(level, self._wanted.remove)
 
-    def _raise_to(self, level: int) -> None:
+    def _limit(self, level: int, change: Callable[[int], None]) -> None:
         with self._lock:
             if self._level is not None and not self._wanted:
                 self._before = self._level.value
-            self._wanted.append(level)
-            self._apply()
-
-    def _lower_from(self, level: int) -> None:
-        with self._lock:
-            self._wanted.remove(level)
-            self._apply()
-
-    def _apply(self) -> None:
-        if self._level is not None:
-            self._level.value = max(self._before, *self._wanted, 0)
+            change(level)
+            if self._level is not None:
+                self._level.value = max(self._before, *self._wanted, 0)
 
 
 @functools.cache

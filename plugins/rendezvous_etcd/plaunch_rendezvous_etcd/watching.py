@@ -44,7 +44,6 @@ class Watch:
         self.key = key
         self.revision = revision
         self.found: Any = None  # the written value, as etcd's KeyValue
-        self.is_compacted = False  # whether its revisions are compacted; then read the key
         self.error: RendezvousConnectionError | None = None
         self.number: int | None = None  # its id on the current stream, once etcd has assigned one
         self.refusals = 0
@@ -221,8 +220,7 @@ class WatchStream:
     def _handle_end(self, watch: Watch, response: Any, link: Link) -> bool:
         """Process the end of a watch; the lock is held."""
         if response.compact_revision:
-            watch.is_compacted = True
-            watch.end()
+            watch.end()  # the reader finds no value, and reads the key again
             return True
         watch.refusals += 1
         if watch.refusals == 1 and link.is_logged_in:

@@ -24,7 +24,13 @@ from plaunch.errors import (
     RendezvousTimeoutError,
 )
 from plaunch.rendezvous import world_ranks
-from plaunch_network import join_host_port, open_listener, resolve_host
+from plaunch_network import (
+    EVERYWHERE,
+    join_host_port,
+    listen_at_first,
+    numeric_place,
+    resolve_host,
+)
 
 from plaunch_rendezvous_static.messages import (
     ACCEPTED,
@@ -166,27 +172,18 @@ class Meeting:
             return self._answer_all()
 
     def _listen(self) -> socket.socket:
-        places: list[tuple[socket.AddressFamily, str]] = []
-        for family in (socket.AF_INET, socket.AF_INET6):
-            with contextlib.suppress(OSError):  # a name, which others may resolve differently
-                socket.inet_pton(family, self._host)
-                places.append((family, self._host))
-        places += [(socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")]  # noqa: S104 - for others
-        problem: OSError | None = None
-        for place in places:
-            try:
-                listener = open_listener(
-                    *place, self._port, self._node.nodes + self._bounds.max_unknown
-                )
-            except OSError as error:
-                problem = error
-            else:
-                listener.setblocking(False)
-                return listener
-        raise RendezvousConnectionError(
-            f"node 0 cannot listen for the other nodes on port {self._port} (--master-port): "
-            f"{problem}; choose another port"
-        ) from problem
+        places = [*numeric_place(self._host), *EVERYWHERE]
+        try:
+            listener = listen_at_first(
+                places, self._port, self._node.nodes + self._bounds.max_unknown
+            )
+        except OSError as error:
+            raise RendezvousConnectionError(
+                f"node 0 cannot listen for the other nodes on port {self._port} (--master-port): "
+                f"{error}; choose another port"
+            ) from error
+        listener.setblocking(False)
+        return listener
 
     def _receive(self, peer: _Connection) -> bool:
         """Receive data of a peer; returns whether to keep the connection."""
