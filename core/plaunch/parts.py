@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # --- built in -------------------------------------------------------------------------------------
 
 # Carries the workers' output, for a logs spec that does not bring its own streams.
-STREAMS = "plaunch_logs_default.streams.worker_streams:WorkerStreams"
+STREAMS = "plaunch_logs_default.streams.worker_streams:open_worker_streams"
 # The logs spec of a call without plugins.
 DIRECT_LOGS_SPECS = "plaunch_logs_default:DefaultLogsSpecs"
 # The signal policy of an agent that is given none.

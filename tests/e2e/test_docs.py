@@ -34,7 +34,7 @@ import plaunch_membership
 import plaunch_rendezvous_c10d.backend
 import pytest
 from plaunch.plugin import KINDS, LIFECYCLE
-from plaunch_membership.timing import Timing
+from plaunch_membership.options import Timing
 from plaunch_rendezvous_etcd.testing import EtcdUnavailableError, find_etcd, free_ports
 from plaunch_testing.conformance import RendezvousConformance, RendezvousStoreConformance
 
@@ -223,9 +223,11 @@ def test_every_parameter_of_a_factory_is_described(contract):
 
 def test_every_argument_of_the_handler_over_a_store_is_listed():
     page = (ROOT / "docs/writing-a-backend.md").read_text()
-    arguments = inspect.signature(plaunch_membership.DynamicRendezvousHandler).parameters
-    for name in arguments:
-        assert re.search(rf"^\| `{name}` \|", page, re.MULTILINE), name
+    arguments = inspect.signature(plaunch_membership.DynamicRendezvousHandler).parameters.values()
+    names = [each.name for each in arguments if each.kind is not each.VAR_KEYWORD]
+    fields = dataclasses.fields(plaunch_membership.StoreAccess)
+    for name in [*names, *(field.name for field in fields)]:
+        assert re.search(rf"^\| (`\w+`, )?`{name}`(, `\w+`)? \|", page, re.MULTILINE), name
 
 
 def test_every_setting_of_the_conformance_suites_is_listed():

@@ -139,10 +139,10 @@ ALONE = """
 import sys
 from plaunch.cli import main
 from plaunch.plugin import hookimpl
-from plaunch_membership import DynamicRendezvousHandler
+from plaunch_membership import DynamicRendezvousHandler, StoreAccess
 from plaunch_membership.testing import MemoryBoard
 def create(params):
-    return DynamicRendezvousHandler(params, MemoryBoard().connect, address="127.0.0.1")
+    return DynamicRendezvousHandler(params, StoreAccess(MemoryBoard().connect, "127.0.0.1"))
 class Backend:
     @hookimpl
     def plaunch_rendezvous_backends(self):

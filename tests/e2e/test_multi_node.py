@@ -22,8 +22,7 @@ TOKEN = "a-token-that-nobody-else-knows"
 SERVER = """
 import sys
 from plaunch_rendezvous_c10d.hosting import HostedTcpStore, listen
-from plaunch_rendezvous_c10d.torch_import import load_distributed
-host = HostedTcpStore(load_distributed(), listen("localhost", 0, is_local=True))
+host = HostedTcpStore(listen("localhost", 0, is_local=True))
 print(host.port, flush=True)
 sys.stdin.read()
 """
