@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from plaunch.agent.notifications import BeforeStop as BeforeStop
     from plaunch.agent.notifications import BeforeWorkers as BeforeWorkers
     from plaunch.agent.notifications import ConsoleAwaited as ConsoleAwaited
+    from plaunch.agent.notifications import EventLog as EventLog
+    from plaunch.agent.notifications import LaunchFinished as LaunchFinished
+    from plaunch.agent.notifications import LaunchStarted as LaunchStarted
     from plaunch.agent.notifications import MembershipChanged as MembershipChanged
     from plaunch.agent.notifications import Notification as Notification
     from plaunch.agent.notifications import Preloaded as Preloaded
@@ -58,9 +61,9 @@ __getattr__, __dir__, __all__ = attach(
         ".env": "macros worker_environment",
         ".notifications": (
             "AfterRendezvous AgentFinished BeforeRendezvous BeforeStop BeforeWorkers "
-            "ConsoleAwaited MembershipChanged Notification Preloaded RendezvousFailed "
-            "RequestReceived RestartDelayed SignalReceived StateChanged Stopping WorkerEnded "
-            "WorkerExitSeen WorkerExited WorkersFailed WorkersStarted"
+            "ConsoleAwaited EventLog LaunchFinished LaunchStarted MembershipChanged Notification "
+            "Preloaded RendezvousFailed RequestReceived RestartDelayed SignalReceived StateChanged "
+            "Stopping WorkerEnded WorkerExitSeen WorkerExited WorkersFailed WorkersStarted"
         ),
         ".requests": "Progress Snapshot",
         ".services": "AgentServices",

@@ -1,12 +1,17 @@
-"""The notifications of an agent: one small type for each thing that happens.
+"""What happens in a launch: one small type for each notification, and the log that has them all.
 
-An agent calls one callable, `Notify`, with them; it does not know the listeners.
+The agent calls one callable, `Notify`, with notifications; it does not know the listeners. A launch
+adds them to its `EventLog`, the one stream that hooks, event handlers and extensions read.
+"docs/events.md" has the table of notifications, with the hook and the events of each.
 """
 
 from __future__ import annotations
 
+import threading
+import time
+from collections import deque
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol
+from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, Protocol
 
 from plaunch.agent.worker import (
     GroupInfo,
@@ -23,7 +28,6 @@ from plaunch.values import Value, plain_dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
-    from contextlib import AbstractContextManager
 
     from plaunch.agent.states import Requested, RoundFormed, State
     from plaunch.agent.worker import WorkerGroup
@@ -36,6 +40,39 @@ class Notification(Value):
     """Something has happened; `group` is the worker group at that time."""
 
     group: GroupInfo
+
+
+@plain_dataclass
+class LaunchStarted(Notification):
+    """A launch has begun; the first notification of a log. Agents do not send it.
+
+    Args:
+        entry_point: what is run, as users call it.
+        backend: the name of the rendezvous backend.
+        endpoint: its address.
+        min_nodes: the smallest number of nodes of a world.
+        max_nodes: the largest number of nodes of a world.
+        local_world_size: the number of workers on this node.
+        forks: whether workers are forked from this process.
+    """
+
+    entry_point: str
+    backend: str = ""
+    endpoint: str = ""
+    min_nodes: int = 1
+    max_nodes: int = 1
+    local_world_size: int = 1
+    forks: bool = False
+
+
+@plain_dataclass
+class LaunchFinished(Notification):
+    """A launch is over; the last notification of a log. Agents do not send it.
+
+    `error` is the exception that ended the launch, if any.
+    """
+
+    error: BaseException | None = None
 
 
 @plain_dataclass
@@ -207,26 +244,90 @@ Facts = ParamSpec("Facts")
 
 
 class LaunchEvents(Protocol):
-    """Creates the events of a launch, and passes them to its event handlers and extensions."""
+    """Listens to notifications, and passes their events to event handlers and extensions."""
 
     @property
     def dropped(self) -> Mapping[str, int]:
         """How many events were lost, by the name of the reader."""
 
-    def of_launch(self) -> AbstractContextManager[None]:
-        """Context of the launch: creates the first and the last event, and waits for readers."""
-
     def __call__(self, notification: Notification) -> None:
-        """Create the events of `notification`; does not block."""
+        """Create the events of `notification`; blocks only at a fork and at the last one."""
 
     def start(self, extension: Any) -> None:
         """Begin to pass events to an extension, which has started."""
 
-    def rest(self) -> None:
-        """End all threads until `release`, so that the process can fork."""
 
-    def release(self) -> None:
-        """Resume all threads, which leave the processors to the start of workers until then."""
+class LogEntry(NamedTuple):
+    """A notification in an `EventLog`.
+
+    Args:
+        number: counts the notifications of the log, from 0.
+        wall: the time, in seconds since the epoch.
+        monotonic: the time, in seconds of the monotonic clock.
+        notification: what happened.
+    """
+
+    number: int
+    wall: float
+    monotonic: float
+    notification: Notification
+
+
+class EventLog:
+    """The notifications of one launch, in order, with their times.
+
+    A listener is called with each notification as it is added; a late reader calls `since` when it
+    likes. The log keeps the first and the last notifications.
+
+    Args:
+        kept: how many of the last ones it keeps.
+        clock, wall_clock: monotonic seconds, and seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        kept: int = 5000,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._lock = threading.Lock()
+        self._count = 0
+        self._first: LogEntry | None = None
+        self._last: deque[LogEntry] = deque(maxlen=kept)
+        self._listeners: list[Notify] = []
+
+    def subscribe(self, listener: Notify) -> None:
+        """Call `listener` with each further notification, after the earlier listeners.
+
+        It must not raise, and returns quickly: it runs on the agent's thread.
+        """
+        self._listeners.append(listener)
+
+    def add(self, notification: Notification) -> None:
+        """Add a notification, and call the listeners with it."""
+        with self._lock:
+            entry = LogEntry(self._count, self._wall_clock(), self._clock(), notification)
+            self._count += 1
+            self._first = self._first or entry
+            self._last.append(entry)
+        for listener in self._listeners:
+            listener(notification)
+
+    def since(self, number: int) -> list[LogEntry]:
+        """Return the entries from `number` on, without those that are not kept. Thread-safe."""
+        with self._lock:
+            new = min(self._count - number, len(self._last))
+            entries = [self._last[-back] for back in range(new, 0, -1)]
+            if self._first is not None and number == 0 and entries[0].number > 0:
+                entries.insert(0, self._first)
+        return entries
+
+    def finish(self, error: BaseException | None) -> None:
+        """Add the last notification; the log must have a first one."""
+        if self._last:
+            self.add(LaunchFinished(self._last[-1].notification.group, error))
 
 
 class Notifier:
