@@ -16,7 +16,7 @@ from plaunch.agent import RunResult, WorkerState
 from plaunch.errors import UsageError
 from plaunch.events import Event, EventSource
 from plaunch.process import ProcessFailure
-from plaunch_report.failure_bundle import bundle, commands, kernel
+from plaunch_report.failure_bundle import bundle, commands, system
 from plaunch_report.failure_bundle.extension import FailureBundles
 from plaunch_report.failure_bundle.history import (
     FIRST_EVENTS,
@@ -33,7 +33,7 @@ from helpers.hooks import context_of
 def no_commands(monkeypatch):
     """Leave out parts that take long and depend on the machine."""
     monkeypatch.setattr(commands, "_run", lambda words, until: b"said\n")
-    monkeypatch.setattr(kernel, "_lines", lambda log: [])
+    monkeypatch.setattr(system, "_lines", lambda log: [])
 
 
 def event(name, **recorded):
