@@ -11,7 +11,7 @@ import sys
 import time
 import zipfile
 from dataclasses import replace
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, cast
 
 from plaunch import __version__
 from plaunch.errors import PlaunchError, ThreadStartError
@@ -36,29 +36,47 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("plaunch")
 
-# The launcher waits 1.5 s at its end for threads of plugins. Seconds since the start of the bundle:
-_COMMANDS = 1.0  # until programs are killed
-_PARTS = 1.05  # until unfinished parts are abandoned
-_FILES = 1.25  # until no more files are added
-_ALL = 1.4  # until the bundle is abandoned
+
+class BundleTimes(NamedTuple):
+    """When to give up, in seconds since the start of a bundle.
+
+    The launcher waits 1.5 s at its end for threads of plugins.
+
+    Args:
+        commands: programs are killed.
+        parts: unfinished parts are abandoned.
+        files: no more files are added.
+        bundle: the bundle is abandoned.
+    """
+
+    commands: float = 1.0
+    parts: float = 1.05
+    files: float = 1.25
+    bundle: float = 1.4
 
 
-def write_bundle(failed: FailedAttempt, context: PluginContext, folder: str) -> None:
+def write_bundle(
+    failed: FailedAttempt,
+    context: PluginContext,
+    folder: str,
+    times: BundleTimes = BundleTimes(),  # noqa: B008 - immutable
+) -> None:
     """Write a bundle, and log in one line where it is or why there is none; raises nothing.
 
     Args:
         failed: the failed attempt.
         context: the launch.
         folder: where the bundle goes; empty for the folder of the run.
+        times: when to give up.
     """
-    began = time.monotonic()
+    until = BundleTimes(*(time.monotonic() + seconds for seconds in times))
     try:
-        call = BoundedCall("failure-bundle", lambda: _write(failed, context, folder, began))
+        call = BoundedCall("failure-bundle", lambda: _write(failed, context, folder, until))
     except (ThreadStartError, RuntimeError) as error:
         logger.warning("no failure bundle is written: %s", error)
         return
-    if not call.wait(began + _ALL - time.monotonic()):
-        logger.warning("no failure bundle: it was not done within %.1f s", _ALL)
+    if not call.wait(until.bundle - time.monotonic()):
+        logger.warning("no failure bundle: it was not done within %.1f s", times.bundle)
     elif call.error is not None:
         logger.warning("no failure bundle is written: %s", _describe(call.error))
     elif not call.result:
@@ -70,7 +88,7 @@ def write_bundle(failed: FailedAttempt, context: PluginContext, folder: str) -> 
         logger.warning("failure bundle: %s (for plaunch-report)", call.result)
 
 
-def _write(failed: FailedAttempt, context: PluginContext, folder: str, began: float) -> str:
+def _write(failed: FailedAttempt, context: PluginContext, folder: str, until: BundleTimes) -> str:
     """Write the bundle; return its path, or an empty text if there is no folder for it."""
     specs = cast("LogsSpecs | None", context.settings.get("logs_specs"))
     folders = find_folders(specs, context.run_id)
@@ -81,8 +99,8 @@ def _write(failed: FailedAttempt, context: PluginContext, folder: str, began: fl
     redact = Redaction.of_launch(os.environ, words or (), context.settings)
     repeat = failed.repeat if failed.is_restart else None
     attempt_files = AttemptFiles(folders.run, failed.attempt, failed.ranks, repeat)
-    parts = _parts(failed, context, attempt_files, words, began + _COMMANDS)
-    files, missing = gather(parts, began + _PARTS)
+    parts = _parts(failed, context, attempt_files, words, until.commands)
+    files, missing = gather(parts, until.parts)
     title = (
         f"run {context.run_id!r}, attempt {failed.attempt}, on {context.host}: "
         f"{failed.name or 'the launch'} failed\n"
@@ -97,7 +115,7 @@ def _write(failed: FailedAttempt, context: PluginContext, folder: str, began: fl
             _open(partial) as file,
             zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
         ):
-            contents = _add_all(archive, files, redact, began + _FILES)
+            contents = _add_all(archive, files, redact, until.files)
             contents += [f"{name}: {why}" for name, why in missing.items()]
             data = redact("\n".join((title, *contents, "")).encode(errors="replace"))
             _add(archive, "contents.txt", data)
