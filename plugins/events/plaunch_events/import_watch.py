@@ -274,8 +274,8 @@ def advise(rounds: Iterable[RoundImports], local_rank: int) -> str:
     option = f"--preload={','.join(modules)}"
     return (
         f"in each of {ROUNDS} restarts, local rank {local_rank} imported {names} again, for at "
-        f"least {least:g} s in all; {option} would have saved that, if it is possible here: "
-        f"plaunch --doctor {option} tells"
+        f"least {least:g} s in all; {option} would have saved that, if it is possible here "
+        f"(check with plaunch --doctor {option})"
     )
 
 
