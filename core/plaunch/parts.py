@@ -44,7 +44,7 @@ ADVICE_ON_NO_SCRIPT = "plaunch_command_line.scripts:advise_on_no_script"
 # some, which is an error.
 EVENTS = "plaunch_events:find_events"
 # Makes events of what an agent has done so far: an error where an extension takes events.
-LATE_EVENTS = "plaunch_events:LateEvents"
+EVENT_STREAM = "plaunch_events:EventStream"
 # Makes the failure bundle of a launch without options for it: no bundle.
 AFTER_FAILURE = "plaunch_report.plugin:AfterFailure"
 # Takes stacks of workers that are about to be killed: no stacks.

@@ -1,12 +1,13 @@
-"""The notifications of an agent: one small type for each thing that happens.
+"""The notifications of a launch: one small type for each thing that happens.
 
-An agent calls one callable, `Notify`, with them; it does not know the listeners.
+The agent calls one callable, `Notify`, with them; it does not know the listeners. The page "Events"
+has a table of them, with the hook and the events of each.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol
+from typing import TYPE_CHECKING, Concatenate, ParamSpec
 
 from plaunch.agent.worker import (
     GroupInfo,
@@ -23,7 +24,6 @@ from plaunch.values import Value, plain_dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
-    from contextlib import AbstractContextManager
 
     from plaunch.agent.states import Requested, RoundFormed, State
     from plaunch.agent.worker import WorkerGroup
@@ -36,6 +36,39 @@ class Notification(Value):
     """Something has happened; `group` is the worker group at that time."""
 
     group: GroupInfo
+
+
+@plain_dataclass
+class LaunchStarted(Notification):
+    """A launch has begun; the first notification of a log. Agents do not send it.
+
+    Args:
+        entry_point: what is run, as users call it.
+        backend: the name of the rendezvous backend.
+        endpoint: its address.
+        min_nodes: the smallest number of nodes of a world.
+        max_nodes: the largest number of nodes of a world.
+        local_world_size: the number of workers on this node.
+        forks: whether workers are forked from this process.
+    """
+
+    entry_point: str
+    backend: str = ""
+    endpoint: str = ""
+    min_nodes: int = 1
+    max_nodes: int = 1
+    local_world_size: int = 1
+    forks: bool = False
+
+
+@plain_dataclass
+class LaunchFinished(Notification):
+    """A launch is over; the last notification of a log. Agents do not send it.
+
+    `error` is the exception that ended the launch, if any.
+    """
+
+    error: BaseException | None = None
 
 
 @plain_dataclass
@@ -204,29 +237,6 @@ class AgentFinished(Notification):
 Notify = Callable[[Notification], None]
 WorkerEnv = Callable[[WorkerInfo, Mapping[str, str]], Mapping[str, str]]
 Facts = ParamSpec("Facts")
-
-
-class LaunchEvents(Protocol):
-    """Creates the events of a launch, and passes them to its event handlers and extensions."""
-
-    @property
-    def dropped(self) -> Mapping[str, int]:
-        """How many events were lost, by the name of the reader."""
-
-    def of_launch(self) -> AbstractContextManager[None]:
-        """Context of the launch: creates the first and the last event, and waits for readers."""
-
-    def __call__(self, notification: Notification) -> None:
-        """Create the events of `notification`; does not block."""
-
-    def start(self, extension: Any) -> None:
-        """Begin to pass events to an extension, which has started."""
-
-    def rest(self) -> None:
-        """End all threads until `release`, so that the process can fork."""
-
-    def release(self) -> None:
-        """Resume all threads, which leave the processors to the start of workers until then."""
 
 
 class Notifier:

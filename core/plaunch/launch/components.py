@@ -7,21 +7,18 @@ from typing import TYPE_CHECKING
 
 from plaunch import parts
 from plaunch.agent.closing import release_rendezvous
+from plaunch.agent.notifications import LaunchStarted, Stopping
 from plaunch.agent.rounds import longest_stop
-from plaunch.agent.worker import WorkerSpec
+from plaunch.agent.worker import GroupInfo, WorkerSpec
 from plaunch.errors import UsageError
 from plaunch.plugin.kinds import RENDEZVOUS
 from plaunch.rendezvous.parameters import JobSettings, RendezvousParameters
 from plaunch.rendezvous.token import check_token_is_used
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from plaunch.agent.notifications import Notify
+    from plaunch.agent.notifications import Notification, Notify
     from plaunch.config import LaunchConfig
-    from plaunch.events import Event
     from plaunch.launch.prepare import LaunchRequest
-    from plaunch.plugin.extensions import EventLog
     from plaunch.plugin.manager import PluginManager
     from plaunch.plugin.policies import LaunchRestartPolicy
     from plaunch.rendezvous.api import RendezvousHandler
@@ -92,14 +89,43 @@ def _connect_bound(params: RendezvousParameters) -> float:
 
 
 def watch_slow_stops(config: LaunchConfig, manager: PluginManager) -> Notify:
-    """Create the listener that shows where workers are that take long to stop, if there is one."""
-    if all(one.name != STACKS for one in manager.plugin_options()):
-        return lambda notification: None
-    create = parts.find_part(parts.SLOW_STOPS)
-    if create is None:
-        return lambda notification: None
-    watch: Notify = create(config)
-    return watch
+    """Create the listener that shows where workers are that take long to stop.
+
+    It loads the part that does so with the first such stop, unless the plugin is blocked.
+    """
+    watch: Notify | None = None
+
+    def listen(notification: Notification) -> None:
+        nonlocal watch
+        is_slow = isinstance(notification, Stopping) and notification.step.step == "waiting"
+        if watch is None and is_slow:
+            is_usable = any(one.name == STACKS for one in manager.plugin_options())
+            create = parts.find_part(parts.SLOW_STOPS) if is_usable else None
+            watch = (lambda notification: None) if create is None else create(config)
+        if watch is not None:
+            watch(notification)
+
+    return listen
+
+
+def launch_started(request: LaunchRequest) -> LaunchStarted:
+    """The first notification of a launch."""
+    config = request.config
+    return LaunchStarted(
+        GroupInfo(config.run_id, config.role, max_restarts=config.max_restarts),
+        entry_point=request.name,
+        backend=config.rdzv_backend,
+        endpoint=config.rdzv_endpoint,
+        min_nodes=config.min_nodes,
+        max_nodes=config.max_nodes,
+        local_world_size=config.nproc_per_node,
+        forks=forks_workers(request),
+    )
+
+
+def forks_workers(request: LaunchRequest) -> bool:
+    """Whether workers are forked from this process."""
+    return request.config.start_method == "fork" and callable(request.entrypoint)
 
 
 def worker_command(request: LaunchRequest) -> list[str]:
@@ -110,25 +136,6 @@ def worker_command(request: LaunchRequest) -> list[str]:
         return []
     command: list[str] = parts.load_part(parts.FUNCTION_COMMAND)()
     return command
-
-
-def late_events(
-    config: LaunchConfig, entry_point: str, log: EventLog
-) -> Callable[[], Callable[[], list[Event]]]:
-    """Return a factory for `Control.take_events`, called when an extension first needs it.
-
-    Args:
-        config: the launch.
-        entry_point: what is run, as users call it.
-        log: the notifications of the agent so far.
-    """
-
-    def create() -> Callable[[], list[Event]]:
-        create_late_events = parts.load_part(parts.LATE_EVENTS)
-        take: Callable[[], list[Event]] = create_late_events(config, entry_point, log.all).take
-        return take
-
-    return create
 
 
 def worker_spec(

@@ -17,9 +17,9 @@ from plaunch.process.failure import NOT_AVAILABLE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from plaunch.agent.event_log import EventLog
     from plaunch.agent.local import LocalElasticAgent
     from plaunch.agent.worker import RunResult
-    from plaunch.events import Event
     from plaunch.plugin.context import PluginContext
     from plaunch.plugin.manager import PluginManager
     from plaunch.process.child_failed import ChildFailedError
@@ -49,7 +49,7 @@ def bundle_failure(
     context: PluginContext,
     agent: LocalElasticAgent,
     result: RunResult | None,
-    late_events: Callable[[], Callable[[], list[Event]]],
+    log: EventLog,
 ) -> None:
     """Let the failure bundle plugin collect facts about a failure, unless it is blocked.
 
@@ -63,7 +63,7 @@ def bundle_failure(
         return
     item = ExtensionRunner(FAILURE_BUNDLE, create(context))
     item.result = result
-    item.start(AgentControl(agent, item.who, agent.snapshot, late_events=late_events))
+    item.start(AgentControl(agent, item.who, agent.snapshot, log=log))
     item.end()
 
 

@@ -10,8 +10,9 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from plaunch.agent.closing import release_rendezvous, shut_down
+from plaunch.agent.event_log import EventLog
 from plaunch.agent.local import LocalElasticAgent
-from plaunch.agent.notifications import BeforeWorkers, Stopping, WorkersStarted
+from plaunch.agent.notifications import BeforeWorkers, WorkersStarted
 from plaunch.agent.services import AgentServices
 from plaunch.agent.wait_reporter import WaitReporter
 from plaunch.agent.watchdog import TURN_BOUND, LoopWatchdog
@@ -19,16 +20,16 @@ from plaunch.errors import NodeExcludedError, SignalException, UnkillableWorkerE
 from plaunch.launch import components as creating
 from plaunch.launch import outcome
 from plaunch.plugin.components import find_worker_env, notify
-from plaunch.plugin.extensions import AgentControl, EventLog, ending, snapshot_of_launch
+from plaunch.plugin.extensions import AgentControl, snapshot_of_launch
 from plaunch.process.streams import OutputStats
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
-    from plaunch.agent.notifications import LaunchEvents, Notification, Notify
+    from plaunch.agent.notifications import Notification
     from plaunch.agent.worker import RunResult, WorkerInfo
-    from plaunch.events import Event
     from plaunch.launch.prepare import LaunchComponents, LaunchRequest
+    from plaunch.plugin.extensions import LaunchEvents
     from plaunch.plugin.manager import PluginManager
     from plaunch.rendezvous.api import RendezvousHandler
 
@@ -57,7 +58,6 @@ class LaunchSession:
         self._log = EventLog()
         self._agent: LocalElasticAgent | None = None
         self._events: LaunchEvents | None = None
-        self._slow_stops: Notify | None = None
         self._result: RunResult | None = None
         self._leaves = False  # whether the job may continue without this node
         self._has_succeeded = False
@@ -69,19 +69,13 @@ class LaunchSession:
         Raises:
             PlaunchError: see `launch_agent`.
         """
-        components, config = self._components, self._request.config
+        components = self._components
         try:
             with ExitStack() as stack:
                 stack.callback(self._manager.stop_waiting_when, lambda: False)
-                stack.enter_context(ending(components.extensions, self._log))
-                if components.create_events is not None:
-                    self._events = components.create_events(
-                        self._request.name,
-                        components.context,
-                        lambda: components.logs_specs.create_run_dir(config.run_id),
-                        [item for item in components.extensions if item.takes_events],
-                    )
-                    stack.enter_context(self._events.of_launch())
+                self._subscribe()
+                stack.push(self._finish)
+                self._log.add(creating.launch_started(self._request))
                 return self._run_agent(stack)
         except SignalException:
             raise
@@ -89,9 +83,26 @@ class LaunchSession:
             agent = self._agent
             if agent is not None and outcome.FAILURE_BUNDLE not in components.used_plugins:
                 outcome.bundle_failure(
-                    self._manager, components.context, agent, self._result, self._late_events()
+                    self._manager, components.context, agent, self._result, self._log
                 )
             raise
+
+    def _subscribe(self) -> None:
+        """Subscribe what reads the log of the launch, in the order of the calls."""
+        components, config, log = self._components, self._request.config, self._log
+        log.subscribe(creating.watch_slow_stops(config, self._manager))
+        log.subscribe(self._release_threads)
+        log.subscribe(functools.partial(notify, self._manager))
+        if components.create_events is not None:
+            self._events = components.create_events(
+                log,
+                components.context,
+                lambda: components.logs_specs.create_run_dir(config.run_id),
+                [item for item in components.extensions if item.takes_events],
+            )
+            log.subscribe(self._events)
+        if creating.forks_workers(self._request):
+            log.subscribe(self._rest_threads)
 
     def _run_agent(self, stack: ExitStack) -> dict[int, Any]:
         components, config = self._components, self._request.config
@@ -173,14 +184,19 @@ class LaunchSession:
             snapshot_of_launch, agent, handler, self._watchdog, self._output_stats, self._events
         )
         for item in self._components.extensions:
-            item.start(AgentControl(agent, item.who, snapshot, handler, self._late_events()))
+            item.start(AgentControl(agent, item.who, snapshot, handler, self._log))
             if self._events is not None and item.takes_events:
                 self._events.start(item)
 
-    def _late_events(self) -> Callable[[], Callable[[], list[Event]]]:
-        return creating.late_events(self._request.config, self._request.name, self._log)
-
     # --- the end ----------------------------------------------------------------------------------
+
+    def _finish(self, _: object, error: BaseException | None, __: object) -> None:
+        """End the log, and stop the extensions; those that take events stop with their queue."""
+        try:
+            self._log.finish(error)  # a signal may end the wait for the readers
+        finally:
+            for item in self._components.extensions:
+                item.end()
 
     def _close_logs(self) -> None:
         outcome.close_logs(
@@ -211,37 +227,23 @@ class LaunchSession:
         )
 
     def _notify(self, notification: Notification) -> None:
-        """Notify hooks, event handlers and extensions of what the agent does."""
+        """Add to the log what the agent does."""
         self._watchdog.waits()
-        if isinstance(notification, Stopping) and notification.step.step == "waiting":
-            self._slow_stops = self._slow_stops or creating.watch_slow_stops(
-                self._request.config, self._manager
-            )
-        if self._slow_stops is not None:
-            self._slow_stops(notification)
         self._log.add(notification)
-        if isinstance(notification, WorkersStarted):
-            self._release_threads()
-        notify(self._manager, notification)
-        if self._events is not None:
-            self._events(notification)
-        forks = self._request.config.start_method == "fork" and callable(self._request.entrypoint)
-        if forks and isinstance(notification, BeforeWorkers):
-            self._rest_threads()
 
-    def _release_threads(self) -> None:
+    def _release_threads(self, notification: Notification) -> None:
         """Let plugins use the processors, which they leave to the start of workers."""
-        if self._events is not None:
-            self._events.release()
+        if not isinstance(notification, WorkersStarted):
+            return
         for item in self._components.extensions:
             item.release()
         if self._request.started is not None:
             self._request.started()
 
-    def _rest_threads(self) -> None:
+    def _rest_threads(self, notification: Notification) -> None:
         """End the threads of plugins, which may hold locks at a fork; log which ones remain."""
-        if self._events is not None:
-            self._events.rest()
+        if not isinstance(notification, BeforeWorkers):
+            return
         for item in self._components.extensions:
             item.rest()
         for who in self._manager.left_behind():

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import logging
 import signal
 import threading
-import time
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
+from plaunch import parts
 from plaunch.agent.states import RequestKind
 from plaunch.agent.wait_reporter import describe_wait
 from plaunch.errors import PlaunchError, PluginError, ThreadStartError
@@ -21,11 +18,12 @@ from plaunch.plugin.guard import blaming, bounded_call
 from plaunch.threads import BoundedCall
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
+    from plaunch.agent.event_log import EventLog
     from plaunch.agent.extensions import Control, Extension
     from plaunch.agent.local import LocalElasticAgent
-    from plaunch.agent.notifications import LaunchEvents, Notification
+    from plaunch.agent.notifications import Notification
     from plaunch.agent.requests import Progress, Snapshot
     from plaunch.agent.watchdog import LoopWatchdog
     from plaunch.agent.worker import RunResult
@@ -44,7 +42,6 @@ HOOK = "plaunch_extensions"
 START_BOUND = 10.0  # seconds
 STOP_BOUND = 2.0  # seconds
 REST_BOUND = 1.0  # seconds for its threads to end before workers are forked, or to restart
-MOST_LOGGED = 5000  # notifications
 MOST_STATE = 200  # characters of a state that an extension shows
 _METHODS = ("start", "handle", "stop")
 
@@ -116,6 +113,20 @@ class ExtensionRunner:
             logger.warning("%s", error)
 
 
+class LaunchEvents(Protocol):
+    """Listens to notifications, and passes their events to event handlers and extensions."""
+
+    @property
+    def dropped(self) -> Mapping[str, int]:
+        """How many events were lost, by the name of the reader."""
+
+    def __call__(self, notification: Notification) -> None:
+        """Create the events of `notification`; blocks only at a fork and at the last one."""
+
+    def start(self, extension: Any) -> None:
+        """Begin to pass events to an extension, which has started."""
+
+
 def snapshot_of_launch(
     agent: LocalElasticAgent,
     handler: RendezvousHandler,
@@ -161,7 +172,7 @@ class AgentControl:
         who: the plugin, for messages.
         snapshot: returns the state of the launch.
         handler: the rendezvous handler, which may share texts between nodes.
-        late_events: creates a function that returns the events since its last call.
+        log: the notifications of the launch; None if it has no events.
     """
 
     def __init__(
@@ -170,9 +181,9 @@ class AgentControl:
         who: str,
         snapshot: Callable[[], Snapshot],
         handler: RendezvousHandler | None = None,
-        late_events: Callable[[], Callable[[], list[Event]]] = lambda: list,
+        log: EventLog | None = None,
     ) -> None:
-        self._late_events = late_events
+        self._log = log
         self._take: Callable[[], list[Event]] | None = None
         self._taking = threading.Lock()
         self._agent = agent
@@ -208,7 +219,9 @@ class AgentControl:
     def take_events(self) -> list[Event]:
         """Return the events since the last call."""
         with self._taking:
-            self._take = self._take or self._late_events()
+            if self._log is None:
+                return []
+            self._take = self._take or parts.load_part(parts.EVENT_STREAM)(self._log).take
             return self._take()
 
     def note_progress(self, progress: Mapping[int, Progress]) -> None:
@@ -263,43 +276,11 @@ class AgentControl:
             logger.warning("a broadcast to %s was dropped: %s", self._who, error)
 
 
-class EventLog:
-    """The last notifications of an agent, kept to make events of them later.
-
-    Each entry has a number, its time on both clocks in seconds, and the notification. The last
-    entry has the exception of the launch, or None.
-    """
-
-    def __init__(self) -> None:
-        self.all: deque[tuple[int, float, float, Notification | BaseException | None]]
-        self.all = deque(maxlen=MOST_LOGGED)
-        self._numbers = itertools.count()
-
-    def add(self, what: Notification | BaseException | None) -> None:
-        """Add an entry."""
-        self.all.append((next(self._numbers), time.time(), time.monotonic(), what))
-
-
 def _text(given: object, what: str = "a reason") -> str:
     # Raise in the plugin's call, rather than later where the agent uses the text.
     if not isinstance(given, str):
         raise TypeError(f"{what} is a text, not {given!r}")
     return given
-
-
-@contextlib.contextmanager
-def ending(runners: Iterable[ExtensionRunner], log: EventLog) -> Iterator[None]:
-    """Run a launch; then log its end, and stop the extensions that take no events."""
-    failure: BaseException | None = None
-    try:
-        yield
-    except BaseException as error:
-        failure = error
-        raise
-    finally:
-        log.add(failure)
-        for runner in runners:
-            runner.end()
 
 
 def create_extensions(manager: PluginManager, context: PluginContext) -> list[ExtensionRunner]:

@@ -15,7 +15,6 @@ from plaunch.lazy import attach
 if TYPE_CHECKING:
     from plaunch_events.handlers import find_event_handlers as find_event_handlers
     from plaunch_events.handlers import parse_event_conf as parse_event_conf
-    from plaunch_events.late_events import LateEvents as LateEvents
     from plaunch_events.launch_events import find_events as find_events
     from plaunch_events.launcher_history import PHASES as PHASES
     from plaunch_events.launcher_history import LauncherHistory as LauncherHistory
@@ -27,10 +26,10 @@ if TYPE_CHECKING:
     from plaunch_events.redaction import Redaction as Redaction
     from plaunch_events.redaction import is_secret as is_secret
     from plaunch_events.redaction import redact_command as redact_command
-    from plaunch_events.replay import Replay as Replay
     from plaunch_events.schema import COMMON_KEYS as COMMON_KEYS
     from plaunch_events.schema import SCHEMA as SCHEMA
     from plaunch_events.schema import EventType as EventType
+    from plaunch_events.stream import EventStream as EventStream
     from plaunch_events.time_accounting import LaunchPhase as LaunchPhase
     from plaunch_events.time_accounting import TimeAccount as TimeAccount
     from plaunch_events.time_accounting import describe_seconds as describe_seconds
@@ -40,13 +39,12 @@ __getattr__, __dir__, __all__ = attach(
     __name__,
     {
         ".handlers": "find_event_handlers parse_event_conf",
-        ".late_events": "LateEvents",
         ".launch_events": "find_events",
         ".launcher_history": "PHASES LauncherHistory RoundHistory WorkerRun worker_state",
         ".launcher_status": "LauncherStatus",
         ".schema": "COMMON_KEYS EventType SCHEMA",
         ".redaction": "Redaction WITHHELD is_secret redact_command",
-        ".replay": "Replay",
+        ".stream": "EventStream",
         ".time_accounting": "LaunchPhase TimeAccount describe_seconds describe_times",
     },
 )

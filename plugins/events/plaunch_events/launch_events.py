@@ -7,19 +7,20 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from plaunch.agent import WorkersStarted
+from plaunch.agent import BeforeWorkers, LaunchStarted, WorkersStarted
 
 from plaunch_events.event_queue import EventQueue, close_queues
 from plaunch_events.handlers import create_event_queues, find_event_handlers, parse_event_conf
 from plaunch_events.stream import EventStream
+from plaunch_events.time_accounting import describe_restart
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from typing import Protocol
 
     from plaunch import LaunchConfig
-    from plaunch.agent import Notification
-    from plaunch.events import EventHandler
+    from plaunch.agent import EventLog, Notification
+    from plaunch.events import Event, EventHandler
     from plaunch.plugin import PluginContext, PluginManager
 
     from plaunch_events.import_watch import ImportWatch
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("plaunch")
 
 _NO_HANDLER = "null"
+_WORTH_A_LINE = 1.0  # seconds of a launch that succeeded
 
 
 def find_events(config: LaunchConfig, manager: PluginManager) -> Callable[..., EventPublisher]:
@@ -53,15 +55,14 @@ def find_events(config: LaunchConfig, manager: PluginManager) -> Callable[..., E
     found = find_event_handlers(manager, config.event_log_handler, conf)
 
     def create_events(
-        entry_point: str,
+        log: EventLog,
         context: PluginContext,
         create_run_dir: Callable[[], str | None],
         extensions: Sequence[ExtensionHandler],
     ) -> EventPublisher:
-        """Create the event handlers, and the events of the launch for them and `extensions`.
+        """Create the event handlers; the result listens to `log` for them and for `extensions`.
 
-        `entry_point` is what is run, as users call it. `create_run_dir` is called only if a handler
-        other than `null` is selected.
+        `create_run_dir` is called only if a handler other than `null` is selected.
 
         Raises:
             PluginError: a handler failed.
@@ -70,38 +71,43 @@ def find_events(config: LaunchConfig, manager: PluginManager) -> Callable[..., E
         if [*found] != [_NO_HANDLER]:
             context = replace(context, run_dir=create_run_dir())
         queues = create_event_queues(manager, found, context)
-        return EventPublisher(config, entry_point, queues, extensions)
+        # Workers that are forked from this process have nothing to preload.
+        may_advise = config.start_method != "fork" and not config.options.get("preload")
+        return EventPublisher(log, queues, extensions, may_advise=may_advise)
 
     return create_events
 
 
 class EventPublisher:
-    """Makes the events of one launch, and delivers them to its event handlers and extensions.
+    """Delivers the events of one launch to its event handlers and extensions.
 
-    Each of them has its own queue, so that a slow one does not block the agent.
+    It listens to the log. Each reader has its own queue, so that a slow one does not block the
+    agent. At the end of the launch, it waits a bounded time for the queues, and logs where the time
+    of the launch went.
 
     Args:
-        config: the launch.
-        entry_point: what is run, as users call it.
+        log: the notifications of the launch.
         handlers: the queues of the event handlers.
-        extensions: the extensions; an event waits until its extension is released.
+        extensions: the extensions; an event waits until its extension is started.
+        may_advise: whether to watch the imports of workers after a restart, for advice.
     """
 
     def __init__(
         self,
-        config: LaunchConfig,
-        entry_point: str,
+        log: EventLog,
         handlers: Sequence[EventQueue],
         extensions: Sequence[ExtensionHandler],
+        *,
+        may_advise: bool,
     ) -> None:
         self._extensions = {
             item: EventQueue(item.who, item, who=f"an extension of {item.who}", head_start=None)
             for item in extensions
         }
         self._queues = [*handlers, *self._extensions.values()]
-        self._stream = EventStream(config, entry_point, [queue.put for queue in self._queues])
-        # Workers that are forked from this process have nothing to preload.
-        self._may_advise = config.start_method != "fork" and not config.options.get("preload")
+        self._stream = EventStream(log)
+        self._may_advise = may_advise
+        self._rests_at_start = False
         self._has_started = False
         self._imports: ImportWatch | None = None
 
@@ -113,43 +119,39 @@ class EventPublisher:
             dropped[queue.name] = dropped.get(queue.name, 0) + queue.dropped
         return dropped
 
-    @contextlib.contextmanager
-    def of_launch(self) -> Iterator[None]:
-        """A context for the launch; call this object with notifications only within it.
-
-        At the end it delivers the last event, waits a bounded time for the queues, and logs where
-        the time of the launch went.
-        """
-        failure: BaseException | None = None
-        try:
-            self._stream.begin()
-            yield
-        except BaseException as error:
-            failure = error
-            raise
-        finally:
-            took = self._stream.finish(failure)
-            close_queues(self._queues)
-            if took:
-                logger.info("this launch took %s", took)
-            if self._imports is not None and (advice := self._imports.close()):
-                logger.info("%s", advice)
-
-    def __call__(self, notification: Notification) -> None:
-        """Make the events of a notification; never blocks."""
-        self._stream(notification)
-        if self._imports is not None:
-            self._imports(notification)
-        elif self._may_advise and isinstance(notification, WorkersStarted):
-            self._note_start(notification)
-
     def start(self, extension: ExtensionHandler) -> None:
         """Deliver queued and future events to an extension, which has started."""
         self._extensions[extension].release()
 
-    def _note_start(self, notification: WorkersStarted) -> None:
+    def __call__(self, notification: Notification) -> None:
+        """Deliver the events of a notification.
+
+        Waits for the readers only before workers are forked, and at the end of the launch.
+        """
+        if isinstance(notification, WorkersStarted):
+            for queue in self._queues:
+                queue.release()
+        for event in self._stream.take():
+            for queue in self._queues:
+                queue.put(event)
+            if event.name == "plaunch.restart.completed":
+                logger.info("restarted in %s", describe_restart(_seconds(event)))
+            elif event.name == "plaunch.launcher.finished":
+                self._finish(event, has_joined=bool(notification.group.workers))
+        if self._imports is not None:
+            self._imports(notification)
+        if isinstance(notification, LaunchStarted):
+            self._rests_at_start = notification.forks
+        elif isinstance(notification, BeforeWorkers) and self._rests_at_start:
+            for queue in self._queues:
+                queue.rest()
+        elif isinstance(notification, WorkersStarted):
+            self._watch_imports(notification)
+
+    def _watch_imports(self, notification: WorkersStarted) -> None:
         """Watch the imports of workers from the first restart on, if its advice would be logged."""
-        if self._has_started and logger.isEnabledFor(logging.INFO):
+        is_wanted = self._may_advise and logger.isEnabledFor(logging.INFO)
+        if self._has_started and self._imports is None and is_wanted:
             # It needs plaunch_hang, which may not be installed.
             with contextlib.suppress(ModuleNotFoundError):
                 from plaunch_events.import_watch import ImportWatch  # restarts only
@@ -158,12 +160,22 @@ class EventPublisher:
                 self._imports(notification)
         self._has_started = True
 
-    def rest(self) -> None:
-        """Pause all handlers and extensions until `release`, for a fork."""
-        for queue in self._queues:
-            queue.rest()
+    def _finish(self, event: Event, *, has_joined: bool) -> None:
+        close_queues(self._queues)
+        account = self._stream.account
+        has_succeeded = event.metadata["outcome"] == "succeeded"
+        is_brief = has_succeeded and account.seconds["total"] < _WORTH_A_LINE
+        if has_joined and not is_brief and (took := account.describe()):
+            logger.info("this launch took %s", took)
+        if self._imports is not None and (advice := self._imports.close()):
+            logger.info("%s", advice)
 
-    def release(self) -> None:
-        """Start delivery to the handlers; after `rest`, resume it for all."""
-        for queue in self._queues:
-            queue.release()
+
+def _seconds(event: Event) -> dict[str, float]:
+    """The seconds of `plaunch.restart.completed`, by part."""
+    prefix = "seconds_"
+    return {
+        key.removeprefix(prefix): float(value or 0)
+        for key, value in event.metadata.items()
+        if key.startswith(prefix)
+    }

@@ -1,12 +1,10 @@
-"""The event stream of one launch, made from the notifications of its agent."""
+"""Converts the notifications of a launch to events."""
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import sys
-import time
 from typing import TYPE_CHECKING
 
 from plaunch import __version__, agent
@@ -23,58 +21,41 @@ from plaunch.process import ChildFailedError, SignalAction
 from plaunch.rendezvous import ChangeKind
 
 from plaunch_events.schema import SCHEMA
-from plaunch_events.time_accounting import RestartAccount, TimeAccount, describe_restart
+from plaunch_events.time_accounting import RestartAccount, TimeAccount
 from plaunch_events.worker_facts import end_of, failure_metadata, signal_name, worker_metadata
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
-    from plaunch import LaunchConfig
-    from plaunch.agent import GroupInfo
+    from plaunch.agent import EventLog, GroupInfo
     from plaunch.events import EventMetadataValue
 
     Metadata = dict[str, EventMetadataValue]
 
-logger = logging.getLogger("plaunch")
-
-_WORTH_A_LINE = 1.0  # seconds of a launch that succeeded
 _OUTCOMES = {"left": "not_needed"}  # outcomes that the agent calls by another word
 
 
 class EventStream:
-    """Converts notifications to events and calls the listeners at once, on the agent's thread.
+    """The events of a log, each with the time of its notification.
 
-    Call `begin` first, then the stream with each notification, and `finish` last.
+    Call `take` at each notification, or whenever events are needed: the result is the same.
 
     Args:
-        config: the launch.
-        entry_point: what is run, as users call it.
-        listeners: called with every event; they must return quickly.
-        clock, wall_clock: monotonic seconds, and seconds since the epoch.
-        log: called with lines for users; by default it logs them.
+        log: the notifications of a launch.
     """
 
-    def __init__(
-        self,
-        config: LaunchConfig,
-        entry_point: str,
-        listeners: Iterable[Callable[[Event], None]],
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        wall_clock: Callable[[], float] = time.time,
-        log: Callable[[str], None] | None = None,
-    ) -> None:
-        self._log = log or logger.info
-        self._account = TimeAccount()
+    def __init__(self, log: EventLog) -> None:
+        self.account = TimeAccount()
+        """Where the time of the launch went, up to the last event."""
+        self._log = log
+        self._next = 0  # the number of the next entry
+        self._wall = self._monotonic = 0.0  # the time of the current entry
         self._restart = RestartAccount()
-        self._config = config
-        self._entry_point = entry_point
-        self._clock = clock
-        self._wall_clock = wall_clock
-        self._began = self._last = self._round_began = self._workers_began = clock()
+        self._launch: agent.LaunchStarted
+        self._began = self._last = self._round_began = self._workers_began = 0.0
         self._host = os.uname().nodename
-        self._listeners = list(listeners)
-        self._group: GroupInfo | None = None
+        self._events: list[Event] = []
+        self._group: GroupInfo
         self._ranks: dict[int, int] = {}  # global by local
         self._previous_attempt: int | None = None
         self._recorded: dict[tuple[int, int, int, str], bool] = {}  # failures; whether as the first
@@ -82,53 +63,49 @@ class EventStream:
         self._has_failed = False  # whether workers of the round failed by themselves
         self._last_end: agent.AgentFinished | None = None
 
-    def begin(self) -> None:
-        """Record that the launch begins."""
-        config = self._config
+    def take(self) -> list[Event]:
+        """Return the events since the last call, or since the launch began."""
+        for number, wall, monotonic, notification in self._log.since(self._next):
+            self._next = number + 1
+            self._wall, self._monotonic = wall, monotonic
+            self._group = notification.group
+            record = _RECORDS.get(type(notification))
+            if record is not None:
+                record(self, notification)
+        taken, self._events = self._events, []
+        return taken
+
+    # --- notifications ----------------------------------------------------------------------------
+
+    def _launch_started(self, notification: agent.LaunchStarted) -> None:
+        self._launch = notification
+        self._began = self._round_began = self._workers_began = self._monotonic
         self._record(
             "plaunch.launcher.started",
             plaunch=__version__,
             python=".".join(map(str, sys.version_info[:3])),
-            entry_point=self._entry_point,
-            backend=config.rdzv_backend,
-            endpoint=config.rdzv_endpoint,
-            min_nodes=config.min_nodes,
-            max_nodes=config.max_nodes,
-            local_world_size=config.nproc_per_node,
-            max_restarts=config.max_restarts,
+            entry_point=notification.entry_point,
+            backend=notification.backend,
+            endpoint=notification.endpoint,
+            min_nodes=notification.min_nodes,
+            max_nodes=notification.max_nodes,
+            local_world_size=notification.local_world_size,
+            max_restarts=notification.group.max_restarts,
         )
 
-    def __call__(self, notification: agent.Notification) -> None:
-        """Record the events of a notification."""
-        self._group = notification.group
-        record = _RECORDS.get(type(notification))
-        if record is not None:
-            record(self, notification)
-
-    def finish(self, error: BaseException | None) -> str:
-        """Record the end of the launch; `error` is the exception that ended it, if any.
-
-        Returns:
-            Where its time went, in one line; empty if no round formed, or if it was short and
-            succeeded.
-        """
-        outcome, reason = self._outcome(error)
-        self._account.advance(self._clock())
-        seconds = self._account.seconds
-        spent: Metadata = {f"seconds_{name}": value for name, value in seconds.items()}
-        spent["seconds_preloading"] = self._account.preloading
+    def _launch_finished(self, notification: agent.LaunchFinished) -> None:
+        outcome, reason = self._outcome(notification.error)
+        self.account.advance(self._monotonic)
+        spent: Metadata = {f"seconds_{name}": value for name, value in self.account.seconds.items()}
+        spent["seconds_preloading"] = self.account.preloading
         self._record(
             "plaunch.launcher.finished",
             outcome=outcome,
             reason=reason,
-            exit_code=exit_code_of(error),
+            exit_code=exit_code_of(notification.error),
             **spent,
             **self._for_torchrun(),
         )
-        is_brief = outcome == "succeeded" and seconds["total"] < _WORTH_A_LINE
-        return "" if self._group is None or is_brief else self._account.describe()
-
-    # --- notifications ----------------------------------------------------------------------------
 
     def _before_rendezvous(self, notification: agent.BeforeRendezvous) -> None:
         del notification
@@ -186,14 +163,13 @@ class EventStream:
                 forked=worker.local_rank in notification.forked,
                 **self._for_torchrun(),
             )
-        duration = max(self._clock() - self._round_began, 0.0)
+        duration = max(self._monotonic - self._round_began, 0.0)
         self._workers_began = self._record("plaunch.workers.started", duration=duration).monotonic
         if (seconds := self._restart.seconds) is not None:
             spent: Metadata = {f"seconds_{name}": value for name, value in seconds.items()}
             self._record("plaunch.restart.completed", **spent)
-            self._log("restarted in " + describe_restart(seconds))
 
-    def _worker_ended(self, notification: agent.WorkerExitSeen) -> None:
+    def _worker_exit_seen(self, notification: agent.WorkerExitSeen) -> None:
         exited, failure = notification.exit, notification.exit.failure
         monotonic = self._at(exited.timestamp)
         if failure is not None and failure.has_reply:
@@ -281,42 +257,36 @@ class EventStream:
         /,
         **metadata: EventMetadataValue,
     ) -> Event:
-        """Make an event and call the listeners; `at` is its time on both clocks, by default now."""
-        wall, monotonic = (self._wall_clock(), self._clock()) if at is None else at
+        """Make an event; `at` is its time on both clocks, by default that of the notification."""
+        wall, monotonic = at or (self._wall, self._monotonic)
         self._last = max(self._last, monotonic)  # events are in the order of their monotonic times
         group = self._group
         common: Metadata = {
-            "run_id": self._config.run_id,
-            "attempt": 0 if group is None else group.attempt,
-            "round": -1 if group is None else group.round,
+            "run_id": self._launch.group.run_id,
+            "attempt": group.attempt,
+            "round": group.round,
             "host": self._host,
-            "role": self._config.role,
+            "role": self._launch.group.role,
             "agent_pid": os.getpid(),
-            "group_rank": -1 if group is None else group.group_rank,
+            "group_rank": group.group_rank,
             "ranks": format_ranks(self._ranks.values()),
             **metadata,
         }
         event = Event(name, SCHEMA[name].source, wall, common, self._last)
-        self._account.note(event)
+        self.account.note(event)
         self._restart.note(event)
-        for listener in tuple(self._listeners):
-            try:
-                listener(event)
-            except Exception:
-                logger.exception("a listener failed; it is not called any more")
-                self._listeners.remove(listener)
+        self._events.append(event)
         return event
 
     def _at(self, wall: float) -> float:
-        return self._clock() - max(self._wall_clock() - wall, 0.0)
+        return self._monotonic - max(self._wall - wall, 0.0)
 
     def _for_torchrun(self) -> Metadata:
-        group = self._group
         return {
-            "backend": self._config.rdzv_backend,
-            "entry_point": self._entry_point,
-            "group_world_size": -1 if group is None else group.group_world_size,
-            "elapsed": self._clock() - self._began,
+            "backend": self._launch.backend,
+            "entry_point": self._launch.entry_point,
+            "group_world_size": self._group.group_world_size,
+            "elapsed": self._monotonic - self._began,
         }
 
     def _outcome(self, error: BaseException | None) -> tuple[str, str]:
@@ -337,13 +307,15 @@ class EventStream:
 
 
 _RECORDS: dict[type, Callable[..., None]] = {
+    agent.LaunchStarted: EventStream._launch_started,
+    agent.LaunchFinished: EventStream._launch_finished,
     agent.RestartDelayed: EventStream._restart_delayed,
     agent.BeforeRendezvous: EventStream._before_rendezvous,
     agent.AfterRendezvous: EventStream._after_rendezvous,
     agent.RendezvousFailed: EventStream._rendezvous_failed,
     agent.Preloaded: EventStream._preloaded,
     agent.WorkersStarted: EventStream._workers_started,
-    agent.WorkerExitSeen: EventStream._worker_ended,
+    agent.WorkerExitSeen: EventStream._worker_exit_seen,
     agent.WorkersFailed: EventStream._workers_failed,
     agent.MembershipChanged: EventStream._membership_changed,
     agent.SignalReceived: EventStream._signal_received,
