@@ -11,9 +11,11 @@ from plaunch.cli.command import run_script_path, worker_command
 from plaunch.cli.parser import parse
 from plaunch.errors import UsageError
 
+from helpers.programs import run_python
+
 SCRIPT = """\
 import pathlib, sys
-pathlib.Path(sys.argv[1]).write_text(__name__ + " " + sys.argv[0])
+pathlib.Path(sys.argv[1]).write_text(f"{__name__} {sys.argv[0]} {sys.path[0]}")
 """
 
 
@@ -41,14 +43,12 @@ def test_what_is_run_is_unbuffered_under_this_interpreter_or_another(monkeypatch
     assert command(script) == ("/bin/sh", ["-u", script])
 
 
-def test_run_path(monkeypatch, script, tmp_path):
+def test_run_path(script, tmp_path):
     entrypoint, args = command("--run-path", script, str(tmp_path / "out"))
     assert entrypoint is run_script_path
-    monkeypatch.setattr(sys, "argv", [])
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    entrypoint(*args)
-    assert (tmp_path / "out").read_text() == f"__main__ {script}"
-    assert sys.path[0] == str(tmp_path)
+    code = "import sys; from plaunch.cli import run_script_path; run_script_path(*sys.argv[1:])"
+    run_python("-c", code, *args, check=True)
+    assert (tmp_path / "out").read_text() == f"__main__ {script} {tmp_path}"
 
 
 @pytest.mark.parametrize(

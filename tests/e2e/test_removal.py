@@ -65,6 +65,14 @@ def test_a_launch_that_fails(folder, tmp_path):
     assert "internal error" not in done.stderr
 
 
+def test_a_first_failure_that_cannot_be_handed_up_hides_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", os.devnull)
+    done = run_without("torchrun", tmp_path, "--no-python", "sh", "-c", "exit 17")
+    assert done.returncode == 17
+    assert re.search("^plaunch: rank 0 on .* failed.*: exit code 17$", done.stderr, re.M)
+    assert "the first failure is not handed up: plaunch_torchrun, which comes" in done.stderr
+
+
 @pytest.mark.parametrize("folder", OPTIONAL)
 def test_help(folder, tmp_path):
     done = run_without(folder, tmp_path, "--help")

@@ -7,8 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from plaunch.cli.parser import parse
-from plaunch.cli.table import installed_table
+from plaunch.cli.parser import installed_table, parse
 from plaunch.errors import ExitCode
 from plaunch.plugin import RENDEZVOUS, PluginManager
 from plaunch.rendezvous import traits_of

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plaunch.cli.options import GROUPS
-from plaunch.cli.table import installed_table
+from plaunch.cli.parser import installed_table
 from plaunch.plugin import KINDS, hookspecs
 from plaunch.plugin.hooks import NOTIFICATION_HOOKS
 from plaunch.plugin.selection import AUTOLOAD_VARIABLE
@@ -19,7 +19,7 @@ from plaunch.plugin.selection import AUTOLOAD_VARIABLE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from plaunch.cli.table import OptionTable
+    from plaunch.cli.parser import OptionTable
     from plaunch.options import Option
 
 COMMAND = "python tools/docs/reference.py"

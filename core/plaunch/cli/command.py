@@ -13,7 +13,7 @@ from plaunch.parts import ADVICE_ON_NO_SCRIPT, ADVICE_ON_SCRIPT, advise
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from plaunch.cli.table import Arguments
+    from plaunch.cli.parser import Arguments
 
 
 def worker_command(args: Arguments) -> tuple[Callable[..., Any] | str, list[str]]:

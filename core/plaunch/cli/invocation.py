@@ -6,15 +6,15 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from plaunch import parts
-from plaunch.cli.stdout import STDOUT
-from plaunch.cli.table import COMMAND_LINE, installed_table
+from plaunch.cli.console import STDOUT
+from plaunch.cli.parser import COMMAND_LINE, installed_table
 from plaunch.errors import PlaunchError, PluginError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import TextIO
 
-    from plaunch.cli.table import Arguments, OptionTable
+    from plaunch.cli.parser import Arguments, OptionTable
     from plaunch.config import LaunchConfig
     from plaunch.health import HealthChecks
     from plaunch.options import Option

@@ -5,7 +5,7 @@ Names, variables and defaults are torchrun's where it has the option.
 
 from __future__ import annotations
 
-from plaunch.cli.form import COLORS, FORMATS
+from plaunch.cli.console import COLORS, FORMATS
 from plaunch.durations import LIMIT, PATIENCE, PERIOD
 from plaunch.options import Option, integer, port, port_range, seconds, words
 from plaunch.plugin import kinds

@@ -24,7 +24,7 @@ from plaunch.rendezvous.traits import traits_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from plaunch.cli.table import Arguments
+    from plaunch.cli.parser import Arguments
     from plaunch.plugin.manager import PluginManager
     from plaunch.process.streams.logs import LogsSpecs
 
