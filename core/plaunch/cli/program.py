@@ -65,12 +65,12 @@ def concluded(launch: Callable[[], object]) -> int:
         # The agent has logged it; a traceback would add nothing.
         return reported_exit_code(128 + error.sigval)
     except PlaunchError as error:
+        # A node that is excluded after its workers failed: their failure comes first.
         cause = error.__cause__ if isinstance(error, NodeExcludedError) else None
-        if isinstance(cause, PlaunchError):  # the failure of workers that excluded the node
-            _print_error(cause)
-            _hand_up(cause)
-        _print_error(error)
-        _hand_up(error)
+        for each in (cause, error):
+            if isinstance(each, PlaunchError):
+                _print_error(each)
+                _hand_up(each)
         return reported_exit_code(error.exit_code)
     except Exception as error:  # noqa: BLE001 - the process boundary
         _print_bug(error)
