@@ -14,7 +14,7 @@ from plaunch.parts import BUILT_IN
 from helpers.programs import run_python
 
 ROOT = Path(__file__).parents[2]
-# Imported at the start of every interpreter of the test: the folder's package is not there.
+# Imported at the start of each interpreter of the test; hides the folder's package.
 BLOCKER = """\
 import sys
 class Missing:
@@ -35,7 +35,7 @@ def run_without(folder, tmp_path, *argv):
     installed = importlib.metadata.distribution("plaunch")
     info = tmp_path / f"plaunch-{installed.version}.dist-info"
     info.mkdir()
-    # The first one of a distribution on the path counts.
+    # Python uses the first metadata of a distribution on the path.
     (info / "METADATA").write_text(installed.read_text("METADATA"))
     lines = installed.read_text("entry_points.txt").splitlines()
     kept = [line for line in lines if not re.search(rf"= *{package}\b", line)]
