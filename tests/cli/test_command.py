@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import sys
 
 import pytest
@@ -115,15 +113,22 @@ def test_a_script_that_cannot_be_reached_is_not_called_missing(tmp_path):
         command(str(tmp_path / "loop" / "x.py"))
 
 
-def test_a_folder_that_may_not_be_searched_is_named(tmp_path, monkeypatch):
-    def refuse(path):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+UNREADABLE = """
+import os, sys
+from plaunch.cli import parse, worker_command
+args = parse(sys.argv[1:])
+if os.geteuid() == 0:
+    os.setuid(65534)  # root may search all folders
+worker_command(args)
+"""
 
-    monkeypatch.setattr(os, "stat", refuse)  # root may search all folders
-    with pytest.raises(
-        UsageError, match=r"cannot be read: Permission denied; check the permissions of its folders"
-    ):
-        command(str(tmp_path / "x.py"))
+
+def test_a_folder_that_may_not_be_searched_is_named(tmp_path):
+    (tmp_path / "x.py").touch()
+    tmp_path.chmod(0)
+    done = run_python("-c", UNREADABLE, str(tmp_path / "x.py"))
+    tmp_path.chmod(0o700)
+    assert "cannot be read: Permission denied; check the permissions of its fol" in done.stderr
 
 
 def test_a_folder_that_python_runs_is_a_script(tmp_path):

@@ -154,18 +154,15 @@ class Stderr:
         """
         self._held = text
         until = time.monotonic() + seconds
-        is_over = threading.Event()
-
-        def wait() -> None:
-            if not is_over.wait(until - time.monotonic()):
-                self.write("")
-
-        thread = threading.Thread(target=wait, name="plaunch-hold", daemon=True)
+        timer = threading.Timer(seconds, self.write, [""])
+        timer.name, timer.daemon = "plaunch-hold", True
 
         def keep_time() -> None:
+            if not self._held or timer.ident is not None:
+                return
+            timer.interval = until - time.monotonic()
             try:
-                if self._held and thread.ident is None:
-                    self._start(thread, blocks_signals=True)
+                self._start(timer, blocks_signals=True)
             except RuntimeError:  # no more threads
                 self.write("")
 
@@ -174,9 +171,9 @@ class Stderr:
             if time.monotonic() < until:
                 self._held = ""
         finally:
-            is_over.set()
-            if thread.ident is not None:
-                thread.join()
+            timer.cancel()
+            if timer.ident is not None:
+                timer.join()
             if self._held:
                 self.write("")
 

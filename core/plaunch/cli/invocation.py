@@ -173,7 +173,7 @@ def given_command(args: Arguments) -> Option | None:
     return next((o for o in commands if args.sources[o.dest] == COMMAND_LINE), None)
 
 
-def command_in_spite(
+def command_despite_errors(
     argv: Sequence[str], environ: Mapping[str, str]
 ) -> tuple[Option, OptionTable] | None:
     """Return the command to run although the options cannot be parsed, or None."""

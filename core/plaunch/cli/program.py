@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch import parts
 from plaunch.cli.console import STDERR, STDOUT
-from plaunch.cli.invocation import Invocation, command_in_spite, given_command
+from plaunch.cli.invocation import Invocation, command_despite_errors, given_command
 from plaunch.cli.parser import parse
 from plaunch.errors import (
     ExitCode,
@@ -94,7 +94,7 @@ def run(argv: Sequence[str], *, plugins: Sequence[object] = ()) -> dict[int, Any
         args = parse(argv)
     except (UsageError, PluginError) as error:
         STDERR.guess_format(argv, os.environ)
-        wanted = command_in_spite(argv, os.environ)
+        wanted = command_despite_errors(argv, os.environ)
         if wanted is None:
             raise
         command, table = wanted

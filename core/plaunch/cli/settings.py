@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("plaunch")
 
 # The rendezvous options, by attribute, each with values that are equivalent to its default.
-_MEETING: dict[str, tuple[object, ...]] = {
+_RENDEZVOUS_OPTIONS: dict[str, tuple[object, ...]] = {
     "rdzv_backend": (),
     "rdzv_endpoint": (),
     "rdzv_id": (),
@@ -269,9 +269,9 @@ def _logs_specs(args: Arguments, manager: PluginManager, shown: set[int] | None)
 
 def _override_for_standalone(args: Arguments) -> None:
     overridden = []
-    for dest, alike in _MEETING.items():
+    for dest, equivalents in _RENDEZVOUS_OPTIONS.items():
         option = args.table.find(dest)
-        if option is not None and getattr(args, dest) not in (option.default, *alike):
+        if option is not None and getattr(args, dest) not in (option.default, *equivalents):
             overridden.append(option.names[-1])
             setattr(args, dest, option.default)
     if overridden:
