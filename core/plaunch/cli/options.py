@@ -5,11 +5,16 @@ Names, variables and defaults are torchrun's where it has the option.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from plaunch.cli.console import COLORS, FORMATS
 from plaunch.durations import LIMIT, PATIENCE, PERIOD
 from plaunch.options import Option, integer, port, port_range, seconds, words
 from plaunch.plugin import kinds
 from plaunch.process.stopping.signals import DEFAULT_SIGNALS
+
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def max_restarts(text: str) -> int | str:
@@ -21,6 +26,12 @@ def max_restarts(text: str) -> int | str:
     return format_budgets(*parse_budgets(text))
 
 
+def _component(kind: kinds.Kind[Any], text: str, **more: Any) -> Option:
+    """Return the option that selects plugins of this kind by name."""
+    shape = {"default": kind.default, "metavar": "NAME", "plugins": kind.name, **more}
+    return Option((kind.flag,), text, **shape)
+
+
 NODES = (
     Option(
         ("--nnodes",),
@@ -28,13 +39,12 @@ NODES = (
         default="1:1",
         metavar="N or MIN:MAX",
     ),
-    Option(
-        ("--nproc-per-node",),
+    _component(
+        kinds.DEVICE_COUNTS,
         "workers on this node: a number, or a device counter such as cpu, gpu, xpu, auto "
         "(at most 65536; default: 1)",
         default="1",
         metavar="N or NAME",
-        plugins="device_counts",
     ),
     Option(
         ("--node-rank",),
@@ -58,12 +68,9 @@ NODES = (
     ),
 )
 RENDEZVOUS = (
-    Option(
-        ("--rdzv-backend",),
+    _component(
+        kinds.RENDEZVOUS,
         "rendezvous backend: static, c10d, etcd-v2, or a plugin's name (default: static)",
-        default=kinds.RENDEZVOUS.default,
-        metavar="NAME",
-        plugins="rendezvous",
     ),
     Option(
         ("--rdzv-endpoint",),
@@ -156,22 +163,18 @@ SUPERVISION = (
         metavar="N[,CAUSE:N,...]",
         read=max_restarts,
     ),
-    Option(
-        ("--restart-policy",),
+    _component(
+        kinds.RESTART_POLICIES,
         "policy that decides on restarts: standard, always, never, or a plugin's name (default: "
         "standard)",
-        default=kinds.RESTART_POLICIES.default,
-        metavar="NAME",
-        plugins="restart_policies",
     ),
-    Option(
-        ("--health-check",),
+    _component(
+        kinds.HEALTH_CHECKS,
         "health checks of this node, before it joins and again after each failure: disk, memory, "
         "gpu, network, command:PROGRAM, or a plugin's name (default: none)",
         default=(),
         metavar="NAME[:ARGUMENT],...",
         read=words,
-        plugins="health_checks",
     ),
     Option(
         ("--monitor-interval",),
@@ -208,13 +211,10 @@ SUPERVISION = (
         default=DEFAULT_SIGNALS,
         metavar="SIG,...",
     ),
-    Option(
-        ("--signal-policy",),
+    _component(
+        kinds.SIGNAL_POLICIES,
         "how signals are handled: torchrun (the listed signals stop the job), notify (some are "
         "passed on to the workers instead), or a plugin's name (default: torchrun)",
-        default=kinds.SIGNAL_POLICIES.default,
-        metavar="NAME",
-        plugins="signal_policies",
     ),
 )
 LOGS = (
@@ -260,20 +260,12 @@ LOGS = (
         )
         for stream in ("stdout", "stderr")
     ),
-    Option(
-        ("--logs-specs",),
-        "plugin that decides where logs go (default: default)",
-        default=kinds.LOGS_SPECS.default,
-        metavar="NAME",
-        plugins="logs_specs",
-    ),
-    Option(
-        ("--event-log-handler",),
+    _component(kinds.LOGS_SPECS, "plugin that decides where logs go (default: default)"),
+    _component(
+        kinds.EVENT_HANDLERS,
         "event handlers: null, console, jsonl, otel, or a plugin's name, separated by commas "
         "(default: null)",
-        default=kinds.EVENT_HANDLERS.default,
         metavar="NAME,...",
-        plugins="event_handlers",
     ),
     Option(
         ("--color",),
