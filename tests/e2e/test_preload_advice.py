@@ -1,4 +1,4 @@
-"""The time accounting advises `--preload` for imports that it would save."""
+"""The time accounting suggests `--preload` if it would save time for imports."""
 
 from __future__ import annotations
 
