@@ -9,8 +9,8 @@ import sys
 
 import pytest
 from plaunch_hang.beats import HeartbeatState
-from plaunch_hang.computing import ComputeWatch
 from plaunch_hang.process import (
+    ComputeWatch,
     read_parents,
     read_processor_times,
     read_use,

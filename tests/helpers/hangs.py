@@ -5,8 +5,8 @@ from __future__ import annotations
 from plaunch.agent import Snapshot, WorkerState
 from plaunch.plugin import PluginContext
 from plaunch_hang.extension import HangExtension
+from plaunch_hang.snapshots import StackSnapshots
 from plaunch_hang.stacks import ProcessStacks, StackFrame, ThreadStack
-from plaunch_hang.telling import StackSnapshots
 from plaunch_hang.watch import WorkerSample
 
 FILE = "/home/me/train.py"

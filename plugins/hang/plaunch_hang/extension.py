@@ -11,15 +11,19 @@ from plaunch.agent import WorkerState
 from plaunch.threads import start_thread
 
 from plaunch_hang.beating import VARIABLE
-from plaunch_hang.beats import HeartbeatMemory, HeartbeatState
+from plaunch_hang.beats import (
+    UNLEARNED,
+    HangTimeouts,
+    HeartbeatMemory,
+    HeartbeatState,
+    StepTracker,
+    format_steps,
+)
 from plaunch_hang.conclusions import Conclusions, WatchedRound, WatchSample
-from plaunch_hang.held import OverdueHolds
 from plaunch_hang.sampler import WorkerSampler
+from plaunch_hang.snapshots import StackSnapshots
 from plaunch_hang.stacks import find_py_spy
-from plaunch_hang.steps import StepTracker, format_steps
-from plaunch_hang.telling import StackSnapshots
-from plaunch_hang.timeouts import UNLEARNED, HangTimeouts
-from plaunch_hang.watch import HangWatch, pause_for
+from plaunch_hang.watch import HangWatch, OverdueHolds, pause_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from plaunch.errors import PlaunchError
 
-from plaunch_hang.stacks.telling import find_run_dir
+from plaunch_hang.stacks.files import find_run_dir
 from plaunch_hang.stacks.torch_server import FOLDER as SOCKETS
 from plaunch_hang.stacks.torch_server import VARIABLE
 
