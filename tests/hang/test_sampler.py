@@ -20,7 +20,7 @@ from plaunch_hang.process import (
 )
 from plaunch_hang.sampler import WorkerSampler
 from plaunch_hang.stacks import ProcessStacks, StackFrame, ThreadStack
-from plaunch_hang.variables import read_all_variables, read_variables
+from plaunch_hang.stacks.variables import read_all_variables, read_variables
 from plaunch_hang.watch import has_moved
 
 from helpers.programs import running_python

@@ -8,12 +8,12 @@ from plaunch_hang.process import ComputeWatch, read_parents, read_use, read_uses
 from plaunch_hang.stacks import (
     count_waiting,
     own_stacks,
+    read_all_variables,
     take,
     waits_for_process,
     waits_for_program,
     waits_for_thread,
 )
-from plaunch_hang.variables import read_all_variables
 from plaunch_hang.watch import ChildSample, WorkerSample
 
 if TYPE_CHECKING:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from plaunch_hang.stacks.taking import own_stacks as own_stacks
     from plaunch_hang.stacks.taking import take as take
     from plaunch_hang.stacks.torch_server import format_operations as format_operations
+    from plaunch_hang.stacks.variables import read_all_variables as read_all_variables
     from plaunch_hang.stacks.waiting import count_waiting as count_waiting
     from plaunch_hang.stacks.waiting import waits_for_process as waits_for_process
     from plaunch_hang.stacks.waiting import waits_for_program as waits_for_program
@@ -52,6 +53,7 @@ __getattr__, __dir__, __all__ = attach(
         ".job_stacks": "JobStacks JobView",
         ".records": "dump_groups load_groups",
         ".files": "write",
+        ".variables": "read_all_variables",
         ".waiting": "count_waiting waits_for_process waits_for_program waits_for_thread",
     },
 )

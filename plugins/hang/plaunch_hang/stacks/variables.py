@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from plaunch.process import read_proc
 
-from plaunch_hang.stacks import StackFrame, count_waiting, find_py_spy, waits_for_thread
-from plaunch_hang.stacks.py_spy import UnreadableError, run_py_spy
+from plaunch_hang.stacks.py_spy import UnreadableError, find_py_spy, run_py_spy
+from plaunch_hang.stacks.stack import StackFrame
 from plaunch_hang.stacks.taking import read_in_parallel
+from plaunch_hang.stacks.waiting import count_waiting, waits_for_thread
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
