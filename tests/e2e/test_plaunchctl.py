@@ -440,7 +440,8 @@ def test_another_user_is_refused(agents, ctl, folder):
     as_nobody = f"import os; os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY}); "
     # What has been imported need not be readable for them.
     imported = (
-        "from plaunch_control import cli, commands, folder; cli.create_parser().format_help(); "
+        "import typing; from plaunch_control import cli, commands, folder; "
+        "cli.create_parser().format_help(); "
     )
 
     def run(*words):
