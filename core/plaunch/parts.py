@@ -56,7 +56,7 @@ CONSOLE_REPORT = "plaunch_report.console_report:format_for_console"
 # Colours of messages: none.
 PAINT = "plaunch_report.colors:paint"
 # Names the limit on processes and threads that is reached: a message without the limit.
-DESCRIBE_SHORTAGE = "plaunch_doctor.capacity:describe_shortage"
+DESCRIBE_SHORTAGE = "plaunch_doctor.limits:describe_shortage"
 # Writes the first failure to the error file of a launcher that is a worker itself: a message.
 HAND_UP = "plaunch_torchrun.error_handler:dump_root_cause"
 # Adds what the site knows about a signal to a failure: a message, and the report without it.
@@ -74,7 +74,7 @@ UNKNOWN_DEVICES = "plaunch_devices.torch_child:count_private_use"
 FUNCTIONS = "plaunch_multiprocessing.context:MultiprocessContext"
 FUNCTION_COMMAND = "plaunch_multiprocessing.spawned:spawn_command"
 # Runs the health checks that a launch names.
-HEALTH_CHECKS = "plaunch_doctor.health.running:LaunchHealthChecks"
+HEALTH_CHECKS = "plaunch_doctor.health:LaunchHealthChecks"
 # Messages as JSON (`--log-format=json`), and lines of workers.
 JSON_LINE = "plaunch_report.json_lines:json_line"
 JSON_TEMPLATE = "plaunch_report.json_lines:template_of_lines"

@@ -8,16 +8,18 @@ import stat
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
-from plaunch_control.door import open_socket, remove_stale, sweep
 from plaunch_control.folder import (
     MOST_BYTES,
     FolderError,
     candidates,
     check,
     create,
+    open_socket,
     read_name,
+    remove_stale,
     socket_name,
     sockets,
+    sweep,
 )
 
 ME = os.geteuid()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from plaunch_doctor.capacity import describe_shortage, find_process_limits
+from plaunch_doctor.limits import describe_shortage, find_process_limits
 
 
 class System:

@@ -16,7 +16,7 @@ from plaunch.scheduling import Allocation
 from plaunch_doctor import command as doctor
 from plaunch_doctor.checks import CHECKS
 from plaunch_doctor.command import run_doctor
-from plaunch_doctor.installed import plugins_check
+from plaunch_doctor.installation import plugins_check
 from plaunch_doctor.listing import BLOCKED, BROKEN, PluginStatus
 
 from helpers.faults import raising

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from plaunch.doctor import Status
 from plaunch_doctor.clock import check_clock
-from plaunch_doctor.interpreter import check_interpreter
-from plaunch_doctor.packages import check_versions
+from plaunch_doctor.installation import check_interpreter, check_versions
 
 OK, WARNING, PROBLEM = Status.OK, Status.WARNING, Status.PROBLEM
 

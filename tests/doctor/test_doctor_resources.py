@@ -15,10 +15,10 @@ from plaunch_doctor.limits import (
     check_locked_memory,
     check_open_files,
     check_processes,
+    check_processors,
 )
 from plaunch_doctor.machine import UNLIMITED, Machine, Space
 from plaunch_doctor.memory import check_memory, check_shared_memory
-from plaunch_doctor.processors import check_processors
 from plaunch_doctor.sizes import GIB, MIB
 
 OK, WARNING, PROBLEM = Status.OK, Status.WARNING, Status.PROBLEM

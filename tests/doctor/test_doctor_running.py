@@ -7,8 +7,7 @@ import threading
 import pytest
 from plaunch.doctor import Finding, Status
 from plaunch_doctor.context import NodeContext
-from plaunch_doctor.findings import exit_code, format_findings
-from plaunch_doctor.running import run_checks
+from plaunch_doctor.running import exit_code, format_findings, run_checks
 
 
 def good(context):

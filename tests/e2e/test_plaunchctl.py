@@ -440,7 +440,8 @@ def test_another_user_is_refused(agents, ctl, folder):
     as_nobody = f"import os; os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY}); "
     # The other users need not be able to read modules that are imported already.
     imported = (
-        "from plaunch_control import cli, commands, door; cli.create_parser().format_help(); "
+        "import typing; from plaunch_control import cli, commands, folder; "
+        "cli.create_parser().format_help(); "
     )
 
     def run(*words):

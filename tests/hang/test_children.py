@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from plaunch_hang.children import place_of, read_children, waits_for_children
+from plaunch_hang.sampler import place_of, read_children, waits_for_children
 from plaunch_hang.stacks import KernelState, ProcessStacks, StackFrame, ThreadStack
 from plaunch_hang.watch import ChildSample
 

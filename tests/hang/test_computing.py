@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from plaunch_hang.computing import ComputeWatch
-from plaunch_hang.process import ProcessorTime
+from plaunch_hang.process import ComputeWatch, ProcessorTime
 
 SPAN = 5.0  # seconds
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 import time
 
 import pytest
@@ -11,7 +12,6 @@ from plaunch.agent import WorkerInfo, WorkerState
 from plaunch.errors import UsageError
 from plaunch.plugin import PluginContext
 from plaunch.process import Held
-from plaunch_hang import extension as module
 from plaunch_hang.plugin import Hangs
 
 from helpers.groups import make_group
@@ -141,14 +141,17 @@ def test_a_reason_for_imprecise_samples_is_logged_once(make):
     assert said.endswith("system calls and output, which is less precise: not allowed")
 
 
-def test_missing_py_spy_is_logged_at_the_start(make, monkeypatch):
+def test_missing_py_spy_is_logged_at_the_start(make):
     def find():
         raise FileNotFoundError("py-spy is not installed")
 
-    monkeypatch.setattr(module, "find_py_spy", find)
-    node = make()
+    node = make(find_py_spy=find)
     node.extension.start(node.control)
     assert node.control.said[0].endswith("which is less precise: py-spy is not installed")
+
+
+def threads():
+    return [thread for thread in threading.enumerate() if thread.name == "plaunch-hang"]
 
 
 def test_an_error_of_the_watch_does_not_affect_the_launch(make, caplog):
@@ -156,20 +159,21 @@ def test_an_error_of_the_watch_does_not_affect_the_launch(make, caplog):
     del node.sampler.places
     with caplog.at_level(logging.ERROR):
         node.extension.start(node.control)
-        node.extension._thread.join(60)
+        (thread,) = threads()
+        thread.join(60)
     assert "the detection of hangs failed, and is switched off" in caplog.text
 
 
 def test_it_has_no_thread_while_the_process_forks(make):
     node = make(timeout=1.0)
     node.extension.start(node.control)
-    first = node.extension._thread
+    (first,) = threads()
     node.extension.release()
-    assert node.extension._thread is first
+    assert threads() == [first]
     node.extension.rest()
-    assert not first.is_alive()
+    assert threads() == []
     node.extension.release()
-    assert node.extension._thread.is_alive()
+    assert len(threads()) == 1
 
 
 # --- the plugin -----------------------------------------------------------------------------------

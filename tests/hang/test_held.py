@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from plaunch.process import Held
-from plaunch_hang.held import OverdueHolds
+from plaunch_hang.watch import OverdueHolds
 
 TIMEOUTS = {0: 10.0, 1: 20.0}
 FIRST, SECOND = Held("suspended", 5000.0, 100), Held("suspended", 5000.0, 101)

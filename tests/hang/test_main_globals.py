@@ -6,7 +6,7 @@ import os
 import subprocess
 
 import pytest
-from plaunch_hang.main_globals import read_main_globals
+from plaunch_hang.stacks.variables import read_main_globals
 
 from helpers.programs import running_python
 

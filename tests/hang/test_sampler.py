@@ -9,8 +9,8 @@ import sys
 
 import pytest
 from plaunch_hang.beats import HeartbeatState
-from plaunch_hang.computing import ComputeWatch
 from plaunch_hang.process import (
+    ComputeWatch,
     read_parents,
     read_processor_times,
     read_use,
@@ -20,7 +20,7 @@ from plaunch_hang.process import (
 )
 from plaunch_hang.sampler import WorkerSampler
 from plaunch_hang.stacks import ProcessStacks, StackFrame, ThreadStack
-from plaunch_hang.variables import read_all_variables, read_variables
+from plaunch_hang.stacks.variables import read_all_variables, read_variables
 from plaunch_hang.watch import has_moved
 
 from helpers.programs import running_python

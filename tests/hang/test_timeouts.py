@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 
 import pytest
-from plaunch_hang.beats import HeartbeatState
+from plaunch_hang.beats import LEAST, UNLEARNED, HangTimeouts, HeartbeatState
 from plaunch_hang.options import hang_timeout
-from plaunch_hang.timeouts import LEAST, UNLEARNED, HangTimeouts
 
 LEARNED = HeartbeatState(number=10, longest=30.0)
 

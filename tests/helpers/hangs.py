@@ -5,8 +5,8 @@ from __future__ import annotations
 from plaunch.agent import Snapshot, WorkerState
 from plaunch.plugin import PluginContext
 from plaunch_hang.extension import HangExtension
+from plaunch_hang.snapshots import StackSnapshots
 from plaunch_hang.stacks import ProcessStacks, StackFrame, ThreadStack
-from plaunch_hang.telling import StackSnapshots
 from plaunch_hang.watch import WorkerSample
 
 FILE = "/home/me/train.py"
@@ -107,6 +107,7 @@ class Node:
         host="gpu-7",
         texts=None,
         node=0,
+        **more,
     ):
         context = PluginContext("job", "role", host, log_dir)
         self.sampler, self.control, self.now = (
@@ -120,13 +121,13 @@ class Node:
             action,
             sampler=self.sampler,
             snapshots=StackSnapshots(context, stacks_of),
+            **more,
         )
-        self.extension._control = self.control
 
     def sample(self, count=1, pause=PAUSE):
         for _ in range(count):
             self.now += pause
-            self.pause = self.extension.sample(self.now, pause)
+            self.pause = self.extension.sample(self.control, self.now, pause)
 
     def move(self, *ranks):
         for rank in ranks or self.sampler.places:

@@ -8,7 +8,7 @@ import select
 import time
 
 import pytest
-from plaunch_multiprocessing.results import ResultPipe, send_result
+from plaunch_multiprocessing.return_values import ResultPipe, send_result
 
 from helpers.calls import Call
 

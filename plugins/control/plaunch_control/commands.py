@@ -41,7 +41,7 @@ def _row_of(launch: Launch) -> dict[str, Any] | None:
     try:
         status = ask(launch.path, "/v1/status")
     except GoneError:
-        from plaunch_control.door import remove_stale  # rarely needed
+        from plaunch_control.folder import remove_stale  # rarely needed
 
         remove_stale(launch.path)
         return None

@@ -13,7 +13,7 @@ import sys
 if __name__ == "__main__":
     sys.path[:1] = []  # this folder, whose modules would shadow others
 
-from plaunch_control.door import remove_stale
+from plaunch_control.folder import remove_stale
 from plaunch_control.launches import find_launches
 
 

@@ -1,13 +1,16 @@
-"""The folders and names of launch sockets.
+"""The folders, names and listening sockets of launches.
 
 A socket is named `<run id>.<pid>.<random>`. The run id is percent-encoded, and truncated if the
-path would exceed the system's limit for socket paths.
+path would exceed the system's limit for socket paths. Only the user of a launch can access the
+folder.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import socket
 import stat
 
 from plaunch.lazy import TYPE_CHECKING
@@ -20,6 +23,8 @@ MOST_BYTES = 107  # of the path of a Unix socket on Linux; 108 with the NUL
 _LEAST_BYTES = 8  # of a truncated run id
 _PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.+=@:,")
 _CUT = "%"  # ends a truncated run id; elsewhere two digits follow it
+_BACKLOG = 64
+_MAX_SWEPT = 64  # sockets that one launch checks
 
 
 class FolderError(Exception):
@@ -135,3 +140,81 @@ def _unquoted(text: str) -> str:
         raw += rest[:1]
         rest = rest[1:]
     return raw.decode("utf-8", "replace")
+
+
+class LaunchSocket:
+    """A listening socket and its path."""
+
+    def __init__(self, listener: socket.socket, path: str) -> None:
+        self.listener = listener
+        self.path = path
+
+    def remove(self) -> None:
+        """Remove the path, so that clients no longer find the launch."""
+        with contextlib.suppress(OSError):
+            os.unlink(self.path)
+
+
+def open_socket(run_id: str, environ: Mapping[str, str], user: int) -> LaunchSocket:
+    """Listen in the first usable folder, and remove sockets that dead launches left there.
+
+    Args:
+        run_id: the id of the job.
+        environ: the environment variables.
+        user: the user id of the launch.
+
+    Raises:
+        FolderError: no folder can be used; the message says why.
+    """
+    problems = []
+    for folder in candidates(environ, user):
+        try:
+            create(folder, user)
+            launch_socket = _listen(folder, run_id)
+        except (FolderError, OSError) as error:
+            problems.append(str(error))
+            continue
+        sweep(folder)
+        return launch_socket
+    raise FolderError("; ".join(problems))
+
+
+def sweep(folder: str) -> None:
+    """Remove the sockets in `folder` of launches that have ended."""
+    for _, path in zip(range(_MAX_SWEPT), sockets(folder), strict=False):
+        name = read_name(os.path.basename(path))
+        # Connect only if no process has the pid, to disturb no running launch. In another pid
+        # namespace the pid means nothing, so the connection decides.
+        if name is not None and not os.path.exists(f"/proc/{name[2]}"):
+            remove_stale(path)
+
+
+def remove_stale(path: str) -> bool:
+    """Remove a socket without a listener; return whether it was one. Does not block."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.setblocking(False)
+        is_stale = client.connect_ex(path) in (errno.ECONNREFUSED, errno.ENOENT)
+    if is_stale:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+    return is_stale
+
+
+def _listen(folder: str, run_id: str) -> LaunchSocket:
+    name = socket_name(folder, run_id, os.getpid())
+    # Rename it once it listens: a socket with a final name has a listener, or its launch is dead.
+    first = os.path.join(folder, f".{name}")
+    launch_socket = LaunchSocket(socket.socket(socket.AF_UNIX), os.path.join(folder, name))
+    try:
+        launch_socket.listener.bind(first)
+        try:
+            launch_socket.listener.listen(_BACKLOG)
+            launch_socket.listener.setblocking(False)
+            os.rename(first, launch_socket.path)
+        except BaseException:
+            os.unlink(first)
+            raise
+    except BaseException:
+        launch_socket.listener.close()
+        raise
+    return launch_socket

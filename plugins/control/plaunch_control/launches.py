@@ -6,8 +6,7 @@ import os
 
 from plaunch.lazy import TYPE_CHECKING
 
-from plaunch_control.door import remove_stale
-from plaunch_control.folder import FolderError, candidates, check, read_name, sockets
+from plaunch_control.folder import FolderError, candidates, check, read_name, remove_stale, sockets
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from plaunch_network import ConnectionServer
 
     from plaunch_control.answers import ControlService
-    from plaunch_control.door import LaunchSocket
+    from plaunch_control.folder import LaunchSocket
 
 logger = logging.getLogger("plaunch")
 
@@ -132,8 +132,7 @@ class ControlExtension:
             return
         from plaunch_network import ConnectionServer  # launches that last
 
-        from plaunch_control.door import open_socket
-        from plaunch_control.folder import FolderError
+        from plaunch_control.folder import FolderError, open_socket
 
         try:
             launch_socket = open_socket(self._context.run_id, os.environ, self._user)

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from plaunch_devices.kernel import Device as Device
     from plaunch_devices.kernel import list_amd as list_amd
     from plaunch_devices.kernel import list_nvidia as list_nvidia
-    from plaunch_devices.numa import AffinityMode as AffinityMode
-    from plaunch_devices.numa import NumaOptions as NumaOptions
-    from plaunch_devices.processors import count_cpu as count_cpu
+    from plaunch_devices.sharing import AffinityMode as AffinityMode
+    from plaunch_devices.sharing import NumaOptions as NumaOptions
+    from plaunch_devices.topology import count_cpu as count_cpu
     from plaunch_devices.torch_child import AskTorch as AskTorch
     from plaunch_devices.torch_child import TorchMissingError as TorchMissingError
     from plaunch_devices.torch_child import ask_torch as ask_torch
@@ -34,8 +34,8 @@ __getattr__, __dir__, __all__ = attach(
         ".binder": "DeviceBinder",
         ".counting": "count_auto count_gpu count_xpu",
         ".kernel": "Accelerator Device list_amd list_nvidia",
-        ".numa": "AffinityMode NumaOptions",
-        ".processors": "count_cpu",
+        ".sharing": "AffinityMode NumaOptions",
+        ".topology": "count_cpu",
         ".torch_child": "AskTorch TorchMissingError ask_torch",
         ".visible": "count_visible find_visible_devices",
     },

@@ -12,8 +12,7 @@ from plaunch.errors import UsageError, WorkerStartError
 from plaunch.numbers import name_ranks
 
 from plaunch_devices.choice import check_devices, own_visibility, visibility_of
-from plaunch_devices.numa import AffinityMode, NumaOptions
-from plaunch_devices.sharing import Place, Shares, claims_of, name_device
+from plaunch_devices.sharing import AffinityMode, NumaOptions, Place, Shares, claims_of, name_device
 from plaunch_devices.topology import Topology, format_cpus
 from plaunch_devices.visible import find_visible_devices
 

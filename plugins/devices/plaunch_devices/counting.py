@@ -17,7 +17,7 @@ from plaunch_devices.kernel import (
     needs_driver,
     needs_torch,
 )
-from plaunch_devices.processors import count_cpu
+from plaunch_devices.topology import count_cpu
 from plaunch_devices.torch_child import AskTorch, TorchMissingError, ask_torch
 from plaunch_devices.visible import amd_list, count_visible
 

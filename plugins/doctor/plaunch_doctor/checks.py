@@ -7,25 +7,23 @@ from typing import TYPE_CHECKING
 
 from plaunch_doctor.clock import check_clock
 from plaunch_doctor.disks import check_log_folder, check_temporary_folder
-from plaunch_doctor.endpoint import check_endpoint
-from plaunch_doctor.interpreter import check_interpreter
+from plaunch_doctor.endpoint import check_endpoint, check_ports
+from plaunch_doctor.installation import check_interpreter, check_versions
 from plaunch_doctor.leftovers import check_leftovers
 from plaunch_doctor.limits import (
     check_core_files,
     check_locked_memory,
     check_open_files,
     check_processes,
+    check_processors,
 )
 from plaunch_doctor.memory import check_memory, check_shared_memory
 from plaunch_doctor.naming import check_host_name, check_interfaces
-from plaunch_doctor.packages import check_versions
-from plaunch_doctor.ports import check_ports
-from plaunch_doctor.processors import check_processors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from plaunch_doctor.findings import Check
+    from plaunch_doctor.running import Check
 
 CHECKS: Mapping[str, Check] = MappingProxyType(
     {

@@ -15,10 +15,15 @@ from plaunch.rendezvous import BackendTraits, traits_of
 
 from plaunch_doctor.checks import CHECKS
 from plaunch_doctor.context import NodeContext
-from plaunch_doctor.findings import exit_code, format_findings
-from plaunch_doctor.installed import plugins_check
+from plaunch_doctor.installation import plugins_check
 from plaunch_doctor.listing import list_plugins
-from plaunch_doctor.running import CallTimeoutError, TimedCall, run_checks
+from plaunch_doctor.running import (
+    CallTimeoutError,
+    TimedCall,
+    exit_code,
+    format_findings,
+    run_checks,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -29,8 +34,8 @@ if TYPE_CHECKING:
     from plaunch.health import HealthChecks
     from plaunch.plugin import Implementation
 
-    from plaunch_doctor.findings import Check
     from plaunch_doctor.listing import PluginStatus
+    from plaunch_doctor.running import Check
 
 # Seconds for loading plugins and making the settings. A device counter may have to import torch.
 SETTINGS_TIMEOUT = 20.0

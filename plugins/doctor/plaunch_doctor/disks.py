@@ -1,23 +1,30 @@
-"""Checks of the folders that the launcher and the workers write to."""
+"""Folders that are written to: the doctor's checks, and the health check `disk`."""
 
 from __future__ import annotations
 
 import os
+import tempfile
 from typing import TYPE_CHECKING
 
 from plaunch.doctor import Finding, Status
 from plaunch.numbers import format_bytes
 
-from plaunch_doctor.sizes import GIB, MIB
+from plaunch_doctor.machine import Machine
+from plaunch_doctor.sizes import GIB, MIB, read_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from plaunch.health import HealthOccasion
+    from plaunch.plugin import PluginContext
 
     from plaunch_doctor.context import NodeContext
 
 _FEW_FILES = 1000
 # A socket's path has at most 107 characters; Python's multiprocessing adds about 30 to the folder.
 _LONG = 75
+FLOOR = 100 * MIB  # bytes that must be free
+_WHAT = "disk"
 
 
 def check_log_folder(context: NodeContext) -> Iterator[Finding]:
@@ -94,3 +101,50 @@ def _check_folder(
     if space.free < wanted or 0 <= space.files < _FEW_FILES:
         return Finding(Status.WARNING, what, said, "make room: a long run may fill it")
     return Finding(Status.OK, what, said)
+
+
+class DiskCheck:
+    """Checks the free space of each folder, writes a file to it, and removes the file.
+
+    Args:
+        context: the launch; the argument is the size that must be free.
+        shared_memory: the folder in which workers share memory.
+    """
+
+    takes_argument = True
+
+    def __init__(
+        self,
+        context: PluginContext,
+        shared_memory: str = "/dev/shm",  # noqa: S108
+    ) -> None:
+        self._shared_memory = shared_memory
+        argument = context.options.get("argument")
+        self._floor = FLOOR if argument is None else read_size(argument, _WHAT)
+        self._log_dir = context.log_dir
+        self._machine = Machine()
+
+    def check(self, occasion: HealthOccasion) -> Iterator[Finding]:
+        """Check the log folder, the folder for temporary files, and shared memory."""
+        del occasion
+        folders = {tempfile.gettempdir(): "the TMPDIR of this node"}
+        if self._log_dir is not None:
+            folders[nearest_existing(self._log_dir)] = "--log-dir"
+        for folder, where in folders.items():
+            yield self._check_folder(folder, self._floor, f"make room there, or change {where}")
+        if os.path.isdir(self._shared_memory):
+            advice = "remove files that dead workers left there, or make it larger"
+            tenth = self._machine.space(self._shared_memory).total // 10
+            yield self._check_folder(self._shared_memory, min(self._floor, tenth), advice)
+
+    def _check_folder(self, folder: str, floor: int, advice: str) -> Finding:
+        try:
+            free = self._machine.space(folder).free
+            if free < floor:
+                said = f"{folder} has {format_bytes(free)} free, less than {format_bytes(floor)}"
+                return Finding(Status.PROBLEM, _WHAT, said, advice)
+            self._machine.write_sample(folder)
+        except OSError as error:
+            said = f"{folder} cannot be written to: {error.strerror or error}"
+            return Finding(Status.PROBLEM, _WHAT, said, advice)
+        return Finding(Status.OK, _WHAT, f"{folder} has {format_bytes(free)} free")

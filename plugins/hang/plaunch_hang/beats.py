@@ -1,16 +1,33 @@
-"""The memory that the workers of one node write their heartbeats to; `beating` has its layout."""
+"""The heartbeats of the workers of a node: their memory, learned timeouts, and steps.
+
+`beating` has the layout of the memory.
+"""
 
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import struct
-from typing import NamedTuple
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from plaunch.agent import Progress
+from plaunch.numbers import name_ranks
 
 from plaunch_hang.beating import FILE_NAME, SIZE
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 _PLACE = struct.Struct("=6q16x64s")
 _MOST_WORKERS = 1 << 16
+UNLEARNED = 1800.0  # seconds, before a timeout is learned
+LEAST = 60.0  # seconds; the shortest learned timeout
+_TIMES = 5  # the learned timeout is this many times the longest gap between heartbeats
+_ENOUGH = 10  # heartbeats from which a timeout is learned
+_SAMPLES = 30  # samples over which a rate is computed
+_MOST = 4  # steps that are named
 
 
 class HeartbeatState(NamedTuple):
@@ -79,3 +96,78 @@ class HeartbeatMemory:
     def close(self) -> None:
         """Close the memory file."""
         os.close(self._fd)
+
+
+class HangTimeouts:
+    """The timeouts of one launch; a learned timeout is kept across restarts.
+
+    Args:
+        given: the timeout in seconds, or None to learn it.
+    """
+
+    def __init__(self, given: float | None) -> None:
+        self._given = given
+        self._longest = 0.0  # of all workers and rounds
+        self._has_learned = False
+
+    def of(self, beat: HeartbeatState) -> float:
+        """The timeout of a worker with these heartbeats; inf in a section without a limit."""
+        base = self.outside(beat)
+        return math.inf if beat.section < 0 else max(base, beat.section)
+
+    def outside(self, beat: HeartbeatState) -> float:
+        """The same, ignoring sections."""
+        if self._given is not None:
+            return self._given
+        if beat.number >= _ENOUGH:
+            self._longest, self._has_learned = max(self._longest, beat.longest), True
+        if not (beat.number and self._has_learned):
+            return UNLEARNED
+        return max(_TIMES * self._longest, LEAST)
+
+
+class StepTracker:
+    """Tracks the steps of the workers of one node."""
+
+    def __init__(self) -> None:
+        self._pids: Mapping[int, int] = {}
+        self._seen: dict[int, deque[tuple[float, int]]] = {}  # by rank: times and steps
+
+    def sample(
+        self, now: float, pids: Mapping[int, int], beats: Mapping[int, HeartbeatState]
+    ) -> dict[int, Progress]:
+        """Take the next sample; return the progress of each worker that reports steps.
+
+        Args:
+            now: monotonic seconds.
+            pids: the process ids, by global rank; if they change, the rates start over.
+            beats: the heartbeats, by global rank.
+        """
+        if pids != self._pids:
+            self._pids, self._seen = dict(pids), {}
+        found = {}
+        for rank, beat in beats.items():
+            if beat.step < 0:
+                continue
+            seen = self._seen.setdefault(rank, deque(maxlen=_SAMPLES))
+            if seen and beat.step < seen[-1][1]:
+                seen.clear()  # a new epoch, for example
+            seen.append((now, beat.step))
+            passed, steps = now - seen[0][0], beat.step - seen[0][1]
+            rate = steps / passed if passed > 0 else 0.0
+            found[rank] = Progress(beat.step, beat.total if beat.total >= 0 else None, rate)
+        return found
+
+
+def format_steps(progress: Mapping[int, Progress]) -> str:
+    """`last step: 3 of 20 (rank 2), 4 of 20 (ranks 0-1,3)`, the least first; empty without any."""
+    ranks: dict[tuple[int, str], list[int]] = {}
+    for rank, one in progress.items():
+        of = "" if one.total is None else f" of {one.total}"
+        ranks.setdefault((one.step, of), []).append(rank)
+    places = [
+        f"{step}{of} ({name_ranks(of_place)})" for (step, of), of_place in sorted(ranks.items())
+    ]
+    if len(places) > _MOST:
+        places = [*places[: _MOST - 1], "...", places[-1]]
+    return f"last step: {', '.join(places)}" if places else ""

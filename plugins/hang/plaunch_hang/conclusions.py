@@ -12,8 +12,8 @@ from plaunch.process import describe_early_ends
 from plaunch_hang.job import JobWatch, OutlookKind
 from plaunch_hang.options import ACTIONS
 from plaunch_hang.records import NodeActivity, NodeReport
+from plaunch_hang.snapshots import describe_held, describe_time
 from plaunch_hang.stacks import format_groups
-from plaunch_hang.telling import describe_held, describe_time
 from plaunch_hang.watch import ALONE, SAMPLES
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from plaunch.process import Held
 
     from plaunch_hang.job import Outlook
-    from plaunch_hang.telling import StackSnapshot, StackSnapshots
+    from plaunch_hang.snapshots import StackSnapshot, StackSnapshots
     from plaunch_hang.watch import HangFinding, HangWatch
 
 _WARN, _RESTART, _STOP = ACTIONS

@@ -11,15 +11,19 @@ from plaunch.agent import WorkerState
 from plaunch.threads import start_thread
 
 from plaunch_hang.beating import VARIABLE
-from plaunch_hang.beats import HeartbeatMemory, HeartbeatState
+from plaunch_hang.beats import (
+    UNLEARNED,
+    HangTimeouts,
+    HeartbeatMemory,
+    HeartbeatState,
+    StepTracker,
+    format_steps,
+)
 from plaunch_hang.conclusions import Conclusions, WatchedRound, WatchSample
-from plaunch_hang.held import OverdueHolds
 from plaunch_hang.sampler import WorkerSampler
+from plaunch_hang.snapshots import StackSnapshots
 from plaunch_hang.stacks import find_py_spy
-from plaunch_hang.steps import StepTracker, format_steps
-from plaunch_hang.telling import StackSnapshots
-from plaunch_hang.timeouts import UNLEARNED, HangTimeouts
-from plaunch_hang.watch import HangWatch, pause_for
+from plaunch_hang.watch import HangWatch, OverdueHolds, pause_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,6 +50,7 @@ class HangExtension:
         sampler: samples workers.
         snapshots: takes their stacks once a hang is found.
         clock: monotonic seconds.
+        find_py_spy: raises FileNotFoundError if py-spy is not installed.
     """
 
     takes_events = False
@@ -59,11 +64,13 @@ class HangExtension:
         sampler: WorkerSampler | None = None,
         snapshots: StackSnapshots | None = None,
         clock: Callable[[], float] = time.monotonic,
+        find_py_spy: Callable[[], str] = find_py_spy,
     ) -> None:
         self._timeouts = HangTimeouts(timeout)
         self._longest = UNLEARNED if timeout is None else timeout
         self._sampler = sampler or WorkerSampler()
         self._clock = clock
+        self._find_py_spy = find_py_spy
         self._heartbeats: HeartbeatMemory | None = None
         self._ranks: dict[int, int] = {}  # the local ranks of this round, by global rank
         self._watch = HangWatch()
@@ -72,7 +79,7 @@ class HangExtension:
         self._conclusions = Conclusions(
             context.host, timeout, action, self._watch, snapshots or StackSnapshots(context)
         )
-        self._control: Control
+        self._control: Control | None = None  # once it has started
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
         try:
@@ -86,9 +93,9 @@ class HangExtension:
         """Start watching."""
         self._control = control
         try:
-            find_py_spy()
+            self._find_py_spy()
         except FileNotFoundError as error:
-            self._log_coarse(f"{error}")
+            self._log_coarse(control, f"{error}")
         self.release()
 
     def handle(self, event: Event) -> None:
@@ -112,11 +119,11 @@ class HangExtension:
 
     def release(self) -> None:
         """Start the thread, if there is none."""
-        if self._thread is not None:
+        if self._thread is not None or self._control is None:
             return
         self._over = threading.Event()
         thread = threading.Thread(
-            target=self._run, args=(self._over,), name="plaunch-hang", daemon=True
+            target=self._run, args=(self._control, self._over), name="plaunch-hang", daemon=True
         )
         start_thread(thread, blocks_signals=True)
         self._thread = thread
@@ -142,38 +149,39 @@ class HangExtension:
 
     # --- the thread -------------------------------------------------------------------------------
 
-    def _run(self, over: threading.Event) -> None:
+    def _run(self, control: Control, over: threading.Event) -> None:
         pause = pause_for(self._longest)
         while not over.wait(pause):
             began = self._clock()
             try:
-                usual = self.sample(began, pause)
+                usual = self.sample(control, began, pause)
             except Exception:
                 logger.exception("the detection of hangs failed, and is switched off")
                 return
             # Samples of many workers, or on a busy machine, take long.
             pause = min(max(usual, _SHARE * (self._clock() - began)), _SLOWEST * usual)
 
-    def sample(self, now: float, pause: float) -> float:
+    def sample(self, control: Control, now: float, pause: float) -> float:
         """Sample the workers, and act on the result.
 
         Args:
+            control: the control of the agent.
             now: monotonic seconds.
             pause: the intended seconds since the last sample.
 
         Returns:
             Seconds until the next sample.
         """
-        snapshot = self._control.snapshot()
+        snapshot = control.snapshot()
         pids = dict(snapshot.pids) if snapshot.state is WorkerState.HEALTHY else {}
         beats = {rank: self._read_beat(rank) for rank in pids}
         timeouts = {rank: self._timeouts.of(beat) for rank, beat in beats.items()}
         progress = self._steps.sample(now, pids, beats)
-        self._control.note_progress(progress)
-        held = {r: one for r, one in self._control.held().items() if one.pid == pids.get(r)}
+        control.note_progress(progress)
+        held = {r: one for r, one in control.held().items() if one.pid == pids.get(r)}
         samples = self._sampler.sample(pids, beats, timeouts, self._watch.suspects())
         for reason in self._sampler.reasons.values():
-            self._log_coarse(reason)
+            self._log_coarse(control, reason)
         samples = {
             rank: sight._replace(output=self._output(snapshot.output, rank), is_held=rank in held)
             for rank, sight in samples.items()
@@ -183,7 +191,7 @@ class HangExtension:
         late = self._late_holds.take(now, held, timeouts)
         steps = format_steps(progress) if finding.still else ""
         self._conclusions.update(
-            self._control,
+            control,
             WatchSample(now, snapshot, pids, timeouts, shortest, finding, held, late, steps),
         )
         # A learned timeout may be shorter than the previous one.
@@ -200,9 +208,9 @@ class HangExtension:
             return counts.read_bytes
         return counts.by_worker.get(self._ranks.get(rank, -1), 0)
 
-    def _log_coarse(self, reason: str) -> None:
+    def _log_coarse(self, control: Control, reason: str) -> None:
         self._conclusions.log_once(
-            self._control,
+            control,
             "stacks cannot be read, so --hang-timeout uses CPU time, system calls and output, "
             f"which is less precise: {reason}",
         )

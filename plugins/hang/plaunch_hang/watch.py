@@ -1,6 +1,6 @@
-"""Whether the workers of a node move, decided from samples of them.
+"""Whether the workers of a node move or are held, decided from samples of them.
 
-This module reads no clock and no process (`looks` does), so that any history can be tested.
+This module reads no clock and no process (`sampler` does), so that any history can be tested.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
+
+    from plaunch.process import Held
 
 SAMPLES = 20  # samples within a timeout
 LONGEST_PAUSE = 10.0  # seconds between two samples
@@ -227,3 +229,31 @@ def merged(before: WorkerSample, now: WorkerSample) -> WorkerSample:
 def _merged_child(before: ChildSample, now: ChildSample) -> ChildSample:
     pairs = zip(before, now, strict=True)
     return ChildSample(*(was if seen is None else seen for was, seen in pairs))
+
+
+class OverdueHolds:
+    """Tracks how long the workers of one node are held."""
+
+    def __init__(self) -> None:
+        self._began: dict[Held, float] = {}  # when each hold was first seen
+        self._taken: set[Held] = set()
+
+    def take(
+        self, now: float, held: Mapping[int, Held], timeouts: Mapping[int, float]
+    ) -> dict[int, Held]:
+        """Return the workers that have been held for their timeout, each hold once.
+
+        Args:
+            now: monotonic seconds.
+            held: what holds workers now, by global rank.
+            timeouts: the hang timeout of each worker in seconds, by global rank.
+        """
+        self._began = {hold: self._began.get(hold, now) for hold in held.values()}
+        self._taken &= self._began.keys()
+        late = {
+            rank: hold
+            for rank, hold in held.items()
+            if hold not in self._taken and now - self._began[hold] >= timeouts[rank]
+        }
+        self._taken.update(late.values())
+        return late

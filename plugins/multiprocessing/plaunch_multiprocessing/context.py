@@ -13,8 +13,7 @@ from plaunch.process import ProcessHandle, SupervisedContext
 
 from plaunch_multiprocessing.payload import Call, InheritedFd
 from plaunch_multiprocessing.return_values import ReturnValues
-from plaunch_multiprocessing.worker import Task, run
-from plaunch_multiprocessing.worker_setup import WorkerSetup
+from plaunch_multiprocessing.worker import Task, WorkerSetup, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -1,8 +1,9 @@
-"""A forked worker, from the side of the launcher: a child of its own."""
+"""A forked worker, from the side of the launcher, which becomes its parent."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import subprocess
@@ -14,11 +15,33 @@ from plaunch_preload.server.messages import receive_answer, send
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
+_PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
 ANSWER_TIMEOUT = 5.0  # seconds for an answer of an idle process
 _KILL_TIMEOUT = 2.0  # seconds to exit after SIGKILL
 _POLL_INTERVAL = 0.01  # seconds between two checks whether it has exited
+
+
+@contextlib.contextmanager
+def inheriting_orphans() -> Iterator[None]:
+    """Make this process inherit the orphans among its descendants, if it does not already.
+
+    Raises:
+        OSError: the system rejects it.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    before = ctypes.c_int()
+    libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
+    if before.value:
+        yield
+        return
+    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "this process cannot inherit orphans")
+    try:
+        yield
+    finally:
+        libc.prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
 class BecomeError(Exception):

@@ -11,9 +11,8 @@ from plaunch.process import JOBS_VARIABLE, LAUNCHER_VARIABLE, find_field, inheri
 
 from plaunch_preload.command import CommandError, split_command
 from plaunch_preload.fork_server import ForkServerError
-from plaunch_preload.forked import BecomeError
+from plaunch_preload.forked import BecomeError, inheriting_orphans
 from plaunch_preload.server.messages import VARIABLE
-from plaunch_preload.subreaper import inheriting_orphans
 from plaunch_preload.supervisor import ForkServerSupervisor
 from plaunch_preload.variables import SET_FOR_WORKERS, find_mismatch
 

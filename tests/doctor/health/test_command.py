@@ -8,7 +8,7 @@ import threading
 
 import pytest
 from plaunch.errors import UsageError
-from plaunch_doctor.health.command import CommandCheck
+from plaunch_doctor.health_command import CommandCheck
 
 from helpers.occasions import RESTART, SHORT
 from helpers.processes import is_gone

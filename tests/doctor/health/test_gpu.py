@@ -6,10 +6,10 @@ import ast
 import inspect
 import sys
 
-import plaunch_doctor.health.gpu
+import plaunch_doctor.gpu
 import pynvml
 import pytest
-from plaunch_doctor.health.gpu import GpuCheck
+from plaunch_doctor.gpu import GpuCheck
 
 from helpers.occasions import RESTART, SHORT, START
 
@@ -131,7 +131,7 @@ def no_such(what=pynvml.NVML_ERROR_LIBRARY_NOT_FOUND):
 
 
 def test_the_real_module_has_every_called_name():
-    tree = ast.parse(inspect.getsource(plaunch_doctor.health.gpu))
+    tree = ast.parse(inspect.getsource(plaunch_doctor.gpu))
     names = {
         node.attr
         for node in ast.walk(tree)

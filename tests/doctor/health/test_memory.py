@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 from plaunch.doctor import DoctorContext
-from plaunch_doctor.health.memory import MemoryCheck
-from plaunch_doctor.memory import read_memory
+from plaunch_doctor.memory import MemoryCheck, read_memory
 
 from helpers.occasions import RESTART, SHORT, START
 
@@ -65,7 +64,7 @@ def test_it_waits_for_free_memory(machine, context, tell, monkeypatch):
     check = MemoryCheck(context(), machine(80))
     tell(check, START)
     machine(60)
-    pause = "plaunch_doctor.health.waiting.CheckDeadline.pause"
+    pause = "plaunch_doctor.health.CheckDeadline.pause"
     monkeypatch.setattr(pause, lambda patience: bool(machine(79)))
     assert tell(check, RESTART) == ["79 GiB available of 100 GiB"]
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import socket
 
 import pytest
-from plaunch_doctor.health.network import NetworkCheck
-from plaunch_doctor.network import Network
+from plaunch_doctor.network import Network, NetworkCheck
 
 from helpers.occasions import RESTART, START
 from helpers.ports import free_port

@@ -11,7 +11,7 @@ from plaunch.doctor import Finding, Status
 from plaunch.errors import PluginError, ThreadStartError, UsageError
 from plaunch.plugin import PluginContext
 from plaunch.testing import plugin_manager
-from plaunch_doctor.health.running import TIMEOUT, TIMEOUT_VARIABLE, LaunchHealthChecks
+from plaunch_doctor.health import TIMEOUT, TIMEOUT_VARIABLE, LaunchHealthChecks
 
 from helpers.faults import raising
 from helpers.programs import run_python
@@ -210,7 +210,7 @@ def test_a_hanging_check_is_named_and_not_started_again(gate):
 def test_a_node_without_threads_is_not_healthy(monkeypatch):
     checks = chosen(one=making(lambda _: []))
     monkeypatch.setattr(
-        "plaunch_doctor.health.running.BoundedCall", raising(ThreadStartError("no more threads"))
+        "plaunch_doctor.health.BoundedCall", raising(ThreadStartError("no more threads"))
     )
     assert "was not started: no more threads" in verdict_of(checks)
 
@@ -238,13 +238,14 @@ def test_each_check_is_closed_even_if_another_fails(caplog):
 LAUNCH = """
 import sys
 from plaunch.cli import main
-print(main([*{words!r}, "--no-python", "true"]), *sorted(m for m in sys.modules if "health" in m))
+code = main([*{words!r}, "--no-python", "true"])
+print(code, *sorted(m for m in sys.modules if m.startswith("plaunch_doctor.")))
 """
 
 
 def test_a_launch_without_checks_imports_none() -> None:
     done = run_python("-c", LAUNCH.format(words=[]), check=True)
-    assert done.stdout.split() == ["0"]
+    assert done.stdout.split() == ["0", "plaunch_doctor.options"]
     done = run_python("-c", LAUNCH.format(words=["--health-check=memory:1k"]), check=True)
-    assert "plaunch_doctor.health.memory" in done.stdout.split()
-    assert "plaunch_doctor.health.gpu" not in done.stdout.split()
+    assert "plaunch_doctor.memory" in done.stdout.split()
+    assert "plaunch_doctor.gpu" not in done.stdout.split()

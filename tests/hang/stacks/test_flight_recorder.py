@@ -18,14 +18,13 @@ ENV = {"PLAUNCH_ROUND": "3", "TORCHELASTIC_RESTART_COUNT": "2"}
 
 
 @pytest.fixture
-def create(tmp_path, monkeypatch):
+def create(tmp_path):
     recorders = []
 
     def create(version=(2, 13), *, root=tmp_path / "run", environ=None):
-        monkeypatch.setattr(flight_recorder, "find_torch_version", lambda: version)
         settings = {"logs_specs": SimpleNamespace(root_log_dir=root and str(root))}
         context = PluginContext("job", "trainer", "a", settings=settings)
-        recorders.append(flight_recorder.FlightRecorder(context, environ or {}))
+        recorders.append(flight_recorder.FlightRecorder(context, environ or {}, version))
         return recorders[-1]
 
     yield create

@@ -16,8 +16,8 @@ from plaunch_hang.stacks import (
     dump_groups,
     load_groups,
 )
+from plaunch_hang.stacks.files import find_run_dir, log_stacks
 from plaunch_hang.stacks.plugin import TAKE_TIMEOUT, Stacks
-from plaunch_hang.stacks.telling import find_run_dir, log_stacks
 
 from helpers.clock import Clock
 from helpers.faults import raising

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 from plaunch_hang.stacks import own_stacks, stack, take, taking
-from plaunch_hang.stacks.kernel import read_kernel_state
+from plaunch_hang.stacks.taking import read_kernel_state
 
 from helpers.programs import running_python
 from helpers.stacks import readable_stacks  # noqa: F401 - a fixture

@@ -11,7 +11,7 @@ import time
 import pytest
 from plaunch_hang.stacks import ProcessStacks, group, take, taking, torch_server
 from plaunch_hang.stacks.files import write
-from plaunch_hang.stacks.operations import describe_last_operation, format_operations
+from plaunch_hang.stacks.torch_server import describe_last_operation, format_operations
 
 from helpers.programs import running_python
 

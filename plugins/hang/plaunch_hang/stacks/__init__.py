@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from plaunch_hang.stacks.job_query import PublishedAnswer as PublishedAnswer
     from plaunch_hang.stacks.job_stacks import JobStacks as JobStacks
     from plaunch_hang.stacks.job_stacks import JobView as JobView
-    from plaunch_hang.stacks.operations import format_operations as format_operations
     from plaunch_hang.stacks.py_spy import find_py_spy as find_py_spy
     from plaunch_hang.stacks.records import dump_groups as dump_groups
     from plaunch_hang.stacks.records import load_groups as load_groups
@@ -35,6 +34,8 @@ if TYPE_CHECKING:
     from plaunch_hang.stacks.stack import ThreadStack as ThreadStack
     from plaunch_hang.stacks.taking import own_stacks as own_stacks
     from plaunch_hang.stacks.taking import take as take
+    from plaunch_hang.stacks.torch_server import format_operations as format_operations
+    from plaunch_hang.stacks.variables import read_all_variables as read_all_variables
     from plaunch_hang.stacks.waiting import count_waiting as count_waiting
     from plaunch_hang.stacks.waiting import waits_for_process as waits_for_process
     from plaunch_hang.stacks.waiting import waits_for_program as waits_for_program
@@ -47,11 +48,12 @@ __getattr__, __dir__, __all__ = attach(
         ".py_spy": "find_py_spy",
         ".taking": "own_stacks take",
         ".grouping": "Group StackGroup format_groups group merge",
-        ".operations": "format_operations",
+        ".torch_server": "format_operations",
         ".job_query": "JobAnswers JobQuery PublishedAnswer",
         ".job_stacks": "JobStacks JobView",
         ".records": "dump_groups load_groups",
         ".files": "write",
+        ".variables": "read_all_variables",
         ".waiting": "count_waiting waits_for_process waits_for_program waits_for_thread",
     },
 )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from plaunch.errors import PlaunchError
 
-from plaunch_hang.stacks.telling import find_run_dir
+from plaunch_hang.stacks.files import find_run_dir
 from plaunch_hang.stacks.torch_server import FOLDER as SOCKETS
 from plaunch_hang.stacks.torch_server import VARIABLE
 
@@ -43,17 +43,24 @@ class FlightRecorder:
     Args:
         context: the launch.
         environ: the environment that workers inherit.
+        torch_version: the version of torch; by default that of the installed one.
     """
 
     takes_events = False
 
-    def __init__(self, context: PluginContext, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(
+        self,
+        context: PluginContext,
+        environ: Mapping[str, str] = os.environ,
+        torch_version: tuple[int, ...] | None = None,
+    ) -> None:
         self._context = context
         self._environ = environ
         self._sockets = ""  # the folder of the workers' sockets, once it is created
         self._folders: set[str] = set()  # the folders of dumps
         self._has_warned = False
-        self._knows_old_names = find_torch_version() < _OLDER
+        version = find_torch_version() if torch_version is None else torch_version
+        self._knows_old_names = version < _OLDER
 
     def environment(self, worker: WorkerInfo, env: Mapping[str, str]) -> dict[str, str]:
         """The variables for a worker that is about to be started.

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from plaunch.numbers import format_ranks, name_ranks
 
-from plaunch_hang.stacks.children import ChildKind, find_busy_child
 from plaunch_hang.stacks.stack import CodeOrigin, StackFrame
-from plaunch_hang.stacks.waiting import waits_for_peers
+from plaunch_hang.stacks.waiting import ChildKind, find_busy_child, waits_for_peers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -7,12 +7,12 @@ import threading
 import time
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
+from plaunch_hang.stacks.files import keep, only_alive
 from plaunch_hang.stacks.grouping import StackGroup, group, merge
 from plaunch_hang.stacks.job_query import JobAnswers, JobQuery, PublishedAnswer
-from plaunch_hang.stacks.operations import last_operations, merge_operations
 from plaunch_hang.stacks.records import NodeAnswer, dump_answer, load_answer
 from plaunch_hang.stacks.taking import take
-from plaunch_hang.stacks.telling import keep, only_alive
+from plaunch_hang.stacks.torch_server import last_operations, merge_operations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping

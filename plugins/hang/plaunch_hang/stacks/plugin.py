@@ -11,11 +11,11 @@ from plaunch import hookimpl
 from plaunch.errors import ThreadStartError
 from plaunch.threads import BoundedCall
 
+from plaunch_hang.stacks.files import log_stacks, only_alive, workers_of
 from plaunch_hang.stacks.grouping import group as group_ranks
 from plaunch_hang.stacks.grouping import merge
 from plaunch_hang.stacks.records import dump_groups, load_groups
 from plaunch_hang.stacks.taking import take
-from plaunch_hang.stacks.telling import log_stacks, only_alive, workers_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -45,21 +45,21 @@ def find_py_spy() -> str:
     return found
 
 
-def read_threads(program: str, pid: int, seconds: float) -> tuple[ThreadStack, ...]:
-    """Read the threads of a process, the main thread first, without pausing it.
+def run_py_spy(program: str, pid: int, seconds: float, *options: str) -> bytes:
+    """Return the output of `py-spy dump --json` for a process, which it does not pause.
 
     Args:
         program: the path of py-spy.
         pid: the process id.
         seconds: the timeout.
+        options: further options of `dump`.
 
     Raises:
-        UnreadableError: it cannot be read.
+        UnreadableError: the process cannot be read.
     """
-    command = [program, "dump", "--nonblocking", "--json", "--pid", str(pid)]
     try:
         process = subprocess.Popen(
-            command,
+            [program, "dump", *options, "--nonblocking", "--json", "--pid", str(pid)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -80,7 +80,16 @@ def read_threads(program: str, pid: int, seconds: float) -> tuple[ThreadStack, .
             raise UnreadableError(f"not read within {seconds:.1f} s", is_lasting=False) from None
     if process.returncode:
         raise explain(output.decode(errors="replace"))
-    return parse_threads(written, pid)
+    return written
+
+
+def read_threads(program: str, pid: int, seconds: float) -> tuple[ThreadStack, ...]:
+    """Read the threads of a process, the main thread first, with `run_py_spy`.
+
+    Raises:
+        UnreadableError: it cannot be read.
+    """
+    return parse_threads(run_py_spy(program, pid, seconds), pid)
 
 
 def explain(output: str) -> UnreadableError:

@@ -6,9 +6,9 @@ import itertools
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from plaunch_hang.stacks.children import ChildKind
 from plaunch_hang.stacks.grouping import MOST_FRAMES, StackGroup, merge
 from plaunch_hang.stacks.stack import StackFrame
+from plaunch_hang.stacks.waiting import ChildKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

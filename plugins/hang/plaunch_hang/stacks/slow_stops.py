@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from plaunch.agent import AgentFinished, BeforeRendezvous, BeforeWorkers, Stopping
 
+from plaunch_hang.stacks.files import log_stacks, only_alive, workers_of
 from plaunch_hang.stacks.taking import take, timeout_for
-from plaunch_hang.stacks.telling import log_stacks, only_alive, workers_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -6,25 +6,61 @@ import contextlib
 import os
 import time
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from plaunch.errors import ThreadStartError
-from plaunch.process import read_process, read_table
+from plaunch.process import (
+    find_field,
+    read_proc,
+    read_process,
+    read_stack,
+    read_stat,
+    read_table,
+    read_waiting_place,
+)
 from plaunch.threads import BoundedCall
 
-from plaunch_hang.stacks.kernel import read_kernel_state, read_title
 from plaunch_hang.stacks.py_spy import UnreadableError, find_py_spy, read_threads
-from plaunch_hang.stacks.stack import ProcessStacks
+from plaunch_hang.stacks.stack import KernelState, ProcessStacks
 from plaunch_hang.stacks.torch_server import MOST_BYTES, MOST_OF_ALL, ask, find_servers
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
+PROC = "/proc"
+
+_TITLE = 200  # characters
+_TICKS = os.sysconf("SC_CLK_TCK")
 _AT_A_TIME = 4  # processes to read at a time, if there are as many CPUs
 _READ_TIMEOUT = 2.0  # seconds for one process, which takes 20 to 80 ms
 _TRIES = 3  # a changing stack cannot always be read
 _MOST_CHILDREN = 1000  # of all workers together
 _ENDED = "it has ended"
+
+T = TypeVar("T")
+
+
+def read_kernel_state(pid: int, proc: str = PROC) -> KernelState | None:
+    """Read the state of a process; None if it has ended."""
+    fields = read_stat(pid, proc)
+    if len(fields) < 13:
+        return None
+    tracer = find_field(read_proc(f"{pid}/status", proc), "TracerPid")
+    return KernelState(
+        state=fields[0].decode(errors="replace"),
+        place=read_waiting_place(pid, proc),
+        call=read_proc(f"{pid}/syscall", proc).decode(errors="replace").strip(),
+        stack=tuple(read_stack(pid, proc)),
+        seconds=(int(fields[11]) + int(fields[12])) / _TICKS,
+        tracer=int(tracer) if tracer.isdigit() else 0,
+    )
+
+
+def read_title(pid: int, proc: str = PROC) -> str:
+    """The beginning of the command line of a process, or its short name."""
+    words = read_proc(f"{pid}/cmdline", proc) or read_proc(f"{pid}/comm", proc)
+    text = " ".join(words.replace(b"\0", b" ").decode(errors="replace").split())
+    return text if len(text) <= _TITLE else f"{text[: _TITLE - 3]}..."
 
 
 def timeout_for(count: int) -> float:
@@ -117,43 +153,66 @@ def _read_all(
     trees: Collection[_Tree], timeout: float | None, *, is_whole: bool
 ) -> dict[int, ProcessStacks]:
     """Read the processes within the timeout; return the results by pid."""
-    waiting = deque(_in_order(trees))
+    order = _in_order(trees)
     if timeout is None:
-        timeout = timeout_for(len(waiting))
+        timeout = timeout_for(len(order))
     until = time.monotonic() + timeout
     try:
         program, problem = find_py_spy(), ""
     except FileNotFoundError as error:
         program, problem = "", str(error)
     read: dict[int, ProcessStacks] = {}
-    servers = find_servers({tree.pid for tree in waiting}) if is_whole else {}
+    servers = find_servers({tree.pid for tree in order}) if is_whole else {}
 
-    def read_next() -> None:
-        while time.monotonic() < until:
-            try:
-                tree = waiting.popleft()
-            except IndexError:
-                return
-            seen = _read(tree, program, problem, until, is_whole=is_whole)
-            server = servers.get(tree.pid)
-            if server is not None and seen.kernel is not None:
-                answers = ask(server, until, min(MOST_BYTES, MOST_OF_ALL // len(servers)))
-                seen = seen._replace(torch_answers=tuple(answers.items()))
-            read[tree.pid] = seen
+    def read_one(tree: _Tree) -> None:
+        seen = _read(tree, program, problem, until, is_whole=is_whole)
+        server = servers.get(tree.pid)
+        if server is not None and seen.kernel is not None:
+            answers = ask(server, until, min(MOST_BYTES, MOST_OF_ALL // len(servers)))
+            seen = seen._replace(torch_answers=tuple(answers.items()))
+        read[tree.pid] = seen
 
-    calls = []
-    with contextlib.suppress(ThreadStartError, RuntimeError):
-        for number in range(min(_AT_A_TIME, _count_processors(), len(waiting))):
-            calls.append(BoundedCall(f"stacks-{number}", read_next))
-    for call in calls:
-        call.wait(until - time.monotonic())
-    late = f"not read within {timeout:.1f} s" if calls else "no thread could be started"
-    for tree in _in_order(trees):
+    has_begun = read_in_parallel(order, read_one, until, "stacks")
+    late = f"not read within {timeout:.1f} s" if has_begun else "no thread could be started"
+    for tree in order:
         if tree.pid not in read:
             kernel = read_kernel_state(tree.pid)
             reason = _ENDED if kernel is None else late
             read[tree.pid] = ProcessStacks(tree.pid, tree.start, reason=reason, kernel=kernel)
     return read
+
+
+def read_in_parallel(
+    items: Collection[T], read: Callable[[T], None], until: float, name: str
+) -> bool:
+    """Call `read` with each item, on a few threads; items that are late are left out.
+
+    Args:
+        items: the items, in the order in which they are read.
+        read: reads one item.
+        until: the deadline on the monotonic clock.
+        name: of the threads.
+
+    Returns:
+        Whether a thread could be started.
+    """
+    waiting = deque(items)
+
+    def read_next() -> None:
+        while time.monotonic() < until:
+            try:
+                item = waiting.popleft()
+            except IndexError:
+                return
+            read(item)
+
+    calls = []
+    with contextlib.suppress(ThreadStartError, RuntimeError):
+        for number in range(min(_AT_A_TIME, _count_processors(), len(waiting))):
+            calls.append(BoundedCall(f"{name}-{number}", read_next))
+    for call in calls:
+        call.wait(until - time.monotonic())
+    return bool(calls)
 
 
 def _read(

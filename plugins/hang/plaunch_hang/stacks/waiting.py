@@ -1,4 +1,4 @@
-"""Recognizing waits in libraries by the frames of a thread, and what they wait for.
+"""What a thread waits for in a library, by its frames, and the child process that it waits for.
 
 `DataLoader`, `multiprocessing` and `subprocess` wait in loops with timeouts: their innermost frames
 and variables change although nothing happens.
@@ -6,6 +6,7 @@ and variables change although nothing happens.
 
 from __future__ import annotations
 
+import enum
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from plaunch_hang.stacks.stack import CodeOrigin
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from plaunch_hang.stacks.stack import StackFrame
+    from plaunch_hang.stacks.stack import ProcessStacks, StackFrame
 
 # Without asyncio, whose loop waits in `selectors` too, but continues with every event, and without
 # `concurrent.futures` and `subprocess.communicate`, whose variables change with every result.
@@ -24,6 +25,10 @@ _TORCH = ("torch", "torchdata")
 _LOADERS = ("torch/utils/data/dataloader.py", "torch/utils/data/_utils/worker.py", "torchdata/")
 _PROCESSES = ("multiprocessing/", "concurrent/futures/", "subprocess.py")
 _THREADS = ("threading.py", "queue.py", "asyncio/")
+_SERVANTS = (
+    "resource_tracker",
+    "forkserver",
+)  # of multiprocessing; they only wait
 
 
 def count_waiting(frames: Sequence[StackFrame]) -> int:
@@ -118,3 +123,57 @@ def _package_path(frame: StackFrame) -> str:
     if frame.origin is not CodeOrigin.INSTALLED:
         return ""
     return frame.file.rpartition("-packages/")[2]
+
+
+class ChildKind(str, enum.Enum):
+    """The kind of a child process. The most likely cause of a hang comes first."""
+
+    LOADER = "loader"
+    POOL = "pool"
+    OTHER = "other"
+
+    def describe(self, ranks: str, count: int) -> str:
+        """Describe the processes of `count` ranks, which are named `ranks`."""
+        if self is ChildKind.OTHER:
+            return f"{'a process' if count == 1 else 'processes'} that {ranks} started"
+        return (
+            f"{f'a {self.value} process' if count == 1 else f'{self.value} processes'} of {ranks}"
+        )
+
+
+def find_busy_child(worker: ProcessStacks) -> tuple[tuple[StackFrame, ...], ChildKind] | None:
+    """Find the child process that a worker waits for; return its frames, innermost first.
+
+    Processes that wait for work themselves are ignored. None if the main thread of the worker waits
+    for no process, or if none of them runs code of the user.
+    """
+    main = worker.main
+    if main is None or not waits_for_process(main.frames):
+        return None
+    found = [
+        (_own_frames(thread.frames), _kind_of(thread.frames))
+        for process in worker.walk()
+        for thread in process.threads[:1]
+        if thread is not main
+    ]
+    busy = [(own, kind) for own, kind in found if any(not one.is_library for one in own)]
+    return min(busy, key=lambda item: list(ChildKind).index(item[1]), default=None)
+
+
+def _own_frames(frames: Sequence[StackFrame]) -> tuple[StackFrame, ...]:
+    """The frames of the process itself; a forked one also has those of its parent."""
+    for number, frame in enumerate(frames):
+        if is_multiprocessing(frame, "process") and frame.function.endswith("_bootstrap"):
+            return tuple(frames[:number])
+    if any(is_multiprocessing(frame, module) for frame in frames for module in _SERVANTS):
+        return ()
+    return tuple(frames)
+
+
+def _kind_of(frames: Sequence[StackFrame]) -> ChildKind:
+    own = _own_frames(frames)
+    if any(is_loader(frame) for frame in own):
+        return ChildKind.LOADER
+    if any(is_multiprocessing(frame, "pool") for frame in own):
+        return ChildKind.POOL
+    return ChildKind.OTHER

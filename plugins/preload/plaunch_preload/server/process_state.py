@@ -1,4 +1,4 @@
-"""Detects changes to the process during imports that a fork does not keep."""
+"""Detects reads of process ids during imports, and changes to the process that a fork loses."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
-from .callers import find_caller
+from .known_lines import find_caller, is_standard_library
 from .replacements import Replacements
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from .known_lines import HarmlessLines
 
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 _PR_GET_PDEATHSIG = 2
@@ -23,6 +25,21 @@ _CHANGING: dict[str, tuple[tuple[Any, str], ...]] = {
     _FOLDER: ((os, "chdir"), (os, "fchdir")),
     _TIMER: ((signal, "setitimer"), (signal, "alarm")),
 }
+# The standard library's own modules compare these ids in a child, or renew them.
+_IDS = ("getpid", "getppid", "getpgrp", "getpgid", "getsid")
+# C functions whose results differ between workers.
+_C_FUNCTIONS = frozenset(
+    (
+        "arc4random",
+        "getenv",
+        "getpgrp",
+        "getpid",
+        "getppid",
+        "getrandom",
+        "gettid",
+        "secure_getenv",
+    )
+)
 
 
 class ProcessState:
@@ -115,3 +132,56 @@ def _describe_stream(name: str) -> tuple[object, ...]:
     stream = getattr(sys, name)
     settings = ("line_buffering", "write_through")
     return (id(stream), *(getattr(stream, setting, None) for setting in settings))
+
+
+class ProcessReads:
+    """Records lines that read process ids, or look up C functions that read the environment."""
+
+    def __init__(self, harmless: HarmlessLines) -> None:
+        self._harmless = harmless
+        self._replacements = Replacements()
+        self._found: set[str] = set()
+        self._getpid = os.getpid
+        self._pid = os.getpid()
+        self._is_watching = False
+
+    def __enter__(self) -> ProcessReads:
+        self._is_watching = True
+        for name in _IDS:
+            self._watch_id(name)
+        self._watch_lookups()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._replacements.restore()
+        self._is_watching = False  # some replacements may remain
+
+    def problems(self) -> list[str]:
+        """Return the reads whose results differ in a worker."""
+        return sorted(self._found)
+
+    def _watch_id(self, name: str) -> None:
+        read = getattr(os, name)
+
+        def note(*args: int, **options: int) -> int:
+            if (
+                self._is_watching
+                and self._getpid() == self._pid  # not in a child
+                and not is_standard_library()
+                and not self._harmless.is_running()
+            ):
+                self._found.add(f"{find_caller()} calls os.{name}, which differs between workers")
+            found: int = read(*args, **options)
+            return found
+
+        self._replacements.replace(os, name, note)
+
+    def _watch_lookups(self) -> None:
+        look_up = ctypes.CDLL.__getitem__
+
+        def note(library: Any, name: Any) -> Any:
+            if self._is_watching and name in _C_FUNCTIONS:
+                self._found.add(f"{find_caller()} looks up C's {name}, whose calls are not seen")
+            return look_up(library, name)
+
+        self._replacements.replace(ctypes.CDLL, "__getitem__", note)

@@ -9,9 +9,8 @@ import random
 import sys
 from typing import TYPE_CHECKING, Any
 
-from .after_import import AfterImport
-from .callers import find_caller
-from .replacements import Replacements
+from .known_lines import find_caller
+from .replacements import AfterImport, Replacements
 
 if TYPE_CHECKING:
     from .known_lines import HarmlessLines

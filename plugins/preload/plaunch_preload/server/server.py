@@ -19,14 +19,13 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from . import title, worker
 from .fork_hazards import ForkHazards
 from .known_lines import HarmlessLines
 from .messages import VARIABLE, receive, send
-from .process_reads import ProcessReads
-from .process_state import ProcessState
+from .process_state import ProcessReads, ProcessState
 from .random_reads import RandomReads
 from .variable_reads import VariableReads
+from .worker import become, introduce, show_command, show_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -117,8 +116,8 @@ class _Server:
 
     def load(self) -> None:
         """Import the modules, and report the result."""
-        title.show_name("plaunch-preload")
-        title.show_command(["plaunch-preload", ",".join(self._config["modules"])])
+        show_name("plaunch-preload")
+        show_command(["plaunch-preload", ",".join(self._config["modules"])])
         before = dict(os.environ)
         hazards = ForkHazards()
         variables = VariableReads()
@@ -193,10 +192,10 @@ class _Server:
             os._exit(1)
         self._channel.close()
         with socket.socket(fileno=fd) as own:
-            message, fds = worker.introduce(own, intermediate)
+            message, fds = introduce(own, intermediate)
             os.close(self._config["alive"])
             try:
-                worker.become(message, fds, self._changes, self._umask)
+                become(message, fds, self._changes, self._umask)
                 self._random.seed_anew()
                 self._harmless.renew()
             except BaseException as error:  # noqa: BLE001 - reported to the launcher

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from .callers import find_caller, find_known
-from .known_lines import FILTERED_READS
+from .known_lines import FILTERED_READS, find_caller, find_known
 from .replacements import Replacements
 
 

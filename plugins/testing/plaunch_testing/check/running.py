@@ -79,10 +79,7 @@ def check_plugin(
     Raises:
         PluginError: the suites cannot be run.
     """
-    classes = [
-        "Test_job_rendezvous" if subject.knows_job else f"Test_{subject.topic}"
-        for subject in subjects
-    ]
+    classes = [f"Test_{subject.topic}" for subject in subjects]
     listener = _Listener(subjects, show, begin)
     arguments = [*_ARGUMENTS, *(f"{_MODULE}::{name}" for name in classes)]
     with (

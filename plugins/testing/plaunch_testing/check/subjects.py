@@ -67,10 +67,8 @@ class Subject:
         thing: the object that the name refers to.
         given: the settings of the command line.
         module: the module that a launch imports for it; empty for the one that defines `thing`.
-        is_for_torch: whether it was written for torchrun.
-        knows_job: for a rendezvous backend, whether its handler knows the whole job.
         options: the plugin's own options, as in its context.
-        hook: the hook under test, if the hook has its own suite.
+        suite: the name of its suite, if that is not the one of its kind.
     """
 
     kind: Kind[Any]
@@ -79,15 +77,18 @@ class Subject:
     thing: Any
     given: CheckSettings
     module: str = ""
-    is_for_torch: bool = False
-    knows_job: bool = False
     options: Mapping[str, object] = field(default_factory=dict)
-    hook: str = ""
+    suite: str = ""
 
     @property
     def topic(self) -> str:
-        """The key of its suite: the name of the kind, or the hook."""
-        return self.hook or self.kind.name
+        """The name of its suite."""
+        return self.suite or self.kind.name
+
+    @property
+    def is_for_torch(self) -> bool:
+        """Whether it was written for torchrun, and is offered by the bridge."""
+        return getattr(self.thing, "__module__", "") == "plaunch_torchrun.bridges"
 
 
 def find_subjects(text: str, manager: PluginManager, given: CheckSettings) -> list[Subject]:
@@ -251,7 +252,7 @@ def _with_starter(subject: Subject) -> list[Subject]:
         if create(context) is None:
             return [subject]
     label = f"starter of {subject.label}"
-    return [subject, replace(subject, label=label, thing=create, hook=STARTER)]
+    return [subject, replace(subject, label=label, thing=create, suite=STARTER)]
 
 
 def _subject(manager: PluginManager, kind: Kind[Any], name: str, given: CheckSettings) -> Subject:
@@ -268,6 +269,7 @@ def _subject(manager: PluginManager, kind: Kind[Any], name: str, given: CheckSet
         with_argument = [text for text in chosen if text.startswith(f"{name}:")]
         if with_argument:
             options = {"argument": with_argument[0].removeprefix(f"{name}:")}
+    knows_job = kind is RENDEZVOUS and _knows_job(manager, name, thing, given)
     return Subject(
         kind,
         bare,
@@ -275,9 +277,8 @@ def _subject(manager: PluginManager, kind: Kind[Any], name: str, given: CheckSet
         thing,
         given,
         _module_of(manager, kind, bare),
-        is_for_torch=thing.__module__ == "plaunch_torchrun.bridges",  # the bridge
-        knows_job=kind is RENDEZVOUS and _knows_job(manager, name, thing, given),
         options=options,
+        suite="job_rendezvous" if knows_job else "",
     )
 
 

@@ -143,7 +143,7 @@ class Test_rendezvous(_SubjectSuite, RendezvousHandlerConformance):  # noqa: N80
 class Test_job_rendezvous(RendezvousConformance):  # noqa: N801
     """The checks of a `JobRendezvous`."""
 
-    kind = "rendezvous"
+    kind = "job_rendezvous"
 
     @pytest.fixture(autouse=True, scope="class")
     def _host(self, subjects: Mapping[str, Subject]) -> Iterator[None]:

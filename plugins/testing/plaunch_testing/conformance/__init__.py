@@ -42,7 +42,7 @@ from plaunch_testing.conformance.health_checks import (  # noqa: E402
 from plaunch_testing.conformance.hooks import (  # noqa: E402
     HooksConformance as HooksConformance,
 )
-from plaunch_testing.conformance.job_rendezvous import (  # noqa: E402
+from plaunch_testing.conformance.jobs import (  # noqa: E402
     RendezvousConformance as RendezvousConformance,
 )
 from plaunch_testing.conformance.logs_specs import (  # noqa: E402

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 
-from plaunch_testing.conformance.plugin_suite import PluginSuite
-from plaunch_testing.conformance.surroundings import opened, usage_errors
+from plaunch_testing.conformance.plugin_suite import PluginSuite, opened, usage_errors
 
 if TYPE_CHECKING:
     from plaunch.plugin import DeviceCounter

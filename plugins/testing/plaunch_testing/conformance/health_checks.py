@@ -10,8 +10,7 @@ import pytest
 from plaunch.doctor import Finding, Status
 from plaunch.health import HealthCheck, HealthOccasion
 
-from plaunch_testing.conformance.plugin_suite import PluginSuite
-from plaunch_testing.conformance.surroundings import usage_errors, within
+from plaunch_testing.conformance.plugin_suite import PluginSuite, usage_errors, within
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -22,9 +22,8 @@ from plaunch.plugin import find_worker_env
 from plaunch.process import Held, ProcessFailure
 from plaunch.testing import plugin_manager
 
-from plaunch_testing.conformance.event_samples import NAMES, named
-from plaunch_testing.conformance.plugin_suite import PluginSuite
-from plaunch_testing.conformance.surroundings import within
+from plaunch_testing.conformance.event_handlers import NAMES, named
+from plaunch_testing.conformance.plugin_suite import PluginSuite, within
 
 if TYPE_CHECKING:
     import signal

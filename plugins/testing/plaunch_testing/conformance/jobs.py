@@ -1,4 +1,4 @@
-"""Checks of the whole job: failures, success, closing; nodes and records that are refused."""
+"""The conformance suite for rendezvous handlers that know the whole job."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ import signal
 from typing import TYPE_CHECKING
 
 import pytest
-from plaunch.errors import (
-    RendezvousClosedError,
-    RendezvousError,
-    RendezvousTimeoutError,
-)
+from plaunch.errors import RendezvousClosedError, RendezvousError, RendezvousTimeoutError
 from plaunch.rendezvous import ChangeKind, NodeSettings
 
 from plaunch_testing.conformance.job_suite import FAILURE, JobSuite, make_failure
 from plaunch_testing.conformance.nodes import eventually, meet, met
+from plaunch_testing.conformance.rounds import Rounds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -242,3 +239,14 @@ class Jobs(JobSuite):
         other = self.node(2, 2, join_timeout=5.0).join()
         with pytest.raises(RendezvousError):
             other.round()
+
+
+class RendezvousConformance(Rounds, Jobs):
+    """Subclass this suite and implement `create`; pytest collects the subclass.
+
+    All handlers of a test must share one store, which must live until the end of the test,
+    whichever handler ends first. It may contain data: every test has its own run id.
+
+    Tests that kill a node, or corrupt its writes, intercept its connections to the store. They are
+    skipped for handlers other than `DynamicRendezvousHandler`.
+    """

@@ -11,8 +11,7 @@ import pytest
 from plaunch.errors import UsageError
 from plaunch.process import LogsDest, LogsSpecs, OutputCounts, Std
 
-from plaunch_testing.conformance.plugin_suite import PluginSuite
-from plaunch_testing.conformance.surroundings import inherited
+from plaunch_testing.conformance.plugin_suite import PluginSuite, inherited
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

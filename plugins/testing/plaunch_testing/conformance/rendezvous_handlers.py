@@ -15,8 +15,7 @@ from plaunch.rendezvous import (
 )
 from plaunch.restarts import Decision, RestartAction
 
-from plaunch_testing.conformance.plugin_suite import PluginSuite
-from plaunch_testing.conformance.surroundings import opened, usage_errors
+from plaunch_testing.conformance.plugin_suite import PluginSuite, opened, usage_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -13,8 +13,7 @@ from plaunch.durations import LONGEST
 from plaunch.process import ProcessFailure
 from plaunch.restarts import Cause, Decided, Decision, Failure, RestartAction, RestartPolicy
 
-from plaunch_testing.conformance.plugin_suite import PluginSuite
-from plaunch_testing.conformance.surroundings import within
+from plaunch_testing.conformance.plugin_suite import PluginSuite, within
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -12,8 +12,7 @@ from unittest import mock
 import pytest
 from plaunch.scheduling import Allocation
 
-from plaunch_testing.conformance.plugin_suite import PluginSuite
-from plaunch_testing.conformance.surroundings import Audit, opened, usage_errors
+from plaunch_testing.conformance.plugin_suite import Audit, PluginSuite, opened, usage_errors
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

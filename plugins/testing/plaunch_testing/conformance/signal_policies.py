@@ -10,8 +10,7 @@ import pytest
 from plaunch.errors import UsageError
 from plaunch.process import SignalAction, SignalPolicy
 
-from plaunch_testing.conformance.plugin_suite import PluginSuite
-from plaunch_testing.conformance.surroundings import usage_errors
+from plaunch_testing.conformance.plugin_suite import PluginSuite, usage_errors
 
 if TYPE_CHECKING:
     from plaunch.plugin import SignalPolicyFactory

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 from plaunch.process import list_numbers, read_environ, read_name
 
-from plaunch_testing.conformance.plugin_suite import PluginSuite
-from plaunch_testing.conformance.surroundings import OwnThread, within
+from plaunch_testing.conformance.plugin_suite import OwnThread, PluginSuite, within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from plaunch_testing.conformance.plugin_suite import opened, within
 from plaunch_testing.conformance.started_workers import StartedWorkers
 from plaunch_testing.conformance.starter_suite import WAIT_TIMEOUT, wait_until
-from plaunch_testing.conformance.surroundings import opened, within
 
 _METHODS = ("begin", "wait", "prepare", "start", "fds", "close")
 _CODES = {"success": 0, "failure": 3, "the largest": 255}

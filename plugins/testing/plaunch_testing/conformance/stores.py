@@ -14,8 +14,7 @@ from plaunch.process import ProcessFailure
 from plaunch.rendezvous import JobSettings, RendezvousParameters
 from plaunch_membership import DynamicRendezvousHandler, StoreAccess
 
-from plaunch_testing.conformance.nodes import BOUND, eventually
-from plaunch_testing.conformance.wire import NodeConnections
+from plaunch_testing.conformance.nodes import BOUND, NodeConnections, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -1,6 +1,7 @@
-"""Reading the globals of the main module from the memory of another Python process.
+"""Digests of the variables of a process, which change in a loop that stays on one line.
 
-py-spy shows local variables of functions only, but a loop at module level changes globals.
+Local variables come from py-spy, which shows those of functions only. A loop at module level
+changes globals, so this module reads those of the main module from the memory of the process.
 
 The process must run the same build of Python as the launcher: the same file, mapped at another
 address. The launcher finds the offset of `sys.modules` in its own memory, reads its own main module
@@ -9,17 +10,28 @@ with it as a check, and then follows the same pointers in the other process.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import struct
 import sys
+import time
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from plaunch.process import read_proc
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from plaunch_hang.stacks.py_spy import UnreadableError, find_py_spy, run_py_spy
+from plaunch_hang.stacks.stack import StackFrame
+from plaunch_hang.stacks.taking import read_in_parallel
+from plaunch_hang.stacks.waiting import count_waiting, waits_for_thread
 
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+    from typing import Any
+
+_READ_TIMEOUT = 3.0  # seconds for one process
+_TOTAL_TIMEOUT = 10.0  # seconds for all processes
 _WORD = struct.calcsize("P")
 _HEADER = object.__basicsize__  # bytes: the number of references and the type
 _TEXT = sys.getsizeof("") - 1  # bytes in front of the characters of an ASCII string
@@ -37,6 +49,48 @@ _VALUES: dict[type, int] = {
     list: list.__basicsize__,
     dict: dict.__basicsize__,
 }
+
+
+def read_all_variables(pids: Collection[int]) -> dict[int, bytes]:
+    """Read the variables of processes in parallel.
+
+    Processes that `read_variables` cannot read in time are left out.
+    """
+    found: dict[int, bytes | None] = {}
+    until = time.monotonic() + _TOTAL_TIMEOUT
+    read_in_parallel(pids, lambda pid: found.update({pid: read_variables(pid)}), until, "variables")
+    return {pid: value for pid, value in dict(found).items() if value is not None}
+
+
+def read_variables(pid: int) -> bytes | None:
+    """Hash the local variables of the main thread and the globals of the main module.
+
+    Functions that wait in a library (`plaunch_hang.stacks.count_waiting`) are left out. If the main
+    thread may wait for another thread, the stacks and variables of threads that do not wait are
+    included. The hash stays the same while the thread waits; counters and new objects change it.
+    Return None if the local variables cannot be read; unreadable globals are left out. The process
+    is not paused.
+    """
+    try:
+        threads = json.loads(run_py_spy(find_py_spy(), pid, _READ_TIMEOUT, "--locals"))
+        (main,) = (thread for thread in threads if thread["os_thread_id"] in (pid, None))
+        frames = _frames_of(main)
+        shown = [frame["locals"] for frame in main["frames"][count_waiting(frames) :]]
+        if waits_for_thread(frames):
+            shown += [
+                thread["frames"]
+                for thread in threads
+                if thread is not main and not count_waiting(_frames_of(thread))
+            ]
+        text = json.dumps(shown)
+    except (OSError, UnreadableError, ValueError, TypeError, KeyError):
+        return None
+    main_globals = read_main_globals(pid) or b""
+    return hashlib.blake2b(text.encode() + main_globals, digest_size=16).digest()
+
+
+def _frames_of(thread: dict[str, Any]) -> list[StackFrame]:
+    return [StackFrame(frame["name"], frame["filename"]) for frame in thread["frames"]]
 
 
 class _Memory:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from plaunch.doctor import Finding, Status
 from plaunch.numbers import format_bytes
 
-from plaunch_doctor.health.waiting import CheckDeadline
+from plaunch_doctor.health import CheckDeadline
 from plaunch_doctor.sizes import MIB
 
 if TYPE_CHECKING:

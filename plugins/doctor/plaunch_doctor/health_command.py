@@ -17,7 +17,7 @@ from plaunch.errors import UsageError
 from plaunch.numbers import quote
 from plaunch.process import describe_exit, inheritable
 
-from plaunch_doctor.health.waiting import CheckDeadline
+from plaunch_doctor.health import CheckDeadline
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
