@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from plaunch import parts
 from plaunch.agent.closing import release_rendezvous
-from plaunch.agent.rounds import longest_stop
 from plaunch.agent.worker import WorkerSpec
 from plaunch.errors import UsageError
 from plaunch.plugin.kinds import RENDEZVOUS
@@ -37,7 +36,6 @@ def create_rendezvous(
     config: LaunchConfig,
     manager: PluginManager,
     restart_policy: LaunchRestartPolicy | None,
-    checks_timeout: float = 0.0,
 ) -> RendezvousHandler:
     """Create the rendezvous handler of the selected backend.
 
@@ -45,7 +43,6 @@ def create_rendezvous(
         config: the settings.
         manager: finds the backend.
         restart_policy: decides about restarts on the leading node.
-        checks_timeout: seconds that health checks may take before a round.
 
     Raises:
         UsageError: the backend refuses its settings, or does not use the job's token.
@@ -59,11 +56,7 @@ def create_rendezvous(
         max_nodes=config.max_nodes,
         local_addr=config.local_addr,
         job=JobSettings(
-            role=config.role,
-            local_world_size=config.nproc_per_node,
-            max_restarts=config.max_restarts,
             node_rank=config.node_rank,
-            stop_timeout=longest_stop(config.shutdown_timeout or 0.0, checks_timeout),
             port_range=config.port_range,
             start_timeout=config.start_timeout,
             restart_policy=restart_policy,
