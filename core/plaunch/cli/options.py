@@ -6,9 +6,10 @@ Names, variables and defaults are torchrun's where it has the option.
 from __future__ import annotations
 
 from plaunch.cli.form import COLORS, FORMATS
-from plaunch.durations import LIMIT, PATIENCE, PERIOD
+from plaunch.durations import EXIT_BARRIER_TIMEOUT, LIMIT, PATIENCE, PERIOD
 from plaunch.options import Option, integer, port, port_range, seconds, words
 from plaunch.plugin import kinds
+from plaunch.process.starting import START_METHODS
 from plaunch.process.stopping.signals import DEFAULT_SIGNALS
 
 
@@ -143,7 +144,7 @@ SCRIPT = (
         "how --run-path starts processes: spawn, fork or forkserver (default: spawn)",
         default="spawn",
         metavar="METHOD",
-        choices=("spawn", "fork", "forkserver"),
+        choices=START_METHODS,
         is_shared=True,
     ),
 )
@@ -192,7 +193,7 @@ SUPERVISION = (
         ("--exit-barrier-timeout",),
         "time to wait for the other nodes once the workers of this one have succeeded "
         "(default: 300)",
-        default=300.0,
+        default=EXIT_BARRIER_TIMEOUT,
         metavar="SECONDS",
         read=seconds(PATIENCE),
     ),

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from plaunch.process.binding import Binding
     from plaunch.process.kernel.handle import Popen
 
+START_METHODS = ("spawn", "fork", "forkserver")  # of functions
+
 
 class Starter(Protocol):
     """Starts the processes of a launch's workers; `begin` is called first and `close` last.

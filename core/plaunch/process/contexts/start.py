@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from plaunch.durations import SHUTDOWN_TIMEOUT
 from plaunch.errors import UsageError
 from plaunch.parts import FUNCTIONS, load_part
 from plaunch.process.contexts.arguments import worker_args, worker_envs
-from plaunch.process.contexts.context import SHUTDOWN_TIMEOUT
 from plaunch.process.contexts.subprocess_context import SubprocessContext
 from plaunch.process.streams.logs import default_logs_specs
 from plaunch.process.streams.std import Std
@@ -63,8 +63,10 @@ def start_processes(
         log_dir: base directory for log files.
         redirects: the streams that go to files, for all or by local rank.
         tee: the streams that go to files and to the console.
-        shutdown_timeout: seconds between the soft signal and SIGKILL.
-        handle_signals: whether to install torchrun's handlers, which raise `SignalException`.
+        shutdown_timeout: seconds between the soft signal and SIGKILL, unless `close` gets another
+            number.
+        handle_signals: whether to install torchrun's handlers, which raise `SignalException`. False
+            if an agent handles signals.
         binder: binds workers to processors and devices; by default as `numa_options` say.
         components: what an agent shares with its contexts.
 

@@ -9,10 +9,11 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from plaunch.durations import SHUTDOWN_TIMEOUT
 from plaunch.errors import PlaunchError, UnkillableWorkerError, UsageError, WorkerStartError
 from plaunch.process.binding import default_binder
 from plaunch.process.contexts.components import ContextComponents, WorkerResults
-from plaunch.process.contexts.context import SHUTDOWN_TIMEOUT, PContext
+from plaunch.process.contexts.context import PContext
 from plaunch.process.contexts.outcomes import WorkerOutcomes
 from plaunch.process.kernel.descriptor_limit import descriptor_limit
 from plaunch.process.kernel.handle import restore_sigchld
