@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
 
 from plaunch import parts
 from plaunch.agent.closing import release_rendezvous
@@ -127,23 +128,21 @@ def late_events(
 def worker_spec(
     request: LaunchRequest, handler: RendezvousHandler, *, worker_store: str
 ) -> WorkerSpec:
-    """The spec of the workers of this node; `worker_store` is as in `WorkerSpec`."""
+    """Create the spec of this node's workers, from the settings of the same names.
+
+    Args:
+        request: what to run.
+        handler: the rendezvous.
+        worker_store: replaces the setting of that name.
+    """
     config = request.config
+    names = [item.name for item in fields(WorkerSpec) if hasattr(config, item.name)]
+    settings: dict[str, Any] = {name: getattr(config, name) for name in names}
+    settings["worker_store"] = worker_store
     return WorkerSpec(
-        role=config.role,
         local_world_size=config.nproc_per_node,
         entrypoint=request.entrypoint,
         args=tuple(request.args),
         rdzv_handler=handler,
-        max_restarts=config.max_restarts,
-        monitor_interval=config.monitor_interval,
-        local_addr=config.local_addr,
-        event_log_handler=config.event_log_handler,
-        duplicate_stdout_filters=config.duplicate_stdout_filters,
-        duplicate_stderr_filters=config.duplicate_stderr_filters,
-        numa_options=config.numa_options,
-        virtual_local_rank=config.virtual_local_rank,
-        devices=config.devices,
-        worker_store=worker_store,
-        job_id=config.job_id,
+        **settings,
     )
