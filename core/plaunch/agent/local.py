@@ -53,7 +53,7 @@ class LocalElasticAgent(SimpleElasticAgent):
         logs_specs: where the workers' streams go; by default the console, or what the older
             arguments `log_dir`, `redirects` and `tee` of `spec` say.
         start_method, exit_barrier_timeout, shutdown_timeout: as in `LaunchConfig`.
-        log_line_prefix_template: the same; but None is the default, whatever the variable is.
+        log_line_prefix_template: the same, but None means `[${role_name}${local_rank}]:`.
         health_check_server: is started before the first round and stopped at the end of the run;
             by default the one that `TORCHELASTIC_HEALTH_CHECK_PORT` asks for.
         uninterruptible_state_timeout: seconds that a worker may be in uninterruptible sleep before

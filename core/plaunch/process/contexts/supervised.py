@@ -61,12 +61,9 @@ class SupervisedContext(PContext):
     torchrun's `SubprocessContext`.
 
     Args:
-        numa_options: how workers are bound to processors near their devices; None does not bind.
-        binder: binds workers to processors and devices; by default as `numa_options` say.
-        components: what an agent shares with its contexts.
         results: receives what the workers send back; programs send nothing.
 
-    All other arguments are those of `PContext`.
+    All other arguments are those of `PContext` and `start_processes`.
     """
 
     _has_forked = False  # whether workers are forked, and not programs of their own
