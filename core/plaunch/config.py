@@ -7,10 +7,11 @@ from dataclasses import field, fields
 from typing import TYPE_CHECKING, Any
 
 from plaunch.agent.worker import WORKER_STORES, check_choice, check_workers
-from plaunch.durations import LIMIT, PATIENCE, PERIOD
+from plaunch.durations import EXIT_BARRIER_TIMEOUT, LIMIT, PATIENCE, PERIOD, SHUTDOWN_TIMEOUT
 from plaunch.errors import NodeRangeError, UsageError
 from plaunch.numbers import MOST_NODES
 from plaunch.plugin.kinds import EVENT_HANDLERS, RENDEZVOUS, RESTART_POLICIES, SIGNAL_POLICIES
+from plaunch.process.components import START_METHODS
 from plaunch.process.signals import DEFAULT_SIGNALS
 from plaunch.values import Record, plain_dataclass
 
@@ -20,10 +21,7 @@ if TYPE_CHECKING:
     from plaunch.plugin.context import PluginContext
     from plaunch.process.logs import LogsSpecs
 
-START_METHODS = ("spawn", "fork", "forkserver")
 SHUTDOWN_TIMEOUT_VARIABLE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
-DEFAULT_SHUTDOWN_TIMEOUT = 30.0
-DEFAULT_EXIT_BARRIER_TIMEOUT = 300.0
 
 
 @plain_dataclass
@@ -36,7 +34,7 @@ class LaunchConfig(Record):
         nproc_per_node: the number of workers on this node.
         logs_specs: decides where logs go; None means the logs spec named `default`.
         run_id: the id of the job, the same on all nodes; generated if empty.
-        role: the name of the workers.
+        role: the name of the workers; part of the default prefix.
         rdzv_endpoint: the address of the rendezvous.
         rdzv_backend: the name of the rendezvous backend (torchrun's default is `etcd`).
         rdzv_configs: options of the backend.
@@ -58,7 +56,8 @@ class LaunchConfig(Record):
         duplicate_stderr_filters: the same for stderr.
         virtual_local_rank: show each worker its own device only, with `LOCAL_RANK` 0 for all.
         shutdown_timeout: seconds that workers have to stop before they are killed, on every path;
-            None means `TORCH_ELASTIC_SHUTDOWN_TIMEOUT`, or 30 without it.
+            None means `TORCH_ELASTIC_SHUTDOWN_TIMEOUT`, or 30 without it. (In torchrun it applies
+            only when a signal ends the job.)
         signal_policy: the name of the signal policy (plaunch's own).
         restart_policy: the name of the restart policy (plaunch's own).
         max_restarts_by_cause: the number of restarts after failures of a cause, not counted against
@@ -118,7 +117,7 @@ class LaunchConfig(Record):
     health_checks: list[str] = field(default_factory=list)
     worker_env: dict[str, str] = field(default_factory=dict)
     keep_daemons: bool = False
-    exit_barrier_timeout: float = DEFAULT_EXIT_BARRIER_TIMEOUT
+    exit_barrier_timeout: float = EXIT_BARRIER_TIMEOUT
     node_rank: int | None = None
     port_range: tuple[int, int] | None = None
     start_timeout: float | None = None
@@ -209,7 +208,7 @@ def shutdown_timeout_of(environ: Mapping[str, str]) -> float:
     """
     text = environ.get(SHUTDOWN_TIMEOUT_VARIABLE)
     if text is None:
-        return DEFAULT_SHUTDOWN_TIMEOUT
+        return SHUTDOWN_TIMEOUT
     return PATIENCE.read(text, f"variable {SHUTDOWN_TIMEOUT_VARIABLE}")
 
 

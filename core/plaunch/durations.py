@@ -13,6 +13,10 @@ from plaunch.errors import UsageError
 from plaunch.numbers import quote
 from plaunch.values import Value, plain_dataclass
 
+# Defaults of torchrun, in seconds; `LaunchConfig` explains them.
+SHUTDOWN_TIMEOUT = 30.0
+EXIT_BARRIER_TIMEOUT = 300.0
+
 LONGEST = 1e9  # seconds, some 31 years: a limit of threads, locks, dates and torch
 _LONGEST_WAIT = 1e6  # seconds of one call
 _UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}  # seconds

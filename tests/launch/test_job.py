@@ -12,7 +12,7 @@ from plaunch.agent import LocalElasticAgent
 from plaunch.cli import main
 from plaunch.errors import UnkillableWorkerError
 from plaunch.process import ChildFailedError, ProcessFailure
-from plaunch.rendezvous import JobSettings
+from plaunch.rendezvous import JobSettings, NodeSettings
 from plaunch.testing import FakeJobRendezvous
 
 from helpers.faults import raising
@@ -26,6 +26,7 @@ class Backend:
     def __init__(self, handler):
         self.handler = handler
         self.released = []
+        handler.prepare = self.prepare
         handler.leave = lambda: self.released.append("leave") or True
         handler.shutdown = lambda: self.released.append("shutdown") or True
 
@@ -36,6 +37,10 @@ class Backend:
     def create(self, params):
         self.params = params
         return self.handler
+
+    def prepare(self, node):
+        self.node = node
+        FakeJobRendezvous.prepare(self.handler, node)
 
 
 @pytest.fixture
@@ -58,8 +63,8 @@ def launch(backend, code="pass", **changes):
 def test_the_backend_is_told_of_the_launch(backend):
     launch(backend, role="trainer", max_restarts=4, node_rank=1, shutdown_timeout=7.0)
     job = replace(backend.params.job, restart_policy=None)
-    shared = {"--restart-policy": "standard"}
-    assert job == JobSettings("trainer", 2, 4, 1, stop_timeout=22.0, shared=shared)
+    assert job == JobSettings(1, shared={"--restart-policy": "standard"})
+    assert backend.node == NodeSettings("trainer", 2, 4, stop_timeout=22.0)
     assert backend.released == ["shutdown"]
 
 
@@ -68,7 +73,8 @@ def test_the_command_line_tells_the_same(backend, script):
     assert main([*argv, str(script)], plugins=[backend]) == 0
     job = replace(backend.params.job, restart_policy=None)
     shared = {"--restart-policy": "standard", "--restart-delay": "2s:1m"}
-    assert job == JobSettings("default", 3, 0, None, stop_timeout=45.0, shared=shared)
+    assert job == JobSettings(shared=shared)
+    assert backend.node == NodeSettings("default", 3, 0, stop_timeout=45.0)
 
 
 def test_this_node_ends_as_the_job_does(backend):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 from plaunch.errors import RendezvousClosedError, RendezvousError, RendezvousStateError
-from plaunch.rendezvous import ChangeKind, JobSettings
+from plaunch.rendezvous import ChangeKind, JobSettings, NodeSettings
 from plaunch_membership.agent_requests import AgentRequests
 from plaunch_membership.failures import JobFailure
 from plaunch_membership.job_lookup import JobLookup
@@ -192,12 +192,13 @@ class Simulation:
             min_nodes=settings.get("min_nodes", self.min_nodes),
             max_nodes=settings.get("max_nodes", self.max_nodes),
             job=JobSettings(
+                index, restart_policy=settings.get("restart_policy", self.restart_policy)
+            ),
+            settings=NodeSettings(
                 role,
                 nproc,
                 settings.get("max_restarts", self.max_restarts),
-                index,
                 settings.get("stop_timeout", 0.0),
-                restart_policy=settings.get("restart_policy", self.restart_policy),
             ),
         )
         membership = Membership(

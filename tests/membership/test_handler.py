@@ -47,7 +47,9 @@ def create(board):
     """Make handlers over one board; all are shut down after the test."""
     handlers = []
 
-    def create(min_nodes=1, max_nodes=1, *, connect=None, job=None, run_id="job", **options):
+    def create(
+        min_nodes=1, max_nodes=1, *, connect=None, job=None, node=None, run_id="job", **options
+    ):
         config = {
             "last_call_timeout": "0.1",
             "keep_alive_interval": "0.1",
@@ -60,6 +62,8 @@ def create(board):
         given = {name: extra.pop(name) for name in ("bounds", "clock") if name in extra}
         store = StoreAccess(connect or board.connect, "127.0.0.1", **extra)
         handler = DynamicRendezvousHandler(params, store, **given)
+        if node is not None:
+            handler.prepare(node)
         handlers.append(handler)
         return handler
 
@@ -85,7 +89,7 @@ def test_it_is_a_job_rendezvous(create):
 
 
 def test_one_node(create):
-    handler = create(job=JobSettings(local_world_size=4))
+    handler = create(node=NodeSettings(local_world_size=4))
     found = handler.next_rendezvous()
     assert (found.rank, found.world_size, found.attempt, found.reason) == (0, 1, 0, "")
     assert found.ranks.world_size == 4
@@ -177,7 +181,7 @@ def test_nothing_is_connected_before_the_first_round(create):
 
 
 def test_each_round_has_a_port_of_its_own(create):
-    handler = create(job=JobSettings(max_restarts=1))
+    handler = create(node=NodeSettings(max_restarts=1))
     first = handler.next_rendezvous().bootstrap_store_info.master_port
     handler.report_failure([])
     second = handler.next_rendezvous().bootstrap_store_info.master_port
@@ -602,8 +606,8 @@ def test_the_wait_for_further_arrivals_is_described(create):
 
 def test_nodes_that_arrive_late_are_in_the_same_round(create):
     """The last one fills the round, so that no node waits for the delay."""
-    job = JobSettings(stop_timeout=BOUND)  # the others wait for it
-    first = create(1, 4, last_call_timeout="0", arrival_delay="inf", job=job)
+    node = NodeSettings(stop_timeout=BOUND)  # the others wait for it
+    first = create(1, 4, last_call_timeout="0", arrival_delay="inf", node=node)
     assert first.next_rendezvous().round == 0
     late = [create(1, 4, arrival_delay="inf") for _ in range(3)]
     calls = [Call(handler.next_rendezvous) for handler in late]

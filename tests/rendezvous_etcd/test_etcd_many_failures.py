@@ -6,7 +6,7 @@ import json
 
 import pytest
 from plaunch.process import ChildFailedError, ProcessFailure
-from plaunch.rendezvous import JobSettings, RendezvousParameters
+from plaunch.rendezvous import NodeSettings, RendezvousParameters
 from plaunch_membership.process_failures import to_job_failures
 from plaunch_rendezvous_etcd.backend import create_etcd_handler
 
@@ -44,10 +44,11 @@ def handlers(etcd_server, monkeypatch):
             "many-failures",
             NODES,
             NODES,
-            job=JobSettings(local_world_size=WORKERS),
             keep_alive_interval="5",
         )
-        made.append(create_etcd_handler(params))
+        handler = create_etcd_handler(params)
+        handler.prepare(NodeSettings(local_world_size=WORKERS))
+        made.append(handler)
     at_once(*(handler.next_rendezvous for handler in made))
     yield made
     for handler in made:

@@ -31,7 +31,7 @@ from plaunch.agent.wait_reporter import WaitReporter
 from plaunch.agent.watchdog import TURN_BOUND, LoopWatchdog
 from plaunch.agent.worker import RunResult, WorkerGroup, WorkerSpec, WorkerState
 from plaunch.agent.workers import Workers
-from plaunch.durations import PATIENCE
+from plaunch.durations import EXIT_BARRIER_TIMEOUT, PATIENCE, SHUTDOWN_TIMEOUT
 from plaunch.errors import SignalException
 from plaunch.rendezvous.job import JobRendezvous
 
@@ -77,8 +77,7 @@ class SimpleElasticAgent(ElasticAgent):
 
     Args:
         spec: what to run.
-        exit_barrier_timeout: how long to wait for the other nodes after success, in seconds.
-        shutdown_timeout: how long workers may take to stop before they are killed, in seconds.
+        exit_barrier_timeout, shutdown_timeout: as in `LaunchConfig`.
         services: what a launch gives its agent beyond torchrun's arguments.
 
     Raises:
@@ -88,8 +87,8 @@ class SimpleElasticAgent(ElasticAgent):
     def __init__(
         self,
         spec: WorkerSpec,
-        exit_barrier_timeout: float = 300,
-        shutdown_timeout: float = 30,
+        exit_barrier_timeout: float = EXIT_BARRIER_TIMEOUT,
+        shutdown_timeout: float = SHUTDOWN_TIMEOUT,
         *,
         services: AgentServices = DEFAULT_SERVICES,
     ) -> None:

@@ -15,7 +15,7 @@ from plaunch.agent.env import macros, worker_environment
 from plaunch.agent.local_workers import LocalWorkers
 from plaunch.agent.services import DEFAULT_SERVICES, AgentServices
 from plaunch.agent.worker import RunResult, WorkerGroup, WorkerSpec, describe_worker
-from plaunch.durations import PATIENCE
+from plaunch.durations import EXIT_BARRIER_TIMEOUT, PATIENCE, SHUTDOWN_TIMEOUT
 from plaunch.errors import UsageError
 from plaunch.process.components import default_binder
 from plaunch.process.held import uninterruptible_timeout_of
@@ -51,13 +51,8 @@ class LocalElasticAgent(SimpleElasticAgent):
         spec: what to run.
         logs_specs: where the workers' streams go; by default the console, or what the older
             arguments `log_dir`, `redirects` and `tee` of `spec` say.
-        start_method: `spawn`, `fork` or `forkserver`, for functions.
-        exit_barrier_timeout: how long to wait for the other nodes after success, in seconds.
-        log_line_prefix_template: the prefix of teed lines; `${role_name}`, `${local_rank}`,
-            `${rank}`, `${hostname}`, `${attempt}` and `${time}` are replaced (torchrun knows the
-            first three).
-        shutdown_timeout: how long workers may take to stop before they are killed, in seconds, on
-            every path (torchrun: only when a signal ends the job).
+        start_method, exit_barrier_timeout, shutdown_timeout: as in `LaunchConfig`.
+        log_line_prefix_template: the same, but None means `[${role_name}${local_rank}]:`.
         health_check_server: is started before the first round and stopped at the end of the run;
             by default the one that `TORCHELASTIC_HEALTH_CHECK_PORT` asks for.
         uninterruptible_state_timeout: seconds that a worker may be in uninterruptible sleep before
@@ -75,9 +70,9 @@ class LocalElasticAgent(SimpleElasticAgent):
         spec: WorkerSpec,
         logs_specs: LogsSpecs | None = None,
         start_method: str = "spawn",
-        exit_barrier_timeout: float = 300,
+        exit_barrier_timeout: float = EXIT_BARRIER_TIMEOUT,
         log_line_prefix_template: str | None = None,
-        shutdown_timeout: float = 30,
+        shutdown_timeout: float = SHUTDOWN_TIMEOUT,
         health_check_server: HealthServer | None = None,
         uninterruptible_state_timeout: float | None = None,
         *,

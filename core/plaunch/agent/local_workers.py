@@ -44,8 +44,7 @@ class LocalWorkers(Workers):
         agent: the agent.
         group: its workers.
         notifier: notifies the agent's listeners of exits and stops.
-        shutdown_timeout: seconds between the soft signal and SIGKILL.
-        sleep_timeout: seconds that a worker may be in uninterruptible sleep; 0 means no limit.
+        shutdown_timeout, sleep_timeout: of the agent, in seconds.
         has_own_monitor: whether no subclass has overridden `_monitor_workers`.
         has_own_stop: the same for `_stop_workers`.
         stats: counts their output.

@@ -50,9 +50,6 @@ def longest_stop(shutdown_timeout: float, checks_timeout: float = 0.0) -> float:
 def prepare_rendezvous(spec: WorkerSpec, timeout: float) -> None:
     """Pass what this node runs to its rendezvous handler (`RendezvousHandler.prepare`).
 
-    A launch has already passed it to the factory of the handler. Only hand-built agents need this:
-    their handlers come from parameters that do not mention workers.
-
     Args:
         spec: what this node runs.
         timeout: seconds until it can rejoin after a failure; see `longest_stop`.

@@ -55,29 +55,16 @@ class WorkerSpec(Record):
     """What to run on one node. Names and defaults are torchrun's.
 
     Args:
-        role: the name of these workers; part of the default console prefix.
         local_world_size: the number of workers on this node.
         rdzv_handler: finds the other nodes.
         fn: an older name of `entrypoint`.
         entrypoint: a function, or the path of a program.
         args: its arguments; `${local_rank}` in a string argument is replaced for each worker.
-        max_restarts: how many failures are followed by a restart.
-        monitor_interval: seconds between two checks for what cannot wake the agent.
         master_port: overrides the port that the rendezvous found.
         master_addr: overrides the address that the rendezvous found.
-        local_addr: the address of this node, or None.
-        event_log_handler: the name of the event handler.
-        numa_options: how workers are bound to processors near their devices; None leaves them.
-        duplicate_stdout_filters: teed lines that contain one of these go to a file of their own.
-        duplicate_stderr_filters: the same for stderr.
-        virtual_local_rank: show each worker its own device only, with `LOCAL_RANK` 0 for all.
         log_dir: with `redirects` and `tee`, the arguments that torchrun had before logs specs.
-        devices: the numbers of the devices that the workers see, among those that are visible
-            already; None for all (plaunch's own).
-        worker_store: who hosts the workers' store: `agent`, or `rank0` for the worker of that rank
-            (plaunch's own).
-        job_id: the id that the job keeps when it is started again under another run id; the
-            run id when empty (plaunch's own).
+
+    All other fields are those of `LaunchConfig`.
 
     Raises:
         UsageError: `local_world_size` is not positive, `monitor_interval` cannot be used, or there

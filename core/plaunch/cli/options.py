@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from plaunch.cli.console import COLORS, FORMATS
-from plaunch.durations import LIMIT, PATIENCE, PERIOD
+from plaunch.durations import EXIT_BARRIER_TIMEOUT, LIMIT, PATIENCE, PERIOD
 from plaunch.options import Option, integer, port, port_range, seconds, words
 from plaunch.plugin import kinds
+from plaunch.process.components import START_METHODS
 from plaunch.process.signals import DEFAULT_SIGNALS
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ SCRIPT = (
         "how --run-path starts processes: spawn, fork or forkserver (default: spawn)",
         default="spawn",
         metavar="METHOD",
-        choices=("spawn", "fork", "forkserver"),
+        choices=START_METHODS,
         is_shared=True,
     ),
 )
@@ -195,7 +196,7 @@ SUPERVISION = (
         ("--exit-barrier-timeout",),
         "time to wait for the other nodes after all workers of this node have succeeded (default: "
         "300)",
-        default=300.0,
+        default=EXIT_BARRIER_TIMEOUT,
         metavar="SECONDS",
         read=seconds(PATIENCE),
     ),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
 
 from plaunch import parts
 from plaunch.agent.closing import release_rendezvous
 from plaunch.agent.notifications import LaunchStarted, Stopping
-from plaunch.agent.rounds import longest_stop
 from plaunch.agent.worker import GroupInfo, WorkerSpec
 from plaunch.errors import UsageError
 from plaunch.plugin.kinds import RENDEZVOUS
@@ -34,7 +34,6 @@ def create_rendezvous(
     config: LaunchConfig,
     manager: PluginManager,
     restart_policy: LaunchRestartPolicy | None,
-    checks_timeout: float = 0.0,
 ) -> RendezvousHandler:
     """Create the rendezvous handler of the selected backend.
 
@@ -42,7 +41,6 @@ def create_rendezvous(
         config: the settings.
         manager: finds the backend.
         restart_policy: decides about restarts on the leading node.
-        checks_timeout: seconds that health checks may take before a round.
 
     Raises:
         UsageError: the backend refuses its settings, or does not use the job's token.
@@ -56,11 +54,7 @@ def create_rendezvous(
         max_nodes=config.max_nodes,
         local_addr=config.local_addr,
         job=JobSettings(
-            role=config.role,
-            local_world_size=config.nproc_per_node,
-            max_restarts=config.max_restarts,
             node_rank=config.node_rank,
-            stop_timeout=longest_stop(config.shutdown_timeout or 0.0, checks_timeout),
             port_range=config.port_range,
             start_timeout=config.start_timeout,
             restart_policy=restart_policy,
@@ -141,23 +135,21 @@ def worker_command(request: LaunchRequest) -> list[str]:
 def worker_spec(
     request: LaunchRequest, handler: RendezvousHandler, *, worker_store: str
 ) -> WorkerSpec:
-    """The spec of the workers of this node; `worker_store` is as in `WorkerSpec`."""
+    """Create the spec of this node's workers, from the settings of the same names.
+
+    Args:
+        request: what to run.
+        handler: the rendezvous.
+        worker_store: replaces the setting of that name.
+    """
     config = request.config
+    names = [item.name for item in fields(WorkerSpec) if hasattr(config, item.name)]
+    settings: dict[str, Any] = {name: getattr(config, name) for name in names}
+    settings["worker_store"] = worker_store
     return WorkerSpec(
-        role=config.role,
         local_world_size=config.nproc_per_node,
         entrypoint=request.entrypoint,
         args=tuple(request.args),
         rdzv_handler=handler,
-        max_restarts=config.max_restarts,
-        monitor_interval=config.monitor_interval,
-        local_addr=config.local_addr,
-        event_log_handler=config.event_log_handler,
-        duplicate_stdout_filters=config.duplicate_stdout_filters,
-        duplicate_stderr_filters=config.duplicate_stderr_filters,
-        numa_options=config.numa_options,
-        virtual_local_rank=config.virtual_local_rank,
-        devices=config.devices,
-        worker_store=worker_store,
-        job_id=config.job_id,
+        **settings,
     )

@@ -107,12 +107,7 @@ class LaunchSession:
     def _run_agent(self, stack: ExitStack) -> dict[int, Any]:
         components, config = self._components, self._request.config
         checks, starter = components.health_checks, components.starter
-        handler = creating.create_rendezvous(
-            config,
-            self._manager,
-            components.restart_policy,
-            0.0 if checks is None else checks.timeout,
-        )
+        handler = creating.create_rendezvous(config, self._manager, components.restart_policy)
         stack.callback(self._release, handler)
         stack.callback(self._close_logs)
         if starter is not None:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from plaunch.process.streams import OutputStats
     from plaunch.process.worker_exit import WorkerExit, WorkerInfo
 
+START_METHODS = ("spawn", "fork", "forkserver")  # of functions
+
 
 class Binding(Protocol):
     """The devices and processors of one worker, from its first instruction on."""

@@ -14,7 +14,7 @@ import time
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from plaunch.durations import PATIENCE, PERIOD
+from plaunch.durations import PATIENCE, PERIOD, SHUTDOWN_TIMEOUT
 from plaunch.errors import SignalException, UsageError
 from plaunch.parts import STOP_SIGNALS, load_part
 from plaunch.process.arguments import validate_ranks, worker_args, worker_envs
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from plaunch.process.streams import Streams
     from plaunch.process.worker_exit import WorkerExit
 
-SHUTDOWN_TIMEOUT = 30.0
 _FAILED_START_GRACE = 1.0  # seconds for the workers that run when another one cannot be started
 
 
@@ -74,20 +73,11 @@ class PContext(abc.ABC):
     """A set of worker processes; the name and the template methods are torchrun's.
 
     Args:
-        name: what the workers are; part of the default console prefix.
-        entrypoint: a function, or the path of a program.
-        args: arguments by local rank; a bare string is one argument.
-        envs: variables to add to the launcher's environment, by local rank.
         logs_specs: decides where the streams go; its `reify` is called once, in the constructor.
-        log_line_prefixes: console prefixes of teed streams by local rank.
-        duplicate_stdout_filters: teed lines that contain one of these are also collected in a file.
-        duplicate_stderr_filters: the same for stderr.
-        shutdown_timeout: seconds between the soft signal and SIGKILL, unless `close` gets another
-            number.
-        handle_signals: whether `start` installs torchrun's signal handlers. False if an agent
-            handles signals.
         close_logs: whether the context closes the logs spec. False if an agent uses it for several
             contexts.
+
+    All other arguments are those of `start_processes`.
 
     Raises:
         RankMappingError: a mapping does not name exactly the local ranks 0 to n-1.

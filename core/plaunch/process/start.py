@@ -16,7 +16,6 @@ from plaunch.errors import (
 from plaunch.parts import FUNCTIONS, load_part
 from plaunch.process.arguments import variable_value, worker_args, worker_envs
 from plaunch.process.children import ProcessHandle
-from plaunch.process.context import SHUTDOWN_TIMEOUT
 from plaunch.process.launcher_variables import inheritable
 from plaunch.process.logs import Std, default_logs_specs
 from plaunch.process.supervised import SupervisedContext
@@ -161,8 +160,10 @@ def start_processes(
         log_dir: base directory for log files.
         redirects: the streams that go to files, for all or by local rank.
         tee: the streams that go to files and to the console.
-        shutdown_timeout: seconds between the soft signal and SIGKILL.
-        handle_signals: whether to install torchrun's handlers, which raise `SignalException`.
+        shutdown_timeout: seconds between the soft signal and SIGKILL, unless `close` gets another
+            number.
+        handle_signals: whether to install torchrun's handlers, which raise `SignalException`. False
+            if an agent handles signals.
         binder: binds workers to processors and devices; by default as `numa_options` say.
         components: what an agent shares with its contexts.
 

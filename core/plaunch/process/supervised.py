@@ -9,10 +9,11 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from plaunch.durations import SHUTDOWN_TIMEOUT
 from plaunch.errors import PlaunchError, UnkillableWorkerError, UsageError, WorkerStartError
 from plaunch.process.children import ExitWatch, restore_sigchld
 from plaunch.process.components import ContextComponents, default_binder, popen_by
-from plaunch.process.context import SHUTDOWN_TIMEOUT, PContext
+from plaunch.process.context import PContext
 from plaunch.process.job_tag import JOBS_VARIABLE
 from plaunch.process.launcher_variables import inheritable
 from plaunch.process.outcomes import WorkerOutcomes
@@ -58,12 +59,9 @@ class SupervisedContext(PContext):
     torchrun's `SubprocessContext`.
 
     Args:
-        numa_options: how workers are bound to processors near their devices; None does not bind.
-        binder: binds workers to processors and devices; by default as `numa_options` say.
-        components: what an agent shares with its contexts.
         results: receives what the workers send back; programs send nothing.
 
-    All other arguments are those of `PContext`.
+    All other arguments are those of `PContext` and `start_processes`.
     """
 
     _has_forked = False  # whether workers are forked, and not programs of their own

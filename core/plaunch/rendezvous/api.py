@@ -161,12 +161,11 @@ class RendezvousHandler(abc.ABC):
     def prepare(self, node: NodeSettings) -> None:  # noqa: B027 - most have no use for it
         """Take the settings of this node from its agent, before the first round of each run.
 
-        A handler that assigns ranks or decides about restarts must use `node`, not its creation
-        parameters: those of a hand-built agent do not contain the number of workers. torchrun has
-        no such method. The default does nothing, for handlers whose agents work out the ranks.
+        Handlers that assign ranks or decide about restarts need them. torchrun has no such method.
+        The default does nothing, for handlers whose agents work out the ranks.
 
         Raises:
-            UsageError: `node` contradicts the settings that this handler has, or has joined with.
+            UsageError: `node` contradicts the parameters, or what this handler has joined with.
         """
 
     @abc.abstractmethod

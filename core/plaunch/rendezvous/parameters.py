@@ -24,15 +24,10 @@ T = TypeVar("T")
 
 @plain_dataclass
 class JobSettings(Value):
-    """What a backend must know of the launch, beside its own parameters.
+    """What a launch passes to its backend beside torchrun's parameters.
 
     Args:
-        role: the role of this node's workers.
-        local_world_size: how many workers this node runs.
-        max_restarts: the job's budget; all nodes must agree.
-        node_rank: the index that this node was given, or None.
-        stop_timeout: how long this node may need to stop its workers before it can be in another
-            round, in seconds; the others wait for it that long.
+        node_rank: the index that this node requests, or None.
         port_range: the first and the last port that may be picked on this node, or None for any.
         start_timeout: seconds until the first worker of this node must run, or None; the default of
             the option `join_timeout`, then.
@@ -41,11 +36,7 @@ class JobSettings(Value):
             given are left out.
     """
 
-    role: str = "default"
-    local_world_size: int = 1
-    max_restarts: int = 0
     node_rank: int | None = None
-    stop_timeout: float = 0.0
     port_range: tuple[int, int] | None = None
     start_timeout: float | None = None
     restart_policy: RestartPolicy | None = None
@@ -54,21 +45,23 @@ class JobSettings(Value):
 
 @plain_dataclass
 class NodeSettings(Value):
-    """The workers of one node, as its agent will run them.
+    """What one node runs; its agent passes it to `RendezvousHandler.prepare`.
+
+    The defaults are those of a handler that is used without an agent.
 
     Args:
         role: the role of this node's workers.
         local_world_size: how many workers this node runs.
         max_restarts: the job's budget; all nodes must agree.
         stop_timeout: how long this node may need to stop its workers before it can be in another
-            round, in seconds.
+            round, in seconds; the others wait for it that long.
         local_addr: this node's address, if its agent was given one.
     """
 
-    role: str
-    local_world_size: int
-    max_restarts: int
-    stop_timeout: float
+    role: str = "default"
+    local_world_size: int = 1
+    max_restarts: int = 0
+    stop_timeout: float = 0.0
     local_addr: str | None = None
 
 
@@ -113,7 +106,7 @@ class RendezvousParameters(Record):
         min_nodes: how few nodes may form a round.
         max_nodes: how many nodes a round has at most.
         local_addr: this node's address as given by the user, or None.
-        job: what the backend must know of the launch; torchrun has no such argument.
+        job: more settings of the launch; torchrun has no such argument.
         kwargs: backend options (`--rdzv-conf`), kept in `config`; values are strings from the
             command line and may be anything in code.
 

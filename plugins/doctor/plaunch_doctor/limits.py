@@ -6,9 +6,9 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from plaunch.process import group_paths
 from plaunch.doctor import Finding, Status
 from plaunch.numbers import format_bytes
+from plaunch.process import group_paths
 
 from plaunch_doctor.machine import UNLIMITED
 

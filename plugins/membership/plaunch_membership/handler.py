@@ -166,7 +166,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         return int(is_news and not self.membership.part.wants_round)
 
     def prepare(self, node: NodeSettings) -> None:
-        """Use the agent's settings, which override the parameters.
+        """Use the agent's settings.
 
         If the job has succeeded or failed, the next round is the first one of another job.
 
@@ -188,16 +188,15 @@ class DynamicRendezvousHandler(RendezvousHandler):
             self.threads.stop(min(self._timing.close_timeout, FAREWELL))
             self._create_membership(follows=self.membership.keys.incarnation)
         with self._lock:
-            job, address = self._identity.job, node.local_addr or self._identity.address
-            names = ("role", "local_world_size", "max_restarts", "stop_timeout")
-            updated = replace(job, **{name: getattr(node, name) for name in names})
-            prepared = replace(self._identity, job=updated, address=address)
-            if self._has_joined and not self.is_closed() and prepared != self._identity:
+            identity = self._identity
+            if self._has_joined and not self.is_closed() and node != identity.settings:
                 raise UsageError(
-                    f"this node has joined job {self._run_id!r} with {job}, and cannot continue "
-                    f"with {node}; an agent with another WorkerSpec needs a rendezvous handler of "
-                    "its own"
+                    f"this node has joined job {self._run_id!r} with {identity.settings}, and "
+                    f"cannot continue with {node}; an agent with another WorkerSpec needs a "
+                    "rendezvous handler of its own"
                 )
+            address = node.local_addr or identity.address
+            prepared = replace(identity, settings=node, address=address)
             self._identity = self.membership.identity = prepared
 
     def next_rendezvous(self) -> JobRound:

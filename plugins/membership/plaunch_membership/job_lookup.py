@@ -148,7 +148,7 @@ class JobLookup:
             "incarnation": self._make_name(),
             "min_nodes": identity.min_nodes,
             "max_nodes": identity.max_nodes,
-            "max_restarts": identity.job.max_restarts,
+            "max_restarts": identity.settings.max_restarts,
             "shared": dict(identity.job.shared),
             "by": identity.host,
         }
@@ -195,8 +195,8 @@ class JobLookup:
         if (min_nodes, max_nodes) != (identity.min_nodes, identity.max_nodes):
             here = f"--nnodes={identity.min_nodes}:{identity.max_nodes}"
             mismatches.append(SettingMismatch(here, f"{min_nodes}:{max_nodes}"))
-        if max_restarts != identity.job.max_restarts:
-            here = f"--max-restarts={identity.job.max_restarts}"
+        if max_restarts != identity.settings.max_restarts:
+            here = f"--max-restarts={identity.settings.max_restarts}"
             mismatches.append(SettingMismatch(here, str(max_restarts)))
         others = record.record("shared") if "shared" in record else {}
         own = identity.job.shared

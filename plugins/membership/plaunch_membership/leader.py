@@ -306,7 +306,7 @@ class LeaderRoutine:
                 lambda state: transitions.settle_failed(
                     state,
                     summary,
-                    max_restarts=membership.identity.job.max_restarts,
+                    max_restarts=membership.identity.settings.max_restarts,
                     by=self._me,
                     is_final=is_final,
                     now=membership.wall_clock(),

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from plaunch.durations import bounded
-from plaunch.rendezvous import JobRound, RendezvousStoreInfo
+from plaunch.rendezvous import JobRound, NodeSettings, RendezvousStoreInfo
 
 from plaunch_membership.placement import Candidate
 from plaunch_membership.records import MAX_NAME
@@ -37,7 +37,8 @@ class NodeIdentity:
         run_id: the id of the job.
         min_nodes: the minimum number of nodes of a round.
         max_nodes: the maximum number of nodes of a round.
-        job: the other settings of the launch.
+        job: more settings of the launch.
+        settings: what this node runs.
     """
 
     node: str
@@ -49,6 +50,7 @@ class NodeIdentity:
     min_nodes: int
     max_nodes: int
     job: JobSettings
+    settings: NodeSettings = field(default_factory=NodeSettings)
 
     @classmethod
     def of_this_process(

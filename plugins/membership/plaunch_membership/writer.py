@@ -141,12 +141,12 @@ class WriterRoutine:
             previous=None if before is None else before.rank,
             previous_round=None if before is None else before.round,
             is_host=identity.is_host,
-            local_world_size=identity.job.local_world_size,
-            role=identity.job.role,
+            local_world_size=identity.settings.local_world_size,
+            role=identity.settings.role,
             pid=identity.pid,
             address=identity.address,
             port=port,
-            stop_timeout=identity.job.stop_timeout,
+            stop_timeout=identity.settings.stop_timeout,
         )
         key = entry(log, ticket)
         yield Set(key, membership.codec.encode(key, record.to_record()))

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from plaunch.process import LogsSpecs
 
-_START_METHODS = ("fork", "forkserver", "spawn")
-
 
 class MultiprocessContext(SupervisedContext):
     """Runs the same function once per local rank, each time in a new process.
@@ -54,9 +52,10 @@ class MultiprocessContext(SupervisedContext):
         *others: Any,
         **kwargs: Any,
     ) -> None:
-        if start_method not in _START_METHODS:
+        methods = sorted(_multiprocessing().get_all_start_methods())
+        if start_method not in methods:
             raise UsageError(
-                f"start method {start_method!r} is unknown. Choices: {', '.join(_START_METHODS)}"
+                f"start method {start_method!r} is unknown. Choices: {', '.join(methods)}"
             )
         if not callable(entrypoint):
             raise UsageError(

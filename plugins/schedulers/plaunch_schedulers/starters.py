@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from plaunch.durations import SHUTDOWN_TIMEOUT
 from plaunch.numbers import digits
 
 from plaunch_schedulers.slurm import LAST_STEP
@@ -32,7 +33,6 @@ _WORKER = "TORCHELASTIC_RUN_ID"  # set for workers, and so for launchers that th
 _SIGKILL_TIMEOUT = "odls_base_sigkill_timeout"
 _PREFIXES = ("OMPI_MCA_", "PRTE_MCA_")
 _DEFAULT_SIGKILL_TIMEOUT = 1  # seconds
-_DEFAULT_GRACE = 30.0  # seconds, of plaunch's workers
 
 
 def offer_scheduler(args: Arguments, environ: Mapping[str, str]) -> str:
@@ -78,7 +78,7 @@ def warn_of_hasty_stop(shutdown_timeout: float | None, environ: Mapping[str, str
     """
     if "OMPI_COMM_WORLD_SIZE" not in environ or _WORKER in environ:
         return ""
-    grace = _DEFAULT_GRACE if shutdown_timeout is None else shutdown_timeout
+    grace = SHUTDOWN_TIMEOUT if shutdown_timeout is None else shutdown_timeout
     values = [digits(environ.get(prefix + _SIGKILL_TIMEOUT, "")) for prefix in _PREFIXES]
     timeout = next((number for number in values if number is not None), _DEFAULT_SIGKILL_TIMEOUT)
     if grace == 0 or timeout > grace:

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 from plaunch.process import ProcessFailure
-from plaunch.rendezvous import JobSettings, RendezvousHandler, RendezvousParameters
+from plaunch.rendezvous import (
+    JobSettings,
+    NodeSettings,
+    RendezvousHandler,
+    RendezvousParameters,
+)
 
 from plaunch_testing.conformance.nodes import Node, close_all, eventually, met
 
@@ -81,10 +86,11 @@ class JobSuite:
             min_nodes,
             max_nodes,
             self.local_addr,
-            job=JobSettings(role, nproc, max_restarts, index),
+            job=JobSettings(node_rank=index),
             **{"last_call_timeout": 0.5, **keep_alive, **self.config, **config},
         )
         node = Node(self.create(params))
+        node.handler.prepare(NodeSettings(role, nproc, max_restarts))
         self._nodes.append(node)
         return node
 

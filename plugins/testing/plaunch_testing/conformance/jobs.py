@@ -34,7 +34,7 @@ class Jobs(JobSuite):
     # --- one job ----------------------------------------------------------------------------------
 
     def test_the_settings_of_prepare_are_used(self) -> None:
-        """Role, workers and budget of `prepare` override those of the handler's parameters."""
+        """Role, workers and budget are those that `prepare` got last."""
         nodes = self.nodes(2, 2, 2, nproc=1, max_restarts=0)
         for node, count in zip(nodes, (2, 3), strict=True):
             node.handler.prepare(NodeSettings("trainer", count, 1, stop_timeout=1.0))

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from plaunch.plugin import RendezvousFactory
     from plaunch.restarts import Decided, Failure
 
-_STOP_TIMEOUT = 60.0  # seconds that the node may take to stop its workers
 _LOOPBACK = "127.0.0.1"
 
 
@@ -70,8 +69,6 @@ class RendezvousHandlerConformance(PluginSuite):
             self.nodes,
             self.local_addr,
             job=JobSettings(
-                local_world_size=2,
-                stop_timeout=_STOP_TIMEOUT,
                 restart_policy=_StopPolicy(),
                 shared={"--restart-policy": "standard"},
             ),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 import pytest
 from plaunch.errors import RendezvousConnectionError
 from plaunch.process import ProcessFailure
-from plaunch.rendezvous import JobSettings, RendezvousParameters
+from plaunch.rendezvous import NodeSettings, RendezvousParameters
 from plaunch_membership import DynamicRendezvousHandler, StoreAccess
 
 from plaunch_testing.conformance.nodes import BOUND, NodeConnections, eventually
@@ -278,12 +278,12 @@ class RendezvousStoreConformance:
             1,
             1,
             "127.0.0.1",
-            job=JobSettings(max_restarts=9),
             keep_alive_interval=0.25,
         )
         wire, last = NodeConnections(self.open), 4
         rounds: dict[int, list[str]] = {}
         handler = DynamicRendezvousHandler(params, StoreAccess(wire.connect, "127.0.0.1"))
+        handler.prepare(NodeSettings(max_restarts=9))
         try:
             for _ in range(last):
                 handler.next_rendezvous()
