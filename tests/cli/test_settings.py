@@ -16,7 +16,7 @@ from plaunch.cli.table import OptionTable
 from plaunch.config import START_METHODS
 from plaunch.errors import UsageError
 from plaunch.options import Option
-from plaunch.plugin.kinds import DEVICE_COUNTS, LOGS_SPECS, RENDEZVOUS
+from plaunch.plugin.metadata import DEVICE_COUNTS, LOGS_SPECS, RENDEZVOUS
 from plaunch.plugin.options import PluginOptions
 from plaunch.process import Std
 from plaunch_logs_default import DefaultLogsSpecs

@@ -8,7 +8,7 @@ from __future__ import annotations
 from plaunch.cli.form import COLORS, FORMATS
 from plaunch.durations import LIMIT, PATIENCE, PERIOD
 from plaunch.options import Option, integer, port, port_range, seconds, words
-from plaunch.plugin import kinds
+from plaunch.plugin import metadata
 from plaunch.process.stopping.signals import DEFAULT_SIGNALS
 
 
@@ -61,7 +61,7 @@ RENDEZVOUS = (
     Option(
         ("--rdzv-backend",),
         "how nodes find each other: static, c10d, etcd-v2, or a plugin's (default: static)",
-        default=kinds.RENDEZVOUS.default,
+        default=metadata.RENDEZVOUS.default,
         metavar="NAME",
         plugins="rendezvous",
     ),
@@ -160,7 +160,7 @@ SUPERVISION = (
         ("--restart-policy",),
         "what decides about restarts: standard, always, never, or a plugin's name (default: "
         "standard)",
-        default=kinds.RESTART_POLICIES.default,
+        default=metadata.RESTART_POLICIES.default,
         metavar="NAME",
         plugins="restart_policies",
     ),
@@ -212,7 +212,7 @@ SUPERVISION = (
         ("--signal-policy",),
         "what signals do: torchrun (the listed signals stop the job), notify (some are passed on "
         "to the workers instead), or a plugin's name (default: torchrun)",
-        default=kinds.SIGNAL_POLICIES.default,
+        default=metadata.SIGNAL_POLICIES.default,
         metavar="NAME",
         plugins="signal_policies",
     ),
@@ -263,7 +263,7 @@ LOGS = (
     Option(
         ("--logs-specs",),
         "plugin that decides where logs go (default: default)",
-        default=kinds.LOGS_SPECS.default,
+        default=metadata.LOGS_SPECS.default,
         metavar="NAME",
         plugins="logs_specs",
     ),
@@ -271,7 +271,7 @@ LOGS = (
         ("--event-log-handler",),
         "where events go: null, console, jsonl, otel, or a plugin's name; separate several with "
         "commas (default: null)",
-        default=kinds.EVENT_HANDLERS.default,
+        default=metadata.EVENT_HANDLERS.default,
         metavar="NAME,...",
         plugins="event_handlers",
     ),

@@ -11,7 +11,7 @@ from plaunch.agent.notifications import LaunchStarted, Stopping
 from plaunch.agent.rounds import longest_stop
 from plaunch.agent.worker import GroupInfo, WorkerSpec, WorkerState
 from plaunch.errors import UsageError
-from plaunch.plugin.kinds import RENDEZVOUS
+from plaunch.plugin.metadata import RENDEZVOUS
 from plaunch.rendezvous.parameters import JobSettings, RendezvousParameters
 from plaunch.rendezvous.token import check_token_is_used
 

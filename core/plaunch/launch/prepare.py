@@ -11,7 +11,7 @@ from plaunch.agent.local import HEALTH_VARIABLE
 from plaunch.agent.worker import name_entrypoint
 from plaunch.plugin.components import find_binder, find_starter, find_worker_store
 from plaunch.plugin.extensions import create_extensions
-from plaunch.plugin.kinds import EVENT_HANDLERS, LOGS_SPECS, RENDEZVOUS, SIGNAL_POLICIES
+from plaunch.plugin.metadata import EVENT_HANDLERS, LOGS_SPECS, RENDEZVOUS, SIGNAL_POLICIES
 from plaunch.plugin.policies import LaunchRestartPolicy, LaunchSignalPolicy
 from plaunch.rendezvous.traits import traits_of
 

@@ -1,8 +1,9 @@
-"""Registers the hooks of a launch's plugins with pluggy."""
+"""The plugins of a launch that are loaded, and their hooks, registered with pluggy."""
 
 from __future__ import annotations
 
 import inspect
+from dataclasses import dataclass, field
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,14 +12,17 @@ import pluggy
 from plaunch._names import suggest
 from plaunch.errors import PluginLoadError
 from plaunch.plugin import hookspecs
-from plaunch.plugin.guard import HookGuard, HookResult, Registration
+from plaunch.plugin.guard import HookGuard, HookResult
 from plaunch.plugin.hookspecs import hookimpl
+from plaunch.plugin.metadata import ALL_KINDS, FIRST_PARTY, LIFECYCLE
 from plaunch.process.failures.error_file import one_line
+from plaunch.values import Value, plain_dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 _PREFIX = "plaunch_"
+_LABELS = {kind.name: kind.label for kind in ALL_KINDS}
 _HOOKS = {name: spec for name, spec in vars(hookspecs).items() if name.startswith(_PREFIX)}
 # A hook that is specified to return None only notifies.
 NOTIFICATION_HOOKS = frozenset(
@@ -29,6 +33,61 @@ _NOT_PLAIN: tuple[Callable[[object], bool], ...] = (
     inspect.isgeneratorfunction,
     inspect.isasyncgenfunction,
 )
+
+
+@plain_dataclass
+class LoadedPlugin(Value):
+    """A plugin of this launch, and where it comes from.
+
+    `distribution` and `version` are empty for plugins passed in code and for modules named with
+    `-p`; `module` is the module that was imported, or that defines the object.
+    """
+
+    kind: str
+    name: str
+    distribution: str
+    version: str
+    module: str
+
+    @property
+    def is_first_party(self) -> bool:
+        """Whether the plugin comes with plaunch."""
+        return self.distribution == FIRST_PARTY
+
+    @property
+    def origin(self) -> str:
+        """Its module, after its distribution and version if it was installed."""
+        if not self.distribution:
+            return f"module {self.module}"
+        release = f"{self.distribution} {self.version}".rstrip()
+        return f"distribution {release}, module {self.module}"
+
+    @property
+    def who(self) -> str:
+        """Its name in messages: kind, name and origin."""
+        return f"{_LABELS.get(self.kind, LIFECYCLE.label)} {self.name!r} ({self.origin})"
+
+
+@dataclass(eq=False)
+class Registration:
+    """A plugin that is loaded.
+
+    Args:
+        name: the name under which it is registered, `KIND:NAME`.
+        plugin: the module or object with its hooks, or the object that its entry point names.
+        source: where it comes from.
+        options: the values of its own options, if one of them is given.
+    """
+
+    name: str
+    plugin: object
+    source: LoadedPlugin
+    options: dict[str, object] = field(default_factory=dict)
+
+    @property
+    def who(self) -> str:
+        """Its name in messages."""
+        return self.source.who
 
 
 class Implementation(NamedTuple):
