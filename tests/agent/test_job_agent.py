@@ -8,8 +8,14 @@ import socket
 import threading
 
 import pytest
-from plaunch.agent import RequestKind, RunResult, WorkerState, notifications
-from plaunch.config import LaunchConfig
+from plaunch.agent import (
+    EventLog,
+    LaunchStarted,
+    RequestKind,
+    RunResult,
+    WorkerState,
+    notifications,
+)
 from plaunch.errors import (
     PluginError,
     RendezvousClosedError,
@@ -23,9 +29,10 @@ from plaunch.process.failures.failure import ProcessFailure
 from plaunch.process.stopping.signals import SignalAction
 from plaunch.rendezvous import JobRendezvous, WorldRanks
 from plaunch.testing import FakeJobRendezvous
-from plaunch_events.stream import EventStream
+from plaunch_events import EventStream
 
 from helpers.agents import SUCCEEDED, PretendAgent, and_then
+from helpers.groups import make_group
 from helpers.signals import Policy, send
 
 
@@ -56,13 +63,12 @@ def said(caplog):
 
 def stream_of(agent, handler, error=None):
     """The events that a recorder makes of what the agent has told."""
-    config = LaunchConfig(1, 3, 1, run_id="job", max_restarts=handler.max_restarts)
-    events = []
-    recorder = EventStream(config, "train.py", [events.append])
-    recorder.begin()
+    log = EventLog()
+    log.add(LaunchStarted(make_group(max_restarts=handler.max_restarts), "train.py"))
     for notification in agent.told:
-        recorder(notification)
-    recorder.finish(error)
+        log.add(notification)
+    log.finish(error)
+    events = EventStream(log).take()
     return [(event.name.removeprefix("plaunch."), event.metadata) for event in events]
 
 

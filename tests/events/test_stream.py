@@ -1,12 +1,15 @@
-"""The event stream, made from an agent's notifications."""
+"""The event stream, made from the notifications of a launch."""
 
 from __future__ import annotations
 
+import pathlib
+import re
 import signal
 from dataclasses import replace
 
 import pytest
 from plaunch.agent import (
+    EventLog,
     Requested,
     RequestKind,
     RunResult,
@@ -15,7 +18,6 @@ from plaunch.agent import (
     WorkerState,
     notifications,
 )
-from plaunch.config import LaunchConfig
 from plaunch.errors import (
     RendezvousClosedError,
     RendezvousTimeoutError,
@@ -23,13 +25,14 @@ from plaunch.errors import (
     UsageError,
 )
 from plaunch.events import Event
+from plaunch.plugin.components import HOOK_OF
 from plaunch.process.failures.child_failed import ChildFailedError
 from plaunch.process.failures.failure import ProcessFailure
 from plaunch.process.stopping.signals import SignalAction
 from plaunch.process.stopping.stop_sequence import StopStep
 from plaunch.rendezvous.api import ChangeKind, MembershipChange
-from plaunch_events import COMMON_KEYS, SCHEMA, Replay
-from plaunch_events.stream import EventStream
+from plaunch_events import COMMON_KEYS, SCHEMA, EventStream
+from plaunch_events.launch_events import EventPublisher
 from plaunch_events.worker_facts import MAX_TEXT
 from plaunch_torchrun.elastic.events import to_torchrun
 
@@ -50,8 +53,8 @@ BEFORE = make_group(
     workers=tuple(replace(worker, global_rank=-1, pid=None) for worker in WORKERS),
 )
 GROUP = make_group(group_rank=1, group_world_size=3, master_addr="node0", workers=WORKERS)
-CONFIG = LaunchConfig(
-    1, 3, 2, run_id="job", role="trainer", rdzv_backend="c10d", rdzv_endpoint="node0:29400"
+LAUNCH = notifications.LaunchStarted(
+    replace(BEFORE, workers=()), "train.py", "c10d", "node0:29400", 1, 3, 2
 )
 
 
@@ -60,23 +63,21 @@ def clock():
     return Clock()
 
 
+class Recorder:
+    """A log that has begun; `events` are the events so far."""
+
+    def __init__(self, clock):
+        self.log = EventLog(clock=clock, wall_clock=lambda: clock() + 1_000_000)
+        self.add = self.log.add
+        self.events = []
+        self._stream = EventStream(self.log)
+        self.log.subscribe(lambda notification: self.events.extend(self._stream.take()))
+        self.add(LAUNCH)
+
+
 @pytest.fixture
 def recorder(clock):
-    return recorder_of(clock)
-
-
-def recorder_of(clock, *listeners):
-    """A stream that calls these listeners, then appends to its list `events`."""
-    events = []
-    recorder = EventStream(
-        CONFIG,
-        "train.py",
-        [*listeners, events.append],
-        clock=clock,
-        wall_clock=lambda: clock() + 1_000_000,
-    )
-    recorder.events = events
-    return recorder
+    return Recorder(clock)
 
 
 def failure(rank=1, exitcode=-9, pid=78, **changes):
@@ -88,10 +89,9 @@ def failure(rank=1, exitcode=-9, pid=78, **changes):
 
 def play(recorder, history, error=None):
     """Record a whole launch; return the names without their prefix, and a few words."""
-    recorder.begin()
     for notification in history:
-        recorder(notification)
-    recorder.finish(error)
+        recorder.add(notification)
+    recorder.log.finish(error)
     return [event.name.removeprefix("plaunch.") for event in recorder.events]
 
 
@@ -392,40 +392,51 @@ def test_workers_that_fail_because_a_node_is_gone_are_not_the_cause(recorder):
     ]
 
 
-@pytest.mark.parametrize("name", [name for name, (recorded, *_) in HISTORIES.items() if recorded])
-def test_a_replay_makes_the_same_events(clock, name):
-    """The events are the same, but the last one has the current time."""
+def test_the_page_says_which_hook_and_which_events_a_notification_has(clock):
+    page = (pathlib.Path(__file__).parents[2] / "docs" / "events.md").read_text()
+    lines = page.partition("| notification | hook |")[2].partition("\n\n")[0].split("\n")[2:]
+    rows = [[re.findall(r"`([\w.]+)`", cell) for cell in line[1:].split("|")] for line in lines]
+    hooks, events = {}, {}
+    for (notification,), hook, names, _ in rows:
+        kind = getattr(notifications, notification)
+        hooks.update((kind, name) for name in hook)
+        events[kind] = set(names)
+    assert hooks == HOOK_OF
+    assert [*events] == sorted(notifications.Notification.__subclasses__(), key=[*events].index)
+    found = {kind: set() for kind in events}
+    for recorded, error, *_ in HISTORIES.values():
+        log = EventLog(clock=clock)
+        stream = EventStream(log)
+        for notification in (LAUNCH, *recorded, notifications.LaunchFinished(GROUP, error)):
+            log.add(notification)
+            names = [event.name.removeprefix("plaunch.") for event in stream.take()]
+            found[type(notification)].update(names)
+    assert found == events
+
+
+@pytest.mark.parametrize("name", HISTORIES)
+def test_a_late_reader_gets_the_same_events(recorder, clock, name):
     recorded, error, *_ = HISTORIES[name]
-    times = [float(100 + number) for number in range(len(recorded))]
-    recorder = recorder_of(clock)
-    clock.now = times[0]
-    recorder.begin()
-    for clock.now, notification in zip(times, recorded, strict=True):
-        recorder(notification)
-    recorder.finish(error)
-    again = []
-    replay = Replay(CONFIG, "train.py", again.append)
-    for at, notification in zip(times, recorded, strict=True):
-        replay.note(at + 1_000_000, at, notification)
-    replay.finish(2_000_000.0, times[-1] + 1, error)
-
-    def facts(events):
-        return [(one.name, one.timestamp, one.monotonic, one.metadata) for one in events[:-1]]
-
-    assert facts(again) == facts(recorder.events)
-    ends = [
-        (e.name, e.metadata["outcome"], e.metadata["exit_code"])
-        for e in (again[-1], recorder.events[-1])
-    ]
-    assert ends[0] == ends[1]
+    for notification in recorded:
+        clock.now += 1
+        recorder.add(notification)
+    recorder.log.finish(error)
+    late = EventStream(recorder.log)
+    assert late.take() == recorder.events
+    assert late.take() == []
 
 
-def test_a_launch_without_a_round_has_a_first_and_a_last_event():
-    again = []
-    Replay(CONFIG, "train.py", again.append).finish(7.0, 1.0, None)
-    assert [event.name for event in again] == [
-        "plaunch.launcher.started",
-        "plaunch.launcher.finished",
+def test_a_late_reader_misses_what_the_log_has_dropped(clock):
+    log = EventLog(kept=2, clock=clock)
+    for notification in (LAUNCH, *START):
+        log.add(notification)
+    log.finish(None)
+    assert [entry.number for entry in log.since(0)] == [0, 5, 6]
+    assert [entry.number for entry in log.since(6)] == [6]
+    assert [event.name.removeprefix("plaunch.") for event in EventStream(log).take()] == [
+        "launcher.started",
+        "state.changed",
+        "launcher.finished",
     ]
 
 
@@ -441,13 +452,13 @@ def test_the_times_of_a_restart(recorder, clock, caplog, reply, noticing):
     end = notifications.WorkerExitSeen(GROUP, exit_)
     stops = notifications.StateChanged(GROUP, WorkerState.HEALTHY, WorkerState.STOPPED)
     again = [*another_round("rank 3 failed"), notifications.WorkersStarted(replace(GROUP, round=1))]
-    recorder.begin()
+    recorder.log.subscribe(EventPublisher(recorder.log, [], [], may_advise=False))
     for at, recorded in [*[(101, one) for one in START], (111, end), (111, stops)]:
         clock.now = at
-        recorder(recorded)
+        recorder.add(recorded)
     with caplog.at_level("INFO", "plaunch"):
         for clock.now, recorded in zip((115, 123, 139), again, strict=True):
-            recorder(recorded)
+            recorder.add(recorded)
     (event,) = (event for event in recorder.events if event.name == "plaunch.restart.completed")
     parts = ("noticing", "stopping", "waiting", "starting")
     assert [event.metadata[f"seconds_{part}"] for part in parts] == [noticing, 4.0, 8.0, 16.0]
@@ -468,12 +479,11 @@ def test_ranks_of_a_stop_are_global(recorder):
 
 
 def test_the_lifetime_of_a_worker_ends_when_its_exit_is_seen(recorder, clock):
-    recorder.begin()
     for notification in START:
-        recorder(notification)
+        recorder.add(notification)
     clock.now = 112.0
     exit_ = WorkerExit(WORKERS[0], 0, False, timestamp=1_000_110.5)
-    recorder(notifications.WorkerExitSeen(GROUP, exit_))
+    recorder.add(notifications.WorkerExitSeen(GROUP, exit_))
     event = recorder.events[-1]
     assert event.metadata["lifetime"] == 10.5
     assert event.timestamp == 1_000_110.5
@@ -481,18 +491,17 @@ def test_the_lifetime_of_a_worker_ends_when_its_exit_is_seen(recorder, clock):
 
 
 def test_times_never_go_back(recorder, clock):
-    recorder.begin()
     clock.now = 200.0
-    recorder(notifications.BeforeRendezvous(BEFORE))
+    recorder.add(notifications.BeforeRendezvous(BEFORE))
     exit_ = WorkerExit(WORKERS[0], 0, False, timestamp=1_000_150.0)
-    recorder(notifications.WorkerExitSeen(GROUP, exit_))
+    recorder.add(notifications.WorkerExitSeen(GROUP, exit_))
     assert recorder.events[-1].monotonic == 200.0
 
 
 def test_a_failure_has_the_last_lines(recorder):
     lines = [f"line {number}\n" for number in range(30)]
     recorded = failure(last_lines=lines, message="x" * 2 * MAX_TEXT + "end")
-    recorder(notifications.WorkersFailed(GROUP, {3: recorded}, 3))
+    recorder.add(notifications.WorkersFailed(GROUP, {3: recorded}, 3))
     metadata = recorder.events[-1].metadata
     assert metadata["last_lines"].split("\n") == [f"line {number}" for number in range(10, 30)]
     assert metadata["message"].endswith("xend")
@@ -504,13 +513,13 @@ def test_a_failure_has_the_last_lines(recorder):
 
 def test_a_failure_is_recorded_again_only_if_it_becomes_the_first(recorder):
     failures = {3: failure(), 2: failure(0, 1, 77)}
-    recorder(notifications.WorkersFailed(GROUP, failures, 3))
-    recorder(notifications.WorkersFailed(GROUP, failures, 3))
-    assert len(recorder.events) == 2
+    recorder.add(notifications.WorkersFailed(GROUP, failures, 3))
+    recorder.add(notifications.WorkersFailed(GROUP, failures, 3))
+    assert len(recorder.events) == 1 + 2
     elsewhere = replace_host(failure(0, 1, 9), "beta")
-    recorder(notifications.WorkersFailed(GROUP, {0: elsewhere, **failures}, 0))
+    recorder.add(notifications.WorkersFailed(GROUP, {0: elsewhere, **failures}, 0))
     recorded = [
-        (event.metadata["global_rank"], event.metadata["is_first"]) for event in recorder.events
+        (event.metadata["global_rank"], event.metadata["is_first"]) for event in recorder.events[1:]
     ]
     assert recorded == [(3, True), (2, False), (0, True), (3, False)]
 
@@ -521,30 +530,15 @@ def replace_host(made, host):
 
 
 def test_the_account_adds_up(recorder, clock):
-    recorder.begin()
     for notification in START:
         clock.now += 1
-        recorder(notification)
+        recorder.add(notification)
     clock.now += 10
-    recorder.finish(None)
+    recorder.log.finish(None)
     recorded = recorder.events[-1].metadata
     parts = ("waiting", "starting", "training", "stopping", "lost")
     assert sum(recorded[f"seconds_{part}"] for part in parts) == recorded["seconds_total"] == 15
     assert recorded["seconds_training"] == 11
-
-
-def test_a_listener_that_fails_is_removed(clock, caplog):
-    calls = []
-
-    def broken(event):
-        calls.append(event)
-        raise OSError("no")
-
-    recorder = recorder_of(clock, broken)
-    play_one(recorder, "success")
-    assert len(calls) == 1
-    assert len(recorder.events) > 1
-    assert "a listener failed" in caplog.text
 
 
 # --- torchrun's -----------------------------------------------------------------------------------

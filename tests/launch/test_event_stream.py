@@ -416,10 +416,61 @@ def _fail():
 
 def test_what_goes_wrong_after_a_failure_is_one_line(tmp_path, monkeypatch, caplog):
     """The failure itself is what its caller gets."""
-    monkeypatch.setattr(parts, "LATE_EVENTS", "no_such_module:events")
+    monkeypatch.setattr(parts, "EVENT_STREAM", "no_such_module:events")
     specs = DefaultLogsSpecs(log_dir=str(tmp_path))
     config = LaunchConfig(1, 1, 1, max_restarts=0, start_method="fork", logs_specs=specs)
     with pytest.raises(ChildFailedError), caplog.at_level(logging.WARNING, "plaunch"):
         elastic_launch(config, _fail)()
     (line,) = [record.message for record in caplog.records if "no_such" in record.message]
     assert "no_such_module, which comes with plaunch, is not installed" in line
+
+
+# --- extensions that take events on request -------------------------------------------------------
+
+
+class Polling:
+    """Takes the events when it stops, or never."""
+
+    takes_events = False
+
+    def __init__(self, asks):
+        self.asks = asks
+        self.events = []
+        self.was_made = False
+
+    @hookimpl
+    def plaunch_extensions(self, context):
+        return [self]
+
+    def start(self, control):
+        self.control = control
+
+    def handle(self, event):
+        pytest.fail("it takes events only on request")
+
+    def stop(self, result):
+        self.was_made = "plaunch_events.stream" in sys.modules
+        if self.asks:
+            self.events = self.control.take_events()
+
+
+@pytest.mark.parametrize(("program", "code"), [("/bin/true", 0), ("/bin/false", 1)])
+def test_the_last_event_of_a_launch_is_included(program, code):
+    asking = Polling(asks=True)
+    config = LaunchConfig(1, 1, 1, max_restarts=0)
+    try:
+        elastic_launch(config, program, plugins=[asking])()
+    except ChildFailedError:
+        assert code
+    names = [event.name.removeprefix("plaunch.") for event in asking.events]
+    assert names[:2] == ["launcher.started", "rendezvous.begun"]
+    assert asking.events[-1].metadata["exit_code"] == code
+
+
+def test_no_events_are_made_without_a_reader(monkeypatch):
+    for name in [name for name in sys.modules if name.partition(".")[0] == "plaunch_events"]:
+        monkeypatch.delitem(sys.modules, name)
+    asking = Polling(asks=False)
+    logging.getLogger("plaunch").setLevel(logging.WARNING)  # a log at INFO asks for them
+    elastic_launch(LaunchConfig(1, 1, 1), "/bin/true", plugins=[asking])()
+    assert not asking.was_made

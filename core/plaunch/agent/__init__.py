@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from plaunch.agent.agent import SimpleElasticAgent as SimpleElasticAgent
     from plaunch.agent.env import macros as macros
     from plaunch.agent.env import worker_environment as worker_environment
+    from plaunch.agent.event_log import EventLog as EventLog
     from plaunch.agent.extensions import Control as Control
     from plaunch.agent.extensions import Extension as Extension
     from plaunch.agent.local import LocalElasticAgent as LocalElasticAgent
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from plaunch.agent.notifications import BeforeStop as BeforeStop
     from plaunch.agent.notifications import BeforeWorkers as BeforeWorkers
     from plaunch.agent.notifications import ConsoleAwaited as ConsoleAwaited
-    from plaunch.agent.notifications import EventLog as EventLog
     from plaunch.agent.notifications import LaunchFinished as LaunchFinished
     from plaunch.agent.notifications import LaunchStarted as LaunchStarted
     from plaunch.agent.notifications import MembershipChanged as MembershipChanged
@@ -58,10 +58,11 @@ __getattr__, __dir__, __all__ = attach(
     __name__,
     {
         ".agent": "ElasticAgent SimpleElasticAgent",
+        ".event_log": "EventLog",
         ".env": "macros worker_environment",
         ".notifications": (
             "AfterRendezvous AgentFinished BeforeRendezvous BeforeStop BeforeWorkers "
-            "ConsoleAwaited EventLog LaunchFinished LaunchStarted MembershipChanged Notification "
+            "ConsoleAwaited LaunchFinished LaunchStarted MembershipChanged Notification "
             "Preloaded RendezvousFailed RequestReceived RestartDelayed SignalReceived StateChanged "
             "Stopping WorkerEnded WorkerExitSeen WorkerExited WorkersFailed WorkersStarted"
         ),

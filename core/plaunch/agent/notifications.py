@@ -1,17 +1,13 @@
-"""What happens in a launch: one small type for each notification, and the log that has them all.
+"""The notifications of a launch: one small type for each thing that happens.
 
-The agent calls one callable, `Notify`, with notifications; it does not know the listeners. A launch
-adds them to its `EventLog`, the one stream that hooks, event handlers and extensions read.
-"docs/events.md" has the table of notifications, with the hook and the events of each.
+The agent calls one callable, `Notify`, with them; it does not know the listeners. The page "Events"
+has a table of them, with the hook and the events of each.
 """
 
 from __future__ import annotations
 
-import threading
-import time
-from collections import deque
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, Protocol
+from typing import TYPE_CHECKING, Concatenate, ParamSpec
 
 from plaunch.agent.worker import (
     GroupInfo,
@@ -241,93 +237,6 @@ class AgentFinished(Notification):
 Notify = Callable[[Notification], None]
 WorkerEnv = Callable[[WorkerInfo, Mapping[str, str]], Mapping[str, str]]
 Facts = ParamSpec("Facts")
-
-
-class LaunchEvents(Protocol):
-    """Listens to notifications, and passes their events to event handlers and extensions."""
-
-    @property
-    def dropped(self) -> Mapping[str, int]:
-        """How many events were lost, by the name of the reader."""
-
-    def __call__(self, notification: Notification) -> None:
-        """Create the events of `notification`; blocks only at a fork and at the last one."""
-
-    def start(self, extension: Any) -> None:
-        """Begin to pass events to an extension, which has started."""
-
-
-class LogEntry(NamedTuple):
-    """A notification in an `EventLog`.
-
-    Args:
-        number: counts the notifications of the log, from 0.
-        wall: the time, in seconds since the epoch.
-        monotonic: the time, in seconds of the monotonic clock.
-        notification: what happened.
-    """
-
-    number: int
-    wall: float
-    monotonic: float
-    notification: Notification
-
-
-class EventLog:
-    """The notifications of one launch, in order, with their times.
-
-    A listener is called with each notification as it is added; a late reader calls `since` when it
-    likes. The log keeps the first and the last notifications.
-
-    Args:
-        kept: how many of the last ones it keeps.
-        clock, wall_clock: monotonic seconds, and seconds since the epoch.
-    """
-
-    def __init__(
-        self,
-        kept: int = 5000,
-        clock: Callable[[], float] = time.monotonic,
-        wall_clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._clock = clock
-        self._wall_clock = wall_clock
-        self._lock = threading.Lock()
-        self._count = 0
-        self._first: LogEntry | None = None
-        self._last: deque[LogEntry] = deque(maxlen=kept)
-        self._listeners: list[Notify] = []
-
-    def subscribe(self, listener: Notify) -> None:
-        """Call `listener` with each further notification, after the earlier listeners.
-
-        It must not raise, and returns quickly: it runs on the agent's thread.
-        """
-        self._listeners.append(listener)
-
-    def add(self, notification: Notification) -> None:
-        """Add a notification, and call the listeners with it."""
-        with self._lock:
-            entry = LogEntry(self._count, self._wall_clock(), self._clock(), notification)
-            self._count += 1
-            self._first = self._first or entry
-            self._last.append(entry)
-        for listener in self._listeners:
-            listener(notification)
-
-    def since(self, number: int) -> list[LogEntry]:
-        """Return the entries from `number` on, without those that are not kept. Thread-safe."""
-        with self._lock:
-            new = min(self._count - number, len(self._last))
-            entries = [self._last[-back] for back in range(new, 0, -1)]
-            if self._first is not None and number == 0 and entries[0].number > 0:
-                entries.insert(0, self._first)
-        return entries
-
-    def finish(self, error: BaseException | None) -> None:
-        """Add the last notification; the log must have a first one."""
-        if self._last:
-            self.add(LaunchFinished(self._last[-1].notification.group, error))
 
 
 class Notifier:

@@ -17,8 +17,8 @@ from plaunch.process.failures.failure import NOT_AVAILABLE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from plaunch.agent.event_log import EventLog
     from plaunch.agent.local import LocalElasticAgent
-    from plaunch.agent.notifications import EventLog
     from plaunch.agent.worker import RunResult
     from plaunch.plugin.context import PluginContext
     from plaunch.plugin.manager import PluginManager

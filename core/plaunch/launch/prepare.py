@@ -19,12 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from plaunch.agent.local import HealthServer
-    from plaunch.agent.notifications import LaunchEvents
     from plaunch.agent.worker_store import OpenStore
     from plaunch.config import LaunchConfig
     from plaunch.health import HealthChecks
     from plaunch.plugin.context import PluginContext
-    from plaunch.plugin.extensions import ExtensionRunner
+    from plaunch.plugin.extensions import ExtensionRunner, LaunchEvents
     from plaunch.plugin.manager import PluginManager
     from plaunch.process.binding import Binder
     from plaunch.process.starting import Starter

@@ -10,8 +10,9 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from plaunch.agent.closing import release_rendezvous, shut_down
+from plaunch.agent.event_log import EventLog
 from plaunch.agent.local import LocalElasticAgent
-from plaunch.agent.notifications import BeforeWorkers, EventLog, WorkersStarted
+from plaunch.agent.notifications import BeforeWorkers, WorkersStarted
 from plaunch.agent.services import AgentServices
 from plaunch.agent.wait_reporter import WaitReporter
 from plaunch.agent.watchdog import TURN_BOUND, LoopWatchdog
@@ -25,9 +26,10 @@ from plaunch.process.streams.api import OutputStats
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from plaunch.agent.notifications import LaunchEvents, Notification
+    from plaunch.agent.notifications import Notification
     from plaunch.agent.worker import RunResult, WorkerInfo
     from plaunch.launch.prepare import LaunchComponents, LaunchRequest
+    from plaunch.plugin.extensions import LaunchEvents
     from plaunch.plugin.manager import PluginManager
     from plaunch.rendezvous.api import RendezvousHandler
 

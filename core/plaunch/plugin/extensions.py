@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from plaunch import parts
 from plaunch.agent.states import RequestKind
@@ -20,9 +20,10 @@ from plaunch.threads import BoundedCall
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
+    from plaunch.agent.event_log import EventLog
     from plaunch.agent.extensions import Control, Extension
     from plaunch.agent.local import LocalElasticAgent
-    from plaunch.agent.notifications import EventLog, LaunchEvents
+    from plaunch.agent.notifications import Notification
     from plaunch.agent.requests import Progress, Snapshot
     from plaunch.agent.watchdog import LoopWatchdog
     from plaunch.agent.worker import RunResult
@@ -110,6 +111,20 @@ class ExtensionRunner:
             bounded_call(f"an extension of {self._plugin}", method, function, bound)
         except PluginError as error:
             logger.warning("%s", error)
+
+
+class LaunchEvents(Protocol):
+    """Listens to notifications, and passes their events to event handlers and extensions."""
+
+    @property
+    def dropped(self) -> Mapping[str, int]:
+        """How many events were lost, by the name of the reader."""
+
+    def __call__(self, notification: Notification) -> None:
+        """Create the events of `notification`; blocks only at a fork and at the last one."""
+
+    def start(self, extension: Any) -> None:
+        """Begin to pass events to an extension, which has started."""
 
 
 def snapshot_of_launch(
