@@ -14,7 +14,7 @@ from plaunch.cli import program
 from plaunch.cli.invocation import Invocation
 from plaunch.cli.table import OptionTable
 from plaunch.errors import ExitCode, PluginError
-from plaunch.plugin.guard import Culprits
+from plaunch.plugin.hooks import Culprits
 from plaunch.process import ChildFailedError, ProcessFailure
 
 from helpers.faults import raising

@@ -62,8 +62,9 @@ def bundle_failure(
     if create is None:
         return
     item = ExtensionRunner(FAILURE_BUNDLE, create(context))
-    item.result = result
     item.start(AgentControl(agent, item.who, agent.snapshot, log=log))
+    if result is not None:
+        item.note_result(result)
     item.end()
 
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from plaunch.plugin.context import PluginContext as PluginContext
     from plaunch.plugin.extensions import create_extensions as create_extensions
     from plaunch.plugin.guard import HookResult as HookResult
+    from plaunch.plugin.guard import LoadedPlugin as LoadedPlugin
     from plaunch.plugin.hooks import Implementation as Implementation
-    from plaunch.plugin.hooks import LoadedPlugin as LoadedPlugin
     from plaunch.plugin.hookspecs import hookimpl as hookimpl
     from plaunch.plugin.manager import PluginManager as PluginManager
     from plaunch.plugin.metadata import ALL_KINDS as ALL_KINDS
@@ -58,8 +58,8 @@ __getattr__, __dir__, __all__ = attach(
         ".context": "PluginContext",
         ".extensions": "create_extensions",
         ".hookspecs": "hookimpl",
-        ".guard": "HookResult",
-        ".hooks": "Implementation LoadedPlugin",
+        ".guard": "HookResult LoadedPlugin",
+        ".hooks": "Implementation",
         ".manager": "PluginManager",
         ".options": "Installed PluginOptions installed_plugins",
         ".metadata": (

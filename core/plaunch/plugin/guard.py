@@ -15,23 +15,21 @@ import contextlib
 import functools
 import logging
 import signal
-import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from plaunch.errors import PlaunchError, PluginError, SignalException
 from plaunch.plugin.context import PluginContext
+from plaunch.plugin.metadata import ALL_KINDS, FIRST_PARTY, LIFECYCLE
 from plaunch.process.failures.error_file import one_line
 from plaunch.process.kernel.proc import read_masks
 from plaunch.threads import BoundedCall
+from plaunch.values import Value, plain_dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
-    from types import FrameType
-
-    from plaunch.plugin.hooks import Registration
 
 logger = logging.getLogger("plaunch")
 
@@ -39,10 +37,69 @@ HOOK_TIMEOUT = 10.0  # seconds to wait for an implementation of a hook with a re
 NOTIFY_TIMEOUT = 1.0  # seconds to wait for an implementation of a notification hook
 FACTORY_TIMEOUT = 60.0  # seconds to wait for a factory, and for methods of components
 WARN_AFTER = 10.0  # seconds after which a longer wait is logged
-# Hooks with a time limit of their own, in seconds.
-_TIMEOUTS = {"plaunch_doctor_checks": 15.0}
+# Hooks and methods with a time limit of their own, in seconds.
+_TIMEOUTS = {"plaunch_doctor_checks": 15.0, "describe_wait": 1.0}
 
+_LABELS = {kind.name: kind.label for kind in ALL_KINDS}
 _SIGCHLD_BIT = 1 << (signal.SIGCHLD - 1)
+
+
+# --- whose code it is -----------------------------------------------------------------------------
+
+
+@plain_dataclass
+class LoadedPlugin(Value):
+    """A plugin of this launch, and where it comes from.
+
+    `distribution` and `version` are empty for plugins passed in code and for modules named with
+    `-p`; `module` is the module that was imported, or that defines the object.
+    """
+
+    kind: str
+    name: str
+    distribution: str
+    version: str
+    module: str
+
+    @property
+    def is_first_party(self) -> bool:
+        """Whether the plugin comes with plaunch."""
+        return self.distribution == FIRST_PARTY
+
+    @property
+    def origin(self) -> str:
+        """Its module, after its distribution and version if it was installed."""
+        if not self.distribution:
+            return f"module {self.module}"
+        release = f"{self.distribution} {self.version}".rstrip()
+        return f"distribution {release}, module {self.module}"
+
+    @property
+    def who(self) -> str:
+        """Its name in messages: kind, name and origin."""
+        return f"{_LABELS.get(self.kind, LIFECYCLE.label)} {self.name!r} ({self.origin})"
+
+
+@dataclass(eq=False)
+class Registration:
+    """A plugin that is loaded.
+
+    Args:
+        name: the name under which it is registered, `KIND:NAME`.
+        plugin: the module or object with its hooks, or the object that its entry point names.
+        source: where it comes from.
+        options: the values of its own options, if one of them is given.
+    """
+
+    name: str
+    plugin: object
+    source: LoadedPlugin
+    options: dict[str, object] = field(default_factory=dict)
+
+    @property
+    def who(self) -> str:
+        """Its name in messages."""
+        return self.source.who
 
 
 # --- calls ----------------------------------------------------------------------------------------
@@ -175,72 +232,6 @@ def bounded_call(
     )
 
 
-# --- calls without a guard ------------------------------------------------------------------------
-
-
-class Culprits:
-    """Finds the third-party plugin whose code raised an exception, by the traceback.
-
-    For code that plaunch calls without the guard, such as methods of a rendezvous handler.
-    plaunch's own plugins are not recorded: a bug in one of them is an internal error.
-    """
-
-    def __init__(self) -> None:
-        self._modules: dict[str, str] = {}
-        self._packages: dict[str, str] = {}
-
-    def note(self, module: str, who: str) -> None:
-        """Record that `module`, and the rest of its package, belongs to the plugin `who`.
-
-        If a package has several plugins, the first one is named for its other modules. A namespace
-        package, such as `google`, belongs to no plugin.
-        """
-        self._modules.setdefault(module, who)
-        package = module.rpartition(".")[0]
-        if package:
-            self._packages.setdefault(package, who)
-
-    def of_error(self, error: BaseException) -> str | None:
-        """Return the plugin whose code raised an exception, or called the code that did."""
-        found = None
-        traceback = error.__traceback__
-        while traceback is not None:
-            found = self._owner(traceback.tb_frame) or found
-            traceback = traceback.tb_next
-        return found
-
-    @contextlib.contextmanager
-    def refusing_exits(self) -> Iterator[None]:
-        """Run a launch; convert `sys.exit` in a plugin to an error.
-
-        Raises:
-            PluginError: a plugin called `sys.exit`.
-        """
-        try:
-            yield
-        except SystemExit as error:
-            who = self.of_error(error)
-            if who is None:
-                raise  # called by the program that launches
-            raise PluginError(f"{who} failed: {one_line(error)}") from error
-
-    def _owner(self, frame: FrameType) -> str | None:
-        name = frame.f_globals.get("__name__")
-        while isinstance(name, str) and name:
-            if name in self._modules:
-                return self._modules[name]
-            if name in self._packages and not _is_namespace(name):
-                return self._packages[name]
-            name = name.rpartition(".")[0]
-        return None
-
-
-def _is_namespace(package: str) -> bool:
-    """Whether a package is a namespace package, which has no file."""
-    module = sys.modules.get(package)
-    return module is not None and getattr(module, "__file__", None) is None
-
-
 # --- hooks ----------------------------------------------------------------------------------------
 
 
@@ -293,21 +284,29 @@ class HookGuard:
     ) -> Callable[..., Any]:
         """Wrap a third party's function that the agent's loop calls and waits for.
 
-        Each call runs on a thread, and is abandoned after a minute or once the launch is to stop.
-        Exceptions pass unchanged: their traceback names the plugin.
+        Each call runs on a thread, and is abandoned after a minute or once the launch is to stop;
+        until it returns, further calls fail at once. plaunch's own exceptions pass unchanged.
         """
+        left: BoundedCall | None = None
 
         @functools.wraps(function)
         def limited(*args: object, **kwargs: object) -> object:
-            return bounded_call(
-                who,
-                doing,
-                lambda: function(*args, **kwargs),
-                FACTORY_TIMEOUT,
-                self._is_unwanted,
-                passing=(Exception,),
-                advice="; fix what it waits for",
-            )
+            nonlocal left
+            if left is not None and left.is_out():
+                raise NotReturnedError(f"{who} has still not returned from {doing}", left)
+            try:
+                return bounded_call(
+                    who,
+                    doing,
+                    lambda: function(*args, **kwargs),
+                    _TIMEOUTS.get(doing, FACTORY_TIMEOUT),
+                    self._is_unwanted,
+                    passing=(PlaunchError,),
+                    advice="; fix what it waits for",
+                )
+            except NotReturnedError as error:
+                left = error.call
+                raise
 
         return limited
 

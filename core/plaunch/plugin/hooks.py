@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from dataclasses import dataclass, field
+import sys
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pluggy
 
 from plaunch._names import suggest
-from plaunch.errors import PluginLoadError
+from plaunch.errors import PluginError, PluginLoadError
 from plaunch.plugin import hookspecs
-from plaunch.plugin.guard import HookGuard, HookResult
+from plaunch.plugin.guard import HookGuard, HookResult, Registration
 from plaunch.plugin.hookspecs import hookimpl
-from plaunch.plugin.metadata import ALL_KINDS, FIRST_PARTY, LIFECYCLE
 from plaunch.process.failures.error_file import one_line
-from plaunch.values import Value, plain_dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from types import FrameType
 
 _PREFIX = "plaunch_"
-_LABELS = {kind.name: kind.label for kind in ALL_KINDS}
 _HOOKS = {name: spec for name, spec in vars(hookspecs).items() if name.startswith(_PREFIX)}
 # A hook that is specified to return None only notifies.
 NOTIFICATION_HOOKS = frozenset(
@@ -33,61 +32,6 @@ _NOT_PLAIN: tuple[Callable[[object], bool], ...] = (
     inspect.isgeneratorfunction,
     inspect.isasyncgenfunction,
 )
-
-
-@plain_dataclass
-class LoadedPlugin(Value):
-    """A plugin of this launch, and where it comes from.
-
-    `distribution` and `version` are empty for plugins passed in code and for modules named with
-    `-p`; `module` is the module that was imported, or that defines the object.
-    """
-
-    kind: str
-    name: str
-    distribution: str
-    version: str
-    module: str
-
-    @property
-    def is_first_party(self) -> bool:
-        """Whether the plugin comes with plaunch."""
-        return self.distribution == FIRST_PARTY
-
-    @property
-    def origin(self) -> str:
-        """Its module, after its distribution and version if it was installed."""
-        if not self.distribution:
-            return f"module {self.module}"
-        release = f"{self.distribution} {self.version}".rstrip()
-        return f"distribution {release}, module {self.module}"
-
-    @property
-    def who(self) -> str:
-        """Its name in messages: kind, name and origin."""
-        return f"{_LABELS.get(self.kind, LIFECYCLE.label)} {self.name!r} ({self.origin})"
-
-
-@dataclass(eq=False)
-class Registration:
-    """A plugin that is loaded.
-
-    Args:
-        name: the name under which it is registered, `KIND:NAME`.
-        plugin: the module or object with its hooks, or the object that its entry point names.
-        source: where it comes from.
-        options: the values of its own options, if one of them is given.
-    """
-
-    name: str
-    plugin: object
-    source: LoadedPlugin
-    options: dict[str, object] = field(default_factory=dict)
-
-    @property
-    def who(self) -> str:
-        """Its name in messages."""
-        return self.source.who
 
 
 class Implementation(NamedTuple):
@@ -257,3 +201,66 @@ def _check_hook(who: str, name: str, function: object, marks: Mapping[str, Any])
             f"{who} implements {hook} as a generator or a coroutine; calling it would do nothing: "
             "make it a plain function"
         )
+
+
+class Culprits:
+    """Finds the third-party plugin whose code raised an exception, by the traceback.
+
+    For code that plaunch calls without the guard, such as methods of a rendezvous handler.
+    plaunch's own plugins are not recorded: a bug in one of them is an internal error.
+    """
+
+    def __init__(self) -> None:
+        self._modules: dict[str, str] = {}
+        self._packages: dict[str, str] = {}
+
+    def note(self, module: str, who: str) -> None:
+        """Record that `module`, and the rest of its package, belongs to the plugin `who`.
+
+        If a package has several plugins, the first one is named for its other modules. A namespace
+        package, such as `google`, belongs to no plugin.
+        """
+        self._modules.setdefault(module, who)
+        package = module.rpartition(".")[0]
+        if package:
+            self._packages.setdefault(package, who)
+
+    def of_error(self, error: BaseException) -> str | None:
+        """Return the plugin whose code raised an exception, or called the code that did."""
+        found = None
+        traceback = error.__traceback__
+        while traceback is not None:
+            found = self._owner(traceback.tb_frame) or found
+            traceback = traceback.tb_next
+        return found
+
+    @contextlib.contextmanager
+    def refusing_exits(self) -> Iterator[None]:
+        """Run a launch; convert `sys.exit` in a plugin to an error.
+
+        Raises:
+            PluginError: a plugin called `sys.exit`.
+        """
+        try:
+            yield
+        except SystemExit as error:
+            who = self.of_error(error)
+            if who is None:
+                raise  # called by the program that launches
+            raise PluginError(f"{who} failed: {one_line(error)}") from error
+
+    def _owner(self, frame: FrameType) -> str | None:
+        name = frame.f_globals.get("__name__")
+        while isinstance(name, str) and name:
+            if name in self._modules:
+                return self._modules[name]
+            if name in self._packages and not _is_namespace(name):
+                return self._packages[name]
+            name = name.rpartition(".")[0]
+        return None
+
+
+def _is_namespace(package: str) -> bool:
+    """Whether a package is a namespace package, which has no file."""
+    module = sys.modules.get(package)
+    return module is not None and getattr(module, "__file__", None) is None

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from plaunch.options import Option
-    from plaunch.plugin.guard import Culprits
-    from plaunch.plugin.hooks import LoadedPlugin, Registration
+    from plaunch.plugin.guard import LoadedPlugin, Registration
+    from plaunch.plugin.hooks import Culprits
 
     R = TypeVar("R")
 

@@ -85,6 +85,7 @@ RENDEZVOUS: Kind[RendezvousFactory] = Kind(
     hook="plaunch_rendezvous_backends",
     methods=("next_rendezvous", "num_nodes_waiting", "get_run_id", "shutdown"),
     default="static",
+    limited=("describe_wait",),
 )
 LOGS_SPECS: Kind[LogsSpecsFactory] = Kind(
     name="logs_specs",
