@@ -44,9 +44,9 @@ def entry(value, name="acme", distribution="acme"):
 
 
 def test_what_a_module_declares(module):
-    declared = load_options(entry(module(OPTIONS=(LEVEL,), PLUGIN="acme.plugin")))
-    made = sys.modules["acme_options"]
-    assert declared == ("acme", "Acme 1.0", (LEVEL,), "acme.plugin", made, "acme_options")
+    name = module(OPTIONS=(LEVEL,), PLUGIN="acme.plugin", AFTER_FAILURE="acme.plugin:Collect")
+    acme = ("acme", "Acme 1.0", (LEVEL,), "acme.plugin", sys.modules[name], name)
+    assert load_options(entry(name)) == (*acme, "acme.plugin:Collect")
 
 
 def test_an_object_may_declare_them_too(module):

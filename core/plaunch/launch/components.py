@@ -147,7 +147,7 @@ def worker_command(request: LaunchRequest) -> list[str]:
         return [request.entrypoint, *map(str, request.args)]
     if request.config.start_method == "fork":
         return []
-    command: list[str] = parts.load_part(parts.FUNCTION_COMMAND)()
+    command: list[str] = parts.load_part(parts.FUNCTIONS).worker_command()
     return command
 
 

@@ -68,7 +68,6 @@ class LaunchSession:
         Raises:
             PlaunchError: see `launch_agent`.
         """
-        components = self._components
         try:
             with ExitStack() as stack:
                 stack.callback(self._manager.stop_waiting_when, lambda: False)
@@ -80,9 +79,9 @@ class LaunchSession:
             raise
         except Exception:
             agent = self._agent
-            if agent is not None and outcome.FAILURE_BUNDLE not in components.used_plugins:
-                outcome.bundle_failure(
-                    self._manager, components.context, agent, self._result, self._log
+            if agent is not None:
+                outcome.run_after_failure(
+                    self._manager, self._components, agent, self._result, self._log
                 )
             raise
 

@@ -309,6 +309,8 @@ class PluginOptions(NamedTuple):
         plugin: where its hooks are, as `module` or `module:object`; empty for a lifecycle plugin.
         declared_by: the module or object that declares the options.
         module: the name of the module that is imported for them.
+        after_failure: the extension that runs after a failed launch in which none of its options
+            is given, as `module:object`; it is called with the `PluginContext`.
     """
 
     name: str
@@ -317,6 +319,7 @@ class PluginOptions(NamedTuple):
     plugin: str
     declared_by: object = None
     module: str = ""
+    after_failure: str = ""
 
 
 def load_options(entry: EntryPoint) -> PluginOptions:
@@ -330,6 +333,7 @@ def load_options(entry: EntryPoint) -> PluginOptions:
         target = entry.target()
         declared = target.load()
         options, plugin = tuple(declared.OPTIONS), getattr(declared, "PLUGIN", "")
+        after_failure = getattr(declared, "AFTER_FAILURE", "")
         _check(options, plugin)
     except (KeyboardInterrupt, SignalException):
         raise
@@ -339,7 +343,7 @@ def load_options(entry: EntryPoint) -> PluginOptions:
         raise PluginLoadError(
             f"the options of plugin {entry.name!r} ({owner}) cannot be used: {one_line(error)}"
         ) from error
-    return PluginOptions(entry.name, owner, options, plugin, declared, target.module)
+    return PluginOptions(entry.name, owner, options, plugin, declared, target.module, after_failure)
 
 
 def _check(options: tuple[object, ...], plugin: object) -> None:
