@@ -16,7 +16,7 @@ from plaunch.capacity import explain
 from plaunch.cli.program import main
 from plaunch.errors import ThreadStartError, WorkerStartError
 from plaunch.process import start_processes
-from plaunch.process.stopping.guard.guard import start_guard
+from plaunch.process.stopping.guard import start_guard
 from plaunch.threads import start_thread
 
 from helpers.programs import run_python

@@ -11,14 +11,14 @@ from plaunch.durations import LIMIT, PATIENCE, PERIOD
 from plaunch.errors import NodeRangeError, UsageError
 from plaunch.numbers import MOST_NODES
 from plaunch.plugin.metadata import EVENT_HANDLERS, RENDEZVOUS, RESTART_POLICIES, SIGNAL_POLICIES
-from plaunch.process.stopping.signals import DEFAULT_SIGNALS
+from plaunch.process.signals import DEFAULT_SIGNALS
 from plaunch.values import Record, plain_dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from plaunch.plugin.context import PluginContext
-    from plaunch.process.streams.logs import LogsSpecs
+    from plaunch.process.logs import LogsSpecs
 
 START_METHODS = ("spawn", "fork", "forkserver")
 SHUTDOWN_TIMEOUT_VARIABLE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"

@@ -167,3 +167,17 @@ class SignalException(PlaunchError):  # noqa: N818 - the name is torchrun's
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (str(self), self.sigval)
+
+
+def text_of_error(error: BaseException) -> str:
+    """The text of an exception, also if its `__str__` fails."""
+    try:
+        return str(error)
+    except Exception as failed:  # noqa: BLE001 - user code; it must not prevent the report
+        return f"<its text is not available: {type(failed).__name__}>"
+
+
+def one_line(error: BaseException) -> str:
+    """An exception as one line: its type and its text."""
+    text = " ".join(text_of_error(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -8,7 +8,7 @@ import time
 
 import pytest
 from plaunch.agent import WorkerState
-from plaunch.process.kernel.proc import read_state
+from plaunch.process.proc import read_state
 from plaunch.testing.rendezvous import FakeElasticRendezvous
 
 from helpers.agents import UP, Node

@@ -25,8 +25,8 @@ from plaunch.errors import (
     UnkillableWorkerError,
     WorkerStartError,
 )
-from plaunch.process.failures.failure import ProcessFailure
-from plaunch.process.stopping.signals import SignalAction
+from plaunch.process.failure import ProcessFailure
+from plaunch.process.signals import SignalAction
 from plaunch.rendezvous import JobRendezvous, WorldRanks
 from plaunch.testing import FakeJobRendezvous
 from plaunch_events import EventStream

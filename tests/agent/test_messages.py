@@ -8,7 +8,7 @@ import pytest
 from plaunch.agent import RunResult, WorkerState
 from plaunch.agent.messages import describe_decision, describe_failures, describe_round
 from plaunch.agent.states import Outcome, Phase, RestartReason, State
-from plaunch.process.failures.failure import ProcessFailure
+from plaunch.process.failure import ProcessFailure
 from plaunch.rendezvous import JobRound, RendezvousStoreInfo, WorldRanks
 
 

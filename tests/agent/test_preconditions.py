@@ -11,7 +11,7 @@ from plaunch.agent import RunResult, WorkerState
 from plaunch.agent import states as m
 from plaunch.agent.machine import step
 from plaunch.errors import NodeExcludedError, RendezvousClosedError, SignalException
-from plaunch.process.failures.failure import ProcessFailure
+from plaunch.process.failure import ProcessFailure
 from plaunch.testing import FakeJobRendezvous, FakeRendezvous
 
 from helpers.agents import SUCCEEDED, PretendAgent, and_then

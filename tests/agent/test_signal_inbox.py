@@ -13,7 +13,7 @@ import pytest
 from plaunch.agent.poller import WakeUp
 from plaunch.agent.signals import SignalInbox
 from plaunch.errors import PlaunchError, UsageError
-from plaunch.process.stopping.signals import SignalAction
+from plaunch.process.signals import SignalAction
 from plaunch_signals.torchrun import StopSignalPolicy
 
 from helpers.calls import meanwhile

@@ -18,8 +18,8 @@ from plaunch.errors import (
     UnkillableWorkerError,
 )
 from plaunch.process import OutputCounts
-from plaunch.process.failures.failure import ProcessFailure
-from plaunch.process.stopping.signals import SignalAction
+from plaunch.process.failure import ProcessFailure
+from plaunch.process.signals import SignalAction
 from plaunch.testing import FakeJobRendezvous
 from plaunch.testing.rendezvous import FakeElasticRendezvous, FakeRendezvous
 

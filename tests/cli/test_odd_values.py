@@ -17,7 +17,7 @@ from plaunch.cli.program import run
 from plaunch.config import LaunchConfig
 from plaunch.errors import LogDirectoryError, PlaunchError, UsageError
 from plaunch.numbers import MOST_NODES, MOST_WORKERS, digits, quote, whole
-from plaunch.process.streams.std import Std
+from plaunch.process.logs import Std
 from plaunch_devices.choice import check_devices, parse_devices
 from plaunch_logs_default import DefaultLogsSpecs
 

@@ -7,7 +7,7 @@ from plaunch import LaunchConfig
 from plaunch.agent import Worker, WorkerGroup, WorkerSpec
 from plaunch.agent.env import worker_environment
 from plaunch.errors import UsageError
-from plaunch.process.binding import default_binder
+from plaunch.process.components import default_binder
 from plaunch.testing import FakeRendezvous
 from plaunch_devices.choice import own_visibility, parse_devices, visibility_of
 

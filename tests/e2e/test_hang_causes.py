@@ -7,7 +7,7 @@ import re
 import signal
 
 import pytest
-from plaunch.process.kernel.proc import read_state
+from plaunch.process.proc import read_state
 
 from helpers.stacks import readable_stacks  # noqa: F401 - a fixture
 from helpers.waiting import wait_until

@@ -7,7 +7,7 @@ import signal
 import sys
 
 import pytest
-from plaunch.process.kernel.proc import read_state
+from plaunch.process.proc import read_state
 
 from helpers.processes import is_gone
 from helpers.terminals import Terminal

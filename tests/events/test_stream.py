@@ -26,9 +26,9 @@ from plaunch.errors import (
 )
 from plaunch.events import Event
 from plaunch.plugin.components import HOOK_OF
-from plaunch.process.failures.child_failed import ChildFailedError
-from plaunch.process.failures.failure import ProcessFailure
-from plaunch.process.stopping.signals import SignalAction
+from plaunch.process.child_failed import ChildFailedError
+from plaunch.process.failure import ProcessFailure
+from plaunch.process.signals import SignalAction
 from plaunch.process.stopping.stop_sequence import StopStep
 from plaunch.rendezvous.api import ChangeKind, MembershipChange
 from plaunch_events import COMMON_KEYS, SCHEMA, EventStream

@@ -248,7 +248,7 @@ def test_a_deleted_current_folder_is_reported(tmp_path, monkeypatch):
 def test_the_next_launch_cleans_up_after_sigkill(base):
     """The next launch removes the folders that the guard does not."""
     env = {**os.environ, "PLAUNCH_GUARD": "0"}
-    stop = "import os, signal, plaunch.process.contexts.supervised as s\n"
+    stop = "import os, signal, plaunch.process.supervised as s\n"
     stop += "s.SupervisedContext._start = lambda self: os.kill(os.getpid(), signal.SIGKILL)\n"
     stop += "from plaunch.cli import entry_point\nentry_point()\n"
     killed = run_python("-c", stop, "--no-python", "true", env=env)

@@ -8,8 +8,8 @@ import pickle
 import re
 
 import pytest
-from plaunch.process.failures.child_failed import ChildFailedError
-from plaunch.process.failures.failure import ProcessFailure
+from plaunch.process.child_failed import ChildFailedError
+from plaunch.process.failure import ProcessFailure
 from plaunch_membership.failures import (
     FailureGroup,
     FailureSummary,

@@ -10,7 +10,7 @@ import pytest
 from plaunch import LaunchConfig, elastic_launch, parts
 from plaunch.errors import PluginError, PluginLoadError, UsageError
 from plaunch.plugin import find_binder, guard
-from plaunch.process.binding import default_binder
+from plaunch.process.components import default_binder
 from plaunch.testing import plugin_manager
 
 from helpers.faults import raising

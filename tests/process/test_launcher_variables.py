@@ -8,7 +8,12 @@ import sys
 
 import pytest
 from plaunch.process import start_processes
-from plaunch.process.stopping.guard import guard
+from plaunch.process.launcher_variables import (
+    LAUNCHER_VARIABLE,
+    is_started_by_launcher,
+    owns_process,
+)
+from plaunch.process.stopping.guard import start_guard
 
 from helpers.programs import run_python
 from helpers.waiting import wait_until
@@ -58,9 +63,8 @@ def environ_of(pid):
 
 
 def test_the_guard_that_is_a_program_of_its_own_gets_no_secret(monkeypatch):
-    monkeypatch.setattr(guard, "is_forkable", lambda: False)
     monkeypatch.setenv("PLAUNCH_LAUNCHER", "kept")  # by this its launcher knows it
-    started = guard.start_guard()
+    started = start_guard(can_fork=lambda: False)
     try:
         # There is none while it is executed.
         seen = wait_until(lambda: environ_of(started.pid), "an environment")
@@ -73,10 +77,7 @@ def test_the_guard_that_is_a_program_of_its_own_gets_no_secret(monkeypatch):
 FORKED = """\
 import os, sys, time
 from plaunch.process import ContextComponents, start_processes
-from plaunch.process.stopping.guard import guard as guard_module
 from plaunch.process.stopping.reaper import Reaper
-
-guard_module.is_forkable = lambda: True
 
 def environ(pid):
     with open(f"/proc/{pid}/environ", "rb") as file:
@@ -87,7 +88,7 @@ def worker():
 
 if __name__ == "__main__":
     method = sys.argv[1]
-    reaper = Reaper()
+    reaper = Reaper(can_fork=lambda: True)
     components = ContextComponents(reaper=reaper)
     context = start_processes("t", worker, {0: ()}, start_method=method, components=components)
     pid = reaper.guard.pid
@@ -112,3 +113,32 @@ def test_what_is_forked_shows_no_secret_either(start_method, tmp_path):
     env.update({"PLAUNCH_RDZV_TOKEN": SECRET, "PLAUNCH_ETCD_PASSWORD": SECRET, "KEPT": "yes"})
     told = run_python(script, start_method, env=env, check=True).stdout.splitlines()
     assert told == ["['KEPT=yes']", "['KEPT=yes']", f"['PLAUNCH_RDZV_TOKEN={SECRET}']"]
+
+
+def test_the_command_line_says_that_it_owns_its_process(monkeypatch):
+    assert not owns_process()
+    monkeypatch.setenv(LAUNCHER_VARIABLE, str(os.getpid()))
+    assert owns_process()
+    monkeypatch.setenv(LAUNCHER_VARIABLE, str(os.getppid()))
+    assert not owns_process()
+
+
+def test_the_entry_point_uses_that_variable():
+    """It spells the name out, so that `--help` need not import where it is defined."""
+    done = run_python(
+        "-c",
+        "import sys\n"
+        "from plaunch.cli import entry\n"
+        "from plaunch.process.launcher_variables import owns_process\n"
+        "sys.argv = ['plaunch', '--version']\n"
+        "entry.end_at_once = lambda code: sys.stderr.write(f'owned: {owns_process()}')\n"
+        "entry.entry_point()\n",
+    )
+    assert done.stderr == "owned: True"
+
+
+def test_what_the_launcher_started_is_known():
+    environ = f"A=1\0PLAUNCH_LAUNCHER={os.getpid()}\0".encode()
+    assert is_started_by_launcher(environ, os.getpid())
+    assert not is_started_by_launcher(environ, os.getppid())
+    assert not is_started_by_launcher(environ + b"0", os.getpid() * 10)

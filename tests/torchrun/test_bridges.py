@@ -9,8 +9,7 @@ import pytest
 from plaunch import errors
 from plaunch.errors import LogDirectoryError, PluginError, PluginLoadError, UsageError
 from plaunch.plugin.metadata import LOGS_SPECS, RENDEZVOUS
-from plaunch.process.streams.logs import LogsDest, LogsSpecs
-from plaunch.process.streams.std import Std
+from plaunch.process.logs import LogsDest, LogsSpecs, Std
 from plaunch.rendezvous import RendezvousHandler, RendezvousParameters
 from plaunch_torchrun.bridges import TorchLogsSpecs
 

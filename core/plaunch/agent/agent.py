@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from plaunch.agent.requests import Progress
-    from plaunch.process.kernel.holds import Held
+    from plaunch.process.held import Held
 
 logger = logging.getLogger("plaunch")
 

@@ -14,18 +14,17 @@ from plaunch.agent.poller import QUIET_INTERVAL, BackgroundCall, Poller
 from plaunch.agent.signals import SignalInbox
 from plaunch.agent.states import Outcome
 from plaunch.agent.watchdog import LoopWatchdog
-from plaunch.errors import PlaunchError, ThreadStartError
-from plaunch.process.failures.error_file import text_of_error
+from plaunch.errors import PlaunchError, ThreadStartError, text_of_error
 from plaunch.process.launcher_variables import owns_process
-from plaunch.process.stopping.signals import SignalAction
-from plaunch.process.streams.api import show_rest
+from plaunch.process.signals import SignalAction
+from plaunch.process.streams import show_rest
 from plaunch.rendezvous.job import JobRendezvous
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from plaunch.agent.loop_components import LoopComponents
-    from plaunch.process.stopping.signals import SignalPolicy
+    from plaunch.process.signals import SignalPolicy
     from plaunch.rendezvous.api import RendezvousHandler
 
 logger = logging.getLogger("plaunch")

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from plaunch.agent.worker import Worker, WorkerGroup
-    from plaunch.process.binding import Binder
+    from plaunch.process.components import Binder
 
 
 def worker_environment(

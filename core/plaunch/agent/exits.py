@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from plaunch.agent import notifications
-from plaunch.process.failures.failure import describe_early_ends, first_failure
+from plaunch.process.failure import describe_early_ends, first_failure
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from plaunch.agent.notifications import Notifier
-    from plaunch.process.failures.failure import ProcessFailure
+    from plaunch.process.failure import ProcessFailure
     from plaunch.process.stopping.stop_sequence import StopStep
     from plaunch.process.worker_exit import WorkerExit
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from plaunch.process.failures.failure import ProcessFailure
+from plaunch.process.failure import ProcessFailure
 
 LAUNCHER = -1  # the "rank" of a failure of the launcher, in reports
 

@@ -17,19 +17,18 @@ from plaunch.agent.services import DEFAULT_SERVICES, AgentServices
 from plaunch.agent.worker import RunResult, WorkerGroup, WorkerSpec, describe_worker
 from plaunch.durations import PATIENCE
 from plaunch.errors import UsageError
-from plaunch.process.binding import default_binder
-from plaunch.process.contexts.start import start_processes
-from plaunch.process.kernel.uninterruptible import uninterruptible_timeout_of
-from plaunch.process.streams.api import OutputStats
-from plaunch.process.streams.logs import default_logs_specs
-from plaunch.process.streams.std import Std
+from plaunch.process.components import default_binder
+from plaunch.process.held import uninterruptible_timeout_of
+from plaunch.process.logs import Std, default_logs_specs
+from plaunch.process.start import start_processes
+from plaunch.process.streams import OutputStats
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from plaunch.agent.notifications import Notifier
     from plaunch.agent.workers import Workers
-    from plaunch.process.streams.logs import LogsSpecs
+    from plaunch.process.logs import LogsSpecs
 
 DEFAULT_PREFIX = "[${role_name}${local_rank}]:"
 HEALTH_VARIABLE = "TORCHELASTIC_HEALTH_CHECK_PORT"

@@ -16,7 +16,7 @@ from plaunch.agent.messages import describe_delay, describe_failures
 from plaunch.agent.wait_reporter import describe_wait
 from plaunch.agent.worker import RunResult, WorkerState
 from plaunch.errors import RendezvousClosedError
-from plaunch.process.failures.failure import describe_early_ends, first_failure
+from plaunch.process.failure import describe_early_ends, first_failure
 from plaunch.rendezvous.api import ChangeKind, MembershipChange, ObservableRendezvous, WorldRanks
 from plaunch.rendezvous.job import JobRound, Verdict
 from plaunch.threads import start_thread
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from plaunch.agent.worker import WorkerSpec
-    from plaunch.process.failures.failure import ProcessFailure
+    from plaunch.process.failure import ProcessFailure
     from plaunch.rendezvous.api import RendezvousInfo, Store
     from plaunch.restarts import Decided, Decision, RestartPolicy
 

@@ -15,11 +15,11 @@ from plaunch.agent.worker import RunResult, WorkerState, describe_worker
 from plaunch.agent.worker_store import open_default_store
 from plaunch.agent.workers import Workers
 from plaunch.errors import ExitCode, UnkillableWorkerError, WorkerStoreHostError
-from plaunch.process.contexts.components import ContextComponents
-from plaunch.process.contexts.context import RunProcsResult
-from plaunch.process.failures.failure import ProcessFailure
-from plaunch.process.kernel.proc import describe_process
-from plaunch.process.kernel.uninterruptible import UninterruptibleWatch
+from plaunch.process.components import ContextComponents
+from plaunch.process.context import RunProcsResult
+from plaunch.process.failure import ProcessFailure
+from plaunch.process.held import UninterruptibleWatch
+from plaunch.process.proc import describe_process
 from plaunch.process.stopping.reaper import Reaper
 
 if TYPE_CHECKING:
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from plaunch.agent.services import AgentServices
     from plaunch.agent.worker import WorkerGroup
     from plaunch.agent.workers import TemplateMethods
-    from plaunch.process.contexts.supervised import SupervisedContext
     from plaunch.process.stopping.stop import Stop
-    from plaunch.process.streams.api import OutputStats, Streams
+    from plaunch.process.streams import OutputStats, Streams
+    from plaunch.process.supervised import SupervisedContext
 
 logger = logging.getLogger("plaunch")
 

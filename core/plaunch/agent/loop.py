@@ -21,7 +21,7 @@ from plaunch.agent.effects import Effects, log_without_effect
 from plaunch.agent.phases import Phases
 from plaunch.agent.poller import QUIET_INTERVAL
 from plaunch.agent.requests import Hang, Snapshot
-from plaunch.process.stopping.signals import SignalAction
+from plaunch.process.signals import SignalAction
 
 if TYPE_CHECKING:
     from plaunch.agent.loop_components import LoopComponents

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from plaunch.agent.states import Outcome, Phase, RequestKind, RestartReason, State
-from plaunch.process.failures.failure import first_failure
+from plaunch.process.failure import first_failure
 
 if TYPE_CHECKING:
     from plaunch.agent.worker import RunResult

@@ -17,8 +17,8 @@ from plaunch.agent.worker import (
     WorkerState,
     describe_worker,
 )
-from plaunch.process.failures.failure import first_failure
-from plaunch.process.stopping.signals import SignalAction
+from plaunch.process.failure import first_failure
+from plaunch.process.signals import SignalAction
 from plaunch.rendezvous.api import ChangeKind, MembershipChange
 from plaunch.values import Value, plain_dataclass
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from plaunch.agent.states import Requested, RoundFormed, State
     from plaunch.agent.worker import WorkerGroup
-    from plaunch.process.failures.failure import ProcessFailure
+    from plaunch.process.failure import ProcessFailure
     from plaunch.process.stopping.stop_sequence import StopStep
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from plaunch.agent.forwarded_signals import ForwardedSignals
     from plaunch.agent.notifications import Notifier
     from plaunch.agent.poller import Poller
-    from plaunch.process.failures.failure import ProcessFailure
+    from plaunch.process.failure import ProcessFailure
     from plaunch.rendezvous.api import MembershipChange
     from plaunch.rendezvous.job import JobRendezvous
 

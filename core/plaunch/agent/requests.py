@@ -7,7 +7,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING, NamedTuple
 
 from plaunch.agent.states import Requested, RequestKind
-from plaunch.process.streams.api import OutputCounts
+from plaunch.process.streams import OutputCounts
 from plaunch.values import Value, plain_dataclass
 
 if TYPE_CHECKING:

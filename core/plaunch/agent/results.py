@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from plaunch.agent.messages import describe_failures
 from plaunch.agent.worker import RunResult, WorkerState
 from plaunch.errors import RendezvousError, SignalException, UnkillableWorkerError
-from plaunch.process.failures.failure import EarlierAttempt
+from plaunch.process.failure import EarlierAttempt
 
 if TYPE_CHECKING:
     from plaunch.agent.notifications import Notifier

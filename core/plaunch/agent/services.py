@@ -12,10 +12,9 @@ if TYPE_CHECKING:
     from plaunch.agent.watchdog import LoopWatchdog
     from plaunch.agent.worker_store import OpenStore
     from plaunch.health import HealthChecks
-    from plaunch.process.binding import Binder
-    from plaunch.process.starting import Starter
-    from plaunch.process.stopping.signals import SignalPolicy
-    from plaunch.process.streams.api import OutputStats
+    from plaunch.process.components import Binder, Starter
+    from plaunch.process.signals import SignalPolicy
+    from plaunch.process.streams import OutputStats
     from plaunch.restarts import RestartPolicy
 
 

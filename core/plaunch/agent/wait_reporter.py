@@ -7,8 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from plaunch.durations import format_duration
-from plaunch.errors import RendezvousTimeoutError
-from plaunch.process.failures.error_file import one_line
+from plaunch.errors import RendezvousTimeoutError, one_line
 from plaunch.rendezvous.api import RendezvousHandler
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ from plaunch.values import Record, Value, plain_dataclass
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from plaunch.process.failures.child_failed import ChildFailedError
-    from plaunch.process.failures.failure import EarlierAttempt, ProcessFailure
-    from plaunch.process.streams.std import Std
+    from plaunch.process.child_failed import ChildFailedError
+    from plaunch.process.failure import EarlierAttempt, ProcessFailure
+    from plaunch.process.logs import Std
     from plaunch.rendezvous.api import RendezvousHandler, RendezvousInfo, Store
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from plaunch import parts
 from plaunch.agent.states import AgentEvent, StopFailed, StopSucceeded
 from plaunch.errors import UnkillableWorkerError
-from plaunch.process.kernel.holds import HoldWatch
+from plaunch.process.held import HoldWatch
 
 if TYPE_CHECKING:
     import signal
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
     from plaunch.agent.requests import Hang
     from plaunch.agent.worker import RunResult, WorkerGroup
-    from plaunch.process.kernel.holds import Held
+    from plaunch.process.held import Held
     from plaunch.process.stopping.stop import Stop
-    from plaunch.process.streams.api import Streams
+    from plaunch.process.streams import Streams
 
 logger = logging.getLogger("plaunch")
 

@@ -149,7 +149,7 @@ class Invocation:
         except PlaunchError:
             raise
         except (Exception, SystemExit) as error:
-            from plaunch.process.failures.error_file import one_line  # errors only
+            from plaunch.errors import one_line  # errors only
             from plaunch.process.launcher_variables import owns_process
 
             who = None if self._manager is None else self._manager.culprits.of_error(error)

@@ -9,7 +9,7 @@ from plaunch.cli.form import COLORS, FORMATS
 from plaunch.durations import LIMIT, PATIENCE, PERIOD
 from plaunch.options import Option, integer, port, port_range, seconds, words
 from plaunch.plugin import metadata
-from plaunch.process.stopping.signals import DEFAULT_SIGNALS
+from plaunch.process.signals import DEFAULT_SIGNALS
 
 
 def max_restarts(text: str) -> int | str:

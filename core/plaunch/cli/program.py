@@ -238,7 +238,7 @@ def _hand_up(error: PlaunchError) -> None:
     """Write the first failure to the error file of an outer launcher, as torchrun does."""
     if "TORCHELASTIC_ERROR_FILE" not in os.environ:
         return
-    from plaunch.process.failures.child_failed import ChildFailedError  # failures
+    from plaunch.process.child_failed import ChildFailedError  # failures
 
     if isinstance(error, ChildFailedError):
         try:
@@ -257,7 +257,7 @@ def _print_bug(error: Exception) -> None:
 
         _say(TOO_MANY_FILES)
         return
-    from plaunch.process.failures.error_file import text_of_error  # errors only
+    from plaunch.errors import text_of_error  # errors only
 
     what = f"{type(error).__name__}: {text_of_error(error)}"
     _say(

@@ -17,8 +17,8 @@ from plaunch.errors import NodeRangeError, UnknownNameError, UsageError
 from plaunch.numbers import MOST_WORKERS, digits, quote, whole
 from plaunch.parts import ADVICE_ON_OPTIONS, advise
 from plaunch.plugin.metadata import DEVICE_COUNTS, LOGS_SPECS, RENDEZVOUS
-from plaunch.process.stopping.signals import parse_signals
-from plaunch.process.streams.std import Std
+from plaunch.process.logs import Std
+from plaunch.process.signals import parse_signals
 from plaunch.rendezvous.traits import traits_of
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from plaunch.cli.table import Arguments
     from plaunch.plugin.manager import PluginManager
-    from plaunch.process.streams.logs import LogsSpecs
+    from plaunch.process.logs import LogsSpecs
 
 logger = logging.getLogger("plaunch")
 

@@ -103,7 +103,7 @@ class OptionTable:
             plugin = self.plugin_of.get(option.dest)
             if plugin is None:
                 raise
-            from plaunch.process.failures.error_file import one_line  # errors only
+            from plaunch.errors import one_line  # errors only
 
             raise PluginError(
                 f"{option.names[-1]} of plugin {plugin!r} failed: {one_line(error)}"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from plaunch.errors import PlaunchError
 from plaunch.plugin.extensions import START_BOUND, AgentControl, ExtensionRunner
 from plaunch.plugin.guard import bounded_call
-from plaunch.process.failures.failure import NOT_AVAILABLE
+from plaunch.process.failure import NOT_AVAILABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from plaunch.launch.prepare import LaunchComponents
     from plaunch.plugin.context import PluginContext
     from plaunch.plugin.manager import PluginManager
-    from plaunch.process.failures.child_failed import ChildFailedError
-    from plaunch.process.streams.logs import LogsSpecs
+    from plaunch.process.child_failed import ChildFailedError
+    from plaunch.process.logs import LogsSpecs
 
 logger = logging.getLogger("plaunch")
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from plaunch.plugin.context import PluginContext
     from plaunch.plugin.extensions import ExtensionRunner, LaunchEvents
     from plaunch.plugin.manager import PluginManager
-    from plaunch.process.streams.logs import LogsSpecs
+    from plaunch.process.logs import LogsSpecs
 
 logger = logging.getLogger("plaunch")
 

@@ -20,7 +20,7 @@ from plaunch.launch import components as creating
 from plaunch.launch import outcome
 from plaunch.plugin.components import find_worker_env, notify
 from plaunch.plugin.extensions import AgentControl, snapshot_of_launch
-from plaunch.process.streams.api import OutputStats
+from plaunch.process.streams import OutputStats
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from plaunch._names import closest as closest
     from plaunch._names import did_you_mean as did_you_mean
     from plaunch._names import suggest as suggest
+    from plaunch.errors import one_line as one_line
     from plaunch.plugin.components import find_binder as find_binder
     from plaunch.plugin.components import find_starter as find_starter
     from plaunch.plugin.components import find_worker_env as find_worker_env
@@ -47,13 +48,12 @@ if TYPE_CHECKING:
     from plaunch.plugin.options import Installed as Installed
     from plaunch.plugin.options import PluginOptions as PluginOptions
     from plaunch.plugin.options import installed_plugins as installed_plugins
-    from plaunch.process.failures.error_file import one_line as one_line
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
         "plaunch._names": "closest did_you_mean suggest",
-        "plaunch.process.failures.error_file": "one_line",
+        "plaunch.errors": "one_line",
         ".components": "find_binder find_starter find_worker_env find_worker_store notify",
         ".context": "PluginContext",
         ".extensions": "create_extensions",

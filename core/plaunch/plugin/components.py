@@ -13,7 +13,7 @@ from plaunch.agent import notifications
 from plaunch.agent.worker_store import open_default_store
 from plaunch.errors import PluginError, UsageError
 from plaunch.plugin.metadata import WITH_OPTIONS
-from plaunch.process.binding import is_asked_for
+from plaunch.process.components import is_asked_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from plaunch.plugin.context import PluginContext
     from plaunch.plugin.guard import HookResult
     from plaunch.plugin.manager import PluginManager
-    from plaunch.process.binding import Binder
-    from plaunch.process.starting import Starter
+    from plaunch.process.components import Binder, Starter
 
 # plaunch's own plugins with options that provide the component without being asked for by option.
 DEVICES, WORKER_STORE = "devices", "worker_store"

@@ -20,11 +20,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from plaunch.errors import PlaunchError, PluginError, SignalException
+from plaunch.errors import PlaunchError, PluginError, SignalException, one_line
 from plaunch.plugin.context import PluginContext
 from plaunch.plugin.metadata import ALL_KINDS, FIRST_PARTY, LIFECYCLE
-from plaunch.process.failures.error_file import one_line
-from plaunch.process.kernel.proc import read_masks
+from plaunch.process.proc import read_masks
 from plaunch.threads import BoundedCall
 from plaunch.values import Value, plain_dataclass
 

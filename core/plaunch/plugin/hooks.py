@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pluggy
 
 from plaunch._names import suggest
-from plaunch.errors import PluginError, PluginLoadError
+from plaunch.errors import PluginError, PluginLoadError, one_line
 from plaunch.plugin import hookspecs
 from plaunch.plugin.guard import HookGuard, HookResult, Registration
 from plaunch.plugin.hookspecs import hookimpl
-from plaunch.process.failures.error_file import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from plaunch.events import EventHandler
     from plaunch.health import HealthCheck
     from plaunch.plugin.context import PluginContext
-    from plaunch.process.stopping.signals import SignalPolicy
-    from plaunch.process.streams.logs import LogsSpecs
+    from plaunch.process.logs import LogsSpecs
+    from plaunch.process.signals import SignalPolicy
     from plaunch.rendezvous.api import RendezvousHandler
     from plaunch.rendezvous.parameters import RendezvousParameters
     from plaunch.restarts.api import RestartPolicy

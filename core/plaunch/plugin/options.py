@@ -338,7 +338,7 @@ def load_options(entry: EntryPoint) -> PluginOptions:
     except (KeyboardInterrupt, SignalException):
         raise
     except BaseException as error:
-        from plaunch.process.failures.error_file import one_line  # not on the way to --help
+        from plaunch.errors import one_line  # not on the way to --help
 
         raise PluginLoadError(
             f"the options of plugin {entry.name!r} ({owner}) cannot be used: {one_line(error)}"

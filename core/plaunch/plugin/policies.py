@@ -12,11 +12,10 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from plaunch.errors import PluginError, SignalException, UnknownNameError, UsageError
+from plaunch.errors import PluginError, SignalException, UnknownNameError, UsageError, one_line
 from plaunch.plugin.guard import NotReturnedError, bounded_call
 from plaunch.plugin.metadata import RESTART_POLICIES
-from plaunch.process.failures.error_file import one_line
-from plaunch.process.stopping.signals import SignalAction
+from plaunch.process.signals import SignalAction
 
 if TYPE_CHECKING:
     import signal
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from plaunch.options import Option
     from plaunch.plugin.context import PluginContext
     from plaunch.plugin.manager import PluginManager
-    from plaunch.process.stopping.signals import SignalPolicy
+    from plaunch.process.signals import SignalPolicy
     from plaunch.restarts.api import Decided, Decision, Failure, RestartPolicy
 
 logger = logging.getLogger("plaunch")

@@ -28,7 +28,7 @@ from plaunch.plugin.metadata import (
     normalise,
 )
 from plaunch.plugin.options import load_options
-from plaunch.process.streams.logs import LogsSpecs
+from plaunch.process.logs import LogsSpecs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -11,7 +11,7 @@ from plaunch.values import Value, plain_dataclass
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from plaunch.process.failures.failure import ProcessFailure
+    from plaunch.process.failure import ProcessFailure
     from plaunch.rendezvous.api import MembershipChange, RendezvousStoreInfo, Store
 
 

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from plaunch.errors import RendezvousClosedError
-from plaunch.process.failures.failure import first_failure
+from plaunch.process.failure import first_failure
 from plaunch.rendezvous.api import ChangeKind, WorldRanks
 from plaunch.rendezvous.job import JobRound, Verdict
 from plaunch.testing.rendezvous import FakeElasticRendezvous
@@ -14,7 +14,7 @@ from plaunch.testing.rendezvous import FakeElasticRendezvous
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from plaunch.process.failures.failure import ProcessFailure
+    from plaunch.process.failure import ProcessFailure
     from plaunch.rendezvous.api import MembershipChange
     from plaunch.rendezvous.parameters import NodeSettings
 

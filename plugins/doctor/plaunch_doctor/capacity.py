@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from plaunch.control_groups import group_paths
+from plaunch.process import group_paths
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

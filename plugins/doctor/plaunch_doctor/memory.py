@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
-from plaunch.control_groups import group_paths
 from plaunch.doctor import Finding, Status
 from plaunch.numbers import format_bytes
+from plaunch.process import group_paths
 
 from plaunch_doctor.capacity import group_files
 from plaunch_doctor.sizes import GIB, MIB

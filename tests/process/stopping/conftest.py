@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from plaunch.process.kernel.processes import read_process
+from plaunch.process.processes import read_process
 
 from helpers.site import own_metadata, site  # noqa: F401 - fixtures
 from helpers.waiting import BOUND, wait_until
@@ -140,21 +140,6 @@ def launch(run_program, family):
         return run_program("-m", "plaunch", *words, end, **popen)
 
     return launch
-
-
-@pytest.fixture
-def sleep():
-    """Start programs that sleep, and end those that are left when the test is over."""
-    started = []
-
-    def sleep(**options):
-        started.append(subprocess.Popen(["sleep", "600"], **options))
-        return started[-1]
-
-    yield sleep
-    for process in started:
-        process.kill()
-        process.wait()
 
 
 @pytest.fixture

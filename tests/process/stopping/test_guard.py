@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import logging
 import os
 import select
@@ -14,14 +16,13 @@ import types
 
 import pytest
 from plaunch.process import ContextComponents, start_processes
-from plaunch.process.kernel.processes import Process, read_process
-from plaunch.process.stopping import reaper as reaper_module
-from plaunch.process.stopping.guard import guard as guard_module
-from plaunch.process.stopping.guard.guard import start_guard
-from plaunch.process.stopping.guard.guard_process import clear
-from plaunch.process.stopping.guard.protocol import job_line, process_line
+from plaunch.process.job_tag import job_line, process_line
+from plaunch.process.processes import Process, read_process
+from plaunch.process.stopping.guard import is_forkable, start_guard
+from plaunch.process.stopping.guard_process import clear
 from plaunch.process.stopping.job import Job
 from plaunch.process.stopping.reaper import Reaper
+from plaunch.process.stopping.tree import GroupTree
 
 from helpers.clock import Clock
 from helpers.processes import wait_for_end
@@ -35,15 +36,13 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 @pytest.fixture(params=["forked", "another program"])
-def kind(request, monkeypatch):
-    is_forked = request.param == "forked"
-    monkeypatch.setattr(guard_module, "is_forkable", lambda: is_forked)
-    return request.param
+def start(request):
+    return functools.partial(start_guard, can_fork=lambda: request.param == "forked")
 
 
 @pytest.fixture
-def guard(kind):
-    guard = start_guard()
+def guard(start):
+    guard = start()
     yield guard
     guard.dismiss()
 
@@ -63,10 +62,10 @@ def wait_until_it_has_settled(pid):
     wait_until(lambda: title() == "workers-guard", lambda: f"another name than {title()}")
 
 
-def test_it_holds_nothing_of_the_launchers(guard, tmp_path):
+def test_it_holds_nothing_of_the_launchers(start, guard, tmp_path):
     with open(tmp_path / "log", "w") as file:
         os.set_inheritable(file.fileno(), True)
-        other = start_guard()
+        other = start()
     try:
         for each in (guard, other):
             wait_until_it_has_settled(each.pid)
@@ -87,7 +86,7 @@ def test_whoever_reads_the_launchers_output_sees_its_end(run_program, family):
     launcher = run_program(
         "-c",
         "import os, time\n"
-        "from plaunch.process.stopping.guard.guard import start_guard\n"
+        "from plaunch.process.stopping.guard import start_guard\n"
         "guard = start_guard()\n"
         "print(guard.pid, flush=True)\n"
         "os.close(1); os.close(2)\n"
@@ -123,18 +122,18 @@ def test_it_is_not_met_by_who_ends_the_job_by_its_name(guard):
 
 
 @pytest.mark.parametrize("has_pidfds", [True, False])
-def test_it_goes_without_a_trace(kind, monkeypatch, has_pidfds):
+def test_it_goes_without_a_trace(start, monkeypatch, has_pidfds):
     monkeypatch.setenv("PLAUNCH_NO_PIDFD", "0" if has_pidfds else "1")
     before = set(os.listdir("/proc/self/fd"))
-    guard = start_guard()
+    guard = start()
     guard.dismiss()
     assert not os.path.exists(f"/proc/{guard.pid}")
     assert set(os.listdir("/proc/self/fd")) == before
     guard.dismiss()  # again
 
 
-def test_its_exit_code_may_be_taken_by_other_code(kind):
-    guard = start_guard()
+def test_its_exit_code_may_be_taken_by_other_code(start):
+    guard = start()
     os.kill(guard.pid, signal.SIGKILL)
     os.waitpid(guard.pid, 0)
     assert not guard.is_alive()
@@ -150,7 +149,7 @@ def test_telling_it_never_waits(guard, caplog):
 
 
 @pytest.mark.parametrize("what", ["processes", "descriptors"])
-def test_the_system_has_no_more(kind, what, monkeypatch, caplog):
+def test_the_system_has_no_more(start, what, monkeypatch, caplog):
     def refuse(*_, **__):
         raise OSError(11, "Resource temporarily unavailable")
 
@@ -160,7 +159,7 @@ def test_the_system_has_no_more(kind, what, monkeypatch, caplog):
     else:
         monkeypatch.setattr(os, "pipe", refuse)
     before = set(os.listdir("/proc/self/fd"))
-    assert start_guard() is None
+    assert start() is None
     assert set(os.listdir("/proc/self/fd")) == before
     assert "workers may outlive this launcher" in caplog.text
 
@@ -200,31 +199,29 @@ def test_a_guard_that_could_not_be_started_is_tried_again_now_and_then(
         reaper.close()
 
 
-def test_a_program_with_threads_is_not_forked_nor_is_a_large_one(monkeypatch):
-    monkeypatch.setattr(guard_module, "_SMALL", 1 << 40)  # whatever was imported before this test
-    assert guard_module.is_forkable() is (len(os.listdir("/proc/self/task")) == 1)
+def test_a_program_with_threads_is_not_forked_nor_is_a_large_one():
+    any_size = 1 << 40  # whatever was imported before this test
+    assert is_forkable(any_size) is (len(os.listdir("/proc/self/task")) == 1)
     release = threading.Event()
     thread = threading.Thread(target=release.wait)
     thread.start()
-    assert not guard_module.is_forkable()
+    assert not is_forkable(any_size)
     release.set()
     thread.join()
-    monkeypatch.setattr(guard_module, "_SMALL", 1)
-    assert not guard_module.is_forkable()
+    assert not is_forkable(1)
 
 
 @pytest.mark.parametrize("can_fork", [True, False])
-def test_it_may_be_there_before_the_workers_if_it_can_be_forked(monkeypatch, can_fork):
-    monkeypatch.setattr(reaper_module, "is_forkable", lambda: can_fork)
-    monkeypatch.setattr(guard_module, "is_forkable", lambda: can_fork)
-    reaper = Reaper()
+def test_it_may_be_there_before_the_workers_if_it_can_be_forked(can_fork):
+    answers = [can_fork, can_fork]
+    reaper = Reaper(can_fork=lambda: answers.pop() if answers else False)
     reaper.prepare()
     early = reaper.guard
     assert (early is not None) is can_fork
     reaper.prepare()
     assert reaper.guard is early
     # What has begun meanwhile makes no difference to it.
-    monkeypatch.setattr(guard_module, "is_forkable", lambda: False)
+    answers.clear()
     try:
         reaper.begin()
         assert (reaper.guard is early) is can_fork
@@ -236,9 +233,9 @@ def test_it_may_be_there_before_the_workers_if_it_can_be_forked(monkeypatch, can
 
 
 def test_as_another_program_it_loads_little():
-    code = "import sys; sys.path.append(sys.argv[1]); import plaunch.process.stopping.guard."
+    code = "import sys; sys.path.append(sys.argv[1]); import plaunch.process.stopping."
     code += "guard_process; print(*sys.modules)"
-    package = os.path.dirname(guard_module.__file__).partition("/plaunch/process/")[0]
+    package = inspect.getfile(start_guard).partition("/plaunch/process/")[0]
     loaded = run_python("-I", "-S", "-c", code, package, check=True).stdout.split()
     assert not {"dataclasses", "logging", "subprocess"}.intersection(loaded)
 
@@ -570,7 +567,7 @@ def test_it_stays_until_it_can_tell_of_everybody():
     clock = Clock(0.0)
     killed = []
 
-    class Tree:
+    class Tree(GroupTree):
         def look(self):
             return {0: [Process(5)]} if 0.15 < clock.now and not killed else {}
 
@@ -580,11 +577,6 @@ def test_it_stays_until_it_can_tell_of_everybody():
         def signal(self, processes, signum):
             killed.extend(process.pid for process in processes)
             return []
-
-        has_missed = False
-
-        def newcomers(self):
-            return {}
 
     class State:
         tree = Tree()
@@ -604,7 +596,7 @@ def test_it_stays_until_it_can_tell_of_everybody():
 
 TOLD = """\
 import os, sys
-from plaunch.process.stopping.guard.guard import start_guard
+from plaunch.process.stopping.guard import start_guard
 
 guard = start_guard()
 for line in sys.stdin:

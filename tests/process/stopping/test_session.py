@@ -9,13 +9,13 @@ import subprocess
 import sys
 
 import pytest
-from plaunch.process.kernel.handle import ProcessHandle
-from plaunch.process.kernel.holds import HoldWatch
-from plaunch.process.kernel.proc import describe_process, read_state
-from plaunch.process.kernel.processes import read_process
-from plaunch.process.stopping.reaping.evidence import Origin
-from plaunch.process.stopping.reaping.tree import make_tree
+from plaunch.process.children import ProcessHandle
+from plaunch.process.held import HoldWatch
+from plaunch.process.proc import describe_process, read_state
+from plaunch.process.processes import read_process
+from plaunch.process.stopping.evidence import Origin
 from plaunch.process.stopping.session import WorkerSession
+from plaunch.process.stopping.tree import make_tree
 
 from helpers.processes import is_gone, wait_for_end
 from helpers.waiting import wait_until

@@ -7,8 +7,7 @@ import threading
 import time
 
 import pytest
-from plaunch.process.stopping import stop as stopping
-from plaunch.process.stopping.stop import Stop
+from plaunch.process.stopping.stop import LastOutput, Stop
 
 from helpers.faults import raising
 from helpers.waiting import BOUND
@@ -44,8 +43,7 @@ def test_workers_are_signalled_before_all_processes_are_looked_at(inherits):
         sequence=Sequence(),
         job=Job(),
         watch=Watch(),
-        streams=None,
-        shows_rest=False,
+        output=None,
         look=lambda: [0],
         release=lambda stuck, orphans: None,
         lock=contextlib.nullcontext(),
@@ -94,15 +92,15 @@ def stopped(caplog):
     """Runs a stop with streams; returns whether it released everything, and what it logged."""
     caplog.set_level(logging.WARNING, "plaunch")
 
-    def run(streams, *, is_hurried=False):
+    def run(streams, *, is_hurried=False, **timeouts):
         released = []
         watch = Watch()
+        output = LastOutput(streams, watch.wake, shows_rest=False, **timeouts)
         stop = Stop(
             sequence=None,
             job=None,
             watch=watch,
-            streams=streams,
-            shows_rest=False,
+            output=output,
             look=list,
             release=lambda stuck, orphans: released.append(stuck),
             lock=contextlib.nullcontext(),
@@ -110,7 +108,7 @@ def stopped(caplog):
         if is_hurried:
             stop.escalate()
         stop.run(watch.wait)
-        assert stop.has_passed_output()
+        assert output.is_begun
         return released == [{}], [record.getMessage() for record in caplog.records]
 
     return run
@@ -123,14 +121,14 @@ def test_streams_that_fail_do_not_change_the_result(stopped, error):
 
 
 @pytest.mark.parametrize("is_hurried", [False, True])
-def test_streams_finish_for_as_long_as_they_show_something(stopped, monkeypatch, is_hurried):
+def test_streams_finish_for_as_long_as_they_show_something(stopped, is_hurried):
     """The time between two lines is shorter once the stop has been escalated."""
-    names = ["FINISH_TIMEOUT", "HURRIED_FINISH_TIMEOUT"]
-    for name, seconds in zip(names, (BOUND, 0.2) if is_hurried else (0.2, BOUND), strict=True):
-        monkeypatch.setattr(stopping, name, seconds)
+    timeout, hurried_timeout = (BOUND, 0.2) if is_hurried else (0.2, BOUND)
     never, begun = threading.Event(), time.monotonic()
     streams = OddStreams(lambda: never.wait(BOUND), lambda: min(time.monotonic(), begun + 0.5))
     said = f"{WHO} has not returned from finish; workers' output may be missing"
-    assert stopped(streams, is_hurried=is_hurried) == (True, [said])
+    assert stopped(
+        streams, is_hurried=is_hurried, timeout=timeout, hurried_timeout=hurried_timeout
+    ) == (True, [said])
     never.set()
     assert 0.6 < time.monotonic() - begun < BOUND

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
+import time
 from typing import TYPE_CHECKING
 
-from plaunch.process.kernel.processes import find_identity
-from plaunch.process.stopping.guard.protocol import job_line, process_line
-from plaunch.process.stopping.reaping.job_tag import ADOPTED, JOBS_VARIABLE, make_tags
-from plaunch.process.stopping.reaping.own_children import ZombieReaper, reap
-from plaunch.process.stopping.reaping.sweep import QUIET, Sweep, kill_all
-from plaunch.process.stopping.reaping.tree import ProcTree, make_tree
+from plaunch.process.job_tag import ADOPTED, JOBS_VARIABLE, job_line, make_tags, process_line
+from plaunch.process.processes import find_identity
+from plaunch.process.stopping.evidence import ZombieReaper, reap
+from plaunch.process.stopping.tree import ProcTree, make_tree
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
-    from plaunch.process.kernel.processes import Identity, Process
-    from plaunch.process.stopping.guard.guard import Guard
-    from plaunch.process.stopping.reaping.evidence import Origin
+    from plaunch.process.processes import Identity, Process
+    from plaunch.process.stopping.evidence import Origin
+    from plaunch.process.stopping.guard import Guard
+    from plaunch.process.stopping.tree import GroupTree
+
+_log = logging.getLogger("plaunch")
+
+_PAUSE = 0.005  # seconds between two passes
 
 
 class Job:
@@ -126,7 +131,7 @@ class Job:
             return False
         if self._adopter is not None:
             return self._adopter.has_no_orphans
-        return not any(self._tree.newcomers() or self._tree.has_missed for _ in range(QUIET))
+        return self._tree.is_quiet()
 
     def signal(
         self, rank: int, processes: Collection[Process], signum: signal.Signals
@@ -146,7 +151,7 @@ class Job:
         """
         if self._killed:
             ranks, self._killed = self._killed, set()
-            kill_all(self._tree, [], ranks=ranks)
+            self._tree.kill_all([], ranks=ranks)
             self.refresh()
 
     def begin_sweep(self, given_up: Collection[int], patience: float) -> Sweep:
@@ -210,3 +215,56 @@ class Job:
         line = self._lines[identity] = process_line(rank, *identity)
         if self._guard is not None:
             self._guard.send(line)
+
+
+class Sweep:
+    """Kills all that is left when every worker has ended or was given up.
+
+    The stop sequence has ended the processes that it found. This is for those that came later, and
+    for orphans of unknown workers. It ends when a pass finds nothing: then an adopter has no orphan
+    among its children, dead or alive, and elsewhere no process has come since all were read.
+
+    Args:
+        tree: finds them.
+        tend_orphans: reaps orphans that have ended; whether there were some.
+        given_up: the ids of processes that have survived SIGKILL.
+        patience: seconds to wait for processes to end after SIGKILL.
+        clock: seconds that never go back.
+    """
+
+    def __init__(
+        self,
+        tree: GroupTree,
+        tend_orphans: Callable[[], bool],
+        given_up: Collection[int],
+        patience: float,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.left: list[Process] = []  # the processes that survive
+        self._tree = tree
+        self._tend_orphans = tend_orphans
+        self._given_up = given_up
+        self._clock = clock
+        self._deadline = clock() + patience
+        self._has_logged = False
+
+    def step(self) -> float | None:
+        """Kill what is found; return the seconds until the next step, or None at the end."""
+        orphans = [process for found in self._tree.orphans().values() for process in found]
+        killed, refused = self._tree.kill_all(self._relevant(orphans))
+        has_reaped = self._tend_orphans()
+        found = self._relevant(killed)
+        if not (found or has_reaped) and self._tree.is_sure():
+            return None
+        if found and not self._has_logged:
+            self._has_logged = True
+            _log.info("ending orphans: pids %s", [process.pid for process in found])
+        is_refused = bool(found) and len(refused) == len(found)
+        if is_refused or self._clock() > self._deadline:
+            self.left = found
+            return None
+        return _PAUSE
+
+    def _relevant(self, processes: list[Process]) -> list[Process]:
+        return [process for process in processes if process.pid not in self._given_up]

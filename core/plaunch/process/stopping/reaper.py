@@ -8,21 +8,21 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from plaunch.process.kernel.proc import PROC, read_children
-from plaunch.process.kernel.processes import has_table, read_process
+from plaunch.process.job_tag import HELPER, JOBS_VARIABLE, make_job_id
 from plaunch.process.launcher_variables import inheritable, owns_process
-from plaunch.process.stopping.guard.guard import Guard, is_forkable, start_guard
+from plaunch.process.own_process import become_subreaper
+from plaunch.process.proc import PROC, read_children
+from plaunch.process.processes import has_table, read_process
+from plaunch.process.stopping.evidence import Origin, ZombieReaper
+from plaunch.process.stopping.guard import Guard, is_forkable, start_guard
 from plaunch.process.stopping.job import Job
-from plaunch.process.stopping.reaping.evidence import Origin
-from plaunch.process.stopping.reaping.job_tag import HELPER, JOBS_VARIABLE, make_job_id
-from plaunch.process.stopping.reaping.own_children import ZombieReaper
 
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable, Mapping, Sequence
 
-    from plaunch.process.kernel.processes import Identity
-    from plaunch.process.kernel.watch import ExitWatch
+    from plaunch.process.children import ExitWatch
+    from plaunch.process.processes import Identity
 
 _log = logging.getLogger("plaunch")
 
@@ -43,6 +43,7 @@ class Reaper:
             yes, unless `PLAUNCH_GUARD` is 0.
         proc: the folder of processes.
         clock: seconds that never go back.
+        can_fork: whether the guard is a fork of this process, and not another program.
     """
 
     def __init__(
@@ -52,7 +53,9 @@ class Reaper:
         use_guard: bool | None = None,
         proc: str = PROC,
         clock: Callable[[], float] = time.monotonic,
+        can_fork: Callable[[], bool] = is_forkable,
     ) -> None:
+        self._can_fork = can_fork
         self.keep_daemons = keep_daemons
         self.guard: Guard | None = None
         self._use_guard = (
@@ -70,8 +73,8 @@ class Reaper:
 
     def prepare(self) -> None:
         """Start the guard early, while it can be forked: before there are other threads."""
-        if self._use_guard and self.guard is None and is_forkable():
-            self.guard = start_guard(self._proc)
+        if self._use_guard and self.guard is None and self._can_fork():
+            self.guard = start_guard(self._proc, can_fork=self._can_fork)
 
     def begin(
         self,
@@ -88,10 +91,6 @@ class Reaper:
             watch: woken when the guard ends, so that the caller calls `tend_guard`.
         """
         if not self._is_subreaper and owns_process():
-            from plaunch.process.kernel.subreaper import (  # the command line only
-                become_subreaper,
-            )
-
             self._is_subreaper = become_subreaper()
         spared: set[Identity] = set()
         if self._is_subreaper:
@@ -106,6 +105,7 @@ class Reaper:
             adopter=os.getpid() if self._is_subreaper and has_table(self._proc) else 0,
             is_init=os.getpid() == 1,
             spared=spared,
+            clock=self._clock,
         )
         self._job = job = Job(origin, spared, folder=folder, zombies=self._zombies)
         self._watch = watch
@@ -192,7 +192,9 @@ class Reaper:
 
     def _start_guard(self, job: Job) -> None:
         self._guarded_at.append(self._clock())
-        self.guard = guard = start_guard(self._proc, is_repeated=self._was_refused)
+        self.guard = guard = start_guard(
+            self._proc, is_repeated=self._was_refused, can_fork=self._can_fork
+        )
         if guard is not None:
             if self._was_refused:
                 _log.info("the guard process (pid %d) has started now", guard.pid)

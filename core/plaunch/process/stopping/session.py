@@ -8,14 +8,14 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
-from plaunch.process.kernel.proc import PROC, describe_process, is_waiting_for_child
+from plaunch.process.proc import PROC, describe_process, is_waiting_for_child
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from plaunch.process.kernel.handle import ProcessHandle
-    from plaunch.process.kernel.holds import HoldWatch
-    from plaunch.process.kernel.processes import Identity, Process
+    from plaunch.process.children import ProcessHandle
+    from plaunch.process.held import HoldWatch
+    from plaunch.process.processes import Identity, Process
     from plaunch.process.stopping.job import Job
 
 _log = logging.getLogger("plaunch")

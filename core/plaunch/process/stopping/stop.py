@@ -13,26 +13,23 @@ import time
 from typing import TYPE_CHECKING
 
 from plaunch._names import class_name
-from plaunch.errors import UnkillableWorkerError
-from plaunch.process.failures.error_file import one_line
+from plaunch.errors import UnkillableWorkerError, one_line
+from plaunch.process.proc import describe_process, may_signal, read_state
 from plaunch.process.stopping.stop_sequence import KILL_WAIT
-from plaunch.process.streams.api import leave_rest, show_rest
+from plaunch.process.streams import leave_rest, show_rest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from plaunch.process.kernel.watch import ExitWatch
-    from plaunch.process.stopping.job import Job
-    from plaunch.process.stopping.reaping.sweep import Sweep
+    from plaunch.process.children import ExitWatch
+    from plaunch.process.failure import ProcessFailure
+    from plaunch.process.stopping.job import Job, Sweep
     from plaunch.process.stopping.stop_sequence import StopSequence
-    from plaunch.process.streams.api import Streams
+    from plaunch.process.streams import Streams
 
 _log = logging.getLogger("plaunch")
 
-# Seconds for which streams that finish may show nothing; and after a stop has been escalated.
-FINISH_TIMEOUT = 60.0
-HURRIED_FINISH_TIMEOUT = 10.0
 _POLL = 0.02  # seconds between two polls of workers without pidfds
 _WOKEN = 1.0  # seconds between two checks of the output thread, which also wakes the watch
 
@@ -49,10 +46,8 @@ class Stop:
     Args:
         sequence: stops the workers; None to spare their orphans.
         job: finds and sweeps orphans.
-        watch: what the caller waits with; the stop wakes it when the output has been passed on.
-        streams: the output.
-        shows_rest: whether the stop waits for a slow console, without a limit. If not, the caller
-            does so at the end of the run, if the streams support it.
+        watch: what the caller waits with.
+        output: wakes the watch when it has been passed on.
         look: records exits, and returns the local ranks that run.
         release: releases everything. It gets the processes that survived SIGKILL, by local rank,
             and the orphans that did, and may raise.
@@ -65,27 +60,23 @@ class Stop:
         sequence: StopSequence | None,
         job: Job,
         watch: ExitWatch,
-        streams: Streams,
-        shows_rest: bool,
+        output: LastOutput,
         look: Callable[[], Collection[int]],
         release: Callable[[dict[int, list[int]], list[int]], None],
         lock: AbstractContextManager[object],
     ) -> None:
-        self._shows_rest = shows_rest
         self._sequence = sequence
         self._job = job
         self._watch = watch
-        self._streams = streams
+        self._output = output
         self._look = look
         self._release = release
         self._lock = lock
         self._is_begun = False
-        self._is_hurried = False
         self._is_clear = False  # whether the sequence has found that there is nothing to sweep
         self._stuck: dict[int, list[int]] = {}
         self._orphans: list[int] = []
         self._sweep: Sweep | None = None
-        self._output: _Output | None = None
         self._stages = [self._release_all, self._pass_output_on]
         if sequence is not None:
             self._stages += [self._sweep_up, self._stop_workers]
@@ -131,15 +122,9 @@ class Stop:
 
     def escalate(self) -> None:
         """Skip the grace and the wait for a slow console; may be called in a signal handler."""
-        self._is_hurried = True
         if self._sequence is not None:
             self._sequence.escalate()
-        with contextlib.suppress(Exception):  # a plugin's bug must not prevent the SIGKILL
-            self._streams.escalate()
-
-    def has_passed_output(self) -> bool:
-        """Whether the stop has called `finish` of the streams."""
-        return self._output is not None
+        self._output.escalate()
 
     def _stop_workers(self) -> float | None:
         assert self._sequence is not None  # noqa: S101 - a stage only with a sequence
@@ -171,9 +156,9 @@ class Stop:
         return delay
 
     def _pass_output_on(self) -> float | None:
-        if self._output is None:
-            self._output = _Output(self._streams, self._watch, shows_rest=self._shows_rest)
-        if not (self._output.is_over or self._output.is_stuck(is_hurried=self._is_hurried)):
+        if not self._output.is_begun:
+            self._output.begin()
+        if not (self._output.is_over or self._output.is_stuck()):
             self._look()  # as above
             return _WOKEN
         self._output.end()
@@ -184,22 +169,47 @@ class Stop:
         self._release(self._stuck, self._orphans)
 
 
-class _Output:
-    """Calls `finish` of the streams, on its own thread if that may take long.
+class LastOutput:
+    """The output that streams pass on when the workers have ended.
 
-    Streams may come from a plugin: an error is logged, and a thread that shows nothing for a long
-    time is abandoned. Neither changes the result of the job.
+    It calls `finish` of the streams, on its own thread if that may take long. Streams may come from
+    a plugin: an error is logged, and a thread that shows nothing for a long time is abandoned.
+    Neither changes the result of the job.
+
+    Args:
+        streams: the output.
+        wake: called when `finish` has returned, on any thread.
+        shows_rest: whether to wait for a slow console, without a limit. If not, the caller does so
+            at the end of the run, if the streams support it.
+        timeout: seconds for which the streams may show nothing.
+        hurried_timeout: the same after `escalate`.
     """
 
-    def __init__(self, streams: Streams, watch: ExitWatch, *, shows_rest: bool) -> None:
+    def __init__(
+        self,
+        streams: Streams,
+        wake: Callable[[], None],
+        *,
+        shows_rest: bool,
+        timeout: float = 60.0,
+        hurried_timeout: float = 10.0,
+    ) -> None:
+        self.is_begun = False
         self.is_over = False
-        self._shows_rest = shows_rest
         self._streams = streams
-        self._watch = watch
-        self._begun = time.monotonic()
+        self._wake = wake
+        self._shows_rest = shows_rest
+        self._timeout = timeout
+        self._hurried_timeout = hurried_timeout
+        self._begun_at = 0.0
         self._is_finished = False
         self._thread: threading.Thread | None = None
-        if streams.is_reading():
+
+    def begin(self) -> None:
+        """Call `finish` of the streams; called once."""
+        self.is_begun = True
+        self._begun_at = time.monotonic()
+        if self._streams.is_reading():
             thread = threading.Thread(target=self._run, name="plaunch-output", daemon=True)
             with contextlib.suppress(RuntimeError):  # no more threads: signals are handled later
                 thread.start()
@@ -207,15 +217,20 @@ class _Output:
         if self._thread is None:
             self._run()
 
-    def is_stuck(self, *, is_hurried: bool) -> bool:
+    def escalate(self) -> None:
+        """Do not wait for a slow console; may be called in a signal handler."""
+        self._timeout = self._hurried_timeout
+        with contextlib.suppress(Exception):  # a plugin's bug must not prevent the SIGKILL
+            self._streams.escalate()
+
+    def is_stuck(self) -> bool:
         """Whether `finish` has neither returned nor shown anything for too long."""
         if self._is_finished:
             return False  # the wait for a slow console has no limit
-        shown = self._begun
+        shown = self._begun_at
         with contextlib.suppress(Exception):
             shown = max(shown, self._streams.last_shown())
-        timeout = HURRIED_FINISH_TIMEOUT if is_hurried else FINISH_TIMEOUT
-        return time.monotonic() - shown >= timeout
+        return time.monotonic() - shown >= self._timeout
 
     def end(self) -> None:
         """Wait for the thread to exit; abandon it if it is stuck."""
@@ -241,4 +256,47 @@ class _Output:
                 one_line(error),
             )
         self.is_over = True
-        self._watch.wake()
+        self._wake()
+
+
+def describe_unkillable(
+    name: str,
+    stuck: Mapping[int, Sequence[int]],
+    orphans: Sequence[int],
+    failures: Mapping[int, ProcessFailure],
+) -> str:
+    """Name the processes that are still there after a stop, and say why if the system shows it.
+
+    Args:
+        name: what the workers are.
+        stuck: process ids by the local rank that they belong to.
+        orphans: process ids of unknown workers.
+        failures: the failures of workers; the first is the cause of the stop.
+    """
+    by_owner = [(f"local rank {rank}", pids) for rank, pids in sorted(stuck.items())]
+    if orphans:
+        by_owner.append(("orphans", orphans))
+    named = "; ".join(
+        f"{owner}: {', '.join(describe_process(pid) for pid in pids)}" for owner, pids in by_owner
+    )
+    all_pids = [pid for _, pids in by_owner for pid in pids]
+    refused = [pid for pid in all_pids if not may_signal(pid)]
+    what = "cannot be ended" if len(refused) == len(all_pids) else "outlive SIGKILL"
+    sentences = [f"processes of {name!r} {what}: {named}."]
+    if refused:
+        pids = ", ".join(map(str, refused))
+        sentences.append(
+            f"This user may not send signals to pid {pids}, which runs as another user (sudo, "
+            "su); the worker must end such processes itself."
+        )
+    if any(read_state(pid) == "D" for pid in all_pids):
+        sentences.append(
+            "A process in state D sleeps uninterruptibly in the kernel; this host probably needs a "
+            "restart."
+        )
+    for rank, failure in [*failures.items()][:1]:
+        sentences.append(
+            f"They were stopped because local rank {rank} (pid {failure.pid}) failed: "
+            f"{failure.describe_exit()}."
+        )
+    return " ".join(sentences)

@@ -1,0 +1,228 @@
+"""What a context works with: binders, starters, observers, and what an agent shares with it."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from plaunch.process.held import HoldWatch
+from plaunch.process.worker_exit import unranked_worker
+from plaunch.values import Value, plain_dataclass
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from plaunch.process.children import Popen
+    from plaunch.process.stopping.reaper import Reaper
+    from plaunch.process.stopping.stop_sequence import StopStep
+    from plaunch.process.streams import OutputStats
+    from plaunch.process.worker_exit import WorkerExit, WorkerInfo
+
+
+class Binding(Protocol):
+    """The devices and processors of one worker, from its first instruction on."""
+
+    def applied(self) -> AbstractContextManager[None]:
+        """Bind the calling thread while it starts the worker, which inherits the binding.
+
+        Other threads are not affected. At the end of the block, the thread has its old binding.
+
+        Raises:
+            WorkerStartError: the system refuses.
+        """
+
+    def bind(self, pid: int) -> None:
+        """Bind a worker that another process has just started, before the worker does anything.
+
+        Raises:
+            WorkerStartError: the system refuses.
+        """
+
+    def describe(self) -> Mapping[str, str]:
+        """What `--dry-run` shows, as in `{"cpus": "0-15"}`."""
+
+
+class Binder(Protocol):
+    """Gives the workers of one node their devices and processors, at each start."""
+
+    def plan(self, nprocs: int) -> Mapping[int, Binding]:
+        """The bindings by local rank; ranks that are not bound are missing.
+
+        Called before the node joins the others, and at every start of its workers, on the thread
+        that starts them.
+
+        Raises:
+            UsageError: a worker cannot have its binding.
+        """
+
+    def environment(self, local_rank: int, environ: Mapping[str, str]) -> Mapping[str, str]:
+        """The variables that show a worker its devices; they may override those that plaunch sets.
+
+        Args:
+            local_rank: the local rank of the worker.
+            environ: its other variables.
+
+        Raises:
+            UsageError: it has devices that do not exist.
+        """
+
+
+def is_asked_for(numa_options: object, devices: object, virtual_local_rank: object) -> bool:
+    """Whether any of these settings asks for devices or processors."""
+    return numa_options is not None or devices is not None or bool(virtual_local_rank)
+
+
+def default_binder(
+    numa_options: object = None, devices: object = None, virtual_local_rank: bool = False
+) -> Binder | None:
+    """The binder for these settings; None if they ask for no binding.
+
+    Raises:
+        UsageError: a setting cannot be used.
+    """
+    if not is_asked_for(numa_options, devices, virtual_local_rank):
+        return None
+    from plaunch.parts import BINDER, load_part  # only where workers are bound
+
+    binder: Binder = load_part(BINDER)(numa_options, devices, virtual_local_rank)
+    return binder
+
+
+class Starter(Protocol):
+    """Starts the processes of a launch's workers; `begin` is called first and `close` last.
+
+    In each round `wait` is called, then `prepare`, then `start` for each worker. Only `wait` may
+    block. A round may end before its workers are started. `str` of a starter says in one line how
+    it starts workers, for `--dry-run`, which calls no method.
+    """
+
+    def begin(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
+        """Begin to prepare in the background; the node has not joined the others yet.
+
+        Args:
+            command: the command of the first worker, before macros are replaced; empty if workers
+                are forked from the launcher, which does not call `start`.
+            environ: the variables of the workers, as far as they are known.
+        """
+
+    def wait(self) -> Mapping[str, float]:
+        """Wait until workers can be started, within a bound.
+
+        Called on its own thread once a round has formed, possibly at the same time as `close`.
+
+        Returns:
+            What took time: seconds by name.
+        """
+
+    def prepare(self, envs: Mapping[int, Mapping[str, str]]) -> None:
+        """Receive the complete environments of a round's workers, by local rank."""
+
+    def start(
+        self,
+        local_rank: int,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        stdout: int | None,
+        stderr: int | None,
+        pass_fds: Sequence[int] = (),
+        binding: Binding | None = None,
+    ) -> Popen | None:
+        """Start a worker as leader of a new session, as `subprocess.Popen` does.
+
+        The worker gets the arguments, environment and descriptors that are given here, and no
+        others. It has the current working folder and umask of this process, and the limits and
+        signal dispositions that this process had at `begin`.
+
+        Args:
+            local_rank: the local rank of the worker.
+            command: the program and its arguments.
+            env: its complete environment.
+            stdout: a descriptor, or None for the launcher's own.
+            stderr: the same for stderr.
+            pass_fds: more descriptors, which keep their numbers.
+            binding: binds the worker before it does anything.
+
+        Returns:
+            A child of this process, which only its own `poll` reaps; None makes plaunch execute
+            the command itself.
+
+        Raises:
+            WorkerStartError: the worker cannot be bound, and was not started.
+            OSError: the system does not execute the program.
+        """
+
+    def fds(self) -> Collection[int]:
+        """Descriptors that a fork of the launcher must close."""
+
+    def close(self) -> None:
+        """Release every process, thread and descriptor; workers keep running.
+
+        Ends a `wait` in progress. May be called more than once, and without `begin`.
+        """
+
+
+def popen_by(
+    starter: Starter | None, local_rank: int, binding: Binding | None, started: set[int]
+) -> Callable[..., Popen]:
+    """What starts a worker's program, from the arguments of `subprocess.Popen`.
+
+    Args:
+        starter: starts it; the program is executed if there is no starter, or it returns None.
+        local_rank: the local rank of the worker.
+        binding: binds the worker.
+        started: the local rank is added if the starter has started the worker.
+    """
+
+    def popen(command: Sequence[str], start_new_session: bool = True, **options: Any) -> Popen:
+        if starter is not None:
+            worker = starter.start(local_rank, command, binding=binding, **options)
+            if worker is not None:
+                started.add(local_rank)
+                return worker
+        import subprocess  # not needed where all workers are forked
+
+        with nullcontext() if binding is None else binding.applied():
+            return subprocess.Popen(command, start_new_session=start_new_session, **options)
+
+    return popen
+
+
+class WorkerObserver(Protocol):
+    """Is notified of exits and stops, once all workers of a context have been started.
+
+    Called on the thread that uses the context. The methods must neither raise nor block.
+    """
+
+    def worker_ended(self, exit: WorkerExit) -> None:
+        """A worker has just ended. The last lines of its failure are not known yet."""
+
+    def stop_stepped(self, step: StopStep) -> None:
+        """The stop sequence has taken a step."""
+
+
+@plain_dataclass
+class ContextComponents(Value):
+    """The objects that an agent gives to each of its contexts.
+
+    Args:
+        reaper: ends the orphans of the workers; the agent closes it. By default, the context
+            creates and closes its own.
+        stats: counts the output of all contexts. Its owner waits for a slow console at the end
+            of the run; without one, `close` does.
+        starter: starts the processes of workers that are not forked from this process.
+        private_fds: descriptors of this process that a forked worker must close.
+        observer: is notified of exits and stops.
+        holds: records since when workers have been suspended.
+        worker_info: what is known of the worker with this local rank and pid.
+    """
+
+    reaper: Reaper | None = None
+    stats: OutputStats | None = None
+    starter: Starter | None = None
+    private_fds: Sequence[int] = ()
+    observer: WorkerObserver | None = None
+    holds: HoldWatch = field(default_factory=HoldWatch)
+    worker_info: Callable[[int, int], WorkerInfo] = unranked_worker

@@ -1,0 +1,312 @@
+"""The base class of process contexts, whose workers are started, waited for and closed together.
+
+`PContext` and `RunProcsResult` have torchrun's names and meaning. A subclass written for torchrun,
+which defines only `_start`, `_poll`, `pids` and `_close`, works as well: it is polled.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import os
+import signal
+import time
+from dataclasses import field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from plaunch.durations import PATIENCE, PERIOD
+from plaunch.errors import SignalException, UsageError
+from plaunch.parts import STOP_SIGNALS, load_part
+from plaunch.process.arguments import validate_ranks, worker_args, worker_envs
+from plaunch.process.logs import LogsDest, open_streams, read_dest
+from plaunch.values import Record, plain_dataclass
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from plaunch.process.failure import ProcessFailure
+    from plaunch.process.logs import LogsSpecs
+    from plaunch.process.streams import Streams
+    from plaunch.process.worker_exit import WorkerExit
+
+SHUTDOWN_TIMEOUT = 30.0
+_FAILED_START_GRACE = 1.0  # seconds for the workers that run when another one cannot be started
+
+
+@plain_dataclass
+class RunProcsResult(Record):
+    """How a set of workers ended, by local rank; the first four fields are torchrun's.
+
+    `return_values` has every rank when all succeeded (None for programs) and is empty otherwise.
+    `failures` has the ranks that failed by themselves, in the order in which their exits were seen.
+    If none did and the workers were closed while they ran, it has those that did not exit with 0.
+    `stdouts` and `stderrs` are the paths that streams were redirected to, or empty strings.
+    `stopped`, which torchrun lacks, has the exit codes of all other ranks that the context ended
+    (-15 for SIGTERM); these are not failures.
+    """
+
+    return_values: dict[int, Any] = field(default_factory=dict)
+    failures: dict[int, ProcessFailure] = field(default_factory=dict)
+    stdouts: dict[int, str] = field(default_factory=dict)
+    stderrs: dict[int, str] = field(default_factory=dict)
+    stopped: dict[int, int] = field(default_factory=dict)
+
+    def is_failed(self) -> bool:
+        """Whether there are failures."""
+        return bool(self.failures)
+
+
+class StopSignalHandler(Protocol):
+    """The signal handlers of a context that is used without an agent."""
+
+    def install(self) -> None:
+        """Install them, on the main thread."""
+
+    def restore(self) -> None:
+        """Restore the previous ones."""
+
+    def held(self) -> AbstractContextManager[None]:
+        """Defer signals to the end of the block, which then raises `SignalException`."""
+
+
+class PContext(abc.ABC):
+    """A set of worker processes; the name and the template methods are torchrun's.
+
+    Args:
+        name: what the workers are; part of the default console prefix.
+        entrypoint: a function, or the path of a program.
+        args: arguments by local rank; a bare string is one argument.
+        envs: variables to add to the launcher's environment, by local rank.
+        logs_specs: decides where the streams go; its `reify` is called once, in the constructor.
+        log_line_prefixes: console prefixes of teed streams by local rank.
+        duplicate_stdout_filters: teed lines that contain one of these are also collected in a file.
+        duplicate_stderr_filters: the same for stderr.
+        shutdown_timeout: seconds between the soft signal and SIGKILL, unless `close` gets another
+            number.
+        handle_signals: whether `start` installs torchrun's signal handlers. False if an agent
+            handles signals.
+        close_logs: whether the context closes the logs spec. False if an agent uses it for several
+            contexts.
+
+    Raises:
+        RankMappingError: a mapping does not name exactly the local ranks 0 to n-1.
+        UsageError: `shutdown_timeout` cannot be used, or a variable cannot be given to a process.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        entrypoint: Callable[..., Any] | str,
+        args: Mapping[int, Any],
+        envs: Mapping[int, Mapping[str, Any]],
+        logs_specs: LogsSpecs,
+        log_line_prefixes: Mapping[int, str] | None = None,
+        duplicate_stdout_filters: Sequence[str] | None = None,
+        duplicate_stderr_filters: Sequence[str] | None = None,
+        *,
+        shutdown_timeout: float = SHUTDOWN_TIMEOUT,
+        handle_signals: bool = True,
+        close_logs: bool = False,
+    ) -> None:
+        PATIENCE.check(shutdown_timeout, "shutdown_timeout")
+        self.name = name
+        self.entrypoint = entrypoint
+        self.args = worker_args(args)
+        self.nprocs = len(self.args)
+        self.envs = worker_envs(envs, self.nprocs)
+        given = logs_specs.reify(self.envs)
+        validate_ranks("stdouts", given.stdouts, self.nprocs)
+        validate_ranks("stderrs", given.stderrs, self.nprocs)
+        dest = read_dest(given)
+        self.envs = worker_envs(self.envs, self.nprocs)  # a logs spec may have added any value
+        self.stdouts = dest.stdouts
+        self.stderrs = dest.stderrs
+        self.error_files = dest.error_files
+        self.shutdown_timeout = shutdown_timeout
+        self._logs_dest = dest
+        self._logs_specs = logs_specs
+        self._logs_to_close = logs_specs if close_logs else None
+        self._log_line_prefixes = {
+            rank: (log_line_prefixes or {}).get(rank, f"[{name}{rank}]:") for rank in args
+        }
+        self._stdout_filters = tuple(duplicate_stdout_filters or ())
+        self._stderr_filters = tuple(duplicate_stderr_filters or ())
+        self._handle_signals = handle_signals
+        self._stop_signals: StopSignalHandler | None = None
+        self._tails: Streams | None = None
+        self._is_started = False
+
+    def start(self) -> None:
+        """Start all workers.
+
+        With `handle_signals`, on the main thread, this first installs handlers for the signals in
+        `TORCHELASTIC_SIGNALS_TO_HANDLE`, which raise `SignalException`; `close` restores the
+        previous ones. If a worker cannot be started, the others have at most a second to stop:
+        they have not done much, and an agent handles no signal before `start` returns.
+
+        Raises:
+            UsageError: the context was started before, or a worker cannot be bound to processors.
+            WorkerStartError: a worker cannot be started; subclasses tell programs that do not exist
+                or may not be executed.
+        """
+        if self._is_started:
+            raise UsageError(
+                f"the workers of {self.name!r} were already started; make a new context"
+            )
+        self._is_started = True
+        if self._handle_signals:
+            stop_signals: StopSignalHandler = load_part(STOP_SIGNALS)(self.escalate)
+            self._stop_signals = stop_signals
+            stop_signals.install()
+        try:
+            self._start()
+            self._start_tails()
+        except BaseException as error:
+            is_failure = isinstance(error, Exception) and not isinstance(error, SignalException)
+            self.close(
+                timeout=min(self.shutdown_timeout, _FAILED_START_GRACE) if is_failure else None
+            )
+            raise
+
+    def wait(self, timeout: float = -1, period: float = 1) -> RunProcsResult | None:
+        """Wait until all workers have succeeded or one has failed, at most `timeout` seconds.
+
+        Args:
+            timeout: seconds; 0 does not wait, and a negative number waits without a limit.
+            period: seconds between two polls where exits do not wake this process.
+
+        Returns:
+            The result, or None if the workers still run.
+
+        Raises:
+            SignalException: a handled signal arrived; the workers still run, and the caller should
+                `close` with that signal.
+            UnkillableWorkerError: a worker had to be stopped, and survived SIGKILL.
+        """
+        PERIOD.check(period, "period")
+        if not timeout < 0:
+            PATIENCE.check(timeout, "timeout")
+        deadline = None if timeout < 0 else time.monotonic() + timeout
+        while True:
+            result = self._poll()
+            if result is not None:
+                return result
+            remaining = None if deadline is None else deadline - time.monotonic()
+            if remaining is not None and remaining <= 0:
+                return None
+            self._idle(remaining, period)
+
+    def close(self, death_sig: signal.Signals | None = None, timeout: float | None = None) -> None:
+        """Stop the workers that run, and release everything; may be called more than once.
+
+        Args:
+            death_sig: the soft signal; None means SIGTERM.
+            timeout: seconds until SIGKILL; None means the context's `shutdown_timeout`.
+
+        Raises:
+            UnkillableWorkerError: a worker survived SIGKILL; everything else is released.
+        """
+        if timeout is not None:
+            timeout = max(timeout, 0.0)
+            PATIENCE.check(timeout, "timeout")
+        try:
+            self._close(
+                death_sig=death_sig or signal.SIGTERM,
+                timeout=self.shutdown_timeout if timeout is None else timeout,
+            )
+        finally:
+            if self._tails is not None:
+                self._tails.finish()
+            if self._stop_signals is not None:
+                self._stop_signals.restore()
+
+    def exit_fds(self) -> list[int] | None:
+        """Descriptors that become readable when `wait(0)` has something to do.
+
+        They stay the same from `start` to `close`. None means that the context must be polled, as
+        a subclass written for torchrun must.
+        """
+        return None
+
+    def take_exits(self) -> list[WorkerExit]:
+        """The exits seen since the last call, in the order seen; empty if none are recorded."""
+        return []
+
+    def send_signal(self, local_rank: int, signum: signal.Signals) -> None:
+        """Send a signal to one worker, but not to its children.
+
+        Args:
+            local_rank: of a worker whose exit `take_exits` has not returned.
+            signum: the signal.
+
+        Raises:
+            PermissionError: it runs as another user.
+        """
+        with contextlib.suppress(ProcessLookupError):  # it has just ended
+            os.kill(self.pids()[local_rank], signum)
+
+    def escalate(self) -> None:  # noqa: B027 - most subclasses have none
+        """Skip the rest of the grace of the stop in progress, or of the next one.
+
+        May be called from a signal handler on the thread that uses the context. A subclass written
+        for torchrun ignores it.
+        """
+
+    def _log_files(self, local_rank: int) -> list[str]:
+        """The files with the output of this worker."""
+        paths = (self.stdouts.get(local_rank, ""), self.stderrs.get(local_rank, ""))
+        return [path for path in dict.fromkeys(paths) if path not in ("", os.devnull)]
+
+    @abc.abstractmethod
+    def pids(self) -> dict[int, int]:
+        """The process ids of the workers by local rank."""
+
+    @abc.abstractmethod
+    def _start(self) -> None:
+        """Start the workers; called once."""
+
+    @abc.abstractmethod
+    def _poll(self) -> RunProcsResult | None:
+        """The result without waiting: None while workers run and none has failed.
+
+        After a failure, the other workers are stopped before this returns.
+        """
+
+    @abc.abstractmethod
+    def _close(self, death_sig: signal.Signals, timeout: float = SHUTDOWN_TIMEOUT) -> None:
+        """Stop the workers that still run: `death_sig`, `timeout` seconds, SIGKILL."""
+
+    def _idle(self, remaining: float | None, period: float) -> None:
+        """Wait between two polls, at most `remaining` seconds if that is not None."""
+        time.sleep(period if remaining is None else min(period, remaining))
+
+    def _start_tails(self) -> None:
+        """Show on the console what workers write to the files of teed streams.
+
+        For subclasses whose workers do not write to pipes of the launcher.
+        """
+        dest = self._logs_dest
+        if dest.tee_stdouts or dest.tee_stderrs:
+            shown = LogsDest(
+                tee_stdouts=dest.tee_stdouts,
+                tee_stderrs=dest.tee_stderrs,
+                filtered_stdout=dest.filtered_stdout,
+                filtered_stderr=dest.filtered_stderr,
+            )
+            self._tails = self._open_streams(
+                shown, capture_stderr=False, keeps_daemons=False, before=None
+            )
+            self._tails.start()
+
+    def _open_streams(self, dest: LogsDest, **options: Any) -> Streams:
+        """The streams of all workers; `options` are those of `LogsSpecs.open_streams`."""
+        return open_streams(
+            self._logs_specs,
+            dest,
+            self.nprocs,
+            prefixes=self._log_line_prefixes,
+            stdout_filters=self._stdout_filters,
+            stderr_filters=self._stderr_filters,
+            **options,
+        )

@@ -1,1 +1,0 @@
-"""Process contexts: the workers of one start, as torch's `start_processes` gives them."""

@@ -1,1 +1,0 @@
-"""Why workers failed: error files, tracebacks, and out-of-memory kills."""

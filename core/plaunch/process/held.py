@@ -1,0 +1,178 @@
+"""Finds processes that cannot run: suspended, traced, frozen, or in uninterruptible sleep."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from plaunch.durations import PATIENCE
+from plaunch.process.proc import PROC, find_field, group_paths, read_name, read_proc, read_state
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+_PERIOD = 5.0  # seconds between two samples of `tend`
+
+
+class Held(NamedTuple):
+    """Why a process cannot run.
+
+    Args:
+        how: in words, such as `suspended`; see `describe_hold`.
+        since: when this was seen first, in seconds since the epoch.
+        pid: the process.
+    """
+
+    how: str
+    since: float
+    pid: int
+
+    def __str__(self) -> str:
+        return f"{self.how} since {time.strftime('%H:%M:%S', time.localtime(self.since))}"
+
+
+class HoldWatch:
+    """Records since when processes are held, which the kernel does not.
+
+    Thread-safe.
+
+    Args:
+        describe: what holds a process; by default `describe_hold`.
+        clock: seconds that never go back.
+        wall_clock: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        *,
+        describe: Callable[[int], str] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._describe = describe_hold if describe is None else describe
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._looked_at = clock()
+        self._held: dict[int, Held] = {}  # by process
+        self._lock = threading.Lock()
+
+    def tend(self, pids: Collection[int]) -> None:
+        """Sample these processes if five seconds have passed; the agent's loop calls it."""
+        now = self._clock()
+        if now - self._looked_at >= _PERIOD:
+            self._looked_at = now
+            self.look(pids)
+
+    def look(self, pids: Collection[int]) -> dict[int, Held]:
+        """What holds these processes now, by process id; those that may run are missing."""
+        with self._lock:
+            for pid in pids:
+                how, known = self._describe(pid), self._held.pop(pid, None)
+                if how and (known is None or known.how != how):
+                    known = Held(how, self._wall_clock(), pid)
+                if how and known is not None:
+                    self._held[pid] = known
+            return {pid: self._held[pid] for pid in pids if pid in self._held}
+
+
+def describe_hold(pid: int, proc: str = PROC, root: str = "") -> str:
+    """What holds a process, in words such as `suspended`; empty if it may run.
+
+    A process is held if a signal has suspended it, a debugger or tracer has stopped it, or its
+    control group is frozen. A traced process that runs is not held.
+
+    Args:
+        pid: the process.
+        proc: the folder of processes.
+        root: the root of the file system, for control groups.
+    """
+    status = read_proc(f"{pid}/status", proc)
+    state = find_field(status, "State")[:1]
+    if state == "T":
+        return "suspended"
+    if state == "t":
+        tracer = find_field(status, "TracerPid")
+        if tracer in ("", "0"):  # it is in another container
+            return "traced by a debugger"
+        return f"traced by {read_name(tracer, proc) or 'a debugger'} (pid {tracer})"
+    return "frozen by its control group" if status and _is_frozen(pid, proc, root) else ""
+
+
+def _is_frozen(pid: int, proc: str, root: str) -> bool:
+    groups = read_proc(f"{pid}/cgroup", proc).decode(errors="replace")
+    # A frozen group freezes all below it. "frozen 1" is of version 2, "FROZEN" of version 1.
+    for path in group_paths(groups, "freezer", "cgroup.events", "freezer.state"):
+        text = read_proc(path, root)
+        if text and (b"frozen 1" in text.splitlines() or text.strip() == b"FROZEN"):
+            return True
+    return False
+
+
+TIMEOUT_VARIABLE = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"
+
+_LONGEST_PERIOD = 1.0  # seconds between two samples
+_SAMPLES_PER_TIMEOUT = 4
+
+
+class UninterruptibleWatch:
+    """Samples whether a worker has been in state D all the time.
+
+    Only the worker itself is sampled, not its children. Every process is in state D briefly, so a
+    worker counts as stuck only if all samples during the timeout find it there.
+
+    Args:
+        timeout: seconds of uninterruptible sleep after which a worker counts as stuck.
+        find_state: the state letter of a process; by default `read_state`.
+        clock: seconds that never go back.
+    """
+
+    def __init__(
+        self,
+        timeout: float,
+        *,
+        find_state: Callable[[int], str] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.timeout = timeout
+        self._find_state = read_state if find_state is None else find_state
+        self._clock = clock
+        self._period = min(timeout / _SAMPLES_PER_TIMEOUT, _LONGEST_PERIOD)
+        self._looked_at = -math.inf
+        self._since: dict[int, float] = {}
+
+    def find_stuck(self, pids: Mapping[int, int]) -> dict[int, float]:
+        """The local ranks that are stuck, and for how many seconds.
+
+        Call it often; most calls do nothing.
+
+        Args:
+            pids: the process ids of the workers that have not ended, by local rank.
+        """
+        now = self._clock()
+        if now - self._looked_at < self._period:
+            return {}
+        self._looked_at = now
+        asleep = [pid for pid in pids.values() if self._find_state(pid) == "D"]
+        self._since = {pid: self._since.get(pid, now) for pid in asleep}
+        return {
+            rank: now - self._since[pid]
+            for rank, pid in pids.items()
+            if pid in self._since and now - self._since[pid] >= self.timeout
+        }
+
+
+def uninterruptible_timeout_of(environ: Mapping[str, str]) -> float:
+    """The seconds in `TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT`; 0 means no limit.
+
+    A negative number and an empty text mean no limit as well, as in torchrun.
+
+    Raises:
+        UsageError: the variable is not a number.
+    """
+    text = environ.get(TIMEOUT_VARIABLE, "").strip()
+    if not text:
+        return 0.0
+    seconds = PATIENCE.read(text.removeprefix("-"), f"variable {TIMEOUT_VARIABLE}")
+    return 0.0 if text.startswith("-") or math.isinf(seconds) else seconds

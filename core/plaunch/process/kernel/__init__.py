@@ -1,1 +1,0 @@
-"""Reads and controls processes through the kernel: exits, /proc, signals, limits."""

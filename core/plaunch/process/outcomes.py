@@ -1,0 +1,280 @@
+"""The workers of one start: which run, how the others ended, and which failed by themselves."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from plaunch._names import class_name
+from plaunch.errors import one_line
+from plaunch.process.context import RunProcsResult
+from plaunch.process.failure import ProcessFailure
+from plaunch.process.proc import group_paths, read_proc
+from plaunch.process.streams import is_shown
+from plaunch.process.worker_exit import WorkerExit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from plaunch.process.children import ProcessHandle
+    from plaunch.process.streams import Streams
+    from plaunch.process.worker_exit import WorkerInfo, WorkerResults
+
+_log = logging.getLogger("plaunch")
+
+
+class OutOfMemoryWatch:
+    """Counts how often processes near this one were killed for lack of memory.
+
+    The counter is that of this process's control group (versions 2 and 1), in which its workers are
+    unless they were moved, or of the nearest group above it that counts; otherwise that of the
+    system. It does not show which process was killed, so ask only about a worker that got a
+    SIGKILL from outside.
+
+    Args:
+        root: the root of the file system.
+    """
+
+    def __init__(self, root: str = "/") -> None:
+        self._root = root
+        self._path, self._count = self._find()
+        self._has_moved = False
+
+    def has_killed(self) -> bool:
+        """Whether the counter has increased since the watch was created."""
+        if self._path and not self._has_moved:
+            before, self._count = self._count, self._read_counter(self._path)
+            if before is not None and self._count is not None:
+                self._has_moved = self._count > before
+        return self._has_moved
+
+    def _find(self) -> tuple[str, int | None]:
+        groups = self._read("proc/self/cgroup")
+        paths = group_paths(groups, "memory", "memory.events", "memory.oom_control")
+        for path in (*paths, "proc/vmstat"):
+            count = self._read_counter(path)
+            if count is not None:
+                return path, count
+        return "", None
+
+    def _read_counter(self, path: str) -> int | None:
+        for line in self._read(path).splitlines():
+            name, _, value = line.partition(" ")
+            if name == "oom_kill" and value.isdecimal():
+                return int(value)
+        return None
+
+    def _read(self, path: str) -> str:
+        return read_proc(path, self._root).decode(errors="replace")
+
+
+_FileState = tuple[int, int, int]  # distinguishes one error file from another at the same path
+
+
+class WorkerOutcomes:
+    """Records the exits of workers, and decides which of them are failures.
+
+    Args:
+        name: what the workers are, for the log.
+        nprocs: the number of workers.
+        error_files: where workers report their exceptions, by local rank.
+        log_files: returns the files with the output of a worker.
+        results: receives what the workers send back.
+        worker_info: what is known of the worker with this local rank and pid.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        nprocs: int,
+        error_files: Mapping[int, str],
+        log_files: Callable[[int], list[str]],
+        results: WorkerResults,
+        worker_info: Callable[[int, int], WorkerInfo],
+    ) -> None:
+        self.workers: dict[int, ProcessHandle] = {}
+        self.exits: dict[int, WorkerExit] = {}  # in the order seen
+        self._name = name
+        self._nprocs = nprocs
+        self._error_files = error_files
+        self._log_files = log_files
+        self._results = results
+        self._worker_info = worker_info
+        self._new: list[int] = []  # the local ranks of exits that `take` has not returned yet
+        self._told_to_end: frozenset[int] = frozenset()
+        self._ended_by_us: frozenset[int] = frozenset()
+        self._old_files: dict[int, _FileState | None] = {}
+        self._memory: OutOfMemoryWatch | None = None
+
+    def begin(self) -> None:
+        """Record the state of counters and error files before the first worker starts."""
+        self._memory = OutOfMemoryWatch()
+        # A logs spec may use a file again that has the report of an earlier worker.
+        self._old_files = {rank: self._find_error_file(rank) for rank in range(self._nprocs)}
+
+    def live(self) -> list[int]:
+        """The local ranks of the workers without a recorded exit."""
+        return [rank for rank in self.workers if rank not in self.exits]
+
+    @property
+    def failures(self) -> dict[int, ProcessFailure]:
+        """The failures among the exits, in the order seen."""
+        return {rank: each.failure for rank, each in self.exits.items() if each.failure}
+
+    def take(self) -> list[WorkerExit]:
+        """The exits recorded since the last call, in the order seen."""
+        new, self._new = self._new, []
+        return [self.exits[rank] for rank in new]
+
+    def begin_stop(self) -> None:
+        """Record which workers a stop ends: those that run and have neither failed nor returned."""
+        live = self.live()
+        self._told_to_end = frozenset(live)
+        self._ended_by_us = frozenset(
+            rank
+            for rank in live
+            if not (self._has_reported(rank) or self._results.has_returned(rank))
+        )
+
+    def note(self, local_rank: int) -> WorkerExit:
+        """Record the exit of a worker that has ended."""
+        pid, exitcode = self.workers[local_rank].pid, self.workers[local_rank].poll()
+        if exitcode is None:
+            raise RuntimeError(f"pid {pid} has ended without an exit code")
+        stopped = local_rank in self._ended_by_us
+        if exitcode and local_rank in self._told_to_end and not stopped:
+            # The stop only hastened its end: after success, or after it had reported its exception.
+            if self._results.has_returned(local_rank):
+                stopped = True
+            elif exitcode < 0:
+                exitcode = 1
+        worker = self._worker_info(local_rank, pid)
+        seen = WorkerExit(worker, exitcode, stopped, timestamp=time.time())
+        # An interrupt must not lose the exit: a stop would wait for the worker.
+        self.exits[local_rank] = seen
+        self._new.append(local_rank)
+        problem = "" if stopped else self._results.take(local_rank, exitcode)
+        if stopped or not (exitcode or problem):
+            return seen
+        # The exit code of a failure is never 0, whatever the worker ended with.
+        failure = self._failure(local_rank, exitcode or 1)
+        failure.message = problem or failure.message
+        if exitcode == -signal.SIGKILL and self._memory is not None:
+            failure.oom_killed = self._memory.has_killed()
+        _log.debug(
+            "%s %d (pid %d) failed: %s", self._name, local_rank, pid, failure.describe_exit()
+        )
+        self.exits[local_rank] = seen = replace(seen, failure=failure)
+        return seen
+
+    def fail_stopped(self) -> None:
+        """Count workers that were stopped as failed, unless one has failed by itself.
+
+        torchrun does so for workers that were closed before they succeeded. A worker that answered
+        the stop with exit code 0 has not failed.
+        """
+        if self.failures:
+            return
+        for rank, each in self.exits.items():
+            if each.stopped and each.exitcode:
+                failure = self._failure(rank, each.exitcode)
+                failure.timestamp = each.timestamp
+                self.exits[rank] = replace(each, failure=failure)
+
+    def all_failures(self) -> dict[int, ProcessFailure]:
+        """The failures so far, and those of running workers that have reported an exception.
+
+        The latter may have failed first. They are left out as long as no worker has ended by a
+        failure.
+        """
+        failures = self.failures
+        for rank in self.live() if failures else ():
+            if rank not in self._ended_by_us and self._has_reported(rank):
+                failures[rank] = self._failure(rank, 1)
+        return failures
+
+    def stopped(self) -> dict[int, int]:
+        """The exit codes of the workers that were stopped and have not failed, by local rank."""
+        return {
+            rank: each.exitcode
+            for rank, each in self.exits.items()
+            if each.stopped and each.failure is None
+        }
+
+    def are_successes(self) -> bool:
+        """Whether all workers have ended with exit code 0, and none has failed."""
+        is_zero = all(each.exitcode == 0 for each in self.exits.values())
+        return is_zero and len(self.exits) == self._nprocs and not self.failures
+
+    def result(
+        self, streams: Streams, stdouts: Mapping[int, str], stderrs: Mapping[int, str]
+    ) -> RunProcsResult:
+        """The result so far.
+
+        Args:
+            streams: carry the output, and know its last lines.
+            stdouts: the files that stdout was redirected to, by local rank.
+            stderrs: the same for stderr.
+        """
+        failures = self.all_failures()
+        for rank, failure in failures.items():
+            failure.last_lines = _last_lines(streams, rank)
+            failure.is_shown = is_shown(streams, rank)
+        stopped = self.stopped()
+        are_successes = self.are_successes() and not stopped
+        values = self._results.values(self._nprocs) if are_successes else {}
+        return RunProcsResult(values, failures, dict(stdouts), dict(stderrs), stopped)
+
+    def reap(self) -> None:
+        """Reap the workers that have ended."""
+        for rank in self.exits:
+            self.workers[rank].reap()
+
+    def release(self) -> None:
+        """Close what belongs to the workers in this process; called once they are gone."""
+        with contextlib.ExitStack() as stack:
+            for worker in self.workers.values():
+                stack.callback(worker.release)
+
+    def _failure(self, local_rank: int, exitcode: int) -> ProcessFailure:
+        return ProcessFailure(
+            local_rank=local_rank,
+            pid=self.workers[local_rank].pid,
+            exitcode=exitcode,
+            error_file=self._error_files.get(local_rank, ""),
+            log_files=self._log_files(local_rank),
+        )
+
+    def _has_reported(self, local_rank: int) -> bool:
+        """Whether a running worker has failed: it reported an exception, or sent an invalid result.
+
+        Its interpreter is still exiting. It failed by itself, perhaps before all others.
+        """
+        return self._results.has_failed(local_rank) or self._find_error_file(local_rank) not in (
+            None,
+            self._old_files.get(local_rank),
+        )
+
+    def _find_error_file(self, local_rank: int) -> _FileState | None:
+        path = self._error_files.get(local_rank)
+        if not path or path == os.devnull:
+            return None
+        try:
+            status = os.stat(path)
+        except OSError:
+            return None
+        return (status.st_ino, status.st_mtime_ns, status.st_size) if status.st_size else None
+
+
+def _last_lines(streams: Streams, local_rank: int) -> list[str]:
+    """The last lines of a rank; empty if the streams fail, which is logged."""
+    try:
+        return [str(line) for line in streams.last_lines(local_rank)]
+    except Exception as error:  # noqa: BLE001 - a plugin's; the result of the job stays
+        _log.warning("%s failed in last_lines: %s", class_name(streams), one_line(error))
+        return []

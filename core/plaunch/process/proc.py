@@ -1,0 +1,242 @@
+"""Reads /proc: its files, and what they say of one process.
+
+Everything in plaunch that reads /proc does so through these functions. A process may end, and a
+file may be forbidden, at any time: the result is then empty.
+"""
+
+from __future__ import annotations
+
+import os
+
+PROC = "/proc"
+_CGROUPS = "/sys/fs/cgroup"
+
+_MAX_BYTES = 1 << 24  # of one file; a process may change its own command line and environment
+_STAT_BYTES = 4096
+_MOST_READS = 16  # of the lists of children, while threads end
+_SHELLS = frozenset({"ash", "bash", "busybox", "dash", "fish", "ksh", "mksh", "sh", "tcsh", "zsh"})
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def read_proc(name: str, proc: str = PROC) -> bytes:
+    """A file of /proc, such as `self/status`; empty if it is gone or may not be read."""
+    try:
+        return _read(name, proc)
+    except OSError:
+        return b""
+
+
+def list_numbers(folder: str = "", proc: str = PROC) -> set[int]:
+    """The numbers in a folder such as `self/task` or `self/fd`; by default, of all processes."""
+    try:
+        return {int(name) for name in os.listdir(f"{proc}/{folder}") if name.isdigit()}
+    except OSError:
+        return set()
+
+
+def read_link(name: str, proc: str = PROC) -> str:
+    """The target of a link, such as `self/exe`; empty if it is gone or may not be read."""
+    try:
+        return os.readlink(f"{proc}/{name}")
+    except OSError:
+        return ""
+
+
+def read_fds(pid: int | str, proc: str = PROC) -> dict[int, str]:
+    """The open files of a process by descriptor: a path, or a name such as `socket:[1234]`."""
+    targets = {fd: read_link(f"{pid}/fd/{fd}", proc) for fd in list_numbers(f"{pid}/fd", proc)}
+    return {fd: target for fd, target in targets.items() if target}
+
+
+def find_field(status: bytes, name: str) -> str:
+    """The value of a field of `status`, such as `Uid`; empty if it is missing."""
+    value = status.partition(f"\n{name}:".encode())[2].partition(b"\n")[0]
+    return value.decode(errors="replace").strip()
+
+
+def read_stat(pid: int | str, proc: str = PROC) -> list[bytes]:
+    """The fields of `stat` from the state on, which is the first; empty if the process is gone."""
+    try:
+        fd = os.open(f"{proc}/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            data = os.read(fd, _STAT_BYTES)
+        finally:
+            os.close(fd)
+    except OSError:
+        return []
+    # The name in parentheses may contain anything, parentheses and spaces too.
+    return data.rpartition(b")")[2].split()
+
+
+def _read(name: str, proc: str) -> bytes:
+    with open(f"{proc}/{name}", "rb", buffering=0) as file:
+        return file.readall()[:_MAX_BYTES]
+
+
+def _first_line(name: str, proc: str) -> str:
+    return read_proc(name, proc).partition(b"\n")[0].decode("utf-8", "replace").strip()
+
+
+# --- one process ----------------------------------------------------------------------------------
+
+
+def find_environ(pid: int, proc: str = PROC) -> bytes | None:
+    """The environment that a program was started with; None if it may not be read.
+
+    Empty if the process is gone, and during its execve.
+    """
+    try:
+        return _read(f"{pid}/environ", proc)
+    except PermissionError:
+        return None
+    except OSError:
+        return b""
+
+
+def read_environ(pid: int, proc: str = PROC) -> bytes:
+    """The environment that a program was started with; empty if it may not be read."""
+    return find_environ(pid, proc) or b""
+
+
+def read_state(pid: int, proc: str = PROC) -> str:
+    """The state letter of a process (`D` sleeps uninterruptibly); empty if it is gone."""
+    fields = read_stat(pid, proc)
+    return fields[0].decode() if fields else ""
+
+
+def read_user(pid: int, proc: str = PROC) -> int:
+    """The real user id of a process; -1 if it is gone."""
+    user = find_field(read_proc(f"{pid}/status", proc), "Uid")
+    return int(user.split()[0]) if user else -1
+
+
+def read_name(pid: int | str, proc: str = PROC) -> str:
+    """The short name of a process; empty if it is gone."""
+    return _first_line(f"{pid}/comm", proc)
+
+
+def read_masks(proc: str = PROC) -> tuple[int, int] | None:
+    """The signals that this process ignores and catches; Python knows only its own handlers.
+
+    Returns:
+        Both masks, with bit n-1 for signal n; None if they cannot be read, for want of a descriptor
+        for instance.
+    """
+    status = read_proc("self/status", proc)
+    try:
+        ignored, caught = (find_field(status, name) for name in ("SigIgn", "SigCgt"))
+        return (int(ignored or "0", 16), int(caught or "0", 16)) if status else None
+    except ValueError:
+        return None
+
+
+def read_children(proc: str = PROC) -> set[int] | None:
+    """The process ids of this process's children; None if the kernel does not list them.
+
+    Each thread has its own. When one ends, its children pass to another thread, which may have been
+    read already: then all are read again. None as well if threads end all the time.
+    """
+    folder = f"{proc}/self/task"
+    for _ in range(_MOST_READS):
+        children: set[int] = set()
+        task = ""
+        try:
+            tasks = os.listdir(folder)
+            for task in tasks:
+                children.update(map(int, _read(f"self/task/{task}/children", proc).split()))
+            if len(tasks) == 1 or set(tasks).issubset(os.listdir(folder)):
+                return children
+        except (FileNotFoundError, ProcessLookupError):
+            if os.path.exists(f"{folder}/{task}") or not os.path.exists(folder):
+                return None
+        except (OSError, ValueError):
+            return None
+    return None
+
+
+def find_processor_wait(proc: str = PROC) -> float | None:
+    """Seconds for which this thread was runnable without a processor; None if unknown."""
+    fields = read_proc("thread-self/schedstat", proc).split()
+    return int(fields[1]) / 1e9 if len(fields) > 1 and fields[1].isdigit() else None
+
+
+def may_signal(pid: int) -> bool:
+    """Whether this user may signal a process; also if it is gone."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return False
+    except ProcessLookupError:
+        pass
+    return True
+
+
+def is_waiting_for_child(pid: int, proc: str = PROC) -> bool:
+    """Whether a process is a shell, or its first thread only waits for a child to end."""
+    if read_name(pid, proc) in _SHELLS:
+        return True
+    return _first_line(f"{pid}/wchan", proc).startswith("do_wait")
+
+
+def read_stack(pid: int, proc: str = PROC) -> list[str]:
+    """The functions of the kernel that a process is in, the innermost first; only root may ask."""
+    # Lines are "[<0>] io_schedule+0x46/0x80".
+    lines = read_proc(f"{pid}/stack", proc).decode(errors="replace").splitlines()
+    return [line.rpartition("] ")[2].partition("+")[0] for line in lines]
+
+
+def read_waiting_place(pid: int, proc: str = PROC) -> str:
+    """The function of the kernel that a process sleeps in; empty if the kernel does not say."""
+    place = _first_line(f"{pid}/wchan", proc)
+    return place if place not in ("", "0") else next(iter(read_stack(pid, proc)), "")
+
+
+def describe_process(pid: int, proc: str = PROC) -> str:
+    """A process in words: its pid, its state, and where it waits as far as the kernel says."""
+    state = read_state(pid, proc)
+    if not state:
+        return f"pid {pid} (state unknown)"
+    place = read_waiting_place(pid, proc)
+    return f"pid {pid} (state {state}{f', waits in {place}' if place else ''})"
+
+
+# --- control groups -------------------------------------------------------------------------------
+
+
+def group_paths(groups: str, controller: str, new: str, old: str) -> list[str]:
+    """The possible paths of a control group's file, then those of its parents' files.
+
+    Args:
+        groups: the content of /proc/self/cgroup.
+        controller: `memory`, `cpu` or `pids`.
+        new: the file's name in version 2.
+        old: its name in version 1.
+    """
+    found: list[str] = []
+    for line in groups.splitlines():
+        # "0::/user.slice" in version 2, "4:cpu,cpuacct:/docker/ab12" in version 1
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if not controllers:
+            folders, name = _folders(_CGROUPS, path.strip()), new
+        elif controller in controllers.split(","):
+            folders, name = _folders(f"{_CGROUPS}/{controllers}", path.strip()), old
+            folders += _folders(f"{_CGROUPS}/{controller}", path.strip())
+        else:
+            continue
+        found += [f"{folder}/{name}" for folder in dict.fromkeys(folders)]
+    return found
+
+
+def _folders(mount: str, path: str) -> list[str]:
+    """The folder of a group and its parents, in this order.
+
+    In a container `path` may be the host's; then only the mount point exists.
+    """
+    folders = [mount]
+    for part in path.split("/"):
+        if part and part != "..":
+            folders.append(f"{folders[-1]}/{part}")
+    return folders[::-1]

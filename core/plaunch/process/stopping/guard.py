@@ -1,0 +1,222 @@
+"""Starts and ends the guard, a process that ends the workers if the launcher is killed."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from plaunch.process.proc import PROC, list_numbers, read_proc
+from plaunch.process.processes import open_pidfd, wait_for_end
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable
+
+    from plaunch.process.children import ExitWatch
+
+_log = logging.getLogger("plaunch")
+
+_END_WAIT = 2.0  # seconds for a killed guard to end
+_END_POLL = 0.001  # seconds between two polls without a pidfd
+
+_PROGRAM = """\
+import sys
+sys.path.append({path!r})
+from plaunch.process.stopping.guard_process import run_guard
+run_guard({pipe}, {pidfd}, {launcher}, {proc!r})
+"""
+
+
+class Guard:
+    """The running guard of this process; see `start_guard`."""
+
+    def __init__(self, pid: int, line: int, program: subprocess.Popen[bytes] | None) -> None:
+        self.pid = pid
+        self.line_fd: int = line
+        self._program = program
+        self._is_gone = False
+        self._pidfd = open_pidfd(pid)
+        self._watch: ExitWatch | None = None
+
+    def send(self, line: bytes) -> None:
+        """Send it a line if it still runs; never waits."""
+        if self._is_gone:
+            return
+        try:
+            os.write(self.line_fd, line)
+        except BlockingIOError:
+            _log.warning("the guard (pid %d) does not read; it may miss workers", self.pid)
+        except OSError:
+            self._is_gone = True  # it was killed
+
+    def is_alive(self) -> bool:
+        """Whether it still runs; reaps it if it has ended."""
+        if not self._is_gone:
+            self._is_gone = self._reap()
+        return not self._is_gone
+
+    def dismiss(self) -> None:
+        """Kill and reap it, because there is nothing left to guard."""
+        if self.is_alive():
+            with contextlib.suppress(ProcessLookupError):
+                if self._pidfd >= 0:
+                    signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+                else:
+                    os.kill(self.pid, signal.SIGKILL)
+            self._wait()
+        self.close()
+
+    def wake(self, watch: ExitWatch | None) -> None:
+        """Wake this watch, and no other, when the guard ends."""
+        if self._pidfd >= 0:
+            if self._watch is not None:
+                self._watch.remove_fd(self._pidfd)
+            if watch is not None:
+                watch.add_fd(self._pidfd)
+        self._watch = watch
+
+    def own_fds(self) -> list[int]:
+        """All its descriptors in the launcher, which a forked child must close."""
+        return [fd for fd in (self.line_fd, self._pidfd) if fd >= 0]
+
+    def close(self) -> None:
+        """Release the descriptors; may be called more than once."""
+        self.wake(None)
+        for fd in self.own_fds():
+            os.close(fd)
+        self.line_fd = self._pidfd = -1
+
+    def _wait(self) -> None:
+        """Reap it after SIGKILL; give up if it does not end within a bound."""
+        deadline = time.monotonic() + _END_WAIT
+        wait_for_end(self._pidfd, _END_WAIT)
+        while not self._reap() and time.monotonic() < deadline:
+            time.sleep(_END_POLL)
+        self._is_gone = True
+
+    def _reap(self) -> bool:
+        """Reap it if it has ended; whether it has."""
+        if self._program is not None:
+            return self._program.poll() is not None
+        try:
+            return os.waitpid(self.pid, os.WNOHANG)[0] == self.pid
+        except ChildProcessError:
+            return True  # other code in this process has reaped it
+
+
+def is_forkable(most: int = 96 << 20) -> bool:
+    """Whether this process is small and has one thread, counting those of C code.
+
+    Args:
+        most: bytes; forking a larger process takes longer than starting an interpreter.
+    """
+    try:
+        resident = int(read_proc("self/statm").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (IndexError, ValueError):
+        return False
+    return resident <= most and len(list_numbers("self/task")) == 1
+
+
+def start_guard(
+    proc: str = PROC,
+    *,
+    is_repeated: bool = False,
+    can_fork: Callable[[], bool] = is_forkable,
+) -> Guard | None:
+    """Start a guard of this process; logs a warning and returns None if the system refuses.
+
+    A small process without threads is forked. Otherwise another interpreter is started, which takes
+    longer but runs in parallel.
+
+    Args:
+        proc: the folder of processes.
+        is_repeated: whether the system has refused before, so that the warning was logged.
+        can_fork: whether to fork this process.
+    """
+    reader = line = launcher_fd = -1
+    try:
+        reader, line = os.pipe()
+        # Not 0, 1 or 2, which the guard replaces; they are free if a launcher was started without.
+        reader = _raised(reader)
+        line = _raised(line)
+        os.set_blocking(line, False)
+        launcher_fd = _raised(open_pidfd(os.getpid()))
+        if can_fork():
+            return Guard(_fork_guard(reader, launcher_fd, proc), line, None)
+        program = _start_program(reader, launcher_fd, proc)
+        return Guard(program.pid, line, program)
+    except (OSError, ValueError) as error:
+        from plaunch.capacity import explain  # errors only
+
+        if line >= 0:
+            os.close(line)
+        _log.log(
+            logging.DEBUG if is_repeated else logging.WARNING,
+            "no guard process; workers may outlive this launcher if it gets SIGKILL: %s",
+            explain(error),
+        )
+        return None
+    finally:
+        for fd in (reader, launcher_fd):
+            if fd >= 0:
+                os.close(fd)
+
+
+def _fork_guard(reader: int, launcher_fd: int, proc: str) -> int:
+    from plaunch.process.stopping.guard_process import run_guard  # forked guards only
+
+    launcher = os.getpid()
+    # Until the guard ignores signals, the launcher's handlers would run in it. Real-time signals
+    # without a name have no handlers, and would take Python a millisecond.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.Signals)
+    try:
+        pid = os.fork()
+        if pid:
+            return pid
+        try:
+            signal.set_wakeup_fd(-1)
+            run_guard(reader, launcher_fd, launcher, proc)
+        finally:
+            # None of the launcher's code may run here, not even its report of an exception.
+            os._exit(0)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _start_program(reader: int, launcher_fd: int, proc: str) -> subprocess.Popen[bytes]:
+    import subprocess  # only where the guard is not forked
+
+    from plaunch.process.launcher_variables import without_secrets  # as above
+
+    if not sys.executable:
+        raise OSError("this process does not know its Python interpreter")
+    code = _PROGRAM.format(
+        path=os.path.dirname(sys.modules[__name__.partition(".")[0]].__path__[0]),
+        pipe=reader,
+        pidfd=launcher_fd,
+        launcher=os.getpid(),
+        proc=proc,
+    )
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", code],
+        env=without_secrets(os.environ),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        pass_fds=[fd for fd in (reader, launcher_fd) if fd >= 0],
+        start_new_session=True,
+    )
+
+
+def _raised(fd: int) -> int:
+    if fd < 0 or fd > 2:
+        return fd
+    raised = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+    os.close(fd)
+    return raised

@@ -1,1 +1,0 @@
-"""The guard: a process that ends the workers if the launcher is killed."""

@@ -1,1 +1,0 @@
-"""Finds and ends the processes that workers have started."""

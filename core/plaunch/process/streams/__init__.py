@@ -1,1 +1,0 @@
-"""The output of workers: the contracts of logs specs, streams and sinks."""

@@ -1,0 +1,391 @@
+"""What plaunch's own contexts have in common: starting, watching and stopping processes."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import logging
+import os
+import threading
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from plaunch.errors import PlaunchError, UnkillableWorkerError, UsageError, WorkerStartError
+from plaunch.process.children import ExitWatch, restore_sigchld
+from plaunch.process.components import ContextComponents, default_binder, popen_by
+from plaunch.process.context import SHUTDOWN_TIMEOUT, PContext
+from plaunch.process.job_tag import JOBS_VARIABLE
+from plaunch.process.launcher_variables import inheritable
+from plaunch.process.outcomes import WorkerOutcomes
+from plaunch.process.own_process import descriptor_limit
+from plaunch.process.stopping.reaper import Reaper
+from plaunch.process.stopping.session import WorkerSession
+from plaunch.process.stopping.stop import LastOutput, Stop
+from plaunch.process.stopping.stop_sequence import StopSequence
+from plaunch.process.worker_exit import WorkerResults
+
+if TYPE_CHECKING:
+    import signal
+    from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from plaunch.process.children import Popen, ProcessHandle
+    from plaunch.process.components import Binder, Binding, WorkerObserver
+    from plaunch.process.context import RunProcsResult
+    from plaunch.process.logs import LogsSpecs
+    from plaunch.process.stopping.job import Job
+    from plaunch.process.streams import Streams
+    from plaunch.process.worker_exit import WorkerExit
+
+_log = logging.getLogger("plaunch")
+
+_LONGEST_WAIT = 1.0  # seconds; another thread may have closed what a thread waits for
+
+
+class _Opened(NamedTuple):
+    """What a context opens before it starts its workers; `resources` closes all of it."""
+
+    watch: ExitWatch
+    job: Job
+    streams: Streams
+    output: LastOutput
+    resources: contextlib.ExitStack
+
+
+class SupervisedContext(PContext):
+    """A context whose workers plaunch starts and watches itself; any thread may close it.
+
+    A subclass says how one worker is started. The positional arguments have the order of
+    torchrun's `SubprocessContext`.
+
+    Args:
+        numa_options: how workers are bound to processors near their devices; None does not bind.
+        binder: binds workers to processors and devices; by default as `numa_options` say.
+        components: what an agent shares with its contexts.
+        results: receives what the workers send back; programs send nothing.
+
+    All other arguments are those of `PContext`.
+    """
+
+    _has_forked = False  # whether workers are forked, and not programs of their own
+
+    def __init__(
+        self,
+        name: str,
+        entrypoint: Callable[..., Any] | str,
+        args: Mapping[int, Any],
+        envs: Mapping[int, Mapping[str, Any]],
+        logs_specs: LogsSpecs,
+        log_line_prefixes: Mapping[int, str] | None = None,
+        numa_options: object = None,
+        duplicate_stdout_filters: Sequence[str] | None = None,
+        duplicate_stderr_filters: Sequence[str] | None = None,
+        *,
+        binder: Binder | None = None,
+        components: ContextComponents | None = None,
+        results: WorkerResults | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(
+            name,
+            entrypoint,
+            args,
+            envs,
+            logs_specs,
+            log_line_prefixes,
+            duplicate_stdout_filters,
+            duplicate_stderr_filters,
+            **options,
+        )
+        self.started_by_starter: set[int] = set()  # local ranks
+        self._binder = default_binder(numa_options) if binder is None else binder
+        self._bindings: Mapping[int, Binding] = {}
+        self._components = components or ContextComponents()
+        self._reaper = self._components.reaper or Reaper()
+        self._results = results or WorkerResults()
+        self._outcomes = WorkerOutcomes(
+            name,
+            self.nprocs,
+            self.error_files,
+            self._log_files,
+            self._results,
+            self._components.worker_info,
+        )
+        self._lock = threading.RLock()  # held while the state of the workers is read or changed
+        self._opened: _Opened | None = None
+        self._observer: WorkerObserver | None = None  # from the moment when all are started
+        self._abandoned: set[int] = set()
+        self._is_escalated = False
+        self._stop: Stop | None = None
+        self._is_closed = False
+        self._result: RunProcsResult | None = None
+
+    @abc.abstractmethod
+    def _start_worker(
+        self, local_rank: int, stdout: int | None, stderr: int | None
+    ) -> ProcessHandle:
+        """Start one worker with these descriptors as its streams; None inherits the launcher's."""
+
+    def pids(self) -> dict[int, int]:
+        """The process ids of the workers by local rank, also of those that have ended."""
+        return {rank: worker.pid for rank, worker in self._outcomes.workers.items()}
+
+    def exit_fds(self) -> list[int] | None:
+        """One descriptor that is readable when `wait(0)` has something to do.
+
+        None where the kernel has no pidfds; the context must then be polled.
+        """
+        if self._is_closed:
+            return []
+        fd = None if self._opened is None else self._opened.watch.fileno()
+        return None if fd is None else [fd]
+
+    def send_signal(self, local_rank: int, signum: signal.Signals) -> None:
+        """Send a signal to one worker only; does nothing if it has ended."""
+        self._outcomes.workers[local_rank].send_signal(signum)
+
+    def take_exits(self) -> list[WorkerExit]:
+        """The exits seen since the last call, in the order seen."""
+        return self._outcomes.take()
+
+    def escalate(self) -> None:
+        """Skip the grace of the stop in progress, or of the next one."""
+        self._is_escalated = True
+        if self._stop is not None:
+            self._stop.escalate()
+        if self._opened is not None:
+            self._opened.watch.wake()
+
+    def abandon(self, local_rank: int) -> None:
+        """Do not wait for this worker in a stop, which then raises `UnkillableWorkerError`."""
+        self._abandoned.add(local_rank)
+
+    # --- what a subclass starts a worker with -------------------------------------------------
+
+    def _environment(self, local_rank: int) -> dict[str, str]:
+        """The whole environment of this worker."""
+        return inheritable({**os.environ, **self.envs[local_rank], **self._tags(local_rank)})
+
+    def _tags(self, local_rank: int) -> dict[str, str]:
+        """The variable that identifies the processes of this worker."""
+        return {JOBS_VARIABLE: self._begun().job.tags(local_rank)}
+
+    def _popen(self, local_rank: int) -> Callable[..., Popen]:
+        """What starts the program of this worker, from the arguments of `subprocess.Popen`."""
+        binding = self._bindings.get(local_rank)
+        return popen_by(self._components.starter, local_rank, binding, self.started_by_starter)
+
+    def _fork_fds(self) -> tuple[int | None, list[int]]:
+        """The descriptors that a fork of this process has to deal with.
+
+        Returns:
+            The one for `become_worker`, if there is a guard, and those that the fork must close.
+        """
+        watch, job, starter = self._begun().watch, self._begun().job, self._components.starter
+        guard_fd = job.guard_fd()
+        fds = (*self._components.private_fds, *watch.own_fds(), *job.own_fds())
+        fds += () if starter is None else (*starter.fds(),)
+        return guard_fd, [fd for fd in fds if fd != guard_fd]
+
+    # --- start, look, stop ------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        restore_sigchld()
+        with self._held_signals():
+            try:
+                if self._binder is not None:
+                    self._bindings = self._binder.plan(self.nprocs)
+                self._opened = self._open()
+                self._start_all(self._opened)
+            except PlaunchError:
+                raise
+            except (OSError, EOFError) as error:
+                from plaunch.capacity import explain  # errors only
+
+                count = len(self._outcomes.workers)
+                is_one = self._opened is not None and count < self.nprocs
+                who = f"local rank {count}" if is_one else "the workers"
+                raise WorkerStartError(
+                    f"cannot start {who} of {self.name!r}: {explain(error)}"
+                ) from error
+        self._observer = self._components.observer
+
+    def _open(self) -> _Opened:
+        """Open what the workers need: all of it, or nothing after an error."""
+        # The guard removes this folder if the launcher is killed.
+        folder = getattr(self._logs_specs, "temporary_dir", None)
+        stats = self._components.stats
+        with contextlib.ExitStack() as stack:
+            if (logs := self._logs_to_close) is not None:
+                stack.callback(lambda: logs.close(self._outcomes.are_successes()))
+            watch = stack.enter_context(contextlib.closing(ExitWatch()))
+            self._outcomes.begin()
+            stack.callback(self._results.close)
+            self._results.begin(self.nprocs, watch)
+            stack.callback(self._outcomes.release)
+            if self._components.reaper is None:
+                stack.callback(self._reaper.close)
+            job = self._reaper.begin(
+                has_forked=self._has_forked,
+                folder=folder if isinstance(folder, str) else None,
+                watch=watch,
+            )
+            streams = self._open_streams(
+                self._logs_dest,
+                capture_stderr=os.environ.get("PLAUNCH_CAPTURE_STDERR", "1") != "0",
+                keeps_daemons=self._reaper.keep_daemons,
+                before=None if stats is None else stats.streams,
+            )
+            output = LastOutput(streams, watch.wake, shows_rest=stats is None)
+            # After an error, if the stop has not come to it.
+            stack.callback(lambda: None if output.is_begun else streams.finish())
+            return _Opened(watch, job, streams, output, stack.pop_all())
+
+    def _start_all(self, opened: _Opened) -> None:
+        watch, job, streams = opened.watch, opened.job, opened.streams
+        starter, stats = self._components.starter, self._components.stats
+        if starter is not None:
+            starter.prepare({rank: self._environment(rank) for rank in range(self.nprocs)})
+        for rank in range(self.nprocs):
+            worker = self._start_worker(rank, *streams.child_fds(rank))
+            self._outcomes.workers[rank] = worker
+            descriptor_limit().give_back(worker.pid)
+            job.started(rank, worker.pid)
+            watch.add(rank, worker.pid, worker.has_ended, fd=worker.exit_fd())
+        streams.start()
+        if stats is not None:
+            stats.follow(streams)
+
+    def _start_tails(self) -> None:
+        """Do nothing: teed streams pass through the launcher."""
+
+    def _idle(self, remaining: float | None, period: float) -> None:
+        del period  # an exit wakes the watch
+        if self._opened is not None:
+            seconds = _LONGEST_WAIT if remaining is None else min(remaining, _LONGEST_WAIT)
+            self._opened.watch.wait(seconds)
+
+    def look(self) -> RunProcsResult | None:
+        """The state of the workers, as known now; neither waits nor stops anything.
+
+        Returns:
+            None while some run and none has failed. Else the result so far: after a failure, others
+            may be alive, and the caller must `begin_stop`. It is complete when the stop is over.
+        """
+        opened = self._begun()
+        with self._lock:
+            if not self._is_closed:
+                with self._held_signals():
+                    self._note_exits(opened.watch)
+                    if self._outcomes.live() and not self._outcomes.failures:
+                        self._reaper.tend()
+                        return None
+            return self._outcomes.result(opened.streams, self.stdouts, self.stderrs)
+
+    def fail_stopped(self) -> None:
+        """Count workers that were stopped as failed, as `wait` does; see `RunProcsResult`."""
+        self._outcomes.fail_stopped()
+
+    def begin_stop(self, death_sig: signal.Signals, timeout: float) -> Stop:
+        """Begin to stop the workers and their orphans, or return the stop in progress.
+
+        The caller takes the steps of the stop.
+
+        Args:
+            death_sig: the soft signal.
+            timeout: seconds until SIGKILL.
+        """
+        with self._lock:
+            if self._stop is None:
+                self._stop = self._create_stop(self._begun(), death_sig, timeout)
+            return self._stop
+
+    def _create_stop(self, opened: _Opened, death_sig: signal.Signals, timeout: float) -> Stop:
+        outcomes, observer = self._outcomes, self._observer
+        self._note_exits(opened.watch)
+        outcomes.begin_stop()
+        if outcomes.live() and not opened.job.inherits_orphans():
+            opened.job.look_at_all()
+        sequence = None
+        # Workers that have succeeded may leave daemons behind, if the user says so.
+        if not (self._reaper.keep_daemons and outcomes.are_successes() and not outcomes.stopped()):
+            sequence = StopSequence(
+                {
+                    rank: WorkerSession(worker, rank, opened.job, holds=self._components.holds)
+                    for rank, worker in outcomes.workers.items()
+                },
+                name=self.name,
+                death_sig=death_sig,
+                grace=timeout,
+                abandoned=self._abandoned,
+                on_step=None if observer is None else observer.stop_stepped,
+            )
+        stop = Stop(
+            sequence=sequence,
+            job=opened.job,
+            watch=opened.watch,
+            output=opened.output,
+            look=self._look_at_ended,
+            release=self._end_stop,
+            lock=self._lock,
+        )
+        if self._is_escalated:
+            stop.escalate()
+        return stop
+
+    def _poll(self) -> RunProcsResult | None:
+        with self._lock:
+            if self._result is None and self.look() is not None:
+                try:
+                    self.close()
+                finally:
+                    self.fail_stopped()
+                    self._result = self.look()
+            return self._result
+
+    def _close(self, death_sig: signal.Signals, timeout: float = SHUTDOWN_TIMEOUT) -> None:
+        with self._lock, self._held_signals():
+            if self._is_closed or self._opened is None:
+                return
+            self.begin_stop(death_sig, timeout).run(self._opened.watch.wait)
+
+    def _note_exits(self, watch: ExitWatch) -> None:
+        """Record every exit that has not been recorded, in the order seen."""
+        self._reaper.tend_guard()
+        self._results.receive()
+        for rank in watch.ended():
+            seen = self._outcomes.note(rank)
+            if self._observer is not None:
+                self._observer.worker_ended(seen)
+
+    def _look_at_ended(self) -> list[int]:
+        """Record exits and reap the workers that have ended; the local ranks of the others."""
+        self._note_exits(self._begun().watch)
+        self._outcomes.reap()
+        return self._outcomes.live()
+
+    def _end_stop(self, stuck: dict[int, list[int]], orphans: list[int]) -> None:
+        """Release everything at the end of a stop; raise if processes are still there."""
+        self._look_at_ended()
+        self._is_closed = True
+        self._begun().resources.close()
+        if stuck or orphans:
+            from plaunch.process.stopping.stop import describe_unkillable  # rare
+
+            message = describe_unkillable(self.name, stuck, orphans, self._outcomes.failures)
+            _log.error(message)
+            raise UnkillableWorkerError(message)
+
+    def _held_signals(self) -> AbstractContextManager[None]:
+        if self._stop_signals is None:
+            return contextlib.nullcontext()
+        return self._stop_signals.held()
+
+    def _begun(self) -> _Opened:
+        """What the context has opened.
+
+        Raises:
+            UsageError: the workers were not started.
+        """
+        if self._opened is None:
+            raise UsageError(f"the workers of {self.name!r} were not started; call start() first")
+        return self._opened

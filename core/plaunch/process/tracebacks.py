@@ -1,0 +1,323 @@
+"""Parses the tracebacks of workers: the exception, its causes, and the user's line that raised it.
+
+The text is the traceback in an error file, or the last lines of stderr. Loaded after a failure.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+_PACKAGES = re.compile(r"[/\\](?:site|dist)-packages[/\\](torch[/\\])?")
+_STANDARD_LIBRARY = re.compile(r"[/\\]lib(?:64)?[/\\](?:python|pypy)\d(?:\.\d+)?t?[/\\](\w+)[/\\.]")
+_NO_FILE = re.compile(r"<frozen |.*[/\\]python\d+\.zip[/\\]")
+_GRAPH = "<eval_with_key>"  # code that torch.fx has made
+# Files that show that a folder `torch` has torch's sources, where torch is not installed.
+_ONLY_TORCH = re.compile(
+    r"(.*[/\\]torch[/\\])(?:_ops|_tensor|_jit_internal|_dynamo[/\\]\w+|_inductor[/\\]\w+"
+    r"|autograd[/\\](?:function|graph)|distributed[/\\](?:distributed_c10d|c10d_logger|rendezvous)"
+    r"|nn[/\\]modules[/\\]module|nn[/\\]parallel[/\\]distributed|utils[/\\]_contextlib"
+    r"|utils[/\\]data[/\\](?:dataloader|_utils[/\\]\w+))\.py"
+)
+
+
+class SourceFiles:
+    """The files of one traceback.
+
+    Args:
+        paths: the paths of the files. torch's sources are recognized by some of them.
+    """
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        found = map(_ONLY_TORCH.fullmatch, set(paths))
+        self._torch = tuple({match[1] for match in found if match})
+
+    def is_torch(self, path: str) -> bool:
+        """Whether a file belongs to torch."""
+        package = _PACKAGES.search(path)
+        is_installed = package is not None and package[1] is not None
+        return is_installed or path.startswith((_GRAPH, *self._torch))
+
+    def is_own(self, path: str) -> bool:
+        """Whether a file belongs to the user, and not to Python, a package or torch."""
+        standard = _STANDARD_LIBRARY.search(path)
+        return not (
+            (standard and standard[1] in sys.stdlib_module_names)
+            or _PACKAGES.search(path)
+            or _NO_FILE.match(path)
+            or self.is_torch(path)
+        )
+
+
+_KNOWN = 16  # failures whose parsed traceback is cached
+_MOST = 1 << 20  # characters at the end of a traceback that are parsed
+_UNCAUGHT = 1  # Python's exit code after an uncaught exception
+_HEADER = "Traceback (most recent call last):"
+# torch puts the traceback of another process, such as a data loader's, into an exception's message.
+_ORIGINAL = f"Original {_HEADER}"
+# A SyntaxError has no function; faulthandler writes no comma.
+_FRAME = re.compile(r'  File "(.+)", line (\d+)(?:,? in .*)?')
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:<locals>\.[\w.]+)*")
+# torch.distributed puts it before each line of an uncaught exception.
+_RANK = re.compile(r"\[rank\d+\]: ")
+_DIRECT = "The above exception was the direct cause of the following exception:"
+LINKS = (_DIRECT, "During handling of the above exception, another exception occurred:")
+# A traceback below such a line did not end the process.
+_ASIDE = re.compile(r"Exception in thread |Exception ignored |Error in atexit\.")
+# The beginnings of log lines of torch, NCCL and Python.
+_LOG = re.compile(
+    r"(?:\[rank\d+\]:)?\[[DIWEF](?:\d{4})? "
+    r"|\S+:\d+:\d+ \[\d+\] "
+    r"|\[?\d{4}-\d\d-\d\d[ T]"
+    r"|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\b"
+)
+FAULT = "Fatal Python error: "  # faulthandler's
+_CURRENT_THREAD = re.compile(r"(?:Current thread|Stack) .*\(most recent call first\):")
+# Messages of aborts, and of faults in the process's own code, which also end in an abort.
+_LATE_ABORT = "terminate called without an active exception"
+_ABORTS = ("terminate called", "  what():", "Watchdog caught")
+_OWN_FAULT = re.compile(
+    r"CUDA error|(?:malloc|free|realloc|\w+_chunk)\(\)|double free|corrupted (?:size|double-linked)"
+    r"|stack smashing|(?i:\bassert)"
+)
+
+
+class Raised(NamedTuple):
+    """An exception: its type, its text with the type, and the user's line (`train.py:12`)."""
+
+    exception: str = ""
+    text: str = ""
+    place: str = ""
+
+
+class Frame(NamedTuple):
+    """A call in a traceback.
+
+    Args:
+        number: the number of its line in the text.
+        path: its file.
+        line: the line in that file.
+    """
+
+    number: int
+    path: str
+    line: str
+
+
+class Traceback(NamedTuple):
+    """One traceback in a text; `header`, `end` and `stop` are numbers of lines.
+
+    Args:
+        header: its first line; None if that is missing.
+        frames: its calls, the last one last.
+        end: the line with the exception, or where it would be.
+        stop: the line after the exception's message.
+        link: the line that links it to the previous traceback; empty if there is none.
+        is_aside: whether it did not end the process.
+    """
+
+    header: int | None
+    frames: list[Frame]
+    end: int
+    stop: int
+    link: str = ""
+    is_aside: bool = False
+
+
+@lru_cache(_KNOWN)
+def raised_in_reply(text: str, traceback: str) -> Raised:
+    """The exception in an error file.
+
+    Args:
+        text: the message of the worker, usually the exception.
+        traceback: its traceback; may be empty.
+    """
+    raised = _last_raised(traceback[-_MOST:].splitlines())
+    if raised.exception and raised.text.partition("\n")[0] in text.splitlines()[1:]:
+        return raised  # the exception of another process, whose traceback is in the text
+    if not (raised.exception or raised.place):
+        name = text.partition(":")[0]
+        is_one = _EXCEPTION.fullmatch(name) and name.rpartition(".")[2][:1].isupper()
+        raised = Raised(name if is_one else "")
+    return raised._replace(text=text)
+
+
+def raised_in_output(last_lines: Sequence[str], exitcode: int) -> Raised:
+    """The exception that ended a worker without an error file, in its last lines; empty if none.
+
+    It is the last traceback, if the exit code is Python's after an exception. For a crash, only the
+    place is known: the user's line in the dump of `faulthandler`.
+    """
+    lines, exitcode = _without_late_abort(unmarked(last_lines), exitcode)
+    if exitcode < 0:
+        return Raised(place=_place_of_crash(lines))
+    if exitcode != _UNCAUGHT:
+        return Raised()  # a traceback in the output was caught and printed
+    raised = _last_raised(lines)
+    return raised if raised.exception else Raised()
+
+
+@lru_cache(_KNOWN)
+def chain_in_reply(text: str, traceback: str) -> tuple[str, ...]:
+    """The texts of the exception in an error file and of its causes, the first cause last."""
+    return (text, *_chain(traceback[-_MOST:].splitlines()))
+
+
+def chain_in_output(last_lines: Sequence[str], exitcode: int) -> tuple[str, ...]:
+    """The same for a worker without an error file; after a signal, the reason of the abort."""
+    lines, exitcode = _without_late_abort(unmarked(last_lines), exitcode)
+    return _reason_of_abort(lines) if exitcode < 0 else _chain(lines)
+
+
+def _without_late_abort(lines: list[str], exitcode: int) -> tuple[list[str], int]:
+    """Output and exit code without an abort during the exit of the interpreter.
+
+    After an uncaught exception, C++ aborts if a thread of torch still runs. The exception is the
+    cause, as if Python had exited with 1.
+    """
+    is_late = exitcode == -signal.SIGABRT and lines[-1:] == [_LATE_ABORT]
+    if is_late and find_ending(find_tracebacks(lines)):
+        return lines[:-1], _UNCAUGHT
+    return lines, exitcode
+
+
+def unmarked(lines: Iterable[str]) -> list[str]:
+    """`lines` without the prefixes of torch.distributed."""
+    return [_RANK.sub("", line, count=1) for line in lines]
+
+
+def find_tracebacks(lines: Sequence[str]) -> list[Traceback]:
+    """All tracebacks of a text in order; the first one may lack its header."""
+    headers = [n for n, line in enumerate(lines) if line in (_HEADER, _ORIGINAL)]
+    first, *others = *headers, len(lines)
+    found = _rest_of_traceback(lines, first)
+    for header, stop in zip(headers, others, strict=True):
+        link = lines[header - 2] if header > 1 else ""
+        if lines[header] == _ORIGINAL:
+            link = _ORIGINAL
+        elif link not in LINKS:
+            link = ""
+        is_aside = header > 0 and _ASIDE.match(lines[header - 1]) is not None
+        is_aside = is_aside or bool(link and found and found[-1].is_aside)
+        read = _read(lines, header + 1, stop)
+        found.append(read._replace(header=header, link=link, is_aside=is_aside))
+    return found
+
+
+def find_ending(found: Sequence[Traceback]) -> list[Traceback]:
+    """The traceback that ended a process, and those that led to it, the last one first."""
+    ending: list[Traceback] = []
+    for one in reversed([one for one in found if not one.is_aside]):
+        ending.append(one)
+        if not one.link:
+            break
+    return ending
+
+
+def frames_of(ending: Sequence[Traceback]) -> list[Frame]:
+    """The calls that led to the exception, across processes."""
+    last, *others = ending
+    return [*others[0].frames, *last.frames] if last.link == _ORIGINAL and others else last.frames
+
+
+def _rest_of_traceback(lines: Sequence[str], stop: int) -> list[Traceback]:
+    """The traceback before the first header, if there are frames or a link."""
+    begin = next((n for n in reversed(range(stop)) if _FRAME.fullmatch(lines[n])), None)
+    if begin is None:
+        return [_read(lines, 0, stop)] if any(link in lines[:stop] for link in LINKS) else []
+    while begin and not _is_end(lines[begin - 1]):
+        begin -= 1
+    return [_read(lines, begin, stop)]
+
+
+def _read(lines: Sequence[str], begin: int, stop: int) -> Traceback:
+    """The traceback with frames from line `begin` on, at most up to line `stop`."""
+    frames = []
+    end = begin
+    while end < stop and not _is_end(lines[end]):
+        if frame := _FRAME.fullmatch(lines[end]):
+            frames.append(Frame(end, frame[1], frame[2]))
+        end += 1
+    return Traceback(None, frames, end, _end_of_message(lines, end + 1, stop))
+
+
+def _is_end(line: str) -> bool:
+    return bool(line) and not line[0].isspace()
+
+
+def _end_of_message(lines: Sequence[str], begin: int, stop: int) -> int:
+    """The line after a message whose second line would be `begin`."""
+    for number in range(begin, stop):
+        line = lines[number]
+        if line in LINKS or _LOG.match(line) or _ASIDE.match(line):
+            return number
+    return stop
+
+
+def _text(lines: Sequence[str], begin: int, stop: int) -> str:
+    return "\n".join(lines[begin:stop]).rstrip()
+
+
+def _last_raised(lines: Sequence[str]) -> Raised:
+    """The exception that ended a process; without a type if only the place is known."""
+    ending = find_ending(find_tracebacks(lines))
+    if not ending:
+        return Raised()
+    last = ending[0]
+    place = _place(frames_of(ending))
+    text = _text(lines, last.end, last.stop)
+    name = text.partition("\n")[0].partition(":")[0]
+    # `plaunch.worker` writes texts that are not exceptions.
+    return Raised(name, text, place) if _EXCEPTION.fullmatch(name) else Raised(place=place)
+
+
+def _chain(lines: Sequence[str]) -> tuple[str, ...]:
+    """The texts of the last exception and of its direct causes."""
+    said = []
+    for one in find_ending(find_tracebacks(lines)):
+        said.append(_text(lines, one.end, one.stop))
+        if one.link != _DIRECT:
+            break
+    return tuple(said)
+
+
+def _reason_of_abort(lines: Sequence[str]) -> tuple[str, ...]:
+    """The message of C++ for an abort, unless the fault is in the worker itself."""
+    if any(_OWN_FAULT.search(line) for line in lines):
+        return ()
+    for words in _ABORTS:
+        begin = next((n for n in reversed(range(len(lines))) if words in lines[n]), None)
+        if begin is not None:
+            return (_text(lines, begin, _end_of_message(lines, begin + 1, len(lines))),)
+    return ()
+
+
+def _place(frames: Sequence[Frame]) -> str:
+    """The user's last frame; if there is none, the last one outside of torch, or of all."""
+    files = SourceFiles(frame.path for frame in frames)
+    for accepts in (files.is_own, lambda path: not files.is_torch(path), bool):
+        for frame in reversed(frames):
+            if accepts(frame.path):
+                return f"{os.path.basename(frame.path)}:{frame.line}"
+    return ""
+
+
+def _place_of_crash(lines: Sequence[str]) -> str:
+    """The user's line in a dump of faulthandler, which lists the last call first."""
+    starts = [n for n, line in enumerate(lines) if _CURRENT_THREAD.match(line)]
+    if not starts or not any(line.startswith(FAULT) for line in lines):
+        return ""
+    frames = []
+    for number in range(starts[-1] + 1, len(lines)):
+        frame = _FRAME.fullmatch(lines[number])
+        if frame is None:
+            break
+        frames.append(Frame(number, frame[1], frame[2]))
+    return _place(frames[::-1])

@@ -1,0 +1,356 @@
+"""Handles of child processes, and the wait for their exits."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from plaunch.process.children import LOST_EXIT_CODE, ExitWatch, ProcessHandle
+
+from helpers.processes import wait_for_end
+
+
+def start_child(code):
+    program = subprocess.Popen([sys.executable, "-c", code])
+    return program, ProcessHandle(program, release=lambda: None)
+
+
+@pytest.mark.parametrize(
+    ("code", "exitcode"),
+    [
+        ("", 0),
+        ("raise SystemExit(17)", 17),
+        ("import os; os.kill(os.getpid(), 9)", -9),
+        ("import os; os.kill(os.getpid(), 15)", -15),
+    ],
+)
+def test_the_exit_code_is_read_without_reaping(code, exitcode):
+    program, worker = start_child(code)
+    wait_for_end(program.pid)
+    assert worker.poll() == exitcode
+    assert worker.poll() == exitcode
+    assert program.returncode is None, "it was reaped, and its number may be given to another"
+    worker.reap()
+    assert program.returncode == exitcode
+
+
+@pytest.mark.parametrize("exitcode", [0, 3])
+def test_what_was_reaped_through_its_own_handle_is_known(exitcode):
+    program, worker = start_child(f"raise SystemExit({exitcode})")
+    program.wait()
+    assert worker.poll() == exitcode
+
+
+def test_what_somebody_else_has_reaped_is_no_success(caplog):
+    program, worker = start_child("")
+    os.waitpid(program.pid, 0)  # as a program does that waits for any child
+    assert worker.poll() == LOST_EXIT_CODE
+    assert f"pid {program.pid} was reaped by other code" in caplog.text
+    worker.reap()
+
+
+def test_a_running_child_gets_its_signal_and_needs_no_descriptor():
+    program = subprocess.Popen(["sleep", "600"])
+    released = []
+    worker = ProcessHandle(program, release=lambda: released.append(program.pid))
+    assert worker.poll() is None
+    assert worker.exit_fd() is None
+    worker.send_signal(signal.SIGTERM)
+    wait_for_end(program.pid)
+    assert worker.poll() == -signal.SIGTERM
+    worker.send_signal(signal.SIGTERM)  # it has ended, and nobody gets it
+    assert worker.owns_pid()
+    worker.reap()
+    assert not worker.owns_pid()
+    worker.send_signal(signal.SIGTERM)
+    worker.release()
+    assert released == [program.pid]
+
+
+HAS_PIDFDS = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="there are no pidfds here")
+# Tests of one way only.
+PIDFDS = pytest.mark.parametrize("watch", [pytest.param(True, marks=HAS_PIDFDS)], indirect=True)
+LOOKING = pytest.mark.parametrize("watch", [False], indirect=True)
+
+
+@pytest.fixture(params=[pytest.param(True, marks=HAS_PIDFDS), False], ids=["pidfd", "looking"])
+def watch(request, monkeypatch):
+    if not request.param:
+        monkeypatch.setenv("PLAUNCH_NO_PIDFD", "1")
+    watch = ExitWatch()
+    yield watch
+    watch.close()
+
+
+@pytest.fixture
+def start():
+    started = []
+
+    def start(*command):
+        program = subprocess.Popen(command, stdin=subprocess.PIPE)
+        started.append(program)
+        return program
+
+    yield start
+    for program in started:
+        program.kill()
+        program.wait()
+        program.stdin.close()
+
+
+def add(watch, key, program):
+    process = ProcessHandle(program, release=lambda: None)
+    watch.add(key, program.pid, lambda: process.poll() is not None)
+
+
+def start_all(watch, start, count):
+    """So many programs, by their keys, that end when their stdin is closed."""
+    programs = {key: start("cat") for key in range(count)}
+    for key, program in programs.items():
+        add(watch, key, program)
+    return programs
+
+
+def wait_a_short_while(watch):
+    began = time.monotonic()
+    watch.wait(20)
+    assert time.monotonic() - began < 10, "it slept until the time-out"
+
+
+def wait_for_all(watch, keys, seconds=20.0):
+    deadline = time.monotonic() + seconds
+    seen = []
+    while len(seen) < len(keys) and time.monotonic() < deadline:
+        watch.wait(deadline - time.monotonic())
+        seen += watch.ended()
+    assert sorted(seen) == sorted(keys)
+    return seen
+
+
+def test_an_end_wakes_it_and_is_named_once(watch, start):
+    program = start("cat")
+    add(watch, 7, program)
+    assert watch.ended() == []
+    program.stdin.close()
+    wait_a_short_while(watch)
+    assert watch.ended() == [7]
+    assert watch.ended() == []
+
+
+def test_a_process_that_has_ended_before_it_is_added_is_noticed(watch, start):
+    program = start("true")
+    wait_for_end(program.pid)
+    add(watch, 0, program)
+    watch.wait(20)
+    assert watch.ended() == [0]
+
+
+def test_many_processes_are_each_named_once(watch, start):
+    programs = start_all(watch, start, 12)
+    for program in programs.values():
+        program.stdin.close()
+    wait_for_all(watch, programs)
+
+
+def test_ends_come_in_the_order_in_which_they_happened(watch, start):
+    programs = start_all(watch, start, 3)
+    seen = []
+    for key in (2, 0, 1):
+        programs[key].stdin.close()
+        seen += wait_for_all(watch, [key])
+    assert seen == [2, 0, 1]
+
+
+@PIDFDS
+def test_ends_between_two_looks_keep_their_order(watch, start):
+    programs = start_all(watch, start, 5)
+    for key in (3, 1, 4, 0, 2):
+        programs[key].stdin.close()
+        wait_for_end(programs[key].pid)
+    assert watch.ended() == [3, 1, 4, 0, 2]
+
+
+def test_it_returns_when_the_time_is_over(watch, start):
+    start_all(watch, start, 1)
+    began = time.monotonic()
+    watch.wait(0.05)
+    assert 0.04 < time.monotonic() - began < 5
+    assert watch.ended() == []
+
+
+def test_a_wake_ends_the_wait(watch, start):
+    start_all(watch, start, 1)
+    waker = threading.Timer(0.05, watch.wake)
+    waker.start()
+    wait_a_short_while(watch)
+    waker.join()
+    assert watch.ended() == []
+
+
+def test_an_early_wake_is_not_lost_and_counts_once(watch, start):
+    start_all(watch, start, 1)
+    for _ in range(100_000):  # more than a pipe holds
+        watch.wake()
+    watch.wait(20)
+    began = time.monotonic()
+    watch.wait(0.05)
+    assert time.monotonic() - began > 0.04
+
+
+def test_a_wake_from_a_signal_handler(watch, start):
+    start_all(watch, start, 1)
+    previous = signal.signal(signal.SIGALRM, lambda *_: watch.wake())
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    try:
+        wait_a_short_while(watch)
+    finally:
+        signal.signal(signal.SIGALRM, previous)
+
+
+def test_other_descriptors_wake_it_too(watch, start):
+    start_all(watch, start, 1)
+    reader, writer = os.pipe()
+    watch.add_fd(reader)
+    os.write(writer, b"x")
+    wait_a_short_while(watch)
+    assert watch.ended() == []
+    watch.remove_fd(reader)
+    os.close(reader)
+    os.close(writer)
+
+
+def test_a_given_descriptor_stands_for_the_process(watch):
+    reader, writer = os.pipe()
+    watch.add(3, os.getpid(), lambda: bool(select.select([reader], [], [], 0)[0]), fd=reader)
+    assert watch.ended() == []
+    os.write(writer, b"x")
+    watch.wait(20)
+    assert watch.ended() == [3]
+    os.fstat(reader)  # still the caller's
+    os.close(reader)
+    os.close(writer)
+
+
+@PIDFDS
+def test_fileno_is_readable_when_there_is_something_to_do(watch, start):
+    programs = start_all(watch, start, 2)
+    fd = watch.fileno()
+    poller = select.poll()
+    poller.register(fd, select.POLLIN)
+    assert poller.poll(0) == []
+    programs[1].stdin.close()
+    assert poller.poll(20_000)
+    assert watch.ended() == [1]
+    assert poller.poll(0) == []
+    assert watch.fileno() == fd
+    watch.wake()
+    assert poller.poll(0)
+    watch.ended()
+    assert poller.poll(0) == [], "a wake-up was left behind"
+
+
+@LOOKING
+def test_the_environment_switches_pidfds_off(watch, start):
+    start_all(watch, start, 1)
+    assert watch.fileno() is None
+
+
+@PIDFDS
+def test_a_kernel_that_refuses_a_pidfd_is_lived_with(watch, start, monkeypatch):
+    asked, given = [], os.pidfd_open
+
+    def refuse_the_second(pid):
+        asked.append(pid)
+        if len(asked) == 2:
+            raise OSError(24, "Too many open files")
+        return given(pid)
+
+    monkeypatch.setattr(os, "pidfd_open", refuse_the_second)
+    programs = start_all(watch, start, 3)
+    assert watch.fileno() is None
+    for program in programs.values():
+        program.stdin.close()
+    wait_for_all(watch, programs)
+
+
+@PIDFDS
+def test_a_copy_of_the_pidfd_in_a_forked_child_does_not_wake_it_for_ever(watch, start):
+    """An epoll forgets a closed descriptor only once all its copies are closed."""
+    programs = start_all(watch, start, 2)
+    pidfd = next(fd for fd in watch.own_fds() if "pidfd" in os.readlink(f"/proc/self/fd/{fd}"))
+    copy = os.dup(pidfd)  # what a fork would have made
+    programs[0].stdin.close()
+    wait_for_all(watch, [0])
+    began = time.monotonic()
+    watch.wait(0.05)
+    assert time.monotonic() - began > 0.04
+    os.close(copy)
+
+
+def test_closing_gives_every_descriptor_back(start):
+    program = start("cat")
+    before = set(os.listdir("/proc/self/fd"))
+    watch = ExitWatch()
+    add(watch, 0, program)
+    watch.close()
+    watch.close()
+    watch.wake()
+    assert watch.ended() == []
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_wake_from_another_thread_never_writes_to_a_closed_descriptor(watch, monkeypatch):
+    """The number may be another file's by then."""
+    write, is_writing, go_on = os.write, threading.Event(), threading.Event()
+
+    def slow_write(fd, data):
+        is_writing.set()
+        go_on.wait(20)
+        return write(fd, data)
+
+    monkeypatch.setattr(os, "write", slow_write)
+    waker = threading.Thread(target=watch.wake)
+    waker.start()
+    assert is_writing.wait(20)
+    closer = threading.Thread(target=watch.close)
+    closer.start()
+    closer.join(0.1)
+    os.fstat(watch._wake_w)  # it is still open while somebody writes to it
+    go_on.set()
+    waker.join()
+    closer.join()
+    watch.wake()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(watch._wake_w)
+
+
+def test_a_wake_in_a_signal_handler_while_it_is_closed(watch, monkeypatch):
+    """It may come in the middle of closing, on the same thread."""
+    close = os.close
+
+    def close_and_wake(fd):
+        watch.wake()
+        close(fd)
+
+    monkeypatch.setattr(os, "close", close_and_wake)
+    watch.close()
+
+
+@LOOKING
+def test_looking_is_seldom_while_nothing_happens(watch):
+    """No busy loop without pidfds: the pauses grow."""
+    looks = []
+
+    def has_ended():
+        looks.append(time.monotonic())
+        return len(looks) > 12
+
+    watch.add(0, os.getpid(), has_ended)
+    watch.wait(20)
+    assert looks[-1] - looks[-4] > 0.045

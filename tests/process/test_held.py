@@ -1,0 +1,211 @@
+"""Processes that cannot run: suspended, frozen, or in uninterruptible sleep."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+from plaunch.process import Held, describe_hold
+from plaunch.process.held import (
+    TIMEOUT_VARIABLE,
+    HoldWatch,
+    UninterruptibleWatch,
+    uninterruptible_timeout_of,
+)
+
+from helpers.clock import Clock
+from helpers.programs import running_python
+from helpers.waiting import wait_until
+
+
+class World:
+    def __init__(self, timeout):
+        self.now = 1000.0
+        self.states = {}
+        self.looks = 0
+        self.watch = UninterruptibleWatch(
+            timeout, find_state=self.find_state, clock=lambda: self.now
+        )
+
+    def find_state(self, pid):
+        self.looks += 1
+        return self.states.get(pid, "")
+
+    def find(self, **ranks):
+        return self.watch.find_stuck({int(name[1:]): pid for name, pid in ranks.items()})
+
+
+def test_a_worker_that_sleeps_too_long_is_stuck():
+    world = World(10)
+    world.states = {71: "D", 72: "S"}
+    found = {}
+    while not found:
+        found = world.find(r0=71, r3=72)
+        world.now += 0.5
+        assert world.now < 1020
+    assert found == {0: pytest.approx(10, abs=1)}
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_sleep_that_is_interrupted_or_is_anothers_begins_anew(is_replaced):
+    world = World(4)
+    for second in range(60):
+        is_other = is_replaced and second % 4 >= 2
+        is_awake = not is_replaced and second % 3 == 0
+        world.states = {71: "S" if is_awake else "D", 72: "D"}
+        assert world.find(r0=72 if is_other else 71) == {}
+        world.now += 1
+
+
+def test_several_may_be_stuck():
+    world = World(2)
+    world.states = {71: "D", 72: "D", 73: "R"}
+    world.find(r0=71, r1=72, r2=73)
+    world.now += 2
+    assert world.find(r0=71, r1=72, r2=73) == {0: 2.0, 1: 2.0}
+
+
+@pytest.mark.parametrize(("timeout", "looks"), [(60, 10), (4, 10), (2, 20), (0.4, 100)])
+def test_it_looks_no_more_often_than_it_must(timeout, looks):
+    world = World(timeout)
+    for _ in range(100):
+        world.find(r0=71)
+        world.now += 0.1
+    assert world.looks == pytest.approx(looks, abs=1)
+
+
+def test_without_a_process_table_nobody_is_stuck():
+    world = World(1)
+    for _ in range(10):
+        assert world.find(r0=71) == {}
+        world.now += 1
+
+
+def test_the_real_table_is_asked():
+    """This process runs, whatever else."""
+    watch = UninterruptibleWatch(0.000001)
+    assert watch.find_stuck({0: os.getpid()}) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("2.5", 2.5), ("0", 0), ("-3", 0), ("", 0), ("inf", 0), (None, 0)],
+)
+def test_what_is_no_positive_number_means_never(text, seconds):
+    environ = {} if text is None else {TIMEOUT_VARIABLE: text}
+    assert uninterruptible_timeout_of(environ) == seconds
+
+
+def test_one_that_is_suspended():
+    with running_python("-c", "print(flush=True); input()") as process:
+        process.stdout.readline()
+        assert describe_hold(process.pid) == ""
+        process.send_signal(signal.SIGSTOP)
+        wait_until(lambda: describe_hold(process.pid) == "suspended", "its suspension")
+        process.send_signal(signal.SIGCONT)
+        wait_until(lambda: describe_hold(process.pid) == "", "its end")
+    process.wait()
+    assert describe_hold(process.pid) == ""
+
+
+def write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("state", "tracer", "how"),
+    [
+        ("t (tracing stop)", 99, "traced by gdb (pid 99)"),
+        ("t (tracing stop)", 98, "traced by a debugger (pid 98)"),
+        ("t (tracing stop)", 0, "traced by a debugger"),  # which runs in another container
+        ("T (stopped)", 99, "suspended"),
+        ("S (sleeping)", 99, ""),  # strace -p, perf trace: it runs
+        ("R (running)", 99, ""),
+    ],
+)
+def test_one_that_is_traced_is_held_if_it_does_not_run(tmp_path, state, tracer, how):
+    write(tmp_path / "7" / "status", f"Name:\tpython\nState:\t{state}\nTracerPid:\t{tracer}\n")
+    write(tmp_path / "99" / "comm", "gdb\n")
+    assert describe_hold(7, str(tmp_path)) == how
+
+
+@pytest.mark.parametrize(
+    ("groups", "file", "text", "is_frozen"),
+    [
+        ("0::/job/a\n", "cgroup/job/a/cgroup.events", "populated 1\nfrozen 1\n", True),
+        ("0::/job/a\n", "cgroup/job/a/cgroup.events", "populated 1\nfrozen 0\n", False),
+        ("0::/job/a\n", "cgroup/job/cgroup.events", "populated 1\nfrozen 1\n", True),
+        ("6:freezer:/job\n0::/\n", "cgroup/freezer/job/freezer.state", "FROZEN\n", True),
+        ("6:freezer:/job\n0::/\n", "cgroup/freezer/job/freezer.state", "THAWED\n", False),
+        ("0::/\n", "cgroup/other", "", False),
+    ],
+)
+def test_one_whose_control_group_is_frozen(tmp_path, groups, file, text, is_frozen):
+    proc = tmp_path / "proc"
+    write(proc / "7" / "status", "Name:\tpython\nState:\tS (sleeping)\nTracerPid:\t0\n")
+    write(proc / "7" / "cgroup", groups)
+    write(tmp_path / "sys" / "fs" / file, text)
+    expected = "frozen by its control group" if is_frozen else ""
+    assert describe_hold(7, str(proc), str(tmp_path)) == expected
+
+
+# --- since when -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def watched():
+    """A watch of processes, what holds them, and its clocks: both at the same time."""
+    hows, clock = {}, Clock()
+    watch = HoldWatch(describe=lambda pid: hows.get(pid, ""), clock=clock, wall_clock=clock)
+    return watch, hows, clock
+
+
+def test_a_hold_keeps_its_beginning(watched):
+    watch, hows, clock = watched
+    assert watch.look([100, 101]) == {}
+    hows[101] = "suspended"
+    first = Held("suspended", clock.now, 101)
+    assert watch.look([100, 101]) == {101: first}
+    clock.now += 60
+    assert watch.look([101]) == {101: first}
+    assert watch.look([100]) == {}
+    assert watch.look([101]) == {101: first}
+
+
+def test_another_hold_begins_anew(watched):
+    watch, hows, clock = watched
+    hows[101] = "suspended"
+    watch.look([101])
+    clock.now += 60
+    hows[101] = "traced by gdb (pid 9)"
+    assert watch.look([101]) == {101: Held("traced by gdb (pid 9)", clock.now, 101)}
+    hows.clear()
+    watch.look([101])
+    clock.now += 60
+    hows[101] = "traced by gdb (pid 9)"
+    assert watch.look([101])[101].since == clock.now
+    hows[102] = "traced by gdb (pid 9)"
+    clock.now += 60
+    assert watch.look([102])[102].since == clock.now
+
+
+def test_it_is_seen_although_nobody_asks(watched):
+    watch, hows, clock = watched
+    hows[101] = "suspended"
+    watch.tend([101])
+    clock.now += 5
+    seen = clock.now
+    watch.tend([101])
+    clock.now += 60
+    assert watch.look([101])[101].since == seen
+
+
+def test_looks_that_nobody_asks_for_are_rare():
+    clock, looks = Clock(), []
+    watch = HoldWatch(describe=lambda pid: looks.append(pid) or "", clock=clock)
+    for _ in range(100):
+        clock.now += 0.5
+        watch.tend([7, 8])
+    assert len(looks) == 20
