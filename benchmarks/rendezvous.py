@@ -42,8 +42,7 @@ from plaunch.errors import PlaunchError
 from plaunch.plugin.manager import PluginManager
 from plaunch.plugin.metadata import RENDEZVOUS
 from plaunch.rendezvous import RendezvousParameters
-from plaunch_membership import RendezvousStore
-from plaunch_membership.handler import DynamicRendezvousHandler
+from plaunch_membership import DynamicRendezvousHandler, RendezvousStore, StoreAccess
 from plaunch_membership.testing import MemoryBoard, wrap_connections
 
 if TYPE_CHECKING:
@@ -165,7 +164,9 @@ class Backend:
                     self.name, endpoint, run_id, nodes, nodes, "127.0.0.1", **self._conf
                 )
                 if self._create is None:
-                    handler = DynamicRendezvousHandler(params, board.connect, address="127.0.0.1")
+                    handler = DynamicRendezvousHandler(
+                        params, StoreAccess(board.connect, "127.0.0.1")
+                    )
                 else:
                     handler = self._create(params)
                 handlers.append(handler)

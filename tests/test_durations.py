@@ -39,7 +39,7 @@ from plaunch.process.held import uninterruptible_timeout_of
 from plaunch.rendezvous import RendezvousParameters
 from plaunch.testing.rendezvous import FakeRendezvous
 from plaunch_events.otel import _seconds as otel_seconds
-from plaunch_membership.timing import Timing
+from plaunch_membership.options import Timing
 from plaunch_rendezvous_c10d.backend import prepare_backend as prepare_c10d
 from plaunch_rendezvous_etcd.options import read_options
 from plaunch_timer import FileTimerServer, LocalTimerServer, expires

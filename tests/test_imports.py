@@ -45,7 +45,7 @@ HEAVY = {
     "grpc": {"plaunch_rendezvous_etcd.protocol"},
     "jinja2": {"plaunch_report.page"},
     "numpy": set(),
-    "opentelemetry": {"plaunch_events.otel_export", "plaunch_events.spans"},
+    "opentelemetry": {"plaunch_events.otel_export"},
     "prometheus_client": {"plaunch_status.prometheus"},
     "sklearn": set(),
     "torch": {

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # --- built in -------------------------------------------------------------------------------------
 
 # Carries the workers' output, for a logs spec that does not bring its own streams.
-STREAMS = "plaunch_logs_default.streams.worker_streams:WorkerStreams"
+STREAMS = "plaunch_logs_default.streams.worker_streams:open_worker_streams"
 # The logs spec of a call without plugins.
 DIRECT_LOGS_SPECS = "plaunch_logs_default:DefaultLogsSpecs"
 # The signal policy of an agent that is given none.
@@ -38,9 +38,8 @@ BUILT_IN = frozenset(
 # --- optional: a launch does not have what it does ------------------------------------------------
 
 # Advice on command lines that are probably not meant: no advice.
-ADVICE_ON_OPTIONS = "plaunch_command_line.contradictions:advise_on_options"
-ADVICE_ON_SCRIPT = "plaunch_command_line.scripts:advise_on_script"
-ADVICE_ON_NO_SCRIPT = "plaunch_command_line.scripts:advise_on_no_script"
+ADVICE_ON_OPTIONS = "plaunch_command_line.advice:advise_on_options"
+ADVICE_ON_SCRIPT = "plaunch_command_line.advice:advise_on_script"
 # Makes events and brings them to event handlers and extensions: no events, unless a launch asks for
 # some, which is an error.
 EVENTS = "plaunch_events:find_events"

@@ -9,7 +9,7 @@ from plaunch.agent import LocalElasticAgent, WorkerSpec, WorkerState
 from plaunch.errors import PluginError, RendezvousClosedError, UsageError
 from plaunch.rendezvous import RendezvousParameters
 from plaunch.testing import FakeJobRendezvous, FakeRendezvous
-from plaunch_membership import DynamicRendezvousHandler
+from plaunch_membership import DynamicRendezvousHandler, StoreAccess
 from plaunch_membership.testing import MemoryBoard
 from plaunch_rendezvous_etcd.testing.fixtures import etcd_server  # noqa: F401 - a fixture
 
@@ -130,7 +130,9 @@ def create():
 
     def create(local_addr=None):
         params = RendezvousParameters("memory", "board", "job", 1, 1, local_addr)
-        handler = DynamicRendezvousHandler(params, board.connect, address=local_addr or "127.0.0.1")
+        handler = DynamicRendezvousHandler(
+            params, StoreAccess(board.connect, local_addr or "127.0.0.1")
+        )
         handlers.append(handler)
         return handler
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import sys
 
 import pytest
@@ -11,9 +9,11 @@ from plaunch.cli.command import run_script_path, worker_command
 from plaunch.cli.parser import parse
 from plaunch.errors import UsageError
 
+from helpers.programs import run_python
+
 SCRIPT = """\
 import pathlib, sys
-pathlib.Path(sys.argv[1]).write_text(__name__ + " " + sys.argv[0])
+pathlib.Path(sys.argv[1]).write_text(f"{__name__} {sys.argv[0]} {sys.path[0]}")
 """
 
 
@@ -41,14 +41,12 @@ def test_what_is_run_is_unbuffered_under_this_interpreter_or_another(monkeypatch
     assert command(script) == ("/bin/sh", ["-u", script])
 
 
-def test_run_path(monkeypatch, script, tmp_path):
+def test_run_path(script, tmp_path):
     entrypoint, args = command("--run-path", script, str(tmp_path / "out"))
     assert entrypoint is run_script_path
-    monkeypatch.setattr(sys, "argv", [])
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    entrypoint(*args)
-    assert (tmp_path / "out").read_text() == f"__main__ {script}"
-    assert sys.path[0] == str(tmp_path)
+    code = "import sys; from plaunch.cli import run_script_path; run_script_path(*sys.argv[1:])"
+    run_python("-c", code, *args, check=True)
+    assert (tmp_path / "out").read_text() == f"__main__ {script} {tmp_path}"
 
 
 @pytest.mark.parametrize(
@@ -115,15 +113,22 @@ def test_a_script_that_cannot_be_reached_is_not_called_missing(tmp_path):
         command(str(tmp_path / "loop" / "x.py"))
 
 
-def test_a_folder_that_may_not_be_searched_is_named(tmp_path, monkeypatch):
-    def refuse(path):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+UNREADABLE = """
+import os, sys
+from plaunch.cli import parse, worker_command
+args = parse(sys.argv[1:])
+if os.geteuid() == 0:
+    os.setuid(65534)  # root may search all folders
+worker_command(args)
+"""
 
-    monkeypatch.setattr(os, "stat", refuse)  # root may search all folders
-    with pytest.raises(
-        UsageError, match=r"cannot be read: Permission denied; check the permissions of its folders"
-    ):
-        command(str(tmp_path / "x.py"))
+
+def test_a_folder_that_may_not_be_searched_is_named(tmp_path):
+    (tmp_path / "x.py").touch()
+    tmp_path.chmod(0)
+    done = run_python("-c", UNREADABLE, str(tmp_path / "x.py"))
+    tmp_path.chmod(0o700)
+    assert "cannot be read: Permission denied; check the permissions of its fol" in done.stderr
 
 
 def test_a_folder_that_python_runs_is_a_script(tmp_path):

@@ -7,8 +7,7 @@ from types import SimpleNamespace
 import pytest
 from plaunch.cli.help import format_help
 from plaunch.cli.options import OPTIONS
-from plaunch.cli.parser import parse
-from plaunch.cli.table import Arguments, OptionTable
+from plaunch.cli.parser import Arguments, OptionTable, parse
 from plaunch.errors import DuplicateNameError, PluginError, UsageError
 from plaunch.options import Option, integer
 from plaunch.plugin.options import PluginOptions

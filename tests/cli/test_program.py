@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import sys
 import types
 
 import pytest
-from plaunch import parts
-from plaunch.cli import program
+from plaunch.cli import concluded
 from plaunch.cli.invocation import Invocation
-from plaunch.cli.table import OptionTable
+from plaunch.cli.parser import OptionTable
 from plaunch.errors import ExitCode, PluginError
 from plaunch.plugin.hooks import Culprits
-from plaunch.process import ChildFailedError, ProcessFailure
 
 from helpers.faults import raising
 
@@ -63,40 +60,27 @@ def test_a_program_that_launches_may_end_itself(invocation):
         sys.exit(0)
 
 
-def test_an_error_that_cannot_be_told_is_told(monkeypatch, capsys):
+def test_an_error_that_cannot_be_told_is_told(capsys):
     class Mute(Exception):
         def __str__(self):
             raise KeyError("text")
 
-    monkeypatch.setattr(program, "run", raising(Mute()))
-    assert program.main([]) == ExitCode.INTERNAL
+    assert concluded(raising(Mute())) == ExitCode.INTERNAL
     assert "internal error: Mute: <its text is not available: KeyError>" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("debug", ["0", "1"])
 def test_too_many_open_files_are_no_bug(monkeypatch, capsys, debug):
-    def run(argv, plugins):
-        del argv, plugins
+    def launch():
         try:
             raise OSError(errno.EMFILE, "Too many open files", "capacity.py")
         finally:
             raise KeyError("what was open")
 
     monkeypatch.setenv("PLAUNCH_DEBUG", debug)
-    monkeypatch.setattr(program, "run", run)
-    assert program.main([]) == ExitCode.INTERNAL
+    assert concluded(launch) == ExitCode.INTERNAL
     said = capsys.readouterr().err.splitlines()
     assert said[-1].startswith(
         "plaunch: too many open files; raise the limit of open files (ulimit"
     )
     assert (len(said) > 1) == (debug == "1")
-
-
-def test_a_first_failure_that_cannot_be_handed_up_hides_nothing(monkeypatch, capfd):
-    failed = ChildFailedError("train.py", {0: ProcessFailure(0, 42, 17, "")})
-    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", os.devnull)
-    monkeypatch.setattr(parts, "HAND_UP", "missing.error_handler:dump_root_cause")
-    assert program.concluded(raising(failed)) == 17
-    err = capfd.readouterr().err
-    assert re.search("^plaunch: rank 0 on .* failed: exit code 17$", err, re.M)
-    assert "the first failure is not handed up: missing, which comes with plaunch, is not" in err

@@ -10,9 +10,8 @@ import pytest
 from plaunch.agent.worker import WORKER_STORES
 from plaunch.cli import settings
 from plaunch.cli.options import OPTIONS
-from plaunch.cli.parser import parse
+from plaunch.cli.parser import OptionTable, parse
 from plaunch.cli.settings import fill_in, parse_rdzv_conf
-from plaunch.cli.table import OptionTable
 from plaunch.config import START_METHODS
 from plaunch.errors import UsageError
 from plaunch.options import Option

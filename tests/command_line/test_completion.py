@@ -13,8 +13,8 @@ import sys
 
 import pytest
 from plaunch.cli.options import OPTIONS
+from plaunch.cli.parser import installed_table
 from plaunch.cli.program import main, run
-from plaunch.cli.table import installed_table
 from plaunch.errors import PluginLoadError, UsageError
 from plaunch.plugin import installed_plugins
 from plaunch_command_line import completion

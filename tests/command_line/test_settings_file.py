@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
-from plaunch.cli.parser import parse
-from plaunch.cli.table import OptionTable
+from plaunch.cli.parser import OptionTable, parse
 from plaunch.errors import UsageError
 from plaunch.options import Option, integer
 from plaunch.plugin.options import PluginOptions

@@ -40,8 +40,8 @@ PIP_TIMEOUT = 120.0  # seconds
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 EPOCHS = 70  # longer than any test needs
 
-# The example, slowed down by a duration in a file, so that it is still running when a test has
-# injected its faults. Its output is in one file, in order of time.
+# The example, slowed down by a duration in a file, so that it still runs when a test injects
+# faults. All output goes to one file, in chronological order.
 TRAINING = f"""\
 import sys, time
 sys.path.insert(0, {str(EXAMPLES)!r})
@@ -69,7 +69,7 @@ class CommandLine:
             if not name.startswith(("PET_", "PLAUNCH_", "TORCHELASTIC_", "TORCH_ELASTIC_"))
             and name not in ("OMP_NUM_THREADS", "PYTHON_EXEC")
         }
-        self.environ["LOGLEVEL"] = "WARNING"  # its own log lines have other tests
+        self.environ["LOGLEVEL"] = "WARNING"  # other tests check its log lines
 
     def write(self, name: str, text: str) -> str:
         """Write a script into the folder and return its path."""
@@ -85,7 +85,7 @@ class CommandLine:
         environ: Mapping[str, str] | None = None,
         **options: Any,
     ) -> subprocess.Popen[Any]:
-        """Start a launch that the caller ends; options are those of `subprocess.Popen`.
+        """Start a launch, which the caller must end; options are those of `subprocess.Popen`.
 
         `within` is the command of a program that starts it.
         """
@@ -160,7 +160,7 @@ class Agent:
         return [line for line in self.lines() if "notice" in line]
 
     def kill(self) -> None:
-        """Kill it as a failing machine does, but not its workers."""
+        """Kill it as a machine failure would, but not its workers."""
         self.process.kill()
         self.process.wait(TIMEOUT)
 
@@ -231,7 +231,7 @@ class Agents:
         write_whole(self.folder / name, code)
 
     def finish(self, *agents: Agent) -> None:
-        """Let all workers succeed, and these agents with them."""
+        """Let all workers succeed; then these agents do, too."""
         self.tell("exit", 0)
         assert [agent.exit_code() for agent in agents] == [0] * len(agents)
 

@@ -1,4 +1,4 @@
-"""What a user reads when a job of one node fails: everything that helps, and nothing twice."""
+"""Messages about a failed job of one node: complete, and without repetition."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 pytestmark = pytest.mark.usefixtures("loud")
 
 FAILS = "import os, time; int(os.environ['RANK']) and exit(7); time.sleep(60)"
-# The other one runs until the launcher has waited for a second.
+# The other rank runs until the launcher has waited for a second.
 SLOW = """\
 import os, signal, sys, time
 if os.environ["RANK"] == "1":
@@ -30,7 +30,7 @@ main()
 
 
 def said(done):
-    """The lines of the launcher itself, without those at the start and about time."""
+    """The launcher's own lines, without the first one and the time accounting."""
     lines = done.stderr.splitlines()
     assert done.returncode == 7 or "no luck" in done.stderr, done.stderr
     about_time = ("plaunch: restarted in", "plaunch: this launch took")

@@ -112,7 +112,7 @@ def test_supervision_refuses_unknown_rows(benchmark, argv):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.usefixtures("etcd_server")  # there is an etcd; it starts its own
+@pytest.mark.usefixtures("etcd_server")  # skips without etcd; the benchmark starts its own server
 def test_membership_measures_over_etcd(measure):
     result, printed = measure("membership.py", "--backend=etcd-v2", "--only=failure")
     assert result["backend"] == "etcd-v2"
@@ -144,7 +144,7 @@ def test_rendezvous_prints_one_object(benchmark):
     assert [one["nodes"] for one in result["rounds"]] == [3, 64]
     for one in (result, *result["rounds"]):
         assert one["seconds"] > 0
-        # A node on its own asks a few things; all of them together no more than that.
+        # A single node makes a few requests; all nodes together make no more.
         assert 3 < one["ops_per_node"] == one["max_ops_per_node"] < 20
         assert one["leader_ops"] > one["ops_per_node"]
         assert one["heartbeat_ops"] >= one["nodes"]

@@ -1,7 +1,8 @@
-"""The real accelerate and torchx over plaunch, in an environment that the tests make.
+"""The real accelerate and torchx with plaunch, in an environment that the tests create.
 
-torchx wants an older urllib3 than others that are tested here, and both bring a dozen packages that
-nothing else needs, so they are in no extra. Without a package index these tests are skipped.
+torchx needs an older urllib3 than other packages that are tested here, and both have a dozen
+dependencies that nothing else needs, so they are in no extra. Without a package index these tests
+are skipped.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def outer_folders():
 
 @pytest.fixture(scope="session")
 def python(tmp_path_factory):
-    """An interpreter with the callers, and all that this one has."""
+    """An interpreter with the callers and all packages of this one."""
     folder = tmp_path_factory.mktemp("callers")
     venv.create(folder, with_pip=True)
     python = folder / "bin/python"
@@ -118,7 +119,7 @@ def start(python, tmp_path):
 
 
 def end(process):
-    """Return its exit code, and its and its workers' output."""
+    """Return its exit code, and the output of the launcher and its workers."""
     return process.wait(BOUND), process.out.read_text()
 
 
@@ -173,7 +174,7 @@ def test_accelerate_on_two_machines(start, backend):
             )
         )
         if (rank, backend) == (0, "c10d"):
-            # accelerate refuses the port on machine 0 once a program listens there.
+            # accelerate rejects the port on machine 0 if a program listens there.
             wait_until(lambda: is_taken(port) or machines[0].poll() is not None, "it listens")
     ended = [end(machine) for machine in machines]
     assert [code for code, _ in ended] == [0, 0], ended
@@ -195,7 +196,7 @@ def is_taken(port):
 
 @pytest.mark.parametrize("shape", ["1x2", "2x1"])
 def test_torchx(start, shape):
-    # Several nodes of local_cwd are processes of one machine, which meet at localhost.
+    # The nodes of local_cwd are processes on one machine; their endpoint is localhost.
     words = ["run", "-s", "local_cwd", "dist.ddp", "-j", shape, "--script", "train.py"]
     code, text = end(start("torchx", *words))
     assert code == 0, text

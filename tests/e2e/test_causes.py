@@ -1,4 +1,4 @@
-"""Real jobs over gloo fail: the console names the cause, not its victims."""
+"""Failures of real jobs over gloo: the console names the cause, not its consequences."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def job(plaunch, agents, endpoint_of):
     script = plaunch.write("train.py", TRAINING)
 
     def start(*more, backend="c10d", conf=QUICK, endpoint=None):
-        """Two nodes; with c10d the first one has the store."""
+        """Two nodes; with c10d the first one hosts the store."""
         endpoint = endpoint or endpoint_of(backend)
         run_id = secrets.token_hex(4)  # tests share the etcd server
         nodes = []
@@ -117,7 +117,7 @@ def test_a_lost_node_is_named_while_its_peers_wait(loud, agents, job, backend):
     lines = said(survivor)
     lost = f"(index {rank}) was lost: no heartbeat for "
     assert any(lost in line for line in lines), survivor.stderr
-    # Failures of its peers come before only if they were known long before the loss.
+    # Failures of its peers are reported first only if they were known long before the loss.
     for line in lines[: next(n for n, line in enumerate(lines) if lost in line)]:
         assert line.startswith(f"plaunch: rank {1 - rank} on ")
         assert " lost a peer: RuntimeError: " in line
@@ -129,8 +129,8 @@ def test_a_lost_node_is_named_while_its_peers_wait(loud, agents, job, backend):
     assert lost in survivor.stderr.splitlines()[-1]
 
 
-# The code that rank 1 runs in the middle of its training, and its headline; LINE stands for
-# the place of the code.
+# The code that rank 1 runs during training, and its headline; LINE stands for the line of the
+# code.
 BREAKAGES = {
     "an exception": ('raise ValueError("bad shape")', "ValueError: bad shape (LINE)"),
     "a typing error": ("optimiser.step()", "NameError: name 'optimiser' is not defined (LINE)"),
@@ -161,7 +161,7 @@ BREAK_LINE = "train.py:12"
 
 @pytest.fixture
 def broken_job(plaunch, agents, endpoint_of):
-    """Start a training on two nodes in which rank 1 runs some code at its 20th step."""
+    """Start training on two nodes; rank 1 runs some code at its 20th step."""
 
     def start(code, *more, backend="c10d", within=()):
         pytest.importorskip("torch.distributed")

@@ -20,8 +20,8 @@ from helpers.waiting import BOUND, wait_for_files, wait_until
 
 FINISH = 20.0  # seconds: after a signal the launcher waits briefly for a blocked console
 
-# Writes numbered lines of 64 bytes, then creates a file. With an exit code, rank
-# 1 ends with that as soon as both are done.
+# Writes numbered lines of 64 bytes, then creates a file. With an exit code, rank 1 exits with it
+# as soon as both are done.
 WRITE = """\
 import os, sys, time
 rank, count = os.environ["RANK"], int(sys.argv[1])
@@ -117,8 +117,8 @@ class Blocked:
 
 
 def test_the_launcher_waits_for_a_blocked_console_until_a_signal(plaunch):
-    """It does not block workers, the report of a failure, or the end after a signal."""
-    count = 150_000  # lines, 9.6 MB of each worker: more than the pipe and the memory take
+    """It blocks neither workers, nor the failure report, nor the exit after a signal."""
+    count = 150_000  # lines, 9.6 MB per worker: more than the pipe and the buffer in memory hold
     with contextlib.ExitStack() as stack:
         success, failure, both_succeed, both_fail = (
             Blocked(plaunch, stack, name, WRITE, str(count), *exitcode, together=together)
@@ -139,7 +139,7 @@ def test_the_launcher_waits_for_a_blocked_console_until_a_signal(plaunch):
         for job in (success, failure, both_succeed, both_fail):
             assert job.process.poll() is None
             job.process.send_signal(signal.SIGINT)
-        # Ctrl-C may come before the workers of these two have been seen to end.
+        # Ctrl-C may arrive before the launcher has seen the exits of these two workers.
         assert both_succeed.process.wait(FINISH) in (0, 128 + signal.SIGINT)
         assert both_fail.process.wait(FINISH) in (7, 128 + signal.SIGINT)
         for job, exitcode in ((success, 0), (failure, 7), (stopped, 128 + signal.SIGTERM)):
@@ -156,7 +156,7 @@ def test_the_launcher_waits_for_a_blocked_console_until_a_signal(plaunch):
 
 
 class Pausing:
-    """Reads a pipe for a moment, pauses, and reads on."""
+    """Reads a pipe for a moment, pauses, and continues."""
 
     def __init__(self, fd):
         self._fd = fd
@@ -176,7 +176,7 @@ class Pausing:
     ],
 )
 def test_a_reader_that_pauses_gets_everything(plaunch, count, pause):
-    """As `plaunch ... | less` does: it reads a screen, and the rest when the user goes there.
+    """Like `plaunch ... | less`: it reads one screen, and the rest when the user scrolls.
 
     Two workers write `count` lines each, in two attempts.
     """
@@ -210,7 +210,7 @@ def test_a_reader_that_pauses_gets_everything(plaunch, count, pause):
 
 @pytest.mark.parametrize("redirect", ["", "2>&1"])
 def test_a_reader_that_goes_away_does_not_end_the_job(plaunch, redirect):
-    """As `plaunch ... | head -1` does."""
+    """Like `plaunch ... | head -1`."""
     script = plaunch.write("write.py", WRITE)
     within = shell(f'"$@" {redirect} | head -1; exit "${{PIPESTATUS[0]}}"')
     with started(plaunch, *TEE, script, "20000", within=within, **PIPES) as process:
@@ -243,7 +243,7 @@ def test_a_console_on_a_full_disk(plaunch):
     assert b"stdout could not grow; lines of the workers' output missing there: 4000\n" in err
 
 
-# A worker has three streams, none of which is a descriptor of the launcher's own.
+# A worker has three streams and no other descriptors of the launcher.
 CHECK_FDS = """\
 import os
 for fd in (0, 1, 2):
@@ -257,7 +257,7 @@ for fd in (0, 1, 2):
 @pytest.mark.parametrize("streams", ["--tee=3", "--redirects=3", "--redirects=0"])
 @pytest.mark.parametrize("exitcode", [None, 7])
 def test_descriptors_that_are_closed_from_the_start(plaunch, closed, streams, exitcode):
-    """Descriptors of the launcher's own get these numbers, and must not be taken for streams."""
+    """Other descriptors of the launcher get these numbers; they must not be used as streams."""
     script = plaunch.write("write.py", CHECK_FDS + WRITE)
     argv = ["--nproc-per-node=2", "--log-dir=logs", streams, script, "2000", *words(exitcode)]
     within = shell(f'exec "$@" {closed}')
@@ -288,7 +288,7 @@ def test_nohup_survives_the_end_of_the_session(plaunch, streams):
     argv = ["--nproc-per-node=2", "--log-dir=logs", streams, script]
     with started(plaunch, *argv, within=["nohup"], **PIPES) as process:
         wait_for_files(plaunch.folder / "up-0", plaunch.folder / "up-1")
-        # A closed terminal sends it to the whole foreground group; a worker may get it, too.
+        # A closed terminal signals the whole foreground group, so a worker may get the signal, too.
         os.killpg(process.pid, signal.SIGHUP)
         for rank in range(2):
             pid, disposition = (plaunch.folder / f"up-{rank}").read_text().split()
@@ -340,7 +340,7 @@ def test_a_later_ctrl_c_kills_workers_that_ignore_the_first(plaunch, terminal):
 
 
 def test_a_terminal_that_is_closed_stops_the_job(plaunch, terminal):
-    """As when a window is closed: SIGHUP, and a console that cannot be written to."""
+    """A closed window: SIGHUP, and a console that rejects writes."""
     launch = terminal(WAIT)
     launch.close()
     assert launch.process.wait(BOUND) == 128 + signal.SIGHUP

@@ -22,7 +22,7 @@ GONE = 10.0  # seconds; normally less than one
 LAUNCHES = int(os.environ.get("CHAOS_LAUNCHES", "28"))
 PR_SET_CHILD_SUBREAPER = 36
 
-# Each worker has a child, and one in its own session; both ignore SIGTERM.
+# Each worker has a child, and another one in its own session; both ignore SIGTERM.
 WORKER = """\
 import os, signal, subprocess, sys, time
 rank, attempt = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
@@ -75,7 +75,7 @@ CASES = [(end, kind) for kind in KINDS for end in ENDS]
 
 
 class Household:
-    """The processes of these tests' launches, found by a mark in the environment."""
+    """The processes of these tests' launches, found by a variable in their environment."""
 
     def __init__(self, folder):
         self.mark = f"CHAOS_HOUSEHOLD={os.urandom(8).hex()}"
@@ -89,7 +89,7 @@ class Household:
         return {name: value, "TMPDIR": str(self.temporary)}
 
     def members(self):
-        """The processes that carry the mark and live."""
+        """The living processes with the variable."""
         found = []
         for path in glob.glob("/proc/[0-9]*/environ"):
             with contextlib.suppress(OSError), open(path, "rb") as file:
@@ -102,7 +102,7 @@ class Household:
         return children_of_mine() - self._children
 
     def bury(self):
-        """Reap the orphans that have ended, as init does; those that live stay."""
+        """Reap the orphans that have ended, as init does; keep the others."""
         for pid in self.adopted():
             with contextlib.suppress(ChildProcessError):
                 os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG)
@@ -180,7 +180,7 @@ def test_a_launch_leaves_nothing(plaunch, household, number, end, kind):
     try:
         said = launch(plaunch, household, end, kind)
         if kind == "program" and end.name != "SIGKILL":
-            # Nothing is still ending: the launcher has reaped everything.
+            # No process is still exiting: the launcher has reaped all of them.
             assert household.members() == []
             assert household.adopted() == set()
         household.wait_until_gone()

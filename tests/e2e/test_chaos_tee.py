@@ -61,8 +61,8 @@ def console_lines(data, rank):
 
 # --- a worker is killed while it writes -----------------------------------------------------------
 
-# Writes lines of many lengths forever. Their number is kept in a shared file, which
-# survives whatever happens to the worker. The line after those may have been written as well.
+# Writes lines of many lengths forever, and counts them in a shared file, which survives the worker.
+# One more line than counted may have been written.
 COUNTING = """\
 import mmap, os, random
 rank = int(os.environ["RANK"])
@@ -135,7 +135,7 @@ def test_no_line_of_a_worker_killed_while_writing_is_lost(plaunch, run):
         (log,) = (plaunch.folder / "logs").glob(f"*/attempt_0/{rank}/stdout.log")
         check_lines(log.read_bytes().splitlines(True), counts[rank], rank)
         check_lines(console_lines(launch.stdout, rank), counts[rank], rank)
-    # Nothing is on the console that is not a whole line of one of them.
+    # The console shows whole lines of the workers only.
     assert launch.stdout.endswith(b"\n")
     shown = sum(len(console_lines(launch.stdout, rank)) for rank in range(2))
     assert launch.stdout.count(b"\n") == shown
@@ -210,7 +210,7 @@ open("done", "w").close()
 
 @contextlib.contextmanager
 def file_size_limit(plaunch):
-    """No file may be larger than 1 MiB: the system's own way of being full."""
+    """A limit of 1 MiB per file: the system's own equivalent of a full disk."""
     yield plaunch.folder / "logs", ["bash", "-c", 'ulimit -f 1024; exec "$@"', "bash"]
 
 
@@ -249,7 +249,7 @@ def test_a_full_disk_costs_lines_in_the_file_but_not_the_job(plaunch, disk):
     assert launch.stderr.count(b"cannot write to") == 1
 
 
-# --- much -----------------------------------------------------------------------------------------
+# --- large output ---------------------------------------------------------------------------------
 
 POUR = """\
 import os, sys

@@ -1,4 +1,4 @@
-"""A host of the store with few descriptors and many unknown connections."""
+"""A store host with few descriptors and many connections from unknown clients."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from helpers.ports import free_port
 
 pytest.importorskip("torch.distributed")
 
-FEW = 160  # a launcher with two workers has about fifty open, and for a moment more
+FEW = 160  # a launcher with two workers has about fifty open, sometimes more
 LIMITED = """
 import os, resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]), int(sys.argv[2])))
@@ -26,7 +26,7 @@ os.execv(sys.argv[3], sys.argv[3:])
 
 
 def within(soft, hard):
-    """The words of a program that runs another one with these limits."""
+    """A command that runs another one with these limits."""
     return (sys.executable, "-c", LIMITED, str(soft), str(hard))
 
 
@@ -57,7 +57,7 @@ def test_workers_restart_although_strangers_use_all_descriptors(agents):
     agents.until_round(0, host, workers=2)
     strangers = connect_strangers(port, 2 * FEW)
     agents.until(lambda: "rejected" in host.stderr, "strangers are turned away")
-    # While they arrive, the host may find no free descriptor.
+    # Meanwhile the host may have no free descriptor.
     agents.until(lambda: open_files(host) <= FEW - 40, "there is room again")
     agents.tell("exit.1.0", 3)
     again = agents.until_round(1, host, workers=2)

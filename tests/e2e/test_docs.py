@@ -1,13 +1,13 @@
 """The documentation is correct: its commands run, and its lists are complete.
 
-A page is followed as a reader types it, in a folder that has the repository's `pyproject.toml` and
-examples, which must stay as they are. A code block below `<!-- file: NAME -->` is written to a file
+The commands of a page run in order, in a folder that has the repository's `pyproject.toml` and
+examples, which they must not change. A code block below `<!-- file: NAME -->` is written to a file
 in the current folder. One below `<!-- run -->` or `<!-- run: exit code N -->` is a shell script;
 the folder that it changes to is the current one from then on. The lines of a block below
-`<!-- prints -->` are among those that the script before it has printed; HOST stands for the name of
-this host, and decimal numbers and seconds may be others. Ports of loopback are replaced by free
-ones. `pip install` installs into a folder of the test. What a script leaves running ends with the
-page.
+`<!-- prints -->` must be among those that the script before it has printed; HOST stands for the
+name of this host, and decimal numbers and seconds may differ. Loopback ports are replaced by free
+ones. `pip install` installs into a folder of the test. Processes that a script leaves running are
+killed at the end of the page.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ import plaunch_membership
 import plaunch_rendezvous_c10d.backend
 import pytest
 from plaunch.plugin import KINDS, LIFECYCLE
-from plaunch_membership.timing import Timing
+from plaunch_membership.options import Timing
 from plaunch_rendezvous_etcd.testing import EtcdUnavailableError, find_etcd, free_ports
 from plaunch_testing.conformance import RendezvousConformance, RendezvousStoreConformance
 
@@ -102,7 +102,7 @@ def contents(folder):
 
 
 def with_free_ports(text):
-    """The text with a free port for each one that it takes for granted."""
+    """The text with a free port in place of each fixed one."""
     ports = sorted({port for _, port in LOOP_BACK.findall(text)})
     others = dict(zip(ports, free_ports("127.0.0.1", len(ports)), strict=True))
     return LOOP_BACK.sub(lambda found: f"{found[1]}{others[found[2]]}", text)
@@ -126,9 +126,9 @@ def test_the_commands_of_a_page_run(page, plaunch):
         **plaunch.environ,
         "PATH": os.pathsep.join(folders),
         "PYTHONPATH": str(installed),
-        "PYTHONUNBUFFERED": "",  # output of plugins comes in whole lines
-        "PYTEST_DEBUG_TEMPROOT": str(plaunch.folder),  # pytest removes what other runs have left
-        # `pip install` needs no network, and leaves this environment as it is.
+        "PYTHONUNBUFFERED": "",  # plugins write whole lines
+        "PYTEST_DEBUG_TEMPROOT": str(plaunch.folder),  # pytest removes folders of earlier runs
+        # `pip install` needs no network, and does not change this environment.
         "PIP_TARGET": str(installed),
         "PIP_NO_DEPS": "1",
         "PIP_NO_INDEX": "1",
@@ -223,9 +223,11 @@ def test_every_parameter_of_a_factory_is_described(contract):
 
 def test_every_argument_of_the_handler_over_a_store_is_listed():
     page = (ROOT / "docs/writing-a-backend.md").read_text()
-    arguments = inspect.signature(plaunch_membership.DynamicRendezvousHandler).parameters
-    for name in arguments:
-        assert re.search(rf"^\| `{name}` \|", page, re.MULTILINE), name
+    arguments = inspect.signature(plaunch_membership.DynamicRendezvousHandler).parameters.values()
+    names = [each.name for each in arguments if each.kind is not each.VAR_KEYWORD]
+    fields = dataclasses.fields(plaunch_membership.StoreAccess)
+    for name in [*names, *(field.name for field in fields)]:
+        assert re.search(rf"^\| (`\w+`, )?`{name}`(, `\w+`)? \|", page, re.MULTILINE), name
 
 
 def test_every_setting_of_the_conformance_suites_is_listed():

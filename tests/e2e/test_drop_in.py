@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 PROGRAMS = Path(__file__).parent / "programs"
 TIMEOUT = 100.0  # seconds; a hang is a failure, however slow the machine
 TORCHRUN, PLAUNCH = "torch.distributed.run", "plaunch"
-# What stands for torch's modules in programs that call the launcher.
+# Replacements for torch's modules in programs that call the launcher.
 IN_CODE = {TORCHRUN: "torch.distributed.run", PLAUNCH: "plaunch_torchrun.run"}
 LAUNCH = {TORCHRUN: "torch.distributed.launch", PLAUNCH: "plaunch_torchrun.launch"}
 
@@ -49,14 +49,14 @@ class Result:
     ids=["", "forked"],
 )
 def _preloaded(request, plaunch):
-    """Everything also with workers that are forked after their imports; torchrun knows no such."""
+    """Run all tests also with `--preload`, which torchrun does not have."""
     if request.param:
         plaunch.environ["PET_PRELOAD"] = request.param
 
 
 @pytest.fixture
 def run_both(plaunch, with_torch):
-    """Run the same with torchrun and with plaunch; the words of a command are made for each."""
+    """Run the same with torchrun and with plaunch; the command is created for each."""
 
     def run(module, words, stdin, environ):
         folder = plaunch.folder / module
@@ -82,7 +82,7 @@ def run_both(plaunch, with_torch):
 
 
 def check_same(results, *lines, code=0):
-    """Assert that both have ended with this code, and written these lines, or the same ones."""
+    """Assert that both exited with this code, and wrote these lines, or the same ones."""
     theirs, ours = results
     assert theirs.code == ours.code == code, results
     assert ours.lines() == theirs.lines() == (list(lines) or theirs.lines())
@@ -98,7 +98,7 @@ def program(name):
 
 
 SCRIPTS = {
-    # All in one, as imports of torch take most of the time.
+    # One test for all, because importing torch takes most of the time.
     "data loaders, a process group, a checkpoint and parallel training": (
         ["--standalone", "--nproc_per_node", "2", program("training"), "saved"],
         None,
@@ -119,7 +119,7 @@ SCRIPTS = {
     ),
 }
 
-# What tests/e2e/test_preload.py shows in less time, and what takes long.
+# Covered faster by tests/e2e/test_preload.py, or slow.
 MORE = {
     "sharded training": (["--nproc-per-node=2", program("sharded")], None),
     "data loaders with all start methods": (["--nproc-per-node=2", program("loaders")], None),
@@ -144,7 +144,7 @@ def test_scripts(run_both, words, expected):
     assert theirs.code == ours.code == 0, (theirs, ours)
     assert ours.lines()
     if words[-1] == program("restarting"):
-        # How far the other worker gets before the failure of the first is chance.
+        # The progress of the other worker before the first one fails is random.
         for result in (theirs, ours):
             assert {"rank 0, attempt 0", "rank 0, attempt 1", "rank 1, attempt 1"} <= set(
                 result.lines()
@@ -200,7 +200,7 @@ def test_the_environment_of_workers(run_both):
     theirs, ours = run_both(launching("--nproc-per-node=2", "--role=r", program("launched"), "x"))
     assert theirs.code == ours.code == 0, (theirs, ours)
     for their, our in zip(theirs.told(), ours.told(), strict=True):
-        # Inherited from torchrun's process, where it sets it for itself.
+        # Inherited from torchrun's process, which sets it for itself.
         their.pop("TORCHELASTIC_SIGNALS_TO_HANDLE", None)
         our.pop("TORCHELASTIC_SIGNALS_TO_HANDLE", None)
         assert set(our) == set(their)
@@ -212,7 +212,7 @@ def test_the_environment_of_workers(run_both):
 
 
 def test_a_recorded_failure(run_both, tmp_path):
-    """Including the error file for the launcher's parent."""
+    """Also writes the error file for the launcher's parent."""
     path = tmp_path / "reply.json"
     replies = []
 
@@ -297,7 +297,7 @@ def test_a_timer_of_torchs(run_both):
     words = launching("--nproc-per-node=1", program("timed"))
     theirs, ours = run_both(words, TORCHELASTIC_ENABLE_FILE_TIMER="1")
     assert theirs.lines() == ours.lines() == ["in time"]
-    # torchrun sends the signal to itself as well.
+    # torchrun also sends the signal to itself.
     assert theirs.code == -signal.SIGKILL
     assert ours.code == 128 + signal.SIGKILL
     assert "its timer 'long' had expired" in ours.err

@@ -24,7 +24,7 @@ LONGER_THAN_LEASES = 4.0  # seconds; with these times they last for three
 LONGER_THAN_SILENCE = 2.5  # seconds; a silent node would be lost by then
 USER, PASSWORD = "ann", "what-only-ann-knows"
 
-# What a user's script does with the workers' store.
+# A user's script that uses the workers' store.
 COLLECTIVE = """\
 import os, time
 import torch, torch.distributed as dist
@@ -112,7 +112,7 @@ def test_training_continues_when_etcds_leader_dies(training, etcd_cluster):
     nodes = [training.start(*words, interface="lo") for _ in range(3)]
     training.until_further(3)
     etcd_cluster.leader().kill()
-    etcd_cluster.leader()  # there is another one
+    etcd_cluster.leader()  # waits for the next one
     time.sleep(LONGER_THAN_SILENCE)
     training.until_further(2)
     training.hurry()
@@ -175,7 +175,7 @@ def test_the_password_stays_secret(agents, tmp_path_factory):
         agents.until_round(1, *nodes)
         agents.tell("exit.0.1", 1)
         assert [node.exit_code() for node in nodes] == [1, 1]
-    assert "round 1 of job 'job'" in "".join(node.stderr for node in nodes)  # they tell much
+    assert "round 1 of job 'job'" in "".join(node.stderr for node in nodes)  # DEBUG logs the most
     for node in nodes:
         assert not any(secret.decode() in node.stdout + node.stderr for secret in secrets)
 

@@ -18,7 +18,7 @@ PACKAGE = Path(__file__).parents[1] / "data/evil_package"
 RELEASE = "(distribution evil-plaunch 6.6, module evil_plaunch."
 NPROC, LOGS = "--nproc-per-node", "--logs-specs"
 OPTIONS = {NPROC: "device_counts", LOGS: "logs_specs"}
-FORTY = 40.0  # seconds that a launch sleeps which is not stopped
+FORTY = 40.0  # seconds that a launch sleeps unless it is stopped
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ STAY = ["--no-python", "sh", "-c", READY]
 def test_signals_are_handled_while_a_hook_hangs(stop, plugin, name):
     argv = ["-p", plugin, "--no-python", "sleep", str(FORTY)]
     err, seconds = stop(*argv, signum=signal.Signals[name])
-    assert seconds < 9  # a hook that contributes is waited for ten seconds
+    assert seconds < 9  # plaunch waits ten seconds for a hook with a result
     assert f"plugin {plugin!r} {RELEASE}hooks) ha" in err
 
 
@@ -141,7 +141,7 @@ def test_leftovers_of_a_plugin_do_not_block_the_launcher(evil, plugin):
         try:
             assert launch.wait(FORTY) == 3
         finally:
-            (evil.folder / "end").touch()  # the process that is left ends, and lets go of the pipes
+            (evil.folder / "end").touch()  # the remaining process ends and closes the pipes
         out, err = launch.communicate(timeout=FORTY)
     assert out == "said\n"
     _, _, named = err.partition("the launch has ended; plaunch does not wait any longer for: ")
@@ -168,7 +168,7 @@ def test_sigchld_is_restored(evil, argv, what):
 
 
 def test_a_factory_cannot_change_signals(evil):
-    """It runs on another thread than the main one, where Python refuses that."""
+    """It runs on its own thread; Python allows this on the main thread only."""
     name = "ignores-children"
     done = evil.run(
         "-p", f"device_counts:{name}", f"--nproc-per-node={name}", "--no-python", "true"
@@ -266,7 +266,7 @@ LEAVES = {
     "logs": (["logs_specs", "leaves", "--logs-specs"], "logs spec", 110),
     "next_rendezvous": (["rendezvous", "leaves", "--rdzv-backend"], "rendezvous backend", 110),
     "num_nodes_waiting": (["rendezvous", "leaves", "--rdzv-backend"], "rendezvous backend", 110),
-    # That of the worker, which is not lost.
+    # The worker's exit code is not lost.
     "shutdown": (["rendezvous", "leaves", "--rdzv-backend"], "rendezvous", 7),
 }
 

@@ -1,4 +1,4 @@
-"""The example of a rendezvous backend: installed with pip, used by name, and conforming."""
+"""The example rendezvous backend: installed with pip, selected by name, and conforming."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ while os.environ["WORLD_SIZE"] == "1":
 
 @pytest.fixture
 def argv(installed):
-    """Options of every launcher of a job of one or two nodes that meet in a file."""
+    """Options of each launcher of a job of one or two nodes that meet through a file."""
     return [
         "--rdzv-backend=sqlite",
         f"--rdzv-endpoint={installed.folder / 'store.db'}",
@@ -94,7 +94,7 @@ def test_a_late_launcher_is_admitted(installed, argv):
 
 def test_a_launcher_that_is_stopped_leaves(installed, argv):
     script = installed.write("wait.py", WAIT_FOR_TWO.replace('"1"', '"2"'))
-    # Long enough for both to come; the survivor does not wait for it.
+    # Long enough for both to join; the survivor does not wait for it.
     words = [*argv[:-1], "--rdzv-conf=last_call_timeout=30", "--nnodes=1:2", script]
     with installed.start(*words) as one:
         with installed.start(*words) as other:

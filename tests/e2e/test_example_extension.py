@@ -1,4 +1,4 @@
-"""The example of an extension: its option, its restarts, and its check, as users have them."""
+"""The example extension: its option, its restarts and its doctor check, as users run them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from helpers.waiting import wait_for_files
 
 PACKAGE = Path(__file__).parents[2] / "examples/plaunch-example-extension"
 LINES = 120  # of Python and of pyproject.toml, at most
-BOUND = 120.0  # seconds within which everything here has long happened, however busy the machine
+BOUND = 120.0  # seconds; far more than any step here takes on a busy machine
 
-# Leaves a file for each round, and stays in the first one.
+# Creates a file in each round, and keeps running in the first one.
 WORKER = """\
 import os, pathlib, sys, time
 names = ("PLAUNCH_ROUND", "TORCHELASTIC_RESTART_COUNT", "RANK")

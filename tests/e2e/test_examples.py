@@ -1,6 +1,6 @@
 """The training example learns, survives a killed worker, and also runs under torchrun.
 
-docs/elastic-training.md, whose commands are tested, has a job that is told to resume.
+The commands of docs/elastic-training.md, which are tested, include a job that resumes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from helpers.programs import run_python
 
 TRAIN = str(Path(__file__).parents[2] / "examples/train_ddp.py")
 LAUNCHERS = {"plaunch": "plaunch", "torchrun": "torch.distributed.run"}
-TIMEOUT = 90.0  # seconds for one training; workers import torch, which takes its time
+TIMEOUT = 90.0  # seconds for one training; importing torch in workers takes long
 WITH_TORCHRUN_IF_ASKED = ["plaunch", pytest.param("torchrun", marks=pytest.mark.exhaustive)]
 
 pytestmark = [pytest.mark.slow, pytest.mark.heavy]
@@ -84,7 +84,7 @@ def train(plaunch):
 
 
 def check_learning(training):
-    """Let five epochs come to their end: each of them makes the network better."""
+    """Wait for five epochs, each of which improves the network."""
     assert training.finish() > 90
     assert training.lines[0] == "2 workers on cpu, 1437 images, from the beginning"
     assert len(training.lines) == 1 + 5 + 1
@@ -127,7 +127,7 @@ def test_two_workers_recognise_nine_digits_in_ten_and_only_a_requeued_job_contin
     assert other(1).lines[0].endswith("from the beginning")
     requeued = other(2, SLURM_RESTART_COUNT="1")
     assert requeued.lines[0].endswith("continuing after epoch 1")
-    # It continues as if it had never been interrupted.
+    # It continues as without the interruption.
     assert requeued.losses() == {2: whole.losses()[2]}
 
 

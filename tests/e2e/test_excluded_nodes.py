@@ -32,7 +32,7 @@ def start(agents):
 def words(request, endpoint_of):
     return [
         *("--nnodes=2:3", "--nproc-per-node=1", f"--rdzv-backend={request.param}", "--rdzv-id=job"),
-        # A round begins with three nodes, however late the third one is.
+        # The round waits for the third node.
         *(f"--rdzv-endpoint={endpoint_of(request.param)}", "--rdzv-conf=last_call_timeout=60"),
         *("--max-restarts=9", "--exclude-node-after=2"),
     ]
@@ -40,7 +40,7 @@ def words(request, endpoint_of):
 
 def test_the_spare_takes_the_place_of_a_host_that_has_failed_twice(agents, start, words):
     a = start("node-a", *words)
-    # With c10d it hosts the store then, and the others are free to go.
+    # With c10d it then hosts the store, and the others may leave.
     agents.until(
         lambda: "hosts the rendezvous store" in a.stderr or "etcd" in words[2], "the store"
     )

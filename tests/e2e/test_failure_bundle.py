@@ -11,7 +11,7 @@ import pytest
 from helpers.ports import free_port
 from helpers.programs import run_python
 
-# Both are made by programs that a busy machine may not let come to their end in time.
+# Both are written by programs that may time out on a busy machine.
 FROM_PROGRAMS = {"plan.txt", "doctor.txt"}
 
 SECRETS = {
@@ -54,7 +54,7 @@ def read(path):
 
 
 def find(folder):
-    """All bundles below a folder, by name; nothing else may be left of them."""
+    """All bundles below a folder, by name; there must be no partial files."""
     assert list(folder.rglob(".failure*")) == []
     return {path.name: path for path in sorted(folder.rglob("*.zip"))}
 

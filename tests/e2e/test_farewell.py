@@ -1,4 +1,4 @@
-"""The end of a job whose store is on one of its nodes, for nodes that notice it late."""
+"""The end of a job with a store on one of its nodes, for nodes that notice it late."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def phase_at(port):
 
 
 def pause_one_that_is_done(agents, conf):
-    """The host of a job's store, and the other node, which is paused once it has done its part."""
+    """The store host of a job, and the other node, which is paused when its workers are done."""
     pytest.importorskip("prometheus_client")
     endpoint, port = f"127.0.0.1:{free_port()}", free_port()
     joins = f"{conf},is_host=false"

@@ -102,7 +102,7 @@ def _loud(loud):
 
 @pytest.fixture
 def hang(plaunch):
-    """Run a script that hangs: the failure as the console has it, from its headline on."""
+    """Run a script that hangs; return the failure on the console, from its first line on."""
 
     def call(text, *words, timeout="8s"):
         plaunch.write("data.py", DATA)
@@ -151,7 +151,7 @@ def test_a_program_that_is_stuck(hang):
     )
 
 
-# A batch takes longer than the time-out, in one wait of the worker; its processes go on.
+# A batch takes longer than the timeout, in one wait of the worker; its processes continue.
 SLOW_LOADS = """\
 import time
 import torch
@@ -176,7 +176,7 @@ def test_a_data_loader_that_is_slow_does_not_hang(plaunch):
     assert "moved" not in done.stderr
 
 
-# Work that is not done by the main thread, for four times the time-out.
+# Work on another thread than the main one, for four times the timeout.
 OTHERS = {
     "a program": """\
 import subprocess
@@ -225,7 +225,7 @@ def test_an_idle_program_is_a_hang(hang):
 
 
 def test_threads_that_wait_for_each_other_are_a_hang(hang):
-    """With a monitor, which has a time-out and variables that change."""
+    """With a monitor, which has a timeout and changing variables."""
     text = """\
 import queue, threading, time
 
@@ -252,7 +252,7 @@ train()
     assert re.search(r"1 rank: 0 .*train \(train\.py:1[67]\)", hang(text, timeout="4s")[0])
 
 
-# --- a worker that is held ------------------------------------------------------------------------
+# --- a suspended worker ---------------------------------------------------------------------------
 
 REDUCES = """\
 import os, pathlib, signal, time

@@ -1,4 +1,4 @@
-"""Jobs that hang, and jobs that only seem to, with `--hang-timeout`."""
+"""Jobs that hang, and jobs that only appear to, with `--hang-timeout`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("readable_stacks")
 
 TIMEOUT = "--hang-timeout=2s"
 
-# Rank 2 gets no batch; the others wait for it in a fifo, as in a collective operation.
+# Rank 2 gets no batch; the others wait for it at a fifo, as in a collective operation.
 HANGING = """\
 import os, sys, time
 from pathlib import Path
@@ -117,7 +117,7 @@ def test_a_hanging_job_of_two_nodes_ends_with_the_place(run_nodes, plaunch):
         assert re.search(where + r"    whole stacks on \S+: .+\n", text), text
     assert " logs where all ranks are\n" not in shown[1]
     kept = {path.name for path in (plaunch.folder / "logs").glob("*/hang-*/rank_*")}
-    assert kept >= {"rank_2.txt", "rank_3.txt"}  # the other node may be stopped before
+    assert kept >= {"rank_2.txt", "rank_3.txt"}  # the other node may be stopped earlier
 
 
 @pytest.mark.slow
@@ -144,7 +144,7 @@ def test_a_node_that_does_not_watch_is_named(agents, plaunch, endpoint_of):
 
 # --- no hangs -------------------------------------------------------------------------------------
 
-# Each for longer than the time-out.
+# Each takes longer than the timeout.
 BUSY = {
     "one line": "def train():\n    n = 0\n"
     "    while time.monotonic() < end: n += sum(range(20_000))\ntrain()",
@@ -166,7 +166,7 @@ def test_slow_steps_are_not_hangs(plaunch, what):
     assert "moved" not in done.stderr
 
 
-# On one line of the main module, for longer than the time-out.
+# On one line of the main module, for longer than the timeout.
 COMPUTING = """\
 import os, subprocess, sys, time
 n, rank, end = 0, os.environ["RANK"], time.monotonic() + 5
@@ -188,7 +188,7 @@ def test_workers_that_compute_on_one_line_do_not_hang(plaunch):
 
 
 def test_a_worker_that_polls_hangs(plaunch):
-    """It uses a whole processor, for system calls."""
+    """It keeps one CPU busy with system calls."""
     script = plaunch.write("train.py", "import os\nwhile True: os.sched_yield()")
     done = plaunch.run(TIMEOUT, "--on-hang=stop", script)
     assert done.returncode == 116, done.stderr
@@ -239,7 +239,7 @@ def test_workers_of_a_fork_server_send_heartbeats(plaunch):
 
 @pytest.mark.slow
 def test_a_job_that_is_suspended_does_not_hang(plaunch):
-    """Longer than the time-out; and the same workers, left alone, do."""
+    """The suspension, longer than the timeout, does not count; the workers hang afterwards."""
     script = plaunch.write("train.py", HANGING)
     with plaunch.start("--nproc-per-node=1", TIMEOUT, "--on-hang=stop", script) as process:
         wait_until((plaunch.folder / "up.0.0").exists, "the worker")

@@ -39,7 +39,7 @@ def plaunch_node_health():
 
 @pytest.fixture
 def program(plaunch):
-    """Write a program that checks a node; returns the option that chooses it."""
+    """Write a program that checks a node; return the option that selects it."""
 
     def write(text, name="check.sh"):
         path = Path(plaunch.write(name, f"#!/bin/sh\n{text}\n"))
@@ -92,8 +92,8 @@ def test_a_healthy_node_restarts(plaunch, program):
 
 @pytest.mark.slow
 def test_other_nodes_continue_without_an_unhealthy_one(plaunch, program):
-    """The first node fails and is found ill; the second has the job for itself then."""
-    # A variable identifies each node of this machine.
+    """The first node fails its check; the second then runs the job alone."""
+    # A variable identifies each node on this machine.
     option = program('[ "$PLAUNCH_HEALTH_OCCASION" = start ] || [ "$NODE" != ill ]')
     script = plaunch.write(
         "train.py",
@@ -109,7 +109,7 @@ def test_other_nodes_continue_without_an_unhealthy_one(plaunch, program):
         f"--rdzv-endpoint=127.0.0.1:{free_port()}",
         *("--max-restarts=1", option, script),
     ]
-    # The node that stays has the store, which goes with its host.
+    # The remaining node hosts the store, which would end with its host.
     conf = "--rdzv-conf=last_call_timeout=30,is_host={}"
     with plaunch.start(conf.format("true"), *options, NODE="well") as well:
         with plaunch.start(conf.format("false"), *options, NODE="ill") as ill:

@@ -30,7 +30,7 @@ def _loud(loud):
 
 
 def logged(plaunch):
-    """Return the log lines about faults, without the line of planned ones."""
+    """Return the log lines about faults, without the line that lists planned ones."""
     (path,) = (plaunch.folder / "logs").glob("*/chaos-*.jsonl")
     assert (path.parent / "attempt_0").is_dir()
     lines = [json.loads(line) for line in path.read_text().splitlines()]

@@ -216,7 +216,7 @@ def test_two_static_nodes_on_one_host(plaunch):
 
 
 def test_unlike_static_nodes(plaunch):
-    """They send node 0 their numbers of workers, on the port where its workers listen later."""
+    """They send their numbers of workers to node 0, on the port where its workers listen later."""
     run_static(plaunch, ["--nproc-per-node=1", "--role=boss"], ["--nproc-per-node=2"])
     worlds = shown(plaunch, 3)
     assert [env["GROUP_RANK"] for env in worlds] == ["0", "1", "1"]

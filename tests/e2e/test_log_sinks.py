@@ -143,7 +143,7 @@ def test_files_rotate_and_the_bundle_reads_across(launch, plaunch, words):
     done = launch("", *words, "--log-rotate=65535B:1", script=script)
     assert done.returncode == 2
     assert "a size below 64K" in done.stderr
-    alone = "--nproc-per-node=1"  # another one would be stopped before it has written all
+    alone = "--nproc-per-node=1"  # another worker would be stopped before it has written everything
     done = launch("", *words, alone, "--log-rotate=64K:1", script=script)
     assert done.returncode == 7
     (folder,) = plaunch.folder.glob("logs/*/attempt_0/0")

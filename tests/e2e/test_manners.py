@@ -139,10 +139,10 @@ ALONE = """
 import sys
 from plaunch.cli import main
 from plaunch.plugin import hookimpl
-from plaunch_membership import DynamicRendezvousHandler
+from plaunch_membership import DynamicRendezvousHandler, StoreAccess
 from plaunch_membership.testing import MemoryBoard
 def create(params):
-    return DynamicRendezvousHandler(params, MemoryBoard().connect, address="127.0.0.1")
+    return DynamicRendezvousHandler(params, StoreAccess(MemoryBoard().connect, "127.0.0.1"))
 class Backend:
     @hookimpl
     def plaunch_rendezvous_backends(self):
@@ -153,7 +153,7 @@ sys.exit(main(plugins=[Backend()]))
 
 @pytest.fixture
 def alone(plaunch):
-    """Makes the words of a launch that waits for another node."""
+    """Returns the command of a launch that waits for another node."""
     script = plaunch.write("train.py", SHOW)
     launcher = plaunch.write("launcher.py", ALONE)
     argv = ["--nnodes=2", "--rdzv-backend=memory", "--rdzv-id=job"]
@@ -183,5 +183,5 @@ def test_on_a_terminal_the_wait_is_one_line(plaunch, alone):
         assert shown.process.wait(60) == 130
     (waiting,) = [line for line in lines if "waiting for 2 nodes" in line]
     assert waiting.startswith("\r\x1b[Kplaunch: waiting for 2 nodes")
-    # What follows takes its place.
+    # The next output replaces it.
     assert "SIGINT received" in waiting.rpartition("\x1b[K")[2]

@@ -1,4 +1,4 @@
-"""Several agents of one job, over the c10d backend on this machine; workers are bare Python."""
+"""Several agents of one job on this machine, with the backend c10d; workers do not import torch."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ TOKEN = "a-token-that-nobody-else-knows"
 SERVER = """
 import sys
 from plaunch_rendezvous_c10d.hosting import HostedTcpStore, listen
-from plaunch_rendezvous_c10d.torch_import import load_distributed
-host = HostedTcpStore(load_distributed(), listen("localhost", 0, is_local=True))
+host = HostedTcpStore(listen("localhost", 0, is_local=True))
 print(host.port, flush=True)
 sys.stdin.read()
 """
@@ -37,7 +36,7 @@ def endpoint(endpoint_of):
 
 @contextlib.contextmanager
 def store_at(kind, endpoint_of, folder):
-    """A store that etcd or the first agent has, that a file is, or a third process; its words."""
+    """Options for a store in etcd, in the first agent, in a file, or in a third process."""
     if kind == "etcd":
         yield endpoint_of("etcd-v2"), "etcd-v2", ""
     elif kind == "first agent":
@@ -142,7 +141,7 @@ def test_a_failure_anywhere_restarts_or_ends_all(
         agents.tell(f"exit.{failing}.{attempt}", 7)
     assert [node.exit_code() for node in nodes] == [7] * count
     agents.until_gone(*(pid for node in nodes for pid in of("pid", node.workers())))
-    # The report of a failed job, without the agent's own part.
+    # The report of a failed job, without the lines of this agent.
     said = "\n".join(node.stderr for node in nodes)
     (headline,) = set(re.findall("^plaunch: (rank .* after .*)", said, re.M))
     assert re.fullmatch(rf"rank {failing} on \S+ failed after .* s: exit code 7", headline)
@@ -173,7 +172,7 @@ def test_ranks_follow_the_nodes_index_size_and_role(agents, endpoint):
     assert of("ROLE_WORLD_SIZE", workers) == [4, 4, 4, 2, 2, 4]
     assert of("WORLD_SIZE", workers) == [6] * 6
     assert of("GROUP_WORLD_SIZE", workers) == [3] * 6
-    # A node that has finished waits for the others, the store's host as well.
+    # A node that has finished waits for the others; so does the store host.
     for node in nodes[1:]:
         agents.tell(f"exit.{node.name}", 0)
         agents.until_gone(*of("pid", node.workers()))
@@ -197,7 +196,7 @@ def test_a_node_that_waits_for_the_others_is_restarted_with_them(agents, endpoin
 
 @pytest.mark.parametrize("hosts", [True, False])
 def test_a_finished_node_waits_no_longer_than_its_limit(agents, endpoint, hosts):
-    """But the others need their store, so its host stays."""
+    """The others need the store, so its host stays."""
     confs = (HOSTS, JOINS) if hosts else (JOINS, HOSTS)
     quick, slow = (
         agents.start(*options(endpoint, "2", "--exit-barrier-timeout=0.5", conf=conf), name=name)
@@ -219,7 +218,7 @@ def test_a_finished_node_waits_no_longer_than_its_limit(agents, endpoint, hosts)
 
 @pytest.mark.parametrize("patience", [300, 0.5], ids=["of the round", "of the host"])
 def test_a_finished_node_obeys_a_stop_and_logs_the_consequences(agents, endpoint, patience):
-    """It waits for the others, then hosts the store for them; neither keeps it from ending."""
+    """The signal ends its wait for the others, and its wait as the store host."""
     host, other = (
         agents.start(
             *options(endpoint, "2", f"--exit-barrier-timeout={patience}", conf=conf), name=name
@@ -265,7 +264,7 @@ def test_a_notice_is_for_all_nodes_and_a_stop_for_one(agents, endpoint):
 
 @pytest.mark.slow
 def test_a_notice_to_all_launchers_reaches_each_worker_once(agents, endpoint):
-    """As Slurm's `--signal` does it: each worker saves once, and not in the middle of a save."""
+    """As with Slurm's `--signal`: each worker saves once, and is not interrupted while it saves."""
     more = ("3", "--signal-policy=notify")
     nodes = [agents.start(*options(endpoint, *more, conf=conf)) for conf in (HOSTS, JOINS, JOINS)]
     agents.until_round(0, *nodes)
@@ -278,14 +277,14 @@ def test_a_notice_to_all_launchers_reaches_each_worker_once(agents, endpoint):
     agents.until(lambda: min(notices()) >= 1, "all workers have got it")
     time.sleep(1.5)  # longer than the window in which signals count as one
     nodes[1].process.send_signal(signal.SIGUSR1)
-    # The effects of the first signal come before the second.
+    # The first signal has taken effect before the second.
     agents.until(lambda: min(notices()) >= 2, "all workers have got the second")
     assert notices() == [2, 2, 2]
     agents.finish(*nodes)
 
 
 def test_a_stop_of_all_nodes_ends_all(agents, endpoint):
-    """As a scheduler does it; no node waits for a store whose host has ended."""
+    """As a scheduler does; no node waits for a store whose host has ended."""
     nodes = [agents.start(*options(endpoint, "3")) for _ in range(3)]
     workers = agents.until_round(0, *nodes)
     for node in nodes:
@@ -336,7 +335,7 @@ def test_too_few_nodes_in_time(agents, endpoint):
         assert "job 'job' needs 3 nodes" in node.stderr
         assert "within 3 s (--rdzv-conf join_timeout)" in node.stderr
         assert "Traceback" not in node.stderr
-    # The first node to time out sees both; the other one may see a lost store.
+    # The first node to time out counts both nodes; the other may only lose the store.
     host = socket.gethostname()
     seen = f"2 came within 3 s (--rdzv-conf join_timeout): {host} (index 0), {host} (index 2); "
     assert any(f"{seen}missing: index 1" in node.stderr for node in nodes)

@@ -16,7 +16,7 @@ KEPT = {
     "plaunch.options": "dry_run = plaunch_command_line.options:DryRun",
     "plaunch.schedulers": "none = plaunch_schedulers.none:find_no_allocation",
 }
-# What has no entry point here cannot be imported either, but for a library of theirs.
+# Plugins without an entry point here cannot be imported either, except libraries of the others.
 SITECUSTOMIZE = """\
 import sys
 
@@ -43,7 +43,7 @@ print(*sorted(entry.name for entry in found if entry.distribution.key == "plaunc
 
 @pytest.fixture
 def bare(plaunch, tmp_path):
-    """A command line that finds these plugins only."""
+    """A command line that finds only these plugins."""
     site = tmp_path / "site"
     info = site / "plaunch-0.1.0.dist-info"
     info.mkdir(parents=True)

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-LIMIT = 96 << 20  # bytes; a launcher and two interpreters need half of it
+LIMIT = 96 << 20  # bytes; a launcher and two interpreters need half of this
 GREEDY = """\
 import os, time
 if os.environ["RANK"] == "1":

@@ -14,7 +14,7 @@ pytestmark = [
     pytest.mark.timeout(300),
 ]
 
-WORKERS, CONTROL = 0, 1  # the two switches; etcd is at the second one only
+WORKERS, CONTROL = 0, 1  # the two switches; etcd is connected to the second one only
 
 
 def test_training_continues_during_and_after_a_network_cut(build_network, training):
@@ -64,18 +64,18 @@ def test_training_continues_during_and_after_a_cut_from_etcd(build_network, agen
                 within=network.within(node),
             )
 
-        # The first one leads, and loses its cable.
+        # The first node is the leader; its link goes down.
         nodes = [start(0)]
         agents.until(lambda: server.ask("lease/leases").get("leases"), "the first one is there")
         nodes += [start(1), start(2)]
         training.until_world(3)
         training.until_further(3)
         worlds = training.worlds()
-        # A short cut: its workers continue, and no node reports it as lost.
+        # A short interruption: its workers continue, and no node reports it as lost.
         network.cut(0, CONTROL)
         time.sleep(1)
         network.mend(0, CONTROL)
-        training.until_further(9)  # longer than it would take to lose it
+        training.until_further(9)  # longer than the time after which a node is lost
         assert training.worlds() == worlds
         # A cut longer than the keep-alive timeout: the others continue without it. Its own workers
         # lose their peers, but that is a failure that costs no restart.

@@ -64,9 +64,9 @@ class Control:
         return ["-c", CONTROL, *words]
 
     def run(self, *words, code=DONE):
-        """What it prints, if it exits with this code.
+        """Return its output; it must exit with this code.
 
-        A launch begins to listen after a moment: one that is not found yet is waited for.
+        Retries while the launch is not found, because it begins to listen after a delay.
         """
         until = time.monotonic() + BOUND
         while True:
@@ -93,7 +93,7 @@ class Control:
 
     @contextlib.contextmanager
     def waiting(self, *words):
-        """Start `plaunchctl wait`, which has two connections open once it waits."""
+        """Start `plaunchctl wait`; it has two open connections once it waits."""
         with self.start("wait", *words) as process:
             wait_until(
                 lambda: process.poll() is not None or count_sockets(process) >= 2, "it waits"
@@ -111,14 +111,14 @@ def count_sockets(process):
 
 @pytest.fixture
 def ctl(plaunch, runtime_dir):  # noqa: F811
-    """Sees the launches of this test, and no others."""
+    """Finds only the launches of this test."""
     plaunch.environ["PLAUNCH_RUNTIME_DIR"] = str(runtime_dir)
     return Control(plaunch.environ)
 
 
 @pytest.fixture
 def folder(ctl):
-    """Where the sockets are."""
+    """The folder of the sockets."""
     return Path(ctl.environ["PLAUNCH_RUNTIME_DIR"])
 
 
@@ -127,7 +127,7 @@ def local(run_id, *more):
 
 
 def until_seen(ctl, *agents):
-    """Wait until launches are listed; the rows, by pid."""
+    """Wait until launches are listed; return the rows, by pid."""
     pids = {agent.process.pid for agent in agents}
 
     def rows():
@@ -239,7 +239,7 @@ def test_a_requested_restart_is_not_counted_and_signals_reach_ranks(agents, ctl)
 
 
 def test_a_node_leaves_and_all_nodes_are_stopped(agents, ctl, endpoint_of):
-    """Over a rendezvous that knows the job, from either of its nodes."""
+    """With a rendezvous that covers the whole job, from either node."""
     argv = options(endpoint_of("c10d"), "1:2", run_id="wide")
     both = [agents.start(*argv, LOGLEVEL="INFO") for _ in range(2)]
     agents.until_round(0, *both)
@@ -251,7 +251,7 @@ def test_a_node_leaves_and_all_nodes_are_stopped(agents, ctl, endpoint_of):
         ]
         assert {one["agent_pid"] for one in told} == {one.process.pid for one in both}
     assert ": training, rank 1" in ctl.run("status", str(both[0].process.pid))
-    # The store goes with its host.
+    # The store ends with its host.
     host, guest = sorted(both, key=lambda agent: "hosts the rendezvous store" not in agent.stderr)
     assert "asked wide" in ctl.run("leave", str(guest.process.pid), "--reason", "maintenance")
     assert guest.exit_code() == 143
@@ -303,7 +303,7 @@ def test_nodes_that_do_not_know_each_other_are_not_stopped_together(agents, ctl)
     assert both[0].exit_code() == 143
 
 
-# --- in a bad moment ------------------------------------------------------------------------------
+# --- unusual states -------------------------------------------------------------------------------
 
 
 def test_while_a_launch_is_in_rendezvous(agents, ctl, endpoint_of):
@@ -438,7 +438,7 @@ def test_another_user_is_refused(agents, ctl, folder):
     (name,) = os.listdir(folder)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     as_nobody = f"import os; os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY}); "
-    # What has been imported need not be readable for them.
+    # The other users need not be able to read modules that are imported already.
     imported = (
         "from plaunch_control import cli, commands, door; cli.create_parser().format_help(); "
     )
@@ -450,7 +450,7 @@ def test_another_user_is_refused(agents, ctl, folder):
     assert done.returncode == FOREIGN
     assert "a launch of user 0 has this run id; only its user may control it" in done.stderr
     assert run("ps").stdout == "no launch of this user was found on this host\n"
-    # The doors open, they are refused by the launch itself.
+    # Even if the files are accessible, the launch itself rejects them.
     folder.parent.chmod(0o755)
     folder.chmod(0o755)
     (folder / name).chmod(0o777)

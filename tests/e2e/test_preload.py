@@ -16,7 +16,7 @@ from helpers.processes import is_gone
 from helpers.programs import run_python
 from helpers.waiting import wait_for_files, wait_until
 
-# Says how it was started: a fresh interpreter has imported nothing of the kind by then.
+# Reports how it was started: a fresh interpreter has not imported these modules.
 ASK = "import sys; early = 'decimal' in sys.modules\n"
 
 
@@ -130,7 +130,7 @@ def test_a_program_runs_as_when_executed(plaunch, words):
             plaunch.popen(*more, *words, environ=environ, stdin=stdin, **pipes) as launcher,
         ):
             out, err = launcher.communicate(timeout=60)
-        # What changes: addresses, process ids, durations and points in time.
+        # Values that differ: addresses, process ids, durations and times.
         err = re.sub(r"0x[0-9a-f]+|\d+(?=\))|\d[\d.:+-]*", "N", err)
         results.append((launcher.returncode, sorted(out.splitlines()), err))
     fresh, forked = results
@@ -187,7 +187,7 @@ def test_restarts_leave_nothing(plaunch, restarts, words):
     early, late = looks[:LOOKS], looks[LOOKS:]
     for name in ("children", "fds"):
         before, after = (min(count(name, look) for look in part) for part in (early, late))
-        # One more for each restart would be eight times that.
+        # A leak of one per restart would be eight times this.
         assert after <= before + restarts // 10, (name, before, after)
     if restarts == 1000:
         names = {one["name"] for look in looks for one in everybody(look)}
@@ -196,7 +196,7 @@ def test_restarts_leave_nothing(plaunch, restarts, words):
             - max(memory_of(name, look) for look in early)
             for name in names
         }
-        # The C library's cache of freed memory grows for a while, then stays.
+        # The C library's cache of freed memory grows for a while, then stays constant.
         assert max(grown.values()) < 1024, grown
 
 
@@ -211,7 +211,7 @@ def count(what, look):
 
 
 def memory_of(name, look):
-    """The KiB that only the process of this name has."""
+    """The private memory in KiB of the process of this name."""
     return max((one["memory"] for one in everybody(look) if one["name"] == name), default=0)
 
 

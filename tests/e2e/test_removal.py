@@ -14,7 +14,7 @@ from plaunch.parts import BUILT_IN
 from helpers.programs import run_python
 
 ROOT = Path(__file__).parents[2]
-# Imported at the start of every interpreter of the test: the folder's package is not there.
+# Imported at the start of each interpreter of the test; hides the folder's package.
 BLOCKER = """\
 import sys
 class Missing:
@@ -35,7 +35,7 @@ def run_without(folder, tmp_path, *argv):
     installed = importlib.metadata.distribution("plaunch")
     info = tmp_path / f"plaunch-{installed.version}.dist-info"
     info.mkdir()
-    # The first one of a distribution on the path counts.
+    # Python uses the first metadata of a distribution on the path.
     (info / "METADATA").write_text(installed.read_text("METADATA"))
     lines = installed.read_text("entry_points.txt").splitlines()
     kept = [line for line in lines if not re.search(rf"= *{package}\b", line)]
@@ -63,6 +63,14 @@ def test_a_launch_that_fails(folder, tmp_path):
     done = run_without(folder, tmp_path, *argv)
     assert (done.returncode, done.stderr.count("why\n")) == (3, 2), done.stderr
     assert "internal error" not in done.stderr
+
+
+def test_a_first_failure_that_cannot_be_handed_up_hides_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", os.devnull)
+    done = run_without("torchrun", tmp_path, "--no-python", "sh", "-c", "exit 17")
+    assert done.returncode == 17
+    assert re.search("^plaunch: rank 0 on .* failed.*: exit code 17$", done.stderr, re.M)
+    assert "the first failure is not handed up: plaunch_torchrun, which comes" in done.stderr
 
 
 @pytest.mark.parametrize("folder", OPTIONAL)

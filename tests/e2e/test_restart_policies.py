@@ -17,11 +17,11 @@ TYPING_ERROR = "import os\nprint(os.environ['TORCHELASTIC_RESTART_COUNT'], flush
 
 
 def attempts(stdout):
-    return sorted(set(stdout) - {"\n"})  # workers write digits and ends of lines apart
+    return sorted(set(stdout) - {"\n"})  # workers write digits and newlines separately
 
 
 def two_nodes(plaunch, script, *words):
-    """Run both launchers to their ends."""
+    """Run both launchers to the end."""
     pytest.importorskip("torch.distributed")
     argv = [*options(f"127.0.0.1:{free_port()}", "2", "--nproc-per-node=1"), *words, script]
     with plaunch.start(*argv) as first, plaunch.start(*argv) as second:

@@ -10,7 +10,7 @@ import pytest
 from helpers.nodes import WORKER, of, options
 from helpers.processes import is_gone
 
-# The workers of one node do not mind being asked to stop.
+# The workers of one node ignore the stop signal.
 STUBBORN = """\
 import signal, sys
 if sys.argv[1] == "slow":

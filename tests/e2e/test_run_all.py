@@ -49,7 +49,7 @@ def run_all(monkeypatch):
 
 @pytest.fixture
 def script(run_all, monkeypatch, tmp_path):
-    """A benchmark of ours among the real ones; gives the titles that it has."""
+    """Add a benchmark to the real ones; return its titles."""
     (tmp_path / "script.py").write_text(SCRIPT)
     monkeypatch.setattr(run_all, "FOLDER", str(tmp_path))
 

@@ -1,4 +1,4 @@
-"""Launchers of a job step that Slurm is asked about, and others."""
+"""Launchers in a job step of Slurm, and without one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def task(job, node, nodes, tasks_per_node=1):
         "SLURM_STEP_NUM_NODES": str(nodes),
         "SLURM_STEP_NUM_TASKS": str(nodes * tasks_per_node),
         "SLURM_STEP_TASKS_PER_NODE": f"{tasks_per_node}(x{nodes})",
-        # Both are this machine.
+        # Both names stand for this machine.
         "SLURM_STEP_NODELIST": "localhost,127.0.0.1",
         "SLURM_NODEID": str(node),
         "SLURM_LOCALID": "0",
@@ -42,7 +42,7 @@ def task(job, node, nodes, tasks_per_node=1):
 
 
 def test_two_tasks_of_a_step_are_one_world(agents, job):
-    # The second node starts first, and still has its index.
+    # The second node starts first, and still gets its own index.
     nodes = [
         agents.start(
             "--scheduler=slurm",
@@ -78,8 +78,8 @@ def test_several_launchers_on_one_node_are_refused(plaunch, job):
 
 
 def test_a_drop_in_does_not_wait_and_gets_a_hint(plaunch, job):
-    """What torchrun makes several worlds of stays several worlds, as in a sweep."""
-    # In one write, as workers write to one pipe.
+    """As with torchrun, launchers without options are separate jobs, as in a sweep."""
+    # One write per line, because the workers share a pipe.
     text = "import os\nos.write(1, (os.environ['WORLD_SIZE'] + '\\n').encode())\n"
     text += "import sys, time\ntime.sleep(float(sys.argv[1]))\n"  # the hint comes after a second
     script = plaunch.write("world.py", text)

@@ -1,6 +1,6 @@
 """A real Slurm of three nodes, and launchers in its jobs, as described in docs/slurm.md.
 
-Skipped where this user may not make name spaces, or Slurm is not installed (Debian's packages
+Skipped if this user may not create namespaces, or Slurm is not installed (Debian's packages
 slurmctld, slurmd and slurm-client; openmpi-bin for `mpirun`).
 """
 
@@ -35,7 +35,7 @@ QUICK = "--rdzv-conf=keep_alive_interval=0.4,keep_alive_max_attempt=8"
 
 
 def why_not():
-    """Why there can be no cluster here; empty if there can."""
+    """Return why no cluster can run here; empty if one can."""
     if shutil.which("slurmctld-wlm") is None or shutil.which("slurmd-wlm") is None:
         return "Slurm is not installed"
     tried = subprocess.run([*NAME_SPACES, "true"], capture_output=True, timeout=20, check=False)
@@ -71,7 +71,7 @@ class Cluster:
         self._first = children.read_text().split()[0]
 
     def close(self):
-        """End the cluster, and all that runs in it."""
+        """End the cluster and all of its processes."""
         self._process.kill()
         self._process.wait(TIMEOUT)
         self._process.stdout.close()
@@ -90,14 +90,14 @@ class Cluster:
         )
 
     def submit(self, script, *options):
-        """Submit a batch script, and give the job that it is."""
+        """Submit a batch script; return the job."""
         (self.folder / "job.sh").write_text(script)
         done = self.run("sbatch", "--parsable", *options, "--output=job.out", "job.sh")
         assert done.returncode == 0, done.stderr
         return Job(self, done.stdout.strip())
 
     def lose(self, node):
-        """End all that runs on a node at once, as a failing machine does, and let Slurm know."""
+        """Kill all processes of a node, as a machine failure would, and let Slurm know."""
         spaces = {}
         for path in Path("/proc").glob("[0-9]*/ns/net"):
             try:
@@ -134,7 +134,7 @@ class Job:
 
     @property
     def output(self):
-        """All that it has written."""
+        """Return all of its output."""
         return self._output.read_text() if self._output.exists() else ""
 
     def said(self, key):
@@ -266,7 +266,7 @@ def test_each_worker_gets_a_warning_of_slurms_once(cluster):
     for times in (1, 2):
         assert cluster.run("scancel", "--signal=USR1", job.number).returncode == 0
         job.until(lambda: len(job.said("notice")) >= 6 * times, f"warning {times}")  # noqa: B023
-        # Longer than the window in which signals count as one; the first has had its effects.
+        # Longer than the window in which signals count as one; the first has taken effect.
         subprocess.run(["sleep", "1.5"], check=True)
         assert sorted(f["rank"] for f in job.said("notice")) == sorted([*"012345"] * times)
     job.tell("exit", 0)
@@ -295,7 +295,7 @@ def test_a_launcher_that_ends_alone_ends_the_job_with_kill_on_bad_exit(cluster):
         'exec plaunch --scheduler=slurm worker.py\'\necho "srun ended with $?"\n',
         *ON_ALL,
     )
-    # Whichever of the two codes srun has seen first.
+    # The code that srun has seen first.
     assert job.end() in (2, 128 + signal.SIGTERM)
     assert "the script 'worker.py' does not exist" in job.output
 

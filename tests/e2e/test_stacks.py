@@ -1,4 +1,4 @@
-"""Where workers were, in launches that are stopped."""
+"""Stacks of workers in launches that are stopped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from helpers.stacks import readable_stacks  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.usefixtures("readable_stacks")
 
-# Rank 2 is in its loader, and rank 3 fails once all others are where they stay.
+# Rank 2 is in its loader. Rank 3 fails once all others have reached their last line.
 STUCK = """
 import os, signal, sys, time
 
@@ -83,7 +83,7 @@ def test_no_stacks_if_the_plugin_is_blocked(plaunch):
 
 @pytest.mark.slow
 def test_the_node_of_the_failure_shows_the_whole_job(agents, plaunch, endpoint_of):
-    """In one attempt at least: on a busy machine, the other node may not be in time for all."""
+    """In at least one attempt: on a busy machine, the other node may be too late for some."""
     script = plaunch.write("train.py", STUCK)
     words = options(
         endpoint_of("c10d"), "2", "--nproc-per-node=2", "--stacks-on-failure", "--max-restarts=2"

@@ -1,4 +1,4 @@
-"""`plaunchctl stacks`: where the workers of a whole job are."""
+"""`plaunchctl stacks`: the stacks of all workers of a job."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_data_loaders_and_threads_are_in_whole_stacks(plaunch, ctl):
 
 
 def _whole(plaunch, ctl):
-    """The whole stacks of rank 0, now."""
+    """Return the current full stacks of rank 0."""
     told = json.loads(ctl("stacks", "job", "--json").stdout or '{"folders": []}')
     return "".join(
         (plaunch.folder / place["folder"] / "rank_0.txt").read_text() for place in told["folders"]

@@ -15,7 +15,7 @@ from helpers.waiting import wait_for_files, wait_until
 
 TIMEOUT = 60.0  # seconds; a hang is a failure, however slow the machine
 
-# Rank 0 fails when the other one has started, which ignores SIGTERM.
+# Rank 0 fails when the other rank, which ignores SIGTERM, has started.
 FAILING = """\
 import os, pathlib, signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: pathlib.Path("asked").touch())
@@ -65,7 +65,7 @@ KEYS = {"Ctrl-C": (b"\x03", signal.SIGINT), "Ctrl-\\": (b"\x1c", signal.SIGQUIT)
 @pytest.mark.parametrize("key", KEYS)
 @pytest.mark.parametrize("times", [1, 2])
 def test_keys_of_a_terminal(plaunch, tmp_path, key, times):
-    """The first one asks the workers, which are not in its group; the second one is impatient."""
+    """The first key stops the workers, which are not in its group; the second kills them."""
     code, signum = KEYS[key]
     script = plaunch.write("saving.py", SAVING)
     words = ["-m", "plaunch", script, signum.name]
@@ -137,7 +137,7 @@ def parent_of(pid: int) -> int:
         return int(stat.read().rpartition(")")[2].split()[1])
 
 
-# Each breaks a requirement of the next start, and then fails.
+# Each breaks something that the next start needs, then fails.
 BREAKING = {
     "a cleaner removes the temporary folder": (
         "import os, shutil, sys\n"

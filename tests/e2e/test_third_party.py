@@ -15,8 +15,8 @@ from helpers.programs import run_python
 
 PACKAGE = Path(__file__).parents[2] / "examples/plaunch-example-plugins"
 
-# Each line is written at once: with python -u, `print` writes its end by itself, and another worker
-# may come in between.
+# One write per line: with python -u, `print` writes the newline separately, and output of another
+# worker may come in between.
 SHOW = """\
 import os, sys
 rank, world, port = (os.environ[name] for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
@@ -39,7 +39,7 @@ signal.pause()
 
 @pytest.fixture
 def installed(installed):
-    """A command line that finds the package, and no variables of it but those a test sets."""
+    """A command line that finds the package, and only those of its variables that a test sets."""
     for name in ("HOSTFILE", "HOSTFILE_HOST", "EVENTS_FILE", "JOURNAL", "LAST_FAILURE"):
         installed.environ.pop(name, None)
     return installed
@@ -47,7 +47,7 @@ def installed(installed):
 
 @pytest.fixture
 def hostfile(installed):
-    """A host file with two hosts, both of which are this one."""
+    """A host file with two names of this host."""
     path = installed.write(
         "hosts.txt", "alpha slots=2 addr=127.0.0.1\nbeta  slots=1 addr=127.0.0.1\n"
     )

@@ -70,7 +70,7 @@ if len(sys.argv) > 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
 
 @pytest.fixture
 def faked(plaunch, tmp_path):
-    """Launches whose workers, and whose store host, have the fake for torch."""
+    """Launches whose workers and store host use the fake torch."""
     plaunch.environ["PYTHONPATH"] = str(write_fake_torch(tmp_path / "fakes"))
     plaunch.environ["LOGLEVEL"] = "DEBUG"
     return plaunch
@@ -81,7 +81,7 @@ def host_of(stderr):
 
 
 def wait_for_host(folder, launcher, *ranks):
-    """Wait until workers are up, for whom there is a store host then; its process."""
+    """Wait until the workers run, and so the store host does; return its process."""
     wait_for_files(*(folder / f"up.0.{rank}" for rank in ranks or (0,)))
     for pid in filter(str.isdecimal, os.listdir("/proc")):
         try:
@@ -130,7 +130,7 @@ def test_functions_meet_again_too(plaunch, start_method):
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["static", "c10d", "etcd-v2"])
 def test_nodes_meet_again_after_the_end_of_node_0(agents, endpoint_of, backend, request):
-    """Its launcher stays for them."""
+    """Its launcher keeps running for them."""
     pytest.importorskip("torch.distributed")
     agents.script = str(agents.folder / "leaving.py")
     (agents.folder / "leaving.py").write_text(SCRIPT)
@@ -145,7 +145,7 @@ def test_nodes_meet_again_after_the_end_of_node_0(agents, endpoint_of, backend, 
 
 @pytest.mark.slow
 def test_a_thousand_clients(plaunch):
-    """More than a process may have open by default."""
+    """More connections than the default limit of open files."""
     pytest.importorskip("torch.distributed")
     code = """\
 import os, resource
@@ -182,7 +182,7 @@ def test_whatever_workers_run(faked, how, tmp_path):
     elif how == "no-python":
         options = ["--no-python", "sh", "-c", f'{sys.executable} "$0"']
     elif how == "PYTHON_EXEC":
-        # The launcher itself has no fake; this interpreter does.
+        # The launcher does not use the fake; this interpreter does.
         python = tmp_path / "other-python"
         python.write_text(
             f'#!/bin/sh\nPYTHONPATH={faked.environ.pop("PYTHONPATH")} exec {sys.executable} "$@"\n'

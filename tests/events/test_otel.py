@@ -15,7 +15,7 @@ from plaunch.errors import PluginLoadError, UsageError
 from plaunch.events import Event
 from plaunch.plugin import PluginContext
 from plaunch_events import SCHEMA, otel, otel_export, otel_process
-from plaunch_events.spans import Spans, trace_id_of
+from plaunch_events.otel_export import Spans, trace_id_of
 
 from helpers.programs import run_python
 

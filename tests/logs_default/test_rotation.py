@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import errno
 import os
+import resource
 
 import pytest
 from plaunch import LaunchConfig
 from plaunch.errors import LogDirectoryError, UsageError
 from plaunch.plugin import PluginContext
 from plaunch.process import Std
-from plaunch_logs_default import DefaultLogsSpecs, rotating_file
+from plaunch_logs_default import DefaultLogsSpecs
 from plaunch_logs_default.options import read_rotation
 from plaunch_logs_default.plugin import plaunch_extensions
 from plaunch_logs_default.rotating_file import RotatingFile
 
-from helpers.faults import raising
+from helpers.limits import limited
 from helpers.logs_specs import NoFiles
 
 ENVS = {"TORCHELASTIC_RUN_ID": "job", "TORCHELASTIC_RESTART_COUNT": "0"}
@@ -116,33 +116,20 @@ def test_deleted_older_files_are_no_error(path):
     assert [one.name for one in sorted(path.parent.iterdir())] == ["stdout.log", "stdout.log.3"]
 
 
-def test_a_partial_write_is_removed(path, monkeypatch):
-    write, room = os.write, [3]
-
-    def full(fd, data):
-        if not room[0]:
-            raise OSError(errno.ENOSPC, "full")
-        done = write(fd, data[: room[0]])
-        room[0] -= done
-        return done
-
+def test_a_partial_write_is_removed(path):
     file = RotatingFile(str(path), 100, 2)
-    monkeypatch.setattr(rotating_file.os, "write", full)
-    with pytest.raises(OSError, match="full"):
+    with limited(resource.RLIMIT_FSIZE, 3), pytest.raises(OSError, match="too large"):
         file.write(b"lost\n")
-    room[0] = 100
     file.write(b"found\n")
     file.close()
     assert path.read_bytes() == b"found\n"
 
 
-def test_opening_a_file_is_retried(path, monkeypatch):
+def test_opening_a_file_is_retried(path):
     file = RotatingFile(str(path), 4, 2)
     file.write(b"one\n")
-    with monkeypatch.context() as patched:
-        patched.setattr(rotating_file.os, "open", raising(OSError(errno.ENOSPC, "no inodes")))
-        with pytest.raises(OSError, match="no inodes"):
-            file.write(b"two\n")
+    with limited(resource.RLIMIT_NOFILE, 0), pytest.raises(OSError, match="open files"):
+        file.write(b"two\n")
     file.write(b"333\n")
     file.close()
     assert files(path) == [b"one\n", b"333\n"]

@@ -18,12 +18,12 @@ from plaunch_membership.leader import LeaderRoutine
 from plaunch_membership.membership import Membership
 from plaunch_membership.node import NodeIdentity
 from plaunch_membership.operations import Sleep, Wait
+from plaunch_membership.options import Timing
 from plaunch_membership.records import RecordCodec
 from plaunch_membership.runner import Runner
 from plaunch_membership.state import JobPhase, JobState
 from plaunch_membership.store_threads import StoreThreads
 from plaunch_membership.testing import MemoryBoard
-from plaunch_membership.timing import Timing
 from plaunch_membership.watcher import WatcherRoutine
 from plaunch_membership.writer import WriterRoutine
 
@@ -456,16 +456,16 @@ def settled():
 @pytest.fixture(autouse=True)
 def _runners_are_not_touched_under_the_lock_of_a_membership(monkeypatch):
     """Routines take that lock under their runner's lock, so the reverse order could deadlock."""
-    groups, touched = [], []
+    locks, touched = [], []
     create, stop, renew = StoreThreads.__init__, Runner.stop, Runner.renew
 
-    def created(threads, *args, **kwargs):
-        create(threads, *args, **kwargs)
-        groups.append(threads)
+    def created(threads, membership, *args, **kwargs):
+        create(threads, membership, *args, **kwargs)
+        locks.append(membership.lock)
 
     def checked(method):
         def call(runner):
-            if any(threads._lock._is_owned() for threads in groups):
+            if any(lock._is_owned() for lock in locks):
                 touched.append("".join(traceback.format_stack(limit=3)[:-1]))
             method(runner)
 

@@ -20,6 +20,7 @@ STEPS = st.lists(
     st.tuples(st.sampled_from(ACCIDENTS), st.integers(0, 7), st.integers(0, 120)), max_size=25
 )
 CALM = 200.0  # seconds without faults, after which every node must be settled
+STABLE = 20.0  # seconds for which nodes that are settled must stay so; losses are found in four
 
 
 class Excluding:
@@ -73,6 +74,16 @@ def is_settled(job, node):
     if state.phase is JobPhase.RUNNING:
         return state.world.nodes == job.max_nodes or node.membership.part.wants_round
     return state.phase is JobPhase.FORMING and living < job.min_nodes
+
+
+def become_settled(job):
+    """Whether all living nodes are settled, and stay so, in time."""
+    end, since = job.now + CALM, job.now
+    while job.now < end and job.now - since < STABLE:
+        job.run(1.0)
+        if not all(is_settled(job, node) for node in job.living):
+            since = job.now
+    return job.now - since >= STABLE
 
 
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -131,10 +142,8 @@ def test_nodes_agree_and_settle_after_random_events(steps, seed, shape, repeats,
         check_rounds(job)
     for node in job.nodes:
         node.is_paused = False
-    job.run(CALM)
+    assert become_settled(job), job.describe()
     check_rounds(job)
-    stuck = [node.name for node in job.living if not is_settled(job, node)]
-    assert not stuck, job.describe()
     assert all(
         isinstance(node.error, (type(None), RendezvousClosedError, NodeExcludedError))
         or "Graceful" in type(node.error).__name__

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from plaunch.rendezvous import JobSettings, RendezvousParameters
-from plaunch_membership.timing import Timing
+from plaunch_membership.options import Timing
 
 
 def rounds(job):

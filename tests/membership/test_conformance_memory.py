@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from plaunch_membership.handler import DynamicRendezvousHandler
+from plaunch_membership import DynamicRendezvousHandler, StoreAccess
 from plaunch_membership.testing import MemoryBoard
 from plaunch_testing.conformance import RendezvousConformance, RendezvousStoreConformance
 
@@ -21,4 +21,4 @@ class TestMemoryStore(OnABoard, RendezvousStoreConformance):
 
 class TestRendezvousOverMemory(OnABoard, RendezvousConformance):
     def create(self, params):
-        return DynamicRendezvousHandler(params, self.board.connect, address="127.0.0.1")
+        return DynamicRendezvousHandler(params, StoreAccess(self.board.connect, "127.0.0.1"))

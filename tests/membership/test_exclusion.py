@@ -8,7 +8,7 @@ import pytest
 from plaunch.errors import NodeExcludedError
 from plaunch.restarts import Decision, RestartAction
 from plaunch_membership.arrivals import Arrivals
-from plaunch_membership.bounds import MAX_EXCLUDED
+from plaunch_membership.records import MAX_EXCLUDED
 from plaunch_membership.transitions import exclude
 
 WHY = "two failures have begun there"

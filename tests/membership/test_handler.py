@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import queue
 import re
 import select
 import threading
 import time
+import weakref
 
 import pytest
 from plaunch.errors import (
@@ -25,16 +27,19 @@ from plaunch.rendezvous import (
     RendezvousParameters,
 )
 from plaunch.restarts import Decision, RestartAction
-from plaunch_membership import DynamicRendezvousHandler, arrivals, store_threads, timing
-from plaunch_membership import handler as handler_module
+from plaunch_membership import DynamicRendezvousHandler, StoreAccess
+from plaunch_membership.keys import tickets
+from plaunch_membership.options import WaitBounds
 
 from helpers.calls import Call, at_once
 from helpers.clock import Clock
 from helpers.faults import raising
 from helpers.ports import free_port
+from helpers.programs import run_python
 from helpers.waiting import wait_until
 
 BOUND = 30.0
+OFTEN = WaitBounds(query_interval=0.05)
 
 
 @pytest.fixture
@@ -52,9 +57,9 @@ def create(board):
             "memory", "board", run_id, min_nodes, max_nodes, job=job or JobSettings(), **config
         )
         extra = {key[1:]: value for key, value in options.items() if key.startswith("_")}
-        handler = DynamicRendezvousHandler(
-            params, connect or board.connect, address="127.0.0.1", **extra
-        )
+        given = {name: extra.pop(name) for name in ("bounds", "clock") if name in extra}
+        store = StoreAccess(connect or board.connect, "127.0.0.1", **extra)
+        handler = DynamicRendezvousHandler(params, store, **given)
         handlers.append(handler)
         return handler
 
@@ -62,6 +67,10 @@ def create(board):
     board.down = False
     for handler in handlers:
         handler.leave()
+
+
+def has_joined(handler):
+    return handler.membership.part.joined is not None
 
 
 def changes(handler):
@@ -258,7 +267,7 @@ class Asked:
 
     def answer(self):
         self._store.open()
-        wait_until(lambda: self.handler._threads._writing.silent_for() == 0.0, "an answer")
+        wait_until(lambda: self.handler.threads.runners()[0].silent_for() == 0.0, "an answer")
 
 
 def test_own_suspensions_do_not_count_as_silence_of_the_store(create, gate):
@@ -275,38 +284,39 @@ def test_silence_counts_while_the_node_is_awake(create, gate):
     asked.answer()
 
 
-def test_a_suspension_does_not_count_as_waiting_for_nodes(create, monkeypatch):
-    monkeypatch.setattr(handler_module, "_CHECK_INTERVAL", 0.01)
-    clock = Clock()
-    first = create(2, 2, join_timeout="600", _clock=clock)
-    began = first._clock()
+def test_a_suspension_does_not_count_as_waiting_for_nodes(create):
+    clock, often = Clock(), WaitBounds(check_interval=0.01)
+    first = create(2, 2, join_timeout="600", _clock=clock, _bounds=often)
+    began = first.membership.clock()
     call = Call(first.next_rendezvous)
-    wait_until(lambda: first._membership.part.joined is not None, "it waits")
+    wait_until(lambda: has_joined(first), "it waits")
     for pause in (3600.0, 1.0, 3600.0):
         clock.now += pause
         call.ended(0.05)  # some checks
-    assert first._clock() - began < 10.0
+    assert first.membership.clock() - began < 10.0
     create(2, 2).next_rendezvous()
     assert call.get().world_size == 2
 
 
-def test_a_dead_connection_is_replaced(create, gate, monkeypatch):
+def test_a_dead_connection_is_replaced(create, gate):
     """Over a cut cable nothing is received, not even an error."""
-    monkeypatch.setattr(store_threads, "_STUCK_AFTER", 0.3)
-    monkeypatch.setattr(handler_module, "_CHECK_INTERVAL", 0.05)
-    monkeypatch.setattr(store_threads, "_CHECK_INTERVAL", 0.05)
-    cable = gate("beat")
-    handler = create(connect=cable.connect)
+    cable, bounds = gate("beat"), WaitBounds(check_interval=0.05, stuck_after=0.3)
+    opened = []
+
+    def connect():
+        opened.append(threading.current_thread().name)
+        return cable.connect()
+
+    handler = create(connect=connect, _bounds=bounds)
     handler.next_rendezvous()
     cable.is_shut = True
-    writer = handler._threads._writing
+    writer = handler.threads.runners()[0]
     wait_until(lambda: writer.overdue() >= 0.4, "the writer is stuck")
     cable.is_shut = False
-    connections = writer.connections
 
     def is_replaced():
         handler.changes()
-        return writer.connections != connections
+        return opened.count("plaunch-writer") == 2
 
     wait_until(is_replaced, "another connection")
     handler.report_success()
@@ -321,7 +331,7 @@ def test_a_job_that_the_store_has_lost_starts_again(create, board):
         formed = at_once(*(node.next_rendezvous for node in nodes))
         assert sorted(one.rank for one in formed) == [0, 1]
         board.down = True
-        wait_until(lambda: all(node._threads.failing() for node in nodes), "both nodes notice")
+        wait_until(lambda: all(node.threads.failing() for node in nodes), "both nodes notice")
         board.wipe()
         board.down = False
         for node in nodes:
@@ -350,7 +360,7 @@ def test_shutdown_leaves_no_thread_or_connection(create, board):
 def test_leaving_wakes_a_call_that_waits_for_a_round(create):
     handler = create(2, 2)
     call = Call(handler.next_rendezvous)
-    wait_until(lambda: "1 came" in handler.describe_wait(), "it waits")
+    wait_until(lambda: has_joined(handler), "it waits")
     assert handler.leave()
     with pytest.raises(RendezvousClosedError, match="left job 'job'"):
         call.get()
@@ -490,7 +500,7 @@ def test_torchruns_backoff_gets_no_warning(create, caplog):
 def test_later_garbage_ends_the_job_by_name(create, board):
     handler = create()
     handler.next_rendezvous()
-    key = handler._membership.keys.state(handler._membership.state.version + 1)
+    key = handler.membership.keys.state(handler.membership.state.version + 1)
     board.write({key: b"garbage"})
     found = changes(handler)
     assert [change.kind for change in found] == [ChangeKind.UNREACHABLE]
@@ -512,39 +522,41 @@ def waits(handler, text):
     wait_until(lambda: re.fullmatch(text, handler.describe_wait()), text)
 
 
-def test_the_missing_nodes_are_described(create, monkeypatch):
-    monkeypatch.setattr(arrivals, "_MIN_INTERVAL", 0.05)
-    monkeypatch.setattr(arrivals, "_INTERVAL_PER_NODE", 0.0)
-    first = create(3, 4, job=JobSettings(node_rank=1))
+def test_the_missing_nodes_are_described(create):
+    first = create(3, 4, job=JobSettings(node_rank=1), _bounds=OFTEN)
     host = re.escape(os.uname().nodename)
     came = rf"3 to 4 nodes; 1 came: {host} \(index 1\); missing: index 0, 2"
     waits(first, rf"{came}; the store is at board")
-    second = create(3, 4)
+    second = create(3, 4, _bounds=OFTEN)
     Call(second.next_rendezvous)
     for handler in (first, second):
         wait_until(lambda: "; 2 came: " in handler.describe_wait(), "both know of two")  # noqa: B023
 
 
-def test_the_host_of_the_store_is_described(create, monkeypatch):
-    monkeypatch.setattr(arrivals, "_MIN_INTERVAL", 0.05)
-    monkeypatch.setattr(arrivals, "_INTERVAL_PER_NODE", 0.0)
-    host, other = create(3, 3, _is_host=True), create(3, 3)
+def test_the_host_of_the_store_is_described(create):
+    host, other = create(3, 3, _is_host=True, _bounds=OFTEN), create(3, 3, _bounds=OFTEN)
     name = re.escape(os.uname().nodename)
     waits(host, r"3 nodes; .*; the store is at board, hosted by this node")
     waits(other, rf"3 nodes; .*; the store is at board, hosted by {name}")
 
 
-def test_waiting_costs_the_store_little(create, monkeypatch):
+def test_waiting_costs_the_store_little(create, board):
     """However often the agent calls it, the store is queried once in a while."""
-    handler = create(2, 2)
+    opened = []
+
+    def connect():
+        opened.append(board.connect())
+        return opened[-1]
+
+    handler = create(2, 2, connect=connect, keep_alive_interval="100")
     Call(handler.next_rendezvous)
+    wait_until(lambda: has_joined(handler), "it has joined")
     wait_until(lambda: "1 came" in handler.describe_wait(), "it has come itself")
-    looked = []
-    with monkeypatch.context() as patch:
-        patch.setattr(handler._membership, "request", looked.append)
-        for _ in range(20):
-            handler.describe_wait()
-    assert looked == []
+    before = opened[0].operations.total()  # of the writer
+    for _ in range(20):
+        handler.describe_wait()
+    handler.texts.read("nothing", BOUND)  # earlier requests have been processed
+    assert opened[0].operations.total() == before
 
 
 def test_a_spare_describes_that_there_is_no_place(create):
@@ -603,9 +615,8 @@ def test_nodes_that_arrive_late_are_in_the_same_round(create):
 def test_a_node_that_is_not_needed_any_more_is_described(create):
     first = create(1, 2, last_call_timeout="0.1")
     first.next_rendezvous()
-    first._membership.part.wants_round = True  # otherwise its success would end the job
-    log = first._membership.keys.done(0)
-    first._threads.connect().add(f"{log}/tickets", 1)
+    first.membership.part.wants_round = True  # otherwise its success would end the job
+    first.threads.connect().add(tickets(first.membership.keys.done(0)), 1)
     waits(create(1, 2), "a place in job 'job'; some of its nodes have finished")
 
 
@@ -639,11 +650,11 @@ def test_a_node_that_never_reached_the_store_leaves_cleanly(create):
         goes_on.set()
 
 
-def test_the_time_to_start_bounds_the_wait_for_nodes(create, monkeypatch):
+def test_the_time_to_start_bounds_the_wait_for_nodes(create):
     """But the launch has time to end the first wait itself, and to report it."""
-    handler = create(2, 2, job=JobSettings(start_timeout=0.3), _endpoint="a:1")
-    for more, least in ((0.5, 0.8), (3600, 0.3)):
-        monkeypatch.setattr(timing, "_AFTER_START", more)
+    bounds = WaitBounds(start_margin=0.5)
+    handler = create(2, 2, job=JobSettings(start_timeout=0.3), _endpoint="a:1", _bounds=bounds)
+    for least in (0.8, 0.3):
         began = time.monotonic()
         with pytest.raises(RendezvousTimeoutError, match=r"1 came within 0.3 s.*point \(a:1\)$"):
             handler.next_rendezvous()
@@ -655,9 +666,17 @@ def test_the_time_to_start_bounds_the_wait_for_nodes(create, monkeypatch):
 
 def test_a_store_may_have_no_endpoint(board):
     params = RendezvousParameters("memory", "", "job", 2, 2, join_timeout="0.1")
-    handler = DynamicRendezvousHandler(params, board.connect, address="127.0.0.1")
+    handler = DynamicRendezvousHandler(params, StoreAccess(board.connect, "127.0.0.1"))
     with pytest.raises(RendezvousTimeoutError, match=r"with the same --rdzv-id$"):
         handler.next_rendezvous()
+    handler.leave()
+
+
+def test_arguments_from_before_store_access_still_work(board):
+    params = RendezvousParameters("memory", "", "job", 1, 1)
+    handler = DynamicRendezvousHandler(params, board.connect, address="127.0.0.9", endpoint="a:1")
+    assert handler.describe_wait() == "the store at a:1"
+    assert handler.next_rendezvous().bootstrap_store_info.master_addr == "127.0.0.9"
     handler.leave()
 
 
@@ -759,23 +778,42 @@ def test_a_handler_that_closes_a_job_it_cannot_reach_ends(create, board):
     assert handler.is_closed()
 
 
-def test_the_exit_of_the_process_ends_the_threads(create, monkeypatch):
-    registered = []
-    monkeypatch.setattr(handler_module.atexit, "register", lambda *call: registered.append(call))
-    handler = create()
-    handler.next_rendezvous()
-    [(function, pid)] = registered
-    function(pid + 1)  # in a forked process
-    assert any(runner.join(0) is False for runner in handler._threads._runners())
-    function(pid)
-    assert all(runner.join(0) for runner in handler._threads._runners())
+LEFT_OPEN = """
+import atexit, os, threading
+atexit.register(lambda: print([t.name for t in threading.enumerate() if t.daemon]))  # runs last
+from plaunch.rendezvous import RendezvousParameters
+from plaunch_membership import DynamicRendezvousHandler, StoreAccess
+from plaunch_membership.testing import MemoryBoard
+params = RendezvousParameters("memory", "board", "job", 1, 1)
+handler = DynamicRendezvousHandler(params, StoreAccess(MemoryBoard().connect, "127.0.0.1"))
+handler.next_rendezvous()
+"""
 
 
-def test_a_handler_that_was_shut_down_has_nothing_to_end(create, monkeypatch):
-    unregistered = []
-    monkeypatch.setattr(handler_module.atexit, "unregister", unregistered.append)
-    handler = create()
+def test_the_exit_of_the_process_ends_the_threads():
+    assert run_python("-c", LEFT_OPEN).stdout == "[]\n"
+
+
+def test_the_exit_of_a_forked_process_ends_nothing():
+    program = LEFT_OPEN + (
+        "if os.fork():\n"
+        "    os.wait()\n"
+        "    print(handler.is_closed(), handler.membership.part.leaving == '', flush=True)\n"
+    )
+    assert run_python("-c", program).stdout == "[]\nFalse True\n[]\n"
+
+
+def test_a_handler_that_was_shut_down_has_nothing_to_end(board):
+    """So it is not kept until the process exits."""
+    params = RendezvousParameters("memory", "board", "job", 1, 1)
+    handler = DynamicRendezvousHandler(params, StoreAccess(board.connect, "127.0.0.1"))
     handler.next_rendezvous()
-    unregistered.clear()
     handler.shutdown()
-    assert unregistered == [handler._leave_at_exit]
+    kept = weakref.ref(handler)
+    del handler
+
+    def is_gone():
+        gc.collect()
+        return kept() is None
+
+    wait_until(is_gone, "it is gone")

@@ -1,4 +1,4 @@
-"""Which nodes are lost, over histories of heartbeats."""
+"""Which nodes are lost, over histories of heartbeats; and the clock that judges them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plaunch_membership.liveness import LivenessObserver
+from plaunch_membership.liveness import AwakeClock, LivenessObserver
 
+from helpers.calls import at_once
 from helpers.clock import Clock
 
 
@@ -116,26 +117,6 @@ def test_an_early_observation_registers_a_new_heartbeat():
     assert found == [[], [], [], [], [], ["a"]]
 
 
-def test_watching_and_forgetting():
-    clock = Clock(1000.0)
-    observer = LivenessObserver(1.0, 2, clock)
-    observer.watch("a")
-    assert observer.is_alive("a")
-    assert not observer.is_alive("b")
-    for _ in range(2):
-        clock.now += 1
-        lost = observer.observe({"a": None})
-    assert lost == ["a"]
-    assert not observer.is_alive("a")
-    assert observer.silent_for("a") == 2.0
-    observer.forget("a")
-    observer.forget("a")
-    assert not observer.is_alive("a")
-    assert observer.silent_for("a") == 0.0
-    observer.watch("a")  # it joined again
-    assert observer.is_alive("a")
-
-
 def test_silence_starts_at_the_last_new_heartbeat():
     clock = Clock(1000.0)
     observer = LivenessObserver(1.0, 5, clock)
@@ -202,3 +183,36 @@ def test_no_node_is_lost_before_its_time(steps):
             last_new, first = beats["a"], clock.now
         if observer.observe(beats):
             assert clock.now - first >= 3 * 0.75 - 1e-6
+
+
+# --- a clock of processes that may be suspended ---------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("steps", "counted"),
+    [
+        ([1.0, 1.0, 0.5], 2.5),
+        ([3.0], 3.0),
+        ([65.0], 3.0),
+        ([1.0, 86400.0, 1.0], 5.0),
+        ([4.0, 4.0], 6.0),
+        ([0.0, 0.0], 0.0),
+    ],
+)
+def test_a_suspension_counts_at_most_the_maximum(steps, counted):
+    real = Clock(1e6)
+    clock = AwakeClock(3.0, real)
+    began = clock()
+    for step in steps:
+        real.now += step
+        now = clock()
+    assert now - began == pytest.approx(counted)
+
+
+def test_concurrent_readers_count_no_time_twice():
+    real = Clock()
+    clock = AwakeClock(3.0, real)
+    began = clock()
+    real.now += 2.0
+    at_once(*[lambda: [clock() for _ in range(500)]] * 4)
+    assert clock() - began == pytest.approx(2.0)

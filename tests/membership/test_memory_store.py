@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 from plaunch.errors import RendezvousConnectionError
+from plaunch_membership.testing import MemoryBoard
 
 from helpers.calls import Call
 from helpers.waiting import wait_until
@@ -24,7 +25,7 @@ def wait_for(board, key):
     store = board.connect()
     call = Call(store.wait, key, BOUND)
     # It holds the lock from its first check until it sleeps.
-    wait_until(lambda: key in board._waiting and board._waiting[key]._waiters, "it sleeps")
+    wait_until(lambda: board.sleepers, "it sleeps")
     return call, store
 
 
@@ -88,9 +89,10 @@ def test_operations_are_counted_for_each_connection(board, store):
     assert store.operations.total() == 3
 
 
-def test_a_slow_store(board, store, monkeypatch):
+def test_a_slow_store():
     slept = []
-    monkeypatch.setattr("plaunch_membership.testing.time.sleep", slept.append)
+    board = MemoryBoard(sleep=slept.append)
+    store = board.connect()
     board.delay = 0.25
     store.set("a", b"1")
     store.multi_get(["a"])

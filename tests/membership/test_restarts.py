@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+from dataclasses import replace
+
 import pytest
 from plaunch.restarts import Cause
-from plaunch_membership import restarts
+from plaunch_membership.failures import JobFailure, summarize
+from plaunch_membership.restarts import FailureContext, RestartDecisions
 
 from helpers.policies import Policy, restart, stop
 
@@ -57,17 +61,26 @@ def test_another_leader_knows_earlier_decisions(simulate):
     assert 0.0 < failure.started < 1e9
 
 
-def test_the_history_is_bounded_to_the_latest_failures(simulate, monkeypatch):
-    monkeypatch.setattr(restarts, "_MAX_HISTORY", 2)
-    policy = Policy(*[restart()] * 4)
+def test_the_history_is_bounded_to_the_latest_failures(simulate):
+    """Also that of a new leader, who reads it from the store."""
+    policy = Policy(*[restart()] * 5)
     job = simulate(min_nodes=1, max_nodes=1)
     node = job.add(restart_policy=policy)
-    for _ in range(4):
-        job.settle()
-        node.fail()
     job.settle()
-    _, history = policy.asked[-1]
-    assert [one.failure.attempt for one in history] == [1, 2]
+
+    def decide(decisions, number):
+        state = replace(node.state, round=number, attempt=number)
+        summary = summarize([JobFailure(0, 5.0, "it failed")])
+        routine = decisions.decide(state, summary, FailureContext(1.0, ("h0",)))
+        operation = next(routine)
+        with contextlib.suppress(StopIteration):
+            while True:
+                operation = routine.send(operation.run(job.store))
+        return [one.failure.attempt for one in policy.asked[-1][1]]
+
+    decisions = RestartDecisions(node.membership, max_history=2)
+    assert [decide(decisions, number) for number in range(4)] == [[], [0], [0, 1], [1, 2]]
+    assert decide(RestartDecisions(node.membership, max_history=2), 4) == [2, 3]
 
 
 def test_without_a_decision_the_budget_decides(simulate):

@@ -9,9 +9,10 @@ import socket
 
 import pytest
 from plaunch.errors import UsageError
-from plaunch_network import HeldPort, ports
+from plaunch_network import HeldPort
 from plaunch_network.ports import port_owner
 
+from helpers.faults import refuse_to_bind
 from helpers.ports import free_port
 from helpers.programs import run_python
 
@@ -124,9 +125,6 @@ def test_a_server_gets_its_port_of_a_range_too():
 
 
 def test_a_range_that_may_not_be_bound(monkeypatch):
-    def refuse(port):
-        raise PermissionError(errno.EACCES, "Permission denied")
-
-    monkeypatch.setattr(ports, "_bind", refuse)
+    refuse_to_bind(monkeypatch, PermissionError(errno.EACCES, "Permission denied"))
     with pytest.raises(UsageError, match=r"80 of 80-80 \(--port-range\) cannot be bound: P"):
         HeldPort.any((80, 80))

@@ -131,7 +131,7 @@ def test_the_entry_point_uses_that_variable():
         "from plaunch.cli import entry\n"
         "from plaunch.process.launcher_variables import owns_process\n"
         "sys.argv = ['plaunch', '--version']\n"
-        "entry.end_at_once = lambda code: sys.stderr.write(f'owned: {owns_process()}')\n"
+        "entry.end = lambda code: sys.stderr.write(f'owned: {owns_process()}')\n"
         "entry.entry_point()\n",
     )
     assert done.stderr == "owned: True"

@@ -11,16 +11,14 @@ pytest.importorskip("torch.distributed")
 
 from plaunch.rendezvous import RendezvousParameters
 from plaunch_rendezvous_c10d import prepare_backend
-from plaunch_rendezvous_c10d.connecting import Connector
-from plaunch_rendezvous_c10d.torch_import import load_distributed
+from plaunch_rendezvous_c10d.connecting import CONNECT_BOUNDS, Connector
 
 from helpers.programs import running_python
 
 SERVER = """
 import sys
 from plaunch_rendezvous_c10d.hosting import HostedTcpStore, listen
-from plaunch_rendezvous_c10d.torch_import import load_distributed
-host = HostedTcpStore(load_distributed(), listen("localhost", int(sys.argv[1]), is_local=True))
+host = HostedTcpStore(listen("localhost", int(sys.argv[1]), is_local=True))
 print(host.port, flush=True)
 sys.stdin.read()
 """
@@ -35,8 +33,8 @@ def port_of(backend):
 
 
 @contextlib.contextmanager
-def prepared(*args, **config):
-    backend = prepare_backend(parameters(*args, **config))
+def prepared(*args, bounds=CONNECT_BOUNDS, **config):
+    backend = prepare_backend(parameters(*args, **config), bounds)
     try:
         yield backend
     finally:
@@ -48,8 +46,8 @@ class Server:
     process: object
     port: int
 
-    def connector(self, read_timeout=60.0):
-        return Connector(load_distributed(), "127.0.0.1", self.port, read_timeout)
+    def connector(self, read_timeout=60.0, **options):
+        return Connector("127.0.0.1", self.port, read_timeout, **options)
 
 
 @pytest.fixture

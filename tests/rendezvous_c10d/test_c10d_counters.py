@@ -35,12 +35,12 @@ def test_a_killed_node_is_detected_whatever_the_counters_hold(create, caplog):
     """torch's server closes the connection of a client that adds to such a value."""
     host, other = create(1, 3), create(1, 3)
     at_once(host.next_rendezvous, other.next_rendezvous)
-    membership = host._membership
-    store = host._threads.connect()
+    membership = host.membership
+    store = host.threads.connect()
     store.set(f"{membership.keys.done(membership.part.place.round)}/tickets", b"garbage")
     with pytest.raises(RendezvousConnectionError):
         store.add(f"{membership.keys.done(membership.part.place.round)}/tickets", 0)
-    for runner in other._threads._runners():
+    for runner in other.threads.runners():
         runner.stop()  # as if it were killed: nothing is announced
     found = wait_until(lambda: list(host.changes()), "the node is missed")
     assert [change.kind for change in found] == [ChangeKind.LOST]
@@ -50,10 +50,10 @@ def test_a_killed_node_is_detected_whatever_the_counters_hold(create, caplog):
 def test_a_joining_node_reports_the_value(create):
     handler = create(2, 2)
     call = Call(handler.next_rendezvous)
-    membership = handler._membership
+    membership = handler.membership
     wait_until(lambda: membership.part.joined is not None, "it has joined")
     key = f"{membership.keys.joined(0)}/tickets"
-    handler._threads.connect().set(key, b"garbage")
+    handler.threads.connect().set(key, b"garbage")
     said = f"the counter under '{key}' holds b'garbage', which is not a number"
     with pytest.raises(RendezvousStateError, match=said):
         call.get()

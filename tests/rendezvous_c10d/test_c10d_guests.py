@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 
 from plaunch_rendezvous_c10d.connecting import Connector
-from plaunch_rendezvous_c10d.torch_import import load_distributed
 
 from helpers.ports import free_port
 from helpers.programs import running_python
@@ -37,7 +36,7 @@ def test_another_process_is_a_guest_while_it_is_connected(prepare):
 
 
 def connect(port, run_id):
-    store = Connector(load_distributed(), "127.0.0.1", port, 60.0, run_id=run_id).connect()
+    store = Connector("127.0.0.1", port, 60.0, run_id=run_id).connect()
     store.set("key", b"x")
     store.close()
 
@@ -54,9 +53,7 @@ def test_a_store_of_another_job_is_warned_about_with_its_run_id(prepare, caplog)
 
 def test_the_warning_is_logged_once(prepare, caplog):
     with prepare(f"localhost:{free_port()}", max_nodes=2) as backend:
-        connector = Connector(
-            load_distributed(), "127.0.0.1", port_of(backend), 60.0, run_id="another"
-        )
+        connector = Connector("127.0.0.1", port_of(backend), 60.0, run_id="another")
         for _ in range(3):
             connector.connect().close()
     assert len(caplog.records) == 1

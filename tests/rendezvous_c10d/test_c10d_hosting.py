@@ -18,15 +18,17 @@ from plaunch.errors import (
 from plaunch.rendezvous import RendezvousParameters
 from plaunch_network import interface_addresses, is_loop_back
 from plaunch_rendezvous_c10d import connecting, hosting, prepare_backend
-from plaunch_rendezvous_c10d.connecting import Connector
-from plaunch_rendezvous_c10d.torch_import import load_distributed
+from plaunch_rendezvous_c10d.connecting import ConnectBounds, Connector
 
+from helpers.clock import Clock
+from helpers.faults import refuse_to_bind
 from helpers.ports import free_port
 from helpers.programs import run_python
 
 from .conftest import port_of
 
 FOREIGN = "192.0.2.77"
+QUICK = ConnectBounds(timeout=0.2)
 
 
 def listeners(port):
@@ -114,14 +116,8 @@ def test_an_interface_of_this_machine_is_hosted(prepare):
 
 
 def test_a_machine_without_ipv6_serves_the_other_family(prepare, monkeypatch):
-    listen = hosting.open_listener
-
-    def without_ipv6(family, address, port, backlog):
-        if family == socket.AF_INET6:
-            raise OSError(97, "Address family not supported by protocol")
-        return listen(family, address, port, backlog)
-
-    monkeypatch.setattr(hosting, "open_listener", without_ipv6)
+    error = OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+    refuse_to_bind(monkeypatch, error, socket.AF_INET6)
     with prepare(f"{os.uname().nodename}:0", max_nodes=2, is_host=True) as backend:
         assert listeners(port_of(backend)) == {"00000000"}
         backend.connect().set("key", b"x")
@@ -136,10 +132,9 @@ def test_port_0_picks_a_port_and_reports_it(prepare, caplog):
         prepare_for_two(f"{FOREIGN}:0")
 
 
-def test_a_foreign_endpoint_is_joined_not_hosted(prepare, monkeypatch):
-    monkeypatch.setattr(connecting, "CONNECT_TIMEOUT", 0.2)
+def test_a_foreign_endpoint_is_joined_not_hosted(prepare):
     began = time.monotonic()
-    with prepare(f"{FOREIGN}:29400", max_nodes=2) as backend:
+    with prepare(f"{FOREIGN}:29400", max_nodes=2, bounds=QUICK) as backend:
         assert not backend.is_host
         with pytest.raises(RendezvousConnectionError) as caught:
             backend.connect()
@@ -158,47 +153,38 @@ def test_is_host_false_never_hosts(prepare):
             backend.connect().set("key", b"x")
 
 
-def test_a_port_of_another_program(prepare, monkeypatch):
-    monkeypatch.setattr(connecting, "CONNECT_TIMEOUT", 0.5)
+def test_a_port_of_another_program(prepare):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         with pytest.raises(UsageError, match=rf"port is taken by pid {os.getpid()} "):
             prepare_for_two(f"localhost:{port}", is_host=True)
         # Without is_host, this node takes that program for the host, and fails to connect.
-        with prepare(f"127.0.0.1:{port}", max_nodes=2) as backend:
+        with prepare(f"127.0.0.1:{port}", max_nodes=2, bounds=QUICK) as backend:
             assert not backend.is_host
             with pytest.raises(RendezvousConnectionError, match="belongs to another program"):
                 backend.connect()
 
 
 def test_a_port_that_may_not_be_bound(monkeypatch):
-    def refuse(*_):
-        raise PermissionError(errno.EACCES, "Permission denied")
-
-    monkeypatch.setattr(hosting, "open_listener", refuse)
+    refuse_to_bind(monkeypatch, PermissionError(errno.EACCES, "Permission denied"))
     with pytest.raises(UsageError, match="'localhost:80' cannot be hosted: Permission denied"):
         prepare_for_two("localhost:80")
 
 
-def test_a_host_behind_a_service_address(prepare, monkeypatch):
+def test_a_host_behind_a_service_address(prepare):
     """The endpoint cannot be reached from here, so the check passes."""
-    monkeypatch.setattr(connecting, "CONNECT_TIMEOUT", 0.2)
-    with prepare(f"{FOREIGN}:0", max_nodes=2, is_host=True) as backend:
+    with prepare(f"{FOREIGN}:0", max_nodes=2, is_host=True, bounds=QUICK) as backend:
         assert backend.is_host
         backend.connect().set("key", b"x")
 
 
-def test_two_hosts_for_one_endpoint(prepare, monkeypatch):
+def test_two_hosts_for_one_endpoint(prepare):
     with prepare("127.0.0.1:0", max_nodes=2) as first:
-        # The endpoint leads to `first`, and this node has is_host=true.
-        monkeypatch.setattr("plaunch_rendezvous_c10d.backend.may_be_elsewhere", lambda *_: True)
-        with prepare("127.0.0.1:0", max_nodes=2, is_host=True) as second:
-            second.connect().set("fine", b"x")  # its own endpoint leads to itself
-        distributed = load_distributed()
-        listener = hosting.listen("127.0.0.1", 0, is_local=True)
-        other = hosting.HostedTcpStore(distributed, listener)
+        other = hosting.HostedTcpStore(hosting.listen("127.0.0.1", 0, is_local=True))
         try:
-            to_first = Connector(distributed, "127.0.0.1", port_of(first), 60)
+            to_itself = Connector("127.0.0.1", other.port, 60)
+            hosting.check_sole_host(other, to_itself)
+            to_first = Connector("127.0.0.1", port_of(first), 60)
             with pytest.raises(RendezvousError, match="two hosts for one rendezvous") as caught:
                 hosting.check_sole_host(other, to_first)
             assert not isinstance(caught.value, RendezvousConnectionError)
@@ -209,16 +195,13 @@ def test_two_hosts_for_one_endpoint(prepare, monkeypatch):
 
 
 def test_a_name_that_resolves_to_loop_back_here(prepare, monkeypatch):
-    port = free_port()
     """As with Debian's /etc/hosts; other nodes get another address."""
-    from plaunch_network import address
+    port, look_up = free_port(), socket.getaddrinfo
 
-    look_up = address._look_up
-    monkeypatch.setattr(
-        address,
-        "_look_up",
-        lambda host, *rest: look_up("127.0.1.1" if host == "node0" else host, *rest),
-    )
+    def from_hosts(host, *args, **options):
+        return look_up("127.0.1.1" if host == "node0" else host, *args, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", from_hosts)
     with prepare(f"node0:{port}", max_nodes=2) as backend:
         assert backend.is_host
         assert backend.endpoint == f"node0:{port}"
@@ -240,12 +223,11 @@ def test_a_full_name_that_does_not_resolve_yet(monkeypatch, own, host, expected)
     assert hosting.is_this_machine(host, 1) is expected
 
 
-def test_the_wait_is_reported_once_a_minute(monkeypatch, caplog):
-    now = 0.0
-    monkeypatch.setattr(connecting.time, "monotonic", lambda: now)
-    connector = Connector(load_distributed(), "127.0.0.1", free_port(), 60)
-    said = []
+def test_the_wait_is_reported_once_a_minute(caplog):
+    clock, said = Clock(), []
+    connector = Connector("127.0.0.1", free_port(), 60, clock=clock)
     for now in (0.0, 5.0, 11.0, 12.0, 60.0, 72.0, 80.0):
+        clock.now = now
         caplog.clear()
         with pytest.raises(RendezvousConnectionError) as caught:
             connector.connect()
@@ -257,15 +239,20 @@ def test_the_wait_is_reported_once_a_minute(monkeypatch, caplog):
 
 @pytest.mark.parametrize("has_connected", [False, True])
 def test_only_the_agent_reports_the_wait_for_the_first_connection(
-    monkeypatch, caplog, has_connected
+    start_server, caplog, has_connected
 ):
-    times = [0.0]
-    monkeypatch.setattr(connecting.time, "monotonic", lambda: times[-1])
     caplog.set_level("INFO", "plaunch")
-    connector = Connector(load_distributed(), "127.0.0.1", free_port(), 60)
-    connector._has_connected = has_connected
-    for seconds in (0.0, 11.0):
-        times.append(seconds)
+    clock = Clock()
+    if has_connected:
+        server = start_server()
+        connector = server.connector(clock=clock)
+        connector.connect()
+        server.process.kill()
+        server.process.wait()
+    else:
+        connector = Connector("127.0.0.1", free_port(), 60, clock=clock)
+    for _ in range(2):
+        clock.now += 11.0
         with pytest.raises(RendezvousConnectionError):
             connector.connect()
     said = [message.partition(connector.endpoint)[0] for message in caplog.messages]

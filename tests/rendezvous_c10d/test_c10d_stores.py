@@ -10,7 +10,10 @@ import time
 
 import pytest
 from plaunch.errors import RendezvousConnectionError
+from plaunch_rendezvous_c10d import stores
+from plaunch_rendezvous_c10d.connecting import ConnectBounds
 from plaunch_rendezvous_c10d.stores import TcpStore
+from torch.distributed import FileStore, TCPStore
 
 from helpers.calls import Call
 from helpers.waiting import wait_until
@@ -34,15 +37,15 @@ def store(connect):
     return connect()
 
 
-class Counting:
-    """Records the names of the calls of torch's store."""
+class Client:
+    """Stands for torch's store, records the names of its calls, and does not show its socket."""
 
-    def __init__(self, store):
-        self._store = store
+    def __init__(self, client):
+        self._client = client
         self.calls = []
 
     def __getattr__(self, name):
-        method = getattr(self._store, name)
+        method = getattr(self._client, name)
 
         def call(*args):
             self.calls.append(name)
@@ -51,10 +54,17 @@ class Counting:
         return call
 
 
-@pytest.fixture
-def counted(store):
-    store._store = Counting(store._store)
-    return store, store._store.calls
+@pytest.fixture(params=["tcp", "file"])
+def counted(request, tmp_path):
+    if request.param == "tcp":
+        client = Client(TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False))
+        store = TcpStore(client, "here", 60.0)
+    else:
+        client = Client(FileStore(str(tmp_path / "store"), -1))
+        store = stores.FileStore(client, "here", 60.0)
+    client.calls.clear()
+    yield store, client.calls
+    store.close()
 
 
 @pytest.mark.parametrize("value", [b"\xff\xfe", "größer".encode(), b"a\0b", b"\n", b"x" * 200_000])
@@ -218,11 +228,9 @@ def connecting():
     return [t for t in threading.enumerate() if t.name == "plaunch-connect"]
 
 
-def test_a_stopped_host_blocks_no_client(start_server, monkeypatch):
-    monkeypatch.setattr("plaunch_rendezvous_c10d.connecting.CONNECT_TIMEOUT", 0.5)
-    monkeypatch.setattr("plaunch_rendezvous_c10d.connecting._MAX_STUCK", 1)
+def test_a_stopped_host_blocks_no_client(start_server):
     server = start_server()
-    connector = server.connector(read_timeout=1.0)
+    connector = server.connector(1.0, bounds=ConnectBounds(timeout=0.5, max_stuck=1))
     stores = {name: connector.connect() for name in OPERATIONS}
     calls = {**OPERATIONS, "wait": lambda store: store.wait("never", 1)}
     with stopped(server.process):
@@ -241,11 +249,8 @@ def test_a_stopped_host_blocks_no_client(start_server, monkeypatch):
     connector.connect().set("key", b"x")
 
 
-def test_a_torch_that_does_not_show_its_socket_works_too(prepare, monkeypatch):
-    monkeypatch.setattr("plaunch_rendezvous_c10d.stores._descriptor_of", lambda store: None)
-    with prepare() as backend:
-        store = backend.connect()
-        assert isinstance(store, TcpStore)
-        store.set("key", b"x")
-        assert store.wait("key", 1) == b"x"
-        store.close()
+def test_a_torch_that_does_not_show_its_socket_works_too():
+    store = TcpStore(Client(TCPStore("127.0.0.1", 0, is_master=True)), "here", 60.0)
+    store.set("key", b"x")
+    assert store.wait("key", 1) == b"x"
+    store.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import sys
+from time import monotonic
 
 import pytest
 
@@ -13,6 +14,8 @@ pytest.importorskip("google.protobuf")
 
 from plaunch.rendezvous import RendezvousParameters
 from plaunch_rendezvous_etcd import create_etcd_handler, prepare_backend
+from plaunch_rendezvous_etcd.backend import create_session
+from plaunch_rendezvous_etcd.client import ETCD_BOUNDS
 from plaunch_rendezvous_etcd.testing import EtcdServer, create_certificates
 from plaunch_rendezvous_etcd.testing.fixtures import (  # noqa: F401 - fixtures
     etcd_cluster,
@@ -61,6 +64,20 @@ def _servers_are_alive(request):
 def prepare():
     with contextlib.ExitStack() as stack:
         yield lambda endpoint, **config: stack.enter_context(prepared(endpoint, **config))
+
+
+@pytest.fixture
+def open_session():
+    """Make sessions, which are closed at the end."""
+    with contextlib.ExitStack() as stack:
+
+        def open_session(endpoint, run_id=None, *, bounds=ETCD_BOUNDS, clock=monotonic, **config):
+            params = parameters(endpoint, run_id, **config)
+            session = create_session(params, bounds=bounds, clock=clock)
+            stack.callback(session.close)
+            return session
+
+        yield open_session
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ import pytest
 from plaunch.errors import ExitCode, RendezvousConnectionError
 from plaunch_rendezvous_etcd import EtcdAccessError, create_etcd_handler
 from plaunch_rendezvous_etcd.testing import EtcdServer, create_certificates, free_ports
-from plaunch_rendezvous_etcd.testing import certificates as authority
 
 from helpers.calls import Call
 
@@ -217,19 +216,15 @@ def test_a_client_certificate_that_etcd_rejects(fails, mutual_server, certificat
 
 
 def test_an_authority_that_only_python_rejects_is_not_blamed(fails, monkeypatch, tmp_path):
-    openssl, create = authority._openssl, ssl.create_default_context
-
-    def without_key_usage(*arguments):
-        openssl(*arguments[: arguments.index("-addext") if "-addext" in arguments else None])
+    create = ssl.create_default_context
 
     def strict(**settings):  # as it is from Python 3.13 on
         context = create(**settings)
         context.verify_flags |= ssl.VERIFY_X509_STRICT
         return context
 
-    monkeypatch.setattr(authority, "_openssl", without_key_usage)
     monkeypatch.setattr(ssl, "create_default_context", strict)
-    old = create_certificates(str(tmp_path))
+    old = create_certificates(str(tmp_path), key_usage="")
     with EtcdServer(certificates=old, wants_client_certificate=True) as server:
         fails(server.endpoint, "refused the TLS handshake", protocol="https", ca_cert=old.ca)
 

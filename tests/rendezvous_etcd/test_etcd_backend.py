@@ -9,7 +9,7 @@ from plaunch.rendezvous import RendezvousParameters
 from plaunch.testing import plugin_manager
 from plaunch_membership import DynamicRendezvousHandler
 from plaunch_rendezvous_etcd import create_etcd_handler
-from plaunch_rendezvous_etcd.client import EtcdClient
+from plaunch_rendezvous_etcd.backend import create_session
 from plaunch_testing.conformance.nodes import Node, eventually, meet
 
 
@@ -47,12 +47,12 @@ def test_an_unknown_option_is_rejected(params_of):
 
 def test_the_first_backends_timeout_is_the_join_timeout(create):
     node = create("legacy time-out", 2, backend="etcd", timeout="0.5")
-    assert node.handler._timing.join_timeout == 0.5
+    assert node.handler.membership.timing.join_timeout == 0.5
     both = create("legacy time-out", 2, backend="etcd", timeout=900, join_timeout=2)
-    assert both.handler._timing.join_timeout == 2
+    assert both.handler.membership.timing.join_timeout == 2
     # The second one never had it and warns about it, because torchrun sets it for all backends.
     other = create("legacy time-out", 2, timeout=900)
-    assert other.handler._timing.join_timeout == 600
+    assert other.handler.membership.timing.join_timeout == 600
 
 
 def test_the_two_backends_have_separate_jobs(create):
@@ -71,16 +71,10 @@ def test_the_two_backends_have_separate_jobs(create):
         ({"verdict_ttl": 86400, "read_timeout": 0.5}, 3, 129600, 0.5),
     ],
 )
-def test_times_follow_from_the_options(params_of, monkeypatch, config, presence, job, answer):
-    clients = []
-    init = EtcdClient.__init__
-    monkeypatch.setattr(
-        EtcdClient, "__init__", lambda self, *a, **k: clients.append(self) or init(self, *a, **k)
-    )
-    create_etcd_handler(params_of("127.0.0.1:1", **config)).shutdown()
-    (client,) = clients
-    assert (client.presence_lease.ttl, client.job_lease.ttl) == (presence, job)
-    assert client.answer_timeout == pytest.approx(answer)
+def test_times_follow_from_the_options(params_of, config, presence, job, answer):
+    session = create_session(params_of("127.0.0.1:1", **config))
+    assert (session.presence_lease.ttl, session.job_lease.ttl) == (presence, job)
+    assert session.answer_timeout == pytest.approx(answer)
 
 
 def test_a_finished_run_id_returns_its_verdict(create):
@@ -104,12 +98,12 @@ def test_a_job_that_has_crashed_is_replaced(create, caplog):
 
 
 @pytest.mark.parametrize("log", ["versions", "round/1/joined/tickets"])
-def test_garbage_in_a_counter_ends_the_job_by_name(create, prepare, etcd_server, log):
+def test_garbage_in_a_counter_ends_the_job_by_name(create, open_session, etcd_server, log):
     run_id = f"counter {log}"
     node = create(run_id)
     meet(node)
-    client = prepare(etcd_server.endpoint).connect.__self__
-    prefix = node.handler._membership.keys.versions.removesuffix("versions")
+    client = open_session(etcd_server.endpoint)
+    prefix = node.handler.membership.keys.versions.removesuffix("versions")
     key = f"{client.options.prefix}/{prefix}{log}".encode()
     client.call("KV", "Put", client.protocol.message("PutRequest")(key=key, value=b"garbage"))
     victim = create(run_id) if log == "versions" else node
@@ -117,21 +111,21 @@ def test_garbage_in_a_counter_ends_the_job_by_name(create, prepare, etcd_server,
         victim.join().round()
 
 
-def test_no_key_of_a_job_is_left_when_its_lease_expires(create, etcd_server, prepare):
+def test_no_key_of_a_job_is_left_when_its_lease_expires(create, etcd_server, open_session):
     node = create("cleaned")
     meet(node)
-    keys = _keys(prepare, etcd_server)
+    keys = _keys(open_session, etcd_server)
     assert any("/plaunch/cleaned/" in key for key in keys)
     leases = {lease for key, lease in keys.items() if "/plaunch/cleaned/" in key}
     assert 0 not in leases
     node.close()
     for lease in leases:
         etcd_server.ask("lease/revoke", ID=lease)
-    assert not any("/plaunch/cleaned/" in key for key in _keys(prepare, etcd_server))
+    assert not any("/plaunch/cleaned/" in key for key in _keys(open_session, etcd_server))
 
 
-def _keys(prepare, server):
+def _keys(open_session, server):
     """All keys, and the lease of each."""
-    client = prepare(server.endpoint).connect.__self__
+    client = open_session(server.endpoint)
     request = client.protocol.message("RangeRequest")(key=b"\0", range_end=b"\0", keys_only=True)
     return {kv.key.decode(): kv.lease for kv in client.call("KV", "Range", request).kvs}

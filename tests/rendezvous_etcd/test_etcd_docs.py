@@ -39,7 +39,7 @@ def test_every_option_is_listed():
     assert sorted(table()) == sorted(options.OPTIONS)
 
 
-@pytest.mark.parametrize("pair", [options._CA, options._CERT, options._KEY])
+@pytest.mark.parametrize("pair", [options.CA_OPTIONS, options.CERT_OPTIONS, options.KEY_OPTIONS])
 def test_both_spellings_are_in_one_row(pair):
     assert f"| `{pair[0]}`, `{pair[1]}` | path |" in section("Options")
 
@@ -53,10 +53,10 @@ def test_times_are_listed_with_unit_and_default(name):
 def test_other_defaults_are_listed():
     assert table()["protocol"][1] == "`http`"
     assert not options.Security().is_on
-    for prefix in (options._PREFIX, *options._PREFIXES.values()):
+    for prefix in (options.PREFIX, *options.PREFIXES.values()):
         assert f"`{prefix}`" in table()["etcd_prefix"][1]
     assert f"the port is {options.DEFAULT_PORT} if" in section("Options")
-    assert f"at least {options._MIN_TTL:g} |" in section("Options")
+    assert f"at least {options.MIN_TTL:g} |" in section("Options")
     for variable in (options.USER_VARIABLE, options.PASSWORD_VARIABLE):
         assert f"\n| `{variable}` |" in section("Options")
 

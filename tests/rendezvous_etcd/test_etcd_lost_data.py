@@ -12,7 +12,7 @@ JOB_TTL = 7200
 
 
 def incarnations(nodes):
-    return {node.handler._membership.keys.incarnation for node in nodes}
+    return {node.handler.membership.keys.incarnation for node in nodes}
 
 
 def are_in_one_world(nodes):
@@ -57,7 +57,7 @@ def send_notice(nodes):
     """Write another state of the job."""
     nodes[0].job.send_notice(10)
     eventually(
-        lambda: nodes[1].handler._membership.state.event.kind == "notice", "one hears the other"
+        lambda: nodes[1].handler.membership.state.event.kind == "notice", "one hears the other"
     )
 
 

@@ -7,7 +7,7 @@ import time
 import pytest
 from plaunch.errors import RendezvousConnectionError
 from plaunch.rendezvous import ChangeKind
-from plaunch_rendezvous_etcd import client, watching
+from plaunch_rendezvous_etcd.client import EtcdBounds
 from plaunch_testing.conformance.nodes import BOUND, eventually, meet
 
 from helpers.calls import Call, at_once
@@ -66,10 +66,9 @@ def test_a_dead_server_is_detected_at_once_and_a_restarted_one_found(prepare, ow
     assert again.add("n", 1) == 2
 
 
-def test_a_wait_continues_after_a_restart(prepare, own_etcd_server, monkeypatch):
-    monkeypatch.setattr(watching, "STREAM_TIMEOUT", BOUND)
+def test_a_wait_continues_after_a_restart(open_session, own_etcd_server):
     server = own_etcd_server
-    backend = prepare(server.endpoint)
+    backend = open_session(server.endpoint, bounds=EtcdBounds(stream=BOUND))
     calls = [Call(backend.connect().wait, f"key/{n}", BOUND) for n in range(3)]
     assert not any(call.ended(0.2) for call in calls)
     for _ in range(2):
@@ -77,15 +76,14 @@ def test_a_wait_continues_after_a_restart(prepare, own_etcd_server, monkeypatch)
         assert not any(call.ended(0.5) for call in calls)
         server.start()
     # One is written by another client, which reconnects before the stream does.
-    other = prepare(server.endpoint).connect()
+    other = open_session(server.endpoint).connect()
     other.multi_set({f"key/{n}": b"%d" % n for n in range(3)})
     assert all(call.ended() for call in calls)
     assert [call.result for call in calls] == [b"0", b"1", b"2"]
 
 
-def test_a_wait_ends_if_the_server_stays_away(prepare, own_etcd_server, monkeypatch):
-    monkeypatch.setattr(watching, "STREAM_TIMEOUT", 1.0)
-    backend = prepare(own_etcd_server.endpoint)
+def test_a_wait_ends_if_the_server_stays_away(open_session, own_etcd_server):
+    backend = open_session(own_etcd_server.endpoint, bounds=EtcdBounds(stream=1.0))
     call = Call(backend.connect().wait, "key", 10 * BOUND)
     assert not call.ended(0.2)
     own_etcd_server.kill()
@@ -94,9 +92,8 @@ def test_a_wait_ends_if_the_server_stays_away(prepare, own_etcd_server, monkeypa
     assert own_etcd_server.endpoint in str(call.error)
 
 
-def test_nothing_spins_while_the_server_is_away(prepare, own_etcd_server, monkeypatch):
-    monkeypatch.setattr(watching, "STREAM_TIMEOUT", BOUND)
-    backend = prepare(own_etcd_server.endpoint)
+def test_nothing_spins_while_the_server_is_away(open_session, own_etcd_server):
+    backend = open_session(own_etcd_server.endpoint, bounds=EtcdBounds(stream=BOUND))
     calls = [Call(backend.connect().wait, "key", BOUND) for _ in range(3)]
     assert not calls[0].ended(0.2)
     own_etcd_server.kill()
@@ -106,12 +103,11 @@ def test_nothing_spins_while_the_server_is_away(prepare, own_etcd_server, monkey
     assert share < 0.2
 
 
-def test_a_suspended_server_blocks_no_client(prepare, own_etcd_server, monkeypatch):
-    monkeypatch.setattr(client, "ANSWER_TIMEOUT", 2.0)
-    monkeypatch.setattr(client, "CONNECT_TIMEOUT", 2.0)
-    backend = prepare(own_etcd_server.endpoint, read_timeout=0.5)
-    store = backend.connect()
-    link = store._client.link()
+def test_a_suspended_server_blocks_no_client(open_session, own_etcd_server):
+    bounds = EtcdBounds(connect=2.0, answer=2.0)
+    backend = open_session(own_etcd_server.endpoint, bounds=bounds, read_timeout=0.5)
+    backend.connect()
+    link = backend.link()
     own_etcd_server.pause()
     began = time.monotonic()
     for _ in range(4):
@@ -121,23 +117,23 @@ def test_a_suspended_server_blocks_no_client(prepare, own_etcd_server, monkeypat
     own_etcd_server.resume()
     eventually(lambda: _reads(backend, "never") is None, "it answers")
     backend.connect().set("key", b"x")
-    assert store._client.link() is not link
+    assert backend.link() is not link
 
 
-def test_a_late_answer_does_not_close_the_connection(prepare, own_etcd_server):
-    backend = prepare(own_etcd_server.endpoint, read_timeout=0.5)
+def test_a_late_answer_does_not_close_the_connection(open_session, own_etcd_server):
+    backend = open_session(own_etcd_server.endpoint, read_timeout=0.5)
     store = backend.connect()
-    link = store._client.link()
+    link = backend.link()
     own_etcd_server.pause()
     with pytest.raises(RendezvousConnectionError, match="DEADLINE_EXCEEDED"):
         store.set("key", b"x")
     own_etcd_server.resume()
     store.set("key", b"x")
-    assert store._client.link() is link
-    assert store._client._call_timeout > 0.5
+    assert backend.link() is link
+    assert backend.call_timeout > 0.5
     for _ in range(10):
         store.set("key", b"x")
-    assert store._client._call_timeout == 0.5
+    assert backend.call_timeout == 0.5
 
 
 def test_a_suspended_member_is_replaced_by_another(prepare, etcd_cluster):

@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import time
-from importlib.machinery import ModuleSpec
+from types import SimpleNamespace
 
 import pytest
 from plaunch.errors import PluginLoadError
@@ -95,17 +95,16 @@ def test_a_missing_package_is_reported_with_the_command_to_install_it(name, monk
 
 
 def test_a_missing_etcd3_is_reported_with_the_command_to_install_it(monkeypatch):
-    monkeypatch.setattr(protocol, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "etcd3", None)
     with pytest.raises(PluginLoadError, match=r"'etcd3'; pip install 'plaunch\[etcd\]'"):
         protocol.load_protocol()
 
 
 def test_an_unexpected_etcd3_is_reported(monkeypatch, tmp_path):
-    spec = ModuleSpec("etcd3", None)
-    spec.submodule_search_locations = [str(tmp_path)]
-    (tmp_path / "etcdrpc").mkdir()
-    (tmp_path / "etcdrpc" / "kv_pb2.py").write_text("x = 1\n")
-    monkeypatch.setattr(protocol, "find_spec", lambda name: spec)
+    (tmp_path / "etcd3" / "etcdrpc").mkdir(parents=True)
+    (tmp_path / "etcd3" / "__init__.py").touch()
+    (tmp_path / "etcd3" / "etcdrpc" / "kv_pb2.py").write_text("x = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(PluginLoadError, match=r"kv_pb2.py of the installed etcd3 does not desc"):
         protocol.load_protocol()
 
@@ -114,20 +113,19 @@ def test_an_unexpected_etcd3_is_reported(monkeypatch, tmp_path):
     "text", [r"_b('a\x00\xff')", r"b'a\x00\xff'", r"_b('a\x00' '\xff')", r"b'a' b'\x00\xff'"]
 )
 def test_descriptions_of_all_generators_are_read(text):
-    assert protocol._read_literal(text) == b"a\0\xff"
+    assert protocol.read_literal(text) == b"a\0\xff"
 
 
 def test_many_threads_share_one_class_of_a_message():
     """protobuf crashes the process if there are two, and one of them is released."""
-    loaded = protocol.load_protocol()
     begin = threading.Barrier(16)
-    create = loaded._create_class
 
     def slowly(descriptor):
         time.sleep(0.01)
-        return create(descriptor)
+        return object()
 
-    loaded._create_class = slowly
+    pool = SimpleNamespace(FindMessageTypeByName=str)
+    loaded = protocol.Protocol(None, pool, slowly)
 
     def ask():
         begin.wait()

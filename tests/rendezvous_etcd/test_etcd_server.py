@@ -36,7 +36,7 @@ def test_its_data_survives_until_it_is_closed(own_etcd_server, prepare):
         server.start()
         assert server.endpoint == endpoint
         assert prepare(endpoint).connect().multi_get(["key"]) == [b"x"]
-    folder = server._folder
+    folder = server.folder
     server.close()
     server.close()
     assert not os.path.exists(folder)

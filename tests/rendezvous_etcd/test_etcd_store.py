@@ -2,45 +2,59 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 import threading
 import time
+import urllib.request
 
 import pytest
 from plaunch.errors import RendezvousConnectionError, RendezvousStateError
 from plaunch_rendezvous_etcd import EtcdAccessError
+from plaunch_rendezvous_etcd.backend import EtcdSession
 from plaunch_rendezvous_etcd.options import read_options
 from plaunch_rendezvous_etcd.protocol import load_protocol
-from plaunch_rendezvous_etcd.session import EtcdSession
+from plaunch_rendezvous_etcd.store import EtcdStore
+from plaunch_rendezvous_etcd.watching import WatchStream
 
 from helpers.calls import Call
+from helpers.clock import Clock
 from helpers.waiting import wait_until
 
 
-@pytest.fixture
-def create_client(params_of):
-    clients = []
+class Recorded(EtcdSession):
+    """Records the names of its calls; those in `failing` fail."""
 
-    def create(endpoint, run_id=None, presence_ttl=6.0, **config):
-        params = params_of(endpoint, run_id, **config)
-        options = read_options(params, {})
-        client = EtcdSession(
-            options,
-            load_protocol(),
-            params.run_id,
-            presence_ttl=presence_ttl,
-            job_ttl=options.job_ttl,
-        )
-        clients.append(client)
-        return client
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.asked, self.failing = [], set()
 
-    yield create
-    for client in clients:
-        client.close()
+    def call(self, service, name, request):
+        if name in self.failing:
+            raise RendezvousConnectionError("no answer")
+        self.asked.append(name)
+        return super().call(service, name, request)
 
 
 @pytest.fixture
-def client(create_client, etcd_server):
-    return create_client(etcd_server.endpoint)
+def recorded(params_of, etcd_server):
+    with contextlib.ExitStack() as stack:
+
+        def recorded(presence_ttl=6.0, job_ttl=7200.0, **options):
+            params = params_of(etcd_server.endpoint)
+            times = {"answer_timeout": 5.0, "presence_ttl": presence_ttl, "job_ttl": job_ttl}
+            client = Recorded(
+                read_options(params, {}), load_protocol(), params.run_id, **times, **options
+            )
+            stack.callback(client.close)
+            return client
+
+        yield recorded
+
+
+@pytest.fixture
+def client(open_session, etcd_server):
+    return open_session(etcd_server.endpoint)
 
 
 @pytest.fixture
@@ -124,8 +138,8 @@ def test_reading_a_counter_writes_nothing(client, store):
     assert held(client, "unread").version == 1
 
 
-def test_amounts_other_than_1_are_never_lost(create_client, etcd_server):
-    stores = [create_client(etcd_server.endpoint).connect() for _ in range(4)]
+def test_amounts_other_than_1_are_never_lost(open_session, etcd_server):
+    stores = [open_session(etcd_server.endpoint).connect() for _ in range(4)]
     calls = [
         Call(lambda s=store: [s.add("mixed", amount) for amount in (1, 3, 1, -2) * 5])
         for store in stores
@@ -135,13 +149,13 @@ def test_amounts_other_than_1_are_never_lost(create_client, etcd_server):
     assert stores[0].add("mixed", 0) == 4 * 5 * 3
 
 
-def test_a_ticket_is_one_request_whatever_the_contention(client, store, monkeypatch):
-    asked = []
-    call = client.call
-    monkeypatch.setattr(client, "call", lambda *a: asked.append(a[1]) or call(*a))
+def test_a_ticket_is_one_request_whatever_the_contention(recorded):
+    client = recorded()
+    store = client.connect()
+    client.asked.clear()
     for _ in range(3):
         store.add("tickets", 1)
-    assert asked == ["Txn"] * 3
+    assert client.asked == ["Txn"] * 3
 
 
 def test_more_operations_than_a_transaction_allows(store):
@@ -163,10 +177,10 @@ def test_rejected_requests_are_not_retried(store):
 # --- leases ---------------------------------------------------------------------------------------
 
 
-def test_all_keys_of_a_job_are_attached_to_one_lease(create_client, etcd_server):
-    one = create_client(etcd_server.endpoint, "leased", job_ttl=100)
-    two = create_client(etcd_server.endpoint, "leased", job_ttl=100)
-    other = create_client(etcd_server.endpoint, "another job", job_ttl=200)
+def test_all_keys_of_a_job_are_attached_to_one_lease(open_session, etcd_server):
+    one = open_session(etcd_server.endpoint, "leased", job_ttl=100)
+    two = open_session(etcd_server.endpoint, "leased", job_ttl=100)
+    other = open_session(etcd_server.endpoint, "another job", job_ttl=200)
     for name, client in (("one", one), ("two", two), ("other", other)):
         client.connect().set(f"leased/{name}", b"x")
         client.connect().add(f"leased/{name}/counter", 1)
@@ -203,9 +217,9 @@ def test_an_expired_lease_is_replaced(client, store, write):
     assert held(client, "again").lease not in (0, held_lease)
 
 
-def test_a_heartbeat_expires_with_its_process(create_client, etcd_server):
-    dead = create_client(etcd_server.endpoint, presence_ttl=1)
-    alive = create_client(etcd_server.endpoint, presence_ttl=1)
+def test_a_heartbeat_expires_with_its_process(open_session, etcd_server):
+    dead = open_session(etcd_server.endpoint, keep_alive_interval=0.4)
+    alive = open_session(etcd_server.endpoint, keep_alive_interval=0.4)
     store = alive.connect()
     dead.connect().beat("beat/dead", b"1")
     dead.connect().set("beat/stays", b"1")
@@ -220,16 +234,16 @@ def test_a_heartbeat_expires_with_its_process(create_client, etcd_server):
     assert held(alive, "beat/alive").lease == alive.presence_lease.renew()
 
 
-def test_an_existing_heartbeat_is_not_written_again(client, store, monkeypatch):
+def test_an_existing_heartbeat_is_not_written_again(recorded):
+    client = recorded()
+    store = client.connect()
     assert store.beat("constant", b"1") == 6.0
     first = held(client, "constant")
-    asked = []
-    call = client.call
-    monkeypatch.setattr(client, "call", lambda *a: asked.append(a[1]) or call(*a))
+    client.asked.clear()
     for _ in range(3):
         client.connect().beat("constant", b"1")
     # A heartbeat over a broken connection must fail.
-    assert asked == ["LeaseKeepAlive"] * 3
+    assert client.asked == ["LeaseKeepAlive"] * 3
     assert held(client, "constant") == first
     store.beat("constant", b"2")
     assert held(client, "constant").value == b"2"
@@ -251,34 +265,30 @@ def test_a_heartbeat_whose_lease_expired_is_written_at_once(client, store, is_no
     assert held(client, "revoked") == again
 
 
-def test_a_failed_write_is_repeated(client, store, monkeypatch):
+def test_a_failed_write_is_repeated(recorded):
+    client = recorded()
+    store = client.connect()
     store.beat("failed", b"1")
-    call = client.call
-
-    def fail(service, name, request):
-        if name == "Put":
-            raise RendezvousConnectionError("no answer")
-        return call(service, name, request)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(client, "call", fail)
-        with pytest.raises(RendezvousConnectionError):
-            store.beat("failed", b"2")
+    client.failing.add("Put")
+    with pytest.raises(RendezvousConnectionError):
+        store.beat("failed", b"2")
+    client.failing.clear()
     store.beat("failed", b"2")
     assert held(client, "failed").value == b"2"
 
 
-def test_beat_returns_the_duration_that_etcd_granted(create_client, etcd_server):
-    client = create_client(etcd_server.endpoint, presence_ttl=0.1)
+def test_beat_returns_the_duration_that_etcd_granted(open_session, etcd_server):
+    client = open_session(etcd_server.endpoint, keep_alive_interval=0.04)
     assert client.connect().beat("short", b"1") == 2.0
     assert ttl_of(client, client.presence_lease.renew()) == 2
 
 
-def test_a_late_renewal_is_detected(client, store, monkeypatch):
-    store.beat("late", b"1")
+def test_a_late_renewal_is_detected(open_session, etcd_server):
+    clock = Clock()
+    client = open_session(etcd_server.endpoint, clock=clock)
+    client.connect().beat("late", b"1")
     lease = client.presence_lease.renew()
-    for one in (client.presence_lease, client.job_lease):
-        monkeypatch.setattr(one, "_renew_at", 0.0)
+    clock.now += client.job_lease.ttl
     revoke(client, lease)
     revoke(client, client.job_lease.id)
     # The renewal comes first, before a write that would be rejected.
@@ -287,18 +297,15 @@ def test_a_late_renewal_is_detected(client, store, monkeypatch):
     assert ttl_of(client, client.job_lease.id) > 0
 
 
-def test_leases_are_renewed_in_time(create_client, etcd_server, monkeypatch):
-    client = create_client(etcd_server.endpoint, presence_ttl=30, job_ttl=60)
-    now = [1000.0]
-    monkeypatch.setattr("plaunch_rendezvous_etcd.leases.time.monotonic", lambda: now[0])
-    renewed = []
-    call = client.call
-    monkeypatch.setattr(client, "call", lambda *a: renewed.append((now[0], a[1])) or call(*a))
+def test_leases_are_renewed_in_time(recorded):
+    clock, names = Clock(1000.0), []
+    client = recorded(presence_ttl=30, job_ttl=60, clock=clock)
     store = client.connect()
     for second in range(31):
-        now[0] = 1000.0 + second
+        clock.now = 1000.0 + second
         store.beat("renewed", b"%d" % (second + 1))
-    names = [(at - 1000, name) for at, name in renewed if name.startswith("Lease")]
+        names += [(second, name) for name in client.asked if name.startswith("Lease")]
+        client.asked.clear()
     alive = "LeaseKeepAlive"
     assert names == [
         (0, alive),
@@ -326,39 +333,49 @@ def test_one_stream_serves_all_waits_of_an_agent(client):
     assert [call.result for call in calls] == [b"%d" % (n % 10) for n in range(20)]
 
 
-def test_watches_without_a_waiter_are_cancelled(client, store):
-    for n in range(3):
-        assert store.wait(f"cancelled/{n}", 0.05) is None
-    watches = client.watches
-    wait_until(
-        lambda: not (watches._active or watches._pending or watches._waiting), "no watch is left"
-    )
+def test_watches_without_a_waiter_are_cancelled(own_etcd_server, open_session):
+    def watchers():
+        with urllib.request.urlopen(f"http://{own_etcd_server.endpoint}/metrics") as page:
+            found = re.search(rb"(?m)^etcd_debugging_mvcc_watcher_total (\d+)", page.read())
+        return int(found[1])
+
+    store = open_session(own_etcd_server.endpoint).connect()
+    call = Call(store.wait, "cancelled", 30)
+    wait_until(lambda: watchers() == 1, "etcd has the watch")
+    store.close()
+    assert call.ended()
+    wait_until(lambda: watchers() == 0, "no watch is left")
 
 
-def test_a_watch_with_compacted_revisions_reads_again(client, store, monkeypatch):
-    store.set("compacted/other", b"x")
-    revision = held(client, "compacted/other").mod_revision
-    add = client.watches.add
-    revisions = []
+class LateWatches(WatchStream):
+    """Adds the first watch only after its key was written and the revision compacted."""
 
-    def add_late(key, from_revision):
-        # The key was written between the read and the watch, and then compacted.
-        if not revisions:
-            writer = client.connect()
+    def __init__(self, client, revision):
+        super().__init__(client)
+        self._client, self.revisions, self._revision = client, [], revision
+
+    def add(self, key, revision):
+        if not self.revisions:
+            client, writer = self._client, self._client.connect()
             writer.set("compacted/key", b"now")
             writer.set("compacted/other", b"y")
             compact = client.protocol.message("CompactionRequest")
             last = held(client, "compacted/other").mod_revision
             client.call("KV", "Compact", compact(revision=last))
-            from_revision = revision
-        revisions.append(from_revision)
-        return add(key, from_revision)
+            revision = self._revision
+        self.revisions.append(revision)
+        return super().add(key, revision)
 
-    monkeypatch.setattr(client.watches, "add", add_late)
-    call = Call(store.wait, "compacted/key", 30)
+
+def test_a_watch_with_compacted_revisions_reads_again(client, store):
+    store.set("compacted/other", b"x")
+    watches = LateWatches(client, held(client, "compacted/other").mod_revision)
+    late = EtcdStore(client, client.job_lease, client.presence_lease, watches)
+    call = Call(late.wait, "compacted/key", 30)
     assert call.ended()
     assert call.result == b"now"
-    assert len(revisions) == 1
+    assert len(watches.revisions) == 1
+    watches.close()
 
 
 def test_a_closed_client_ends_everything(client):

@@ -14,7 +14,9 @@ from plaunch.errors import (
     RendezvousTimeoutError,
 )
 from plaunch.rendezvous import JobSettings, NodeSettings, RendezvousParameters, WorldRanks
-from plaunch_rendezvous_static import create_static_handler, meeting
+from plaunch_rendezvous_static import create_static_handler
+from plaunch_rendezvous_static.handler import StaticRendezvous
+from plaunch_rendezvous_static.meeting import MeetingBounds
 
 from helpers.ports import free_port
 from helpers.waiting import wait_until
@@ -41,20 +43,24 @@ class Nodes:
     def __init__(self, pool):
         self.port = free_port()
         self.handlers = []
-        self._pool = pool
+        self.pool = pool
 
-    def create(self, rank, workers=1, role="trainer", count=2, run_id="job", **config):
-        endpoint = f"127.0.0.1:{self.port}"
-        config = {"rank": rank, "join_timeout": 30, **config}
-        handler = create_static_handler(
-            RendezvousParameters("static", endpoint, run_id, count, count, **config)
-        )
+    def create(self, rank, workers=1, role="trainer", count=2, run_id="job", bounds=None, **config):
+        if bounds is None:
+            endpoint = f"127.0.0.1:{self.port}"
+            config = {"rank": rank, "join_timeout": 30, **config}
+            handler = create_static_handler(
+                RendezvousParameters("static", endpoint, run_id, count, count, **config)
+            )
+        else:
+            where = "127.0.0.1", self.port
+            handler = StaticRendezvous(run_id, *where, rank, count, 30.0, bounds=bounds)
         handler.prepare(NodeSettings(role, workers, 0, 0.0))
         self.handlers.append(handler)
         return handler
 
     def start(self, *words, **options):
-        return self._pool.submit(self.create(*words, **options).next_rendezvous)
+        return self.pool.submit(self.create(*words, **options).next_rendezvous)
 
     def reach(self):
         """Connect to node 0, once it listens."""
@@ -95,7 +101,7 @@ def test_the_port_is_free_afterwards_even_without_reuse(nodes):
 
 def test_they_exchange_introductions_once(nodes):
     first, second = nodes.create(0, 1), nodes.create(1, 2)
-    nodes._pool.submit(first.next_rendezvous)
+    nodes.pool.submit(first.next_rendezvous)
     assert second.next_rendezvous().ranks == WorldRanks(1, 3, 1, 3)
     assert second.next_rendezvous().ranks == WorldRanks(1, 3, 1, 3)  # its own restart
 
@@ -133,7 +139,7 @@ def test_the_start_timeout_limits_the_wait():
 
 def test_the_wait_is_described_and_ends_with_the_handler(nodes):
     first, second = nodes.create(0, count=3), nodes.create(2, count=3)
-    waits = [nodes._pool.submit(handler.next_rendezvous) for handler in (first, second)]
+    waits = [nodes.pool.submit(handler.next_rendezvous) for handler in (first, second)]
     wait_until(lambda: first.describe_wait() == "3 nodes; missing: index 1", first.describe_wait)
     wait_until(
         lambda: second.describe_wait().endswith(": it waits for other nodes"), second.describe_wait
@@ -161,7 +167,7 @@ def test_a_node_of_another_job_is_rejected_and_the_others_continue(nodes, wrong,
 
 def test_a_duplicate_rank_is_rejected_until_the_first_node_has_exited(nodes):
     first, early = nodes.create(0, count=3), nodes.create(1, count=3)
-    met, left = (nodes._pool.submit(handler.next_rendezvous) for handler in (first, early))
+    met, left = (nodes.pool.submit(handler.next_rendezvous) for handler in (first, early))
     wait_until(lambda: first.describe_wait().endswith("index 2"), first.describe_wait)
     with pytest.raises(RendezvousClosedError, match=r"rank 1 .*is a duplicate: .* the same rank"):
         nodes.start(1, count=3).result(20)
@@ -195,9 +201,8 @@ def test_unknown_clients_are_disconnected(nodes, said):
         assert silent.recv(100) == b""
 
 
-def test_many_unknown_clients_do_not_block_a_node(nodes, monkeypatch):
-    monkeypatch.setattr(meeting, "_MAX_UNKNOWN", 4)
-    first = nodes.start(0)
+def test_many_unknown_clients_do_not_block_a_node(nodes):
+    first = nodes.start(0, bounds=MeetingBounds(max_unknown=4))
     with contextlib.ExitStack() as stack:
         for _ in range(20):
             with contextlib.suppress(ConnectionError):
@@ -216,45 +221,42 @@ def test_another_program_that_answers_is_not_node_0(nodes, answer):
                 node.result(20)
 
 
-def test_a_restarted_node_0_assumes_identical_nodes(nodes, monkeypatch, caplog):
+def test_a_restarted_node_0_assumes_identical_nodes(nodes, caplog):
     """Workers of other nodes look for their store, so no other node will connect."""
-    monkeypatch.setattr(meeting, "_RUNNING_WAIT", 0.2)
-    first = nodes.start(0, 2)
+    first = nodes.start(0, 2, bounds=MeetingBounds(running_wait=0.2))
     with nodes.reach() as client:
         client.sendall(STORE_CLIENT)
         assert first.result(20).ranks is None
     assert "as many workers as this one (2)" in caplog.text
 
 
-def test_a_restarted_node_assumes_identical_nodes(nodes, monkeypatch, caplog):
+def test_a_restarted_node_assumes_identical_nodes(nodes, caplog):
     """At node 0's address is the workers' store, which does not answer introductions."""
-    monkeypatch.setattr(meeting, "_RUNNING_WAIT", 0.2)
-    monkeypatch.setattr(meeting, "_ACCEPT_TIMEOUT", 0.1)
+    bounds = MeetingBounds(accept_timeout=0.1, running_wait=0.2)
     with socket.create_server(("127.0.0.1", nodes.port)):
-        assert nodes.start(1, 2).result(20).ranks is None
+        assert nodes.start(1, 2, bounds=bounds).result(20).ranks is None
     assert "as many workers as this one (2)" in caplog.text
 
 
-def test_a_connected_launcher_shows_that_no_workers_run(nodes, monkeypatch):
+def test_a_connected_launcher_shows_that_no_workers_run(nodes):
     """Even if other clients have looked for a store before."""
-    monkeypatch.setattr(meeting, "_RUNNING_WAIT", 0.3)
-    first, second = nodes.create(0, 1, count=3), nodes.create(1, 2, count=3)
-    met = [nodes._pool.submit(first.next_rendezvous)]
+    first = nodes.create(0, 1, count=3, bounds=MeetingBounds(running_wait=0.3))
+    second = nodes.create(1, 2, count=3)
+    met = [nodes.pool.submit(first.next_rendezvous)]
     with nodes.reach() as client:
         client.sendall(STORE_CLIENT)
         assert client.recv(100) == b""
-    met.append(nodes._pool.submit(second.next_rendezvous))
+    met.append(nodes.pool.submit(second.next_rendezvous))
     wait_until(lambda: first.describe_wait().endswith("index 2"), first.describe_wait)
     time.sleep(0.5)
     met.append(nodes.start(2, 3, count=3))
     assert [node.result(20).ranks.first_global for node in met] == [0, 1, 3]
 
 
-def test_a_proxy_in_front_of_a_late_node_0_is_not_a_store(nodes, monkeypatch):
+def test_a_proxy_in_front_of_a_late_node_0_is_not_a_store(nodes):
     """It closes connections for a while."""
-    monkeypatch.setattr(meeting, "_LONGEST_PAUSE", 0.05)
     with socket.create_server(("127.0.0.1", nodes.port)) as proxy:
-        second = nodes.start(1, 2)
+        second = nodes.start(1, 2, bounds=MeetingBounds(longest_pause=0.05))
         for _ in range(3):
             proxy.accept()[0].close()
     time.sleep(0.1)

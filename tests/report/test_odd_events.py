@@ -9,7 +9,7 @@ import random
 import pytest
 from plaunch.errors import UsageError
 from plaunch_report import cli
-from plaunch_report.table import create_table
+from plaunch_report.page import create_table
 
 from helpers.mutations import mutate
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plaunch.errors import UsageError
 from plaunch.events import Event, EventSource
+from plaunch_report.page import create_table
 from plaunch_report.reading import read_folders
-from plaunch_report.table import create_table
 
 
 def names(reading):

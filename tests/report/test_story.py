@@ -6,8 +6,7 @@ import itertools
 
 import pytest
 from plaunch.errors import UsageError
-from plaunch_report.clocks import align
-from plaunch_report.launches import choose_launch, choose_run, split_launches
+from plaunch_report.launches import align, choose_launch, choose_run, split_launches
 from plaunch_report.story import StoryBuilder
 
 

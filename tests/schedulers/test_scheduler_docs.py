@@ -7,12 +7,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from plaunch.cli.parser import parse
-from plaunch.cli.table import installed_table
+from plaunch.cli.parser import installed_table, parse
 from plaunch.errors import ExitCode
 from plaunch.plugin import RENDEZVOUS, PluginManager
 from plaunch.rendezvous import traits_of
-from plaunch_command_line.contradictions import advise_on_options
+from plaunch_command_line.advice import advise_on_options
 from plaunch_schedulers.kubernetes import find_kubernetes_allocation
 from plaunch_schedulers.mpi import find_mpi_allocation
 from plaunch_schedulers.slurm import FIRST_PORT, PORTS, find_slurm_allocation

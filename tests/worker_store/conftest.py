@@ -37,13 +37,13 @@ class Stage:
         self.guests = []
         self.store = None
 
-    def open(self, *, python=sys.executable, nodes=1, folders=(), **env):
+    def open(self, *, python=sys.executable, nodes=1, folders=(), options=None, **env):
         def interpreter():
             return Interpreter(python, {**self.env, **env}, folders)
 
         listener = listen("127.0.0.1", self.port, nodes=nodes)
         name = f"the workers' store at 127.0.0.1:{self.port}"
-        self.store = TorchStore(listener, name, interpreter, self.start)
+        self.store = TorchStore(listener, name, interpreter, self.start, **(options or {}))
 
     def start(self, command, env, **options):
         """Start a process, as an agent does."""

@@ -6,12 +6,12 @@ import contextlib
 import errno
 import socket
 
-import plaunch_network
 import pytest
-from plaunch.errors import RendezvousConnectionError, WorkerStoreError
-from plaunch_network import HeldPort, SocketAddress
+from plaunch.errors import WorkerStoreError
+from plaunch_network import HeldPort
 from plaunch_worker_store.listening import listen, own_address
 
+from helpers.faults import refuse_to_bind
 from helpers.ports import free_port
 
 
@@ -27,15 +27,16 @@ def names(monkeypatch):
     """Set the addresses to which names resolve."""
 
     def say(*hosts):
-        def resolve(host, port):
-            if not hosts:
-                raise RendezvousConnectionError(f"{host!r} is unknown")
-            return tuple(
-                SocketAddress(socket.AF_INET6 if ":" in one else socket.AF_INET, (one, port))
-                for one in hosts
-            )
+        look_up = socket.getaddrinfo
 
-        monkeypatch.setattr(plaunch_network, "resolve_host", resolve)
+        def resolve(host, *words, flags=0, **options):
+            if flags & socket.AI_NUMERICHOST or host != "a-name":
+                return look_up(host, *words, flags=flags, **options)
+            if not hosts:
+                raise socket.gaierror(socket.EAI_NONAME, "unknown")
+            return [found for one in hosts for found in look_up(one, *words, **options)]
+
+        monkeypatch.setattr(socket, "getaddrinfo", resolve)
 
     return say
 
@@ -90,9 +91,6 @@ def test_an_invalid_port():
 
 
 def test_a_privileged_port_is_not_offered_to_a_worker(monkeypatch):
-    def refuse(*_):
-        raise PermissionError(errno.EACCES, "Permission denied")
-
-    monkeypatch.setattr("plaunch_worker_store.listening.open_listener", refuse)
+    refuse_to_bind(monkeypatch, PermissionError(errno.EACCES, "Permission denied"))
     with pytest.raises(WorkerStoreError, match=r"Permission denied; choose another port$"):
         listen("127.0.0.1", 80, nodes=1)

@@ -10,14 +10,13 @@ import socket
 import struct
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from plaunch.errors import WorkerStoreError, WorkerStoreHostError
 from plaunch.process import is_python
-from plaunch_worker_store import loading, serving
-from plaunch_worker_store import store as store_module
+from plaunch_worker_store import loading
 from plaunch_worker_store.connection_filter import ConnectionFilter
+from plaunch_worker_store.store import StoreBounds
 
 from helpers.clock import Clock
 from helpers.processes import is_gone, is_reaped
@@ -212,9 +211,8 @@ def test_without_torch_other_clients_are_disconnected_silently(stage, bare, capf
     assert capfd.readouterr().err == ""
 
 
-def test_without_torch_a_client_of_torchs_is_recognised(stage, bare, monkeypatch):
-    monkeypatch.setattr(store_module, "_TORCH_WAIT", 0.0)
-    stage.open(python=bare)
+def test_without_torch_a_client_of_torchs_is_recognised(stage, bare):
+    stage.open(python=bare, options={"bounds": StoreBounds(torch_wait=0.0)})
     stage.connect().sendall(GREETING)
     lost = stage.turn(lambda: False)
     assert f"{bare!r} has no torch, but a worker that uses torch has connected from" in str(lost)
@@ -222,17 +220,15 @@ def test_without_torch_a_client_of_torchs_is_recognised(stage, bare, monkeypatch
     assert "PYTHON_EXEC" in str(lost)
 
 
-def test_a_worker_that_loads_torch_after_a_client_connects_is_waited_for(
-    stage, bare, torch_folder, monkeypatch
-):
+def test_a_worker_that_loads_torch_after_a_client_connects_is_waited_for(stage, bare, torch_folder):
     """Other workers are faster, and a disconnected client of torch's reconnects."""
-    monkeypatch.setattr(store_module, "_SEARCH_INTERVAL", 0.0)
     with mapping(torch_folder) as worker:
-        stage.open(python=bare, PYTHONPATH="")
+        options = {"bounds": StoreBounds(search_interval=0.0)}
+        stage.open(python=bare, PYTHONPATH="", options=options)
         stage.store.watch([worker.pid])
         early = stage.connect()
         early.sendall(GREETING)
-        assert stage.turn(lambda: stage.store._refused_at is not None) is None
+        assert stage.turn(lambda: stage.pids and is_reaped(stage.pids[0])) is None
         load(worker)
         assert stage.hear(early) == ""  # its end
         assert stage.hear(stage.connect()) == "lean"
@@ -243,7 +239,7 @@ def test_a_program_that_is_not_an_interpreter_is_not_started_again(tmp_path):
     (tmp_path / "7" / "exe").symlink_to("/opt/app/my_trainer")
     (tmp_path / "7" / "stat").write_text("7 (my_trainer) S 1 7 7 0 -1 0" + " 0" * 40)
     (tmp_path / "7" / "maps").write_text("7f-80 r--p 0 0 0    /venv/torch/lib/libtorch.so\n")
-    assert loading._find_libraries(7, str(tmp_path)) == ["/venv/torch/lib/libtorch.so"]
+    assert loading.find_libraries(7, str(tmp_path)) == ["/venv/torch/lib/libtorch.so"]
     assert loading.find_torch([7], str(tmp_path)) is None
 
 
@@ -262,7 +258,7 @@ def test_a_library_is_recognised_by_its_own_name(tmp_path, line, found):
         f"7f00-7f01 r--p 0 0 0    /lib/libc.so\n7f01-7f02 r--p 0 0 0    {line}\n"
     )
     expected = [line] if found is None else found
-    assert loading._find_libraries(7, str(tmp_path)) == expected
+    assert loading.find_libraries(7, str(tmp_path)) == expected
 
 
 @pytest.mark.parametrize(
@@ -315,23 +311,19 @@ def test_after_a_failed_accept_there_is_a_pause(code):
         assert connection_filter.fds() == [0]
 
 
-def test_a_torch_that_is_not_loaded_in_time_is_reported(stage, tmp_path, monkeypatch):
-    program = tmp_path / "serving.py"
-    text = Path(serving.__file__).read_text()
-    assert "START_TIMEOUT = 150" in text
-    program.write_text(text.replace("START_TIMEOUT = 150", "START_TIMEOUT = 1"))
-    monkeypatch.setattr(serving, "__file__", str(program))
-    stage.open(FAKE="hangs")
+def test_a_torch_that_is_not_loaded_in_time_is_reported(stage):
+    stage.open(FAKE="hangs", options={"bounds": StoreBounds(start_timeout=1)})
     stage.connect()
     lost = stage.turn(lambda: False)
-    assert "has not served it within 150 s" in str(lost)
+    assert "has not served it within 1 s" in str(lost)
 
 
-def test_a_client_that_connects_while_torch_is_loaded_is_a_guest(stage):
+def test_a_client_that_connects_while_torch_is_loaded_is_a_guest(stage, caplog):
     stage.open(FAKE="hangs")
     stage.connect()
     assert stage.turn(lambda: stage.pids) is None
-    assert stage.store._has_guests()
+    stage.store.wait_for_guests(patience=0)
+    assert "--exit-barrier-timeout" in caplog.text
 
 
 def test_a_missing_interpreter_is_reported(stage):
@@ -360,10 +352,6 @@ def test_the_host_gets_the_relevant_environment(stage):
 
 def test_guests_are_waited_for_until_they_disconnect(stage):
     """The fake's server is not its own client, as torch's is; the first guest takes that role."""
-    stage.open(nodes=2)
-    own, guest = stage.connect(), stage.connect()
-    assert stage.hear(own) == stage.hear(guest) == "lean"
-    stage.turn(stage.is_served)
     naps = []
 
     def nap(seconds):
@@ -372,7 +360,10 @@ def test_guests_are_waited_for_until_they_disconnect(stage):
             guest.close()
         assert len(naps) < 1000
 
-    stage.store._sleep = nap
+    stage.open(nodes=2, options={"sleep": nap})
+    own, guest = stage.connect(), stage.connect()
+    assert stage.hear(own) == stage.hear(guest) == "lean"
+    stage.turn(stage.is_served)
     stage.store.wait_for_guests(patience=BOUND)
     assert len(naps) >= 2
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plaunch.cli.options import GROUPS
-from plaunch.cli.table import installed_table
+from plaunch.cli.parser import installed_table
 from plaunch.plugin import KINDS, hookspecs
 from plaunch.plugin.hooks import NOTIFICATION_HOOKS
 from plaunch.plugin.options import AUTOLOAD_VARIABLE
@@ -19,7 +19,7 @@ from plaunch.plugin.options import AUTOLOAD_VARIABLE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from plaunch.cli.table import OptionTable
+    from plaunch.cli.parser import OptionTable
     from plaunch.options import Option
 
 COMMAND = "python tools/docs/reference.py"
@@ -35,21 +35,21 @@ after `--`. All words after it belong to the script. If one of them is an option
 launcher has, such as `--nproc-per-node`, plaunch prints a warning; write `--` before the script if
 you mean it for the script. `python -m plaunch` is the same as `plaunch`.
 
-Write options with dashes or with underscores. There are no abbreviations. Most options have a
-variable `PET_...` as their default, which the command line overrides. For an option without a
-value, the variable is 1 or true to turn it on, 0 or false to leave it off. A variable that belongs
-to no option, but is similar to one that does, gets a warning. `--help` lists all options,
-`--version` prints the version, and `--dry-run` shows where each value comes from.
-[Exit codes and errors](errors.md) describes how a launch can end.
+Write options with dashes or with underscores. They cannot be abbreviated. Most options can also be
+set by a variable `PET_...`; the command line has priority. For an option without a value, set the
+variable to 1 or true to turn it on, or to 0 or false to turn it off. plaunch warns if a variable
+`PET_...` belongs to no option and has almost the name of one that does. `--help` lists all options,
+`--version` prints the version, and `--dry-run` shows the source of each value.
+[Exit codes and errors](errors.md) lists how a launch can end.
 
 `{COMMAND}` generates this page from the code.
 """
 _SETTINGS_FILE = """\
 ## Settings file
 
-Put options that are always the same into a file: `plaunch.toml` in the working folder, else the
-table `[tool.plaunch]` of `pyproject.toml` there. `--config` (`PET_CONFIG`) names another file, and
-`--config=` turns the file off. The start line says which file was read.
+plaunch reads options from a settings file: `plaunch.toml` in the working folder, else the table
+`[tool.plaunch]` of `pyproject.toml` there. `--config` (`PET_CONFIG`) names another file, and
+`--config=` reads none. The first line of a launch names the file.
 
 ```toml title="plaunch.toml"
 nproc-per-node = "gpu"
@@ -65,10 +65,10 @@ metrics-port = 9400
 ```
 
 A key is the name of an option, with dashes or underscores. Options of a plugin may be in a table
-with its name. The command line has priority, then variables, then the file, then the scheduler,
-then the default; `--dry-run` shows where each value comes from. An unknown key is an error that
-names the closest option. Options that print something instead of launching are not allowed in the
-file. Python 3.10 needs `pip install 'plaunch[toml]'`.
+with the name of the plugin. In order of priority, a value comes from the command line, a variable,
+the file, the scheduler, or the default; `--dry-run` shows which. An unknown key is an error that
+suggests the closest option. The file cannot contain options that run a command instead of a launch,
+such as `--doctor`. Python 3.10 needs `pip install 'plaunch[toml]'`.
 """
 _HOOKS = f"""\
 # Hooks

@@ -300,12 +300,12 @@ class GroupInfo(Value):
 
     run_id: str
     role: str
-    state: WorkerState
-    attempt: int
-    round: int
-    max_restarts: int
-    group_rank: int
-    group_world_size: int
-    master_addr: str
-    master_port: int
-    workers: tuple[WorkerInfo, ...]
+    state: WorkerState = WorkerState.INIT
+    attempt: int = 0
+    round: int = -1
+    max_restarts: int = 0
+    group_rank: int = -1
+    group_world_size: int = -1
+    master_addr: str = ""
+    master_port: int = 0
+    workers: tuple[WorkerInfo, ...] = ()

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from plaunch.cli.command import worker_command as worker_command
     from plaunch.cli.entry import entry_point as entry_point
     from plaunch.cli.invocation import Invocation as Invocation
+    from plaunch.cli.parser import Arguments as Arguments
+    from plaunch.cli.parser import OptionTable as OptionTable
+    from plaunch.cli.parser import installed_table as installed_table
     from plaunch.cli.parser import parse as parse
     from plaunch.cli.program import concluded as concluded
     from plaunch.cli.program import main as main
@@ -24,9 +27,6 @@ if TYPE_CHECKING:
     from plaunch.cli.settings import fill_in as fill_in
     from plaunch.cli.settings import parse_min_max_nnodes as parse_min_max_nnodes
     from plaunch.cli.settings import parse_rdzv_conf as parse_rdzv_conf
-    from plaunch.cli.table import Arguments as Arguments
-    from plaunch.cli.table import OptionTable as OptionTable
-    from plaunch.cli.table import installed_table as installed_table
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
@@ -34,12 +34,11 @@ __getattr__, __dir__, __all__ = attach(
         ".command": "run_script_path worker_command",
         ".entry": "entry_point",
         ".invocation": "Invocation",
-        ".parser": "parse",
+        ".parser": "Arguments OptionTable installed_table parse",
         ".program": "concluded main run set_up_logging",
         ".settings": (
             "config_from_args determine_local_world_size fill_in parse_min_max_nnodes "
             "parse_rdzv_conf"
         ),
-        ".table": "Arguments OptionTable installed_table",
     },
 )

@@ -8,12 +8,12 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import UsageError
-from plaunch.parts import ADVICE_ON_NO_SCRIPT, ADVICE_ON_SCRIPT, advise
+from plaunch.parts import ADVICE_ON_SCRIPT, advise
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from plaunch.cli.table import Arguments
+    from plaunch.cli.parser import Arguments
 
 
 def worker_command(args: Arguments) -> tuple[Callable[..., Any] | str, list[str]]:
@@ -27,9 +27,9 @@ def worker_command(args: Arguments) -> tuple[Callable[..., Any] | str, list[str]
     script: str | None = args.training_script
     rest: list[str] = args.training_script_args
     if script is None:
-        hint = advise(ADVICE_ON_NO_SCRIPT, args)
+        advice = advise(ADVICE_ON_SCRIPT, args)
         raise UsageError(
-            f"there is no script to run{hint}; write plaunch [options] script [arguments]"
+            f"there is no script to run{advice}; write plaunch [options] script [arguments]"
         )
     if not script.strip():
         raise UsageError(
@@ -45,7 +45,7 @@ def worker_command(args: Arguments) -> tuple[Callable[..., Any] | str, list[str]
             f"--run-path and --module contradict each other for {script!r}: leave one out"
         )
     if args.run_path:
-        _check_file(script, run_path=True)
+        _check_file(script, args)
         return run_script_path, [script, *rest]
     if args.no_python:
         _check_program(script)
@@ -55,7 +55,7 @@ def worker_command(args: Arguments) -> tuple[Callable[..., Any] | str, list[str]
         _check_program(python, "variable PYTHON_EXEC names")
     if args.module:
         return python, ["-u", "-m", script, *rest]
-    _check_file(script)
+    _check_file(script, args)
     return python, ["-u", script, *rest]
 
 
@@ -68,11 +68,11 @@ def run_script_path(training_script: str, *training_script_args: str) -> None:
     runpy.run_path(training_script, run_name="__main__")
 
 
-def _check_file(script: str, *, run_path: bool = False) -> None:
+def _check_file(script: str, args: Arguments) -> None:
     try:
         os.stat(script)
     except (FileNotFoundError, NotADirectoryError):
-        advice = advise(ADVICE_ON_SCRIPT, script, run_path)
+        advice = advise(ADVICE_ON_SCRIPT, args)
         raise UsageError(f"the script {script!r} does not exist{advice}") from None
     except OSError as error:
         advice = "; check the permissions of its folders" if error.errno == errno.EACCES else ""

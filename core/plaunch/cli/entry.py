@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
+import enum
 import os
 import signal
 import sys
+import threading
 
 from plaunch.lazy import TYPE_CHECKING
-
-_OWN_EXIT_FUNCTIONS = 1  # that of `logging`
 
 if TYPE_CHECKING:
     from types import FrameType
     from typing import NoReturn
+
+PATIENCE = 1.5  # seconds for threads and exit functions together
+_LAST_PATIENCE = 0.3  # seconds for the remaining steps after that
+_OWN_EXIT_FUNCTIONS = 1  # that of `logging`
 
 
 def entry_point() -> NoReturn:
@@ -37,30 +42,20 @@ def entry_point() -> NoReturn:
         code = 130
     # The exit code is final: ignore another Ctrl-C.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if _may_be_held():
-        from plaunch.cli.ending import settle  # few launches need it
-
-        settle(code)
-    end_at_once(code)
+    end(code)
 
 
-def end_at_once(code: int) -> NoReturn:
-    """Run exit functions and flush, then exit without the interpreter's finalization.
+def open_missing_streams() -> None:
+    """Open /dev/null as stdin, stdout or stderr if the caller has closed it.
 
-    Finalization takes up to half of the time from a worker's death to the launcher's exit, and a
-    thread that returns from C++ code meanwhile, of torch or of a plugin, aborts the process. With
-    `python -i`, or a profiler that writes at exit, the interpreter exits as usual.
+    Otherwise the next descriptor that plaunch opens would get that number and be used as a stream.
     """
-    if sys.flags.inspect or "profile" in sys.modules:
-        sys.exit(code)
-    atexit._run_exitfuncs()
-    try:
-        for stream in (sys.stdout, sys.stderr):
-            if stream is not None:
-                stream.flush()
-    except (OSError, ValueError):
-        sys.exit(code)  # the interpreter reports what could not be written
-    os._exit(code)
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            # The system returns the lowest free number, which is this one.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
 
 
 def _end_at_signals() -> None:
@@ -79,24 +74,114 @@ def _end_by_signal(signum: int, frame: FrameType | None) -> None:
     os._exit(128 + signum)
 
 
-def _may_be_held() -> bool:
-    """Whether threads or exit functions of others could keep this process from exiting."""
-    threading = sys.modules.get("threading")
-    return (
+# --- the end --------------------------------------------------------------------------------------
+
+
+def end(code: int, patience: float = PATIENCE) -> NoReturn:
+    """Run exit functions and flush, then exit without the interpreter's finalization.
+
+    Finalization takes up to half of the time from a worker's death to the launcher's exit, and a
+    thread that returns from C++ code meanwhile, of torch or of a plugin, aborts the process. With
+    `python -i`, or a profiler that writes at exit, the interpreter exits as usual.
+
+    The interpreter waits without a limit for threads that are not daemons, and for exit functions.
+    Here both get `patience` seconds; then a message names them and the process exits.
+    """
+    if (
         "torch" in sys.modules
         or atexit._ncallbacks() > _OWN_EXIT_FUNCTIONS
-        or (threading is not None and threading.active_count() > 1)
-    )
+        or threading.active_count() > 1
+    ):
+        _WatchedEnd(code, patience).run()
+    if sys.flags.inspect or "profile" in sys.modules:
+        sys.exit(code)
+    atexit._run_exitfuncs()
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+    except (OSError, ValueError):
+        sys.exit(code)  # the interpreter reports what could not be written
+    os._exit(code)
 
 
-def open_missing_streams() -> None:
-    """Open /dev/null as stdin, stdout or stderr if the caller has closed it.
+class _EndStep(enum.Enum):
+    THREADS = 0
+    FUNCTIONS = 1
+    STREAMS = 2
 
-    Otherwise the next descriptor that plaunch opens would get that number and be used as a stream.
-    """
-    for fd in range(3):
+
+class _WatchedEnd:
+    """Runs the interpreter's exit steps while a thread watches the time."""
+
+    def __init__(self, code: int, patience: float) -> None:
+        self._code = code
+        self._patience = patience
+        self._step = _EndStep.THREADS
+        self._is_over = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, name="plaunch-end", daemon=True)
+
+    def run(self) -> None:
+        """Run all steps; if they take too long, the watching thread exits the process."""
+        with contextlib.suppress(RuntimeError):  # there are no more threads
+            self._watcher.start()
+        # The interpreter's own function, which also ends thread pools that were not shut down.
+        threading._shutdown()  # type: ignore[attr-defined]
+        self._step = _EndStep.FUNCTIONS
+        atexit._run_exitfuncs()
+        self._step = _EndStep.STREAMS
+        _flush()
+        self._is_over.set()
+        if self._watcher.ident is not None:
+            self._watcher.join()
+
+    def _watch(self) -> None:
+        if self._is_over.wait(self._patience):
+            return
         try:
-            os.fstat(fd)
-        except OSError:
-            # The system returns the lowest free number, which is this one.
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+            from plaunch.cli.console import STDERR  # few launches come here
+
+            text = "the launch has ended; plaunch does not wait any longer for: "
+            STDERR.say(text + self._held_by(), "WARNING")
+            rest = threading.Thread(target=self._finish, name="plaunch-last", daemon=True)
+            rest.start()
+            rest.join(_LAST_PATIENCE)
+        finally:  # nothing else exits the process
+            os._exit(self._code)
+
+    def _finish(self) -> None:
+        """Run the steps that the main thread cannot reach."""
+        if self._step is _EndStep.THREADS:
+            atexit._run_exitfuncs()
+        _flush()
+
+    def _held_by(self) -> str:
+        if self._step is _EndStep.STREAMS:
+            return "stdout or stderr, which is blocked"
+        main = threading.main_thread()
+        if self._step is _EndStep.THREADS:
+            left = (thread for thread in threading.enumerate() if not thread.daemon)
+            named = [f"thread {t.name!r}{_place(t)}" for t in left if t is not main]
+        else:
+            named = [f"a function at exit{_place(main)}"]
+            if module := sys.modules.get("multiprocessing.process"):
+                named += [f"process {c.name!r} (pid {c.pid})" for c in module.active_children()]
+        return (
+            f"{', '.join(named) or 'a thread that has just ended'}. A plugin must end what it "
+            "starts, or start it as a daemon"
+        )
+
+
+def _place(thread: threading.Thread) -> str:
+    """Return the line that a thread runs, for messages."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    if frame is None:
+        return ""
+    code = frame.f_code
+    return f" (in {code.co_name}, {code.co_filename}:{frame.f_lineno})"
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr, sys.__stdout__):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()  # type: ignore[union-attr]

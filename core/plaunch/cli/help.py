@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from plaunch.cli.invocation import Invocation
-    from plaunch.cli.table import OptionTable
+    from plaunch.cli.parser import OptionTable
 
 _DESCRIPTION = (
     "Start workers on this node, give each its rank and the world, watch them and restart them. "

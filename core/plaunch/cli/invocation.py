@@ -6,15 +6,15 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from plaunch import parts
-from plaunch.cli.stdout import STDOUT
-from plaunch.cli.table import COMMAND_LINE, installed_table
+from plaunch.cli.console import STDOUT
+from plaunch.cli.parser import COMMAND_LINE, installed_table
 from plaunch.errors import PlaunchError, PluginError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import TextIO
 
-    from plaunch.cli.table import Arguments, OptionTable
+    from plaunch.cli.parser import Arguments, OptionTable
     from plaunch.config import LaunchConfig
     from plaunch.health import HealthChecks
     from plaunch.options import Option
@@ -173,7 +173,7 @@ def given_command(args: Arguments) -> Option | None:
     return next((o for o in commands if args.sources[o.dest] == COMMAND_LINE), None)
 
 
-def command_in_spite(
+def command_despite_errors(
     argv: Sequence[str], environ: Mapping[str, str]
 ) -> tuple[Option, OptionTable] | None:
     """Return the command to run although the options cannot be parsed, or None."""

@@ -5,11 +5,16 @@ Names, variables and defaults are torchrun's where it has the option.
 
 from __future__ import annotations
 
-from plaunch.cli.form import COLORS, FORMATS
+from typing import TYPE_CHECKING
+
+from plaunch.cli.console import COLORS, FORMATS
 from plaunch.durations import LIMIT, PATIENCE, PERIOD
 from plaunch.options import Option, integer, port, port_range, seconds, words
 from plaunch.plugin import metadata
 from plaunch.process.signals import DEFAULT_SIGNALS
+
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def max_restarts(text: str) -> int | str:
@@ -21,6 +26,12 @@ def max_restarts(text: str) -> int | str:
     return format_budgets(*parse_budgets(text))
 
 
+def _component(kind: metadata.Kind[Any], text: str, **more: Any) -> Option:
+    """Return the option that selects plugins of this kind by name."""
+    shape = {"default": kind.default, "metavar": "NAME", "plugins": kind.name, **more}
+    return Option((kind.flag,), text, **shape)
+
+
 NODES = (
     Option(
         ("--nnodes",),
@@ -28,13 +39,12 @@ NODES = (
         default="1:1",
         metavar="N or MIN:MAX",
     ),
-    Option(
-        ("--nproc-per-node",),
+    _component(
+        metadata.DEVICE_COUNTS,
         "workers on this node: a number, or a device counter such as cpu, gpu, xpu, auto "
         "(at most 65536; default: 1)",
         default="1",
         metavar="N or NAME",
-        plugins="device_counts",
     ),
     Option(
         ("--node-rank",),
@@ -45,46 +55,43 @@ NODES = (
     ),
     Option(
         ("--role",),
-        "name of the workers, for logs (default: default)",
+        "role of the workers, for logs (default: default)",
         "default",
         metavar="NAME",
         is_shared=True,
     ),
     Option(
         ("--local-addr",),
-        "address of this node (default: found automatically)",
+        "address of this node (default: detected automatically)",
         metavar="ADDR",
         is_shared=True,
     ),
 )
 RENDEZVOUS = (
-    Option(
-        ("--rdzv-backend",),
-        "how nodes find each other: static, c10d, etcd-v2, or a plugin's (default: static)",
-        default=metadata.RENDEZVOUS.default,
-        metavar="NAME",
-        plugins="rendezvous",
+    _component(
+        metadata.RENDEZVOUS,
+        "rendezvous backend: static, c10d, etcd-v2, or a plugin's name (default: static)",
     ),
     Option(
         ("--rdzv-endpoint",),
-        "address of the backend: one of the nodes for c10d, the members for etcd",
+        "address of the rendezvous backend: one of the nodes for c10d, the members for etcd",
         default="",
         metavar="HOST[:PORT]",
     ),
     Option(
         ("--rdzv-id",),
-        "id of the job, the same on all nodes (default: none; generated if there is one node)",
+        "run id of the job, the same on all nodes (default: none; generated if there is one node)",
         default="none",
         metavar="ID",
     ),
     Option(
         ("--job-id",),
-        "id that the job keeps when it is started again under another run id; workers find it in "
-        "PLAUNCH_JOB_ID (default: the scheduler's id of the job, else the run id)",
+        "id that the job keeps when it is started again under another run id; workers read it from "
+        "PLAUNCH_JOB_ID (default: the scheduler's job id, else the run id)",
         metavar="ID",
         is_shared=True,
     ),
-    Option(("--rdzv-conf",), "options of the backend", default="", metavar="K=V,..."),
+    Option(("--rdzv-conf",), "options of the rendezvous backend", default="", metavar="K=V,..."),
     Option(
         ("--standalone",),
         "run on this node alone, on a free loopback port; overrides the rendezvous options",
@@ -106,14 +113,14 @@ RENDEZVOUS = (
     ),
     Option(
         ("--port-range",),
-        "range from which plaunch picks ports on this node (default: any free port)",
+        "range of the ports that plaunch picks on this node (default: any free port)",
         metavar="A-B",
         read=port_range,
         is_shared=True,
     ),
     Option(
         ("--start-timeout",),
-        "how long this node may take until its first worker runs, all waits included (default: no "
+        "time limit until the first worker of this node runs, including all waits (default: no "
         "limit; --rdzv-conf join_timeout limits the wait for other nodes)",
         metavar="SECONDS",
         read=seconds(LIMIT),
@@ -123,18 +130,18 @@ RENDEZVOUS = (
 SCRIPT = (
     Option(
         ("-m", "--module"),
-        "the script is a module: run it with python -m",
+        "run the script as a module, with python -m",
         read=None,
         is_shared=True,
     ),
     Option(
         ("--no-python",),
-        "the script is a program: run it without python",
+        "run the script as a program, without python",
         read=None,
     ),
     Option(
         ("--run-path",),
-        "run the script with runpy in a process of start_method",
+        "run the script with runpy, in a process started by --start-method",
         read=None,
         is_shared=True,
     ),
@@ -150,55 +157,51 @@ SCRIPT = (
 SUPERVISION = (
     Option(
         ("--max-restarts",),
-        "how many times all workers may be restarted after a failure; a cause with a number of its "
-        "own does not count for it, as in 3,hang:1,oom:0 (default: 0)",
+        "maximum number of restarts of all workers after failures; causes may have their own, as "
+        "in 3,hang:1,oom:0 (default: 0)",
         default=0,
         metavar="N[,CAUSE:N,...]",
         read=max_restarts,
     ),
-    Option(
-        ("--restart-policy",),
-        "what decides about restarts: standard, always, never, or a plugin's name (default: "
+    _component(
+        metadata.RESTART_POLICIES,
+        "policy that decides on restarts: standard, always, never, or a plugin's name (default: "
         "standard)",
-        default=metadata.RESTART_POLICIES.default,
-        metavar="NAME",
-        plugins="restart_policies",
     ),
-    Option(
-        ("--health-check",),
-        "what must be well on this node before it joins, and again after each failure: disk, "
-        "memory, gpu, network, command:PROGRAM, or a plugin's name (default: nothing)",
+    _component(
+        metadata.HEALTH_CHECKS,
+        "health checks of this node, before it joins and again after each failure: disk, memory, "
+        "gpu, network, command:PROGRAM, or a plugin's name (default: none)",
         default=(),
         metavar="NAME[:ARGUMENT],...",
         read=words,
-        plugins="health_checks",
     ),
     Option(
         ("--monitor-interval",),
-        "how often the launcher checks for changes that do not wake it (default: 0.1)",
+        "interval at which the launcher polls for changes that do not wake it (default: 0.1)",
         default=0.1,
         metavar="SECONDS",
         read=seconds(PERIOD),
     ),
     Option(
         ("--shutdown-timeout",),
-        "time for workers to stop before they are killed, on every path "
-        "(inf: never; default: TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30)",
+        "time for workers to stop before they are killed, whatever the reason (inf: never kill "
+        "them; default: TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30)",
         metavar="SECONDS",
         read=seconds(PATIENCE),
         variables=("TORCH_ELASTIC_SHUTDOWN_TIMEOUT",),
     ),
     Option(
         ("--exit-barrier-timeout",),
-        "time to wait for the other nodes once the workers of this one have succeeded "
-        "(default: 300)",
+        "time to wait for the other nodes after all workers of this node have succeeded (default: "
+        "300)",
         default=300.0,
         metavar="SECONDS",
         read=seconds(PATIENCE),
     ),
     Option(
         ("--keep-daemons",),
-        "do not end processes that workers leave behind, if all workers succeed; failure reports "
+        "do not kill processes that workers leave behind if all workers succeed; failure reports "
         "then lack the last lines of stderr",
         read=None,
     ),
@@ -208,13 +211,10 @@ SUPERVISION = (
         default=DEFAULT_SIGNALS,
         metavar="SIG,...",
     ),
-    Option(
-        ("--signal-policy",),
-        "what signals do: torchrun (the listed signals stop the job), notify (some are passed on "
-        "to the workers instead), or a plugin's name (default: torchrun)",
-        default=metadata.SIGNAL_POLICIES.default,
-        metavar="NAME",
-        plugins="signal_policies",
+    _component(
+        metadata.SIGNAL_POLICIES,
+        "how signals are handled: torchrun (the listed signals stop the job), notify (some are "
+        "passed on to the workers instead), or a plugin's name (default: torchrun)",
     ),
 )
 LOGS = (
@@ -231,14 +231,14 @@ LOGS = (
     ),
     Option(
         ("-t", "--tee"),
-        "streams that go both to files and to the console; same form",
+        "streams that go to both files and the console; same format",
         default="0",
         metavar="STREAMS",
         is_shared=True,
     ),
     Option(
         ("--local-ranks-filter",),
-        "only show these local ranks on the console, as in 0,8-15",
+        "show only these local ranks on the console, as in 0,8-15",
         default="",
         metavar="RANKS",
     ),
@@ -260,24 +260,16 @@ LOGS = (
         )
         for stream in ("stdout", "stderr")
     ),
-    Option(
-        ("--logs-specs",),
-        "plugin that decides where logs go (default: default)",
-        default=metadata.LOGS_SPECS.default,
-        metavar="NAME",
-        plugins="logs_specs",
-    ),
-    Option(
-        ("--event-log-handler",),
-        "where events go: null, console, jsonl, otel, or a plugin's name; separate several with "
-        "commas (default: null)",
-        default=metadata.EVENT_HANDLERS.default,
+    _component(metadata.LOGS_SPECS, "plugin that decides where logs go (default: default)"),
+    _component(
+        metadata.EVENT_HANDLERS,
+        "event handlers: null, console, jsonl, otel, or a plugin's name, separated by commas "
+        "(default: null)",
         metavar="NAME,...",
-        plugins="event_handlers",
     ),
     Option(
         ("--color",),
-        "colours in what the launcher says: auto (on a terminal, unless NO_COLOR is set; with "
+        "when to colour the launcher's messages: auto (on a terminal, unless NO_COLOR is set; with "
         "FORCE_COLOR anywhere), always or never (default: auto)",
         default="auto",
         metavar="WHEN",
@@ -286,7 +278,7 @@ LOGS = (
     ),
     Option(
         ("--log-format",),
-        "form of what the launcher says: text, or json for one object a line (default: text)",
+        "format of the launcher's messages: text, or json with one object per line (default: text)",
         default="text",
         metavar="FORM",
         choices=FORMATS,

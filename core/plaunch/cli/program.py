@@ -11,11 +11,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from plaunch import parts
-from plaunch.cli.form import FORM
-from plaunch.cli.invocation import Invocation, command_in_spite, given_command
+from plaunch.cli.console import STDERR, STDOUT
+from plaunch.cli.invocation import Invocation, command_despite_errors, given_command
 from plaunch.cli.parser import parse
-from plaunch.cli.stderr import STDERR
-from plaunch.cli.stdout import STDOUT
 from plaunch.errors import (
     ExitCode,
     NodeExcludedError,
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
     import logging
     from collections.abc import Callable, Sequence
 
-    from plaunch.cli.table import Arguments
+    from plaunch.cli.parser import Arguments
     from plaunch.config import LaunchConfig
     from plaunch.options import Option
 
@@ -67,12 +65,12 @@ def concluded(launch: Callable[[], object]) -> int:
         # The agent has logged it; a traceback would add nothing.
         return reported_exit_code(128 + error.sigval)
     except PlaunchError as error:
+        # A node that is excluded after its workers failed: their failure comes first.
         cause = error.__cause__ if isinstance(error, NodeExcludedError) else None
-        if isinstance(cause, PlaunchError):  # the failure of workers that excluded the node
-            _print_error(cause)
-            _hand_up(cause)
-        _print_error(error)
-        _hand_up(error)
+        for each in (cause, error):
+            if isinstance(each, PlaunchError):
+                _print_error(each)
+                _hand_up(each)
         return reported_exit_code(error.exit_code)
     except Exception as error:  # noqa: BLE001 - the process boundary
         _print_bug(error)
@@ -95,14 +93,14 @@ def run(argv: Sequence[str], *, plugins: Sequence[object] = ()) -> dict[int, Any
     try:
         args = parse(argv)
     except (UsageError, PluginError) as error:
-        FORM.guess(argv, os.environ)
-        wanted = command_in_spite(argv, os.environ)
+        STDERR.guess_format(argv, os.environ)
+        wanted = command_despite_errors(argv, os.environ)
         if wanted is None:
             raise
         command, table = wanted
         invocation = Invocation(None, table, plugins, error)
     else:
-        FORM.choose(args.log_format, args.color)
+        STDERR.set_format(args.log_format, args.color)
         command = given_command(args)
         invocation = Invocation(args, args.table, plugins)
     problems = [] if invocation.args is None else invocation.table.problems
@@ -137,12 +135,12 @@ def _launch(invocation: Invocation) -> dict[int, Any]:
     finally:
         if collects:
             gc.enable()
-    FORM.run_id = config.run_id
+    STDERR.run_id = config.run_id
     _log().debug("version %s, Python %s (%s)", __version__, sys.version.split()[0], sys.executable)
-    if FORM.is_json and config.log_line_prefix_template is None:
+    if STDERR.is_json and config.log_line_prefix_template is None:
         config.log_line_prefix_template = parts.load_part(parts.JSON_TEMPLATE)(config.run_id)
     STDOUT.hand_over()
-    show = STDERR.show if STDERR.can_show() and not FORM.is_json else None
+    show = STDERR.show if STDERR.can_show() and not STDERR.is_json else None
     with _introducing(invocation.parsed(), config, taken) as started, invocation.blaming():
         return launch_agent(
             config, entrypoint, arguments, manager=manager, show=show, started=started
@@ -161,7 +159,7 @@ def _introducing(
 
     if not _log().isEnabledFor(logging.INFO):
         return contextlib.nullcontext()
-    text = FORM(_introduction(args, config, taken), "INFO") + "\n"
+    text = STDERR.format(_introduction(args, config, taken), "INFO") + "\n"
     if config.start_method == "fork":
         # A process that forks workers must have no other threads.
         STDERR.write(text)
@@ -206,10 +204,10 @@ def set_up_logging() -> None:
         return
 
     class Formatter(logging.Formatter):
-        """Formats records with `FORM`."""
+        """Formats records with `STDERR`."""
 
         def format(self, record: logging.LogRecord) -> str:
-            return FORM(super().format(record), record.levelname, record.created)
+            return STDERR.format(super().format(record), record.levelname, record.created)
 
     handler = logging.StreamHandler(STDERR)
     handler.setFormatter(Formatter())
@@ -226,7 +224,7 @@ def set_up_logging() -> None:
 def _print_error(error: PlaunchError) -> None:
     if os.environ.get("PLAUNCH_DEBUG") == "1":
         _write_traceback(error)
-    elif (for_console := getattr(error, "for_console", None)) and not FORM.is_json:
+    elif (for_console := getattr(error, "for_console", None)) and not STDERR.is_json:
         _say(for_console())
     elif isinstance(error, UsageError):
         _say(f"error: {error}")
@@ -279,13 +277,13 @@ def _write_traceback(error: Exception) -> None:
     import traceback
 
     text = "".join(traceback.format_exception(error))
-    _write(f"{FORM(text.rstrip(), 'ERROR')}\n" if FORM.is_json else text)
+    if STDERR.is_json:
+        _say(text.rstrip())
+        return
+    STDOUT.flush()
+    STDERR.write(text)
 
 
 def _say(message: str) -> None:
-    _write(f"{FORM(message, 'ERROR')}\n")
-
-
-def _write(text: str) -> None:
     STDOUT.flush()
-    STDERR.write(text)
+    STDERR.say(message)

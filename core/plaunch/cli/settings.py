@@ -24,14 +24,14 @@ from plaunch.rendezvous.traits import traits_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from plaunch.cli.table import Arguments
+    from plaunch.cli.parser import Arguments
     from plaunch.plugin.manager import PluginManager
     from plaunch.process.logs import LogsSpecs
 
 logger = logging.getLogger("plaunch")
 
 # The rendezvous options, by attribute, each with values that are equivalent to its default.
-_MEETING: dict[str, tuple[object, ...]] = {
+_RENDEZVOUS_OPTIONS: dict[str, tuple[object, ...]] = {
     "rdzv_backend": (),
     "rdzv_endpoint": (),
     "rdzv_id": (),
@@ -269,9 +269,9 @@ def _logs_specs(args: Arguments, manager: PluginManager, shown: set[int] | None)
 
 def _override_for_standalone(args: Arguments) -> None:
     overridden = []
-    for dest, alike in _MEETING.items():
+    for dest, equivalents in _RENDEZVOUS_OPTIONS.items():
         option = args.table.find(dest)
-        if option is not None and getattr(args, dest) not in (option.default, *alike):
+        if option is not None and getattr(args, dest) not in (option.default, *equivalents):
             overridden.append(option.names[-1])
             setattr(args, dest, option.default)
     if overridden:

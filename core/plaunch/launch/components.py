@@ -9,7 +9,7 @@ from plaunch import parts
 from plaunch.agent.closing import release_rendezvous
 from plaunch.agent.notifications import LaunchStarted, Stopping
 from plaunch.agent.rounds import longest_stop
-from plaunch.agent.worker import GroupInfo, WorkerSpec, WorkerState
+from plaunch.agent.worker import GroupInfo, WorkerSpec
 from plaunch.errors import UsageError
 from plaunch.plugin.metadata import RENDEZVOUS
 from plaunch.rendezvous.parameters import JobSettings, RendezvousParameters
@@ -111,21 +111,8 @@ def watch_slow_stops(config: LaunchConfig, manager: PluginManager) -> Notify:
 def launch_started(request: LaunchRequest) -> LaunchStarted:
     """The first notification of a launch."""
     config = request.config
-    group = GroupInfo(
-        run_id=config.run_id,
-        role=config.role,
-        state=WorkerState.INIT,
-        attempt=0,
-        round=-1,
-        max_restarts=config.max_restarts,
-        group_rank=-1,
-        group_world_size=-1,
-        master_addr="",
-        master_port=0,
-        workers=(),
-    )
     return LaunchStarted(
-        group,
+        GroupInfo(config.run_id, config.role, max_restarts=config.max_restarts),
         entry_point=request.name,
         backend=config.rdzv_backend,
         endpoint=config.rdzv_endpoint,

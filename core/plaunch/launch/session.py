@@ -183,9 +183,11 @@ class LaunchSession:
 
     def _finish(self, _: object, error: BaseException | None, __: object) -> None:
         """End the log, and stop the extensions; those that take events stop with their queue."""
-        self._log.finish(error)
-        for item in self._components.extensions:
-            item.end()
+        try:
+            self._log.finish(error)  # a signal may end the wait for the readers
+        finally:
+            for item in self._components.extensions:
+                item.end()
 
     def _close_logs(self) -> None:
         outcome.close_logs(

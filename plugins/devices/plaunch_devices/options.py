@@ -16,8 +16,8 @@ def _devices(text: str) -> list[str]:
 OPTIONS = (
     Option(
         ("--devices",),
-        "numbers of the devices that the workers of this node may see, as in 2,4-7; starts one "
-        "worker for each, unless --nproc-per-node is given",
+        "indices of the devices that the workers of this node may see, as in 2,4-7; starts one "
+        "worker per device, unless --nproc-per-node is given",
         metavar="LIST",
         read=_devices,
         is_shared=True,

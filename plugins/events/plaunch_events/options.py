@@ -7,7 +7,7 @@ from plaunch.options import Option
 OPTIONS = (
     Option(
         ("--event-conf",),
-        "options of event handlers, as in jsonl.path=FILE; may be given several times",
+        "options of event handlers, as in jsonl.path=FILE; may be repeated",
         metavar="HANDLER.KEY=VALUE,...",
         is_repeated=True,
     ),

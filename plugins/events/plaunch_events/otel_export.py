@@ -1,10 +1,11 @@
-"""The process that exports traces: it reads events and exports spans.
+"""The process that exports traces: it converts events to spans of OpenTelemetry.
 
 It exits after its launcher.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import threading
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch.events import Event
 
-from plaunch_events.spans import Spans, trace_id_of
+from plaunch_events.time_accounting import TimeAccount
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -20,9 +21,25 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import SpanExporter
+    from opentelemetry.trace import Span, Tracer
 
 LAST_WAIT = 10.0  # seconds to export the remaining spans after the last event
 _PROTOCOLS = {"http/protobuf": "otlp_proto_http", "grpc": "otlp_proto_grpc"}
+_PHASES = {"lingering": "waiting for nodes", "showing": "waiting for the console"}
+_LAUNCH_KEYS = ("run_id", "host", "role", "agent_pid")
+# Events that become events of the current round's span.
+_MOMENTS = frozenset(
+    {
+        "plaunch.membership.changed",
+        "plaunch.rendezvous.failed",
+        "plaunch.request.received",
+        "plaunch.restart",
+        "plaunch.restart.completed",
+        "plaunch.signal.received",
+        "plaunch.state.changed",
+        "plaunch.stop.step",
+    }
+)
 
 
 def main(trace_id: str, lines: Iterable[str]) -> int:
@@ -145,3 +162,171 @@ def _read(lines: Iterable[str]) -> Iterator[Event]:
 def _give_up() -> None:
     # Threads of an exporter that hangs would keep the process alive.
     os._exit(1)
+
+
+class Spans:
+    """Converts the events of one agent, in order, to spans.
+
+    The span `launch` contains a span `round N` for each round. A round contains its phases
+    (`rendezvous`, `starting`, `training`, `stopping`, `waiting for nodes`, `waiting for the
+    console`) and a span `rank N` for each worker. A failure is an event `exception` of the worker's
+    span, or of the span `launch` if the worker ran on another node.
+
+    Args:
+        tracer: creates the spans.
+        parent: the parent context of the span `launch`, if there is one.
+    """
+
+    def __init__(self, tracer: Tracer, parent: Any = None) -> None:
+        self._tracer = tracer
+        self._parent = parent
+        self._account = TimeAccount()
+        self._launch: Span | None = None
+        self._round: Span | None = None
+        self._phase: tuple[str, Span] | None = None
+        self._workers: dict[int, Span] = {}  # by process id
+        self._ended: dict[int, tuple[Span, int]] = {}  # workers that failed, until their failure
+        self._last = 0
+
+    def handle(self, event: Event) -> None:
+        """Convert the next event."""
+        metadata = event.metadata
+        now = self._last = max(self._last, int(event.timestamp * 1e9))
+        if self._launch is None:
+            attributes = {key: metadata.get(key) for key in _LAUNCH_KEYS}
+            self._launch = self._begin("launch", None, now, attributes)
+        if event.name == "plaunch.launcher.started":
+            self._launch.set_attributes(_attributes(metadata))
+        elif event.name == "plaunch.rendezvous.begun":
+            self._end_round(now)
+            self._round = self._begin("round", self._launch, now, {})
+        elif event.name == "plaunch.rendezvous.completed" and self._round is not None:
+            self._round.update_name(f"round {metadata.get('round')}")
+            self._round.set_attributes(_attributes(metadata))
+        self._turn(event, now)
+        if event.name == "plaunch.worker.started":
+            name = f"rank {metadata.get('global_rank')}"
+            span = self._begin(name, self._round or self._launch, now, metadata)
+            self._workers[_pid(metadata)] = span
+        elif event.name == "plaunch.worker.exited":
+            self._worker_exited(metadata, now)
+        elif event.name == "plaunch.failure":
+            self._failed(metadata, now)
+        elif event.name in _MOMENTS:
+            span = self._round or self._launch
+            span.add_event(event.name, _attributes(metadata), timestamp=now)
+        elif event.name == "plaunch.launcher.finished":
+            self._finish(metadata, now)
+
+    def close(self) -> None:
+        """End all open spans, if the launcher ended without its last event."""
+        if self._launch is not None:
+            _fail(self._launch, "the launcher ended without an event")
+            self._end_all(self._last)
+
+    def _turn(self, event: Event, now: int) -> None:
+        """Begin and end phases."""
+        self._account.note(event)
+        name = self._account.phase.value
+        name = _PHASES.get(name, name)
+        if self._round is None:
+            return  # before the first round there is only the launch
+        if self._phase is not None and self._phase[0] == name:
+            return
+        self._end_phase(now)
+        self._phase = (name, self._begin(name, self._round, now, {}))
+
+    def _worker_exited(self, metadata: Mapping[str, Any], now: int) -> None:
+        span = self._workers.pop(_pid(metadata), None)
+        if span is None:
+            return
+        span.set_attributes(_attributes(metadata))
+        if metadata.get("stopped") or metadata.get("exit_code") == 0:
+            span.end(now)
+            return
+        _fail(span, _exit(metadata))
+        self._ended[_pid(metadata)] = span, now
+
+    def _failed(self, metadata: Mapping[str, Any], now: int) -> None:
+        attributes = _attributes(metadata)
+        attributes["exception.type"] = str(metadata.get("signal_name") or "plaunch.WorkerFailure")
+        attributes["exception.message"] = str(metadata.get("message") or _exit(metadata))
+        attributes["exception.stacktrace"] = str(metadata.get("last_lines") or "")
+        if metadata.get("failed_host") == metadata.get("host") and _pid(metadata) in self._ended:
+            span, end = self._ended.pop(_pid(metadata))
+            # An event cannot be later than the end of its span.
+            span.add_event("exception", attributes, timestamp=end)
+            span.end(end)
+        elif self._launch is not None:
+            self._launch.add_event("exception", attributes, timestamp=now)
+
+    def _finish(self, metadata: Mapping[str, Any], now: int) -> None:
+        if self._launch is None:
+            return
+        self._launch.set_attributes(_attributes(metadata))
+        if metadata.get("outcome") in ("succeeded", "not_needed"):
+            from opentelemetry.trace import StatusCode
+
+            self._launch.set_status(StatusCode.OK)
+        else:
+            _fail(self._launch, f"{metadata.get('outcome')}: {metadata.get('reason')}")
+        self._end_all(now)
+
+    def _end_all(self, now: int) -> None:
+        self._end_round(now)
+        if self._launch is not None:
+            self._launch.end(now)
+            self._launch = None
+
+    def _end_round(self, now: int) -> None:
+        for span, end in self._ended.values():
+            span.end(end)
+        self._ended.clear()
+        for span in self._workers.values():
+            span.end(now)
+        self._workers.clear()
+        self._end_phase(now)
+        if self._round is not None:
+            self._round.end(now)
+            self._round = None
+
+    def _end_phase(self, now: int) -> None:
+        if self._phase is not None:
+            self._phase[1].end(now)
+            self._phase = None
+
+    def _begin(
+        self, name: str, parent: Span | None, now: int, attributes: Mapping[str, Any]
+    ) -> Span:
+        from opentelemetry.trace import set_span_in_context
+
+        context = self._parent if parent is None else set_span_in_context(parent)
+        return self._tracer.start_span(
+            name, context=context, start_time=now, attributes=_attributes(attributes)
+        )
+
+
+def trace_id_of(run_id: str) -> int:
+    """The id of a run's trace, the same on all nodes without communication."""
+    digest = hashlib.sha256(f"plaunch run {run_id}".encode()).digest()
+    return int.from_bytes(digest[:16], "big") or 1
+
+
+def _attributes(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"plaunch.{key}": value for key, value in metadata.items() if value is not None}
+
+
+def _pid(metadata: Mapping[str, Any]) -> int:
+    pid = metadata.get("worker_pid")
+    return pid if isinstance(pid, int) else -1
+
+
+def _exit(metadata: Mapping[str, Any]) -> str:
+    name = metadata.get("signal_name")
+    return f"killed by {name}" if name else f"exit code {metadata.get('exit_code')}"
+
+
+def _fail(span: Span, description: str) -> None:
+    from opentelemetry.trace import Status, StatusCode
+
+    span.set_status(Status(StatusCode.ERROR, description))

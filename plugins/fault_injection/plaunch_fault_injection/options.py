@@ -22,8 +22,9 @@ def read_faults(text: str) -> str:
 OPTIONS = (
     Option(
         ("--inject",),
-        "break this job on purpose, as in 'kill:rank=1,after=30s;stop:agent,for=10s', to see that "
-        "it recovers; faults are kill, stop, exit and hang (default: none)",
+        "inject faults into this job to test its recovery, as in "
+        "'kill:rank=1,after=30s;stop:agent,for=10s'; faults are kill, stop, exit and hang (default:"
+        " none)",
         metavar="FAULT;...",
         read=read_faults,
     ),

@@ -31,15 +31,15 @@ class HangOptions:
     OPTIONS = (
         Option(
             ("--hang-timeout",),
-            "report where all ranks are when no worker of the job has moved for this time, as in "
-            "10m; auto learns the time from the heartbeats of the script (default: off)",
+            "report where all ranks are when no worker of the job has made progress for this time, "
+            "as in 10m; auto learns the time from the heartbeats of the script (default: off)",
             metavar="DURATION",
             read=hang_timeout,
         ),
         Option(
             ("--on-hang",),
-            "what to do then: only report it, restart all workers as after a failure, or end the "
-            "job (default: warn; needs --hang-timeout)",
+            "what to do then: warn (only report it), restart (all workers, as after a failure) or "
+            "stop (end the job) (default: warn; needs --hang-timeout)",
             metavar="ACTION",
             choices=ACTIONS,
         ),
@@ -54,13 +54,14 @@ class StacksOptions:
         Option(
             ("--stacks-on-failure",),
             "when a worker fails, report the stacks of the others before they are stopped, which "
-            "may take up to a second (default: off)",
+            "takes up to a second (default: off)",
             read=None,
         ),
         Option(
             ("--flight-recorder",),
-            "have torch keep the last collective operations of each worker, dump them into the "
-            "folder of the run when NCCL times out, and show them beside stacks (default: off)",
+            "enable torch's flight recorder: keep the last collective operations of each worker, "
+            "dump them to the folder of the run when NCCL times out, and show them beside stacks "
+            "(default: off)",
             read=None,
         ),
     )

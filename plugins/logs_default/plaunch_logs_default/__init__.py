@@ -6,17 +6,9 @@ its public name loads on first use.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from plaunch.lazy import TYPE_CHECKING, attach
 
 if TYPE_CHECKING:
     from plaunch_logs_default.specs import DefaultLogsSpecs as DefaultLogsSpecs
 
-__all__ = ["DefaultLogsSpecs"]
-
-
-def __getattr__(name: str) -> object:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from plaunch_logs_default.specs import DefaultLogsSpecs
-
-    return DefaultLogsSpecs
+__getattr__, __dir__, __all__ = attach(__name__, {".specs": "DefaultLogsSpecs"})

@@ -40,8 +40,8 @@ def read_rotation(text: str) -> tuple[int, int]:
 OPTIONS = (
     Option(
         ("--log-rotate",),
-        "rotate the workers' log files in --log-dir when they reach this size, and keep this many "
-        "older ones: stdout.log.1, stdout.log.2 and so on (default: log files grow)",
+        "rotate the workers' log files in --log-dir at this size, and keep this many older files: "
+        "stdout.log.1, stdout.log.2 and so on (default: no rotation)",
         metavar="SIZE:FILES",
         read=read_rotation,
     ),

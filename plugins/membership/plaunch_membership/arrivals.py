@@ -10,21 +10,22 @@ from typing import TYPE_CHECKING
 
 from plaunch.errors import RendezvousStateError, RendezvousTimeoutError
 
-from plaunch_membership.bounds import MAX_NAME, MAX_REFUSAL, printable
 from plaunch_membership.operations import MultiGet
-from plaunch_membership.restart_delay import RestartDelay
+from plaunch_membership.options import WAIT_BOUNDS
+from plaunch_membership.records import MAX_NAME, MAX_REFUSAL, printable
+from plaunch_membership.state import JobPhase
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from plaunch_membership.membership import Membership
     from plaunch_membership.node import NodeRecord
     from plaunch_membership.operations import Routine
+    from plaunch_membership.options import WaitBounds
     from plaunch_membership.state import JobState
 
 _FIRST_QUERY_TIMEOUT = 0.1  # seconds that the first query may delay the caller
 _QUERY_TIMEOUT = 2.0  # seconds for the query after a timeout
-_MIN_INTERVAL = 2.0  # seconds between two queries
 _INTERVAL_PER_NODE = 0.02  # seconds, so that a thousand waiting nodes do not overload the store
 _MAX_NAMED = 16  # nodes, and indices
 _MAX_REASON_LENGTH = 200  # characters of the reason for the round
@@ -36,15 +37,22 @@ class Arrivals:
     Args:
         membership: this node's membership.
         endpoint: the endpoint of the store, for messages; empty if it has none.
+        bounds: the interval of queries.
 
     Attributes:
         restart_delay: the delay before the round.
     """
 
-    def __init__(self, membership: Membership, endpoint: str = "") -> None:
+    def __init__(
+        self,
+        membership: Membership,
+        endpoint: str = "",
+        bounds: WaitBounds = WAIT_BOUNDS,
+    ) -> None:
         self.restart_delay = RestartDelay(membership.clock)
         self._membership = membership
         self._endpoint = endpoint
+        self._query_interval = bounds.query_interval
         self._present: list[NodeRecord] | None = None
         self._refusal = ""  # the host of the last refused node, and why
         self._query_at = 0.0
@@ -70,7 +78,7 @@ class Arrivals:
         now = time.monotonic()
         if now >= self._query_at:
             self._query_at = now + max(
-                _MIN_INTERVAL, _INTERVAL_PER_NODE * self._membership.identity.max_nodes
+                self._query_interval, _INTERVAL_PER_NODE * self._membership.identity.max_nodes
             )
             done = threading.Event()
             self._query(done)
@@ -193,3 +201,30 @@ class Arrivals:
         if has_joined or record.integer("round", low=0) != round_:
             return ""
         return f"{host} ({record.text('reason', max_len=MAX_REFUSAL)})"
+
+
+class RestartDelay:
+    """Measures the delay from when this node first read its state, so it ends no later than here.
+
+    The leader measures it in the same way, and a new leader starts it again. Thread-safe.
+
+    Args:
+        clock: a monotonic clock, in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._seen: tuple[int, int, float] | None = None
+        self._end = 0.0
+
+    def left(self, state: JobState | None) -> float:
+        """Seconds of the delay that are left in this state of the job; 0 without a delay."""
+        with self._lock:
+            if state is None or state.phase is not JobPhase.FORMING or not state.pause:
+                self._seen = None
+                return 0.0
+            seen = (state.round, state.term, state.pause)
+            if seen != self._seen:
+                self._seen, self._end = seen, self._clock() + state.pause
+            return max(self._end - self._clock(), 0.0)

@@ -13,14 +13,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from plaunch.process import CONSEQUENCE_WINDOW
+from plaunch.process import CONSEQUENCE_WINDOW, describe_early_ends
 
-from plaunch_membership.bounds import nearest_date, printable
-from plaunch_membership.records import MAX_REASON
+from plaunch_membership.records import MAX_REASON, nearest_date, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from plaunch_membership.node import Member
     from plaunch_membership.records import StoreRecord
 
 MAX_LISTED = 33  # failures that are listed individually
@@ -32,6 +32,7 @@ _MAX_FIRST_BYTES = 160 << 10  # of the first failure's details, as JSON
 _MAX_OTHER_BYTES = 8 << 10  # of each other failure's details
 _MAX_SUMMARY = 300  # of the summary of a failure that is not the first
 _MAX_LINES = 16  # about workers that had succeeded
+_MAX_EARLY_ENDS = 1024  # of one node
 _MAX_DEPTH = 6  # of nested lists and objects
 # The limits for characters of a text and items of a list, tried in this order.
 _CUTS = ((64 << 10, 40), (8192, 40), (2048, 20), (512, 5), (128, 2), (32, 1))
@@ -212,6 +213,48 @@ def _cut_failure(failure: JobFailure, *, is_first: bool) -> JobFailure:
 def cut(text: str, most: int) -> str:
     """Return the first `most` characters of `text`, on one line, without control characters."""
     return printable(text[:most])[:most]
+
+
+# --- workers that had succeeded before others failed --------------------------------------------
+
+
+def early_ends_to_records(ended: Mapping[int, float]) -> list[dict[str, object]]:
+    """Convert the times at which workers ended, by global rank; the earliest `_MAX_EARLY_ENDS`."""
+    ranks = sorted(ended, key=lambda rank: ended[rank])[:_MAX_EARLY_ENDS]
+    return [{"rank": rank, "at": nearest_date(ended[rank])} for rank in ranks]
+
+
+def early_ends_from_record(record: StoreRecord) -> dict[int, float]:
+    """Read the output of `early_ends_to_records` from the field `succeeded`.
+
+    Raises:
+        RecordError: the field is invalid.
+    """
+    found = record.records("succeeded", default=[])[:_MAX_EARLY_ENDS]
+    return {one.integer("rank", low=0): one.date("at") for one in found}
+
+
+def with_early_ends(
+    summary: FailureSummary,
+    members: Mapping[str, Member],
+    ended: Mapping[str, Mapping[int, float]],
+) -> FailureSummary:
+    """Add one line for each node on which workers had succeeded before the first failure.
+
+    Args:
+        summary: the failures of all nodes.
+        members: the nodes of the round.
+        ended: the times at which workers succeeded, by node and global rank.
+    """
+    if not summary.failures:
+        return summary
+    until = summary.failures[0].began
+    lines = [
+        describe_early_ends(times, until, members[node].host)
+        for node, times in ended.items()
+        if node in members
+    ]
+    return replace(summary, early_ends=bounded_lines([line for line in lines if line]))
 
 
 # --- details --------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import os
 import time
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import RendezvousClosedError, UsageError
 from plaunch.rendezvous import ChangeKind, MembershipChange, RendezvousHandler
@@ -16,31 +16,30 @@ from plaunch_network import HeldPort
 
 from plaunch_membership.agent_requests import AgentRequests
 from plaunch_membership.arrivals import Arrivals
-from plaunch_membership.awake import AwakeClock
 from plaunch_membership.host_stay import FAREWELL, HostStay
-from plaunch_membership.liveness import late_after
+from plaunch_membership.liveness import AwakeClock, late_after
 from plaunch_membership.membership import Membership
 from plaunch_membership.node import NodeIdentity
+from plaunch_membership.options import WAIT_BOUNDS, Timing, read_token
 from plaunch_membership.process_failures import to_job_failures, to_verdict
 from plaunch_membership.records import RecordCodec
+from plaunch_membership.shared import WakePipe
 from plaunch_membership.state import JobPhase, verdict_error
+from plaunch_membership.store import StoreAccess
 from plaunch_membership.store_threads import StoreThreads
 from plaunch_membership.texts import NodeTexts
-from plaunch_membership.timing import Timing
-from plaunch_membership.token import read_token
-from plaunch_membership.wake_pipe import WakePipe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from plaunch.process import ProcessFailure
-    from plaunch.rendezvous import JobRound, NodeSettings, RendezvousParameters, Store, Verdict
+    from plaunch.rendezvous import JobRound, NodeSettings, RendezvousParameters, Verdict
 
+    from plaunch_membership.options import WaitBounds
     from plaunch_membership.store import Connect
 
 _log = logging.getLogger("plaunch")
 
-_CHECK_INTERVAL = 1.0  # seconds between two checks
 # A suspension must still look like one to observers, or they count it as silence.
 _MAX_STEP = 1.5  # times the delay from which an observation is late
 
@@ -53,21 +52,18 @@ class DynamicRendezvousHandler(RendezvousHandler):
 
     Args:
         params: the parameters of the rendezvous.
-        connect: opens another connection to the store.
-        address: the address at which other nodes reach this one; workers use that of rank 0.
-        is_host: whether this process hosts the store. It then stays until the others know how the
-            job ended, and gets rank 0 unless that is given to another node or was another node's.
-        endpoint: the endpoint of the store, for messages; by default that in `params`.
-        release: called once, when the store is no longer needed.
-        has_guests: whether other processes are connected to the store that this one hosts. If so,
-            it stays up to `close_timeout` for nodes that do not know yet how the job ended, and
-            otherwise for five seconds.
-        open_store: opens torch's store under a prefix, for programs that use the store of a round.
-        outlives_job: whether the store exists before and after the job.
+        store: how to reach the store of the job.
         options: the names of the backend's own `--rdzv-conf` options.
         timing: the options that all backends share, if the backend has read them already; `options`
             is ignored then.
+        bounds: the times that no option sets.
         clock: a monotonic clock, in seconds.
+        access: the fields of `StoreAccess`, if `store` is only the function that connects. For
+            callers written before there was a `StoreAccess`; will be removed.
+
+    Attributes:
+        membership: this node's membership in the current job.
+        threads: the threads that use the store.
 
     Raises:
         UsageError: an option is unknown or invalid, or the token cannot be read.
@@ -76,38 +72,32 @@ class DynamicRendezvousHandler(RendezvousHandler):
     def __init__(
         self,
         params: RendezvousParameters,
-        connect: Connect,
+        store: StoreAccess | Connect,
         *,
-        address: str,
-        is_host: bool = False,
-        endpoint: str = "",
-        release: Callable[[], None] | None = None,
-        has_guests: Callable[[], bool] = lambda: False,
-        open_store: Callable[[str], Store] | None = None,
-        outlives_job: bool = False,
         options: Collection[str] = (),
         timing: Timing | None = None,
+        bounds: WaitBounds = WAIT_BOUNDS,
         clock: Callable[[], float] = time.monotonic,
+        **access: Any,
     ) -> None:
-        self._backend = params.backend
-        self._local_addr = params.local_addr
+        if not isinstance(store, StoreAccess):
+            store = StoreAccess(store, **access)
+        self._store, self._release = store, store.release
+        self._params = params
         self._run_id = params.run_id
-        self._endpoint = endpoint or params.endpoint
+        self._endpoint = store.endpoint or params.endpoint
         self._timing = timing or Timing.from_parameters(params, options)
-        self._release = release
-        self._has_guests = has_guests
-        self._open_store = open_store
-        self._identity = NodeIdentity.of_this_process(params, address, is_host=is_host)
+        self._bounds = bounds
+        self._identity = NodeIdentity.of_this_process(params, store.address, is_host=store.is_host)
         self._held: HeldPort | None = None
         # Time in which this process was suspended must not count as silence of the others.
         self._clock = AwakeClock(_MAX_STEP * late_after(self._timing.keep_alive_interval), clock)
-        self._connect = connect
         self._codec = RecordCodec(params.run_id, read_token(params, os.environ))
         self._pipe = WakePipe()
         self._is_over = False
         self._has_closed = False  # by `set_closed`
         self._create_membership()
-        if outlives_job and params.run_id == "none":
+        if store.outlives_job and params.run_id == "none":
             _log.warning(
                 "the run id is 'none', the default, and the store at %s outlives the job: another "
                 "job without a run id would join this one; set one with --rdzv-id",
@@ -116,19 +106,29 @@ class DynamicRendezvousHandler(RendezvousHandler):
 
     def _create_membership(self, follows: str = "") -> None:
         """Create the objects for one job; `follows` is the incarnation of an earlier one."""
-        self._membership = Membership(
-            self._identity, self._timing, self._codec, clock=self._clock, follows=follows
+        self.membership = Membership(
+            self._identity,
+            self._timing,
+            self._codec,
+            clock=self._clock,
+            follows=follows,
+            wake_agent=self._wake,
         )
-        self._arrivals = Arrivals(self._membership, self._endpoint)
-        self._news = self._membership.news
-        self._news.wake_agent = self._wake
-        self._threads = StoreThreads(
-            self._membership, self._connect, self._endpoint, hold_port=self._hold_port
+        self._arrivals = Arrivals(self.membership, self._endpoint, self._bounds)
+        self._news = self.membership.news
+        self.threads = StoreThreads(
+            self.membership,
+            self._store.connect,
+            self._endpoint,
+            hold_port=self._hold_port,
+            bounds=self._bounds,
         )
-        self._stay = HostStay(self._membership, self._threads, self._has_guests)
-        self._agent = AgentRequests(self._membership, self._threads.writer.reports)
-        self.texts = NodeTexts(self._membership)  # see `SharedTexts`
-        self._lock = self._membership.lock
+        self._stay = HostStay(
+            self.membership, self.threads, self._store.has_guests, self._bounds.check_interval
+        )
+        self._agent = AgentRequests(self.membership, self.threads.writer.reports)
+        self.texts = NodeTexts(self.membership)  # see `SharedTexts`
+        self._lock = self.membership.lock
         self._has_joined = False
         self._is_unreachable = False
         self._reported: Mapping[int, ProcessFailure] = {}  # by this node, in the current round
@@ -137,7 +137,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
 
     def get_backend(self) -> str:
         """The name of this backend."""
-        return self._backend
+        return self._params.backend
 
     def get_run_id(self) -> str:
         """The id of the job."""
@@ -161,9 +161,9 @@ class DynamicRendezvousHandler(RendezvousHandler):
 
     def num_nodes_waiting(self) -> int:
         """1 until the agent has acted on an arrival; only the leader knows the number of nodes."""
-        state = self._membership.state
+        state = self.membership.state
         is_news = state is not None and state.event.kind == "arrived"
-        return int(is_news and not self._membership.part.wants_round)
+        return int(is_news and not self.membership.part.wants_round)
 
     def prepare(self, node: NodeSettings) -> None:
         """Use the agent's settings, which override the parameters.
@@ -174,9 +174,10 @@ class DynamicRendezvousHandler(RendezvousHandler):
             UsageError: the parameters and the agent have different addresses for this node, or the
                 node has joined already with other settings.
         """
-        if node.local_addr and self._local_addr and node.local_addr != self._local_addr:
+        own = self._params.local_addr
+        if node.local_addr and own and node.local_addr != own:
             raise UsageError(
-                f"the rendezvous has local_addr={self._local_addr!r} for this node, but its agent "
+                f"the rendezvous has local_addr={own!r} for this node, but its agent "
                 f"(WorkerSpec) has {node.local_addr!r}; give one of them, or the same value twice"
             )
         verdict = self._news.verdict
@@ -184,8 +185,8 @@ class DynamicRendezvousHandler(RendezvousHandler):
         if verdict is not None and verdict.outcome != "closed" and not is_closed:
             # Other nodes read the verdict in the store.
             self._agent.finish()
-            self._threads.stop(min(self._timing.close_timeout, FAREWELL))
-            self._create_membership(follows=self._membership.keys.incarnation)
+            self.threads.stop(min(self._timing.close_timeout, FAREWELL))
+            self._create_membership(follows=self.membership.keys.incarnation)
         with self._lock:
             job, address = self._identity.job, node.local_addr or self._identity.address
             names = ("role", "local_world_size", "max_restarts", "stop_timeout")
@@ -197,18 +198,20 @@ class DynamicRendezvousHandler(RendezvousHandler):
                     f"with {node}; an agent with another WorkerSpec needs a rendezvous handler of "
                     "its own"
                 )
-            self._identity = self._membership.identity = prepared
+            self._identity = self.membership.identity = prepared
 
     def next_rendezvous(self) -> JobRound:
         """Join the next round and return when it is complete; see `RendezvousHandler`."""
-        membership, part = self._membership, self._membership.part
+        membership, part = self.membership, self.membership.part
         if self._has_closed:
             raise RendezvousClosedError(
                 f"job {self._run_id!r} was closed by this node (set_closed)"
             )
         if self._news.verdict is not None:
             raise verdict_error(self._run_id, self._news.verdict)
-        patience = self._timing.join_patience(self._identity.job, is_first=not self._has_joined)
+        patience = self._timing.join_patience(
+            self._identity.job, is_first=not self._has_joined, margin=self._bounds.start_margin
+        )
         self._has_joined = True
         if not self._reported:
             self._agent.rejoin()
@@ -216,11 +219,11 @@ class DynamicRendezvousHandler(RendezvousHandler):
         self._start()
         began = self._clock()
         while True:
-            self._threads.supervise()
+            self.threads.supervise()
             with self._lock:
                 if self._is_over:
                     raise RendezvousClosedError(f"this node has left job {self._run_id!r}")
-                self._threads.raise_error()
+                self.threads.raise_error()
                 is_formed, place = not part.wants_round, part.place
                 pause = self._arrivals.restart_delay.left(membership.state)
                 if pause or membership.is_parked:
@@ -228,21 +231,20 @@ class DynamicRendezvousHandler(RendezvousHandler):
                 left = began + patience - self._clock()
                 if is_formed or left <= 0:
                     break
-                self._lock.wait(min(left, _CHECK_INTERVAL))
+                self._lock.wait(min(left, self._bounds.check_interval))
         if not is_formed or place is None:
             if membership.state is None:
-                raise self._threads.explain_unreached()
+                raise self.threads.explain_unreached()
             raise self._arrivals.explain_timeout()
         if place.rank != 0 and self._held is not None:
             self._held.close()
-            self._held = None
         self._reported = {}
-        open_store, prefix = self._open_store, self._membership.keys.store(place.round)
+        open_store, prefix = self._store.open_store, self.membership.keys.store(place.round)
         return place.to_round(open_store and partial(open_store, prefix))
 
     def describe_wait(self) -> str:
         """Describe what `next_rendezvous` waits for."""
-        state, failing = self._membership.state, self._threads.failing()
+        state, failing = self.membership.state, self.threads.failing()
         if failing is not None:
             where = "" if self._endpoint in str(failing) else f" at {self._endpoint}"
             return f"the store{where}: {failing}"
@@ -250,7 +252,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
             return f"the store at {self._endpoint}"
         if state.phase is JobPhase.FORMING:
             return self._arrivals.describe()
-        return self._threads.writer.scale_up.describe(state)
+        return self.threads.writer.scale_up.describe(state)
 
     def shutdown(self) -> bool:
         """Leave the job and release everything.
@@ -283,7 +285,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
                 "finished lose it",
                 self._run_id,
             )
-        if self._membership.state is not None:
+        if self.membership.state is not None:
             self._agent.leave("the launcher was stopped, or failed")
         elif self._has_closed:
             self._agent.finish()
@@ -298,11 +300,11 @@ class DynamicRendezvousHandler(RendezvousHandler):
     def changes(self) -> Sequence[MembershipChange]:
         """Take all changes. It also supervises the threads, so call it about once a second."""
         self._pipe.clear()
-        self._threads.supervise()
+        self.threads.supervise()
         with self._lock:
             changes = self._news.take()
-            problem = self._threads.problem()
-            if self._news.error is not None and self._membership.part.is_active:
+            problem = self.threads.problem()
+            if self._news.error is not None and self.membership.part.is_active:
                 problem = str(self._news.error)
         if problem is not None and not self._is_unreachable:
             self._is_unreachable = True
@@ -324,7 +326,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
 
     def restart_delay(self) -> float:
         """Seconds until the next round may begin, if a restart policy has delayed it."""
-        return self._arrivals.restart_delay.left(self._membership.state)
+        return self._arrivals.restart_delay.left(self.membership.state)
 
     def take_losses(self) -> list[MembershipChange]:
         """Take the nodes lost while this one waits for a round; see `JobRendezvous`."""
@@ -352,7 +354,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
 
     def announce_leave(self, reason: str, *, is_excluded: bool = False) -> None:
         """Announce that this node leaves; see `JobRendezvous`."""
-        self._membership.excludes_itself |= is_excluded
+        self.membership.excludes_itself |= is_excluded
         self._agent.announce_leave(reason, is_excluded=is_excluded)
 
     # --- threads and ends -------------------------------------------------------------------------
@@ -361,31 +363,29 @@ class DynamicRendezvousHandler(RendezvousHandler):
         """Start the threads, unless they run; the exit of the process stops them."""
         atexit.unregister(self._leave_at_exit)
         atexit.register(self._leave_at_exit, os.getpid())
-        self._threads.start()
+        self.threads.start()
 
     def _leave_at_exit(self, pid: int) -> None:
         # A daemon thread that is in C++ code when the interpreter exits is unwound through that
         # code, which aborts the process. A forked process has none of the threads.
         if pid == os.getpid():
             self.leave()
-            self._threads.join(FAREWELL)
+            self.threads.join(FAREWELL)
 
     def _end(self, patience: float) -> bool:
         """Stop all threads, the writer after its pending requests, and release all resources."""
         with self._lock:
             self._is_over = True
             self._lock.notify_all()  # wakes `next_rendezvous`
-        is_clean = self._threads.stop(patience)
-        if self._threads.join(0):
+        is_clean = self.threads.stop(patience)
+        if self.threads.join(0):
             atexit.unregister(self._leave_at_exit)
         with self._lock:
             self._pipe.close()
         if self._held is not None:
             self._held.close()
-            self._held = None
-        release, self._release = self._release, None
-        if release is not None:
-            release()
+        release, self._release = self._release, lambda: None
+        release()
         return is_clean or self._is_unreachable  # reported by `changes`
 
     def _wake(self) -> None:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("plaunch")
 
 FAREWELL = 5.0  # seconds for the last operations, a limit to the configured timeouts
-_CHECK_INTERVAL = 1.0  # seconds between two checks
 
 
 class HostStay:
@@ -26,14 +25,20 @@ class HostStay:
         membership: this node's membership.
         threads: the threads that reach the store.
         has_guests: whether other processes are connected to the store.
+        check_interval: seconds between two checks whether it is still needed.
     """
 
     def __init__(
-        self, membership: Membership, threads: StoreThreads, has_guests: Callable[[], bool]
+        self,
+        membership: Membership,
+        threads: StoreThreads,
+        has_guests: Callable[[], bool],
+        check_interval: float,
     ) -> None:
         self._membership = membership
         self._threads = threads
         self._has_guests = has_guests
+        self._check_interval = check_interval
 
     def is_needed(self) -> bool:
         """Whether this node only stays in the job because it hosts the store."""
@@ -68,7 +73,7 @@ class HostStay:
                 state = membership.state
                 if state is not None and state.phase is JobPhase.RUNNING:
                     deadline = membership.clock() + membership.timing.join_timeout
-                membership.lock.wait(_CHECK_INTERVAL)
+                membership.lock.wait(self._check_interval)
 
     def must_linger(self, seconds: float, waiting: Collection[str]) -> bool:
         """Whether to keep the store for nodes that do not know the verdict after so many seconds.

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from plaunch.errors import RendezvousClosedError
 
 from plaunch_membership import transitions
-from plaunch_membership.bounds import MAX_REFUSAL
 from plaunch_membership.keys import Keys, job_key, tickets
 from plaunch_membership.operations import Add, CompareSet, MultiGet, Routine, Set, Sleep, Wait
-from plaunch_membership.records import RecordError
+from plaunch_membership.records import MAX_REFUSAL, RecordError
 from plaunch_membership.state import JobPhase, JobState, describe_outcome, describe_verdict
 
 if TYPE_CHECKING:

@@ -15,17 +15,20 @@ from typing import TYPE_CHECKING
 from plaunch.errors import RendezvousStateError
 from plaunch.rendezvous import world_ranks
 
-from plaunch_membership import early_ends, transitions
-from plaunch_membership.bounds import MAX_NAME
-from plaunch_membership.failures import NO_FAILURES, FailureSummary, merge
-from plaunch_membership.gathering import Gathering, time_left
+from plaunch_membership import transitions
+from plaunch_membership.failures import (
+    NO_FAILURES,
+    FailureSummary,
+    early_ends_from_record,
+    merge,
+    with_early_ends,
+)
 from plaunch_membership.keys import NODES_OF_A_PART
 from plaunch_membership.operations import MultiSet, Routine, Set, Sleep
 from plaunch_membership.placement import place, with_claims
-from plaunch_membership.records import RecordError
+from plaunch_membership.records import MAX_NAME, RecordError
 from plaunch_membership.restarts import FailureContext, RestartDecisions
 from plaunch_membership.round_cleanup import RoundCleanup
-from plaunch_membership.spares import Spares
 from plaunch_membership.state import JobPhase, JobState, World, describe_departure
 
 if TYPE_CHECKING:
@@ -50,7 +53,8 @@ class LeaderRoutine:
         self._incarnation, self._peers = membership.job.incarnation, membership.peers
         self._members: dict[str, Member] = {}
         self._members_of: World | None = None
-        self._spares = Spares(membership)
+        self._spares: dict[str, str] = {}  # hosts of the nodes that wait for a place, by node
+        self._waiting = membership.log_reader(membership.keys.joined(0))
         self._cleanup = RoundCleanup(membership)
         self._restarts = RestartDecisions(membership)
         self._formed_at = -math.inf  # when this leader formed the current round
@@ -99,7 +103,18 @@ class LeaderRoutine:
             self._members = yield from self._membership.members(state)
             self._members_of = state.world
             self._peers.watched = frozenset(self._members)
-            self._spares.reset(state.next_round)
+            self._spares = {}
+            self._waiting = self._membership.log_reader(
+                self._membership.keys.joined(state.next_round)
+            )
+
+    def _watch_spares(self) -> Routine[None]:
+        """Watch the nodes that wait for a place, so that none is given to a dead one."""
+        for ticket, key, value in (yield from self._waiting.read()):
+            node = self._membership.read_node(ticket, key, value)
+            if node is not None:
+                self._peers.watched |= {node.node}
+                self._spares[node.node] = node.host
 
     def _missing(self, nodes: Collection[str]) -> dict[str, tuple[str, str]]:
         """Return those of `nodes` that have left or were lost, and why."""
@@ -116,20 +131,16 @@ class LeaderRoutine:
         It then waits until it knows whether any member is left. A job that all members have left is
         not continued by other nodes with its ranks and attempts.
         """
-        return (
-            bool(self._members)
-            and self._me not in self._members
-            and not any(node in self._peers.moving for node in self._members)
-        )
+        alive = {self._me, *self._peers.moving}
+        return bool(self._members) and alive.isdisjoint(self._members)
 
     def _replace(self) -> Routine[None]:
-        membership = self._membership
         reason = (
             f"the {len(self._members)} nodes that knew it are gone: "
             f"{', '.join(sorted({member.host for member in self._members.values()})[:8])}"
         )
         yield from self._change(lambda state: transitions.replace_job(state, reason, by=self._me))
-        yield Sleep(membership.timing.keep_alive_interval)
+        yield Sleep(self._membership.timing.keep_alive_interval)
 
     # --- forming ----------------------------------------------------------------------------------
 
@@ -166,21 +177,16 @@ class LeaderRoutine:
             awaited = [self._members[name].stop_timeout for name in survivors - set(present)]
             now = membership.clock()
             if len(present) < identity.min_nodes:
-                since = None
-            elif since is None:
-                since = now
-            left = time_left(
-                Gathering(
-                    len(present), len(awaited), max(awaited, default=0.0), bool(survivors), since
-                ),
-                min_nodes=identity.min_nodes,
-                max_nodes=identity.max_nodes,
-                last_call=timing.last_call_timeout,
-                now=now,
-            )
-            if left is not None:
-                left = max(left, begins - now)
-            if left == 0.0:
+                since, left = None, timing.keep_alive_interval
+            else:
+                since = now if since is None else since
+                # Forming it without survivors that may still be stopping their workers would cause
+                # another round at once.
+                is_complete = bool(survivors) or len(present) >= identity.max_nodes
+                last_call = max([timing.last_call_timeout, *awaited])
+                wait = 0.0 if is_complete and not awaited else last_call
+                left = max(since + wait, begins) - now
+            if left <= 0:
                 ranks = {name: rank for rank, name in enumerate(self._members)}
                 claims = with_claims(list(present.values()), ranks if forming.world else None)
                 placement = place(claims, identity.max_nodes)
@@ -191,8 +197,7 @@ class LeaderRoutine:
                     yield from self._form(forming, placement.members, log.count)
                     return
                 continue
-            patience = timing.keep_alive_interval if left is None else left
-            yield from log.wait(min(patience, timing.keep_alive_interval))
+            yield from log.wait(min(left, timing.keep_alive_interval))
 
     def _form(self, forming: JobState, members: Sequence[NodeRecord], count: int) -> Routine[None]:
         """Write a round: one slot for each ticket, the world, and then the state."""
@@ -264,7 +269,7 @@ class LeaderRoutine:
                     is_final = record.flag("is_final") or is_final
                     if node not in reported:
                         summary = merge([summary, FailureSummary.from_record(record)])
-                        ended[node] = early_ends.from_record(record)
+                        ended[node] = early_ends_from_record(record)
                 except RecordError as error:
                     membership.rejections.note("a report of failures", error)
                     unread += 1
@@ -274,7 +279,7 @@ class LeaderRoutine:
             silent = sum(node not in reported and node not in missing for node in self._members)
             # A node whose report cannot be read will not repeat it.
             if silent <= unread:
-                summary = early_ends.with_early_ends(summary, self._members, ended)
+                summary = with_early_ends(summary, self._members, ended)
                 yield from self._decide(settling, summary, missing, is_final=is_final)
                 return
             # Lost nodes are detected meanwhile, at an interval that may be long.
@@ -363,8 +368,8 @@ class LeaderRoutine:
                 yield from self._change(partial(give_up, by=self._me, now=membership.wall_clock()))
 
     def _context(self) -> Routine[FailureContext]:
-        yield from self._spares.read_arrivals()
-        hosts = {node: member.host for node, member in self._members.items()} | self._spares.hosts
+        yield from self._watch_spares()
+        hosts = {node: member.host for node, member in self._members.items()} | self._spares
         gone = self._missing(hosts)
         return FailureContext(
             self._membership.clock() - self._formed_at,
@@ -389,6 +394,6 @@ class LeaderRoutine:
         if needed:
             yield from self._lose(running, needed)
             return
-        yield from self._spares.read_arrivals()
+        yield from self._watch_spares()
         yield from self._cleanup.run(running)
         yield Sleep(membership.timing.keep_alive_interval)

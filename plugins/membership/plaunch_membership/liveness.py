@@ -1,7 +1,11 @@
-"""Detects nodes that have stopped sending heartbeats, by the observer's own clock."""
+"""Detects nodes that have stopped sending heartbeats, by the observer's own clock.
+
+That clock nearly stops while the observer itself is suspended.
+"""
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -68,14 +72,6 @@ class LivenessObserver:
         self._counted_at: float | None = None
         self._late_in_a_row = 0
 
-    def watch(self, node: str) -> None:
-        """Start to watch `node`, with a count of 0."""
-        self._nodes[node] = _ObservedNode(beat=None, changed_at=self._clock())
-
-    def forget(self, node: str) -> None:
-        """Stop watching `node`, if it is observed."""
-        self._nodes.pop(node, None)
-
     def observe(
         self,
         beats: Mapping[str, bytes | None],
@@ -118,13 +114,8 @@ class LivenessObserver:
                 self._miss(observed, beat, now)
         return sorted(node for node in beats if self._nodes[node].is_lost)
 
-    def is_alive(self, node: str) -> bool:
-        """Whether `node` is watched and not lost."""
-        observed = self._nodes.get(node)
-        return observed is not None and not observed.is_lost
-
     def silent_for(self, node: str) -> float:
-        """Seconds since the last new heartbeat of `node`, or since the watch began; else 0.0."""
+        """Seconds since the last new heartbeat of `node`; 0.0 if it was never observed."""
         observed = self._nodes.get(node)
         return 0.0 if observed is None else self._clock() - observed.changed_at
 
@@ -156,3 +147,31 @@ class LivenessObserver:
         has_disappeared = observed.was_seen and observed.lease is None
         is_gone = has_disappeared and observed.absences >= _MAX_ABSENCES
         observed.is_lost |= is_gone or (is_silent and observed.absences > 1)
+
+
+class AwakeClock:
+    """A clock that nearly stops while the process is suspended.
+
+    A stopped process, a frozen container or a migrated machine shows as a long time between two
+    readings. No more than `most` seconds of it count, so a running process must read the clock more
+    often than that; the agent's loop and the heartbeats do. Thread-safe.
+
+    Args:
+        most: the longest time between two readings that counts, in seconds.
+        clock: a monotonic clock, in seconds.
+    """
+
+    def __init__(self, most: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most = most
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._read_at = clock()
+        self._now = self._read_at
+
+    def __call__(self) -> float:
+        """Seconds since an arbitrary start; never decreases."""
+        with self._lock:
+            now = self._clock()
+            self._now += min(now - self._read_at, self._most)
+            self._read_at = now
+            return self._now

@@ -22,11 +22,10 @@ from plaunch.errors import NodeExcludedError, RendezvousClosedError
 from plaunch.rendezvous import ChangeKind, MembershipChange
 
 from plaunch_membership import transitions
-from plaunch_membership.bounds import MAX_NAME
 from plaunch_membership.keys import NODES_OF_A_PART, Keys
 from plaunch_membership.node import Member, NodeRecord
 from plaunch_membership.operations import Add, CompareSet, Routine, Sleep, Wait
-from plaunch_membership.records import RecordError, RejectionLog
+from plaunch_membership.records import MAX_NAME, RecordError, RejectionLog
 from plaunch_membership.shared import AgentNews, KnownJob, Participation, PeerStatus, WriterRequests
 from plaunch_membership.shared_log import SharedLogReader
 from plaunch_membership.state import JobPhase, JobState, RecordedVerdict
@@ -35,9 +34,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from plaunch_membership.node import NodeIdentity
+    from plaunch_membership.options import Timing
     from plaunch_membership.records import RecordCodec
     from plaunch_membership.shared import Request
-    from plaunch_membership.timing import Timing
 
 _log = logging.getLogger("plaunch")
 
@@ -55,6 +54,7 @@ class Membership:
         wall_clock: seconds since the epoch, for records and messages.
         follows: the incarnation of an earlier job of this run id, which is over and which this one
             replaces.
+        wake_agent: wakes the agent, which then takes the news.
     """
 
     def __init__(
@@ -66,6 +66,7 @@ class Membership:
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
         follows: str = "",
+        wake_agent: Callable[[], None] = lambda: None,
     ) -> None:
         self.follows = follows
         self.identity = identity
@@ -81,7 +82,7 @@ class Membership:
         self.peers = PeerStatus()
         self.part = Participation()
         self.requests = WriterRequests()
-        self.news = AgentNews(self.lock)
+        self.news = AgentNews(self.lock, wake_agent)
         # The listeners for broadcasts by name; called on the watcher's thread.
         self.listeners: dict[str, Callable[[str], None]] = {}
         # The highest attempt and the excluded hosts of jobs that this node was a member of.

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from plaunch.durations import bounded
 from plaunch.rendezvous import JobRound, RendezvousStoreInfo
 
-from plaunch_membership.bounds import MAX_NAME
 from plaunch_membership.placement import Candidate
+from plaunch_membership.records import MAX_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable

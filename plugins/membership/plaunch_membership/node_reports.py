@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from plaunch_membership import early_ends, transitions
-from plaunch_membership.bounds import MAX_NAME
-from plaunch_membership.failures import cut, summarize
+from plaunch_membership import transitions
+from plaunch_membership.failures import cut, early_ends_to_records, summarize
 from plaunch_membership.keys import entry, tickets
 from plaunch_membership.operations import Add, Routine, Set
-from plaunch_membership.records import MAX_REASON, RecordError
+from plaunch_membership.records import MAX_NAME, MAX_REASON, RecordError
 from plaunch_membership.state import JobPhase, JobState, host_of
 
 if TYPE_CHECKING:
@@ -100,7 +99,7 @@ class NodeReports:
         report = {
             "node": self._membership.me,
             "is_final": is_final,
-            "succeeded": early_ends.to_records(self._membership.part.succeeded),
+            "succeeded": early_ends_to_records(self._membership.part.succeeded),
         }
         try:
             value = self._membership.codec.encode(key, {**report, **summary})

@@ -10,11 +10,12 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from plaunch.durations import LONGEST
+from plaunch.numbers import name_ranks
 from plaunch.process import Consequence, ProcessFailure, shorten
 from plaunch.rendezvous import Verdict
 
-from plaunch_membership.bounds import MAX_NAME, nearest_date, printable
 from plaunch_membership.failures import MAX_LISTED, JobFailure
+from plaunch_membership.records import MAX_NAME, nearest_date, printable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -320,6 +321,4 @@ def _describe_spans(spans: Sequence[tuple[int, int]]) -> str:
     shown = ",".join(
         str(low) if low == high else f"{low}-{high}" for low, high in spans[:_MAX_SPANS]
     )
-    is_one = len(spans) == 1 and spans[0][0] == spans[0][1]
-    more = ",..." if len(spans) > _MAX_SPANS else ""
-    return f"{'rank' if is_one else 'ranks'} {shown}{more}"
+    return name_ranks(shown + (",..." if len(spans) > _MAX_SPANS else ""))

@@ -17,11 +17,14 @@ from typing import Any, NoReturn, TypeVar
 
 from plaunch.errors import RendezvousStateError
 
-from plaunch_membership.bounds import nearest_date, printable
-
 PROTOCOL_VERSION = 1
 
+# Limits of what other nodes write.
+MAX_NAME = 400  # characters of a host's, a node's or a role's name
 MAX_REASON = 2000  # characters of a sentence that describes an event
+MAX_REFUSAL = 1000  # characters of why a node was refused, shown by waiting nodes
+MAX_EXCLUDED = 64  # excluded hosts
+MAX_SECONDS = 253_402_128_000.0  # since the epoch: the latest date in any time zone (9999-12-30)
 
 _MAX_BYTES = 1 << 20  # of one record
 _MAX_NUMBER = (1 << 53) - 1  # the largest integer that every JSON parser reads exactly
@@ -35,6 +38,20 @@ _log = logging.getLogger("plaunch")
 
 T = TypeVar("T")
 V = TypeVar("V")
+
+
+def nearest_date(seconds: float) -> float:
+    """Clamp seconds since the epoch to valid dates in all time zones."""
+    return min(max(seconds, 0.0), MAX_SECONDS)
+
+
+def printable(text: str) -> str:
+    """Return `text` on one line, with control characters escaped."""
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text
+    )
 
 
 class RecordError(RendezvousStateError):

@@ -23,11 +23,10 @@ from plaunch.restarts import (
     failure_of,
 )
 
-from plaunch_membership.bounds import MAX_EXCLUDED, MAX_NAME
 from plaunch_membership.failures import FailureSummary, merge
 from plaunch_membership.operations import MultiGet, Routine, Set
 from plaunch_membership.process_failures import failure_of_node, from_job_failures
-from plaunch_membership.records import MAX_REASON, RecordError
+from plaunch_membership.records import MAX_EXCLUDED, MAX_NAME, MAX_REASON, RecordError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,9 +36,6 @@ if TYPE_CHECKING:
     from plaunch_membership.state import JobState
 
 _BATCH = 128  # records read in one operation
-_MAX_HISTORY = (
-    1000  # failures kept for the policy; a new leader reads the records of as many rounds
-)
 _EXIT_CODES = range(-64, 256)
 
 
@@ -57,12 +53,19 @@ class FailureContext:
 
 
 class RestartDecisions:
-    """Decides about restarts for one incarnation of the job, while this node leads."""
+    """Decides about restarts for one incarnation of the job, while this node leads.
 
-    def __init__(self, membership: Membership) -> None:
+    Args:
+        membership: the leader's membership.
+        max_history: the number of failures that the policy receives; a new leader reads the records
+            of as many rounds.
+    """
+
+    def __init__(self, membership: Membership, max_history: int = 1000) -> None:
         self._membership = membership
         self._keys = membership.keys
-        self._history: deque[Decided] = deque(maxlen=_MAX_HISTORY)
+        self._max_history = max_history
+        self._history: deque[Decided] = deque(maxlen=max_history)
         self._known = 0  # the last round whose record has been read or written
 
     def decide(
@@ -136,7 +139,7 @@ class RestartDecisions:
 
     def _read(self, last: int) -> Routine[None]:
         """Read the decisions up to this round."""
-        begin = max(self._known, last - _MAX_HISTORY) + 1
+        begin = max(self._known, last - self._max_history) + 1
         for low in range(begin, last + 1, _BATCH):
             rounds = range(low, min(low + _BATCH, last + 1))
             keys = [self._keys.restart(number) for number in rounds]

@@ -53,7 +53,6 @@ class Runner:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
-        self.connections = 0
         self.problem: RendezvousConnectionError | None = None  # until the store answers again
         self._routine = routine
         self._connect = connect
@@ -183,7 +182,6 @@ class Runner:
             try:
                 if store is None:
                     store = self._connect()
-                    self.connections += 1
                 self._hold(store, shift)
                 if self.problem is not None and isinstance(operation, Add):
                     operation.check(store)

@@ -6,6 +6,8 @@ which is replaced and never modified.
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -124,13 +126,14 @@ class AgentNews:
 
     Args:
         lock: the membership's lock; threads that wait on it are woken.
+        wake_agent: wakes the agent; called with or without the lock.
     """
 
-    def __init__(self, lock: threading.Condition) -> None:
+    def __init__(self, lock: threading.Condition, wake_agent: Callable[[], None]) -> None:
         self.verdict: RecordedVerdict | None = None
         self.is_past = False  # the job was over before this node joined
         self.error: BaseException | None = None
-        self.wake_agent: Callable[[], None] = _do_nothing  # set by the handler
+        self.wake_agent = wake_agent
         self._lock = lock
         self._changes: list[MembershipChange] = []
         self.losses: list[MembershipChange] = []  # while the node waits for a round
@@ -154,5 +157,33 @@ class AgentNews:
         return losses
 
 
-def _do_nothing() -> None:
-    """The default of `wake_agent`, before a handler sets it."""
+class WakePipe:
+    """A descriptor that becomes readable to wake the agent.
+
+    The caller prevents concurrent calls of `close`.
+    """
+
+    def __init__(self) -> None:
+        self._ends: tuple[int, int] | None = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def fileno(self) -> int:
+        """The descriptor to poll; -1 after `close`."""
+        return -1 if self._ends is None else self._ends[0]
+
+    def wake(self) -> None:
+        """Make it readable."""
+        if self._ends is not None:
+            with contextlib.suppress(BlockingIOError):
+                os.write(self._ends[1], b"\0")
+
+    def clear(self) -> None:
+        """Read everything from it."""
+        if self._ends is not None:
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._ends[0], 4096)
+
+    def close(self) -> None:
+        """Close both ends; may be called twice."""
+        ends, self._ends = self._ends, None
+        for end in ends or ():
+            os.close(end)

@@ -19,9 +19,8 @@ from plaunch.errors import (
     RendezvousGracefulExitError,
 )
 
-from plaunch_membership.bounds import MAX_EXCLUDED, MAX_NAME
 from plaunch_membership.failures import FailureGroup, FailureSummary, JobFailure
-from plaunch_membership.records import MAX_REASON
+from plaunch_membership.records import MAX_EXCLUDED, MAX_NAME, MAX_REASON
 from plaunch_membership.shared_log import MAX_TICKETS
 
 if TYPE_CHECKING:

@@ -9,6 +9,11 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from plaunch.rendezvous import Store
 
 
 class RendezvousStore(abc.ABC):
@@ -86,3 +91,32 @@ class RendezvousStore(abc.ABC):
 
 
 Connect = Callable[[], RendezvousStore]
+
+
+@dataclass(frozen=True)
+class StoreAccess:
+    """How a node reaches the store of its job, and what the store needs from it.
+
+    Args:
+        connect: opens another connection to the store: on any thread, also after an outage. It
+            raises `RendezvousConnectionError` after about five seconds.
+        address: the address at which other nodes reach this one; workers use that of rank 0.
+        endpoint: the endpoint of the store, for messages; by default that in the parameters.
+        is_host: whether this process hosts the store. It then stays until the others know how the
+            job ended, and gets rank 0 unless that is given to another node or was another node's.
+        has_guests: whether other processes are connected to the store that this one hosts. If so,
+            it stays up to `close_timeout` for nodes that do not know yet how the job ended, and
+            otherwise for five seconds.
+        release: called once, when the store is no longer needed.
+        open_store: opens torch's store under a prefix, for programs that use the store of a round.
+        outlives_job: whether the store exists before and after the job.
+    """
+
+    connect: Connect
+    address: str
+    endpoint: str = ""
+    is_host: bool = False
+    has_guests: Callable[[], bool] = lambda: False
+    release: Callable[[], None] = lambda: None
+    open_store: Callable[[str], Store] | None = None
+    outlives_job: bool = False

@@ -11,6 +11,7 @@ from plaunch.errors import RendezvousConnectionError
 
 from plaunch_membership.job_lookup import JobLookup
 from plaunch_membership.leader import LeaderRoutine
+from plaunch_membership.options import WAIT_BOUNDS
 from plaunch_membership.runner import Runner
 from plaunch_membership.watcher import WatcherRoutine
 from plaunch_membership.writer import WriterRoutine
@@ -20,13 +21,12 @@ if TYPE_CHECKING:
 
     from plaunch_membership.membership import Membership
     from plaunch_membership.operations import Routine
+    from plaunch_membership.options import WaitBounds
     from plaunch_membership.store import Connect
 
 _log = logging.getLogger("plaunch")
 
-_CHECK_INTERVAL = 1.0  # seconds between two checks for stuck threads
 _JOIN_TIMEOUT = 0.5  # seconds for threads to end after their connections were closed
-_STUCK_AFTER = 6.0  # seconds after which an operation counts as stuck
 
 
 class StoreThreads:
@@ -38,9 +38,10 @@ class StoreThreads:
 
     Args:
         membership: the state that the routines share; its lock guards this object, too.
-        connect: opens another connection to the store; tests replace it.
+        connect: opens another connection to the store; tests wrap it.
         endpoint: the endpoint of the store, for messages.
         hold_port: reserves a port for the workers' store, and returns its number.
+        bounds: the intervals of checks.
     """
 
     def __init__(
@@ -50,11 +51,13 @@ class StoreThreads:
         endpoint: str,
         *,
         hold_port: Callable[[], int],
+        bounds: WaitBounds = WAIT_BOUNDS,
     ) -> None:
         self._membership = membership
         self._timing = membership.timing
         self.connect = connect
         self._endpoint = endpoint
+        self._bounds = bounds
         self._lock = membership.lock
         lookup = JobLookup(membership, make_name=lambda: secrets.token_hex(6))
         self.writer = WriterRoutine(membership, lookup, hold_port)
@@ -76,15 +79,15 @@ class StoreThreads:
         """Replace threads that are stuck on a dead connection."""
         now = time.monotonic()
         with self._lock:
-            if now - self._checked_at < _CHECK_INTERVAL:
+            if now - self._checked_at < self._bounds.check_interval:
                 return
             self._checked_at = now
-        bound = max(_STUCK_AFTER, 3 * self._timing.keep_alive_interval)
-        if all(runner.overdue() <= bound for runner in self._runners()):
+        bound = max(self._bounds.stuck_after, 3 * self._timing.keep_alive_interval)
+        if all(runner.overdue() <= bound for runner in self.runners()):
             return
         _log.info("the store at %s does not answer; connecting again", self._endpoint)
         # One stuck thread shows that the connections are dead, even if the others have not noticed.
-        for runner in self._runners():
+        for runner in self.runners():
             runner.renew()
 
     def failing(self) -> RendezvousConnectionError | None:
@@ -106,7 +109,7 @@ class StoreThreads:
         if writer is None or self._membership.state is None or self._is_over:
             return None
         # A single thread may be without an answer, to a request that only it makes.
-        slowest = max(self._runners(), key=lambda runner: runner.silent_for(), default=writer)
+        slowest = max(self.runners(), key=lambda runner: runner.silent_for(), default=writer)
         silent, problem = slowest.silent_for(), slowest.problem
         if silent <= self._timing.unreachable_timeout:
             return None
@@ -156,7 +159,7 @@ class StoreThreads:
                 )
             # A node that has never joined need not announce its departure.
             is_finished = is_finished or problem is not None or not has_joined
-        for runner in self._runners():
+        for runner in self.runners():
             runner.stop()
         self.join(_JOIN_TIMEOUT)
         return is_finished
@@ -164,7 +167,7 @@ class StoreThreads:
     def join(self, timeout: float) -> bool:
         """Wait for all threads to end; False if one has not."""
         until = time.monotonic() + timeout
-        return all(runner.join(max(until - time.monotonic(), 0)) for runner in self._runners())
+        return all(runner.join(max(until - time.monotonic(), 0)) for runner in self.runners())
 
     def _opened(self) -> None:
         """Start the watcher; called by the writer each time it has found a job."""
@@ -209,10 +212,11 @@ class StoreThreads:
         runner.start()
         return runner
 
-    def _runners(self) -> list[Runner]:
+    def runners(self) -> list[Runner]:
+        """The runners of the threads that have been started, the writer's first."""
         return [r for r in (self._writing, self._watching, self._leading) if r is not None]
 
     def _nudge(self) -> None:
         self._lead()
-        for runner in self._runners():
+        for runner in self.runners():
             runner.nudge()

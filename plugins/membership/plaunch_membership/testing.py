@@ -25,17 +25,17 @@ __all__ = ["MemoryBoard", "MemoryStore", "lost_nodes", "node_name", "wrap_connec
 
 def wrap_connections(handler: DynamicRendezvousHandler, wrap: Callable[[Connect], Connect]) -> None:
     """Wrap the `connect` function of a handler that has not been used yet."""
-    handler._threads.connect = wrap(handler._threads.connect)
+    handler.threads.connect = wrap(handler.threads.connect)
 
 
 def node_name(handler: DynamicRendezvousHandler) -> str:
     """Return the name of a handler's node in the store."""
-    return handler._membership.me
+    return handler.membership.me
 
 
 def lost_nodes(handler: DynamicRendezvousHandler) -> Collection[str]:
     """Return the nodes that a handler's node counts as lost; only the leader knows all of them."""
-    return list(handler._membership.peers.lost)
+    return list(handler.membership.peers.lost)
 
 
 class MemoryBoard:
@@ -43,10 +43,16 @@ class MemoryBoard:
 
     Args:
         delay: the additional duration of each operation, in seconds; may be changed at any time.
+        sleep: sleeps for that time.
+
+    Attributes:
+        sleepers: the number of connections that wait for a key.
     """
 
-    def __init__(self, delay: float = 0.0) -> None:
+    def __init__(self, delay: float = 0.0, sleep: Callable[[float], None] = time.sleep) -> None:
         self.delay = delay
+        self.pause = sleep
+        self.sleepers = 0
         self.data: dict[str, bytes] = {}
         self.lock = threading.RLock()
         self._is_down = False
@@ -96,7 +102,9 @@ class MemoryBoard:
 
     def sleep(self, key: str, timeout: float) -> None:
         """Release the lock until `wake`, or for `timeout` seconds."""
+        self.sleepers += 1
         self._waiting.setdefault(key, threading.Condition(self.lock)).wait(timeout)
+        self.sleepers -= 1
 
 
 class MemoryStore(RendezvousStore):
@@ -198,4 +206,4 @@ class MemoryStore(RendezvousStore):
     def _begin(self, operation: str) -> None:
         self.operations[operation] += 1
         if self._board.delay:
-            time.sleep(self._board.delay)
+            self._board.pause(self._board.delay)

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 from plaunch.restarts import Decision, RestartAction
 
-from plaunch_membership.bounds import MAX_EXCLUDED, MAX_NAME
 from plaunch_membership.failures import NO_FAILURES, cut
-from plaunch_membership.records import MAX_REASON
+from plaunch_membership.records import MAX_EXCLUDED, MAX_NAME, MAX_REASON
 from plaunch_membership.state import (
     JobEvent,
     JobPhase,

@@ -21,8 +21,11 @@ if TYPE_CHECKING:
     from plaunch_network.address import resolve_host as resolve_host
     from plaunch_network.connection_server import ConnectionServer as ConnectionServer
     from plaunch_network.endpoint import parse_rendezvous_endpoint as parse_rendezvous_endpoint
+    from plaunch_network.ports import EVERYWHERE as EVERYWHERE
     from plaunch_network.ports import HeldPort as HeldPort
     from plaunch_network.ports import count_connections as count_connections
+    from plaunch_network.ports import listen_at_first as listen_at_first
+    from plaunch_network.ports import numeric_place as numeric_place
     from plaunch_network.ports import open_listener as open_listener
     from plaunch_network.ports import port_owner as port_owner
 
@@ -35,6 +38,9 @@ __getattr__, __dir__, __all__ = attach(
         ),
         ".connection_server": "ConnectionServer",
         ".endpoint": "parse_rendezvous_endpoint",
-        ".ports": "HeldPort count_connections open_listener port_owner",
+        ".ports": (
+            "EVERYWHERE HeldPort count_connections listen_at_first numeric_place open_listener "
+            "port_owner"
+        ),
     },
 )

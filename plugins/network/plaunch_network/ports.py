@@ -11,9 +11,13 @@ import errno
 import os
 import socket
 import sys
+from typing import TYPE_CHECKING
 
 from plaunch.errors import UsageError
 from plaunch.process import list_numbers, read_fds, read_name, read_proc
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 # The states of sockets in /proc/net/tcp.
 _ESTABLISHED, _LISTENING = "01", "0A"
@@ -135,6 +139,38 @@ def open_listener(
         sock.listen(backlog)
         stack.pop_all()
         return sock
+
+
+Place = tuple[socket.AddressFamily, str]  # a numeric address of this machine
+
+# One dual-stack socket covers both families; hosts without IPv6 only have the other.
+EVERYWHERE: tuple[Place, ...] = ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0"))  # noqa: S104
+
+
+def numeric_place(host: str) -> list[Place]:
+    """Return `host` with its family; empty for a name, which others may resolve differently."""
+    for family in (socket.AF_INET, socket.AF_INET6):
+        with contextlib.suppress(OSError):
+            socket.inet_pton(family, host.partition("%")[0])
+            return [(family, host)]
+    return []
+
+
+def listen_at_first(places: Iterable[Place], port: int, backlog: int) -> socket.socket:
+    """Listen at the first of `places` that this machine has; see `open_listener`.
+
+    Raises:
+        OSError: it has none of them, another program listens there, or this user may not.
+    """
+    problem = OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))
+    for place in places:
+        try:
+            return open_listener(*place, port, backlog)
+        except OSError as error:
+            problem = error
+            if error.errno in (errno.EADDRINUSE, errno.EACCES):
+                break
+    raise problem
 
 
 def port_owner(port: int) -> str:

@@ -9,8 +9,8 @@ PLUGIN = "plaunch_preload.plugin"
 OPTIONS = (
     Option(
         ("--preload",),
-        "import these modules once per node, and fork the workers from the process that has done "
-        "so; if that is not safe, workers are started afresh and plaunch says why (default: none)",
+        "import these modules once per node, and fork the workers from that process; if that is not"
+        " safe, workers are started without it and plaunch logs why (default: none)",
         metavar="MODULE,...",
         is_shared=True,
     ),

@@ -3,7 +3,6 @@
 Nothing here imports torch before the backend is selected and its handler is created.
 """
 
-from plaunch_rendezvous_c10d.backend import C10dBackend as C10dBackend
 from plaunch_rendezvous_c10d.backend import create_c10d_handler as create_c10d_handler
 from plaunch_rendezvous_c10d.backend import prepare_backend as prepare_backend
 from plaunch_rendezvous_c10d.stores import FileStore as FileStore

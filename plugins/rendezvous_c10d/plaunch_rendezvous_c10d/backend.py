@@ -6,14 +6,14 @@ import contextlib
 import logging
 import os
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from plaunch.durations import Duration
 from plaunch.errors import RendezvousConnectionError, UsageError
 from plaunch.rendezvous import BackendTraits, backend_traits
-from plaunch_membership import DynamicRendezvousHandler, Timing
+from plaunch_membership import DynamicRendezvousHandler, StoreAccess, Timing
 from plaunch_network import (
     HeldPort,
     find_node_address,
@@ -22,9 +22,9 @@ from plaunch_network import (
     parse_rendezvous_endpoint,
 )
 
-from plaunch_rendezvous_c10d.connecting import Connector
+from plaunch_rendezvous_c10d.connecting import CONNECT_BOUNDS, ConnectBounds, Connector
 from plaunch_rendezvous_c10d.connection_limiter import ConnectionLimiter
-from plaunch_rendezvous_c10d.guests import has_guests
+from plaunch_rendezvous_c10d.guests import find_guests
 from plaunch_rendezvous_c10d.hosting import (
     HostedTcpStore,
     check_sole_host,
@@ -33,8 +33,7 @@ from plaunch_rendezvous_c10d.hosting import (
     may_be_elsewhere,
 )
 from plaunch_rendezvous_c10d.stores import FileStore
-from plaunch_rendezvous_c10d.torch_import import load_distributed
-from plaunch_rendezvous_c10d.torch_log import torch_log
+from plaunch_rendezvous_c10d.torch_import import ERROR, load_distributed, torch_log
 from plaunch_rendezvous_c10d.torchrun import RunIdClaim
 
 if TYPE_CHECKING:
@@ -50,36 +49,6 @@ DEFAULT_PORT = 29400
 _OPTIONS = ("is_host", "read_timeout", "store_type")
 _STORE_TYPES = ("file", "tcp")
 _CONNECTIONS = 3  # per node, including one that is being replaced
-
-
-@dataclass(frozen=True)
-class C10dBackend:
-    """The store of a job, as the handler needs it.
-
-    Args:
-        connect: opens a connection to the store, on any thread, in about five seconds at most.
-        address: the address at which other nodes reach this one.
-        endpoint: the endpoint of the store with its real port, for messages.
-        is_host: whether this process hosts the store.
-        release: releases the hosted store or a temporary file; may be called twice.
-        outlives_job: whether the store exists after the job.
-        open_client: opens torch's own store object, for programs; raises the errors of `connect`.
-        has_guests: whether other processes are connected to a store in this one.
-    """
-
-    connect: Connect
-    address: str
-    endpoint: str
-    is_host: bool
-    release: Callable[[], None]
-    outlives_job: bool
-    open_client: Callable[[], Any]
-    has_guests: Callable[[], bool] = lambda: False
-
-    def open_store(self, prefix: str) -> Store:
-        """Return a `PrefixStore` over its own connection."""
-        store: Store = load_distributed().PrefixStore(prefix, self.open_client())
-        return store
 
 
 @backend_traits(
@@ -98,30 +67,21 @@ def create_c10d_handler(params: RendezvousParameters) -> RendezvousHandler:
         PluginLoadError: torch is missing.
     """
     timing = Timing.from_parameters(params, _OPTIONS)  # rejects options before torch is imported
-    backend = prepare_backend(params)
+    store = prepare_backend(params)
     try:
-        return DynamicRendezvousHandler(
-            params,
-            backend.connect,
-            address=backend.address,
-            is_host=backend.is_host,
-            endpoint=backend.endpoint,
-            release=backend.release,
-            has_guests=backend.has_guests,
-            outlives_job=backend.outlives_job,
-            open_store=backend.open_store,
-            timing=timing,
-        )
+        return DynamicRendezvousHandler(params, store, timing=timing)
     except BaseException:
-        backend.release()
+        store.release()
         raise
 
 
-def prepare_backend(params: RendezvousParameters) -> C10dBackend:
+def prepare_backend(
+    params: RendezvousParameters, bounds: ConnectBounds = CONNECT_BOUNDS
+) -> StoreAccess:
     """Read the backend's own options, and host the store if this node is its host.
 
     It is called on the main thread. Its slowest steps are importing torch, and a name server that
-    does not answer.
+    does not answer. `bounds` are those of connecting to another node's store.
 
     Raises:
         UsageError: an option is invalid, or the port is taken.
@@ -138,19 +98,20 @@ def prepare_backend(params: RendezvousParameters) -> C10dBackend:
     is_host = params.get_as_bool("is_host")
     with contextlib.ExitStack() as stack:
         if store_type == "file":
-            backend = _on_file(params, read_timeout, stack)
+            store = _on_file(params, read_timeout, stack)
         else:
-            backend = _on_tcp(params, read_timeout, is_host, stack)
-        claim = RunIdClaim(backend.connect, params.run_id, backend.endpoint)
-        return replace(backend, connect=claim.connect, release=stack.pop_all().close)
+            store = _on_tcp(params, read_timeout, is_host, bounds, stack)
+        claim = RunIdClaim(store.connect, params.run_id, store.endpoint)
+        return replace(store, connect=claim.connect, release=stack.pop_all().close)
 
 
 def _on_tcp(
     params: RendezvousParameters,
     read_timeout: float,
     is_host: bool | None,
+    bounds: ConnectBounds,
     held: contextlib.ExitStack,
-) -> C10dBackend:
+) -> StoreAccess:
     host, port = parse_rendezvous_endpoint(params.endpoint, DEFAULT_PORT)
     is_local = params.max_nodes == 1
     if is_local and not params.endpoint:
@@ -161,8 +122,8 @@ def _on_tcp(
             f"endpoint {params.endpoint!r} has no port; give the port that the host of the store "
             "has logged"
         )
-    distributed = load_distributed()
-    held.callback(torch_log().keep_quiet())
+    load_distributed()
+    held.enter_context(torch_log().limited(ERROR))
     hosted: HostedTcpStore | None = None
     if here:
         with contextlib.ExitStack() as stack:
@@ -173,7 +134,6 @@ def _on_tcp(
                 stack.callback(picked.close)
                 number = picked.port
             hosted = host_store(
-                distributed,
                 host,
                 number,
                 params.run_id,
@@ -196,37 +156,38 @@ def _on_tcp(
             "--rdzv-conf is_host=true"
         )
         connector = Connector(
-            distributed, host, port, read_timeout, here=here, advice=advice, run_id=params.run_id
+            host,
+            port,
+            read_timeout,
+            here=here,
+            advice=advice,
+            run_id=params.run_id,
+            bounds=bounds,
         )
-        return C10dBackend(
+        return StoreAccess(
             connector.connect,
             address,
             connector.endpoint,
-            False,
-            held.close,
-            False,
-            connector.connect_client,
+            open_store=_prefix_stores(connector.connect_client),
         )
     endpoint = join_host_port(host, hosted.port)
     if port == 0 and not is_local:
         _log.warning("other nodes reach the rendezvous store at --rdzv-endpoint=%s", endpoint)
     else:
         _log.info("this node hosts the rendezvous store")
-    own = Connector(distributed, hosted.loop_back, hosted.port, read_timeout)
+    own = Connector(hosted.loop_back, hosted.port, read_timeout)
     connect: Connect = own.connect
     if not is_local and may_be_elsewhere(host, port):
-        public = Connector(distributed, host, hosted.port, read_timeout)
+        public = Connector(host, hosted.port, read_timeout, bounds=bounds)
         connect = _Checked(own.connect, lambda: check_sole_host(hosted, public)).connect
     number = hosted.port
-    return C10dBackend(
+    return StoreAccess(
         connect,
         address,
         endpoint,
-        True,
-        held.close,
-        False,
-        own.connect_client,
-        lambda: has_guests(number),
+        is_host=True,
+        has_guests=lambda: bool(find_guests(number)),
+        open_store=_prefix_stores(own.connect_client),
     )
 
 
@@ -249,7 +210,7 @@ class _Checked:
 
 def _on_file(
     params: RendezvousParameters, read_timeout: float, held: contextlib.ExitStack
-) -> C10dBackend:
+) -> StoreAccess:
     path, temporary = params.endpoint, ""
     if not path:
         import tempfile  # rare
@@ -271,12 +232,12 @@ def _on_file(
                 f"the rendezvous store {path!r} (--rdzv-endpoint) cannot be a file: "
                 + ("it is a folder" if os.path.isdir(path) else f"{folder!r} cannot be written to")
             )
-    distributed = load_distributed()
-    held.callback(torch_log().keep_quiet())
+    load_distributed()
+    held.enter_context(torch_log().limited(ERROR))
 
     def open_client() -> Any:
         try:
-            store = distributed.FileStore(path, -1)
+            store = load_distributed().FileStore(path, -1)
         except (RuntimeError, OSError) as error:
             raise RendezvousConnectionError(
                 f"rendezvous store {path!r} cannot be opened: {error}"
@@ -288,7 +249,23 @@ def _on_file(
         return FileStore(open_client(), path, read_timeout)
 
     address = find_node_address(max_nodes=params.max_nodes, local_addr=params.local_addr)
-    return C10dBackend(connect, address, path, False, held.close, not temporary, open_client)
+    return StoreAccess(
+        connect,
+        address,
+        path,
+        open_store=_prefix_stores(open_client),
+        outlives_job=not temporary,
+    )
+
+
+def _prefix_stores(open_client: Callable[[], Any]) -> Callable[[str], Store]:
+    """Return a function that opens torch's store under a prefix, over its own connection."""
+
+    def open_store(prefix: str) -> Store:
+        store: Store = load_distributed().PrefixStore(prefix, open_client())
+        return store
+
+    return open_store
 
 
 def _remove(path: str) -> None:

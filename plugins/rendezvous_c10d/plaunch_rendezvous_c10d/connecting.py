@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
@@ -14,13 +15,13 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import RendezvousConnectionError, ThreadStartError
+from plaunch.process import read_proc
 from plaunch.threads import BoundedCall
 from plaunch_network import interface_addresses, is_loop_back, join_host_port, resolve_host
 
 from plaunch_rendezvous_c10d.resolver import forget_name_servers
 from plaunch_rendezvous_c10d.stores import TcpStore, first_line
-from plaunch_rendezvous_c10d.stuck import hang_up
-from plaunch_rendezvous_c10d.torch_log import torch_log
+from plaunch_rendezvous_c10d.torch_import import FATAL, load_distributed, torch_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,13 +30,29 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("plaunch")
 
-CONNECT_TIMEOUT = 5.0  # seconds for one attempt
 JOB_OF_HOST = "plaunch/host/job"  # the key of the run id of the host's job
-_MIN_TIMEOUT = 1.0  # seconds for an answer, even if connecting took longer
 _MAX_NAME_LENGTH = 200  # of a run id in a message
-_EXIT_WAIT, _EXIT_PAUSE = CONNECT_TIMEOUT / 2 + 0.5, 0.02  # seconds, when the process ends
-_MAX_STUCK = 16  # attempts that may be stuck in torch
+_EXIT_PAUSE = 0.02  # seconds, when the process ends
 _WARN_AFTER, _WARN_INTERVAL = 10.0, 60.0  # seconds
+
+
+@dataclass(frozen=True)
+class ConnectBounds:
+    """The bounds of connecting; tests use smaller ones.
+
+    Args:
+        timeout: seconds for one attempt.
+        min_timeout: seconds for an answer, even if connecting took longer.
+        max_stuck: the number of attempts that may be stuck in torch.
+    """
+
+    timeout: float = 5.0
+    min_timeout: float = 1.0
+    max_stuck: int = 16
+
+
+CONNECT_BOUNDS = ConnectBounds()
+_EXIT_WAIT = CONNECT_BOUNDS.timeout / 2 + 0.5  # seconds, when the process ends
 
 
 @dataclass(eq=False)
@@ -73,18 +90,18 @@ class Connector:
     """Opens connections to the TCPStore at an endpoint. Thread-safe.
 
     Args:
-        distributed: the module `torch.distributed`.
         host: the endpoint's host; resolved each time, because addresses change.
         port: the endpoint's port.
         read_timeout: the limit of one operation, in seconds.
         here: whether the endpoint is this machine, so that loopback reaches it too.
         advice: a hint for messages if no node hosts the store.
         run_id: the id of this job, for a warning if the host's job is another one.
+        bounds: the bounds of one attempt.
+        clock: a monotonic clock in seconds, for messages.
     """
 
     def __init__(
         self,
-        distributed: Any,
         host: str,
         port: int,
         read_timeout: float,
@@ -92,9 +109,12 @@ class Connector:
         here: bool = False,
         advice: str = "",
         run_id: str = "",
+        bounds: ConnectBounds = CONNECT_BOUNDS,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.endpoint = join_host_port(host, port)
-        self._distributed = distributed
+        self._bounds = bounds
+        self._clock = clock
         self._host = host
         self._port = port
         self._read_timeout = read_timeout
@@ -112,7 +132,7 @@ class Connector:
         self._warn_at = 0.0
 
     def connect(self) -> TcpStore:
-        """Try once, for about `CONNECT_TIMEOUT` seconds at most; the caller retries.
+        """Try once, for about `bounds.timeout` seconds at most; the caller retries.
 
         After ten seconds of failures, and then once a minute, a message describes what it waits
         for, unless the agent does.
@@ -135,7 +155,7 @@ class Connector:
         return client
 
     def _try_once(self) -> Any:
-        deadline = time.monotonic() + CONNECT_TIMEOUT
+        deadline = time.monotonic() + self._bounds.timeout
         try:
             opened = self._open(self._reach(deadline), deadline)
         except RendezvousConnectionError as error:
@@ -169,7 +189,7 @@ class Connector:
     def _reach(self, deadline: float) -> SocketAddress:
         """Return the first address of the endpoint that accepts a connection."""
         tried = []
-        timeout = CONNECT_TIMEOUT / 2
+        timeout = self._bounds.timeout / 2
         for address in self._addresses(timeout):
             left = min(timeout, deadline - time.monotonic())
             if left <= 0:
@@ -208,22 +228,24 @@ class Connector:
         down, because the peer, such as a proxy, may keep it open.
         """
         self._hang_up()
-        timeout = max(deadline - time.monotonic(), _MIN_TIMEOUT)
+        timeout = max(deadline - time.monotonic(), self._bounds.min_timeout)
         # Within this time the constructor retries by itself when its connection is closed.
-        torch_timeout = min(CONNECT_TIMEOUT / 2, timeout)
+        torch_timeout = min(self._bounds.timeout / 2, timeout)
         attempt = _Attempt(address.port)
         with self._lock:
-            is_full = len(self._attempts) >= _MAX_STUCK
+            is_full = len(self._attempts) >= self._bounds.max_stuck
             if not is_full:
                 self._attempts.append(attempt)
         if is_full:
             raise self._unreachable(self._silent(address))
 
+        distributed = load_distributed()
+
         def create() -> Any:
             attempt.thread_id = threading.get_native_id()
             try:
-                with torch_log().silenced():
-                    return self._distributed.TCPStore(
+                with torch_log().limited(FATAL):
+                    return distributed.TCPStore(
                         host_name=address.host,
                         port=address.port,
                         is_master=False,
@@ -266,7 +288,7 @@ class Connector:
     def _unreachable(self, what: str) -> RendezvousConnectionError:
         with self._lock:
             since = self._failing_since
-        long = f", for {time.monotonic() - since:.0f} s so far" if since is not None else ""
+        long = f", for {self._clock() - since:.0f} s so far" if since is not None else ""
         own = ", ".join(a for a in interface_addresses() if not is_loop_back(a)) or "loopback only"
         text = f"rendezvous store {self.endpoint!r} cannot be reached{long}: {what}"
         if not self._has_connected:
@@ -275,7 +297,7 @@ class Connector:
         return RendezvousConnectionError(text)
 
     def _note_failure(self, error: RendezvousConnectionError) -> None:
-        now = time.monotonic()
+        now = self._clock()
         with self._lock:
             if self._failing_since is None:
                 self._failing_since = now
@@ -312,3 +334,29 @@ def run_bounded(function: Callable[[], Any], timeout: float, name: str) -> Any:
 def _errno_of(error: OSError) -> str:
     name = errno.errorcode.get(error.errno or 0, "")
     return f"{error.strerror or error}{f' ({name})' if name else ''}"
+
+
+def hang_up(thread_id: int, port: int) -> bool:
+    """Shut down the connection on which a thread of this process receives.
+
+    The constructor of torch's client reveals no socket before it has had an answer. But the kernel
+    shows in which system call a thread is; its first argument is the socket.
+
+    Args:
+        thread_id: the kernel's id of the thread.
+        port: the peer's port; other connections of the thread are left alone.
+
+    Returns:
+        Whether there was one. False if the kernel does not show it.
+    """
+    try:
+        words = read_proc(f"self/task/{thread_id}/syscall").split()
+        # "running", or the number of the system call, its arguments, and two addresses.
+        with socket.socket(fileno=os.dup(int(words[1], 16))) as sock:
+            if sock.getpeername()[1] != port:
+                return False
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+            return True
+    except (OSError, IndexError, ValueError, OverflowError, TypeError):
+        return False

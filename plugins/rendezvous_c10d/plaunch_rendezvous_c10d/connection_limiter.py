@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("plaunch")
 
-_CHECK_INTERVAL = 1.0  # seconds between two checks without new connections
 _MIN_INTERVAL = 0.002  # seconds between two checks, which bounds their cost
-_SCAN_INTERVAL = 0.25  # seconds between two scans of the connections
 _SPARE = 4  # reserved descriptors, for closing connections when there are no others
 _MAX_RESERVE = 128  # descriptors that the store never gets
 _WARN_INTERVAL = 60.0  # seconds
@@ -44,6 +42,8 @@ class ConnectionLimiter:
         limit: returns the limit of descriptors of this process.
         raise_limit: raises that limit as far as the system allows, and returns it.
         clock: a monotonic clock, in seconds.
+        check_interval: seconds between two checks without new connections.
+        scan_interval: seconds between two scans of the connections.
     """
 
     def __init__(
@@ -55,11 +55,15 @@ class ConnectionLimiter:
         limit: Callable[[], int] = lambda: resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         raise_limit: Callable[[], int] = raise_descriptor_limit,
         clock: Callable[[], float] = time.monotonic,
+        check_interval: float = 1.0,
+        scan_interval: float = 0.25,
     ) -> None:
         self._port = port
         self._limit = limit
         self._raise_limit = raise_limit
         self._clock = clock
+        self._check_interval = check_interval
+        self._scan_interval = scan_interval
         self._known: set[int] = set()  # inodes of the connections at the last scan
         self._scanned_at = clock()
         self._warn_at = clock()
@@ -98,7 +102,7 @@ class ConnectionLimiter:
             The number of closed connections.
         """
         if self._lowest_free() < self.mark():
-            if self._clock() >= self._scanned_at + _SCAN_INTERVAL:
+            if self._clock() >= self._scanned_at + self._scan_interval:
                 self._scanned_at = self._clock()
                 self._known = set(find_guests(self._port))
             return 0
@@ -113,7 +117,7 @@ class ConnectionLimiter:
         poller = select.poll()
         poller.register(self._end, select.POLLIN)
         poller.register(self._listener_fd, select.POLLIN)
-        while self._end not in dict(poller.poll(milliseconds(_CHECK_INTERVAL))):
+        while self._end not in dict(poller.poll(milliseconds(self._check_interval))):
             with contextlib.suppress(OSError):
                 self.check()
             time.sleep(_MIN_INTERVAL)

@@ -18,16 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-def has_guests(port: int) -> bool:
-    """Whether another process is connected to `port`, on which this one listens.
-
-    A suspended process is still connected; a dead one is not.
-    """
-    return bool(find_guests(port))
-
-
 def find_guests(port: int) -> dict[int, int]:
     """Return the connections of other processes to `port`, on which this one listens.
+
+    A suspended process is still connected; a dead one is not.
 
     Returns:
         The descriptor of each, by its inode; later ones usually have higher inodes.

@@ -11,17 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import RendezvousConnectionError, RendezvousError, UsageError
 from plaunch_network import (
+    EVERYWHERE,
     is_loop_back,
     is_own_address,
     join_host_port,
+    listen_at_first,
     names_this_machine,
-    open_listener,
+    numeric_place,
     port_owner,
     resolve_host,
 )
 
-from plaunch_rendezvous_c10d.connecting import CONNECT_TIMEOUT, JOB_OF_HOST, run_bounded
+from plaunch_rendezvous_c10d.connecting import CONNECT_BOUNDS, JOB_OF_HOST, run_bounded
 from plaunch_rendezvous_c10d.stores import first_line
+from plaunch_rendezvous_c10d.torch_import import load_distributed
 
 if TYPE_CHECKING:
     from plaunch_rendezvous_c10d.connecting import Connector
@@ -34,12 +37,11 @@ class HostedTcpStore:
     """A TCPStore in this process, until `close`.
 
     Args:
-        distributed: the module `torch.distributed`.
         listener: the listening socket to serve; it belongs to torch from now on.
         run_id: the id of the host's job, with which the store ends; for warnings of other jobs.
     """
 
-    def __init__(self, distributed: Any, listener: socket.socket, run_id: str = "") -> None:
+    def __init__(self, listener: socket.socket, run_id: str = "") -> None:
         address = listener.getsockname()
         self.port: int = address[1]
         # The server is its own first client. Wildcard addresses are reached over loopback.
@@ -49,13 +51,15 @@ class HostedTcpStore:
 
         self.listener_fd = os.dup(listener.fileno())  # readable when a client connects
 
+        distributed = load_distributed()
+
         def create() -> Any:
             store = distributed.TCPStore(
                 host_name=self.loop_back,
                 port=self.port,
                 is_master=True,
                 wait_for_workers=False,
-                timeout=timedelta(seconds=CONNECT_TIMEOUT),
+                timeout=timedelta(seconds=CONNECT_BOUNDS.timeout),
                 master_listen_fd=listener.detach(),
             )
             store.set(_IDENTITY, self.identity)
@@ -64,7 +68,7 @@ class HostedTcpStore:
             return store
 
         try:
-            self._store = run_bounded(create, CONNECT_TIMEOUT, "host")
+            self._store = run_bounded(create, CONNECT_BOUNDS.timeout, "host")
         except (RuntimeError, OSError) as error:
             self.close()
             raise RendezvousConnectionError(
@@ -106,25 +110,15 @@ def listen(host: str, port: int, *, is_local: bool) -> socket.socket:
     Raises:
         OSError: EADDRINUSE if another program listens on the port.
     """
-    if is_local:
-        places = [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")]
-        if host == "::1":
-            places.reverse()
-        elif is_loop_back(host):
-            places[0] = (socket.AF_INET, host)
-    else:
-        places = [(socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")]  # noqa: S104 - other nodes
-    first, second = places
-    try:
-        return open_listener(*first, port, _BACKLOG)
-    except OSError as error:
-        if error.errno in (errno.EADDRINUSE, errno.EACCES):
-            raise
-        return open_listener(*second, port, _BACKLOG)  # this machine does not have the first family
+    if not is_local:
+        return listen_at_first(EVERYWHERE, port, _BACKLOG)
+    given = numeric_place(host) if is_loop_back(host) else []
+    loop_back = [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")]
+    return listen_at_first([*given, *loop_back], port, _BACKLOG)
 
 
 def host_store(
-    distributed: Any, host: str, port: int, run_id: str, *, is_local: bool, is_requested: bool
+    host: str, port: int, run_id: str, *, is_local: bool, is_requested: bool
 ) -> HostedTcpStore | None:
     """Host the store; None if another process of this machine does, unless hosting was requested.
 
@@ -149,7 +143,7 @@ def host_store(
             f"taken{f' by {owner}' if owner else ''}; end that program, choose another port, or "
             "leave is_host out so that this node joins"
         ) from error
-    return HostedTcpStore(distributed, listener, run_id)
+    return HostedTcpStore(listener, run_id)
 
 
 def check_sole_host(hosted: HostedTcpStore, connector: Connector) -> None:

@@ -3,7 +3,6 @@
 Nothing here imports grpc or protobuf before a backend is selected and its handler is created.
 """
 
-from plaunch_rendezvous_etcd.backend import EtcdBackend as EtcdBackend
 from plaunch_rendezvous_etcd.backend import create_etcd_handler as create_etcd_handler
 from plaunch_rendezvous_etcd.backend import prepare_backend as prepare_backend
 from plaunch_rendezvous_etcd.client import EtcdAccessError as EtcdAccessError

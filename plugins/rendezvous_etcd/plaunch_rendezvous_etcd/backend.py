@@ -1,47 +1,36 @@
-"""Creates a handler from the parameters: the client of etcd, and this node's address."""
+"""Creates a handler from the parameters: the agent's session with etcd, and its address."""
 
 from __future__ import annotations
 
 import copy
 import os
-from dataclasses import dataclass
+import time
 from typing import TYPE_CHECKING
 
 from plaunch.durations import Duration, bounded
 from plaunch.rendezvous import BackendTraits, backend_traits
-from plaunch_membership import DynamicRendezvousHandler, Timing
+from plaunch_membership import DynamicRendezvousHandler, StoreAccess, Timing
 from plaunch_network import find_node_address
 
+from plaunch_rendezvous_etcd.client import ETCD_BOUNDS, EtcdBounds, EtcdClient
+from plaunch_rendezvous_etcd.leases import JobLease, PresenceLease
+from plaunch_rendezvous_etcd.link import CallError
 from plaunch_rendezvous_etcd.options import DEFAULT_PORT, OPTIONS, read_options
 from plaunch_rendezvous_etcd.protocol import load_protocol
-from plaunch_rendezvous_etcd.session import EtcdSession
+from plaunch_rendezvous_etcd.store import EtcdStore
+from plaunch_rendezvous_etcd.watching import WatchStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from plaunch.rendezvous import RendezvousHandler, RendezvousParameters
-    from plaunch_membership import Connect
+
+    from plaunch_rendezvous_etcd.options import EtcdOptions
+    from plaunch_rendezvous_etcd.protocol import Protocol
 
 _LEGACY = "etcd"  # torchrun's first backend, which names `join_timeout` `timeout`
 
 _MIN_ANSWER_TIMEOUT = 1.0  # seconds
-
-
-@dataclass(frozen=True)
-class EtcdBackend:
-    """The store of a job, as the handler needs it.
-
-    Args:
-        connect: opens a connection to the store, on any thread, in about five seconds at most.
-        address: the address at which other nodes reach this one.
-        endpoint: the endpoint of the store, for messages.
-        release: closes the client that all connections share.
-    """
-
-    connect: Connect
-    address: str
-    endpoint: str
-    release: Callable[[], None]
 
 
 @backend_traits(
@@ -56,23 +45,15 @@ def create_etcd_handler(params: RendezvousParameters) -> RendezvousHandler:
     """
     params = _with_current_names(params)
     timing = Timing.from_parameters(params, OPTIONS)  # rejects options before grpc is imported
-    backend = prepare_backend(params)
+    store = prepare_backend(params)
     try:
-        return DynamicRendezvousHandler(
-            params,
-            backend.connect,
-            address=backend.address,
-            endpoint=backend.endpoint,
-            release=backend.release,
-            outlives_job=True,
-            timing=timing,
-        )
+        return DynamicRendezvousHandler(params, store, timing=timing)
     except BaseException:
-        backend.release()
+        store.release()
         raise
 
 
-def prepare_backend(params: RendezvousParameters) -> EtcdBackend:
+def prepare_backend(params: RendezvousParameters) -> StoreAccess:
     """Read the backend's own options, and import grpc.
 
     It is called on the main thread. Its slowest step is a name server that does not answer.
@@ -81,15 +62,37 @@ def prepare_backend(params: RendezvousParameters) -> EtcdBackend:
         UsageError: an option is invalid.
         PluginLoadError: grpc, protobuf or etcd3 is missing.
     """
-    options = read_options(params, os.environ)
-    first = options.endpoints[0]
+    session = create_session(params)
+    first = session.options.endpoints[0]
     address = find_node_address(
         first.host, first.port, max_nodes=params.max_nodes, local_addr=params.local_addr
     )
+    return StoreAccess(
+        session.connect,
+        address,
+        session.options.endpoint,
+        release=session.close,
+        outlives_job=True,
+    )
+
+
+def create_session(
+    params: RendezvousParameters,
+    *,
+    bounds: EtcdBounds = ETCD_BOUNDS,
+    clock: Callable[[], float] = time.monotonic,
+) -> EtcdSession:
+    """Create the session of one agent, whose times follow from the options; connects to nothing.
+
+    Raises:
+        UsageError: an option is invalid.
+        PluginLoadError: grpc, protobuf or etcd3 is missing.
+    """
+    options = read_options(params, os.environ)
     interval = params.get_as_seconds("keep_alive_interval") or 1.0
     attempts = params.get_as_int("keep_alive_max_attempt") or 5
     verdict_ttl = params.get_as_seconds("verdict_ttl", 0.0, Duration(may_be_zero=True)) or 0.0
-    session = EtcdSession(
+    return EtcdSession(
         options,
         load_protocol(),
         params.run_id,
@@ -102,8 +105,9 @@ def prepare_backend(params: RendezvousParameters) -> EtcdBackend:
         presence_ttl=bounded(interval * max(2.0, attempts / 2)),
         # It is renewed three times per duration, so its last two thirds are certain.
         job_ttl=bounded(max(options.job_ttl, 1.5 * verdict_ttl)),
+        bounds=bounds,
+        clock=clock,
     )
-    return EtcdBackend(session.connect, address, options.endpoint, session.close)
 
 
 def _with_current_names(params: RendezvousParameters) -> RendezvousParameters:
@@ -115,3 +119,55 @@ def _with_current_names(params: RendezvousParameters) -> RendezvousParameters:
     timeout = params.config.pop("timeout")
     params.config.setdefault("join_timeout", timeout)
     return params
+
+
+class EtcdSession(EtcdClient):
+    """A client with the leases and watches of one agent in one job.
+
+    Args:
+        options: the options of the backend.
+        protocol: etcd's protocol.
+        run_id: the id of the job.
+        answer_timeout: as for the client.
+        presence_ttl: seconds after which this agent's heartbeat expires without renewal.
+        job_ttl: seconds after which the job's keys expire if no agent renews them.
+        bounds: as for the client.
+        clock: a monotonic clock in seconds, by which leases are renewed.
+    """
+
+    def __init__(
+        self,
+        options: EtcdOptions,
+        protocol: Protocol,
+        run_id: str,
+        *,
+        answer_timeout: float,
+        presence_ttl: float,
+        job_ttl: float,
+        bounds: EtcdBounds = ETCD_BOUNDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(options, protocol, answer_timeout=answer_timeout, bounds=bounds)
+        self.job_lease = JobLease(self, f"{options.prefix}\n{run_id}", job_ttl, clock)
+        self.presence_lease = PresenceLease(self, presence_ttl, clock)
+        self.watches = WatchStream(self)
+
+    def connect(self) -> EtcdStore:
+        """Open a connection, in about five seconds at most; the caller retries.
+
+        Raises:
+            RendezvousConnectionError: no member answers.
+            EtcdAccessError: no member has answered within `connect_timeout`, or a retry cannot
+                help.
+        """
+        self.link()
+        try:
+            self.job_lease.renew()
+        except CallError as error:
+            raise self.refusal("LeaseGrant", error) from error
+        return EtcdStore(self, self.job_lease, self.presence_lease, self.watches)
+
+    def close(self) -> None:
+        """End all calls and watches in progress; may be called twice."""
+        self.watches.close()
+        super().close()

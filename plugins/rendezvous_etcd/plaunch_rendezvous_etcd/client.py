@@ -7,6 +7,7 @@ import os
 import random
 import threading
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from plaunch.errors import ExitCode, RendezvousConnectionError, RendezvousError
@@ -25,12 +26,28 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("plaunch")
 
-CONNECT_TIMEOUT = 5.0  # seconds for one attempt to connect to all members
-ANSWER_TIMEOUT = 5.0  # seconds for one call, at most
 _TIMEOUT_DECAY = 0.9  # of the current timeout, with each answer
 _MIN_ATTEMPT = 0.5  # seconds for one address
 _DIAGNOSIS = 2.0  # seconds
 _WARN_AFTER, _WARN_INTERVAL = 10.0, 60.0  # seconds
+
+
+@dataclass(frozen=True)
+class EtcdBounds:
+    """The bounds of calls, in seconds; tests use other ones.
+
+    Args:
+        connect: the limit of one attempt to connect to all members.
+        answer: the limit of one call.
+        stream: how long watches survive without a stream.
+    """
+
+    connect: float = 5.0
+    answer: float = 5.0
+    stream: float = 5.0
+
+
+ETCD_BOUNDS = EtcdBounds()
 
 
 class EtcdAccessError(RendezvousError):
@@ -49,7 +66,8 @@ class EtcdClient:
         options: the options of the backend.
         protocol: etcd's protocol.
         answer_timeout: seconds after which an unresponsive member is given up; capped at
-            `ANSWER_TIMEOUT` and at the option `read_timeout`.
+            `bounds.answer` and at the option `read_timeout`.
+        bounds: the bounds of calls.
     """
 
     def __init__(
@@ -57,15 +75,17 @@ class EtcdClient:
         options: EtcdOptions,
         protocol: Protocol,
         *,
-        answer_timeout: float = ANSWER_TIMEOUT,
+        answer_timeout: float,
+        bounds: EtcdBounds = ETCD_BOUNDS,
     ) -> None:
         self.options = options
         self.protocol = protocol
-        self.answer_timeout = min(options.read_timeout, answer_timeout, ANSWER_TIMEOUT)
-        self._call_timeout = self.answer_timeout  # grows while answers come too late
+        self.bounds = bounds
+        self.answer_timeout = min(options.read_timeout, answer_timeout, bounds.answer)
+        self.call_timeout = self.answer_timeout  # grows while answers come too late
         # Without another member, a new link would be no better than the current one.
         is_alone = len(options.endpoints) == 1
-        self._max_silence = ANSWER_TIMEOUT if is_alone else self.answer_timeout
+        self._max_silence = bounds.answer if is_alone else self.answer_timeout
         self._probe = f"{options.prefix}/".encode()
         self._credentials: Any = None
         self._connecting = threading.Lock()  # one thread looks for a member, the others wait
@@ -113,13 +133,13 @@ class EtcdClient:
             EtcdAccessError: as in `link`.
         """
         link = self.link()
-        timeout = self._call_timeout
+        timeout = self.call_timeout
         try:
             answer = link.call(service, name, request, timeout)
         except CallError as error:
             if error.code == "DEADLINE_EXCEEDED":
                 # An overloaded member must not get further load from new connections of all agents.
-                self._call_timeout = min(2 * timeout, max(ANSWER_TIMEOUT, self.answer_timeout))
+                self.call_timeout = min(2 * timeout, max(self.bounds.answer, self.answer_timeout))
                 if link.silent_for() >= self._max_silence:
                     self.give_up(link)
             elif error.is_of_link:
@@ -129,7 +149,7 @@ class EtcdClient:
                     f"etcd at {link.endpoint} has failed to answer {name}: {error}"
                 ) from error
             raise
-        self._call_timeout = max(_TIMEOUT_DECAY * self._call_timeout, self.answer_timeout)
+        self.call_timeout = max(_TIMEOUT_DECAY * self.call_timeout, self.answer_timeout)
         return answer
 
     def refusal(self, operation: str, error: CallError) -> RendezvousError:
@@ -170,7 +190,7 @@ class EtcdClient:
     def _find_member(self) -> Link:
         now = time.monotonic()
         began = self._failing_since if self._failing_since is not None else now
-        limit = min(CONNECT_TIMEOUT, self.options.connect_timeout)
+        limit = min(self.bounds.connect, self.options.connect_timeout)
         if not self._has_connected:
             left = began + self.options.connect_timeout - now - _MIN_ATTEMPT
             limit = min(limit, max(left, _MIN_ATTEMPT))

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 from plaunch_rendezvous_etcd.link import CallError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from plaunch_rendezvous_etcd.client import EtcdClient
 
 _MIN_TTL = 2  # seconds
@@ -32,24 +34,28 @@ class _Lease:
     Args:
         client: the client of etcd.
         ttl: its duration without a renewal, in seconds.
+        clock: a monotonic clock, in seconds.
     """
 
-    def __init__(self, client: EtcdClient, ttl: float) -> None:
+    def __init__(
+        self, client: EtcdClient, ttl: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.ttl = max(_MIN_TTL, math.ceil(ttl))
         self._client = client
+        self._clock = clock
         self._lock = threading.Lock()
         self._renew_at = 0.0
 
     def is_due(self) -> bool:
         """Whether it is time to renew it."""
-        return time.monotonic() >= self._renew_at
+        return self._clock() >= self._renew_at
 
     def _renewed(self, began: float) -> None:
         self._renew_at = began + self.ttl / _RENEWALS
 
     def _keep_alive(self, number: int) -> bool:
         """Renew a lease; False if it has expired."""
-        began = time.monotonic()
+        began = self._clock()
         request = self._client.protocol.message("LeaseKeepAliveRequest")(ID=number)
         if self._client.call("Lease", "LeaseKeepAlive", request).TTL <= 0:
             return False
@@ -57,7 +63,7 @@ class _Lease:
         return True
 
     def _grant(self, number: int) -> int:
-        began = time.monotonic()
+        began = self._clock()
         request = self._client.protocol.message("LeaseGrantRequest")(TTL=self.ttl, ID=number)
         granted = self._client.call("Lease", "LeaseGrant", request)
         self.ttl = int(granted.TTL)  # an etcd with a long election timeout grants no short ones
@@ -74,8 +80,14 @@ class JobLease(_Lease):
         name: the same for all agents of the job, and for no others.
     """
 
-    def __init__(self, client: EtcdClient, name: str, ttl: float) -> None:
-        super().__init__(client, ttl)
+    def __init__(
+        self,
+        client: EtcdClient,
+        name: str,
+        ttl: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(client, ttl, clock)
         digest = hashlib.sha256(f"plaunch job\n{name}".encode()).digest()
         self.id = int.from_bytes(digest[:8], "big") >> 1 or 1
 
@@ -89,7 +101,7 @@ class JobLease(_Lease):
         with self._lock:
             if self._keep_alive(self.id):
                 return
-            began = time.monotonic()
+            began = self._clock()
             try:
                 self._grant(self.id)
             except CallError as error:
@@ -101,8 +113,10 @@ class JobLease(_Lease):
 class PresenceLease(_Lease):
     """The lease of one agent's heartbeat; it is replaced when it has expired."""
 
-    def __init__(self, client: EtcdClient, ttl: float) -> None:
-        super().__init__(client, ttl)
+    def __init__(
+        self, client: EtcdClient, ttl: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__(client, ttl, clock)
         self._number = 0
         self._beat: tuple[str, bytes] | None = None  # the key and value of the heartbeat
 

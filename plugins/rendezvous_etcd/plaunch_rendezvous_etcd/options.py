@@ -22,19 +22,19 @@ USER_VARIABLE = "PLAUNCH_ETCD_USER"
 PASSWORD_VARIABLE = "PLAUNCH_ETCD_PASSWORD"  # noqa: S105 - the name, not the secret
 
 # torchrun's two etcd backends have different names for the same files, and different prefixes.
-_CA = ("ca_cert", "cacert")
-_CERT = ("ssl_cert", "cert")
-_KEY = ("ssl_cert_key", "key")
-_PREFIXES = {"etcd": "/torchelastic/p2p"}
-_PREFIX = "/torch/elastic/rendezvous"
+CA_OPTIONS = ("ca_cert", "cacert")
+CERT_OPTIONS = ("ssl_cert", "cert")
+KEY_OPTIONS = ("ssl_cert_key", "key")
+PREFIXES = {"etcd": "/torchelastic/p2p"}
+PREFIX = "/torch/elastic/rendezvous"
 _PROTOCOLS = ("http", "https")
-_MIN_TTL = 60.0  # seconds; an etcd that was suspended for longer than a lease revokes it
+MIN_TTL = 60.0  # seconds; an etcd that was suspended for longer than a lease revokes it
 _MAX_PASSWORD = 4096  # bytes
 
 OPTIONS = (
-    *_CA,
-    *_CERT,
-    *_KEY,
+    *CA_OPTIONS,
+    *CERT_OPTIONS,
+    *KEY_OPTIONS,
     "connect_timeout",
     "etcd_password_file",
     "etcd_prefix",
@@ -94,7 +94,7 @@ class EtcdOptions:
 
     endpoints: tuple[Endpoint, ...]
     security: Security = field(default_factory=Security)
-    prefix: str = _PREFIX
+    prefix: str = PREFIX
     connect_timeout: float = 10.0
     read_timeout: float = 60.0
     job_ttl: float = 7200.0
@@ -114,7 +114,7 @@ def read_options(params: RendezvousParameters, environ: Mapping[str, str]) -> Et
     schemes, endpoints = _read_endpoints(params.endpoint)
     security = _read_security(params, environ, schemes)
     prefix = params.get("etcd_prefix")
-    prefix = _PREFIXES.get(params.backend, _PREFIX) if prefix is None else str(prefix)
+    prefix = PREFIXES.get(params.backend, PREFIX) if prefix is None else str(prefix)
     if not (prefix.isascii() and prefix.isprintable() and prefix.strip("/")) or " " in prefix:
         raise _bad(params, "etcd_prefix", prefix, "it is a path of printable ASCII, without spaces")
     return EtcdOptions(
@@ -123,7 +123,7 @@ def read_options(params: RendezvousParameters, environ: Mapping[str, str]) -> Et
         prefix.rstrip("/"),
         connect_timeout=_read_seconds(params, "connect_timeout", 10.0),
         read_timeout=_read_seconds(params, "read_timeout", 60.0),
-        job_ttl=_read_seconds(params, "job_ttl", 7200.0, least=_MIN_TTL),
+        job_ttl=_read_seconds(params, "job_ttl", 7200.0, least=MIN_TTL),
     )
 
 
@@ -159,7 +159,7 @@ def _read_security(
     protocol = next(iter(protocols), "http")
     if protocol not in _PROTOCOLS:
         raise _bad(params, "protocol", protocol, f"choose from {', '.join(_PROTOCOLS)}")
-    names = {kind: _find(params, kind) for kind in (_CA, _CERT, _KEY)}
+    names = {kind: _find(params, kind) for kind in (CA_OPTIONS, CERT_OPTIONS, KEY_OPTIONS)}
     ca, cert, key = names.values()
     is_on = protocol == "https"
     if not is_on and (ca or cert or key):
@@ -169,7 +169,7 @@ def _read_security(
             "connections; add --rdzv-conf protocol=https"
         )
     if bool(cert) != bool(key):
-        there, missing = (_CERT, _KEY) if cert else (_KEY, _CERT)
+        there, missing = (CERT_OPTIONS, KEY_OPTIONS) if cert else (KEY_OPTIONS, CERT_OPTIONS)
         raise UsageError(
             f"rendezvous backend {params.backend!r} has option {there[0]!r} without "
             f"{missing[0]!r}; give both (--rdzv-conf)"

@@ -130,14 +130,14 @@ def _read_descriptions() -> list[bytes]:
             for line in file:
                 text = line.strip()
                 if text.startswith(_BEGIN):
-                    found.append(_read_literal(text[len(_BEGIN) :].rstrip(",")))
+                    found.append(read_literal(text[len(_BEGIN) :].rstrip(",")))
                     break
             else:
                 raise ImportError(f"{name} of the installed etcd3 does not describe etcd's API")
     return found
 
 
-def _read_literal(text: str) -> bytes:
+def read_literal(text: str) -> bytes:
     """Evaluate a bytes literal, or a string literal in Latin-1, possibly wrapped in `_b()`."""
     if text.startswith("_b("):
         text = text[len("_b(") :].rstrip().removesuffix(")")

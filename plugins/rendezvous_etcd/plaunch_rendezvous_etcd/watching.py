@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("plaunch")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0  # seconds before the stream is reopened
-STREAM_TIMEOUT = 5.0  # seconds for which watches survive without a stream
 _PUT = 0  # the kind of an event
 
 
@@ -45,7 +44,6 @@ class Watch:
         self.key = key
         self.revision = revision
         self.found: Any = None  # the written value, as etcd's KeyValue
-        self.is_compacted = False  # whether its revisions are compacted; then read the key
         self.error: RendezvousConnectionError | None = None
         self.number: int | None = None  # its id on the current stream, once etcd has assigned one
         self.refusals = 0
@@ -152,7 +150,7 @@ class WatchStream:
             if has_worked:
                 pause, broken_at = _FIRST_PAUSE, time.monotonic()
             _log.debug("the watches are interrupted: %s", error)
-            if time.monotonic() - broken_at > STREAM_TIMEOUT:
+            if time.monotonic() - broken_at > self._client.bounds.stream:
                 self._fail_all(error)
             self._pause(pause * random.uniform(0.5, 1.0))  # noqa: S311
             pause = min(2 * pause, _LONGEST_PAUSE)
@@ -222,8 +220,7 @@ class WatchStream:
     def _handle_end(self, watch: Watch, response: Any, link: Link) -> bool:
         """Process the end of a watch; the lock is held."""
         if response.compact_revision:
-            watch.is_compacted = True
-            watch.end()
+            watch.end()  # the reader finds no value, and reads the key again
             return True
         watch.refusals += 1
         if watch.refusals == 1 and link.is_logged_in:

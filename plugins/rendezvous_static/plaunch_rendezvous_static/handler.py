@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from plaunch.rendezvous import MembershipChange, NodeSettings, Store, WorldRanks
 
-    from plaunch_rendezvous_static.meeting import Meeting
+    from plaunch_rendezvous_static.meeting import Meeting, MeetingBounds
     from plaunch_rendezvous_static.round_store import RoundStore
 
 LOOP_BACK = "127.0.0.1"
@@ -216,6 +216,7 @@ class StaticRendezvous(_FixedMembership):
         rank: the rank of this node.
         world_size: the number of nodes.
         timeout: seconds in which all nodes must arrive.
+        bounds: the other bounds of the exchange; None: the usual ones.
 
     Raises:
         UsageError: this is node 0 and the port is taken.
@@ -229,8 +230,11 @@ class StaticRendezvous(_FixedMembership):
         rank: int,
         world_size: int,
         timeout: float = JOIN_TIMEOUT,
+        *,
+        bounds: MeetingBounds | None = None,
     ) -> None:
         super().__init__(run_id)
+        self._bounds = bounds
         self._master = RendezvousStoreInfo(host, port)
         self._rank = rank
         self._world_size = world_size
@@ -273,7 +277,7 @@ class StaticRendezvous(_FixedMembership):
         return super().shutdown()
 
     def _meet(self, node: NodeSettings) -> WorldRanks | None:
-        from plaunch_rendezvous_static.meeting import Meeting  # several nodes only
+        from plaunch_rendezvous_static.meeting import MEETING_BOUNDS, Meeting  # several nodes only
         from plaunch_rendezvous_static.messages import Introduction
 
         introduction = Introduction(
@@ -285,5 +289,11 @@ class StaticRendezvous(_FixedMembership):
             socket.gethostname(),
         )
         master = self._master
-        self._meeting = Meeting(introduction, master.master_addr, master.master_port, self._timeout)
+        self._meeting = Meeting(
+            introduction,
+            master.master_addr,
+            master.master_port,
+            self._timeout,
+            self._bounds or MEETING_BOUNDS,
+        )
         return self._meeting.take_part()

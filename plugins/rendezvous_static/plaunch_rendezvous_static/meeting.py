@@ -14,7 +14,7 @@ import selectors
 import socket
 import threading
 import time
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from plaunch.durations import LONGEST
@@ -24,7 +24,13 @@ from plaunch.errors import (
     RendezvousTimeoutError,
 )
 from plaunch.rendezvous import world_ranks
-from plaunch_network import join_host_port, open_listener, resolve_host
+from plaunch_network import (
+    EVERYWHERE,
+    join_host_port,
+    listen_at_first,
+    numeric_place,
+    resolve_host,
+)
 
 from plaunch_rendezvous_static.messages import (
     ACCEPTED,
@@ -40,25 +46,41 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("plaunch")
 
-_MAX_UNKNOWN = 64  # connections that have not introduced themselves
 _MAX_NAMED = 8  # ranks in a message
 # The first bytes of every client of torch's TCPStore.
 _STORE_GREETING = b"\0" + (0x3C85F7CE).to_bytes(4, "little")
 
 _POLL_INTERVAL = 0.2  # seconds between two checks whether the wait is over
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0  # seconds between two attempts to reach node 0
+_FIRST_PAUSE = 0.02  # seconds between the first two attempts to reach node 0; doubled each time
 _CONNECT_TIMEOUT = 5.0  # seconds for one attempt
-_ACCEPT_TIMEOUT = 3.0  # seconds for the empty line; torch's store, for example, sends nothing
 _CLOSE_TIMEOUT = 1.0  # seconds for the other nodes to close their connections
-# Seconds between a sign that workers of this job are running and acting on it. A proxy, or a
-# leftover of another job, may look the same for a moment. A launcher that connects shows that they
-# are not running.
-_RUNNING_WAIT = 10.0
 
 _ALIKE = (
     "where all nodes run the same number of workers, TORCH_ELASTIC_WORKER_IDENTICAL=1 on all of "
     "them starts the workers without waiting for the others"
 )
+
+
+@dataclass(frozen=True)
+class MeetingBounds:
+    """The bounds of an exchange; tests use smaller ones.
+
+    Args:
+        max_unknown: the number of connections that have not introduced themselves.
+        longest_pause: the longest time between two attempts to reach node 0, in seconds.
+        accept_timeout: seconds for the empty line; torch's store, for example, sends nothing.
+        running_wait: seconds between a sign that workers of this job are running and acting on it.
+            A proxy, or a leftover of another job, may look the same for a moment. A launcher that
+            connects shows that they are not running.
+    """
+
+    max_unknown: int = 64
+    longest_pause: float = 1.0
+    accept_timeout: float = 3.0
+    running_wait: float = 10.0
+
+
+MEETING_BOUNDS = MeetingBounds()
 
 
 class Meeting:
@@ -68,9 +90,18 @@ class Meeting:
         node: the introduction of this node.
         host, port: the address of node 0.
         timeout: seconds in which all nodes must connect.
+        bounds: all other bounds.
     """
 
-    def __init__(self, node: Introduction, host: str, port: int, timeout: float) -> None:
+    def __init__(
+        self,
+        node: Introduction,
+        host: str,
+        port: int,
+        timeout: float,
+        bounds: MeetingBounds = MEETING_BOUNDS,
+    ) -> None:
+        self._bounds = bounds
         self._node = node
         self._host = host
         self._port = port
@@ -135,31 +166,24 @@ class Meeting:
                     if not self._receive(peer):
                         _disconnect(peer, selector)
                 if None in ready:  # last, because it may disconnect others
-                    _accept(listener, selector)
+                    _accept(listener, selector, self._bounds.max_unknown)
             selector.unregister(listener)
             listener.close()  # later connections are for the workers' store
             return self._answer_all()
 
     def _listen(self) -> socket.socket:
-        places: list[tuple[socket.AddressFamily, str]] = []
-        for family in (socket.AF_INET, socket.AF_INET6):
-            with contextlib.suppress(OSError):  # a name, which others may resolve differently
-                socket.inet_pton(family, self._host)
-                places.append((family, self._host))
-        places += [(socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")]  # noqa: S104 - for others
-        problem: OSError | None = None
-        for place in places:
-            try:
-                listener = open_listener(*place, self._port, self._node.nodes + _MAX_UNKNOWN)
-            except OSError as error:
-                problem = error
-            else:
-                listener.setblocking(False)
-                return listener
-        raise RendezvousConnectionError(
-            f"node 0 cannot listen for the other nodes on port {self._port} (--master-port): "
-            f"{problem}; choose another port"
-        ) from problem
+        places = [*numeric_place(self._host), *EVERYWHERE]
+        try:
+            listener = listen_at_first(
+                places, self._port, self._node.nodes + self._bounds.max_unknown
+            )
+        except OSError as error:
+            raise RendezvousConnectionError(
+                f"node 0 cannot listen for the other nodes on port {self._port} (--master-port): "
+                f"{error}; choose another port"
+            ) from error
+        listener.setblocking(False)
+        return listener
 
     def _receive(self, peer: _Connection) -> bool:
         """Receive data of a peer; returns whether to keep the connection."""
@@ -242,7 +266,7 @@ class Meeting:
                 self._problem = "no launcher answers there"
                 self._note_running()
             self._closed.wait(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            pause = min(2 * pause, self._bounds.longest_pause)
         return None
 
     def _connect(self) -> socket.socket:
@@ -266,7 +290,7 @@ class Meeting:
         connection.sendall(to_line(asdict(self._node)))
         connection.settimeout(_POLL_INTERVAL)
         said = b""
-        seated_until = time.monotonic() + _ACCEPT_TIMEOUT
+        seated_until = time.monotonic() + self._bounds.accept_timeout
         while not said.strip() or not said.endswith(b"\n"):
             self._check_time()
             if not said and time.monotonic() > seated_until:
@@ -292,7 +316,7 @@ class Meeting:
 
     def _has_been_running(self) -> bool:
         since = self._running_since
-        return since is not None and time.monotonic() - since >= _RUNNING_WAIT
+        return since is not None and time.monotonic() - since >= self._bounds.running_wait
 
     def _check_time(self) -> None:
         if self._closed.is_set():
@@ -330,7 +354,7 @@ class _Connection:
             self.connection.recv(1)
 
 
-def _accept(listener: socket.socket, selector: selectors.BaseSelector) -> None:
+def _accept(listener: socket.socket, selector: selectors.BaseSelector, max_unknown: int) -> None:
     try:
         connection, _ = listener.accept()
     except (BlockingIOError, ConnectionError):
@@ -343,7 +367,7 @@ def _accept(listener: socket.socket, selector: selectors.BaseSelector) -> None:
     _keep_alive(connection)
     selector.register(connection, selectors.EVENT_READ, _Connection(connection))
     unknown = [peer for peer in _connections(selector) if peer.node is None]
-    for client in unknown[:-_MAX_UNKNOWN]:
+    for client in unknown[:-max_unknown]:
         _disconnect(client, selector)
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import socket
 import threading
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -12,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 from plaunch.durations import bounded
 from plaunch.errors import PluginLoadError, RendezvousConnectionError
 from plaunch.threads import BoundedCall
-from plaunch_network import join_host_port, open_listener
+from plaunch_network import EVERYWHERE, join_host_port, listen_at_first, numeric_place
 
 if TYPE_CHECKING:
+    import socket
     from types import ModuleType
 
     from plaunch.rendezvous import Store
@@ -145,22 +144,8 @@ def listen(host: str, port: int, backlog: int) -> socket.socket:
     Raises:
         OSError: another program listens there, or this user may not.
     """
-    number = "127.0.0.1" if host == "localhost" else host
-    places: list[tuple[socket.AddressFamily, str]] = []
-    for family in (socket.AF_INET, socket.AF_INET6):
-        with contextlib.suppress(OSError):
-            socket.inet_pton(family, number)
-            places.append((family, number))
-    places += [(socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")]  # noqa: S104 - for others
-    problem: OSError | None = None
-    for place in places:
-        try:
-            return open_listener(*place, port, backlog)
-        except OSError as error:
-            problem = error
-            if error.errno == errno.EADDRINUSE:
-                break
-    raise problem or OSError(errno.EADDRNOTAVAIL, "no address to listen at")
+    place = numeric_place("127.0.0.1" if host == "localhost" else host)
+    return listen_at_first([*place, *EVERYWHERE], port, backlog)
 
 
 def _load_distributed() -> ModuleType:

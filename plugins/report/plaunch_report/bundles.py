@@ -41,7 +41,7 @@ class Bundle(NamedTuple):
 
 
 @contextlib.contextmanager
-def opened(path: str) -> Iterator[Bundle]:
+def opened(path: str, most_bytes: int = MOST_BYTES) -> Iterator[Bundle]:
     """Read a bundle; its folder of events exists until the end of the block.
 
     Raises:
@@ -49,7 +49,7 @@ def opened(path: str) -> Iterator[Bundle]:
     """
     with tempfile.TemporaryDirectory(prefix="plaunch_report_") as folder:
         try:
-            bundle = _read(path, folder)
+            bundle = _read(path, folder, most_bytes)
         except (
             OSError,
             RuntimeError,
@@ -67,12 +67,12 @@ def opened(path: str) -> Iterator[Bundle]:
         yield bundle
 
 
-def _read(path: str, folder: str) -> Bundle:
+def _read(path: str, folder: str, most_bytes: int) -> Bundle:
     with open(path, "rb") as file:
-        if os.fstat(file.fileno()).st_size > MOST_BYTES:
+        if os.fstat(file.fileno()).st_size > most_bytes:
             raise ValueError("it is too large")
         with zipfile.ZipFile(file) as archive:
-            found = _check(archive)
+            found = _check(archive, most_bytes)
             has_events = bool(found.get(_EVENTS) and found[_EVENTS].file_size)
             if has_events:
                 _copy(archive, found[_EVENTS], os.path.join(folder, _EVENTS))
@@ -80,7 +80,7 @@ def _read(path: str, folder: str) -> Bundle:
     return Bundle(folder if has_events else "", report)
 
 
-def _check(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
+def _check(archive: zipfile.ZipFile, most_bytes: int) -> dict[str, zipfile.ZipInfo]:
     """Return the files by name.
 
     Raises:
@@ -89,8 +89,8 @@ def _check(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
     infos = archive.infolist()
     if len(infos) > MOST_FILES:
         raise ValueError(f"it has {len(infos)} files")
-    if sum(info.file_size for info in infos) > MOST_BYTES:
-        raise ValueError(f"its files have more than {MOST_BYTES >> 20} MiB")
+    if sum(info.file_size for info in infos) > most_bytes:
+        raise ValueError(f"its files have more than {most_bytes >> 20} MiB")
     found: dict[str, zipfile.ZipInfo] = {}
     for info in infos:
         name = info.filename

@@ -16,9 +16,9 @@ from plaunch.errors import PlaunchError, UsageError
 
 from plaunch_report import bundles
 from plaunch_report.launches import choose_launch, choose_run
+from plaunch_report.page import create_table
 from plaunch_report.reading import read_folders
 from plaunch_report.story import StoryBuilder
-from plaunch_report.table import create_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

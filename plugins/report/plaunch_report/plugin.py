@@ -96,9 +96,9 @@ def read_folder(given: object) -> str:
 def _problem(path: str) -> str:
     try:
         if "\0" in path or len(os.fsencode(path)) > _MAX_PATH:
-            return "which is no path"
+            return "which is not a valid path"
     except UnicodeEncodeError:
-        return "which is no path"
+        return "which is not a valid path"
     if path.endswith(".zip"):
         return "and the files in it are called failure-<attempt>.zip, so it should be a folder"
     existing = whole = os.path.abspath(path)

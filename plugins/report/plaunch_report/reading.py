@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 from plaunch.errors import UsageError
 
-from plaunch_report.agents import Agent
-from plaunch_report.record import ENDLESS, MOST, EventRecord, Plain
+from plaunch_report.agents import ENDLESS, MOST, Agent, EventRecord, Plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

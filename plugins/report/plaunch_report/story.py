@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from plaunch.numbers import name_ranks
 from plaunch_events import describe_times
 
-from plaunch_report.clocks import NOTABLE_SKEW, align
 from plaunch_report.facts import (
     NodeSummary,
     PhaseSpan,
@@ -18,12 +17,12 @@ from plaunch_report.facts import (
     TimelineMark,
     WorkerLife,
 )
+from plaunch_report.launches import NOTABLE_SKEW, align
 
 if TYPE_CHECKING:
-    from plaunch_report.agents import Agent
-    from plaunch_report.clocks import Clock
+    from plaunch_report.agents import Agent, EventRecord
+    from plaunch_report.launches import Clock
     from plaunch_report.reading import Reading
-    from plaunch_report.record import EventRecord
 
 NO_END = "no end"  # the outcome of an agent that was killed, or still runs
 # If agents have different outcomes, the first of these is the outcome of the job.

@@ -47,14 +47,14 @@ def failure_count(text: str) -> int:
 OPTIONS = (
     Option(
         ("--restart-window",),
-        "count only the restarts within this time for --max-restarts, as in 1h (default: all)",
+        "count only restarts within this time against --max-restarts, as in 1h (default: all)",
         metavar="DURATION",
         read=window,
     ),
     Option(
         ("--restart-delay",),
-        "wait before restarts: 5s each time; 1s:60s doubles from 1 to 60 seconds after a first "
-        "restart without delay (default: 0)",
+        "delay before a restart: 5s is constant; with 1s:60s the first restart has no delay, then "
+        "it doubles from 1 to 60 seconds (default: 0)",
         metavar="DURATION[:MAX]",
         read=delay,
     ),
@@ -67,20 +67,20 @@ OPTIONS = (
     ),
     Option(
         ("--restart-on",),
-        "end the job after all failures of workers but these; same form (default: all)",
+        "of the failures of workers, restart only after these; same format (default: all)",
         metavar="WHAT,...",
         read=conditions,
     ),
     Option(
         ("--crash-loop",),
-        "end the job if the same failure occurs this many times in a row, each within this time of "
-        "the start, as in 3/30s, or off (default: 3/30s with more than 3 restarts, else off)",
+        "end the job if the same failure occurs N times in a row, each within DURATION of the "
+        "start, as in 3/30s, or off (default: 3/30s with more than 3 restarts, else off)",
         metavar="N/DURATION",
         read=crash_loop,
     ),
     Option(
         ("--exclude-node-after",),
-        "exclude a node after this many failures that began there (default: never)",
+        "exclude a node after this many failures that started there (default: never)",
         metavar="N",
         read=failure_count,
     ),

@@ -7,8 +7,8 @@ from plaunch.options import Option
 OPTIONS = (
     Option(
         ("--scheduler",),
-        "take nodes, index, endpoint and run id from the variables of a scheduler: slurm, "
-        "kubernetes, mpi, none, or a plugin's name (default: none)",
+        "scheduler from whose variables the number of nodes, node index, endpoint and run id are "
+        "taken: slurm, kubernetes, mpi, none, or a plugin's name (default: none)",
         metavar="NAME",
         plugins="schedulers",
         is_shared=True,

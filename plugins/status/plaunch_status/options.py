@@ -16,8 +16,8 @@ OPTIONS = (
     ),
     Option(
         ("--health-port",),
-        "serve the same on this loopback port, for a health check; if the port is taken, plaunch "
-        "only warns (default: TORCHELASTIC_HEALTH_CHECK_PORT, else off)",
+        "serve the same pages on this loopback port, for health checks; if the port is taken, "
+        "plaunch only logs a warning (default: TORCHELASTIC_HEALTH_CHECK_PORT, else off)",
         metavar="PORT",
         variables=("TORCHELASTIC_HEALTH_CHECK_PORT",),
         is_shared=True,

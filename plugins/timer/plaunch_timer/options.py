@@ -9,7 +9,7 @@ PLUGIN = "plaunch_timer.plugin:Timers"
 OPTIONS = (
     Option(
         ("--file-timer",),
-        "end workers whose timers expire; workers find the pipe for timer requests in "
+        "kill workers whose timers expire; workers find the pipe for timer requests in "
         "TORCHELASTIC_TIMER_FILE (default: TORCHELASTIC_ENABLE_FILE_TIMER, else off)",
         metavar="0 or 1",
         choices=("0", "1"),

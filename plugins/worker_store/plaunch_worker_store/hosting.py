@@ -33,6 +33,7 @@ class StoreHost:
         listener: the socket to serve.
         address: the address at which this machine reaches the socket.
         is_lean: whether it loads only a part of torch, which may fail.
+        start_timeout: seconds until it must serve; SIGALRM then ends it.
 
     Raises:
         OSError: the system does not start it.
@@ -46,6 +47,7 @@ class StoreHost:
         address: str,
         *,
         is_lean: bool,
+        start_timeout: int,
     ) -> None:
         self.is_lean = is_lean
         self.is_serving = False
@@ -60,6 +62,7 @@ class StoreHost:
                 address,
                 str(listener.getsockname()[1]),
                 "lean" if is_lean else "whole",
+                str(start_timeout),
                 *interpreter.folders,
             ],
             interpreter.environment(),

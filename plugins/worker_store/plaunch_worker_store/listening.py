@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import socket
 
 from plaunch.errors import RendezvousConnectionError, WorkerStoreError
-from plaunch_network import open_listener
+from plaunch_network import EVERYWHERE, listen_at_first, numeric_place
 
 _BACKLOG = 4096  # workers that may connect before the store is served
 
 _MAX_PORT = 65535
-
-_Address = tuple[socket.AddressFamily, str]
-# One dual-stack socket covers both families; hosts without IPv6 only have the other.
-_EVERYWHERE: tuple[_Address, ...] = ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0"))  # noqa: S104 - other nodes connect
 
 
 def listen(address: str, port: int, *, nodes: int) -> socket.socket:
@@ -33,17 +28,13 @@ def listen(address: str, port: int, *, nodes: int) -> socket.socket:
     Raises:
         WorkerStoreError: another program listens there, or this user may not.
     """
-    problem: OSError | None = None
     if not 0 < port <= _MAX_PORT:
         raise _refused(address, port, None)
-    for place in (*_find_places(address, port, nodes), *_EVERYWHERE):
-        try:
-            return open_listener(*place, port, _BACKLOG)
-        except OSError as error:
-            problem = error
-            if error.errno in (errno.EADDRINUSE, errno.EACCES):
-                break
-    raise _refused(address, port, problem)
+    places = (*_find_places(address, port, nodes), *EVERYWHERE)
+    try:
+        return listen_at_first(places, port, _BACKLOG)
+    except OSError as error:
+        raise _refused(address, port, error) from error
 
 
 def own_address(listener: socket.socket) -> str:
@@ -52,14 +43,11 @@ def own_address(listener: socket.socket) -> str:
     return "127.0.0.1" if host in ("::", "0.0.0.0") else host  # noqa: S104 - compared, not bound
 
 
-def _find_places(address: str, port: int, nodes: int) -> list[_Address]:
+def _find_places(address: str, port: int, nodes: int) -> list[tuple[socket.AddressFamily, str]]:
     """Return addresses to listen at instead of all; the first one of this machine is used."""
-    for family in (socket.AF_INET, socket.AF_INET6):
-        with contextlib.suppress(OSError):
-            socket.inet_pton(family, address.partition("%")[0])
-            return [(family, address)]
-    if nodes > 1:
-        return []
+    places = numeric_place(address)
+    if places or nodes > 1:
+        return places
     from plaunch_network import is_loop_back, resolve_host  # names only
 
     try:

@@ -56,7 +56,7 @@ class TorchWatch:
         if self.due() != 0.0:
             return False
         self._next = max(self._clock() - self._began, _FIRST_INTERVAL) * _GROWTH
-        return bool(_find_libraries(self._pid, self._proc))
+        return bool(find_libraries(self._pid, self._proc))
 
 
 def find_torch(workers: Collection[int], proc: str = _PROC) -> tuple[str, str] | None:
@@ -71,7 +71,7 @@ def find_torch(workers: Collection[int], proc: str = _PROC) -> tuple[str, str] |
     while born := {p.pid for p in table.values() if p.ppid in family} - family:
         family |= born
     for pid in sorted(family):
-        for library in _find_libraries(pid, proc):
+        for library in find_libraries(pid, proc):
             package, marker, _ = library.rpartition("/lib/libtorch")
             if not marker or os.path.basename(package) != "torch":
                 continue
@@ -82,7 +82,7 @@ def find_torch(workers: Collection[int], proc: str = _PROC) -> tuple[str, str] |
     return None
 
 
-def _find_libraries(pid: int, proc: str) -> list[str]:
+def find_libraries(pid: int, proc: str) -> list[str]:
     """Return the paths of torch's libraries that a process has mapped, and that still exist."""
     maps = read_proc(f"{pid}/maps", proc)
     found: list[str] = []

@@ -9,8 +9,8 @@ PLUGIN = "plaunch_worker_store.plugin"
 OPTIONS = (
     Option(
         ("--worker-store",),
-        "who hosts the workers' store: agent (the launcher on the node of rank 0; the store "
-        "outlives all workers) or rank0 (the worker of rank 0, for programs that bind MASTER_PORT "
+        "host of the workers' store: agent (the launcher on the node of rank 0; the store outlives "
+        "all workers) or rank0 (the worker of rank 0, for programs that bind MASTER_PORT "
         "themselves) (default: agent)",
         default="agent",
         metavar="WHO",

@@ -4,9 +4,10 @@ It runs in the workers' interpreter, which may differ from the launcher's and ne
 so it imports only the standard library and torch. It reports to the launcher on stdout. The
 launcher keeps the other end of stdin; when that is closed, this process ends.
 
-    python serving.py FD HOST PORT {lean,whole} [FOLDER ...]
+    python serving.py FD HOST PORT {lean,whole} SECONDS [FOLDER ...]
 
-The folders, if given, are the module search path.
+SIGALRM ends this process if it does not serve within so many seconds. The folders, if given, are
+the module search path.
 """
 
 from __future__ import annotations
@@ -26,19 +27,18 @@ BINDING = "plaunch: this torch binds the port itself"  # once the launcher has s
 NO_TORCH = 64  # exit code: this interpreter has no torch
 
 _CONNECT_TIMEOUT = 20  # seconds for the server to become its own first client
-START_TIMEOUT = 150  # seconds to load torch and start to serve; then SIGALRM ends the process
 
 
 def main(argv: list[str]) -> None:
     """Serve until stdin is closed, by the launcher or by its end."""
-    fd, host, port, how, *folders = argv
+    fd, host, port, how, seconds, *folders = argv
     # The launcher ends this process after the workers. Signals to the whole job, as from
     # schedulers, are ignored.
     for signum in signal.valid_signals():
         with contextlib.suppress(OSError, ValueError):
             signal.signal(signum, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.alarm(START_TIMEOUT)
+    signal.alarm(int(seconds))
     _set_limits(is_lean=how == "lean")
     # Without the folder of this file, whose modules could shadow others of the same name.
     if sys.path and os.path.abspath(sys.path[0]) == os.path.dirname(os.path.abspath(__file__)):

@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import WorkerStoreError, WorkerStoreHostError
+from plaunch.values import Value, plain_dataclass
 
 from plaunch_worker_store.listening import listen, own_address
 
@@ -34,8 +35,24 @@ _ADVICE = (
 _FIRST_CHECK = 0.1  # seconds after the start of workers, when trivial jobs are over
 _GUESTS_INTERVAL = 0.2  # seconds between two checks for connected clients
 _GUESTS_WARN_AFTER = 1.0  # seconds after which the wait for them is logged
-_SEARCH_INTERVAL = 0.5  # seconds between two searches for a worker that has loaded torch
-_TORCH_WAIT = 60.0  # seconds for a worker to load it, after a client of torch's store has connected
+
+
+@plain_dataclass
+class StoreBounds(Value):
+    """The bounds of a store, in seconds; tests use shorter ones.
+
+    Args:
+        search_interval: the time between two searches for a worker that has loaded torch.
+        torch_wait: the time for a worker to load it, after a client of torch's store has connected.
+        start_timeout: the time for the store host to load torch and start to serve.
+    """
+
+    search_interval: float = 0.5
+    torch_wait: float = 60.0
+    start_timeout: int = 150
+
+
+_BOUNDS = StoreBounds()
 
 
 def open_store(store_round: StoreRound) -> TorchStore:
@@ -67,6 +84,7 @@ class TorchStore:
         name: the name of the store, for messages.
         find_interpreter: returns the interpreter of the store host; called when one is needed.
         start: starts a process; see `plaunch.agent.StoreRound`.
+        bounds: the bounds of waits.
         clock: a monotonic clock, in seconds.
         sleep: sleeps for some seconds.
     """
@@ -78,6 +96,7 @@ class TorchStore:
         find_interpreter: Callable[[], Interpreter],
         start: Callable[..., subprocess.Popen[Any]],
         *,
+        bounds: StoreBounds = _BOUNDS,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -86,6 +105,7 @@ class TorchStore:
         self._name = name
         self._find_interpreter = find_interpreter
         self._start_process = start
+        self._bounds = bounds
         self._clock = clock
         self._sleep = sleep
         self._interpreter: Interpreter | None = None
@@ -233,6 +253,7 @@ class TorchStore:
                 self._listener,
                 self._address,
                 is_lean=is_lean,
+                start_timeout=self._bounds.start_timeout,
             )
         except OSError as error:
             raise WorkerStoreHostError(
@@ -252,10 +273,7 @@ class TorchStore:
             host.bind()
 
     def _handle_exit(self, host: StoreHost, exitcode: int) -> None:
-        from plaunch_worker_store.serving import (  # trouble only
-            NO_TORCH,
-            START_TIMEOUT,
-        )
+        from plaunch_worker_store.serving import NO_TORCH  # trouble only
 
         text = host.describe_end()
         host.close()
@@ -268,8 +286,8 @@ class TorchStore:
         elif exitcode == -signal.SIGALRM:
             raise WorkerStoreError(
                 f"{self._name} cannot be hosted: its process has not served it within "
-                f"{START_TIMEOUT} s, most of which is for loading torch; check whether torch's "
-                f"file system is slow ({text})"
+                f"{self._bounds.start_timeout} s, most of which is for loading torch; check "
+                f"whether torch's file system is slow ({text})"
             )
         elif host.is_lean:
             _log.debug("%s: the store host is started again (%s)", self._name, text)
@@ -314,7 +332,7 @@ class TorchStore:
         if self._refused_at is None:
             self._refused_at = now
         # Workers of this node may be slower, or start in a program that is not an interpreter.
-        is_due = now - self._searched_at >= _SEARCH_INTERVAL
+        is_due = now - self._searched_at >= self._bounds.search_interval
         if (
             is_due
             and not self._is_workers_interpreter
@@ -322,7 +340,7 @@ class TorchStore:
         ):
             connection_filter.close()
             self._filter = None
-        elif self._is_workers_interpreter or now - self._refused_at >= _TORCH_WAIT:
+        elif self._is_workers_interpreter or now - self._refused_at >= self._bounds.torch_wait:
             raise WorkerStoreHostError(
                 f"{self._name} cannot be hosted: {self._interpreter.python!r} has no torch, but a "
                 f"worker that uses torch has connected from {client}. {_ADVICE}"

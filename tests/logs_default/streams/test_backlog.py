@@ -4,10 +4,13 @@ import errno
 import os
 import subprocess
 import tempfile
+from functools import partial
+from pathlib import Path
 
 import pytest
-from plaunch_logs_default.streams import backlog as backlog_module
-from plaunch_logs_default.streams.backlog import Backlog
+from plaunch_logs_default.streams import backlog
+
+Backlog = partial(backlog.Backlog, min_segment=100)
 
 
 def read_all(backlog, size=1 << 16):
@@ -37,11 +40,6 @@ class Disk:
         if room <= 0:
             raise OSError(errno.ENOSPC, "No space left on device")
         return os.pwrite(fd, data[:room], position)
-
-
-@pytest.fixture(autouse=True)
-def small_segments(monkeypatch):
-    monkeypatch.setattr(backlog_module, "MIN_SEGMENT", 100)
 
 
 def batch(first, lines=10):
@@ -135,9 +133,9 @@ def test_without_descriptors_the_last_file_grows():
     backlog = Backlog(0, fail)
     backlog.append(b"line\n")
     assert (backlog.size, backlog.dropped_lines) == (0, 1), "there was none"
-    backlog = Backlog(0)
+    opens = iter([tempfile.TemporaryFile(buffering=0)])
+    backlog = Backlog(0, lambda: next(opens, None) or fail())
     backlog.append(batch(0))
-    backlog._open_file = fail
     backlog.append(batch(10))
     assert read_all(backlog) == batch(0) + batch(10)
 
@@ -158,7 +156,8 @@ def test_the_files_are_unlinked(tmp_path, monkeypatch):
     backlog = Backlog(0)
     backlog.append(b"line\n")
     assert list(tmp_path.iterdir()) == []
-    assert str(tmp_path) in os.readlink(f"/proc/self/fd/{backlog._segments[0].file.fileno()}")
+    links = [os.path.realpath(fd) for fd in Path("/proc/self/fd").iterdir()]
+    assert sum(link.startswith(str(tmp_path)) for link in links) == 1
     backlog.clear()
 
 
@@ -177,8 +176,7 @@ def tiny_disk(tmp_path):
 
 def test_a_real_full_disk(tiny_disk, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tiny_disk))
-    monkeypatch.setattr(backlog_module, "MIN_SEGMENT", 64 << 10)
-    backlog = Backlog(0)
+    backlog = Backlog(0, min_segment=64 << 10)
     for n in range(300):
         backlog.append(batch(n * 1000, 1000))
     rest = read_all(backlog)

@@ -159,7 +159,7 @@ class TestSlowConsole:
         console = pipe(backlog=backlog)
         for n in range(100):  # there is no reader: a `put` that blocked would block forever
             console.put(lines(n * 1000, 1000), self)
-            assert backlog._in_memory <= 100_000
+            assert backlog.in_memory <= 100_000
         assert backlog.size > 1_000_000
         assert console.close_and_read() == lines(0, 100_000)
         assert log.messages == []
@@ -195,7 +195,7 @@ class TestSlowConsole:
         console = pipe(backlog=backlog)
         for n in range(1000):
             console.put(lines(n * 100, 100), self)
-            assert backlog._in_memory <= 100_000
+            assert backlog.in_memory <= 100_000
         expected = dropped = 0
         for line in console.close_and_read().splitlines():
             gap = re.fullmatch(rb"plaunch: lines missing here: (\d+) \(.*\)", line)
@@ -327,13 +327,14 @@ class TestConsoleInTrouble:
             written.append(data)
             return len(data)
 
-        console = Console(os.dup(1), "stdout", log, write=write)
+        fd = os.dup(1)
+        console = Console(fd, "stdout", log, write=write)
         console.start()
         console.put(lines(0, 10), self)
         wait_until(lambda: log.messages, "a warning")
         console.put(lines(10, 5), self)
         console.close(FOREVER)
-        os.close(console._fd)
+        os.close(fd)
         assert b"".join(written) == lines(10, 5)
         assert log.messages[-1].endswith("missing there: 10")
 

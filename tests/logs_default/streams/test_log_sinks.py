@@ -13,7 +13,7 @@ from contextlib import suppress
 import pytest
 from plaunch.errors import LogDirectoryError, PluginError
 from plaunch.process import LogsDest
-from plaunch_logs_default.streams import StreamsError, WorkerStreams
+from plaunch_logs_default.streams import StreamsError, open_worker_streams
 from plaunch_logs_default.streams.backlog import Backlog
 from plaunch_logs_default.streams.log_sinks import LogSinkWriter
 
@@ -201,7 +201,7 @@ class Started:
         self._folder = folder
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         self._fds = [os.open(folder / name, flags) for name in ("out", "err")]
-        self.streams = WorkerStreams(
+        self.streams = open_worker_streams(
             dest,
             nprocs,
             prefixes={rank: f"[r{rank}]:" for rank in range(nprocs)},
@@ -386,7 +386,7 @@ def test_a_thousand_sinks_leave_no_descriptor_open(tmp_path, many_files):
             self._file.write(self.data)
             self._file.close()
 
-    streams = WorkerStreams(
+    streams = open_worker_streams(
         LogsDest(dict(nothing), dict(nothing)),
         len(ranks),
         prefixes=dict.fromkeys(ranks, ""),

@@ -51,7 +51,7 @@ def test_reads_each_source_to_its_end(open_source):
 def test_a_full_pipe_is_read_to_its_end(open_source):
     def wait_for_the_end(data):
         # Most of the pipe is to be read after the call of `finish`.
-        wait_until(lambda: reader._wake_write < 0, "the call of finish")
+        wait_until(lambda: reader.is_finishing, "the call of finish")
 
     kept = Kept()
     source, write_end = open_source(Plain(wait_for_the_end), kept)
@@ -199,9 +199,9 @@ def test_finish_does_not_wait_for_a_stuck_sink(open_source):
 
 def test_finish_waits_for_slow_progress(open_source, monkeypatch):
     def one_read_per_join(timeout):
-        seen = reader._reads
+        seen = reader.reads
         turn.release()
-        wait_until(lambda: reader._reads != seen or not reader._thread.is_alive(), "one read more")
+        wait_until(lambda: reader.reads != seen or not reader.thread.is_alive(), "one read more")
 
     turn = threading.Semaphore(0)
     kept = Kept()
@@ -210,7 +210,7 @@ def test_finish_waits_for_slow_progress(open_source, monkeypatch):
     os.write(write_end, b"x" * 4 * READ_SIZE)
     os.close(write_end)
     reader = start(source)
-    monkeypatch.setattr(reader._thread, "join", one_read_per_join)
+    monkeypatch.setattr(reader.thread, "join", one_read_per_join)
     assert reader.finish(timeout=0.0)
     assert kept.data == b"x" * 4 * READ_SIZE
 

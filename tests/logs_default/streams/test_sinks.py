@@ -4,6 +4,7 @@ import errno
 import os
 
 import pytest
+from plaunch_logs_default.streams.backlog import Backlog
 from plaunch_logs_default.streams.console import Console
 from plaunch_logs_default.streams.lines import LinesToConsole, MatchesToFile, Prefix
 from plaunch_logs_default.streams.sinks import (
@@ -23,12 +24,15 @@ class Screen(Console):
     """A console that records its output; it need not be started."""
 
     def __init__(self, *, is_terminal=False):
-        super().__init__(1, "stdout", RecordedWarnings())
+        self._kept, self._taken = Backlog(), b""
+        super().__init__(1, "stdout", RecordedWarnings(), backlog=self._kept)
         self.is_terminal = is_terminal
 
     @property
     def content(self):
-        return b"".join(self._backlog._blocks)
+        while self._kept.size:
+            self._taken += self._kept.take(self._kept.size)
+        return self._taken
 
 
 class Disk:
@@ -116,9 +120,10 @@ class TestFile:
         assert path.read_bytes() == content
         assert sink.lost_lines == lost
 
-    def test_an_error_at_the_close_is_reported(self, path, log, open_sink):
-        sink = open_sink()
-        os.close(sink._fd)
+    def test_an_error_at_the_close_is_reported(self, path, log):
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT)
+        sink = FileSink(fd, str(path), log)
+        os.close(fd)
         sink.close()
         assert "may be missing (Bad file descriptor)" in log.messages[0]
 

@@ -5,6 +5,7 @@ import io
 import math
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -14,11 +15,12 @@ from pathlib import Path
 import pytest
 from plaunch.errors import LogDirectoryError, PlaunchError
 from plaunch.process import LogsDest
-from plaunch_logs_default.streams import StreamsError, WorkerStreams
+from plaunch_logs_default.streams import StreamsError, open_worker_streams
 from plaunch_logs_default.streams.reader import Reader
 from plaunch_logs_default.streams.sinks import FileSink
 
 from helpers.calls import meanwhile
+from helpers.limits import limited
 from helpers.programs import run_python
 from helpers.waiting import wait_until
 
@@ -61,7 +63,7 @@ class Files:
             "stderr_fd": self.stderr_fd,
             **options,
         }
-        return WorkerStreams(dest, nprocs, **options)
+        return open_worker_streams(dest, nprocs, **options)
 
 
 @pytest.fixture
@@ -263,9 +265,10 @@ import os, random
 for n in range(2000):
     os.write(1 + n % 2, b'%d %b end\\n' % (n, b'x' * random.randrange(200)))
 """
-        streams = files.streams(dest(tee="out err", nprocs=4), 4, stderr_fd=os.dup(files.stdout_fd))
+        same = os.dup(files.stdout_fd)
+        streams = files.streams(dest(tee="out err", nprocs=4), 4, stderr_fd=same)
         run(streams, dict.fromkeys(range(4), program))
-        os.close(streams._stderr.fd)
+        os.close(same)
         seen = {}
         for line in files.stdout.splitlines():
             match = re.fullmatch(rb"\[r(\d)\]:(\d+) x* end", line)
@@ -346,6 +349,12 @@ class TestFilters:
         assert not os.path.exists(files.path("f.out"))
 
 
+def on_terminal(terminal, nprocs=1):
+    """Streams whose stderr is shown on a terminal."""
+    spec = dest(stdout=NULL, nprocs=nprocs)
+    return open_worker_streams(spec, nprocs, prefixes={}, stderr_fd=terminal.slave)
+
+
 class TestCaptured:
     def test_passes_unchanged_and_its_last_lines_are_known(self, files):
         program = """
@@ -363,7 +372,7 @@ os.write(2, b'10%\\r20%\\r\\xff')
 
     def test_is_shown_at_once_even_without_a_line_end(self, tmp_path):
         read_end, write_end = os.pipe()
-        streams = WorkerStreams(dest(stdout=NULL), 1, prefixes={}, stderr_fd=write_end)
+        streams = open_worker_streams(dest(stdout=NULL), 1, prefixes={}, stderr_fd=write_end)
         (process,) = start(
             streams, {0: "import os, signal; os.write(2, b'Continue? '); signal.pause()"}
         )
@@ -399,7 +408,9 @@ os.write(2, b'10%\\r20%\\r\\xff')
     def test_a_terminal_stays_a_terminal(self, end, code, count):
         write = f"for n in range({count}): os.write(2, b'%060d\\n' % n)"
         with Terminal() as terminal:
-            streams = WorkerStreams(dest(stdout=NULL), 1, prefixes={}, stderr_fd=terminal.slave)
+            streams = open_worker_streams(
+                dest(stdout=NULL), 1, prefixes={}, stderr_fd=terminal.slave
+            )
             assert run(streams, {0: f"import os; assert os.isatty(2)\n{write}\n{end}"}) == [code]
         # The real terminal adds the `\r`.
         assert terminal.shown == b"".join(b"%060d\r\n" % n for n in range(count))
@@ -408,9 +419,7 @@ os.write(2, b'10%\\r20%\\r\\xff')
     def test_lines_of_ranks_that_share_a_terminal_stay_whole(self):
         program = "import os\nfor n in range(5000): os.write(2, b'{}' * (20 + n % 60) + b'\\n')"
         with Terminal() as terminal:
-            streams = WorkerStreams(
-                dest(stdout=NULL, nprocs=3), 3, prefixes={}, stderr_fd=terminal.slave
-            )
+            streams = on_terminal(terminal, nprocs=3)
             run(streams, {rank: program.format(rank) for rank in range(3)})
         expected = [b"%d" % rank * (20 + n % 60) for rank in range(3) for n in range(5000)]
         assert sorted(terminal.shown.split()) == sorted(expected)
@@ -421,14 +430,16 @@ os.write(2, b'10%\\r20%\\r\\xff')
 
         with Terminal() as terminal:
             monkeypatch.setattr(os, "openpty", fail)
-            streams = WorkerStreams(dest(stdout=NULL), 1, prefixes={}, stderr_fd=terminal.slave)
+            streams = open_worker_streams(
+                dest(stdout=NULL), 1, prefixes={}, stderr_fd=terminal.slave
+            )
             run(streams)
         assert terminal.shown == b"to stderr\r\n"
         assert "the worker gets a pipe" in caplog.text
 
     def test_teed_stderr_is_a_pipe_even_on_a_terminal(self):
         with Terminal() as terminal:
-            streams = WorkerStreams(
+            streams = open_worker_streams(
                 dest(stdout=NULL, tee="err"), 1, prefixes={0: "[r0]:"}, stderr_fd=terminal.slave
             )
             program = "import os; assert not os.isatty(2); os.write(2, b'one\\n')"
@@ -450,7 +461,7 @@ class Unread:
 
     def streams(self, stdout="", tee="out", stderr_fd=2, before=None):
         """Streams that are teed to it."""
-        return WorkerStreams(
+        return open_worker_streams(
             dest(stdout, NULL, tee),
             1,
             prefixes={0: "[0]:"},
@@ -554,7 +565,7 @@ print('last words', file=sys.stderr)
         """Streams teed to a console without a reader, and the read end of the console."""
         read_end, write_end = os.pipe()
         spec = dest(tee="out", stderr=NULL)
-        yield WorkerStreams(spec, 1, prefixes={0: "[0]:"}, stdout_fd=write_end), read_end
+        yield open_worker_streams(spec, 1, prefixes={0: "[0]:"}, stdout_fd=write_end), read_end
         os.close(read_end)  # the thread finds the pipe broken
         wait_until_threads_end()
         os.close(write_end)
@@ -692,13 +703,9 @@ class TestErrors:
         )
         streams.finish()
 
-    def test_too_many_open_files(self, files, monkeypatch):
-        def fail():
-            raise OSError(errno.EMFILE, "Too many open files")
-
+    def test_too_many_open_files(self, files):
         streams = files.streams(dest())
-        with monkeypatch.context() as patched:
-            patched.setattr(os, "pipe", fail)
+        with limited(resource.RLIMIT_NOFILE, 0):
             with pytest.raises(StreamsError, match=r"stderr of local rank 0.*ulimit -n") as caught:
                 streams.child_fds(0)
         assert isinstance(caught.value, PlaunchError)
@@ -732,9 +739,9 @@ class TestErrors:
 import os, sys
 os.closerange(0, 3)
 from plaunch.process import LogsDest
-from plaunch_logs_default.streams import WorkerStreams
+from plaunch_logs_default.streams import open_worker_streams
 out = sys.argv[1]
-streams = WorkerStreams(LogsDest({0: out}, {0: ""}, {0: out}, {}), 1, prefixes={0: "[0]:"})
+streams = open_worker_streams(LogsDest({0: out}, {0: ""}, {0: out}, {}), 1, prefixes={0: "[0]:"})
 fds = streams.child_fds(0)
 owned = sorted(int(fd) for fd in os.listdir("/proc/self/fd"))
 os.write(fds[0], b"to stdout\\n")

@@ -16,7 +16,7 @@ from plaunch.agent import RunResult, WorkerState
 from plaunch.errors import UsageError
 from plaunch.events import Event, EventSource
 from plaunch.process import ProcessFailure
-from plaunch_report.failure_bundle import bundle, commands, kernel
+from plaunch_report.failure_bundle import bundle, commands, system
 from plaunch_report.failure_bundle.extension import FailureBundles
 from plaunch_report.failure_bundle.history import (
     FIRST_EVENTS,
@@ -33,7 +33,7 @@ from helpers.hooks import context_of
 def no_commands(monkeypatch):
     """Leave out parts that take long and depend on the machine."""
     monkeypatch.setattr(commands, "_run", lambda words, until: b"said\n")
-    monkeypatch.setattr(kernel, "_lines", lambda log: [])
+    monkeypatch.setattr(system, "_lines", lambda log: [])
 
 
 def event(name, **recorded):
@@ -49,9 +49,10 @@ def failure(rank, message, *, is_first=False, **recorded):
     return event("failure", **{**about, **recorded})
 
 
-def write(folder, failed=None, **settings):
+def write(folder, failed=None, times=None, **settings):
     failed = failed or FailedAttempt("job", "train.py", 0, reason="it broke")
-    bundle.write_bundle(failed, context_of(**settings), str(folder))
+    times = bundle.BundleTimes(**(times or {}))
+    bundle.write_bundle(failed, context_of(**settings), str(folder), times)
 
 
 def read(path):
@@ -122,9 +123,8 @@ def test_missing_parts_are_listed(tmp_path):
 
 
 def test_a_part_that_hangs_is_left_out(tmp_path, monkeypatch, gate):
-    monkeypatch.setattr(bundle, "_PARTS", 0.4)
     monkeypatch.setattr(commands, "_run", lambda words, until: gate.wait() and b"")
-    write(tmp_path)
+    write(tmp_path, times={"parts": 0.4})
     files = read(tmp_path / "failure-0.zip")
     assert files.keys() == {
         "report.txt",
@@ -136,18 +136,16 @@ def test_a_part_that_hangs_is_left_out(tmp_path, monkeypatch, gate):
     assert "\ndoctor.txt: not finished within 0." in files["contents.txt"]
 
 
-def test_files_without_time_left_are_listed(tmp_path, monkeypatch):
-    monkeypatch.setattr(bundle, "_FILES", 0.0)
-    write(tmp_path)
+def test_files_without_time_left_are_listed(tmp_path):
+    write(tmp_path, times={"files": 0.0})
     files = read(tmp_path / "failure-0.zip")
     assert files.keys() == {"contents.txt"}
     assert "\nreport.txt: left out, as there was no time left\n" in files["contents.txt"]
 
 
 def test_a_bundle_that_hangs_is_abandoned(tmp_path, monkeypatch, logged, gate):
-    monkeypatch.setattr(bundle, "_ALL", 0.2)
     monkeypatch.setattr(os, "makedirs", lambda *args, **options: gate.wait())
-    write(tmp_path)
+    write(tmp_path, times={"bundle": 0.2})
     assert logged.messages == ["no failure bundle: it was not done within 0.2 s"]
 
 
@@ -306,9 +304,9 @@ def test_uncounted_restarts_have_separate_bundles(tmp_path, monkeypatch):
         ("{}/file", "which is not a folder; give another folder"),
         ("{}/file/below", "and '{}/file' is not a folder; give another folder"),
         ("{}/name.zip", "so it should be a folder"),
-        ("a\0b", "which is no path"),
-        ("x" * 4000, "which is no path"),
-        ("\ud800", "which is no path"),
+        ("a\0b", "which is not a valid path"),
+        ("x" * 4000, "which is not a valid path"),
+        ("\ud800", "which is not a valid path"),
         (7, "give the path of a folder"),
         (b"x", "give the path of a folder"),
     ],

@@ -10,10 +10,8 @@ import pytest
 from plaunch.process import ProcessFailure
 from plaunch_logs_default import DefaultLogsSpecs
 from plaunch_report.failure_bundle.gathering import File, MissingError, gather
-from plaunch_report.failure_bundle.kernel import find_kernel_lines, select_lines
-from plaunch_report.failure_bundle.logs import AttemptFiles, find_folders
-from plaunch_report.failure_bundle.reading import read_last_lines
-from plaunch_report.failure_bundle.versions import find_versions
+from plaunch_report.failure_bundle.logs import AttemptFiles, find_folders, read_last_lines
+from plaunch_report.failure_bundle.system import find_kernel_lines, find_versions, select_lines
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import os
 from typing import TYPE_CHECKING
 
 from plaunch.errors import UsageError
-from plaunch_membership import DynamicRendezvousHandler
+from plaunch_membership import DynamicRendezvousHandler, StoreAccess
 
 from plaunch_example_backend.store import SqliteStore
 
@@ -36,11 +36,10 @@ def create_handler(params: RendezvousParameters) -> RendezvousHandler:
             f"the folder of the rendezvous store {path!r} (--rdzv-endpoint) does not exist"
         )
     busy_timeout = params.get_as_seconds("busy_timeout", 5.0) or 5.0
-    return DynamicRendezvousHandler(
-        params,
+    store = StoreAccess(
         lambda: SqliteStore(path, busy_timeout),
         address=params.local_addr or "127.0.0.1",
         endpoint=path,
         outlives_job=True,
-        options=("busy_timeout",),
     )
+    return DynamicRendezvousHandler(params, store, options=("busy_timeout",))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import IO
 
 MEMORY_LIMIT = 4 << 20  # bytes in memory; more go to disk
-MIN_SEGMENT = 4 << 20
+MIN_SEGMENT = 4 << 20  # bytes of a file before the next one is opened
 MAX_SEGMENT = 256 << 20
 
 
@@ -45,6 +45,7 @@ class Backlog:
         open_file: opens an unlinked file.
         pwrite: writes to it, like `os.pwrite`.
         limit: maximum bytes in memory and on disk; beyond it, the oldest files are dropped.
+        min_segment: bytes of a file before the next one is opened.
     """
 
     def __init__(
@@ -54,24 +55,26 @@ class Backlog:
         pwrite: Callable[[int, memoryview, int], int] = os.pwrite,
         *,
         limit: float = math.inf,
+        min_segment: int = MIN_SEGMENT,
     ) -> None:
         self.size = 0  # bytes
+        self.in_memory = 0  # bytes of them
         self.dropped_lines = 0  # in total
         self._memory_limit = memory_limit
         self._limit = limit
+        self._min_segment = min_segment
         self._open_file = open_file
         self._pwrite = pwrite
         self._segments: deque[_Segment] = deque()  # older than `_blocks`; each has unread data
         self._blocks: deque[bytes] = deque()
-        self._in_memory = 0  # bytes in `_blocks`
 
     def append(self, data: bytes) -> None:
         """Add `data`; drop the oldest data if neither memory nor the disk has room."""
         self._blocks.append(data)
-        self._in_memory += len(data)
+        self.in_memory += len(data)
         self.size += len(data)
-        if self._in_memory > self._memory_limit and not self._move_to_disk():
-            while self._in_memory > self._memory_limit // 2:
+        if self.in_memory > self._memory_limit and not self._move_to_disk():
+            while self.in_memory > self._memory_limit // 2:
                 block = self._take_block()
                 self.dropped_lines += block.count(b"\n")
         while self.size > self._limit and self._segments:
@@ -101,11 +104,11 @@ class Backlog:
         while self._segments:
             self._close_oldest()
         self._blocks.clear()
-        self.size = self._in_memory = 0
+        self.size = self.in_memory = 0
 
     def _take_block(self) -> bytes:
         block = self._blocks.popleft()
-        self._in_memory -= len(block)
+        self.in_memory -= len(block)
         self.size -= len(block)
         return block
 
@@ -126,7 +129,7 @@ class Backlog:
                     return False
             else:
                 self._blocks.clear()
-                self._in_memory = 0
+                self.in_memory = 0
                 return True
 
     def _store(self, data: bytes) -> None:
@@ -141,7 +144,7 @@ class Backlog:
 
     def _current_segment(self) -> _Segment:
         # An eighth of the queue: a full disk drops the oldest eighth, and few files are open.
-        limit = min(max(MIN_SEGMENT, self.size // 8), MAX_SEGMENT)
+        limit = min(max(self._min_segment, self.size // 8), MAX_SEGMENT)
         if self._segments and self._segments[-1].size < limit:
             return self._segments[-1]
         try:

@@ -13,7 +13,7 @@ from plaunch_logs_default.streams.console import Console, text_writer
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from plaunch_logs_default.streams.standard_stream import StandardStream
+    from plaunch_logs_default.streams.routes import StandardStream
     from plaunch_logs_default.streams.warning_log import WarningLog
 
 _MESSAGE_ORDER_WAIT = 0.1  # seconds; a responsive console shows its backlog before later messages

@@ -192,10 +192,11 @@ class Reader:
         self.read_bytes = 0  # so far; any thread may read it
         self._clock = clock
         self._due: dict[Source, float] = {}  # sources that must be read or flushed at a time
-        self._reads = 0
+        self.reads = 0  # calls of `Source.read`, which show progress
+        self.is_finishing = False
         self._selector: selectors.BaseSelector  # from `start` on
         self._wake_read = self._wake_write = -1
-        self._thread = threading.Thread(target=self._run, name="plaunch-reader", daemon=True)
+        self.thread = threading.Thread(target=self._run, name="plaunch-reader", daemon=True)
 
     def start(self) -> None:
         """Start the thread, which owns sources and shared sinks from now on.
@@ -209,7 +210,7 @@ class Reader:
             self._wake_read, self._wake_write = os.pipe()
             undo.callback(os.close, self._wake_read)
             undo.callback(os.close, self._wake_write)
-            start_thread(self._thread, blocks_signals=True)
+            start_thread(self.thread, blocks_signals=True)
             undo.pop_all()
 
     def finish(self, timeout: float) -> bool:
@@ -219,17 +220,17 @@ class Reader:
         `QUIET` seconds, and reports the process. False if the thread makes no progress for
         `timeout` seconds: a file system hangs.
         """
-        if self._wake_write >= 0:
+        if not self.is_finishing:
             # Closing it is not enough: a process that a plugin has forked may have a copy.
             os.write(self._wake_write, b"\0")
             os.close(self._wake_write)
-            self._wake_write = -1
+            self.is_finishing = True
         seen = -1
-        while self._thread.is_alive():
-            if self._reads == seen:
+        while self.thread.is_alive():
+            if self.reads == seen:
                 return False
-            seen = self._reads
-            self._thread.join(timeout)
+            seen = self.reads
+            self.thread.join(timeout)
         return True
 
     def _run(self) -> None:
@@ -285,7 +286,7 @@ class Reader:
             self._report_held(held)
 
     def _read(self, source: Source) -> int:
-        self._reads += 1
+        self.reads += 1
         size = source.read()
         if size is None:
             self._end(source)

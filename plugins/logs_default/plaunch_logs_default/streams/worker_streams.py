@@ -7,7 +7,7 @@ import os
 from contextlib import ExitStack
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from plaunch.process import OutputCounts
 
@@ -28,9 +28,8 @@ from plaunch_logs_default.streams.lines import (
     Prefix,
 )
 from plaunch_logs_default.streams.reader import FollowedFile, Reader, Source
-from plaunch_logs_default.streams.routes import Route, RouteKind, through_sink
+from plaunch_logs_default.streams.routes import Route, RouteKind, StandardStream, through_sink
 from plaunch_logs_default.streams.sinks import FileSink, RawToConsole, WindowSizeSync
-from plaunch_logs_default.streams.standard_stream import StandardStream
 from plaunch_logs_default.streams.warning_log import WarningLog
 
 if TYPE_CHECKING:
@@ -48,6 +47,47 @@ NOTICE_AFTER = 1.0  # seconds of waiting for a console before the wait is logged
 _CATCH_UP_TIMEOUT = 0.2  # seconds; usually less than a millisecond, unless a file system hangs
 
 
+def open_worker_streams(
+    dest: LogsDest,
+    nprocs: int,
+    *,
+    prefixes: Mapping[int, str],
+    stdout_filters: Sequence[str] = (),
+    stderr_filters: Sequence[str] = (),
+    capture_stderr: bool = True,
+    keeps_daemons: bool = False,
+    stdout_fd: int = 1,
+    stderr_fd: int = 2,
+    **options: Any,
+) -> WorkerStreams:
+    """Choose where the output of each worker goes; the default of `LogsSpecs.open_streams`.
+
+    Args:
+        dest: where the streams go.
+        nprocs: number of local ranks.
+        prefixes: see `WorkerStreams`.
+        stdout_filters: substrings; teed lines that contain one are also written, with their
+            prefix, to the filtered file of `dest`.
+        stderr_filters: the same for stderr.
+        capture_stderr: pass stderr that is neither redirected nor teed through the launcher, so
+            that its last lines are known.
+        keeps_daemons: whether processes may write after the launcher has ended. Then no stream
+            passes through a pipe of the launcher: `capture_stderr` has no effect, and no sinks are
+            opened.
+        stdout_fd: the console for stdout. If Python code has replaced `sys.stdout` or `sys.stderr`,
+            teed lines go to the replacement.
+        stderr_fd: the console for stderr.
+        options: `open_sink` and `before`; see `WorkerStreams`.
+    """
+    create = partial(StandardStream.create, dest=dest, nprocs=nprocs, keeps_daemons=keeps_daemons)
+    captures = capture_stderr and not keeps_daemons
+    stdout = create("stdout", stdout_fd, filters=stdout_filters, capture=False)
+    stderr = create("stderr", stderr_fd, filters=stderr_filters, capture=captures)
+    if keeps_daemons:
+        options["open_sink"] = None
+    return WorkerStreams(stdout, stderr, prefixes, **options)
+
+
 class WorkerStreams:
     """Connects the output streams of one start of a worker group, and reads those with a pipe.
 
@@ -56,20 +96,10 @@ class WorkerStreams:
     only if a stream passes through the launcher.
 
     Args:
-        dest: where the streams go.
-        nprocs: number of local ranks.
+        stdout: the workers' stdout.
+        stderr: the workers' stderr; if its console is a terminal, each worker gets a
+            pseudo-terminal.
         prefixes: what precedes each teed line on the console, by local rank.
-        stdout_filters: substrings; teed lines that contain one are also written, with their
-            prefix, to the filtered file of `dest`.
-        stderr_filters: the same for stderr.
-        capture_stderr: pass stderr that is neither redirected nor teed through the launcher, so
-            that its last lines are known.
-        stdout_fd: the console for stdout. If Python code has replaced `sys.stdout` or `sys.stderr`,
-            teed lines go to the replacement.
-        stderr_fd: the console for stderr; if it is a terminal, each worker gets a pseudo-terminal.
-        keeps_daemons: whether processes may write after the launcher has ended. Then no stream
-            passes through a pipe of the launcher: `capture_stderr` has no effect, and no sinks are
-            opened.
         open_sink: opens the sink of a stream, given the local rank and "stdout" or "stderr"; None
             stands for no sink.
         before: the streams of the previous start; the consoles first show the rest of these.
@@ -77,28 +107,18 @@ class WorkerStreams:
 
     def __init__(
         self,
-        dest: LogsDest,
-        nprocs: int,
-        *,
+        stdout: StandardStream,
+        stderr: StandardStream,
         prefixes: Mapping[int, str],
-        stdout_filters: Sequence[str] = (),
-        stderr_filters: Sequence[str] = (),
-        capture_stderr: bool = True,
-        stdout_fd: int = 1,
-        stderr_fd: int = 2,
-        keeps_daemons: bool = False,
+        *,
         open_sink: Callable[[int, str], Sink | None] | None = None,
         before: Streams | None = None,
     ) -> None:
+        self._stdout = stdout
+        self._stderr = stderr
         self._prefixes = prefixes
-        self._open_sink = None if keeps_daemons else open_sink
+        self._open_sink = open_sink
         self._log = WarningLog()
-        create = partial(
-            StandardStream.create, dest=dest, nprocs=nprocs, keeps_daemons=keeps_daemons
-        )
-        captures = capture_stderr and not keeps_daemons
-        self._stdout = create("stdout", stdout_fd, filters=stdout_filters, capture=False)
-        self._stderr = create("stderr", stderr_fd, filters=stderr_filters, capture=captures)
         self._child_ends: list[int] = []
         self._sources: dict[int, list[Source]] = {}  # by local rank
         earlier = before._consoles if isinstance(before, WorkerStreams) else None

@@ -20,7 +20,11 @@ class Certificates:
 
 
 def create_certificates(
-    folder: str, *, hosts: tuple[str, ...] = ("localhost", "127.0.0.1", "::1"), client: str = "root"
+    folder: str,
+    *,
+    hosts: tuple[str, ...] = ("localhost", "127.0.0.1", "::1"),
+    client: str = "root",
+    key_usage: str = "critical,keyCertSign,cRLSign",
 ) -> Certificates:
     """Create a certificate authority, a server's certificate and a client's in `folder`.
 
@@ -28,6 +32,8 @@ def create_certificates(
         folder: an existing folder.
         hosts: the names and addresses in the server's certificate.
         client: the common name in the client's, which etcd takes for a user's name.
+        key_usage: the extension of the authority, which Python requires from 3.13 on; empty for
+            none, as in old authorities.
 
     Raises:
         FileNotFoundError: `openssl` is not installed.
@@ -39,7 +45,7 @@ def create_certificates(
     path = _Folder(folder)
     _openssl(
         *("req", "-x509", *_NEW, path("ca.key"), "-out", path("ca.pem"), *_subject("authority")),
-        *("-addext", "keyUsage=critical,keyCertSign,cRLSign"),  # required by Python from 3.13 on
+        *(("-addext", f"keyUsage={key_usage}") if key_usage else ()),
     )
     _sign(
         path, "server", "server", f"subjectAltName={names}\nextendedKeyUsage=serverAuth,clientAuth"

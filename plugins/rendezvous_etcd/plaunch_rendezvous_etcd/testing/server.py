@@ -122,7 +122,7 @@ class EtcdServer(Started):
         self.users = dict(users or {})
         self._user_prefix = user_prefix
         self._arguments = list(arguments)
-        self._folder = tempfile.mkdtemp(prefix="plaunch-etcd-")
+        self.folder = tempfile.mkdtemp(prefix="plaunch-etcd-")
         self._has_run = False
         self._has_users = False
         self._is_paused = False
@@ -145,7 +145,7 @@ class EtcdServer(Started):
     @property
     def log(self) -> str:
         """Its output so far."""
-        with open(os.path.join(self._folder, "log"), encoding="utf-8", errors="replace") as file:
+        with open(os.path.join(self.folder, "log"), encoding="utf-8", errors="replace") as file:
             return file.read()
 
     def start(self) -> None:
@@ -194,7 +194,7 @@ class EtcdServer(Started):
             if self._wants_client_certificate:
                 command += ["--client-cert-auth", "--trusted-ca-file", self.certificates.ca]
         environ = {k: v for k, v in os.environ.items() if not k.startswith("ETCD_")}
-        with open(os.path.join(self._folder, "log"), "ab") as log:
+        with open(os.path.join(self.folder, "log"), "ab") as log:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environ
             )
@@ -254,7 +254,7 @@ class EtcdServer(Started):
 
     def save(self) -> str:
         """Take a snapshot of its current data; the name is for `restore`."""
-        saved = tempfile.mkdtemp(prefix="saved-", dir=self._folder)
+        saved = tempfile.mkdtemp(prefix="saved-", dir=self.folder)
         self.pause()
         try:
             shutil.copytree(self._data, saved, dirs_exist_ok=True)
@@ -271,7 +271,7 @@ class EtcdServer(Started):
     def close(self) -> None:
         """Kill it, and delete its data; may be called twice."""
         self.kill()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def ask(self, path: str, *, token: str = "", **body: object) -> dict[str, Any]:
         """Call its JSON gateway: `ask("kv/range", key=...)`; keys and values are in base64."""
@@ -318,7 +318,7 @@ class EtcdServer(Started):
 
     @property
     def _data(self) -> str:
-        return os.path.join(self._folder, "data")
+        return os.path.join(self.folder, "data")
 
     @property
     def _metrics_url(self) -> str:

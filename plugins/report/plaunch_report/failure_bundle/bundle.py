@@ -1,4 +1,4 @@
-"""Writing one bundle: its parts, its time limits, and its path."""
+"""Writing one bundle: its parts, its time limits, its path, and the report in it."""
 
 from __future__ import annotations
 
@@ -10,52 +10,73 @@ import secrets
 import sys
 import time
 import zipfile
-from typing import TYPE_CHECKING, BinaryIO, cast
+from dataclasses import replace
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, cast
 
 from plaunch import __version__
 from plaunch.errors import PlaunchError, ThreadStartError
 from plaunch.plugin import one_line
+from plaunch.process import ChildFailedError, ProcessFailure
 from plaunch.threads import BoundedCall
 from plaunch_events import Redaction
 
-from plaunch_report.failure_bundle import commands, kernel, report, versions
+from plaunch_report.failure_bundle import commands, system
 from plaunch_report.failure_bundle.gathering import File, MissingError, gather
 from plaunch_report.failure_bundle.logs import AttemptFiles, find_folders
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    from plaunch.events import Event
     from plaunch.plugin import PluginContext
-    from plaunch.process import LogsSpecs, ProcessFailure
+    from plaunch.process import LogsSpecs
 
     from plaunch_report.failure_bundle.gathering import Part
     from plaunch_report.failure_bundle.history import FailedAttempt
 
 logger = logging.getLogger("plaunch")
 
-# The launcher waits 1.5 s at its end for threads of plugins. Seconds since the start of the bundle:
-_COMMANDS = 1.0  # until programs are killed
-_PARTS = 1.05  # until unfinished parts are abandoned
-_FILES = 1.25  # until no more files are added
-_ALL = 1.4  # until the bundle is abandoned
+
+class BundleTimes(NamedTuple):
+    """When to give up, in seconds since the start of a bundle.
+
+    The launcher waits 1.5 s at its end for threads of plugins.
+
+    Args:
+        commands: programs are killed.
+        parts: unfinished parts are abandoned.
+        files: no more files are added.
+        bundle: the bundle is abandoned.
+    """
+
+    commands: float = 1.0
+    parts: float = 1.05
+    files: float = 1.25
+    bundle: float = 1.4
 
 
-def write_bundle(failed: FailedAttempt, context: PluginContext, folder: str) -> None:
+def write_bundle(
+    failed: FailedAttempt,
+    context: PluginContext,
+    folder: str,
+    times: BundleTimes = BundleTimes(),  # noqa: B008 - immutable
+) -> None:
     """Write a bundle, and log in one line where it is or why there is none; raises nothing.
 
     Args:
         failed: the failed attempt.
         context: the launch.
         folder: where the bundle goes; empty for the folder of the run.
+        times: when to give up.
     """
-    began = time.monotonic()
+    until = BundleTimes(*(time.monotonic() + seconds for seconds in times))
     try:
-        call = BoundedCall("failure-bundle", lambda: _write(failed, context, folder, began))
+        call = BoundedCall("failure-bundle", lambda: _write(failed, context, folder, until))
     except (ThreadStartError, RuntimeError) as error:
         logger.warning("no failure bundle is written: %s", error)
         return
-    if not call.wait(began + _ALL - time.monotonic()):
-        logger.warning("no failure bundle: it was not done within %.1f s", _ALL)
+    if not call.wait(until.bundle - time.monotonic()):
+        logger.warning("no failure bundle: it was not done within %.1f s", times.bundle)
     elif call.error is not None:
         logger.warning("no failure bundle is written: %s", _describe(call.error))
     elif not call.result:
@@ -67,7 +88,7 @@ def write_bundle(failed: FailedAttempt, context: PluginContext, folder: str) -> 
         logger.warning("failure bundle: %s (for plaunch-report)", call.result)
 
 
-def _write(failed: FailedAttempt, context: PluginContext, folder: str, began: float) -> str:
+def _write(failed: FailedAttempt, context: PluginContext, folder: str, until: BundleTimes) -> str:
     """Write the bundle; return its path, or an empty text if there is no folder for it."""
     specs = cast("LogsSpecs | None", context.settings.get("logs_specs"))
     folders = find_folders(specs, context.run_id)
@@ -78,8 +99,8 @@ def _write(failed: FailedAttempt, context: PluginContext, folder: str, began: fl
     redact = Redaction.of_launch(os.environ, words or (), context.settings)
     repeat = failed.repeat if failed.is_restart else None
     attempt_files = AttemptFiles(folders.run, failed.attempt, failed.ranks, repeat)
-    parts = _parts(failed, context, attempt_files, words, began + _COMMANDS)
-    files, missing = gather(parts, began + _PARTS)
+    parts = _parts(failed, context, attempt_files, words, until.commands)
+    files, missing = gather(parts, until.parts)
     title = (
         f"run {context.run_id!r}, attempt {failed.attempt}, on {context.host}: "
         f"{failed.name or 'the launch'} failed\n"
@@ -94,7 +115,7 @@ def _write(failed: FailedAttempt, context: PluginContext, folder: str, began: fl
             _open(partial) as file,
             zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
         ):
-            contents = _add_all(archive, files, redact, began + _FILES)
+            contents = _add_all(archive, files, redact, until.files)
             contents += [f"{name}: {why}" for name, why in missing.items()]
             data = redact("\n".join((title, *contents, "")).encode(errors="replace"))
             _add(archive, "contents.txt", data)
@@ -130,10 +151,10 @@ def _parts(
     """The functions that collect each part, the most important ones first."""
 
     def failures() -> dict[int, ProcessFailure]:
-        return report.find_failures(failed, attempt_files.of_worker)
+        return find_failures(failed, attempt_files.of_worker)
 
     def find_report() -> Iterator[File]:
-        yield File("report.txt", report.format_report(failed, failures()).encode(errors="replace"))
+        yield File("report.txt", format_report(failed, failures()).encode(errors="replace"))
 
     parts: dict[str, Part] = {
         "report.txt": find_report,
@@ -141,10 +162,10 @@ def _parts(
         "events.jsonl": lambda: _events(failed),
         "logs": lambda: attempt_files.logs(failures()),
         "stacks": attempt_files.stacks,
-        "versions.txt": lambda: versions.find_versions(sys.path),
+        "versions.txt": lambda: system.find_versions(sys.path),
         "plan.txt": lambda: commands.find_plan(words, context.settings, context.run_id, until),
         "doctor.txt": lambda: commands.find_doctor(words, until),
-        "kernel.txt": lambda: kernel.find_kernel_lines(failed.pids, failed.began),
+        "kernel.txt": lambda: system.find_kernel_lines(failed.pids, failed.began),
     }
     if failed.is_restart and context.settings.get("start_method") == "fork":
         # This process forks the next workers soon, and must have no other threads then.
@@ -201,3 +222,69 @@ def _publish(partial: str, base: str) -> str:
             os.rename(partial, path)
         return path
     raise AssertionError  # the numbers do not end
+
+
+def find_failures(
+    failed: FailedAttempt, path_of: Callable[[int, str], str]
+) -> dict[int, ProcessFailure]:
+    """The workers that failed, by global rank, from the result or else from the events.
+
+    Args:
+        failed: the failed attempt.
+        path_of: returns the path of a file of a worker of this node, by local rank and name; may be
+            empty.
+    """
+    if failed.result is not None and failed.result.failures:
+        return failed.result.failures
+    local_ranks = {rank: local_rank for local_rank, rank in failed.ranks.items()}
+    return {
+        rank: _read(event, rank, local_ranks.get(rank, -1), path_of)
+        for rank, event in failed.failures.items()
+    }
+
+
+def format_report(failed: FailedAttempt, failures: dict[int, ProcessFailure]) -> str:
+    """The report on these failures; if no worker failed, why the launch ended."""
+    if not failures:
+        return f"{failed.name}: {failed.reason}\n"
+    result = failed.result
+    if result is None or not result.failures:
+        error = ChildFailedError(
+            failed.name, failures, stopped=failed.stopped, first=next(iter(failures))
+        )
+    else:
+        error = replace(result, failures=failures).error(failed.name)
+    return f"{error}\n"
+
+
+def _read(
+    event: Event, rank: int, local_rank: int, path_of: Callable[[int, str], str]
+) -> ProcessFailure:
+    """Restore a failure from its event and the worker's error file."""
+    metadata = event.metadata
+    path = path_of(local_rank, "error.json") if metadata["error_file"] and local_rank >= 0 else ""
+    exitcode, pid = metadata["exit_code"], metadata["worker_pid"]
+    failure = ProcessFailure(
+        local_rank,
+        pid if isinstance(pid, int) else -1,
+        exitcode if isinstance(exitcode, int) else -1,
+        path,
+        last_lines=str(metadata["last_lines"] or "").splitlines(),
+        global_rank=rank,
+        host=str(metadata["failed_host"]),
+        log_files=_find_logs(local_rank, path_of),
+    )
+    if place := metadata.get("place"):
+        failure.place = str(place)
+    if not failure.has_reply:
+        failure.timestamp = event.timestamp
+        if metadata["message"]:
+            failure.message = str(metadata["message"])
+    return failure
+
+
+def _find_logs(local_rank: int, path_of: Callable[[int, str], str]) -> list[str]:
+    if local_rank < 0:
+        return []
+    paths = (path_of(local_rank, name) for name in ("stdout.log", "stderr.log"))
+    return [path for path in paths if os.path.isfile(path)]

@@ -12,7 +12,7 @@ import pytest
 from plaunch.errors import RendezvousConnectionError
 from plaunch.process import ProcessFailure
 from plaunch.rendezvous import JobSettings, RendezvousParameters
-from plaunch_membership import DynamicRendezvousHandler
+from plaunch_membership import DynamicRendezvousHandler, StoreAccess
 
 from plaunch_testing.conformance.nodes import BOUND, eventually
 from plaunch_testing.conformance.wire import NodeConnections
@@ -284,7 +284,7 @@ class RendezvousStoreConformance:
         )
         wire, last = NodeConnections(self.open), 4
         rounds: dict[int, list[str]] = {}
-        handler = DynamicRendezvousHandler(params, wire.connect, address="127.0.0.1")
+        handler = DynamicRendezvousHandler(params, StoreAccess(wire.connect, "127.0.0.1"))
         try:
             for _ in range(last):
                 handler.next_rendezvous()

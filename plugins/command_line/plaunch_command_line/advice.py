@@ -1,11 +1,14 @@
-"""Warnings of options that have no effect, exclude each other, or are misplaced."""
+"""Advice on command lines that are probably a mistake: warnings, and ends of error messages."""
 
 from __future__ import annotations
 
 import logging
+import os
 from typing import TYPE_CHECKING
 
 from plaunch.numbers import name_ranks
+from plaunch.plugin import closest, did_you_mean
+from plaunch.process import is_python
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -54,8 +57,6 @@ def _misplaced(args: Arguments) -> Iterator[str]:
         )
     if not args.unknown_variables:
         return
-    from plaunch.plugin import closest  # only for mistakes
-
     known = {option.dest: option.variable for option in args.table if option.variable}
     for name in args.unknown_variables:
         close = closest(name.removeprefix(_PREFIX), known)
@@ -108,3 +109,32 @@ def _without_effect(args: Arguments, traits: BackendTraits) -> Iterator[str]:
     filters = given("--duplicate-stdout-filters", "--duplicate-stderr-filters")
     if filters and args.tee in ("", "0"):
         yield f"{filters} has no effect without --tee"
+
+
+def advise_on_script(args: Arguments) -> str:
+    """The end of the message about a script that is missing, or does not exist; may be empty."""
+    script: str | None = args.training_script
+    if script is None:
+        for option in args.table:
+            value = getattr(args, option.dest)
+            if args.is_on_command_line(option.dest) and str(value).endswith(".py"):
+                return f", as {value!r} is the value of {option.names[-1]}"
+        return ""
+    try:
+        here = os.getcwd()
+    except OSError:
+        return ", and the current folder does not exist any more; change to another folder"
+    if is_python(script):
+        return "; plaunch starts python itself: leave out this word"
+    first, *rest = script.split()
+    if rest and os.path.exists(first):
+        return f"; plaunch reads it as one name: leave out the quotes around {script!r}"
+    folder = os.path.dirname(script)
+    try:
+        names = os.listdir(folder or ".")
+    except OSError:
+        names = []
+    # Only misspelled names of scripts: there are other options for modules and programs.
+    hint = did_you_mean(script, [os.path.join(folder, n) for n in names if n.endswith(".py")])
+    others = "" if args.run_path else ", or -m for a module, or --no-python for a program"
+    return hint or f" (current folder: {here}); give its path{others}"

@@ -1,21 +1,27 @@
-"""The intervals and timeouts of the membership, as set with `--rdzv-conf`."""
+"""The options that all backends share (`--rdzv-conf`): times, and the job's token."""
 
 from __future__ import annotations
 
+import logging
+import os
+import stat
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from plaunch.durations import LIMIT, PATIENCE, PERIOD, Duration
 from plaunch.errors import UsageError
+from plaunch.rendezvous import TOKEN_OPTION, TOKEN_VARIABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from plaunch.rendezvous import JobSettings, RendezvousParameters
 
+_log = logging.getLogger("plaunch")
+
+_MIN_TOKEN, _MAX_TOKEN = 16, 4096  # bytes
 _ATTEMPTS = "keep_alive_max_attempt"
 _MAX_ATTEMPTS = 1_000_000
-_AFTER_START = 10.0  # seconds
 _MAY_BE = {
     "join_timeout": LIMIT,
     "last_call_timeout": PATIENCE,
@@ -25,6 +31,26 @@ _MAY_BE = {
     "verdict_ttl": Duration(may_be_zero=True),  # other programs read it; it must be finite
     "cas_backoff_max_seconds": Duration(may_be_zero=True),  # finite in torchrun, too
 }
+
+
+@dataclass(frozen=True)
+class WaitBounds:
+    """The times of a node that no option sets, in seconds; tests use shorter ones.
+
+    Args:
+        check_interval: the time between two checks for stuck threads, and of what a wait is for.
+        stuck_after: how late an operation may be before its thread is replaced.
+        query_interval: the time between two queries for the nodes that have arrived.
+        start_margin: how much longer than the launch's start timeout it waits for the first round.
+    """
+
+    check_interval: float = 1.0
+    stuck_after: float = 6.0
+    query_interval: float = 2.0
+    start_margin: float = 10.0
+
+
+WAIT_BOUNDS = WaitBounds()
 
 
 @dataclass(frozen=True)
@@ -70,14 +96,16 @@ class Timing:
         """The longest backoff after another node changed the state first, in seconds."""
         return min(self.cas_backoff_max_seconds, self.keep_alive_interval)
 
-    def join_patience(self, job: JobSettings, *, is_first: bool) -> float:
+    def join_patience(
+        self, job: JobSettings, *, is_first: bool, margin: float = WAIT_BOUNDS.start_margin
+    ) -> float:
         """Return the seconds that this node waits for a round.
 
         A launch with a start timeout ends itself while it waits for the first round, and reports
-        what it waited for. The node therefore waits a little longer.
+        what it waited for. The node therefore waits longer by `margin` seconds.
         """
         is_left_to_launch = is_first and job.start_timeout == self.join_timeout
-        return self.join_timeout + (_AFTER_START if is_left_to_launch else 0.0)
+        return self.join_timeout + (margin if is_left_to_launch else 0.0)
 
     @classmethod
     def from_parameters(cls, params: RendezvousParameters, options: Collection[str] = ()) -> Timing:
@@ -113,3 +141,60 @@ def _read_attempts(params: RendezvousParameters) -> int | None:
             f"number from 1 to {_MAX_ATTEMPTS} (--rdzv-conf)"
         )
     return value
+
+
+# --- the token ------------------------------------------------------------------------------------
+
+
+def read_token(params: RendezvousParameters, environ: Mapping[str, str]) -> bytes | None:
+    """Read the job's token, without surrounding white space; None if there is none.
+
+    It is read from the file given by the option `token_file`, or else from `PLAUNCH_RDZV_TOKEN`. No
+    error or message contains any of it.
+
+    Raises:
+        UsageError: the file cannot be read, or the token is empty, too short or too long.
+    """
+    path = params.get(TOKEN_OPTION)
+    variable = environ.get(TOKEN_VARIABLE)
+    params.secrets_read.add(TOKEN_OPTION)
+    if path is not None:
+        if variable:
+            _log.debug("the job token is read from %r; %s is ignored", path, TOKEN_VARIABLE)
+        return _checked_token(_read_token_file(str(path)), f"the token file {path!r} (--rdzv-conf)")
+    if variable:
+        return _checked_token(os.fsencode(variable), TOKEN_VARIABLE)
+    return None
+
+
+def _read_token_file(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            content = file.read(_MAX_TOKEN + 1)
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"the token file {path!r} (--rdzv-conf) cannot be read: "
+            f"{getattr(error, 'strerror', None) or error}"
+        ) from error
+    if stat.S_ISREG(mode) and mode & (stat.S_IROTH | stat.S_IWOTH):
+        _log.warning(
+            "the token file %r is open to every user of this machine (mode %03o); remove the "
+            "permission with chmod o-rw",
+            path,
+            stat.S_IMODE(mode),
+        )
+    return content
+
+
+def _checked_token(content: bytes, where: str) -> bytes:
+    token = content.strip()
+    if len(token) >= _MIN_TOKEN and len(content) <= _MAX_TOKEN:
+        return token
+    found = "is empty" if not token else f"has {len(token)} bytes"
+    if len(content) > _MAX_TOKEN:
+        found = f"has more than {_MAX_TOKEN} bytes"
+    raise UsageError(
+        f"{where} {found}; a job token has from {_MIN_TOKEN} to {_MAX_TOKEN} bytes, such as the "
+        "output of `openssl rand -hex 32`"
+    )

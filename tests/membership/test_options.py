@@ -10,7 +10,7 @@ import pytest
 from plaunch.errors import UsageError
 from plaunch.process import launcher_variables as withheld
 from plaunch.rendezvous import TOKEN_OPTION, TOKEN_VARIABLE, RendezvousParameters
-from plaunch_membership.token import read_token
+from plaunch_membership.options import read_token
 
 SECRET = "correct horse battery staple"
 

@@ -1,17 +1,21 @@
-"""Lines of the kernel's log about the job's processes, memory and devices."""
+"""What a bundle says of the host: lines of the kernel's log about the job, and versions."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
+import sys
 import time
 from typing import TYPE_CHECKING
+
+from plaunch import __version__
 
 from plaunch_report.failure_bundle.gathering import File, MissingError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
 LOG = "/dev/kmsg"
 MOST = 500  # lines
@@ -27,6 +31,8 @@ _TIME = re.compile(r"\[ *(\d+\.\d+)\]")  # seconds, at the beginning of a line
 # this number of seconds, or this fraction of the uptime.
 _DRIFT, _DRIFT_RATE = 2.0, 2e-5
 _PROCESS = re.compile(r"\[(\d+)\]|\bpid[ =:]+(\d+)|\bprocess (\d+)", re.IGNORECASE)
+_DISTRIBUTION = re.compile(r"(?P<name>.+?)-(?P<version>[^-]+)(?:-py[\d.]+)?\.(?:dist|egg)-info")
+_FILES = {"driver": "/proc/driver/nvidia/version", "AMD driver": "/sys/module/amdgpu/version"}
 
 
 def find_kernel_lines(pids: Collection[int], began: float, log: str = LOG) -> Iterator[File]:
@@ -114,3 +120,30 @@ def _dmesg_lines(why: str) -> list[str]:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise MissingError(f"{why}, and dmesg cannot be run: {error}") from None
     return done.stdout.decode(errors="replace").splitlines(keepends=True)
+
+
+def find_versions(path: Sequence[str]) -> Iterator[File]:
+    """List the versions; `path` are folders of distributions, of which only names are read."""
+    system = os.uname()
+    lines = [
+        f"plaunch {__version__}",
+        f"Python {' '.join(sys.version.split())} ({sys.executable})",
+        f"{system.sysname} {system.release} {system.version} {system.machine}",
+        f"processors: {os.cpu_count()}, of which usable: {len(os.sched_getaffinity(0))}",
+    ]
+    for what, file_name in _FILES.items():
+        with contextlib.suppress(OSError), open(file_name, encoding="utf-8") as file:
+            lines.append(f"{what}: {file.readline(1000).strip()}")
+    lines += ["", *_distributions(path)]
+    yield File("versions.txt", ("\n".join(lines) + "\n").encode(errors="replace"))
+
+
+def _distributions(path: Sequence[str]) -> list[str]:
+    found: dict[str, str] = {}
+    for folder in path:
+        names: list[str] = []
+        with contextlib.suppress(OSError):
+            names = os.listdir(folder or ".")
+        for match in filter(None, map(_DISTRIBUTION.fullmatch, names)):
+            found.setdefault(match["name"], match["version"])  # the first one is imported
+    return [f"{name} {found[name]}" for name in sorted(found, key=str.lower)]

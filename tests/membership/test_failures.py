@@ -17,6 +17,8 @@ from plaunch_membership.failures import (
     FailureGroup,
     FailureSummary,
     JobFailure,
+    early_ends_from_record,
+    early_ends_to_records,
     merge,
     summarize,
 )
@@ -37,8 +39,12 @@ def long_failure(rank, began=None, how="exit code 1"):
     return JobFailure(rank, at, f"rank {rank} failed", detail, how)
 
 
+def record_of(fields):
+    return codec.decode(KEY, codec.encode(KEY, fields))
+
+
 def read_back(summary):
-    return FailureSummary.from_record(codec.decode(KEY, codec.encode(KEY, summary.to_record())))
+    return FailureSummary.from_record(record_of(summary.to_record()))
 
 
 @pytest.mark.parametrize("count", [2, 18, 40])
@@ -251,3 +257,51 @@ def test_a_verdict_with_any_time_can_be_described(time):
     found = JobState.from_record(codec.decode(KEY, value), record["version"]).verdict
     assert describe_verdict(found).startswith("it failed at ")
     assert isinstance(verdict_error("job", found), RendezvousClosedError)
+
+
+# --- workers that had succeeded before others failed ----------------------------------------------
+
+GONE = JobFailure(0, 100.0, "rank 0 on host-a lost a peer: RuntimeError", is_consequence=True)
+BUG = JobFailure(0, 100.0, "rank 0 on host-a failed: ValueError")
+
+
+def test_the_verdict_on_all_nodes_has_the_early_ends(settled):
+    job, (first, second) = settled(2, max_restarts=0)
+    second.agent.note_succeeded({1: 88.0, 2: 101.0})
+    first.fail(BUG)
+    job.have_verdict([first, second])
+    line = f"rank 1 on {second.membership.identity.host} had ended with exit code 0, 12 s before"
+    assert first.verdict.early_ends == second.verdict.early_ends == (line,)
+    assert line not in first.verdict.reason
+
+
+def test_the_reason_of_a_restart_for_a_lost_peer_has_the_early_ends(settled):
+    job, (first, second) = settled(2, max_restarts=1)
+    second.agent.note_succeeded({1: 88.0})
+    first.fail(GONE)
+    job.settle(first, second)
+    host = second.membership.identity.host
+    assert first.state.reason == (
+        f"{GONE.summary}; rank 1 on {host} had ended with exit code 0, 12 s before; restart 1 of 1"
+    )
+    assert first.membership.part.succeeded == second.membership.part.succeeded == {}
+
+
+def test_records_have_the_earliest_ends():
+    ended = {rank: 2000.0 - rank for rank in range(1500)}
+    found = early_ends_from_record(record_of({"succeeded": early_ends_to_records(ended)}))
+    assert found == {rank: ended[rank] for rank in range(476, 1500)}
+    assert early_ends_from_record(record_of({})) == {}
+
+
+@pytest.mark.parametrize("wrong", ["all", [{"rank": -1, "at": 5.0}], [{"rank": 1}], [[1, 5.0]]])
+def test_invalid_early_ends_are_rejected(wrong):
+    with pytest.raises(RecordError):
+        early_ends_from_record(record_of({"succeeded": wrong}))
+
+
+def test_lines_about_early_ends_are_bounded_and_cannot_control_a_terminal():
+    said = ["\x1b[31m" + "x" * 1000] * 100
+    found = read_back(FailureSummary(early_ends=tuple(said))).early_ends
+    assert len(found) == 16
+    assert all(len(line) == 300 and "\x1b" not in line for line in found)

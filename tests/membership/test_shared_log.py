@@ -8,7 +8,7 @@ import tracemalloc
 import pytest
 from plaunch.errors import RendezvousConnectionError, RendezvousStateError
 from plaunch.rendezvous import ChangeKind, RendezvousParameters
-from plaunch_membership import DynamicRendezvousHandler
+from plaunch_membership import DynamicRendezvousHandler, StoreAccess
 from plaunch_membership.keys import entry, tickets
 from plaunch_membership.operations import Add, MultiGet
 from plaunch_membership.records import RecordError
@@ -245,7 +245,7 @@ def test_a_leader_without_answers_for_too_long_is_notified(board):
     params = RendezvousParameters(
         "memory", "board", "job", 1, 1, keep_alive_interval="0.1", unreachable_timeout="0.5"
     )
-    handler = DynamicRendezvousHandler(params, lambda: Moody(board, mood), address="127.0.0.1")
+    handler = DynamicRendezvousHandler(params, StoreAccess(lambda: Moody(board, mood), "127.0.0.1"))
     try:
         handler.next_rendezvous()
         mood.append("bad")

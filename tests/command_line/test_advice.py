@@ -8,7 +8,7 @@ import pytest
 from plaunch.cli.parser import parse
 from plaunch.plugin import RENDEZVOUS, PluginManager
 from plaunch.rendezvous import traits_of
-from plaunch_command_line.contradictions import advise_on_options
+from plaunch_command_line.advice import advise_on_options
 
 MANAGER = PluginManager.create(environ={}, first_party_only=True)
 
