@@ -2,7 +2,8 @@
 
 `BUILT_IN` lists what a launch cannot do without. All other parts are optional: the comment on each
 says what a launch does if its folder is not installed. Components that users choose by name, such
-as rendezvous backends, are not here: they are found as any plugin.
+as rendezvous backends, are not here: they are found as any plugin. So is what runs beside an agent
+or after it: extensions, and `AFTER_FAILURE` of modules that declare options.
 """
 
 from __future__ import annotations
@@ -44,8 +45,6 @@ ADVICE_ON_SCRIPT = "plaunch_command_line.advice:advise_on_script"
 EVENTS = "plaunch_events:find_events"
 # Makes events of what an agent has done so far: an error where an extension takes events.
 EVENT_STREAM = "plaunch_events:EventStream"
-# Makes the failure bundle of a launch without options for it: no bundle.
-AFTER_FAILURE = "plaunch_report.plugin:AfterFailure"
 # Takes stacks of workers that are about to be killed: no stacks.
 SLOW_STOPS = "plaunch_hang.stacks.slow_stops:SlowStops"
 # Opens the workers' store outside of them: the worker of rank 0 hosts it.
@@ -70,9 +69,8 @@ HAS_HEALTH_CHECK = "plaunch_torchrun.health:is_sites_own"
 BINDER = "plaunch_devices.binder:create_binder"
 # Counts devices of torch's private-use backend.
 UNKNOWN_DEVICES = "plaunch_devices.torch_child:count_private_use"
-# The context of workers that are functions, and the command that starts them.
+# The context of workers that are functions.
 FUNCTIONS = "plaunch_multiprocessing.context:MultiprocessContext"
-FUNCTION_COMMAND = "plaunch_multiprocessing.spawned:spawn_command"
 # Runs the health checks that a launch names.
 HEALTH_CHECKS = "plaunch_doctor.health:LaunchHealthChecks"
 # Messages as JSON (`--log-format=json`), and lines of workers.

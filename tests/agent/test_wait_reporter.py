@@ -9,6 +9,7 @@ from plaunch.agent.wait_reporter import WaitReporter
 from plaunch.errors import ExitCode, RendezvousTimeoutError
 
 from helpers.clock import Clock, utc  # noqa: F401 - a fixture
+from helpers.faults import raising
 
 pytestmark = pytest.mark.usefixtures("utc")
 
@@ -32,6 +33,14 @@ def waiting(clock, **settings):
     made = WaitReporter(clock=clock, wall_clock=lambda: 3600.0, **settings)
     made.begin()
     return made
+
+
+def test_a_backend_that_fails_to_describe_its_wait_does_not_end_the_job(clock, caplog):
+    caplog.set_level(logging.INFO, "plaunch")
+    handler = Handler()
+    handler.describe_wait = raising(KeyError("nodes"))
+    assert said(waiting(clock), clock, 4, handler) == [3]
+    assert "the rendezvous, which cannot say for what (KeyError: 'nodes')" in caplog.text
 
 
 def said(made, clock, seconds, handler=None):

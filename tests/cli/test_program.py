@@ -12,7 +12,7 @@ from plaunch.cli import concluded
 from plaunch.cli.invocation import Invocation
 from plaunch.cli.parser import OptionTable
 from plaunch.errors import ExitCode, PluginError
-from plaunch.plugin.culprits import Culprits
+from plaunch.plugin.hooks import Culprits
 
 from helpers.faults import raising
 

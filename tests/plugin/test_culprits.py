@@ -9,7 +9,7 @@ import types
 
 import pytest
 from plaunch.errors import PluginError
-from plaunch.plugin.culprits import Culprits
+from plaunch.plugin.hooks import Culprits
 
 
 def raised_by(name: str, body: str = "raise ValueError('no')") -> Exception:

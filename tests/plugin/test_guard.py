@@ -10,21 +10,22 @@ import signal
 import subprocess
 import sys
 import threading
+import types
 
 import pytest
 from plaunch.agent.notifications import BeforeRendezvous, WorkersStarted
 from plaunch.errors import ExitCode, PluginError, UsageError
 from plaunch.plugin import create_extensions, guard, hookimpl, notify
 from plaunch.plugin.context import PluginContext
-from plaunch.plugin.kinds import KINDS, LOGS_SPECS
 from plaunch.plugin.manager import PluginManager
+from plaunch.plugin.metadata import KINDS, LOGS_SPECS, RENDEZVOUS
 from plaunch.process import LogsSpecs
 from plaunch.testing import plugin_manager
 
 from helpers.faults import raising
 from helpers.groups import make_group
 from helpers.hooks import NO_OTHERS, plugin_of
-from helpers.waiting import BOUND
+from helpers.waiting import BOUND, wait_until
 
 WHO = "plugin 'Plugin' (module helpers.hooks)"
 BY_NAME = {kind.name: kind for kind in KINDS}
@@ -387,10 +388,25 @@ def test_methods_of_a_component_run_on_a_thread_that_is_gone_afterwards(manager)
     thread = bound.reify()
     assert thread is not threading.current_thread()
     assert not thread.is_alive()
-    with pytest.raises(ValueError, match="no such thing"):
+    said = f"{WHO} failed in fail: ValueError: no such thing"
+    with pytest.raises(PluginError, match=re.escape(said)):
         bound.fail()
     with pytest.raises(PluginError, match=re.escape(f"{WHO} failed in leave: SystemExit: 0")):
         bound.leave()
+
+
+def test_a_method_that_has_not_returned_is_not_called_again(manager, gate) -> None:
+    calls = []
+    component = types.SimpleNamespace(describe_wait=lambda: calls.append(gate.wait(BOUND)))
+    manager().guard.limit_methods(WHO, component, RENDEZVOUS.limited)
+    with pytest.raises(PluginError, match=r"has not returned from describe_wait within 1 s"):
+        component.describe_wait()
+    with pytest.raises(PluginError, match="has still not returned from describe_wait"):
+        component.describe_wait()
+    gate.set()
+    wait_until(lambda: calls, "it returns")
+    component.describe_wait()
+    assert calls == [True, True]
 
 
 def test_methods_of_the_core_need_no_thread(manager) -> None:

@@ -13,8 +13,8 @@ from pathlib import Path
 import importlib_metadata
 import pytest
 from plaunch.plugin import metadata
-from plaunch.plugin.kinds import GROUPS
 from plaunch.plugin.metadata import (
+    GROUPS,
     Distribution,
     EntryPoint,
     normalise,

@@ -1,4 +1,4 @@
-"""The options that plugins declare: found, loaded, and given their values."""
+"""What the user selects: plugins, and the options that plugins declare."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from plaunch.options import Option, integer
 from plaunch.plugin import create_extensions
 from plaunch.plugin.context import PluginContext
 from plaunch.plugin.hookspecs import hookimpl
-from plaunch.plugin.kinds import DEVICE_COUNTS
 from plaunch.plugin.manager import PluginManager
-from plaunch.plugin.metadata import Distribution, EntryPoint
+from plaunch.plugin.metadata import DEVICE_COUNTS, Distribution, EntryPoint
 from plaunch.plugin.options import (
+    Installed,
     PluginOptions,
-    find_options,
+    Selection,
+    Word,
     load_options,
     resolve_options,
 )
-from plaunch.plugin.selection import Selection
 
 LEVEL = Option(("--acme-level",), "how much", 1, "N", integer, variables=("ACME_LEVEL",))
 WORD = Option(("--acme-word",), "which")
@@ -44,9 +44,9 @@ def entry(value, name="acme", distribution="acme"):
 
 
 def test_what_a_module_declares(module):
-    declared = load_options(entry(module(OPTIONS=(LEVEL,), PLUGIN="acme.plugin")))
-    made = sys.modules["acme_options"]
-    assert declared == ("acme", "Acme 1.0", (LEVEL,), "acme.plugin", made, "acme_options")
+    name = module(OPTIONS=(LEVEL,), PLUGIN="acme.plugin", AFTER_FAILURE="acme.plugin:Collect")
+    acme = ("acme", "Acme 1.0", (LEVEL,), "acme.plugin", sys.modules[name], name)
+    assert load_options(entry(name)) == (*acme, "acme.plugin:Collect")
 
 
 def test_an_object_may_declare_them_too(module):
@@ -72,7 +72,7 @@ def test_what_declares_no_options(module, attributes, problem):
 @pytest.mark.parametrize("value", ["no_such_module", "a b c", "acme_options:nothing"])
 def test_a_broken_module_costs_its_own_options_only(module, value):
     good = entry(module(OPTIONS=(LEVEL,)), "good")
-    found, problems = find_options([entry(value, "bad"), good], Selection((), {}))
+    found, problems = Installed([entry(value, "bad"), good], Selection((), {})).options()
     assert [one.name for one in found] == ["good"]
     (problem,) = problems
     assert problem.startswith("the options of plugin 'bad' (Acme 1.0) cannot be used: ")
@@ -93,7 +93,7 @@ def test_a_broken_module_costs_its_own_options_only(module, value):
 )
 def test_whose_options_there_are(module, words, environ, distribution, there):
     given = entry(module(OPTIONS=(LEVEL,)), distribution=distribution)
-    found, _ = find_options([given], Selection(words, environ))
+    found, _ = Installed([given], Selection(words, environ)).options()
     assert bool(found) is there
 
 
@@ -200,3 +200,73 @@ def test_values_reach_a_plugin_that_is_loaded_under_another_name_as_well(module,
     create_extensions(manager, PluginContext("job", "role", "host"))
     (seen,) = recorded.contexts
     assert seen.options == {"acme_level": 1, "acme_word": "x"}
+
+
+# --- which plugins --------------------------------------------------------------------------------
+
+
+def said(*arguments: str, **environ: str) -> tuple[list[str], list[str]]:
+    words = Selection(arguments, environ)
+    return [word.text for word in words.loads], [word.text for word in words.blocks]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    {
+        "x": True,
+        "rendezvous:x": True,
+        "plugin:x": False,
+        "acme-dist:x": True,
+        "Acme.Dist:x": True,
+        "other:x": False,
+        "y": False,
+        "x:x": False,
+        "rendezvous:y": False,
+    }.items(),
+)
+def test_a_word_means_a_name_or_a_name_of_a_kind_or_distribution(text, expected) -> None:
+    assert Word(text, "-p").means("rendezvous", "x", "acme_dist") is expected
+
+
+def test_a_word_with_a_distribution_means_nothing_that_is_not_installed() -> None:
+    assert not Word("acme:x", "-p").means("plugin", "x")
+
+
+SAID = {
+    "nothing": ((), {}, ([], [])),
+    "arguments": (("a", "no:b"), {}, (["a"], ["b"])),
+    "the variable": ((), {"PLAUNCH_PLUGINS": "a,no:b  c, no:d,"}, (["a", "c"], ["b", "d"])),
+    "the variable, empty": ((), {"PLAUNCH_PLUGINS": " , "}, ([], [])),
+    "the last one counts": (("a", "no:a"), {}, ([], ["a"])),
+    "the last one counts, loading": (("no:a", "a"), {}, (["a"], [])),
+    "arguments overrule the variable": (("a",), {"PLAUNCH_PLUGINS": "no:a"}, (["a"], [])),
+    "other forms are other words": (("plugin:a", "no:a"), {}, (["plugin:a"], ["a"])),
+    "once is enough": (("a", "a"), {"PLAUNCH_PLUGINS": "a"}, (["a"], [])),
+    "spaces around": ((" a ",), {}, (["a"], [])),
+}
+
+
+@pytest.mark.parametrize(("arguments", "environ", "expected"), SAID.values(), ids=SAID)
+def test_words(arguments, environ, expected) -> None:
+    assert said(*arguments, **environ) == expected
+
+
+@pytest.mark.parametrize("argument", ["", "no:", "  "])
+def test_an_empty_word_is_an_error(argument) -> None:
+    with pytest.raises(UsageError, match=r"names no plugin; write -p NAME or -p no:NAME"):
+        said(argument)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [(None, True), ("", True), ("0", True), ("1", False), ("yes", False)]
+)
+def test_autoload(value, expected) -> None:
+    environ = {} if value is None else {"PLAUNCH_DISABLE_PLUGIN_AUTOLOAD": value}
+    assert Selection((), environ).autoload is expected
+
+
+def test_a_blocker_tells_where_it_was_said() -> None:
+    words = Selection(["no:x"], {"PLAUNCH_PLUGINS": "no:y"})
+    assert words.blocker("rendezvous", "x") == "-p no:x"
+    assert words.blocker("rendezvous", "y") == "'no:y' in PLAUNCH_PLUGINS"
+    assert words.blocker("rendezvous", "z") == ""

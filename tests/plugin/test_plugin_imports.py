@@ -35,7 +35,7 @@ names = {p.name for p in manager.selected()}
 assert names == {"control", "default", "null", "static", "torchrun"}
 """
 CASES = {
-    "the kinds": ("import plaunch.plugin.kinds", HEAVY | {"pluggy", "plaunch.agent"}),
+    "the kinds": ("import plaunch.plugin.metadata", HEAVY | {"pluggy", "plaunch.agent"}),
     "the public names": ("import plaunch.plugin", HEAVY | {"pluggy", "plaunch.plugin.manager"}),
     "a manager": ("from plaunch.plugin import PluginManager; PluginManager.create()", HEAVY),
     "the default plugins": (DEFAULTS, HEAVY),

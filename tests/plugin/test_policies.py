@@ -14,8 +14,7 @@ from plaunch.agent.poller import WakeUp
 from plaunch.agent.signals import SignalInbox
 from plaunch.errors import PluginError, UsageError
 from plaunch.plugin import PluginContext, PluginManager
-from plaunch.plugin.kinds import GROUPS
-from plaunch.plugin.metadata import scan
+from plaunch.plugin.metadata import GROUPS, scan
 from plaunch.plugin.policies import DECISION_TIMEOUT, LaunchRestartPolicy, LaunchSignalPolicy
 from plaunch.process import SignalAction
 from plaunch.restarts import Cause, Decision, Failure, RestartAction

@@ -14,7 +14,7 @@ from plaunch.cli.options import GROUPS
 from plaunch.cli.parser import installed_table
 from plaunch.plugin import KINDS, hookspecs
 from plaunch.plugin.hooks import NOTIFICATION_HOOKS
-from plaunch.plugin.selection import AUTOLOAD_VARIABLE
+from plaunch.plugin.options import AUTOLOAD_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -9,7 +9,6 @@ import signal
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from plaunch import parts
 from plaunch.agent import notifications
 from plaunch.agent.closing import await_console, await_verdict
 from plaunch.agent.forwarded_signals import ForwardedSignals
@@ -96,8 +95,7 @@ class SimpleElasticAgent(ElasticAgent):
         PATIENCE.check(shutdown_timeout, "shutdown_timeout")
         self._shutdown_timeout = shutdown_timeout
         self._services = services
-        policy = services.signal_policy
-        self._signal_policy = policy or parts.load_part(parts.DEFAULT_POLICY)()
+        self._signal_policy = services.get_signal_policy()
         self._worker_group = group = WorkerGroup(spec)
         checks = services.health_checks
         checks_timeout = 0.0 if checks is None else checks.timeout
@@ -108,8 +106,8 @@ class SimpleElasticAgent(ElasticAgent):
         self._exit_barrier_timeout = exit_barrier_timeout
         self._watchdog = services.watchdog or LoopWatchdog(shutdown_timeout + TURN_BOUND)
         self._reporter = services.waiting or WaitReporter()
-        self.progress: Mapping[int, Progress] = {}  # of the workers, as an extension reports it
-        self.notes: Mapping[str, str] = {}  # the states that extensions show, by name
+        self._progress: Mapping[int, Progress] = {}
+        self._notes: Mapping[str, str] = {}
         self._create_loop()
 
     # --- what subclasses define -------------------------------------------------------------------
@@ -236,10 +234,23 @@ class SimpleElasticAgent(ElasticAgent):
         """
         self._requests.put(Hang(rank, text, is_final))
 
+    def note_progress(self, progress: Mapping[int, Progress]) -> None:
+        """Set the progress of workers for snapshots, by global rank; thread-safe."""
+        self._progress = dict(progress)
+
+    def note_state(self, name: str, text: str) -> None:
+        """Set a state of an extension for snapshots; an empty `text` removes it."""
+        others = {key: value for key, value in self._notes.items() if key != name}
+        self._notes = {**others, name: text} if text else others
+
     def snapshot(self) -> Snapshot:
         """The state of the agent; thread-safe."""
-        waits_for = self._components.joiner.waits_for
-        return replace(self._loop.snapshot, waits_for=waits_for)
+        return replace(
+            self._loop.snapshot,
+            waits_for=self._components.joiner.waits_for,
+            progress=self._progress,
+            notes=self._notes,
+        )
 
     def held(self) -> dict[int, Held]:
         """What holds workers that cannot run now, by global rank, and since when; thread-safe."""

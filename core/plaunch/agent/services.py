@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from plaunch import parts
+
 if TYPE_CHECKING:
     from plaunch.agent.notifications import Notify, WorkerEnv
     from plaunch.agent.wait_reporter import WaitReporter
@@ -50,6 +52,13 @@ class AgentServices(NamedTuple):
     starter: Starter | None = None
     output_stats: OutputStats | None = None
     keep_daemons: bool = False
+
+    def get_signal_policy(self) -> SignalPolicy:
+        """Return the signal policy, or the default one."""
+        if self.signal_policy is not None:
+            return self.signal_policy
+        policy: SignalPolicy = parts.load_part(parts.DEFAULT_POLICY)()
+        return policy
 
 
 DEFAULT_SERVICES = AgentServices()

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from plaunch.durations import format_duration
-from plaunch.errors import RendezvousTimeoutError
+from plaunch.errors import RendezvousTimeoutError, one_line
 from plaunch.rendezvous.api import RendezvousHandler
 
 if TYPE_CHECKING:
@@ -98,7 +98,10 @@ class WaitReporter:
 
 
 def describe_wait(handler: Any) -> str:
-    """What `next_rendezvous` of `handler` waits for, in a few words."""
+    """What `next_rendezvous` of `handler` waits for, in a few words; never raises its errors."""
     # A handler that does not derive from plaunch's class may have no such method.
     describe = getattr(handler, "describe_wait", None)
-    return RendezvousHandler.describe_wait(handler) if describe is None else str(describe())
+    try:
+        return RendezvousHandler.describe_wait(handler) if describe is None else str(describe())
+    except Exception as error:  # noqa: BLE001 - a backend's bug must not cost the job
+        return f"the rendezvous, which cannot say for what ({one_line(error)})"

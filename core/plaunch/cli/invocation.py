@@ -112,7 +112,7 @@ class Invocation:
             PlaunchError: one of them is unknown or cannot be loaded.
         """
         from plaunch.launch.prepare import find_events
-        from plaunch.plugin.kinds import RENDEZVOUS, SIGNAL_POLICIES
+        from plaunch.plugin.metadata import RENDEZVOUS, SIGNAL_POLICIES
         from plaunch.plugin.policies import LaunchRestartPolicy
 
         manager.get(RENDEZVOUS, config.rdzv_backend)

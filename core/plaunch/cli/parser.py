@@ -196,13 +196,12 @@ def installed_table(words: Iterable[str], environ: Mapping[str, str]) -> OptionT
         words: the arguments of `-p`.
         environ: the environment variables, which may also select plugins.
     """
-    from plaunch.plugin.kinds import GROUPS as ENTRY_POINTS
+    from plaunch.plugin.metadata import GROUPS as ENTRY_POINTS
     from plaunch.plugin.metadata import scan
-    from plaunch.plugin.options import find_options
-    from plaunch.plugin.selection import Selection
+    from plaunch.plugin.options import Installed, Selection
 
     entries = scan(ENTRY_POINTS)
-    return OptionTable(*find_options(entries, Selection(list(words), environ)), entries)
+    return OptionTable(*Installed(entries, Selection(list(words), environ)).options(), entries)
 
 
 def parse(

@@ -11,7 +11,7 @@ from plaunch.agent.closing import release_rendezvous
 from plaunch.agent.notifications import LaunchStarted, Stopping
 from plaunch.agent.worker import GroupInfo, WorkerSpec
 from plaunch.errors import UsageError
-from plaunch.plugin.kinds import RENDEZVOUS
+from plaunch.plugin.metadata import RENDEZVOUS
 from plaunch.rendezvous.parameters import JobSettings, RendezvousParameters
 from plaunch.rendezvous.token import check_token_is_used
 
@@ -128,7 +128,7 @@ def worker_command(request: LaunchRequest) -> list[str]:
         return [request.entrypoint, *map(str, request.args)]
     if request.config.start_method == "fork":
         return []
-    command: list[str] = parts.load_part(parts.FUNCTION_COMMAND)()
+    command: list[str] = parts.load_part(parts.FUNCTIONS).worker_command()
     return command
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from plaunch import parts
 from plaunch.errors import PlaunchError
-from plaunch.plugin.extensions import AgentControl, ExtensionRunner
+from plaunch.plugin.extensions import START_BOUND, AgentControl, ExtensionRunner
 from plaunch.plugin.guard import bounded_call
 from plaunch.process.failure import NOT_AVAILABLE
 
@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from plaunch.agent.event_log import EventLog
+    from plaunch.agent.extensions import Extension
     from plaunch.agent.local import LocalElasticAgent
     from plaunch.agent.worker import RunResult
+    from plaunch.launch.prepare import LaunchComponents
     from plaunch.plugin.context import PluginContext
     from plaunch.plugin.manager import PluginManager
     from plaunch.process.child_failed import ChildFailedError
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("plaunch")
 
-FAILURE_BUNDLE = "failure_bundle"  # the plugin that runs after a failure, also without an option
 CLOSE_TIMEOUT = 60.0  # seconds to wait for the logs spec to clean up
 HURRIED_CLOSE = 10.0  # seconds for the same when a signal has ended the job
 
@@ -44,27 +45,39 @@ def failure_of_job(name: str, result: RunResult, logs_specs: LogsSpecs) -> Child
     return result.error(name)
 
 
-def bundle_failure(
+def run_after_failure(
     manager: PluginManager,
-    context: PluginContext,
+    components: LaunchComponents,
     agent: LocalElasticAgent,
     result: RunResult | None,
     log: EventLog,
 ) -> None:
-    """Let the failure bundle plugin collect facts about a failure, unless it is blocked.
+    """Run the extensions that plugins with options name with `AFTER_FAILURE`.
 
-    It runs now, and not as an extension from the start, so that launches without failures do not
-    load it.
+    They are imported only now, so that they cost a launch without failures nothing. Those of
+    plugins that have an option set are left out: they run from the start. An extension that fails
+    is logged: the failure of the launch matters more.
     """
-    if FAILURE_BUNDLE not in [one.name for one in manager.plugin_options()]:
-        return
-    create = parts.find_part(parts.AFTER_FAILURE)
-    if create is None:
-        return
-    item = ExtensionRunner(FAILURE_BUNDLE, create(context))
-    item.result = result
-    item.start(AgentControl(agent, item.who, agent.snapshot, log=log))
-    item.end()
+    for plugin in manager.plugin_options():
+        if not plugin.after_failure or plugin.name in components.used_plugins:
+            continue
+        who = f"plugin {plugin.name!r} ({plugin.owner})"
+        create = partial(_create_after_failure, plugin.after_failure, components.context)
+        try:
+            item = ExtensionRunner(who, bounded_call(who, "AFTER_FAILURE", create, START_BOUND))
+            item.start(AgentControl(agent, item.who, agent.snapshot, log=log))
+        except PlaunchError as error:
+            logger.warning("%s", error)
+            continue
+        if result is not None:
+            item.note_result(result)
+        item.end()
+
+
+def _create_after_failure(path: str, context: PluginContext) -> Extension:
+    module, _, name = path.partition(":")
+    extension: Extension = getattr(importlib.import_module(module), name)(context)
+    return extension
 
 
 def close_logs(

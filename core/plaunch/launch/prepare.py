@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from plaunch import parts
 from plaunch.agent.local import HEALTH_VARIABLE
+from plaunch.agent.services import AgentServices
 from plaunch.agent.worker import name_entrypoint
 from plaunch.plugin.components import find_binder, find_starter, find_worker_store
 from plaunch.plugin.extensions import create_extensions
-from plaunch.plugin.kinds import EVENT_HANDLERS, LOGS_SPECS, RENDEZVOUS, SIGNAL_POLICIES
+from plaunch.plugin.metadata import EVENT_HANDLERS, LOGS_SPECS, RENDEZVOUS, SIGNAL_POLICIES
 from plaunch.plugin.policies import LaunchRestartPolicy, LaunchSignalPolicy
 from plaunch.rendezvous.traits import traits_of
 
@@ -19,13 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from plaunch.agent.local import HealthServer
-    from plaunch.agent.worker_store import OpenStore
     from plaunch.config import LaunchConfig
-    from plaunch.health import HealthChecks
     from plaunch.plugin.context import PluginContext
     from plaunch.plugin.extensions import ExtensionRunner, LaunchEvents
     from plaunch.plugin.manager import PluginManager
-    from plaunch.process.components import Binder, Starter
     from plaunch.process.logs import LogsSpecs
 
 logger = logging.getLogger("plaunch")
@@ -55,26 +53,18 @@ class LaunchComponents(NamedTuple):
     Args:
         context: what the plugins were created with.
         logs_specs: where the workers' output goes.
-        signal_policy: what signals mean.
-        restart_policy: what follows failures.
-        health_checks: the health checks of this node, or None.
+        services: what the agent uses of them.
+        restart_policy: the restart policy among them, which also knows its settings.
         extensions: start with the agent.
-        binder: gives workers their devices and processors; None if no plugin does.
-        open_store: hosts the workers' store; None if no plugin does.
-        starter: starts the workers' processes; None if they are executed.
         create_events: creates the event handlers; None if no event is read.
         used_plugins: the plugins that have an option set.
     """
 
     context: PluginContext
     logs_specs: LogsSpecs
-    signal_policy: LaunchSignalPolicy
+    services: AgentServices
     restart_policy: LaunchRestartPolicy
-    health_checks: HealthChecks | None
     extensions: Sequence[ExtensionRunner]
-    binder: Binder | None
-    open_store: OpenStore | None
-    starter: Starter | None
     create_events: Callable[..., LaunchEvents] | None
     used_plugins: Collection[str]
 
@@ -107,13 +97,17 @@ def prepare(request: LaunchRequest, manager: PluginManager) -> LaunchComponents:
     return LaunchComponents(
         context=context,
         logs_specs=logs_specs,
-        signal_policy=signal_policy,
+        services=AgentServices(
+            signal_policy=signal_policy,
+            restart_policy=restart_policy,
+            health_checks=checks,
+            binder=find_binder(manager, context),
+            open_store=find_worker_store(manager, context),
+            starter=find_starter(manager, context),
+            keep_daemons=config.keep_daemons,
+        ),
         restart_policy=restart_policy,
-        health_checks=checks,
         extensions=extensions,
-        binder=find_binder(manager, context),
-        open_store=find_worker_store(manager, context),
-        starter=find_starter(manager, context),
         create_events=create_events,
         used_plugins=used,
     )

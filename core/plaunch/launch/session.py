@@ -13,7 +13,6 @@ from plaunch.agent.closing import release_rendezvous, shut_down
 from plaunch.agent.event_log import EventLog
 from plaunch.agent.local import LocalElasticAgent
 from plaunch.agent.notifications import BeforeWorkers, WorkersStarted
-from plaunch.agent.services import AgentServices
 from plaunch.agent.wait_reporter import WaitReporter
 from plaunch.agent.watchdog import TURN_BOUND, LoopWatchdog
 from plaunch.errors import NodeExcludedError, SignalException, UnkillableWorkerError
@@ -69,7 +68,6 @@ class LaunchSession:
         Raises:
             PlaunchError: see `launch_agent`.
         """
-        components = self._components
         try:
             with ExitStack() as stack:
                 stack.callback(self._manager.stop_waiting_when, lambda: False)
@@ -81,9 +79,9 @@ class LaunchSession:
             raise
         except Exception:
             agent = self._agent
-            if agent is not None and outcome.FAILURE_BUNDLE not in components.used_plugins:
-                outcome.bundle_failure(
-                    self._manager, components.context, agent, self._result, self._log
+            if agent is not None:
+                outcome.run_after_failure(
+                    self._manager, self._components, agent, self._result, self._log
                 )
             raise
 
@@ -106,7 +104,7 @@ class LaunchSession:
 
     def _run_agent(self, stack: ExitStack) -> dict[int, Any]:
         components, config = self._components, self._request.config
-        checks, starter = components.health_checks, components.starter
+        checks, starter = components.services.health_checks, components.services.starter
         handler = creating.create_rendezvous(config, self._manager, components.restart_policy)
         stack.callback(self._release, handler)
         stack.callback(self._close_logs)
@@ -124,7 +122,7 @@ class LaunchSession:
                 with self._manager.culprits.refusing_exits():
                     result = self._result = agent.run()
             for item in components.extensions:
-                item.result = result
+                item.note_result(result)
             self._leaves = agent.is_asked_to_end() and not agent.has_ended_job
             if result.is_failed():
                 raise outcome.failure_of_job(self._request.name, result, components.logs_specs)
@@ -150,7 +148,7 @@ class LaunchSession:
             spec=creating.worker_spec(
                 self._request,
                 handler,
-                worker_store="rank0" if components.open_store is None else "agent",
+                worker_store="rank0" if components.services.open_store is None else "agent",
             ),
             logs_specs=components.logs_specs,
             start_method=config.start_method,
@@ -158,19 +156,12 @@ class LaunchSession:
             log_line_prefix_template=template,
             shutdown_timeout=self._grace,
             health_check_server=self._request.health_check_server,
-            services=AgentServices(
-                signal_policy=components.signal_policy,
-                restart_policy=components.restart_policy,
-                health_checks=components.health_checks,
+            services=components.services._replace(
                 notify=self._notify,
                 waiting=self._waiting,
                 watchdog=self._watchdog,
                 worker_env=self._worker_env,
-                binder=components.binder,
-                open_store=components.open_store,
-                starter=components.starter,
                 output_stats=self._output_stats,
-                keep_daemons=config.keep_daemons,
             ),
         )
 
@@ -203,7 +194,7 @@ class LaunchSession:
 
     def _release(self, handler: RendezvousHandler) -> None:
         """Leave the rendezvous, if the job may continue without this node; else shut it down."""
-        policy = self._components.signal_policy
+        policy = self._components.services.get_signal_policy()
         release_rendezvous(handler.leave if self._leaves else lambda: shut_down(handler, policy))
 
     # --- called by the agent ----------------------------------------------------------------------

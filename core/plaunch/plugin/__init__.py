@@ -18,36 +18,36 @@ if TYPE_CHECKING:
     from plaunch.plugin.components import notify as notify
     from plaunch.plugin.context import PluginContext as PluginContext
     from plaunch.plugin.extensions import create_extensions as create_extensions
-    from plaunch.plugin.factories import DeviceCounter as DeviceCounter
-    from plaunch.plugin.factories import EventHandlerFactory as EventHandlerFactory
-    from plaunch.plugin.factories import HealthCheckFactory as HealthCheckFactory
-    from plaunch.plugin.factories import LogsSpecsFactory as LogsSpecsFactory
-    from plaunch.plugin.factories import RendezvousFactory as RendezvousFactory
-    from plaunch.plugin.factories import RestartPolicyFactory as RestartPolicyFactory
-    from plaunch.plugin.factories import Scheduler as Scheduler
-    from plaunch.plugin.factories import SignalPolicyFactory as SignalPolicyFactory
     from plaunch.plugin.guard import HookResult as HookResult
     from plaunch.plugin.guard import LoadedPlugin as LoadedPlugin
     from plaunch.plugin.hooks import Implementation as Implementation
     from plaunch.plugin.hookspecs import hookimpl as hookimpl
-    from plaunch.plugin.kinds import ALL_KINDS as ALL_KINDS
-    from plaunch.plugin.kinds import DEVICE_COUNTS as DEVICE_COUNTS
-    from plaunch.plugin.kinds import EVENT_HANDLERS as EVENT_HANDLERS
-    from plaunch.plugin.kinds import HEALTH_CHECKS as HEALTH_CHECKS
-    from plaunch.plugin.kinds import KINDS as KINDS
-    from plaunch.plugin.kinds import LIFECYCLE as LIFECYCLE
-    from plaunch.plugin.kinds import LOGS_SPECS as LOGS_SPECS
-    from plaunch.plugin.kinds import RENDEZVOUS as RENDEZVOUS
-    from plaunch.plugin.kinds import RESTART_POLICIES as RESTART_POLICIES
-    from plaunch.plugin.kinds import SCHEDULERS as SCHEDULERS
-    from plaunch.plugin.kinds import SIGNAL_POLICIES as SIGNAL_POLICIES
-    from plaunch.plugin.kinds import WITH_OPTIONS as WITH_OPTIONS
-    from plaunch.plugin.kinds import Kind as Kind
     from plaunch.plugin.manager import PluginManager as PluginManager
+    from plaunch.plugin.metadata import ALL_KINDS as ALL_KINDS
+    from plaunch.plugin.metadata import DEVICE_COUNTS as DEVICE_COUNTS
+    from plaunch.plugin.metadata import EVENT_HANDLERS as EVENT_HANDLERS
+    from plaunch.plugin.metadata import HEALTH_CHECKS as HEALTH_CHECKS
+    from plaunch.plugin.metadata import KINDS as KINDS
+    from plaunch.plugin.metadata import LIFECYCLE as LIFECYCLE
+    from plaunch.plugin.metadata import LOGS_SPECS as LOGS_SPECS
+    from plaunch.plugin.metadata import RENDEZVOUS as RENDEZVOUS
+    from plaunch.plugin.metadata import RESTART_POLICIES as RESTART_POLICIES
+    from plaunch.plugin.metadata import SCHEDULERS as SCHEDULERS
+    from plaunch.plugin.metadata import SIGNAL_POLICIES as SIGNAL_POLICIES
+    from plaunch.plugin.metadata import WITH_OPTIONS as WITH_OPTIONS
+    from plaunch.plugin.metadata import DeviceCounter as DeviceCounter
     from plaunch.plugin.metadata import EntryPoint as EntryPoint
+    from plaunch.plugin.metadata import EventHandlerFactory as EventHandlerFactory
+    from plaunch.plugin.metadata import HealthCheckFactory as HealthCheckFactory
+    from plaunch.plugin.metadata import Kind as Kind
+    from plaunch.plugin.metadata import LogsSpecsFactory as LogsSpecsFactory
+    from plaunch.plugin.metadata import RendezvousFactory as RendezvousFactory
+    from plaunch.plugin.metadata import RestartPolicyFactory as RestartPolicyFactory
+    from plaunch.plugin.metadata import Scheduler as Scheduler
+    from plaunch.plugin.metadata import SignalPolicyFactory as SignalPolicyFactory
+    from plaunch.plugin.options import Installed as Installed
     from plaunch.plugin.options import PluginOptions as PluginOptions
-    from plaunch.plugin.selection import Installed as Installed
-    from plaunch.plugin.selection import installed_plugins as installed_plugins
+    from plaunch.plugin.options import installed_plugins as installed_plugins
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
@@ -57,20 +57,16 @@ __getattr__, __dir__, __all__ = attach(
         ".components": "find_binder find_starter find_worker_env find_worker_store notify",
         ".context": "PluginContext",
         ".extensions": "create_extensions",
-        ".metadata": "EntryPoint",
         ".hookspecs": "hookimpl",
-        ".selection": "Installed installed_plugins",
         ".guard": "HookResult LoadedPlugin",
         ".hooks": "Implementation",
         ".manager": "PluginManager",
-        ".options": "PluginOptions",
-        ".factories": (
-            "DeviceCounter EventHandlerFactory HealthCheckFactory LogsSpecsFactory "
-            "RendezvousFactory RestartPolicyFactory Scheduler SignalPolicyFactory"
-        ),
-        ".kinds": (
+        ".options": "Installed PluginOptions installed_plugins",
+        ".metadata": (
             "ALL_KINDS DEVICE_COUNTS EVENT_HANDLERS HEALTH_CHECKS KINDS LIFECYCLE LOGS_SPECS "
-            "RENDEZVOUS RESTART_POLICIES SCHEDULERS SIGNAL_POLICIES WITH_OPTIONS Kind"
+            "RENDEZVOUS RESTART_POLICIES SCHEDULERS SIGNAL_POLICIES WITH_OPTIONS DeviceCounter "
+            "EntryPoint EventHandlerFactory HealthCheckFactory Kind LogsSpecsFactory "
+            "RendezvousFactory RestartPolicyFactory Scheduler SignalPolicyFactory"
         ),
     },
 )

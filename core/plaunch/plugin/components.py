@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from plaunch.agent import notifications
 from plaunch.agent.worker_store import open_default_store
 from plaunch.errors import PluginError, UsageError
-from plaunch.plugin.kinds import WITH_OPTIONS
+from plaunch.plugin.metadata import WITH_OPTIONS
 from plaunch.process.components import is_asked_for
 
 if TYPE_CHECKING:

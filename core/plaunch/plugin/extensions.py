@@ -58,7 +58,7 @@ class ExtensionRunner:
         self.who: str = getattr(extension, "known_as", who)  # in requests and messages
         self._plugin = who
         self.takes_events: bool = getattr(extension, "takes_events", True)
-        self.result: RunResult | None = None  # of the agent, once there is one
+        self._result: RunResult | None = None
         self._extension = extension
         self._is_started = False
 
@@ -84,10 +84,14 @@ class ExtensionRunner:
         if self._is_started:
             self._extension.handle(event)
 
+    def note_result(self, result: RunResult) -> None:
+        """Keep the result of the agent for `stop`; called before `close` and `end`."""
+        self._result = result
+
     def close(self) -> None:
         """Stop the extension, if it has started."""
         if self._is_started:
-            self._extension.stop(self.result)
+            self._extension.stop(self._result)
 
     def end(self) -> None:
         """Stop the extension if it takes no events; otherwise its event queue stops it."""
@@ -146,22 +150,12 @@ def snapshot_of_launch(
     snapshot = agent.snapshot()
     return replace(
         snapshot,
-        waits_for=snapshot.waits_for or ("" if snapshot.pids else _waits_for(handler)),
+        waits_for=snapshot.waits_for or ("" if snapshot.pids else describe_wait(handler)),
         overdue=alive.overdue(),
         patience=alive.patience(),
         output=output_stats.counts(),
         dropped={} if events is None else events.dropped,
-        progress=agent.progress,
-        notes=agent.notes,
     )
-
-
-def _waits_for(handler: RendezvousHandler) -> str:
-    try:
-        return describe_wait(handler) or ""
-    except Exception as error:  # noqa: BLE001 - a backend's bug must not cost the snapshot
-        logger.debug("the rendezvous failed to describe what it waits for: %r", error)
-        return ""
 
 
 class AgentControl:
@@ -226,13 +220,12 @@ class AgentControl:
 
     def note_progress(self, progress: Mapping[int, Progress]) -> None:
         """Set the workers' progress for the next snapshots."""
-        self._agent.progress = dict(progress)
+        self._agent.note_progress(progress)
 
     def note_state(self, name: str, text: str) -> None:
         """Set a state of the extension for the next snapshots."""
         name, line = (" ".join(_text(one, "a state").split())[:MOST_STATE] for one in (name, text))
-        others = {key: value for key, value in self._agent.notes.items() if key != name}
-        self._agent.notes = {**others, name: line} if line else others
+        self._agent.note_state(name, line)
 
     def say(self, text: str) -> None:
         """Log one line for the user."""

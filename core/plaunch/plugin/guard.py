@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from plaunch.errors import PlaunchError, PluginError, SignalException, one_line
 from plaunch.plugin.context import PluginContext
-from plaunch.plugin.kinds import ALL_KINDS, FIRST_PARTY, LIFECYCLE
+from plaunch.plugin.metadata import ALL_KINDS, FIRST_PARTY, LIFECYCLE
 from plaunch.process.proc import read_masks
 from plaunch.threads import BoundedCall
 from plaunch.values import Value, plain_dataclass
@@ -36,8 +36,8 @@ HOOK_TIMEOUT = 10.0  # seconds to wait for an implementation of a hook with a re
 NOTIFY_TIMEOUT = 1.0  # seconds to wait for an implementation of a notification hook
 FACTORY_TIMEOUT = 60.0  # seconds to wait for a factory, and for methods of components
 WARN_AFTER = 10.0  # seconds after which a longer wait is logged
-# Hooks with a time limit of their own, in seconds.
-_TIMEOUTS = {"plaunch_doctor_checks": 15.0}
+# Hooks and methods with a time limit of their own, in seconds.
+_TIMEOUTS = {"plaunch_doctor_checks": 15.0, "describe_wait": 1.0}
 
 _LABELS = {kind.name: kind.label for kind in ALL_KINDS}
 _SIGCHLD_BIT = 1 << (signal.SIGCHLD - 1)
@@ -283,21 +283,29 @@ class HookGuard:
     ) -> Callable[..., Any]:
         """Wrap a third party's function that the agent's loop calls and waits for.
 
-        Each call runs on a thread, and is abandoned after a minute or once the launch is to stop.
-        Exceptions pass unchanged: their traceback names the plugin.
+        Each call runs on a thread, and is abandoned after a minute or once the launch is to stop;
+        until it returns, further calls fail at once. plaunch's own exceptions pass unchanged.
         """
+        left: BoundedCall | None = None
 
         @functools.wraps(function)
         def limited(*args: object, **kwargs: object) -> object:
-            return bounded_call(
-                who,
-                doing,
-                lambda: function(*args, **kwargs),
-                FACTORY_TIMEOUT,
-                self._is_unwanted,
-                passing=(Exception,),
-                advice="; fix what it waits for",
-            )
+            nonlocal left
+            if left is not None and left.is_out():
+                raise NotReturnedError(f"{who} has still not returned from {doing}", left)
+            try:
+                return bounded_call(
+                    who,
+                    doing,
+                    lambda: function(*args, **kwargs),
+                    _TIMEOUTS.get(doing, FACTORY_TIMEOUT),
+                    self._is_unwanted,
+                    passing=(PlaunchError,),
+                    advice="; fix what it waits for",
+                )
+            except NotReturnedError as error:
+                left = error.call
+                raise
 
         return limited
 

@@ -12,24 +12,22 @@ from plaunch._names import class_name
 from plaunch.errors import PlaunchError
 from plaunch.plugin.guard import FACTORY_TIMEOUT, bounded_call
 from plaunch.plugin.hooks import Hooks, Implementation
-from plaunch.plugin.kinds import GROUPS, WITH_OPTIONS, Kind, T
-from plaunch.plugin.metadata import EntryPoint, scan
+from plaunch.plugin.metadata import GROUPS, WITH_OPTIONS, EntryPoint, Kind, T, scan
 from plaunch.plugin.options import (
+    Installed,
     PluginOptions,
-    find_options,
-    options_of_package,
+    Selection,
     resolve_options,
 )
 from plaunch.plugin.registry import PluginRegistry
-from plaunch.plugin.selection import Installed, Selection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import TypeVar
 
     from plaunch.options import Option
-    from plaunch.plugin.culprits import Culprits
     from plaunch.plugin.guard import LoadedPlugin, Registration
+    from plaunch.plugin.hooks import Culprits
 
     R = TypeVar("R")
 
@@ -138,8 +136,7 @@ class PluginManager:
 
     def plugin_options(self) -> list[PluginOptions]:
         """Return the options that installed plugins declare, without those that cannot be used."""
-        usable = self._installed.usable(WITH_OPTIONS)
-        return find_options(usable, self._installed.selection)[0]
+        return self._installed.options()[0]
 
     def own_options(
         self, kind: Kind[Any], name: str, values: Mapping[str, object]
@@ -159,7 +156,13 @@ class PluginManager:
         found, _ = self._registry.find(kind, name)
         module = found.value if isinstance(found, EntryPoint) else found.source.module
         package = re.split(r"[.:[\s]", module, maxsplit=1)[0]
-        return list(options_of_package(self.plugin_options(), package, values, os.environ))
+        result: list[tuple[Option, object]] = []
+        for plugin in self.plugin_options():
+            if plugin.module.partition(".")[0] == package:
+                own = {o.dest: values[o.dest] for o in plugin.options if o.dest in values}
+                resolved = resolve_options([plugin], own, os.environ).get(plugin.name, {})
+                result += [(o, resolved.get(o.dest, o.default)) for o in plugin.options]
+        return result
 
     def use_options(
         self, values: Mapping[str, object], environ: Mapping[str, str] | None = None

@@ -15,10 +15,18 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import DuplicateNameError, PluginError, PluginLoadError, UsageError
 from plaunch.parts import TORCHRUN_CREATORS, TORCHRUN_LOGS_SPECS, load_part
-from plaunch.plugin.culprits import Culprits
 from plaunch.plugin.guard import LoadedPlugin, Registration, blaming, keeping_sigchld
-from plaunch.plugin.kinds import LIFECYCLE, LOGS_SPECS, TORCHRUN_HANDLERS, WITH_OPTIONS, Kind
-from plaunch.plugin.metadata import Distribution, EntryPoint, normalise
+from plaunch.plugin.hooks import Culprits
+from plaunch.plugin.metadata import (
+    LIFECYCLE,
+    LOGS_SPECS,
+    TORCHRUN_HANDLERS,
+    WITH_OPTIONS,
+    Distribution,
+    EntryPoint,
+    Kind,
+    normalise,
+)
 from plaunch.plugin.options import load_options
 from plaunch.process.logs import LogsSpecs
 
@@ -26,9 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from plaunch.plugin.hooks import Hooks
-    from plaunch.plugin.kinds import T
-    from plaunch.plugin.metadata import Target
-    from plaunch.plugin.selection import Installed, Word
+    from plaunch.plugin.metadata import T, Target
+    from plaunch.plugin.options import Installed, Word
 
 logger = logging.getLogger("plaunch")
 

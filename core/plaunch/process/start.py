@@ -7,6 +7,7 @@ import os
 import subprocess
 from typing import TYPE_CHECKING, Any
 
+from plaunch.durations import SHUTDOWN_TIMEOUT
 from plaunch.errors import (
     ProgramNotExecutableError,
     ProgramNotFoundError,

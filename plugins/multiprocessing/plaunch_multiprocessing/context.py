@@ -41,6 +41,13 @@ class MultiprocessContext(SupervisedContext):
         UsageError: `start_method` is unknown, or `entrypoint` is not callable.
     """
 
+    @staticmethod
+    def worker_command() -> list[str]:
+        """The command of a spawned worker, for a starter; see `Starter.begin`."""
+        from plaunch_multiprocessing.spawned import spawn_command
+
+        return spawn_command()
+
     def __init__(
         self,
         name: str,
