@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     )
     from plaunch.process.kernel.handle import ProcessHandle as ProcessHandle
     from plaunch.process.kernel.holds import Held as Held
+    from plaunch.process.kernel.holds import HoldWatch as HoldWatch
     from plaunch.process.kernel.holds import describe_hold as describe_hold
     from plaunch.process.kernel.proc import find_field as find_field
     from plaunch.process.kernel.proc import list_numbers as list_numbers
@@ -99,7 +100,7 @@ __getattr__, __dir__, __all__ = attach(
             "find_field list_numbers read_environ read_fds read_link read_masks read_name "
             "read_proc read_stack read_stat read_waiting_place"
         ),
-        ".kernel.holds": "Held describe_hold",
+        ".kernel.holds": "Held HoldWatch describe_hold",
         ".starting": "Starter",
         ".launcher_variables": "LAUNCHER_VARIABLE inheritable",
         ".stopping.reaping.job_tag": "JOBS_VARIABLE",
