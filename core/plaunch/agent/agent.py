@@ -111,6 +111,7 @@ class SimpleElasticAgent(ElasticAgent):
         self._reporter = services.waiting or WaitReporter()
         self.progress: Mapping[int, Progress] = {}  # of the workers, as an extension reports it
         self.notes: Mapping[str, str] = {}  # the states that extensions show, by name
+        self._job: JobRendezvous | None = None
         self._create_loop()
 
     # --- what subclasses define -------------------------------------------------------------------
@@ -153,7 +154,10 @@ class SimpleElasticAgent(ElasticAgent):
         # Looked up at the call: a program may replace the method of one agent.
         forwarded = ForwardedSignals(lambda signum: workers.signal(signum))  # noqa: PLW0108
         state = State() if before is None else before
-        job, interval = self._create_job(state.attempt)
+        # A restart whose round has not formed was used as well.
+        attempt = self._job.attempt if isinstance(self._job, LocalJob) else state.attempt
+        job, interval = self._create_job(attempt)
+        self._job = job
         is_local = isinstance(job, LocalJob)
         self._peers = peers = Peers(job, notifier, poller, forwarded, interval)
         preconditions = Preconditions(self._services.health_checks, peers, poller)
@@ -176,7 +180,7 @@ class SimpleElasticAgent(ElasticAgent):
             state=State(
                 max_restarts=spec.max_restarts,
                 has_checks=preconditions.exist,
-                attempt=state.attempt,
+                attempt=attempt,
                 round=state.round,
             ),
             is_whole_job=not is_local,
@@ -251,7 +255,8 @@ class SimpleElasticAgent(ElasticAgent):
 
     def snapshot(self) -> Snapshot:
         """The state of the agent; thread-safe."""
-        waits_for = self._components.joiner.waits_for
+        is_joining = self._loop.state.phase is Phase.JOINING
+        waits_for = self._components.joiner.waits_for if is_joining else ""
         return replace(self._loop.snapshot, waits_for=waits_for)
 
     def held(self) -> dict[int, Held]:

@@ -111,7 +111,7 @@ class Loop:
                     type(error).__name__,
                     error,
                 )
-                self.results.error = error
+                self.results.note_error(error)
                 pending.clear()
                 pending.append(states.AgentFailed())
 
@@ -119,7 +119,7 @@ class Loop:
         """Stop the workers that still run after `error` has ended `run`."""
         self._effects.log_deferred()
         if isinstance(error, Exception):
-            self.results.error = error
+            self.results.note_error(error)
             self.results.report_error(is_restart=self.state.is_restart)
         self._step(states.AgentFailed())
         stop = self._effects.stop

@@ -42,7 +42,7 @@ class Phases:
     def _watch_checks(self, state: State) -> list[AgentEvent]:
         preconditions, results = self._components.preconditions, self._components.results
         events = preconditions.watch()
-        results.error = preconditions.error or results.error
+        results.note_error(preconditions.error)
         return events
 
     def _watch_round(self, state: State) -> list[AgentEvent]:
@@ -51,7 +51,7 @@ class Phases:
         for formed in (one for one in events if isinstance(one, states.RoundFormed)):
             results.begin_round(formed.attempt, joiner.reason)
             self._effects.log_round(joiner.message)
-        results.error = joiner.error or results.error
+        results.note_error(joiner.error)
         return events
 
     def _watch_workers(self, state: State) -> list[AgentEvent]:

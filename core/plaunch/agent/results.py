@@ -61,9 +61,13 @@ class Results:
         if self._lasted is None:
             self._lasted = time.monotonic() - self._began
 
+    def note_error(self, error: BaseException | None) -> None:
+        """Record why the run ends; the last one counts, and None is ignored."""
+        self.error = error or self.error
+
     def fail_start(self, error: Exception, *, is_restart: bool, is_wanted: bool) -> None:
         """The workers of the round could not be started; logged if it `is_wanted`."""
-        self.error = error
+        self.note_error(error)
         if is_restart and self._failed_before is not None:
             # The first failure stays the cause; that the restart failed is logged beside it.
             self.of_workers = self._failed_before

@@ -78,7 +78,7 @@ class PolledWorkers:
 
     def due(self) -> float | None:
         """At most the monitor interval while workers run."""
-        due = self._workers.due()
+        due: float | None = self._workers.due()
         if not (self._has_own_monitor and self._is_running):
             return due
         interval = self._group.spec.monitor_interval
