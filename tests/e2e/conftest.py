@@ -455,7 +455,7 @@ def installed(plaunch, site):
 def run_tests_of_package(installed, source):
     """Run the package's own tests, and return pytest's output."""
 
-    def run(timeout=60.0, at_once=0):
+    def run(timeout=180.0, at_once=0):
         environ = {**installed.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
         environ.pop("PYTEST_ADDOPTS", None)
         words = ["-q", "-p", "no:cacheprovider", "-p", "xdist.plugin", f"--numprocesses={at_once}"]

@@ -293,8 +293,10 @@ def test_a_stop_of_all_nodes_ends_all(agents, endpoint):
     assert [node.exit_code() for node in nodes] == [128 + signal.SIGTERM] * 3
     agents.until_gone(*of("pid", workers))
     for node in nodes:
-        # A thread of torch that is alive at the interpreter's exit would print an error here.
-        assert node.stderr == "plaunch: SIGTERM received; the workers are stopped\n"
+        # A node that leaves is reported by those whose own signal has not arrived yet. A thread of
+        # torch that is alive at the interpreter's exit would print an error here.
+        own = [line for line in node.stderr.splitlines() if " left: SIGTERM received; " not in line]
+        assert own == ["plaunch: SIGTERM received; the workers are stopped"]
 
 
 @pytest.mark.slow

@@ -33,8 +33,9 @@ def failure(rank):
 
 
 @pytest.fixture
-def handlers(etcd_server):
-    """Handlers of nodes in one round."""
+def handlers(etcd_server, monkeypatch):
+    """Handlers of nodes in one round, which wait for each other's reports on a slow machine too."""
+    monkeypatch.setattr("plaunch_membership.node_reports._REPORT_TIMEOUT", 30.0)
     made = []
     for _ in range(NODES):
         params = RendezvousParameters(
