@@ -80,6 +80,8 @@ JSON_TEMPLATE = "plaunch_report.json_lines:template_of_lines"
 FIND_HEALTH_CHECK = "plaunch_torchrun.health:find_server"
 # Signal handlers of a context that is used without an agent.
 STOP_SIGNALS = "plaunch_torchrun.stop_signals:StopSignals"
+# The workers of agents that define torchrun's methods themselves, and must be polled.
+POLLED_WORKERS = "plaunch_torchrun.polled_workers:PolledWorkers"
 # Exchange of ranks and of ends between agents behind backends written for torchrun.
 RANKS_THROUGH_STORE = "plaunch_torchrun.round_store:assign_ranks"
 WAIT_THROUGH_STORE = "plaunch_torchrun.round_store:wait_for_peers"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from plaunch.agent import LocalElasticAgent, RunResult, WorkerState
+from plaunch.agent import LocalElasticAgent, WorkerState
 from plaunch.testing.rendezvous import FakeElasticRendezvous, FakeRendezvous
 
 from helpers.agents import Node, and_then
@@ -12,13 +12,13 @@ INTERVAL = 0.005  # seconds
 FEW = 10  # looks; there are a hundred intervals in the life of a worker
 
 
-def looks_of(agent_class, handler, tmp_path, look="changes"):
+def looks_of(agent_class, handler, tmp_path, look="changes", **options):
     """Run one worker that takes a hundred intervals; how often the agent looked."""
     looks = []
     and_then(handler, look, lambda: looks.append(1))
     script = f"import time; time.sleep({100 * INTERVAL})"
     node = Node(tmp_path, handler)
-    agent = node.agent(script, nproc=1, kind=agent_class, monitor_interval=INTERVAL)
+    agent = node.agent(script, nproc=1, kind=agent_class, monitor_interval=INTERVAL, **options)
     assert agent.run().state is WorkerState.SUCCEEDED
     return len(looks)
 
@@ -38,12 +38,9 @@ def test_a_rendezvous_that_can_only_be_asked_is_asked_every_interval(tmp_path):
     assert looks > FEW
 
 
-def test_a_subclass_that_looks_at_more_than_exits_does_so_every_interval(elastic, tmp_path):
-    class Watchful(LocalElasticAgent):
-        def _monitor_workers(self, worker_group) -> RunResult:
-            return super()._monitor_workers(worker_group)
-
-    assert looks_of(Watchful, elastic, tmp_path) > FEW
+def test_a_limit_on_uninterruptible_sleep_is_checked_every_interval(elastic, tmp_path):
+    looks = looks_of(LocalElasticAgent, elastic, tmp_path, uninterruptible_state_timeout=60)
+    assert looks > FEW
 
 
 def test_without_pidfds_workers_are_looked_at_every_interval(elastic, tmp_path, monkeypatch):

@@ -422,3 +422,50 @@ def test_after_a_signal_or_an_error_a_slow_console_has_some_seconds(script):
         agent.run()
     (timeout,) = streams.waits
     assert timeout < 10
+
+
+def test_a_restart_whose_round_did_not_form_is_used_in_the_next_run():
+    handler = FakeRendezvous()
+    agent = PretendAgent(handler, [FAILED], [FAILED], [SUCCEEDED], max_restarts=1)
+    join, error = handler.next_rendezvous, RendezvousTimeoutError("no other node")
+
+    def fail_once():
+        if handler.rounds == 1:
+            handler.next_rendezvous = join
+            raise error
+        return join()
+
+    handler.next_rendezvous = fail_once
+    with pytest.raises(RendezvousTimeoutError):
+        agent.run()
+    assert agent.run().is_failed()
+    assert agent.started() == [(0, 0), (1, 1)]
+
+
+class DelayedJob(FakeJobRendezvous):
+    """A job that learns of the delay of its next round while it waits for it."""
+
+    delay = 0.0
+
+    def restart_delay(self):
+        return self.delay
+
+
+def test_a_delay_that_is_known_late_is_reported_once_and_no_longer_shown_after_a_signal():
+    with DelayedJob() as handler:
+        handler.hold()
+        agent = PretendAgent(handler)
+
+        def delay_then_interrupt():
+            handler.joining.wait(30)
+            handler.delay = 600.0
+            wait_until(lambda: agent.told.of(notifications.RestartDelayed), "the delay is known")
+            handler.delay = 599.0
+            assert agent.snapshot().waits_for
+            send(signal.SIGTERM)
+
+        with meanwhile(delay_then_interrupt), pytest.raises(SignalException):
+            agent.run()
+        handler.release()
+        assert agent.snapshot().waits_for == ""
+    assert [one.seconds for one in agent.told.of(notifications.RestartDelayed)] == [600.0]

@@ -77,11 +77,11 @@ def test_an_error_that_tears_the_loop_down_does_not_hide_it(make, monkeypatch):
     agent = make(SLEEP)
     stuck = UnkillableWorkerError("pid 7 sleeps")
 
-    def fail(group):
+    def fail():
         agent._workers._unkillable = stuck
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(agent, "_monitor_workers", fail)
+    monkeypatch.setattr(agent._workers, "look", fail)
     with pytest.raises(UnkillableWorkerError) as caught:
         agent.run()
     assert caught.value is stuck
@@ -96,14 +96,6 @@ def test_the_variable_sets_the_time(make, monkeypatch):
     monkeypatch.setenv(TIMEOUT_VARIABLE, "soon")
     with pytest.raises(UsageError, match=f"variable {TIMEOUT_VARIABLE} is 'soon'"):
         make(SLEEP)
-
-
-def test_without_the_setting_nobody_looks(make):
-    agent = make("pass")
-    assert agent._workers.sleep_watch is None
-    assert not agent.run().is_failed()
-    assert agent._workers.exits_suffice()
-    assert not make(SLEEP, uninterruptible_state_timeout=1)._workers.exits_suffice()
 
 
 def test_workers_that_sleep_as_everybody_does_are_left_alone(make):

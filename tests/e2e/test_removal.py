@@ -28,7 +28,7 @@ PACKAGES = {path.name: f"plaunch_{path.name}" for path in ROOT.glob("plugins/*")
 OPTIONAL = sorted(folder for folder in PACKAGES if PACKAGES[folder] not in BUILT_IN)
 
 
-def run_without(folder, tmp_path, *argv):
+def run_without(folder, tmp_path, *argv, program=("-m", "plaunch")):
     """Run a command line in an installation from which the folder and its entry points are gone."""
     package = PACKAGES[folder]
     (tmp_path / "sitecustomize.py").write_text(BLOCKER.format(package=package))
@@ -40,7 +40,7 @@ def run_without(folder, tmp_path, *argv):
     lines = installed.read_text("entry_points.txt").splitlines()
     kept = [line for line in lines if not re.search(rf"= *{package}\b", line)]
     (info / "entry_points.txt").write_text("\n".join(kept) + "\n")
-    return run_python("-m", "plaunch", *argv, env={**os.environ, "PYTHONPATH": str(tmp_path)})
+    return run_python(*program, *argv, env={**os.environ, "PYTHONPATH": str(tmp_path)})
 
 
 def test_what_is_built_in_is_in_the_architecture_page():
@@ -78,3 +78,22 @@ def test_help(folder, tmp_path):
     done = run_without(folder, tmp_path, "--help")
     assert done.returncode == 0, done.stderr
     assert "--nproc-per-node" in done.stdout
+
+
+AGENT = """\
+import sys
+from plaunch.agent import LocalElasticAgent, WorkerSpec
+from plaunch.testing.rendezvous import FakeRendezvous
+class Own(LocalElasticAgent):
+    def _monitor_workers(self, worker_group):
+        return super()._monitor_workers(worker_group)
+for kind in (LocalElasticAgent, Own):
+    spec = WorkerSpec("trainer", 1, FakeRendezvous(), entrypoint=sys.executable, args=("-c", ""))
+    print(kind(spec).run().state.name, flush=True)
+"""
+
+
+def test_only_an_agent_with_methods_of_its_own_needs_the_adapter(tmp_path):
+    done = run_without("torchrun", tmp_path, program=("-c", AGENT))
+    assert (done.returncode, done.stdout) == (1, "SUCCEEDED\n"), done.stderr
+    assert "PluginLoadError: plaunch_torchrun, which comes with plaunch, is not" in done.stderr

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from plaunch.agent.worker_store import OpenStore as OpenStore
     from plaunch.agent.worker_store import StoreRound as StoreRound
     from plaunch.agent.worker_store import WorkerStore as WorkerStore
+    from plaunch.agent.workers import Workers as Workers
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
@@ -75,5 +76,6 @@ __getattr__, __dir__, __all__ = attach(
             "GroupInfo RunResult Worker WorkerExit WorkerGroup WorkerInfo WorkerSpec WorkerState"
         ),
         ".worker_store": "OpenStore StoreRound WorkerStore",
+        ".workers": "Workers",
     },
 )

@@ -9,6 +9,7 @@ import signal
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from plaunch import parts
 from plaunch.agent import notifications
 from plaunch.agent.closing import await_console, await_verdict
 from plaunch.agent.forwarded_signals import ForwardedSignals
@@ -29,7 +30,6 @@ from plaunch.agent.states import Outcome, Phase, Requested, RequestKind, State
 from plaunch.agent.wait_reporter import WaitReporter
 from plaunch.agent.watchdog import TURN_BOUND, LoopWatchdog
 from plaunch.agent.worker import RunResult, WorkerGroup, WorkerSpec, WorkerState
-from plaunch.agent.workers import Workers
 from plaunch.durations import EXIT_BARRIER_TIMEOUT, PATIENCE, SHUTDOWN_TIMEOUT
 from plaunch.errors import SignalException
 from plaunch.rendezvous.job import JobRendezvous
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from plaunch.agent.requests import Progress
+    from plaunch.agent.workers import Workers
     from plaunch.process.held import Held
 
 logger = logging.getLogger("plaunch")
@@ -108,6 +109,7 @@ class SimpleElasticAgent(ElasticAgent):
         self._reporter = services.waiting or WaitReporter()
         self._progress: Mapping[int, Progress] = {}
         self._notes: Mapping[str, str] = {}
+        self._job: JobRendezvous | None = None
         self._create_loop()
 
     # --- what subclasses define -------------------------------------------------------------------
@@ -131,12 +133,16 @@ class SimpleElasticAgent(ElasticAgent):
         """Stop all workers and release everything; called once, at the end of the run."""
 
     def _create_workers(self, group: WorkerGroup, notifier: Notifier) -> Workers:
-        """Create the object through which the loop drives the workers: here, the four methods.
+        """Create the object through which the loop drives the workers; called once.
 
-        Called once, by `__init__`. `LocalElasticAgent` has one that wakes the loop.
+        This one polls the four methods. That of `LocalElasticAgent` wakes the loop.
+
+        Raises:
+            PluginLoadError: the adapter for such agents is not installed.
         """
         del notifier
-        return Workers(self, group)
+        workers: Workers = parts.load_part(parts.POLLED_WORKERS)(self, group)
+        return workers
 
     def _create_loop(self, before: State | None = None) -> None:
         """Create the components of one run; `before` is the state at the end of an earlier run."""
@@ -146,7 +152,10 @@ class SimpleElasticAgent(ElasticAgent):
         # Looked up at the call: a program may replace the method of one agent.
         forwarded = ForwardedSignals(lambda signum: workers.signal(signum))  # noqa: PLW0108
         state = State() if before is None else before
-        job, interval = self._create_job(state.attempt)
+        # A restart whose round has not formed was used as well.
+        attempt = self._job.attempt if isinstance(self._job, LocalJob) else state.attempt
+        job, interval = self._create_job(attempt)
+        self._job = job
         is_local = isinstance(job, LocalJob)
         self._peers = peers = Peers(job, notifier, poller, forwarded, interval)
         preconditions = Preconditions(self._services.health_checks, peers, poller)
@@ -169,7 +178,7 @@ class SimpleElasticAgent(ElasticAgent):
             state=State(
                 max_restarts=spec.max_restarts,
                 has_checks=preconditions.exist,
-                attempt=state.attempt,
+                attempt=attempt,
                 round=state.round,
             ),
             is_whole_job=not is_local,
@@ -184,12 +193,20 @@ class SimpleElasticAgent(ElasticAgent):
             spec,
             self._services.restart_policy,
             attempt=attempt,
-            wait_for_peers=lambda: self._workers.wait_for_peers(self._exit_barrier_timeout),
+            wait_for_peers=self._wait_for_peers,
             wake=self._poller.wake_up.wake,
             is_running=lambda: self._loop.state.phase is Phase.RUNNING,
             is_asked_to_end=self.is_asked_to_end,
         )
         return job, QUIET_INTERVAL if job.is_observable else spec.monitor_interval
+
+    def _wait_for_peers(self) -> None:
+        """Wait for the other nodes of a round of `LocalJob`, and for their workers to finish."""
+        group, timeout = self._worker_group, self._exit_barrier_timeout
+        if group.agent_store is not None:
+            wait = parts.load_part(parts.WAIT_THROUGH_STORE)
+            wait(group.agent_store, group.group_world_size, timeout)
+        self._workers.wait_for_guests(timeout)
 
     # --- for any thread ---------------------------------------------------------------------------
 
@@ -245,16 +262,20 @@ class SimpleElasticAgent(ElasticAgent):
 
     def snapshot(self) -> Snapshot:
         """The state of the agent; thread-safe."""
+        is_joining = self._loop.state.phase is Phase.JOINING
+        waits_for = self._components.joiner.waits_for if is_joining else ""
         return replace(
             self._loop.snapshot,
-            waits_for=self._components.joiner.waits_for,
+            waits_for=waits_for,
             progress=self._progress,
             notes=self._notes,
         )
 
     def held(self) -> dict[int, Held]:
         """What holds workers that cannot run now, by global rank, and since when; thread-safe."""
-        return self._workers.held(self.snapshot().pids)
+        pids = self.snapshot().pids
+        found = self._workers.holds.look(pids.values())
+        return {rank: found[pid] for rank, pid in pids.items() if pid in found}
 
     def is_asked_to_end(self) -> bool:
         """Whether a signal or a request asks for the end of the run, taken by the loop or not."""
@@ -296,7 +317,7 @@ class SimpleElasticAgent(ElasticAgent):
                 try:
                     outcome = loop.run(inbox)
                 except BaseException as error:
-                    loop.tear_down(error)
+                    loop.tear_down(error, inbox)
                     raise
                 finally:
                     self._shutdown(loop.soft_signal, timeout=self._shutdown_timeout)

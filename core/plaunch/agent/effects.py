@@ -60,7 +60,7 @@ class Effects:
         if end is None:
             return []
         components = self._components
-        components.results.error = self.stop.error or components.results.error
+        components.results.note_error(self.stop.error)
         components.results.end_stop()
         is_clearing = state.phase is states.Phase.CLEARING
         return [*components.peers.look_while_stopping(is_clearing=is_clearing), end]

@@ -21,7 +21,6 @@ from plaunch.process.components import default_binder
 from plaunch.process.held import uninterruptible_timeout_of
 from plaunch.process.logs import Std, default_logs_specs
 from plaunch.process.start import start_processes
-from plaunch.process.streams import OutputStats
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,7 +78,6 @@ class LocalElasticAgent(SimpleElasticAgent):
         services: AgentServices = DEFAULT_SERVICES,
     ) -> None:
         self._sleep_timeout = _sleep_timeout(uninterruptible_state_timeout)
-        self._output_stats = services.output_stats or OutputStats()
         super().__init__(spec, exit_barrier_timeout, shutdown_timeout, services=services)
         self._logs_specs = logs_specs or _logs_specs_of(spec)
         if logs_specs is not None and _has_older_arguments(spec):
@@ -99,17 +97,21 @@ class LocalElasticAgent(SimpleElasticAgent):
 
     def _create_workers(self, group: WorkerGroup, notifier: Notifier) -> Workers:
         self._local = LocalWorkers(
-            self,
             group,
             notifier,
+            self._services,
+            lambda: self._start_workers(group),
             shutdown_timeout=self._shutdown_timeout,
             sleep_timeout=self._sleep_timeout,
-            has_own_monitor=type(self)._monitor_workers is LocalElasticAgent._monitor_workers,
-            has_own_stop=type(self)._stop_workers is LocalElasticAgent._stop_workers,
-            stats=self._output_stats,
-            services=self._services,
         )
-        return self._local
+        kind = type(self)
+        if (
+            kind._monitor_workers is LocalElasticAgent._monitor_workers
+            and kind._stop_workers is LocalElasticAgent._stop_workers
+        ):
+            return self._local
+        adapted: Workers = parts.load_part(parts.POLLED_WORKERS)(self, group, self._local)
+        return adapted
 
     def run(self, role: str = DEFAULT_ROLE) -> RunResult:
         """Run the workers to the end; see `ElasticAgent.run`."""
@@ -178,7 +180,7 @@ class LocalElasticAgent(SimpleElasticAgent):
 
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
         del worker_group
-        self._local.stop()
+        self._local.stop(self._loop.soft_signal)
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
@@ -191,7 +193,7 @@ class LocalElasticAgent(SimpleElasticAgent):
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         del worker_group
-        return self._local.monitor()
+        return self._local.look()
 
     def _shutdown(
         self, death_sig: signal.Signals = signal.SIGTERM, timeout: float | None = None

@@ -70,7 +70,7 @@ class LocalJob:
         self._handler = handler = spec.rdzv_handler
         self._observable = handler if isinstance(handler, ObservableRendezvous) else None
         self._policy = policy
-        self._attempt = attempt
+        self.attempt = attempt  # how many restarts were used, the next one included
         self._wait_for_peers = wait_for_peers
         self._wake = wake
         self._is_running = is_running
@@ -126,7 +126,7 @@ class LocalJob:
             info.rank,
             info.world_size,
             info.bootstrap_store_info,
-            attempt=self._attempt,
+            attempt=self.attempt,
             ranks=ranks,
             reason=reason,
             open_store=lambda: info.store,
@@ -183,7 +183,7 @@ class LocalJob:
         if self._verdict is not None:
             return
         decision = None if is_final else self._decide(failures)
-        is_restart = self._attempt < self._spec.max_restarts
+        is_restart = self.attempt < self._spec.max_restarts
         if decision is not None:
             is_restart = decision.is_restart
         line = describe_early_ends(self._succeeded, first_failure(failures)[1].timestamp)
@@ -195,9 +195,9 @@ class LocalJob:
         if is_final or not is_restart:
             self._end("failed", what, failures, why)
             return
-        why = why or f"restart {self._attempt + 1} of {self._spec.max_restarts}"
+        why = why or f"restart {self.attempt + 1} of {self._spec.max_restarts}"
         self._reason = f"{what}; {why}"
-        self._attempt += decision is None or decision.costs
+        self.attempt += decision is None or decision.costs
         self._delay = 0.0 if decision is None else decision.delay
         self._resumed.clear()
 
@@ -251,7 +251,7 @@ class LocalJob:
             failures,
             first_failure(failures)[0],
             started=self._clock() - self._formed_at,
-            attempt=self._attempt,
+            attempt=self.attempt,
         )
         decision: Decision | None = self._policy.decide(failure, tuple(self._history))
         if decision is not None:

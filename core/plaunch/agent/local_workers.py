@@ -13,14 +13,14 @@ from plaunch.agent.hosted_store import HostedStore
 from plaunch.agent.launcher_failure import launcher_failure
 from plaunch.agent.worker import RunResult, WorkerState, describe_worker
 from plaunch.agent.worker_store import open_default_store
-from plaunch.agent.workers import Workers
 from plaunch.errors import ExitCode, UnkillableWorkerError, WorkerStoreHostError
 from plaunch.process.components import ContextComponents
 from plaunch.process.context import RunProcsResult
 from plaunch.process.failure import ProcessFailure
-from plaunch.process.held import UninterruptibleWatch
+from plaunch.process.held import HoldWatch, UninterruptibleWatch
 from plaunch.process.proc import describe_process
 from plaunch.process.stopping.reaper import Reaper
+from plaunch.process.streams import OutputStats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -29,55 +29,56 @@ if TYPE_CHECKING:
     from plaunch.agent.requests import Hang
     from plaunch.agent.services import AgentServices
     from plaunch.agent.worker import WorkerGroup
-    from plaunch.agent.workers import TemplateMethods
     from plaunch.process.stopping.stop import Stop
-    from plaunch.process.streams import OutputStats, Streams
+    from plaunch.process.streams import Streams
     from plaunch.process.supervised import SupervisedContext
 
 logger = logging.getLogger("plaunch")
 
 
-class LocalWorkers(Workers):
+# Seconds between a failure and its report, while the stop runs: other failures of the same moment
+# and cause are found by then, and the last lines of output.
+_SETTLE_TIME = 0.1
+
+
+class LocalWorkers:
     """The workers of a `LocalElasticAgent`.
 
     Args:
-        agent: the agent.
-        group: its workers.
+        group: the workers.
         notifier: notifies the agent's listeners of exits and stops.
-        shutdown_timeout, sleep_timeout: of the agent, in seconds.
-        has_own_monitor: whether no subclass has overridden `_monitor_workers`.
-        has_own_stop: the same for `_stop_workers`.
-        stats: counts their output.
         services: of the agent.
+        start: calls `launch`, and returns the process ids by local rank.
+        shutdown_timeout: seconds between the soft signal and SIGKILL.
+        sleep_timeout: seconds that a worker may be in uninterruptible sleep; 0 means no limit.
     """
+
+    settle_time = _SETTLE_TIME
 
     def __init__(
         self,
-        agent: TemplateMethods,
         group: WorkerGroup,
         notifier: Notifier,
+        services: AgentServices,
+        start: Callable[[], Mapping[int, Any]],
         *,
         shutdown_timeout: float,
         sleep_timeout: float,
-        has_own_monitor: bool,
-        has_own_stop: bool,
-        stats: OutputStats,
-        services: AgentServices,
     ) -> None:
-        super().__init__(agent, group)
+        self.group = group
+        self.is_final = False
+        self.holds = HoldWatch()  # of the workers of this round
         self.context: SupervisedContext | None = None
         self.reaper = Reaper(keep_daemons=services.keep_daemons)
         self.sleep_watch = UninterruptibleWatch(sleep_timeout) if sleep_timeout > 0 else None
         self._notifier = notifier
+        self._start = start
         self._reasons: dict[int, tuple[int, str]] = {}  # by pid: the last signal, and why
-        self._has_own_monitor = has_own_monitor
-        self._has_own_stop = has_own_stop
         self._shutdown_timeout = shutdown_timeout
-        self._signum = signal.SIGTERM  # the soft signal of a stop
         self._stop_closes_store = False  # whether the end of the stop in progress does
         self._exits = ExitReporter(notifier)
         self._starter = services.starter
-        self._stats = stats
+        self._stats = services.output_stats or OutputStats()
         self._store = HostedStore(services.open_store or open_default_store, self.reaper)
         # The failures of this round that are not exits: the store is lost, or the workers hang.
         self._others: dict[int, ProcessFailure] = {}
@@ -86,7 +87,17 @@ class LocalWorkers(Workers):
         # An agent may be shut down on another thread than the loop's.
         self._lock = threading.RLock()
 
-    # --- what the agent's template methods are made of --------------------------------------------
+    # --- start and look ---------------------------------------------------------------------------
+
+    def preparation(self) -> Callable[[], Mapping[str, float]] | None:
+        """What must return before `start`, if there is a starter."""
+        return None if self._starter is None else self._starter.wait
+
+    def start(self) -> None:
+        """Start the workers of a round, and record their ids."""
+        ids = self._start()
+        for worker in self.group.workers:
+            worker.id = ids.get(worker.local_rank)
 
     def launch(
         self,
@@ -100,6 +111,7 @@ class LocalWorkers(Workers):
             start: creates and starts their context.
         """
         with self._lock:
+            self.holds = HoldWatch()
             self._exits = ExitReporter(self._notifier)
             self._reasons.clear()
             self._others = {}
@@ -120,20 +132,16 @@ class LocalWorkers(Workers):
             self._store.watch(self.context.pids().values())
             return dict(self.context.pids())
 
-    def preparation(self) -> Callable[[], Mapping[str, float]] | None:
-        """What must return before `start`, if there is a starter."""
-        return None if self._starter is None else self._starter.wait
-
     def forked(self) -> Collection[int]:
         """The local ranks that the starter has started."""
         return () if self.context is None else self.context.started_by_starter
 
-    def monitor(self) -> RunResult:
+    def look(self) -> RunResult:
         """The state of the workers; waits only while another thread shuts them down."""
         with self._lock:
-            return self._monitor()
+            return self._look()
 
-    def _monitor(self) -> RunResult:
+    def _look(self) -> RunResult:
         if self.context is None:
             return RunResult(WorkerState.UNKNOWN)
         lost = self._store.tend()
@@ -160,51 +168,20 @@ class LocalWorkers(Workers):
         stuck = self._give_up_stuck()
         return RunResult(WorkerState.UNHEALTHY if stuck else WorkerState.HEALTHY)
 
-    def stop(self) -> None:
-        """Stop all workers; returns when they are gone."""
-        with self._lock:
-            try:
-                self._close(self._signum, self._shutdown_timeout)
-            except UnkillableWorkerError:
-                if self._unkillable is None:
-                    raise
-            finally:
-                self._store.close()
-            if self._unkillable is not None:
-                raise self._unkillable
-
-    def shut_down(self, signum: signal.Signals, timeout: float | None) -> None:
-        """Stop all workers, and release everything."""
-        with self._lock:
-            try:
-                self._close(signum, self._shutdown_timeout if timeout is None else timeout)
-            finally:
-                self._store.close()
-                self.reaper.close()
-
-    def _close(self, signum: signal.Signals, timeout: float) -> None:
-        if self.context is None:
-            return
-        try:
-            self.context.close(signum, timeout)
-        finally:
-            self._exits.report(self.context.take_exits())
-
-    # --- for the loop -----------------------------------------------------------------------------
-
-    def exit_fds(self) -> Sequence[int] | None:
+    def exit_fds(self) -> Sequence[int]:
         """Descriptors that become readable at an exit, or when the store has something to do."""
-        fds = None if self.context is None else self.context.exit_fds()
-        return None if fds is None else [*fds, *self._store.fds()]
+        return [*(self._context_fds() or ()), *self._store.fds()]
 
-    def exits_suffice(self) -> bool:
-        """Whether `look` only finds exits."""
-        # A subclass may check anything, and expects to be called as often as under torchrun.
-        return self._has_own_monitor and self.sleep_watch is None
+    def _context_fds(self) -> Sequence[int] | None:
+        return () if self.context is None else self.context.exit_fds()
 
     def due(self) -> float | None:
-        """Seconds until the store has something to do, or None."""
-        return self._store.due()
+        """Seconds until the store has something to do, or workers must be polled."""
+        fds, due = self._context_fds(), self._store.due()
+        if fds is None or (fds and self.sleep_watch is not None):
+            interval = self.group.spec.monitor_interval
+            return interval if due is None else min(interval, due)
+        return due
 
     def tend(self) -> None:
         """Do what is due for the store, which workers of other nodes use."""
@@ -216,15 +193,10 @@ class LocalWorkers(Workers):
         """Whether no worker is stuck in the kernel."""
         return self._unkillable is None
 
-    def stop_in_steps(self) -> bool:
-        """Whether a stop proceeds in steps, and not in a method of a subclass, which may block."""
-        return self._has_own_stop and self.context is not None
+    # --- stop -------------------------------------------------------------------------------------
 
     def begin_stop(self, signum: signal.Signals) -> Stop | None:
         """Begin to stop the workers with `signum`."""
-        self._signum = signum
-        if not self.stop_in_steps():
-            return super().begin_stop(signum)
         return self._begin(signum, closes_store=True)
 
     def begin_clearing(self) -> Stop | None:
@@ -233,7 +205,7 @@ class LocalWorkers(Workers):
 
     def _begin(self, signum: signal.Signals, *, closes_store: bool) -> Stop | None:
         if self.context is None:
-            return None  # a subclass has started workers itself
+            return None  # no worker was started, or only by a subclass itself
         self._stop_closes_store = closes_store
         return self.context.begin_stop(signum, self._shutdown_timeout)
 
@@ -247,6 +219,36 @@ class LocalWorkers(Workers):
         if self._unkillable is not None:
             # Even if the worker has ended since: the host may be about to fail.
             raise self._unkillable
+
+    def stop(self, signum: signal.Signals) -> None:
+        """Stop all workers; returns when they are gone."""
+        with self._lock:
+            try:
+                self._close(signum, self._shutdown_timeout)
+            except UnkillableWorkerError:
+                if self._unkillable is None:
+                    raise
+            if self._unkillable is not None:
+                raise self._unkillable
+
+    def shut_down(self, signum: signal.Signals, timeout: float | None) -> None:
+        """Stop all workers, and release everything."""
+        with self._lock:
+            try:
+                self._close(signum, self._shutdown_timeout if timeout is None else timeout)
+            finally:
+                self.reaper.close()
+
+    def _close(self, signum: signal.Signals, timeout: float) -> None:
+        try:
+            if self.context is not None:
+                self.context.close(signum, timeout)
+        finally:
+            if self.context is not None:
+                self._exits.report(self.context.take_exits())
+            self._store.close()
+
+    # --- for the agent ----------------------------------------------------------------------------
 
     def stopped_result(self) -> RunResult | None:
         """The result so far."""
@@ -313,11 +315,9 @@ class LocalWorkers(Workers):
         self._others[hang.rank] = failure
         self.is_final = hang.is_final
 
-    def wait_for_peers(self, timeout: float) -> None:
-        """Wait for the other nodes of the round, and for their workers to leave the store."""
-        super().wait_for_peers(timeout)
-        if (self.group.group_world_size or 1) > 1:
-            self._store.wait_for_guests(timeout)
+    def wait_for_guests(self, timeout: float) -> None:
+        """Wait for the workers of other nodes to leave the store, if this node hosts it."""
+        self._store.wait_for_guests(timeout)
 
     # --- results ----------------------------------------------------------------------------------
 

@@ -111,26 +111,24 @@ class Loop:
                     type(error).__name__,
                     error,
                 )
-                self.results.error = error
+                self.results.note_error(error)
                 pending.clear()
                 pending.append(states.AgentFailed())
 
-    def tear_down(self, error: BaseException) -> None:
+    def tear_down(self, error: BaseException, inbox: SignalInbox) -> None:
         """Stop the workers that still run after `error` has ended `run`."""
         self._effects.log_deferred()
         if isinstance(error, Exception):
-            self.results.error = error
+            self.results.note_error(error)
             self.results.report_error(is_restart=self.state.is_restart)
-        if not self._workers.stop_in_steps() or self._inbox is None:
-            return  # `_shutdown` does it
         self._step(states.AgentFailed())
         stop = self._effects.stop
         if not stop.is_in_progress():
             stop.begin(lambda: self._workers.begin_stop(self.soft_signal))
         while stop.is_in_progress():
-            self._poller.poll(self._workers.exit_fds() or (), min(stop.delay, QUIET_INTERVAL))
+            self._poller.poll(self._workers.exit_fds(), min(stop.delay, QUIET_INTERVAL))
             self._workers.tend()
-            for event in self._take_inputs(self._inbox).stops:
+            for event in self._take_inputs(inbox).stops:
                 if states.Escalate() in self._step(event):
                     stop.escalate()
             stop.step()

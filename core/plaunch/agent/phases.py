@@ -32,7 +32,6 @@ class Phases:
     def __init__(self, components: LoopComponents, effects: Effects) -> None:
         self._components = components
         self._effects = effects
-        self._monitor_interval = components.workers.group.spec.monitor_interval
 
     def watch(self, state: State) -> list[AgentEvent]:
         """Wait once; an empty list if nothing has happened."""
@@ -43,7 +42,7 @@ class Phases:
     def _watch_checks(self, state: State) -> list[AgentEvent]:
         preconditions, results = self._components.preconditions, self._components.results
         events = preconditions.watch()
-        results.error = preconditions.error or results.error
+        results.note_error(preconditions.error)
         return events
 
     def _watch_round(self, state: State) -> list[AgentEvent]:
@@ -52,17 +51,14 @@ class Phases:
         for formed in (one for one in events if isinstance(one, states.RoundFormed)):
             results.begin_round(formed.attempt, joiner.reason)
             self._effects.log_round(joiner.message)
-        results.error = joiner.error or results.error
+        results.note_error(joiner.error)
         return events
 
     def _watch_workers(self, state: State) -> list[AgentEvent]:
         workers, peers = self._components.workers, self._components.peers
-        exit_fds, interval = workers.exit_fds(), self._monitor_interval
-        if exit_fds is not None and workers.exits_suffice():
-            interval = max(interval, peers.interval)
         self._components.poller.poll(
-            [*(exit_fds or ()), *peers.fds()],
-            _earliest(interval, workers.due(), self._effects.cause_wait.due()),
+            [*workers.exit_fds(), *peers.fds()],
+            _earliest(peers.interval, workers.due(), self._effects.cause_wait.due()),
         )
         return self._look_at_workers() or peers.look(self._find_own_failures)
 
@@ -96,7 +92,7 @@ class Phases:
             self._effects.cause_wait.end()
         until = time.monotonic() + _LAST_LOOK
         while (remaining := until - time.monotonic()) > 0:
-            self._components.poller.poll(self._components.workers.exit_fds() or (), remaining)
+            self._components.poller.poll(self._components.workers.exit_fds(), remaining)
             events = self._look_at_workers()
             if events and isinstance(events[0], states.WorkFailed):
                 # The other nodes soon decide what failed first, and do not wait for this report.
@@ -106,7 +102,7 @@ class Phases:
 
     def _watch_peers(self, state: State) -> list[AgentEvent]:
         workers = self._components.workers
-        events = self._components.peers.watch(workers.exit_fds() or (), workers.due())
+        events = self._components.peers.watch(workers.exit_fds(), workers.due())
         workers.tend()
         return events
 
@@ -114,7 +110,7 @@ class Phases:
         workers, peers = self._components.workers, self._components.peers
         results, stop = self._components.results, self._effects.stop
         self._components.poller.poll(
-            [*(workers.exit_fds() or ()), *peers.fds()],
+            [*workers.exit_fds(), *peers.fds()],
             _earliest(
                 min(stop.delay, peers.interval),
                 workers.due(),

@@ -45,8 +45,9 @@ class Snapshot(Value):
 
     Args:
         state: of its workers.
-        round: how many worlds were formed before this one; -1 before the first.
-        attempt: how many restarts were used.
+        round: how many worlds were formed before this one; -1 before the first. Like `attempt`, it
+            is that of the last round until the next one has formed.
+        attempt: how many restarts were used before this round.
         ranks: the global ranks of its workers; empty before the first round.
         pids: the process ids of those that run, by global rank.
         waits_for: what the agent or its rendezvous waits for before workers are started, in a few

@@ -18,10 +18,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("plaunch")
 
-# Seconds between a failure and its report, while the stop runs: other failures of the same moment
-# and cause are seen by then, and the last lines of output.
-_SETTLE = 0.1
-
 
 class Results:
     """The results of one round after the other, and the error that ends the run, if one does.
@@ -65,9 +61,13 @@ class Results:
         if self._lasted is None:
             self._lasted = time.monotonic() - self._began
 
+    def note_error(self, error: BaseException | None) -> None:
+        """Record why the run ends; the last one counts, and None is ignored."""
+        self.error = error or self.error
+
     def fail_start(self, error: Exception, *, is_restart: bool, is_wanted: bool) -> None:
         """The workers of the round could not be started; logged if it `is_wanted`."""
-        self.error = error
+        self.note_error(error)
         if is_restart and self._failed_before is not None:
             # The first failure stays the cause; that the restart failed is logged beside it.
             self.of_workers = self._failed_before
@@ -80,8 +80,8 @@ class Results:
     def fail(self, result: RunResult) -> None:
         """Workers have failed; reported in a moment, or now if no more will be known of it."""
         self.of_workers = result
-        self._report_at = time.monotonic() + _SETTLE
-        if not self._workers.stop_in_steps():
+        self._report_at = time.monotonic() + self._workers.settle_time
+        if self.due() == 0.0:
             self.report_failure()
 
     def due(self) -> float | None:

@@ -155,8 +155,7 @@ class RoundJoiner:
         self._reporter = reporter
         self._call: BackgroundCall[FormedRound] | None = None
         self._began = 0.0  # on the monotonic clock
-        self._is_delayed = False
-        self._delay = 0.0  # seconds before the round, of which its duration does not consist
+        self._delay = 0.0  # seconds by which a restart policy has delayed the round
         self.waits_for = ""  # while the round is delayed
         self.error: BaseException | None = None  # why the last round did not form
         self.reason = ""  # why the job has formed the last round; may be empty
@@ -168,8 +167,7 @@ class RoundJoiner:
         self._began = time.monotonic()
         self._reporter.begin()
         self._formed = self._preparing = None
-        self._is_delayed = False
-        self._delay = self._job.restart_delay()
+        self._delay = 0.0
         self._note_delay()
         job, spec = self._job, self._group.spec
         self._call = BackgroundCall(
@@ -180,8 +178,8 @@ class RoundJoiner:
         """Notify listeners, once, that a restart policy has delayed the round."""
         delay = self._job.restart_delay()
         self.waits_for = describe_wait(self._job) if delay else ""
-        if delay and not self._is_delayed:
-            self._is_delayed = True
+        if delay and not self._delay:
+            self._delay = delay
             self._notifier.notify(notifications.RestartDelayed, delay)
 
     def watch(self, state: State, logged: str) -> list[AgentEvent]:

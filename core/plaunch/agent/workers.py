@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import logging
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from plaunch import parts
 from plaunch.agent.states import AgentEvent, StopFailed, StopSucceeded
 from plaunch.errors import UnkillableWorkerError
-from plaunch.process.held import HoldWatch
 
 if TYPE_CHECKING:
     import signal
@@ -16,11 +13,9 @@ if TYPE_CHECKING:
 
     from plaunch.agent.requests import Hang
     from plaunch.agent.worker import RunResult, WorkerGroup
-    from plaunch.process.held import Held
+    from plaunch.process.held import HoldWatch
     from plaunch.process.stopping.stop import Stop
     from plaunch.process.streams import Streams
-
-logger = logging.getLogger("plaunch")
 
 
 class StopInProgress:
@@ -79,94 +74,54 @@ class StopInProgress:
             self._stop.escalate()
 
 
-class TemplateMethods(Protocol):
-    """What every agent defines, with torchrun's names; see `SimpleElasticAgent`."""
+class Workers(Protocol):
+    """The workers of a node, as the loop drives them.
 
-    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]: ...
+    `LocalWorkers` are those of plaunch's own agent. `plaunch_torchrun.polled_workers` adapts agents
+    that define torchrun's methods themselves, which must be polled and may block.
 
-    def _stop_workers(self, worker_group: WorkerGroup) -> None: ...
-
-    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult: ...
-
-
-class Workers:
-    """Workers that have torchrun's methods only.
-
-    `look` is called once per monitor interval, and a stop is one call, which may block. An agent
-    that can do better has a subclass of this.
-
-    Args:
-        agent: has the methods; looked up at each call, as a program may replace those of one agent.
+    Attributes:
         group: the workers, which change from round to round.
+        holds: records what has suspended them.
+        is_final: whether no restart may follow their failure.
+        settle_time: seconds after a failure in which others of the same cause are found; 0 if no
+            more will be known of it.
     """
 
-    is_final = False  # whether no restart may follow their failure
-
-    def __init__(self, agent: TemplateMethods, group: WorkerGroup) -> None:
-        self.agent = agent
-        self.group = group
-        self.holds = HoldWatch()  # of the workers of this round
-
-    def start(self) -> None:
-        """Start them, and record their ids."""
-        self.holds = HoldWatch()
-        ids = self.agent._start_workers(self.group)
-        for worker in self.group.workers:
-            worker.id = ids.get(worker.local_rank)
+    group: WorkerGroup
+    holds: HoldWatch
+    is_final: bool
+    settle_time: float
 
     def preparation(self) -> Callable[[], Mapping[str, float]] | None:
         """What must return before `start`, if anything; may block, and returns seconds by name."""
-        return None
+
+    def start(self) -> None:
+        """Start the workers of a round, and record their ids."""
 
     def forked(self) -> Collection[int]:
         """The local ranks of workers that were forked by a starter."""
-        return ()
+
+    def exit_fds(self) -> Sequence[int]:
+        """Descriptors that become readable when `look` or `tend` has something to do."""
+
+    def due(self) -> float | None:
+        """Seconds until `look` and `tend` must be called in any case, or None."""
 
     def look(self) -> RunResult:
         """The state of the workers, without waiting."""
-        return self.agent._monitor_workers(self.group)
-
-    def exit_fds(self) -> Sequence[int] | None:
-        """Descriptors that become readable at an exit; None if `look` must poll for exits."""
-        return None
-
-    def exits_suffice(self) -> bool:
-        """Whether everything that `look` finds makes a descriptor of `exit_fds` readable.
-
-        It is then called less often than once per monitor interval.
-        """
-        return False
-
-    def due(self) -> float | None:
-        """Seconds until `look` must be called in any case, or None."""
-        return None
 
     def tend(self) -> None:
         """Provide what other nodes' workers need of this node, whose own workers have ended."""
 
-    def are_of_use(self) -> bool:
-        """Whether workers that failed are the job's concern, and can be started again.
-
-        False if the host has failed: the job should then continue without it.
-        """
-        return True
-
-    def stop_in_steps(self) -> bool:
-        """Whether `begin_stop` returns at once, and failures are complete only later."""
-        return False
-
     def begin_stop(self, signum: signal.Signals) -> Stop | None:
-        """Begin to stop them with `signum`; the loop takes the steps of what is returned.
+        """Begin to stop them with `signum`; None if that is already over.
 
-        None if the stop is over: here, `_stop_workers` is one call, which may block.
+        The loop takes the steps of the stop, and calls `end_stop` at its end.
         """
-        del signum
-        self.agent._stop_workers(self.group)
-        return None
 
     def begin_clearing(self) -> Stop | None:
         """The same for processes that workers left behind when all of them had succeeded."""
-        return None
 
     def end_stop(self) -> None:
         """Update the results after the last step of a stop.
@@ -177,51 +132,38 @@ class Workers:
 
     def stopped_result(self) -> RunResult | None:
         """The result so far, with failures; None if it is not known."""
-        return None
 
-    def streams(self) -> Streams | None:
-        """The streams with their output, which may be slow to reach a console; None if unknown."""
-        return None
+    def are_of_use(self) -> bool:
+        """Whether workers that failed are the job's concern, and can be started again.
 
-    def pids(self) -> dict[int, int]:
-        """The process ids of the running workers, by global rank."""
-        ids = {worker.global_rank: worker.id for worker in self.group.workers}
-        return {rank: pid for rank, pid in ids.items() if isinstance(pid, int)}
-
-    def held(self, pids: Mapping[int, int]) -> dict[int, Held]:
-        """What holds which of these processes now, and since when, by global rank; thread-safe."""
-        found = self.holds.look(pids.values())
-        return {rank: found[pid] for rank, pid in pids.items() if pid in found}
-
-    def succeeded(self) -> Mapping[int, float]:
-        """When successful workers ended, by global rank; empty if unknown."""
-        return {}
-
-    def log_files(self) -> tuple[Mapping[int, str], Mapping[int, str]]:
-        """The files with their standard output and error, by local rank; empty for none."""
-        return {}, {}
+        False if the host has failed: the job should then continue without it.
+        """
 
     def signal(
-        self,
-        signum: signal.Signals,
-        ranks: Collection[int] | None = None,
-        reason: str = "",
+        self, signum: signal.Signals, ranks: Collection[int] | None = None, reason: str = ""
     ) -> None:
-        """Send a signal to the running workers, or some global ranks, without stopping them."""
-        del ranks, reason
-        logger.warning("%s is not passed on: this agent has no way to do so", signum.name)
+        """Send a signal to the running workers, or some global ranks, without stopping them.
+
+        The reason is reported for a worker that it ends.
+        """
 
     def note_hang(self, hang: Hang) -> None:
         """Make the next `look` fail the round, because its workers hang."""
-        del hang
-        logger.warning("the round goes on: this agent has no way to end it because of a hang")
 
-    def wait_for_peers(self, timeout: float) -> None:
-        """Wait for the other nodes of the round to finish; runs in a background thread.
+    def wait_for_guests(self, timeout: float) -> None:
+        """Wait at most `timeout` seconds for the workers of other nodes to leave this node's store.
 
-        Returns at once if the round has no store. The store may be lost when this node leaves.
+        Runs in a background thread. The store may be closed meanwhile.
         """
-        nodes = self.group.group_world_size or 1
-        store = self.group.agent_store
-        if store is not None and nodes > 1:
-            parts.load_part(parts.WAIT_THROUGH_STORE)(store, nodes, timeout)
+
+    def pids(self) -> dict[int, int]:
+        """The process ids of the running workers, by global rank."""
+
+    def succeeded(self) -> Mapping[int, float]:
+        """When successful workers ended, by global rank; empty if unknown."""
+
+    def streams(self) -> Streams | None:
+        """The streams with their output, which may be slow to reach a console; None if unknown."""
+
+    def log_files(self) -> tuple[Mapping[int, str], Mapping[int, str]]:
+        """The files with their standard output and error, by local rank; empty for none."""

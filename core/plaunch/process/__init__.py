@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from plaunch.process.failure import describe_early_ends as describe_early_ends
     from plaunch.process.failure import describe_exit as describe_exit
     from plaunch.process.held import Held as Held
+    from plaunch.process.held import HoldWatch as HoldWatch
     from plaunch.process.held import describe_hold as describe_hold
     from plaunch.process.job_tag import JOBS_VARIABLE as JOBS_VARIABLE
     from plaunch.process.launcher_variables import LAUNCHER_VARIABLE as LAUNCHER_VARIABLE
@@ -99,7 +100,7 @@ __getattr__, __dir__, __all__ = attach(
         ".failure": (
             "CONSEQUENCE_WINDOW EarlierAttempt ProcessFailure describe_early_ends describe_exit"
         ),
-        ".held": "Held describe_hold",
+        ".held": "Held HoldWatch describe_hold",
         ".job_tag": "JOBS_VARIABLE",
         ".launcher_variables": "LAUNCHER_VARIABLE inheritable",
         ".logs": "LogsDest LogsSpecs Std remove_temporary to_map",

@@ -1,0 +1,184 @@
+"""The workers of agents that define torchrun's methods themselves, for the agent's loop.
+
+The loop waits for descriptors and takes a stop step by step. `_monitor_workers` must be polled, and
+`_stop_workers` is one call, which may block.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Protocol
+
+from plaunch.agent import LocalElasticAgent, WorkerState
+from plaunch.process import HoldWatch
+
+if TYPE_CHECKING:
+    import signal
+    from collections.abc import Collection, Mapping, Sequence
+
+    from plaunch.agent import RunResult, WorkerGroup, Workers
+
+logger = logging.getLogger("plaunch")
+
+
+class TemplateMethods(Protocol):
+    """What every agent defines, with torchrun's names; see `SimpleElasticAgent`."""
+
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]: ...
+
+    def _stop_workers(self, worker_group: WorkerGroup) -> None: ...
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult: ...
+
+
+class PolledWorkers:
+    """Workers whose agent has its own `_monitor_workers` or `_stop_workers`.
+
+    `_monitor_workers` is called once per monitor interval, since it may check anything, and
+    `_stop_workers` holds the loop. Each is looked up at the call, as a program may replace those of
+    one agent. All else is left to the workers below.
+
+    Args:
+        agent: has the methods.
+        group: the workers, which change from round to round.
+        local: the workers, if the agent is a `LocalElasticAgent`.
+    """
+
+    def __init__(
+        self, agent: TemplateMethods, group: WorkerGroup, local: Workers | None = None
+    ) -> None:
+        self._agent = agent
+        self._group = group
+        self._workers: Any = UnknownWorkers(agent, group) if local is None else local
+        self._has_own_monitor = _is_own(agent, "_monitor_workers")
+        self._has_own_stop = _is_own(agent, "_stop_workers")
+        self._is_running = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._workers, name)
+
+    @property
+    def settle_time(self) -> float:
+        """As of `Workers`; 0 if the report of a failure would have to wait for a blocking stop."""
+        return 0.0 if self._has_own_stop else self._workers.settle_time
+
+    def start(self) -> None:
+        """Start the workers of a round."""
+        self._workers.start()
+        self._is_running = True
+
+    def look(self) -> RunResult:
+        """The state of the workers, as `_monitor_workers` returns it."""
+        workers = self._workers
+        result: RunResult = (
+            self._agent._monitor_workers(self._group) if self._has_own_monitor else workers.look()
+        )
+        self._is_running = result.state is not WorkerState.SUCCEEDED
+        return result
+
+    def due(self) -> float | None:
+        """At most the monitor interval while workers run."""
+        due: float | None = self._workers.due()
+        if not (self._has_own_monitor and self._is_running):
+            return due
+        interval = self._group.spec.monitor_interval
+        return interval if due is None else min(interval, due)
+
+    def begin_stop(self, signum: signal.Signals) -> object:
+        """Stop the workers; returns None when they are gone, or the stop in progress."""
+        self._is_running = False
+        if not self._has_own_stop:
+            return self._workers.begin_stop(signum)
+        self._agent._stop_workers(self._group)
+        return None
+
+
+def _is_own(agent: TemplateMethods, name: str) -> bool:
+    return getattr(type(agent), name) is not getattr(LocalElasticAgent, name)
+
+
+class UnknownWorkers:
+    """Workers of which nothing is known but the ids that `_start_workers` returns.
+
+    All that the loop needs beyond `look` and `begin_stop`.
+
+    Args:
+        agent: has the methods.
+        group: the workers.
+    """
+
+    is_final = False
+    settle_time = 0.0
+
+    def __init__(self, agent: TemplateMethods, group: WorkerGroup) -> None:
+        self.group = group
+        self.holds = HoldWatch()
+        self._agent = agent
+
+    def preparation(self) -> None:
+        """Nothing is prepared."""
+
+    def start(self) -> None:
+        """Start the workers, and record their ids."""
+        self.holds = HoldWatch()
+        ids = self._agent._start_workers(self.group)
+        for worker in self.group.workers:
+            worker.id = ids.get(worker.local_rank)
+
+    def forked(self) -> Collection[int]:
+        """None were forked by a starter."""
+        return ()
+
+    def exit_fds(self) -> Sequence[int]:
+        """No descriptors."""
+        return ()
+
+    def due(self) -> None:
+        """Nothing is due but the next poll."""
+
+    def tend(self) -> None:
+        """Do nothing: they host no store."""
+
+    def begin_clearing(self) -> None:
+        """Do nothing: orphans are not known."""
+
+    def end_stop(self) -> None:
+        """Do nothing: `_stop_workers` has raised what there was."""
+
+    def stopped_result(self) -> None:
+        """Not known."""
+
+    def are_of_use(self) -> bool:
+        """Nothing is known of a failure of the host."""
+        return True
+
+    def signal(
+        self, signum: signal.Signals, ranks: Collection[int] | None = None, reason: str = ""
+    ) -> None:
+        """Log that the signal cannot be sent."""
+        del ranks, reason
+        logger.warning("%s is not passed on: this agent has no way to do so", signum.name)
+
+    def note_hang(self, hang: object) -> None:
+        """Log that the round cannot be ended."""
+        del hang
+        logger.warning("the round goes on: this agent has no way to end it because of a hang")
+
+    def wait_for_guests(self, timeout: float) -> None:
+        """Return at once: they host no store."""
+
+    def pids(self) -> dict[int, int]:
+        """The ids that are process ids, by global rank."""
+        ids = {worker.global_rank: worker.id for worker in self.group.workers}
+        return {rank: pid for rank, pid in ids.items() if isinstance(pid, int)}
+
+    def succeeded(self) -> Mapping[int, float]:
+        """Not known."""
+        return {}
+
+    def streams(self) -> None:
+        """Not known."""
+
+    def log_files(self) -> tuple[Mapping[int, str], Mapping[int, str]]:
+        """No files are known."""
+        return {}, {}
