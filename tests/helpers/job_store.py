@@ -5,9 +5,9 @@ from __future__ import annotations
 import socket
 import threading
 
-from plaunch_rendezvous_c10d.job_store.authentication import Authenticator
-from plaunch_rendezvous_c10d.job_store.client import StoreClient
-from plaunch_rendezvous_c10d.job_store.server import StoreServer
+from plaunch_job_store.authentication import Authenticator
+from plaunch_job_store.client import StoreClient
+from plaunch_job_store.server import StoreServer
 
 
 class Served:

@@ -11,9 +11,9 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-from plaunch_rendezvous_c10d.job_store import frames
-from plaunch_rendezvous_c10d.job_store.authentication import PROOF_SIZE, is_equal
-from plaunch_rendezvous_c10d.job_store.frames import (
+from plaunch_job_store import frames
+from plaunch_job_store.authentication import PROOF_SIZE, is_equal
+from plaunch_job_store.frames import (
     TOO_LARGE,
     Fields,
     FrameBuffer,
@@ -21,13 +21,13 @@ from plaunch_rendezvous_c10d.job_store.frames import (
     OperationFailed,
     ProtocolError,
 )
-from plaunch_rendezvous_c10d.job_store.table import Session, Table
+from plaunch_job_store.table import Session, Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from plaunch_rendezvous_c10d.job_store.authentication import Authenticator
-    from plaunch_rendezvous_c10d.job_store.frames import Result
+    from plaunch_job_store.authentication import Authenticator
+    from plaunch_job_store.frames import Result
 
 GREETING_TIMEOUT = 5.0  # seconds from the connection to the end of its greeting
 RESUME_TIMEOUT = 0.25  # seconds in which the session of a closed connection can be resumed

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from plaunch_rendezvous_c10d.job_store.frames import Code, Operation, OperationFailed
+from plaunch_job_store.frames import Code, Operation, OperationFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from plaunch_rendezvous_c10d.job_store.frames import Result
+    from plaunch_job_store.frames import Result
 
 MAX_BYTES = 256 << 20  # of all keys and values
 MAX_WAITS = 256  # of one session

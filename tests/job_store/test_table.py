@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from plaunch_rendezvous_c10d.job_store.frames import Code, Operation, OperationFailed
-from plaunch_rendezvous_c10d.job_store.table import MAX_WAITS, Session, Table
+from plaunch_job_store.frames import Code, Operation, OperationFailed
+from plaunch_job_store.table import MAX_WAITS, Session, Table
 
 
 class Client:

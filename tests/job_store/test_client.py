@@ -9,11 +9,11 @@ import time
 
 import pytest
 from plaunch.errors import RendezvousConnectionError, RendezvousStateError
-from plaunch_rendezvous_c10d.job_store import frames
-from plaunch_rendezvous_c10d.job_store.client import StoreRefusedError
-from plaunch_rendezvous_c10d.job_store.frames import Code, Kind, Operation
-from plaunch_rendezvous_c10d.job_store.server import MAX_STRANGERS
-from plaunch_rendezvous_c10d.job_store.table import Table
+from plaunch_job_store import frames
+from plaunch_job_store.client import StoreRefusedError
+from plaunch_job_store.frames import Code, Kind, Operation
+from plaunch_job_store.server import MAX_STRANGERS
+from plaunch_job_store.table import Table
 
 from helpers.job_store import Served
 from helpers.waiting import wait_until

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from plaunch.errors import RendezvousConnectionError, RendezvousError, RendezvousStateError
 from plaunch_membership import RendezvousStore
 
-from plaunch_rendezvous_c10d.job_store import frames
-from plaunch_rendezvous_c10d.job_store.authentication import PROOF_SIZE, is_equal
-from plaunch_rendezvous_c10d.job_store.frames import (
+from plaunch_job_store import frames
+from plaunch_job_store.authentication import PROOF_SIZE, is_equal
+from plaunch_job_store.frames import (
     TOO_LARGE,
     Code,
     FrameBuffer,
@@ -25,13 +25,13 @@ from plaunch_rendezvous_c10d.job_store.frames import (
     OperationFailed,
     ProtocolError,
 )
-from plaunch_rendezvous_c10d.job_store.server import SILENCE_TIMEOUT, keep_alive
+from plaunch_job_store.server import SILENCE_TIMEOUT, keep_alive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from plaunch_rendezvous_c10d.job_store.authentication import Authenticator
-    from plaunch_rendezvous_c10d.job_store.frames import Fields, Result
+    from plaunch_job_store.authentication import Authenticator
+    from plaunch_job_store.frames import Fields, Result
 
 RECONNECT_TIMEOUT = 1.0  # seconds; longer outages are left to the caller
 _RECONNECT_PAUSE = 0.02  # seconds between two attempts
