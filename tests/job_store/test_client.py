@@ -11,9 +11,10 @@ import pytest
 from plaunch.errors import RendezvousConnectionError, RendezvousStateError
 from plaunch_job_store import frames
 from plaunch_job_store.client import StoreRefusedError
-from plaunch_job_store.frames import Code, Kind, Operation
+from plaunch_job_store.frames import Code, MessageKind, Operation
 from plaunch_job_store.server import MAX_STRANGERS
-from plaunch_job_store.table import Table
+from plaunch_job_store.store import JobStore
+from plaunch_job_store.table import StoreTable
 
 from helpers.job_store import Served
 from helpers.waiting import wait_until
@@ -41,7 +42,7 @@ def served(serve):
 
 def hello(version=frames.VERSION):
     return frames.frame(
-        Kind.HELLO,
+        MessageKind.HELLO,
         frames.MAGIC,
         frames.u16(version),
         frames.u16(version),
@@ -111,7 +112,7 @@ class TestBrokenConnection:
 
     def test_the_session_is_resumed(self, served, relay):
         client = served.client()
-        store = client.connect()
+        store = JobStore(client)
         session = client.session
         store.beat("beat", b"1")
         relay.cut()
@@ -119,12 +120,12 @@ class TestBrokenConnection:
         assert client.session == session
 
     def test_an_addition_without_a_reply_is_carried_out_once(self, served, relay):
-        store = served.client().connect()
+        store = JobStore(served.client())
         relay.holds_replies = True
         totals = []
         adding = threading.Thread(target=lambda: totals.append(store.add("n", 1)))
         adding.start()
-        direct = served.direct().connect()
+        direct = JobStore(served.direct())
         wait_until(lambda: direct.multi_get(["n"]) == [b"1"], "it is carried out")
         relay.cut()
         adding.join(5)
@@ -132,19 +133,19 @@ class TestBrokenConnection:
         assert direct.multi_get(["n"]) == [b"1"]
 
     def test_a_wait_continues(self, served, relay):
-        store = served.client().connect()
+        store = JobStore(served.client())
         values = []
         waiting = threading.Thread(target=lambda: values.append(store.wait("k", 30)))
         waiting.start()
         wait_until(lambda: relay.open, "it is connected")
         time.sleep(0.1)
         relay.cut()
-        served.direct().connect().set("k", b"v")
+        JobStore(served.direct()).set("k", b"v")
         waiting.join(5)
         assert values == [b"v"]
 
     def test_without_a_server_all_calls_fail_soon(self, served, relay):
-        store = served.client().connect()
+        store = JobStore(served.client())
         relay.listener.close()
         relay.cut()
         began = time.monotonic()
@@ -158,13 +159,13 @@ class TestBrokenConnection:
 class TestEndOfASession:
     def test_a_closed_connection_ends_it_and_wakes_the_others(self, served):
         """The kernel closes it when a process is killed."""
-        other = served.client().connect()
+        other = JobStore(served.client())
         operations = [Operation(Code.HOLD, "beat", b"1"), Operation(Code.WILL, "lost", b"1")]
         request = frames.frame(
-            Kind.REQUEST, frames.u64(1), frames.encode_operations(operations)
+            MessageKind.REQUEST, frames.u64(1), frames.encode_operations(operations)
         )
         with socket.create_connection(("127.0.0.1", served.port), 5) as sock:
-            sock.sendall(hello() + frames.frame(Kind.PROOF) + request)
+            sock.sendall(hello() + frames.frame(MessageKind.PROOF) + request)
             assert other.wait("beat", 10) == b"1"
             assert other.wait("lost", 0.1) is None
         began = time.monotonic()
@@ -173,8 +174,8 @@ class TestEndOfASession:
         assert other.multi_get(["beat"]) == [None]
 
     def test_close_ends_it_without_the_will(self, served):
-        client, other = served.client(), served.client().connect()
-        client.connect().beat("beat", b"1")
+        client, other = served.client(), JobStore(served.client())
+        JobStore(client).beat("beat", b"1")
         client.call(None, [Operation(Code.WILL, "lost", b"1")])
         client.close()
         wait_until(lambda: other.multi_get(["beat"]) == [None], "the session has ended")
@@ -184,7 +185,7 @@ class TestEndOfASession:
 class TestClose:
     def test_ends_a_wait_of_another_thread_and_leaves_the_connection(self, served):
         client = served.client()
-        store, other = client.connect(), client.connect()
+        store, other = JobStore(client), JobStore(client)
         errors = []
 
         def wait():
@@ -206,13 +207,13 @@ class TestClose:
 
 class TestValues:
     def test_more_than_one_reply_takes(self, served):
-        store = served.client().connect()
+        store = JobStore(served.client())
         value = b"x" * (1 << 20)
         store.multi_set({f"k{number}": value for number in range(10)})
         assert store.multi_get([f"k{number}" for number in range(11)]) == [value] * 10 + [None]
 
     def test_a_full_store(self, serve):
-        store = serve(table=Table(max_bytes=10_000)).client().connect()
+        store = JobStore(serve(table=StoreTable(max_bytes=10_000)).client())
         with pytest.raises(RendezvousStateError, match="the store is full"):
             store.set("k", b"x" * 20_000)
 
@@ -220,7 +221,7 @@ class TestValues:
 class TestToken:
     def test_with_the_same_one(self, serve):
         served = serve(token=TOKEN)
-        served.client().connect().set("k", b"v")
+        JobStore(served.client()).set("k", b"v")
 
     @pytest.mark.parametrize(
         ("theirs", "own", "message"),
@@ -243,11 +244,11 @@ class TestStrangers:
             b"GET / HTTP/1.1\r\n\r\n",
             b"\0\0\0\0",
             b"\xff\xff\xff\xff",
-            frames.frame(Kind.REQUEST, frames.u64(1)),
-            frames.frame(Kind.HELLO, b"plaunch stare", b"\0" * 40),
+            frames.frame(MessageKind.REQUEST, frames.u64(1)),
+            frames.frame(MessageKind.HELLO, b"plaunch stare", b"\0" * 40),
             hello(version=9),
             hello() + hello(),
-            hello() + frames.frame(Kind.BYE),
+            hello() + frames.frame(MessageKind.BYE),
         ],
     )
     def test_what_is_no_greeting_is_refused(self, served, sent):
@@ -256,35 +257,35 @@ class TestStrangers:
             received = b""
             while data := sock.recv(1000):
                 received += data
-        assert bytes([Kind.REFUSED]) in received
-        served.client().connect().set("k", b"v")
+        assert bytes([MessageKind.REFUSED]) in received
+        JobStore(served.client()).set("k", b"v")
 
     def test_one_that_sends_half_a_frame_costs_nothing(self, served):
         with socket.create_connection(("127.0.0.1", served.port), 5) as sock:
             sock.sendall(hello()[:20])
-            served.client().connect().set("k", b"v")
+            JobStore(served.client()).set("k", b"v")
 
     def test_many_connections_do_not_keep_the_job_out(self, served):
-        store = served.client().connect()
+        store = JobStore(served.client())
         socks = [
             socket.create_connection(("127.0.0.1", served.port), 5)
             for _ in range(MAX_STRANGERS * 3)
         ]
         store.set("k", b"v")
-        assert served.client().connect().multi_get(["k"]) == [b"v"]
+        assert JobStore(served.client()).multi_get(["k"]) == [b"v"]
         for sock in socks:
             sock.close()
 
     def test_without_the_token_nothing_is_carried_out(self, serve):
         served = serve(token=TOKEN)
-        store = served.client().connect()
+        store = JobStore(served.client())
         request = frames.frame(
-            Kind.REQUEST,
+            MessageKind.REQUEST,
             frames.u64(1),
             frames.encode_operations([Operation(Code.SET, "k", b"v")]),
         )
         with socket.create_connection(("127.0.0.1", served.port), 5) as sock:
-            sock.sendall(hello() + frames.frame(Kind.PROOF, b"p" * 32) + request)
+            sock.sendall(hello() + frames.frame(MessageKind.PROOF, b"p" * 32) + request)
             while sock.recv(1000):
                 pass
         assert store.multi_get(["k"]) == [None]
@@ -331,14 +332,14 @@ class TestAnotherProgram:
 
 class TestSlowReader:
     def test_its_connection_is_closed_and_the_others_are_served(self, served):
-        store = served.client().connect()
+        store = JobStore(served.client())
         store.set("k", b"x" * (1 << 20))
         get = frames.encode_operations([Operation(Code.GET, "k")] * 4)
         with socket.create_connection(("127.0.0.1", served.port), 5) as sock:
-            sock.sendall(hello() + frames.frame(Kind.PROOF))
+            sock.sendall(hello() + frames.frame(MessageKind.PROOF))
             time.sleep(0.1)
             for number in range(1000):
-                sock.sendall(frames.frame(Kind.REQUEST, frames.u64(number), get))
+                sock.sendall(frames.frame(MessageKind.REQUEST, frames.u64(number), get))
             began = time.monotonic()
             assert store.multi_get(["k"]) == [b"x" * (1 << 20)]
             assert time.monotonic() - began < 5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from plaunch_job_store.store import JobStore
 from plaunch_testing.conformance import RendezvousStoreConformance
 
 from helpers.job_store import Served
@@ -16,10 +17,10 @@ class TestJobStore(RendezvousStoreConformance):
         self.served.close()
 
     def connect(self):
-        return self.served.client().connect()
+        return JobStore(self.served.client())
 
 
 class TestSharedConnection(TestJobStore):
     def connect(self):
         clients = self.served.clients
-        return (clients[0] if clients else self.served.client()).connect()
+        return JobStore(clients[0] if clients else self.served.client())

@@ -11,7 +11,8 @@ import sys
 import pytest
 from plaunch_job_store.authentication import Authenticator
 from plaunch_job_store.client import StoreClient
-from plaunch_job_store.host import HostedStore
+from plaunch_job_store.host import StoreProcess
+from plaunch_job_store.store import JobStore
 
 from helpers.waiting import wait_until
 
@@ -21,7 +22,7 @@ TOKEN = b"0123456789abcdef"
 @pytest.fixture
 def hosted():
     listener = socket.create_server(("127.0.0.1", 0))
-    hosted = HostedStore(listener, TOKEN, "jöb", max_connections=10, environ={})
+    hosted = StoreProcess(listener, TOKEN, "jöb", max_connections=10, environ={})
     yield hosted
     hosted.close()
 
@@ -37,8 +38,8 @@ def client_of(hosted):
 
 def test_serves(hosted):
     client = client_of(hosted)
-    client.connect().set("k", b"v")
-    assert client.connect().multi_get(["k"]) == [b"v"]
+    JobStore(client).set("k", b"v")
+    assert JobStore(client).multi_get(["k"]) == [b"v"]
     client.close()
 
 
@@ -54,7 +55,7 @@ def test_close_ends_it(hosted):
 def test_signals_for_the_launcher_do_not_end_it(hosted, number):
     client = client_of(hosted)
     os.kill(hosted.pid, number)
-    client.connect().set("k", b"v")
+    JobStore(client).set("k", b"v")
     client.close()
 
 
@@ -69,9 +70,9 @@ def test_it_knows_the_program_and_the_standard_library_only(hosted):
 
 def test_it_ends_with_a_killed_launcher():
     program = (
-        "import socket, sys; from plaunch_job_store.host import HostedStore\n"
+        "import socket, sys; from plaunch_job_store.host import StoreProcess\n"
         "listener = socket.create_server(('127.0.0.1', 0))\n"
-        "hosted = HostedStore(listener, None, 'job', max_connections=1, environ={})\n"
+        "hosted = StoreProcess(listener, None, 'job', max_connections=1, environ={})\n"
         "print(hosted.pid, flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from plaunch_job_store.frames import Code, Operation, OperationFailed
-from plaunch_job_store.table import MAX_WAITS, Session, Table
+from plaunch_job_store.table import MAX_WAITS, Session, StoreTable
 
 
 class Client:
@@ -30,7 +30,7 @@ class Client:
 
 @pytest.fixture
 def table():
-    return Table(max_bytes=4096)
+    return StoreTable(max_bytes=4096)
 
 
 @pytest.fixture

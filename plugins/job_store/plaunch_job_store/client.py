@@ -11,24 +11,21 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from plaunch.errors import RendezvousConnectionError, RendezvousError, RendezvousStateError
-from plaunch_membership import RendezvousStore
+from plaunch.errors import RendezvousConnectionError, RendezvousError
 
 from plaunch_job_store import frames
 from plaunch_job_store.authentication import PROOF_SIZE, is_equal
 from plaunch_job_store.frames import (
-    TOO_LARGE,
     Code,
     FrameBuffer,
-    Kind,
+    MessageKind,
     Operation,
-    OperationFailed,
     ProtocolError,
 )
 from plaunch_job_store.server import SILENCE_TIMEOUT, keep_alive
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from plaunch_job_store.authentication import Authenticator
     from plaunch_job_store.frames import Fields, Result
@@ -37,7 +34,6 @@ RECONNECT_TIMEOUT = 1.0  # seconds; longer outages are left to the caller
 _RECONNECT_PAUSE = 0.02  # seconds between two attempts
 _GREETING_TIMEOUT = 5.0  # seconds
 _READ_SIZE = 256 << 10
-_BATCH = 256  # keys in one request for values
 
 # The first bytes of programs that may be at the endpoint instead.
 _OTHER_PROGRAMS = (
@@ -54,7 +50,7 @@ class StoreRefusedError(RendezvousError):
 class _Request:
     """A request without a reply yet."""
 
-    def __init__(self, owner: JobStore | None, data: bytes, *, may_repeat: bool) -> None:
+    def __init__(self, owner: object, data: bytes, *, may_repeat: bool) -> None:
         self.owner = owner
         self.data = data
         self.may_repeat = may_repeat  # also in another session
@@ -124,10 +120,6 @@ class StoreClient:
         """Whether no request can succeed any more."""
         return self._is_closed or bool(self._problem)
 
-    def connect(self) -> JobStore:
-        """Return a store for one thread."""
-        return JobStore(self)
-
     def close(self) -> None:
         """End the session, so that its keys are deleted. May be called twice."""
         with self._lock:
@@ -136,7 +128,7 @@ class StoreClient:
             self._is_closed = True
         self._fail_all("the connection is closed")
         with self._send_lock, contextlib.suppress(OSError):
-            self._sock.sendall(frames.frame(Kind.BYE))
+            self._sock.sendall(frames.frame(MessageKind.BYE))
         self._hang_up()
         self._thread.join(1.0)
         self._sock.close()
@@ -153,7 +145,7 @@ class StoreClient:
 
     def call(
         self,
-        owner: JobStore | None,
+        owner: object,
         operations: Sequence[Operation],
         wait: float | None = None,
     ) -> list[Result]:
@@ -171,7 +163,7 @@ class StoreClient:
         may_repeat = all(item.code in (Code.GET, Code.WAIT) for item in operations)
         number = next(self._numbers)
         data = frames.frame(
-            Kind.REQUEST, frames.u64(number), frames.encode_operations(operations)
+            MessageKind.REQUEST, frames.u64(number), frames.encode_operations(operations)
         )
         request = _Request(owner, data, may_repeat=may_repeat)
         with self._lock:
@@ -184,7 +176,7 @@ class StoreClient:
         try:
             self._send(request.data)
             if wait is not None and not request.answered.wait(wait):
-                self._send(frames.frame(Kind.CANCEL, frames.u64(number)))
+                self._send(frames.frame(MessageKind.CANCEL, frames.u64(number)))
             if not request.answered.wait(self.request_timeout):
                 request.error = f"no reply within {self.request_timeout:g} s"
         finally:
@@ -196,7 +188,7 @@ class StoreClient:
             )
         return request.results
 
-    def fail(self, owner: JobStore) -> None:
+    def fail(self, owner: object) -> None:
         """End the calls of `owner`; connect again if one of them had no reply."""
         with self._lock:
             own = [request for request in self._pending.values() if request.owner is owner]
@@ -243,9 +235,9 @@ class StoreClient:
         """Receive replies until the connection ends."""
         while True:
             for kind, fields in self._received.frames():
-                if kind is Kind.REFUSED:
+                if kind is MessageKind.REFUSED:
                     raise ProtocolError(f"the server has ended the connection: {fields.text()}")
-                if kind is not Kind.REPLY:
+                if kind is not MessageKind.REPLY:
                     raise ProtocolError(f"a server does not send {kind.name}")
                 number = fields.u64()
                 with self._lock:
@@ -305,8 +297,8 @@ class StoreClient:
         sock.settimeout(max(deadline - self._clock(), 0.01))
         versions = frames.u16(frames.OLDEST_VERSION), frames.u16(frames.VERSION)
         session = frames.u8(len(self.session)) + self.session
-        sock.sendall(frames.frame(Kind.HELLO, frames.MAGIC, *versions, nonce, session))
-        fields = self._expect(sock, Kind.CHALLENGE, deadline)
+        sock.sendall(frames.frame(MessageKind.HELLO, frames.MAGIC, *versions, nonce, session))
+        fields = self._expect(sock, MessageKind.CHALLENGE, deadline)
         fields.take(len(frames.MAGIC))
         fields.u16()
         is_needed = bool(fields.u8())
@@ -324,9 +316,9 @@ class StoreClient:
                 )
             )
         sock.sendall(
-            frames.frame(Kind.PROOF, self._authenticator.client_proof(nonce, server_nonce))
+            frames.frame(MessageKind.PROOF, self._authenticator.client_proof(nonce, server_nonce))
         )
-        fields = self._expect(sock, Kind.WELCOME, deadline)
+        fields = self._expect(sock, MessageKind.WELCOME, deadline)
         proof = fields.take(PROOF_SIZE if is_needed else 0)
         if not is_equal(proof, self._authenticator.server_proof(nonce, server_nonce)):
             raise StoreRefusedError(
@@ -337,11 +329,11 @@ class StoreClient:
         fields.u8()
         fields.end()
 
-    def _expect(self, sock: socket.socket, expected: Kind, deadline: float) -> Fields:
+    def _expect(self, sock: socket.socket, expected: MessageKind, deadline: float) -> Fields:
         """Return the message of this kind, which comes next."""
         while True:
             for kind, fields in self._received.frames():
-                if kind is Kind.REFUSED:
+                if kind is MessageKind.REFUSED:
                     raise StoreRefusedError(
                         f"the rendezvous store at {self.endpoint} refuses this node: "
                         f"{fields.text()}"
@@ -366,135 +358,3 @@ class StoreClient:
                     f"the program at {self.endpoint} is {program}, not the rendezvous store of a "
                     "job; choose another port in --rdzv-endpoint"
                 )
-
-
-class JobStore(RendezvousStore):
-    """The store as one thread of an agent uses it.
-
-    Args:
-        client: the connection, which other stores share.
-    """
-
-    def __init__(self, client: StoreClient) -> None:
-        self._client = client
-        self._is_closed = False
-        self._beaten: tuple[bytes, str, bytes] | None = None  # session, key and value
-
-    def set(self, key: str, value: bytes) -> None:
-        """Write `value`."""
-        self._one(Operation(Code.SET, key, value))
-
-    def add(self, key: str, amount: int) -> int:
-        """Add `amount`; the sum is kept as decimal digits."""
-        total = self._one(Operation(Code.ADD, key, amount=amount))
-        if not isinstance(total, int):
-            raise RendezvousConnectionError(f"the store has answered {total!r} to an addition")
-        return total
-
-    def compare_set(self, key: str, expected: bytes | None, desired: bytes) -> bytes | None:
-        """Write `desired` if `key` holds `expected`; return the value it has then."""
-        return self._value(self._one(Operation(Code.COMPARE_SET, key, desired, expected)))
-
-    def multi_get(self, keys: Sequence[str]) -> list[bytes | None]:
-        """Return the values of all `keys`, with as few requests as their sizes permit."""
-        values: list[bytes | None] = []
-        for batch in _batches(keys, _BATCH):
-            results = self._call([Operation(Code.GET, key) for key in batch])
-            if len(batch) > 1 and results[0] == OperationFailed(TOO_LARGE):
-                middle = len(batch) // 2
-                values += self.multi_get(batch[:middle]) + self.multi_get(batch[middle:])
-            else:
-                values += [self._value(self._checked(result)) for result in results]
-        return values
-
-    def wait(self, key: str, timeout: float) -> bytes | None:
-        """Return the value of `key` as soon as it has one; the server wakes this call."""
-        results = self._call([Operation(Code.WAIT, key)], max(timeout, 0.0))
-        return self._value(self._checked(results[0]))
-
-    def delete(self, key: str) -> None:
-        """Remove `key`."""
-        self._one(Operation(Code.DELETE, key))
-
-    def multi_set(self, items: Mapping[str, bytes]) -> None:
-        """Write all `items`; those of one request at once."""
-        batch: list[Operation] = []
-        size = 0
-        for key, value in items.items():
-            if batch and (len(batch) == _BATCH or size + len(value) > frames.MAX_VALUE):
-                self._all(batch)
-                batch, size = [], 0
-            batch.append(Operation(Code.SET, key, value))
-            size += len(value) + len(key)
-        if batch:
-            self._all(batch)
-
-    def beat(self, key: str, value: bytes) -> float | None:
-        """Write `value` once per session; the server deletes it when the session ends."""
-        beaten = self._client.session, key, value
-        if beaten != self._beaten or self._client.is_broken:
-            self._one(Operation(Code.HOLD, key, value))
-            self._beaten = beaten
-        return SILENCE_TIMEOUT
-
-    def close(self) -> None:
-        """End the calls of this store, also on other threads; the connection remains."""
-        self._is_closed = True
-        self._client.fail(self)
-
-    # --- calls ------------------------------------------------------------------------------------
-
-    def _call(self, operations: Sequence[Operation], wait: float | None = None) -> list[Result]:
-        for operation in operations:
-            _check(operation)
-        if self._is_closed:
-            raise RendezvousConnectionError(
-                f"the connection to the rendezvous store at {self._client.endpoint} is closed"
-            )
-        results = self._client.call(self, operations, wait)
-        if len(results) != len(operations):
-            raise RendezvousConnectionError(
-                f"the rendezvous store at {self._client.endpoint} has answered {len(results)} of "
-                f"{len(operations)} operations"
-            )
-        return results
-
-    def _one(self, operation: Operation) -> Result:
-        return self._checked(self._call([operation])[0])
-
-    def _all(self, operations: Sequence[Operation]) -> None:
-        for result in self._call(operations):
-            self._checked(result)
-
-    def _checked(self, result: Result) -> Result:
-        if isinstance(result, OperationFailed):
-            raise RendezvousStateError(
-                f"the rendezvous store at {self._client.endpoint}: {result.reason}"
-            )
-        return result
-
-    def _value(self, result: Result) -> bytes | None:
-        if isinstance(result, int):
-            raise RendezvousConnectionError(f"the store has answered {result} for a value")
-        return result if isinstance(result, bytes) else None
-
-
-def _batches(keys: Sequence[str], size: int) -> list[Sequence[str]]:
-    return [keys[start : start + size] for start in range(0, len(keys), size)]
-
-
-def _check(operation: Operation) -> None:
-    """Check what the server would refuse.
-
-    Raises:
-        ValueError: a key or a value is too long, empty, or not printable ASCII.
-    """
-    key = operation.key
-    if not (key.isascii() and key.isprintable() and 0 < len(key) <= frames.MAX_KEY):
-        raise ValueError(f"the key {key!r:.100} is not printable ASCII of up to {frames.MAX_KEY}")
-    if operation.code in (Code.SET, Code.HOLD, Code.WILL, Code.COMPARE_SET):
-        if not operation.value:
-            raise ValueError(f"an empty value for {key!r}")
-        size = max(len(operation.value), len(operation.expected or b""))
-        if size > frames.MAX_VALUE:
-            raise ValueError(f"a value of {size} bytes for {key!r}; at most {frames.MAX_VALUE}")

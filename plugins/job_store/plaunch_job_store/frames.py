@@ -38,7 +38,7 @@ class ProtocolError(Exception):
     """The peer has sent something that is not a frame of this protocol."""
 
 
-class Kind(enum.IntEnum):
+class MessageKind(enum.IntEnum):
     """The kind of a message."""
 
     HELLO = 1  # client: magic, oldest and newest version, nonce, session to resume
@@ -92,7 +92,7 @@ class OperationFailed(NamedTuple):
 Result = bytes | int | OperationFailed | None
 
 
-def frame(kind: Kind, *fields: bytes) -> bytes:
+def frame(kind: MessageKind, *fields: bytes) -> bytes:
     """Return a frame of encoded fields."""
     body = b"".join(fields)
     return _LENGTH.pack(len(body) + 1) + _U8.pack(kind) + body
@@ -120,7 +120,7 @@ class FrameBuffer:
         """Return the first bytes of what is buffered."""
         return bytes(self._bytes[:size])
 
-    def frames(self) -> Iterator[tuple[Kind, Fields]]:
+    def frames(self) -> Iterator[tuple[MessageKind, Fields]]:
         """Return the complete frames, and remove them.
 
         Raises:
@@ -136,7 +136,7 @@ class FrameBuffer:
             body = bytes(self._bytes[_LENGTH.size : end])
             del self._bytes[:end]
             try:
-                kind = Kind(body[0])
+                kind = MessageKind(body[0])
             except ValueError:
                 raise ProtocolError(f"a message of the unknown kind {body[0]}") from None
             yield kind, Fields(body, 1)

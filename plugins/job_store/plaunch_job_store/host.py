@@ -25,7 +25,7 @@ _MAX_SECRET = 1 << 16  # bytes
 _END_TIMEOUT = 2.0  # seconds
 
 
-class HostedStore:
+class StoreProcess:
     """The server's process, until `close`; it also ends when this process does.
 
     Args:

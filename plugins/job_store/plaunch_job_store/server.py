@@ -17,11 +17,11 @@ from plaunch_job_store.frames import (
     TOO_LARGE,
     Fields,
     FrameBuffer,
-    Kind,
+    MessageKind,
     OperationFailed,
     ProtocolError,
 )
-from plaunch_job_store.table import Session, Table
+from plaunch_job_store.table import Session, StoreTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,7 +54,7 @@ def keep_alive(sock: socket.socket, timeout: float) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(timeout * 1000))
 
 
-class _Connection:
+class _ClientConnection:
     """One client. It greets within `GREETING_TIMEOUT`, and has a session from then on."""
 
     def __init__(self, sock: socket.socket, deadline: float) -> None:
@@ -77,7 +77,9 @@ class _Connection:
             return
         if sum(len(result) for result in results if isinstance(result, bytes)) > MAX_REPLY:
             results = [OperationFailed(TOO_LARGE)] * len(results)
-        self.send(frames.frame(Kind.REPLY, frames.u64(number), frames.encode_results(results)))
+        self.send(
+            frames.frame(MessageKind.REPLY, frames.u64(number), frames.encode_results(results))
+        )
 
     def send(self, data: bytes) -> None:
         """Send `data`, as far as the client reads it; keep the rest."""
@@ -118,7 +120,7 @@ class StoreServer:
         authenticator: Authenticator,
         *,
         max_connections: int,
-        table: Table | None = None,
+        table: StoreTable | None = None,
         clock: Callable[[], float] = time.monotonic,
         resume_timeout: float = RESUME_TIMEOUT,
     ) -> None:
@@ -126,12 +128,12 @@ class StoreServer:
         self._listener = listener
         self._authenticator = authenticator
         self._max_connections = max_connections
-        self._table = table or Table()
+        self._table = table or StoreTable()
         self._clock = clock
         self._resume_timeout = resume_timeout
         self._selector = selectors.DefaultSelector()
-        self._strangers: dict[_Connection, None] = {}  # in the order of their deadlines
-        self._connections: dict[bytes, _Connection] = {}  # by session
+        self._strangers: dict[_ClientConnection, None] = {}  # in the order of their deadlines
+        self._connections: dict[bytes, _ClientConnection] = {}  # by session
         self._detached: dict[bytes, tuple[float, Session]] = {}  # deadline, in their order
         self._accepts_at = 0.0  # no earlier, if there was no room for a connection
         self._is_over = False
@@ -163,7 +165,7 @@ class StoreServer:
     def turn(self, timeout: float | None) -> None:
         """Wait for at most `timeout` seconds, and do what there is to do."""
         for key, mask in self._selector.select(timeout):
-            if isinstance(key.data, _Connection):
+            if isinstance(key.data, _ClientConnection):
                 self._serve(key.data, mask)
             else:
                 key.data()
@@ -210,7 +212,7 @@ class StoreServer:
                 keep_alive(sock, SILENCE_TIMEOUT)
             if len(self._strangers) >= MAX_STRANGERS:
                 self._drop_oldest_stranger()
-            connection = _Connection(sock, self._clock() + GREETING_TIMEOUT)
+            connection = _ClientConnection(sock, self._clock() + GREETING_TIMEOUT)
             self._strangers[connection] = None
             self._selector.register(sock, selectors.EVENT_READ, connection)
 
@@ -219,14 +221,14 @@ class StoreServer:
         if oldest is not None:
             self._drop(oldest)
 
-    def _drop(self, connection: _Connection) -> None:
+    def _drop(self, connection: _ClientConnection) -> None:
         """Close a connection; its session, if it has one, can be resumed for a moment."""
         self._strangers.pop(connection, None)
         self._selector.unregister(connection.sock)
         connection.sock.close()
         self._detach(connection)
 
-    def _serve(self, connection: _Connection, mask: int) -> None:
+    def _serve(self, connection: _ClientConnection, mask: int) -> None:
         try:
             if mask & selectors.EVENT_WRITE:
                 connection.send_rest()
@@ -253,7 +255,7 @@ class StoreServer:
         if connection.sock.fileno() >= 0:
             self._select(connection)
 
-    def _select(self, connection: _Connection) -> None:
+    def _select(self, connection: _ClientConnection) -> None:
         """Wait until the client reads, if there is something to send; else for what it sends."""
         mask = selectors.EVENT_WRITE if connection.unsent else selectors.EVENT_READ
         if self._selector.get_key(connection.sock).events != mask:
@@ -263,16 +265,16 @@ class StoreServer:
             with contextlib.suppress(OSError):
                 connection.sock.shutdown(socket.SHUT_WR)
 
-    def _refuse(self, connection: _Connection, reason: str) -> None:
+    def _refuse(self, connection: _ClientConnection, reason: str) -> None:
         """Send the reason, and close the connection once the client has, or soon."""
         self._detach(connection)
         if connection not in self._strangers:
             connection.deadline = self._clock() + GREETING_TIMEOUT
             self._strangers[connection] = None
         connection.is_refused = True
-        connection.send(frames.frame(Kind.REFUSED, frames.text(reason)))
+        connection.send(frames.frame(MessageKind.REFUSED, frames.text(reason)))
 
-    def _detach(self, connection: _Connection) -> None:
+    def _detach(self, connection: _ClientConnection) -> None:
         """Separate a connection from its session, which can be resumed for a moment."""
         session, connection.session = connection.session, None
         if session is not None:
@@ -283,17 +285,17 @@ class StoreServer:
 
     # --- messages ---------------------------------------------------------------------------------
 
-    def _receive(self, connection: _Connection, kind: Kind, fields: Fields) -> None:
+    def _receive(self, connection: _ClientConnection, kind: MessageKind, fields: Fields) -> None:
         session = connection.session
         if session is None:
             self._greet(connection, kind, fields)
-        elif kind is Kind.REQUEST:
+        elif kind is MessageKind.REQUEST:
             number = fields.u64()
             self._table.carry_out(session, number, frames.decode_operations(fields))
-        elif kind is Kind.CANCEL:
+        elif kind is MessageKind.CANCEL:
             self._table.cancel(session, fields.u64())
             fields.end()
-        elif kind is Kind.BYE:
+        elif kind is MessageKind.BYE:
             connection.session = None
             del self._connections[session.session_id]
             self._table.end(session, is_orderly=True)
@@ -301,8 +303,8 @@ class StoreServer:
         else:
             raise ProtocolError(f"a client does not send {kind.name}")
 
-    def _greet(self, connection: _Connection, kind: Kind, fields: Fields) -> None:
-        if kind is Kind.HELLO and not connection.server_nonce:
+    def _greet(self, connection: _ClientConnection, kind: MessageKind, fields: Fields) -> None:
+        if kind is MessageKind.HELLO and not connection.server_nonce:
             if fields.take(len(frames.MAGIC)) != frames.MAGIC:
                 raise ProtocolError("this is the store of a plaunch job")
             oldest, newest = fields.u16(), fields.u16()
@@ -318,7 +320,7 @@ class StoreServer:
             is_needed = frames.u8(self._authenticator.is_needed)
             connection.send(
                 frames.frame(
-                    Kind.CHALLENGE,
+                    MessageKind.CHALLENGE,
                     frames.MAGIC,
                     frames.u16(frames.VERSION),
                     is_needed,
@@ -326,7 +328,7 @@ class StoreServer:
                 )
             )
             return
-        if kind is not Kind.PROOF or not connection.server_nonce:
+        if kind is not MessageKind.PROOF or not connection.server_nonce:
             raise ProtocolError(f"{kind.name} before the greeting")
         nonces = connection.client_nonce, connection.server_nonce
         proof = fields.take(PROOF_SIZE if self._authenticator.is_needed else 0)
@@ -337,7 +339,7 @@ class StoreServer:
             raise ProtocolError(f"the store has {self._max_connections} connections, its limit")
         self._welcome(connection)
 
-    def _welcome(self, connection: _Connection) -> None:
+    def _welcome(self, connection: _ClientConnection) -> None:
         """Give an authenticated connection its session, the former one if that exists."""
         del self._strangers[connection]
         session = self._take_session(connection.resumes)
@@ -350,7 +352,7 @@ class StoreServer:
         nonces = connection.client_nonce, connection.server_nonce
         connection.send(
             frames.frame(
-                Kind.WELCOME,
+                MessageKind.WELCOME,
                 self._authenticator.server_proof(*nonces),
                 session.session_id,
                 frames.u8(is_resumed),

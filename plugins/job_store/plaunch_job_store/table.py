@@ -36,7 +36,7 @@ class Session:
         self.replies: OrderedDict[int, list[Result]] = OrderedDict()
 
 
-class Table:
+class StoreTable:
     """The data of a job.
 
     Args:
@@ -73,23 +73,23 @@ class Table:
 
     def _apply(self, session: Session, operation: Operation) -> Result:
         code, key, held = operation.code, operation.key, self._values.get(operation.key)
-        if code is Code.GET:
-            return held
-        if code is Code.DELETE:
-            self._delete(key)
-            return None
-        if code is Code.WILL:
-            session.will[key] = operation.value
-            return None
         if code is Code.ADD:
             return self._add(key, held, operation.amount)
         if code is Code.COMPARE_SET:
             if held != operation.expected:
                 return held
             return self._write(key, operation.value) or operation.value
-        refusal = self._write(key, operation.value)
-        if refusal is None and code is Code.HOLD:
-            self._hold(session, key)
+        refusal: OperationFailed | None = None
+        if code is Code.GET:
+            return held
+        if code is Code.DELETE:
+            self._delete(key)
+        elif code is Code.WILL:
+            session.will[key] = operation.value
+        else:
+            refusal = self._write(key, operation.value)
+            if refusal is None and code is Code.HOLD:
+                self._hold(session, key)
         return refusal
 
     def _add(self, key: str, held: bytes | None, amount: int) -> Result:
