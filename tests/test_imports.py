@@ -26,6 +26,7 @@ PUBLIC = {
 LIBRARIES = {
     "plaunch_events": {"plaunch_hang.stacks"},
     "plaunch_hang.stacks": set(),
+    "plaunch_job_store": {"plaunch_membership"},
     "plaunch_membership": {"plaunch_network"},
     "plaunch_network": set(),
 }

@@ -1,0 +1,1 @@
+"""The store of a job: a server in pure Python, and its client. See docs/store.md."""

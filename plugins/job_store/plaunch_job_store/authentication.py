@@ -1,0 +1,50 @@
+"""How a client and a server prove to each other that they know the job's token.
+
+Each side has sent a nonce. A proof is an HMAC over both nonces under a key that is derived from the
+token and the run id; the client proves first, so a stranger receives nothing to try tokens on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+
+PROOF_SIZE = hashlib.sha256().digest_size
+
+
+class Authenticator:
+    """Makes and checks proofs.
+
+    Args:
+        token: the job's token; None if there is none, and then every proof is empty.
+        run_id: the id of the job.
+    """
+
+    def __init__(self, token: bytes | None, run_id: str) -> None:
+        self._key: bytes | None = None
+        if token is not None:
+            purpose = b"plaunch store\0" + run_id.encode(errors="surrogateescape")
+            self._key = hmac.digest(token, purpose, "sha256")
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether there is a token."""
+        return self._key is not None
+
+    def client_proof(self, client_nonce: bytes, server_nonce: bytes) -> bytes:
+        """Return what a client sends."""
+        return self._proof(b"client", client_nonce, server_nonce)
+
+    def server_proof(self, client_nonce: bytes, server_nonce: bytes) -> bytes:
+        """Return what a server sends."""
+        return self._proof(b"server", client_nonce, server_nonce)
+
+    def _proof(self, side: bytes, client_nonce: bytes, server_nonce: bytes) -> bytes:
+        if self._key is None:
+            return b""
+        return hmac.digest(self._key, side + client_nonce + server_nonce, "sha256")
+
+
+def is_equal(proof: bytes, expected: bytes) -> bool:
+    """Compare two proofs in constant time."""
+    return hmac.compare_digest(proof, expected)

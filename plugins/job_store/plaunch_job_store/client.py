@@ -1,0 +1,360 @@
+"""The client of a job's store: one connection, which all threads of an agent share."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import secrets
+import socket
+import struct
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from plaunch.errors import RendezvousConnectionError, RendezvousError
+
+from plaunch_job_store import frames
+from plaunch_job_store.authentication import PROOF_SIZE, is_equal
+from plaunch_job_store.frames import (
+    Code,
+    FrameBuffer,
+    MessageKind,
+    Operation,
+    ProtocolError,
+)
+from plaunch_job_store.server import SILENCE_TIMEOUT, keep_alive
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from plaunch_job_store.authentication import Authenticator
+    from plaunch_job_store.frames import Fields, Result
+
+RECONNECT_TIMEOUT = 1.0  # seconds; longer outages are left to the caller
+_RECONNECT_PAUSE = 0.02  # seconds between two attempts
+_GREETING_TIMEOUT = 5.0  # seconds
+_READ_SIZE = 256 << 10
+
+# The first bytes of programs that may be at the endpoint instead.
+_OTHER_PROGRAMS = (
+    (b"SSH-", "an ssh server"),
+    (b"HTTP", "an HTTP server"),
+    (b"\x15\x03", "a TLS server"),
+)
+
+
+class StoreRefusedError(RendezvousError):
+    """The server refuses this node, or is not the store of its job; trying again is no use."""
+
+
+class _Request:
+    """A request without a reply yet."""
+
+    def __init__(self, owner: object, data: bytes, *, may_repeat: bool) -> None:
+        self.owner = owner
+        self.data = data
+        self.may_repeat = may_repeat  # also in another session
+        self.answered = threading.Event()
+        self.results: list[Result] = []
+        self.error: str = ""
+
+    def fail(self, error: str) -> None:
+        """Let the caller raise `error`."""
+        self.error = error
+        self.answered.set()
+
+
+class StoreClient:
+    """One connection to the store, with one session. Thread-safe.
+
+    If the connection breaks, the client resumes its session over another one within
+    `RECONNECT_TIMEOUT`, and sends again what has no reply; the server carries nothing out twice.
+    If it cannot, it is broken: all calls raise, and the caller creates another client.
+
+    Args:
+        dial: opens a connection within so many seconds; raises OSError.
+        authenticator: makes and checks proofs.
+        endpoint: the endpoint, for messages.
+        request_timeout: seconds after which a request without a reply fails.
+        clock: a monotonic clock, in seconds.
+
+    Raises:
+        RendezvousConnectionError: the store cannot be reached.
+        StoreRefusedError: see there.
+    """
+
+    def __init__(
+        self,
+        dial: Callable[[float], socket.socket],
+        authenticator: Authenticator,
+        endpoint: str,
+        request_timeout: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._dial = dial
+        self._authenticator = authenticator
+        self.endpoint = endpoint
+        self.request_timeout = request_timeout
+        self._clock = clock
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()  # of the requests
+        self._send_lock = threading.Lock()  # of what is written to the socket
+        self._pending: dict[int, _Request] = {}
+        self._is_closed = False
+        self._problem = ""  # why it is broken
+        self.session = b""
+        self._received = FrameBuffer()
+        try:
+            self._sock = self._open(_GREETING_TIMEOUT)
+        except (OSError, ProtocolError) as error:
+            raise RendezvousConnectionError(self._describe(error)) from error
+        self._thread = threading.Thread(target=self._run, name="plaunch-store", daemon=True)
+        self._thread.start()
+
+    def _describe(self, error: BaseException) -> str:
+        reason = getattr(error, "strerror", None) or error
+        return f"the rendezvous store at {self.endpoint} cannot be reached: {reason}"
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether no request can succeed any more."""
+        return self._is_closed or bool(self._problem)
+
+    def close(self) -> None:
+        """End the session, so that its keys are deleted. May be called twice."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+        self._fail_all("the connection is closed")
+        with self._send_lock, contextlib.suppress(OSError):
+            self._sock.sendall(frames.frame(MessageKind.BYE))
+        self._hang_up()
+        self._thread.join(1.0)
+        self._sock.close()
+
+    def reset(self) -> None:
+        """Connect again, as the server does not answer."""
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+
+    # --- requests ---------------------------------------------------------------------------------
+
+    def call(
+        self,
+        owner: object,
+        operations: Sequence[Operation],
+        wait: float | None = None,
+    ) -> list[Result]:
+        """Send operations, and return their results.
+
+        Args:
+            owner: what the caller uses; `fail` of it ends the call.
+            operations: what to carry out, at once.
+            wait: for a WAIT, after how many seconds it is cancelled.
+
+        Raises:
+            RendezvousConnectionError: there is no reply in time; the operations may have been
+                carried out.
+        """
+        may_repeat = all(item.code in (Code.GET, Code.WAIT) for item in operations)
+        number = next(self._numbers)
+        data = frames.frame(
+            MessageKind.REQUEST, frames.u64(number), frames.encode_operations(operations)
+        )
+        request = _Request(owner, data, may_repeat=may_repeat)
+        with self._lock:
+            if self.is_broken:
+                raise RendezvousConnectionError(
+                    f"the connection to the rendezvous store at {self.endpoint} is closed"
+                    + (f": {self._problem}" if self._problem else "")
+                )
+            self._pending[number] = request
+        try:
+            self._send(request.data)
+            if wait is not None and not request.answered.wait(wait):
+                self._send(frames.frame(MessageKind.CANCEL, frames.u64(number)))
+            if not request.answered.wait(self.request_timeout):
+                request.error = f"no reply within {self.request_timeout:g} s"
+        finally:
+            with self._lock:
+                self._pending.pop(number, None)
+        if request.error:
+            raise RendezvousConnectionError(
+                f"the rendezvous store at {self.endpoint}: {request.error}"
+            )
+        return request.results
+
+    def fail(self, owner: object) -> None:
+        """End the calls of `owner`; connect again if one of them had no reply."""
+        with self._lock:
+            own = [request for request in self._pending.values() if request.owner is owner]
+        for request in own:
+            request.fail("the connection is closed")
+        if any(not request.may_repeat for request in own):
+            self.reset()
+
+    def _send(self, data: bytes) -> None:
+        """Send a frame; after an error, the reader connects again and sends it again."""
+        with self._send_lock:
+            try:
+                self._sock.sendall(data)
+            except OSError:
+                self._hang_up()
+
+    def _fail_all(self, reason: str) -> None:
+        with self._lock:
+            pending, self._pending = list(self._pending.values()), {}
+        for request in pending:
+            request.fail(reason)
+
+    # --- the reader's thread ----------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            try:
+                self._read()
+            except (OSError, ProtocolError) as error:
+                problem: BaseException = error
+            if self._is_closed:
+                return
+            try:
+                self._reconnect()
+            except (OSError, ProtocolError, RendezvousError) as error:
+                problem = error
+                break
+        with self._lock:
+            self._problem = str(getattr(problem, "strerror", None) or problem)
+        self._sock.close()
+        self._fail_all(self._problem)
+
+    def _read(self) -> None:
+        """Receive replies until the connection ends."""
+        while True:
+            for kind, fields in self._received.frames():
+                if kind is MessageKind.REFUSED:
+                    raise ProtocolError(f"the server has ended the connection: {fields.text()}")
+                if kind is not MessageKind.REPLY:
+                    raise ProtocolError(f"a server does not send {kind.name}")
+                number = fields.u64()
+                with self._lock:
+                    request = self._pending.get(number)
+                if request is not None:  # else the caller has given up
+                    request.results = frames.decode_results(fields)
+                    request.answered.set()
+            data = self._sock.recv(_READ_SIZE)
+            if not data:
+                raise ConnectionResetError("the server has closed the connection")
+            self._received.feed(data)
+
+    def _reconnect(self) -> None:
+        deadline = self._clock() + RECONNECT_TIMEOUT
+        former = self.session
+        while True:
+            try:
+                sock = self._open(max(deadline - self._clock(), _RECONNECT_PAUSE))
+                break
+            except (OSError, ProtocolError):
+                if self._is_closed or self._clock() >= deadline:
+                    raise
+                time.sleep(_RECONNECT_PAUSE)
+        with self._send_lock:
+            self._sock.close()
+            self._sock = sock
+            is_resumed = self.session == former
+            with self._lock:
+                pending = dict(self._pending)
+            for _, request in sorted(pending.items()):
+                if not (is_resumed or request.may_repeat):
+                    request.fail("the connection was lost, and the session has ended")
+                elif not request.answered.is_set():
+                    sock.sendall(request.data)
+        if self._is_closed:
+            self._hang_up()
+
+    def _open(self, timeout: float) -> socket.socket:
+        """Connect, greet, and take the session that the server gives."""
+        deadline = self._clock() + timeout
+        sock = self._dial(timeout)
+        try:
+            keep_alive(sock, SILENCE_TIMEOUT)
+            self._received = FrameBuffer()
+            self._greet(sock, deadline)
+            sock.settimeout(None)
+            # A read waits as long as the connection exists; a write does not.
+            limit = struct.pack("ll", max(int(self.request_timeout), 1), 0)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
+    def _greet(self, sock: socket.socket, deadline: float) -> None:
+        nonce = secrets.token_bytes(frames.NONCE_SIZE)
+        sock.settimeout(max(deadline - self._clock(), 0.01))
+        versions = frames.u16(frames.OLDEST_VERSION), frames.u16(frames.VERSION)
+        session = frames.u8(len(self.session)) + self.session
+        sock.sendall(frames.frame(MessageKind.HELLO, frames.MAGIC, *versions, nonce, session))
+        fields = self._expect(sock, MessageKind.CHALLENGE, deadline)
+        fields.take(len(frames.MAGIC))
+        fields.u16()
+        is_needed = bool(fields.u8())
+        server_nonce = fields.take(frames.NONCE_SIZE)
+        fields.end()
+        if is_needed != self._authenticator.is_needed:
+            raise StoreRefusedError(
+                f"the rendezvous store at {self.endpoint} "
+                + (
+                    "needs the token of the job, and this node has none; set PLAUNCH_RDZV_TOKEN, "
+                    "or --rdzv-conf token_file"
+                    if is_needed
+                    else "knows no token, and this node has one; give the same token to all nodes, "
+                    "or check that the endpoint is the host of this job"
+                )
+            )
+        sock.sendall(
+            frames.frame(MessageKind.PROOF, self._authenticator.client_proof(nonce, server_nonce))
+        )
+        fields = self._expect(sock, MessageKind.WELCOME, deadline)
+        proof = fields.take(PROOF_SIZE if is_needed else 0)
+        if not is_equal(proof, self._authenticator.server_proof(nonce, server_nonce)):
+            raise StoreRefusedError(
+                f"the server at {self.endpoint} does not know the token of this job; check that "
+                "the endpoint is the host of this job"
+            )
+        self.session = fields.take(frames.SESSION_SIZE)
+        fields.u8()
+        fields.end()
+
+    def _expect(self, sock: socket.socket, expected: MessageKind, deadline: float) -> Fields:
+        """Return the message of this kind, which comes next."""
+        while True:
+            for kind, fields in self._received.frames():
+                if kind is MessageKind.REFUSED:
+                    raise StoreRefusedError(
+                        f"the rendezvous store at {self.endpoint} refuses this node: "
+                        f"{fields.text()}"
+                    )
+                if kind is not expected:
+                    raise ProtocolError(f"{kind.name} instead of {expected.name}")
+                return fields
+            sock.settimeout(max(deadline - self._clock(), 0.01))
+            data = sock.recv(frames.MAX_GREETING)
+            if not data:
+                raise ProtocolError(
+                    "the server closes the connection without an answer, as a TCPStore of torch "
+                    "does"
+                )
+            self._received.feed(data)
+            self._recognise(self._received.peek(8))
+
+    def _recognise(self, first: bytes) -> None:
+        for beginning, program in _OTHER_PROGRAMS:
+            if first.startswith(beginning):
+                raise StoreRefusedError(
+                    f"the program at {self.endpoint} is {program}, not the rendezvous store of a "
+                    "job; choose another port in --rdzv-endpoint"
+                )

@@ -1,0 +1,130 @@
+"""Runs the server of a job's store in a process of its own, next to the launcher."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# The program imports this package only, and the standard library: it starts in about 30 ms and
+# takes about 10 MiB. The secret comes through the pipe, as arguments are public.
+_PROGRAM = """\
+import sys
+sys.path.append({path!r})
+from plaunch_job_store.host import run_server
+run_server({listener}, {pipe}, {max_connections})
+"""
+_MAX_SECRET = 1 << 16  # bytes
+_END_TIMEOUT = 2.0  # seconds
+
+
+class StoreProcess:
+    """The server's process, until `close`; it also ends when this process does.
+
+    Args:
+        listener: the listening socket to serve; it is closed here.
+        token: the job's token, or None.
+        run_id: the id of the job.
+        max_connections: how many clients may have a session.
+        environ: the variables of the process; without secrets.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        token: bytes | None,
+        run_id: str,
+        *,
+        max_connections: int,
+        environ: Mapping[str, str],
+    ) -> None:
+        self.port: int = listener.getsockname()[1]
+        reader, self._line = os.pipe()
+        os.set_inheritable(reader, True)
+        code = _PROGRAM.format(
+            path=os.path.dirname(sys.modules[__name__.partition(".")[0]].__path__[0]),
+            listener=listener.fileno(),
+            pipe=reader,
+            max_connections=max_connections,
+        )
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", code],
+                env=dict(environ),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[listener.fileno(), reader],
+                start_new_session=True,
+            )
+            secret = (b"" if token is None else token) + b"\0" + run_id.encode(errors="replace")
+            os.write(self._line, len(secret).to_bytes(4, "big") + secret)
+        except BaseException:
+            os.close(self._line)
+            raise
+        finally:
+            os.close(reader)
+            listener.close()
+
+    @property
+    def pid(self) -> int:
+        """The id of the process."""
+        return self._process.pid
+
+    def has_ended(self) -> bool:
+        """Whether the process has ended."""
+        return self._process.poll() is not None
+
+    def close(self) -> None:
+        """End the process; clients lose their connections. May be called twice."""
+        line, self._line = self._line, -1
+        if line < 0:
+            return
+        os.close(line)  # the server ends at the end of the pipe
+        try:
+            self._process.wait(_END_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def run_server(listener: int, pipe: int, max_connections: int) -> None:
+    """Serve until the other end of the pipe is closed. The whole program of the server's process.
+
+    Args:
+        listener: the descriptor of the listening socket.
+        pipe: a descriptor from which the token and the run id come.
+        max_connections: how many clients may have a session.
+    """
+    from plaunch_job_store.authentication import Authenticator
+    from plaunch_job_store.server import StoreServer
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_IGN)  # meant for the launcher
+    secret = _read(pipe, int.from_bytes(_read(pipe, 4), "big"))
+    token, _, run_id = secret.partition(b"\0")
+    server = StoreServer(
+        socket.socket(fileno=listener),
+        Authenticator(token or None, run_id.decode(errors="replace")),
+        max_connections=max_connections,
+    )
+    server.watch(pipe, server.stop)
+    with contextlib.suppress(KeyboardInterrupt):
+        server.serve()
+
+
+def _read(pipe: int, size: int) -> bytes:
+    """Read so many bytes; end the process if the launcher has ended."""
+    found = b""
+    while len(found) < min(size, _MAX_SECRET):
+        data = os.read(pipe, size - len(found))
+        if not data:
+            raise SystemExit(0)
+        found += data
+    return found

@@ -1,0 +1,374 @@
+"""The server of a job's store: one thread, no blocking call but its `select`."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import secrets
+import selectors
+import socket
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+from plaunch_job_store import frames
+from plaunch_job_store.authentication import PROOF_SIZE, is_equal
+from plaunch_job_store.frames import (
+    TOO_LARGE,
+    Fields,
+    FrameBuffer,
+    MessageKind,
+    OperationFailed,
+    ProtocolError,
+)
+from plaunch_job_store.table import Session, StoreTable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from plaunch_job_store.authentication import Authenticator
+    from plaunch_job_store.frames import Result
+
+GREETING_TIMEOUT = 5.0  # seconds from the connection to the end of its greeting
+RESUME_TIMEOUT = 0.25  # seconds in which the session of a closed connection can be resumed
+SILENCE_TIMEOUT = 5.0  # seconds after which the kernel gives up a peer that does not answer
+MAX_STRANGERS = 64  # connections that have not finished their greeting
+MAX_BACKLOG = 16 << 20  # bytes that a client has not read yet
+MAX_REPLY = frames.MAX_FRAME // 2  # bytes of values
+_READ_SIZE = 256 << 10  # bytes per connection and turn, so that all get their turn
+_ACCEPTS = 64  # connections per turn
+_NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_NO_ROOM_PAUSE = 0.1  # seconds
+
+
+def keep_alive(sock: socket.socket, timeout: float) -> None:
+    """Let the kernel end a connection whose peer has not answered for `timeout` seconds.
+
+    The peer's kernel answers: a process that is suspended, or slow, keeps its connection.
+    """
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, max(int(timeout) - 1, 1))
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(timeout * 1000))
+
+
+class _ClientConnection:
+    """One client. It greets within `GREETING_TIMEOUT`, and has a session from then on."""
+
+    def __init__(self, sock: socket.socket, deadline: float) -> None:
+        self.sock = sock
+        self.received = FrameBuffer(frames.MAX_GREETING)
+        self.unsent: deque[bytes] = deque()
+        self.unsent_bytes = 0
+        self.deadline = deadline  # of the greeting
+        self.client_nonce = b""
+        self.server_nonce = b""
+        self.resumes = b""  # the session that it wants to resume
+        self.session: Session | None = None
+        self.is_refused = False  # the reason is sent, and nothing that it sends is read
+
+    def reply(self, number: int, results: list[Result]) -> None:
+        """Send the results of a request; of a client that reads nothing, end the connection."""
+        if self.unsent_bytes > MAX_BACKLOG:
+            with contextlib.suppress(OSError):
+                self.sock.shutdown(socket.SHUT_RDWR)
+            return
+        if sum(len(result) for result in results if isinstance(result, bytes)) > MAX_REPLY:
+            results = [OperationFailed(TOO_LARGE)] * len(results)
+        self.send(
+            frames.frame(MessageKind.REPLY, frames.u64(number), frames.encode_results(results))
+        )
+
+    def send(self, data: bytes) -> None:
+        """Send `data`, as far as the client reads it; keep the rest."""
+        if not self.unsent:
+            with contextlib.suppress(OSError):  # the next read reports it
+                data = data[self.sock.send(data) :]
+        if data:
+            self.unsent.append(data)
+            self.unsent_bytes += len(data)
+
+    def send_rest(self) -> None:
+        """Send what the client can take now."""
+        while self.unsent:
+            data = self.unsent[0]
+            sent = self.sock.send(data)
+            self.unsent_bytes -= sent
+            if sent < len(data):
+                self.unsent[0] = data[sent:]
+                return
+            self.unsent.popleft()
+
+
+class StoreServer:
+    """Serves a job's store on a listening socket.
+
+    Args:
+        listener: the socket; it belongs to the server from now on.
+        authenticator: checks the clients.
+        max_connections: connections with a session; the others are refused.
+        table: the data.
+        clock: a monotonic clock, in seconds.
+        resume_timeout: see `RESUME_TIMEOUT`.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        authenticator: Authenticator,
+        *,
+        max_connections: int,
+        table: StoreTable | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        resume_timeout: float = RESUME_TIMEOUT,
+    ) -> None:
+        listener.setblocking(False)
+        self._listener = listener
+        self._authenticator = authenticator
+        self._max_connections = max_connections
+        self._table = table or StoreTable()
+        self._clock = clock
+        self._resume_timeout = resume_timeout
+        self._selector = selectors.DefaultSelector()
+        self._strangers: dict[_ClientConnection, None] = {}  # in the order of their deadlines
+        self._connections: dict[bytes, _ClientConnection] = {}  # by session
+        self._detached: dict[bytes, tuple[float, Session]] = {}  # deadline, in their order
+        self._accepts_at = 0.0  # no earlier, if there was no room for a connection
+        self._is_over = False
+        self._selector.register(listener, selectors.EVENT_READ, self._accept)
+
+    def watch(self, descriptor: int, on_readable: Callable[[], None]) -> None:
+        """Call `on_readable` whenever `descriptor` is readable."""
+        self._selector.register(descriptor, selectors.EVENT_READ, on_readable)
+
+    def stop(self) -> None:
+        """Let `serve` return."""
+        self._is_over = True
+
+    def serve(self) -> None:
+        """Serve until `stop`, and close everything."""
+        try:
+            while not self._is_over:
+                self.turn(self._patience())
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Close all connections and the listener."""
+        for connection in (*self._strangers, *self._connections.values()):
+            connection.sock.close()
+        self._listener.close()
+        self._selector.close()
+
+    def turn(self, timeout: float | None) -> None:
+        """Wait for at most `timeout` seconds, and do what there is to do."""
+        for key, mask in self._selector.select(timeout):
+            if isinstance(key.data, _ClientConnection):
+                self._serve(key.data, mask)
+            else:
+                key.data()
+        now = self._clock()
+        for connection in list(self._strangers):
+            if connection.deadline > now:
+                break
+            self._drop(connection)
+        for session_id, (until, session) in list(self._detached.items()):
+            if until > now:
+                break
+            del self._detached[session_id]
+            self._table.end(session, is_orderly=False)
+        if self._accepts_at and now >= self._accepts_at:
+            self._accepts_at = 0.0
+            self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+
+    def _patience(self) -> float | None:
+        """Seconds until something is due; None: nothing is."""
+        due = [connection.deadline for connection in self._strangers][:1]
+        due += [until for until, _ in self._detached.values()][:1]
+        if self._accepts_at:
+            due.append(self._accepts_at)
+        return max(min(due) - self._clock(), 0.0) if due else None
+
+    # --- connections ------------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        for _ in range(_ACCEPTS):
+            try:
+                sock, _ = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in _NO_ROOM:
+                    # The kernel keeps the connection; a stranger's place may become free.
+                    self._drop_oldest_stranger()
+                    self._accepts_at = self._clock() + _NO_ROOM_PAUSE
+                    self._selector.unregister(self._listener)
+                    return
+                continue  # the client has gone
+            sock.setblocking(False)
+            with contextlib.suppress(OSError):
+                keep_alive(sock, SILENCE_TIMEOUT)
+            if len(self._strangers) >= MAX_STRANGERS:
+                self._drop_oldest_stranger()
+            connection = _ClientConnection(sock, self._clock() + GREETING_TIMEOUT)
+            self._strangers[connection] = None
+            self._selector.register(sock, selectors.EVENT_READ, connection)
+
+    def _drop_oldest_stranger(self) -> None:
+        oldest = next(iter(self._strangers), None)
+        if oldest is not None:
+            self._drop(oldest)
+
+    def _drop(self, connection: _ClientConnection) -> None:
+        """Close a connection; its session, if it has one, can be resumed for a moment."""
+        self._strangers.pop(connection, None)
+        self._selector.unregister(connection.sock)
+        connection.sock.close()
+        self._detach(connection)
+
+    def _serve(self, connection: _ClientConnection, mask: int) -> None:
+        try:
+            if mask & selectors.EVENT_WRITE:
+                connection.send_rest()
+            if mask & selectors.EVENT_READ:
+                data = connection.sock.recv(_READ_SIZE)
+                if not data:
+                    self._drop(connection)
+                    return
+                if not connection.is_refused:
+                    connection.received.feed(data)
+            # The next request of a client is carried out once it has read the last reply.
+            if not (connection.unsent or connection.is_refused):
+                for kind, fields in connection.received.frames():
+                    self._receive(connection, kind, fields)
+                    if connection.unsent or connection.is_refused:
+                        break
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._drop(connection)
+            return
+        except ProtocolError as error:
+            self._refuse(connection, str(error))
+        if connection.sock.fileno() >= 0:
+            self._select(connection)
+
+    def _select(self, connection: _ClientConnection) -> None:
+        """Wait until the client reads, if there is something to send; else for what it sends."""
+        mask = selectors.EVENT_WRITE if connection.unsent else selectors.EVENT_READ
+        if self._selector.get_key(connection.sock).events != mask:
+            self._selector.modify(connection.sock, mask, connection)
+        if connection.is_refused and not connection.unsent:
+            # A close would discard the reason if the client still sends.
+            with contextlib.suppress(OSError):
+                connection.sock.shutdown(socket.SHUT_WR)
+
+    def _refuse(self, connection: _ClientConnection, reason: str) -> None:
+        """Send the reason, and close the connection once the client has, or soon."""
+        self._detach(connection)
+        if connection not in self._strangers:
+            connection.deadline = self._clock() + GREETING_TIMEOUT
+            self._strangers[connection] = None
+        connection.is_refused = True
+        connection.send(frames.frame(MessageKind.REFUSED, frames.text(reason)))
+
+    def _detach(self, connection: _ClientConnection) -> None:
+        """Separate a connection from its session, which can be resumed for a moment."""
+        session, connection.session = connection.session, None
+        if session is not None:
+            del self._connections[session.session_id]
+            self._table.detach(session)
+            until = self._clock() + self._resume_timeout
+            self._detached[session.session_id] = (until, session)
+
+    # --- messages ---------------------------------------------------------------------------------
+
+    def _receive(self, connection: _ClientConnection, kind: MessageKind, fields: Fields) -> None:
+        session = connection.session
+        if session is None:
+            self._greet(connection, kind, fields)
+        elif kind is MessageKind.REQUEST:
+            number = fields.u64()
+            self._table.carry_out(session, number, frames.decode_operations(fields))
+        elif kind is MessageKind.CANCEL:
+            self._table.cancel(session, fields.u64())
+            fields.end()
+        elif kind is MessageKind.BYE:
+            connection.session = None
+            del self._connections[session.session_id]
+            self._table.end(session, is_orderly=True)
+            self._drop(connection)
+        else:
+            raise ProtocolError(f"a client does not send {kind.name}")
+
+    def _greet(self, connection: _ClientConnection, kind: MessageKind, fields: Fields) -> None:
+        if kind is MessageKind.HELLO and not connection.server_nonce:
+            if fields.take(len(frames.MAGIC)) != frames.MAGIC:
+                raise ProtocolError("this is the store of a plaunch job")
+            oldest, newest = fields.u16(), fields.u16()
+            if not oldest <= frames.VERSION <= newest:
+                raise ProtocolError(
+                    f"the host of the store speaks version {frames.VERSION} of the protocol, and "
+                    f"this node versions {oldest} to {newest}; install the same plaunch on both"
+                )
+            connection.client_nonce = fields.take(frames.NONCE_SIZE)
+            connection.resumes = fields.take(fields.u8())
+            fields.end()
+            connection.server_nonce = secrets.token_bytes(frames.NONCE_SIZE)
+            is_needed = frames.u8(self._authenticator.is_needed)
+            connection.send(
+                frames.frame(
+                    MessageKind.CHALLENGE,
+                    frames.MAGIC,
+                    frames.u16(frames.VERSION),
+                    is_needed,
+                    connection.server_nonce,
+                )
+            )
+            return
+        if kind is not MessageKind.PROOF or not connection.server_nonce:
+            raise ProtocolError(f"{kind.name} before the greeting")
+        nonces = connection.client_nonce, connection.server_nonce
+        proof = fields.take(PROOF_SIZE if self._authenticator.is_needed else 0)
+        fields.end()
+        if not is_equal(proof, self._authenticator.client_proof(*nonces)):
+            raise ProtocolError("the token of this node is not the token of the job")
+        if len(self._connections) >= self._max_connections:
+            raise ProtocolError(f"the store has {self._max_connections} connections, its limit")
+        self._welcome(connection)
+
+    def _welcome(self, connection: _ClientConnection) -> None:
+        """Give an authenticated connection its session, the former one if that exists."""
+        del self._strangers[connection]
+        session = self._take_session(connection.resumes)
+        is_resumed = session is not None
+        if session is None:
+            session = Session(secrets.token_bytes(frames.SESSION_SIZE))
+        connection.session = session
+        connection.received.limit = frames.MAX_FRAME
+        self._connections[session.session_id] = connection
+        nonces = connection.client_nonce, connection.server_nonce
+        connection.send(
+            frames.frame(
+                MessageKind.WELCOME,
+                self._authenticator.server_proof(*nonces),
+                session.session_id,
+                frames.u8(is_resumed),
+            )
+        )
+
+        def deliver(number: int, results: list[Result]) -> None:
+            connection.reply(number, results)
+            self._select(connection)
+
+        session.deliver = deliver
+
+    def _take_session(self, session_id: bytes) -> Session | None:
+        """Return the session to resume, without its former connection."""
+        former = self._connections.get(session_id)
+        if former is not None:
+            self._drop(former)
+        found = self._detached.pop(session_id, None)
+        return None if found is None else found[1]

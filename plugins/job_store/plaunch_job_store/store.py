@@ -1,0 +1,152 @@
+"""The store of a job as one thread of an agent uses it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from plaunch.errors import RendezvousConnectionError, RendezvousStateError
+from plaunch_membership import RendezvousStore
+
+from plaunch_job_store import frames
+from plaunch_job_store.frames import TOO_LARGE, Code, Operation, OperationFailed
+from plaunch_job_store.server import SILENCE_TIMEOUT
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from plaunch_job_store.client import StoreClient
+    from plaunch_job_store.frames import Result
+
+_BATCH = 256  # keys in one request
+
+
+class JobStore(RendezvousStore):
+    """The store as one thread of an agent uses it.
+
+    Args:
+        client: the connection, which other stores share.
+    """
+
+    def __init__(self, client: StoreClient) -> None:
+        self._client = client
+        self._is_closed = False
+        self._beaten: tuple[bytes, str, bytes] | None = None  # session, key and value
+
+    def set(self, key: str, value: bytes) -> None:
+        """Write `value`."""
+        self._one(Operation(Code.SET, key, value))
+
+    def add(self, key: str, amount: int) -> int:
+        """Add `amount`; the sum is kept as decimal digits."""
+        total = self._one(Operation(Code.ADD, key, amount=amount))
+        if not isinstance(total, int):
+            raise RendezvousConnectionError(f"the store has answered {total!r} to an addition")
+        return total
+
+    def compare_set(self, key: str, expected: bytes | None, desired: bytes) -> bytes | None:
+        """Write `desired` if `key` holds `expected`; return the value it has then."""
+        return self._value(self._one(Operation(Code.COMPARE_SET, key, desired, expected)))
+
+    def multi_get(self, keys: Sequence[str]) -> list[bytes | None]:
+        """Return the values of all `keys`, with as few requests as their sizes permit."""
+        values: list[bytes | None] = []
+        for batch in _batches(keys, _BATCH):
+            results = self._call([Operation(Code.GET, key) for key in batch])
+            if len(batch) > 1 and results[0] == OperationFailed(TOO_LARGE):
+                middle = len(batch) // 2
+                values += self.multi_get(batch[:middle]) + self.multi_get(batch[middle:])
+            else:
+                values += [self._value(self._checked(result)) for result in results]
+        return values
+
+    def wait(self, key: str, timeout: float) -> bytes | None:
+        """Return the value of `key` as soon as it has one; the server wakes this call."""
+        results = self._call([Operation(Code.WAIT, key)], max(timeout, 0.0))
+        return self._value(self._checked(results[0]))
+
+    def delete(self, key: str) -> None:
+        """Remove `key`."""
+        self._one(Operation(Code.DELETE, key))
+
+    def multi_set(self, items: Mapping[str, bytes]) -> None:
+        """Write all `items`; those of one request at once."""
+        batch: list[Operation] = []
+        size = 0
+        for key, value in items.items():
+            if batch and (len(batch) == _BATCH or size + len(value) > frames.MAX_VALUE):
+                self._all(batch)
+                batch, size = [], 0
+            batch.append(Operation(Code.SET, key, value))
+            size += len(value) + len(key)
+        if batch:
+            self._all(batch)
+
+    def beat(self, key: str, value: bytes) -> float | None:
+        """Write `value` once per session; the server deletes it when the session ends."""
+        beaten = self._client.session, key, value
+        if beaten != self._beaten or self._client.is_broken:
+            self._one(Operation(Code.HOLD, key, value))
+            self._beaten = beaten
+        return SILENCE_TIMEOUT
+
+    def close(self) -> None:
+        """End the calls of this store, also on other threads; the connection remains."""
+        self._is_closed = True
+        self._client.fail(self)
+
+    # --- calls ------------------------------------------------------------------------------------
+
+    def _call(self, operations: Sequence[Operation], wait: float | None = None) -> list[Result]:
+        for operation in operations:
+            _check(operation)
+        if self._is_closed:
+            raise RendezvousConnectionError(
+                f"the connection to the rendezvous store at {self._client.endpoint} is closed"
+            )
+        results = self._client.call(self, operations, wait)
+        if len(results) != len(operations):
+            raise RendezvousConnectionError(
+                f"the rendezvous store at {self._client.endpoint} has answered {len(results)} of "
+                f"{len(operations)} operations"
+            )
+        return results
+
+    def _one(self, operation: Operation) -> Result:
+        return self._checked(self._call([operation])[0])
+
+    def _all(self, operations: Sequence[Operation]) -> None:
+        for result in self._call(operations):
+            self._checked(result)
+
+    def _checked(self, result: Result) -> Result:
+        if isinstance(result, OperationFailed):
+            raise RendezvousStateError(
+                f"the rendezvous store at {self._client.endpoint}: {result.reason}"
+            )
+        return result
+
+    def _value(self, result: Result) -> bytes | None:
+        if isinstance(result, int):
+            raise RendezvousConnectionError(f"the store has answered {result} for a value")
+        return result if isinstance(result, bytes) else None
+
+
+def _batches(keys: Sequence[str], size: int) -> list[Sequence[str]]:
+    return [keys[start : start + size] for start in range(0, len(keys), size)]
+
+
+def _check(operation: Operation) -> None:
+    """Check what the server would refuse.
+
+    Raises:
+        ValueError: a key or a value is too long, empty, or not printable ASCII.
+    """
+    key = operation.key
+    if not (key.isascii() and key.isprintable() and 0 < len(key) <= frames.MAX_KEY):
+        raise ValueError(f"the key {key!r:.100} is not printable ASCII of up to {frames.MAX_KEY}")
+    if operation.code in (Code.SET, Code.HOLD, Code.WILL, Code.COMPARE_SET):
+        if not operation.value:
+            raise ValueError(f"an empty value for {key!r}")
+        size = max(len(operation.value), len(operation.expected or b""))
+        if size > frames.MAX_VALUE:
+            raise ValueError(f"a value of {size} bytes for {key!r}; at most {frames.MAX_VALUE}")

@@ -1,0 +1,87 @@
+"""The process that serves a job's store: it starts, ends with the launcher, and is small."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+from plaunch_job_store.authentication import Authenticator
+from plaunch_job_store.client import StoreClient
+from plaunch_job_store.host import StoreProcess
+from plaunch_job_store.store import JobStore
+
+from helpers.waiting import wait_until
+
+TOKEN = b"0123456789abcdef"
+
+
+@pytest.fixture
+def hosted():
+    listener = socket.create_server(("127.0.0.1", 0))
+    hosted = StoreProcess(listener, TOKEN, "jöb", max_connections=10, environ={})
+    yield hosted
+    hosted.close()
+
+
+def client_of(hosted):
+    return StoreClient(
+        lambda timeout: socket.create_connection(("127.0.0.1", hosted.port), timeout),
+        Authenticator(TOKEN, "jöb"),
+        "here",
+        5.0,
+    )
+
+
+def test_serves(hosted):
+    client = client_of(hosted)
+    JobStore(client).set("k", b"v")
+    assert JobStore(client).multi_get(["k"]) == [b"v"]
+    client.close()
+
+
+def test_close_ends_it(hosted):
+    client = client_of(hosted)
+    hosted.close()
+    hosted.close()
+    assert hosted.has_ended()
+    wait_until(lambda: client.is_broken, "the client has noticed")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals_for_the_launcher_do_not_end_it(hosted, number):
+    client = client_of(hosted)
+    os.kill(hosted.pid, number)
+    JobStore(client).set("k", b"v")
+    client.close()
+
+
+def test_it_knows_the_program_and_the_standard_library_only(hosted):
+    client = client_of(hosted)
+    with open(f"/proc/{hosted.pid}/maps") as maps:
+        assert "libtorch" not in maps.read()
+    with open(f"/proc/{hosted.pid}/cmdline", "rb") as file:
+        assert TOKEN not in file.read()
+    client.close()
+
+
+def test_it_ends_with_a_killed_launcher():
+    program = (
+        "import socket, sys; from plaunch_job_store.host import StoreProcess\n"
+        "listener = socket.create_server(('127.0.0.1', 0))\n"
+        "hosted = StoreProcess(listener, None, 'job', max_connections=1, environ={})\n"
+        "print(hosted.pid, flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as launcher:
+        pid = int(launcher.stdout.readline())
+        pidfd = os.pidfd_open(pid)
+        launcher.kill()
+        with open(pidfd, "rb", closefd=True):
+            import select
+
+            assert select.select([pidfd], [], [], 10)[0], "the server has ended"

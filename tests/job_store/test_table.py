@@ -1,0 +1,180 @@
+"""The store without sockets: repeated requests, sessions that end, waits, and limits."""
+
+from __future__ import annotations
+
+import pytest
+from plaunch_job_store.frames import Code, Operation, OperationFailed
+from plaunch_job_store.table import MAX_WAITS, Session, StoreTable
+
+
+class Client:
+    """A session and what it has received."""
+
+    def __init__(self, table, name=b"a"):
+        self.table = table
+        self.session = Session(name)
+        self.session.deliver = self.receive
+        self.received = {}
+        self.number = 0
+
+    def receive(self, number, results):
+        self.received[number] = results
+
+    def send(self, *operations, number=None):
+        if number is None:
+            self.number += 1
+            number = self.number
+        self.table.carry_out(self.session, number, operations)
+        return self.received.get(number)
+
+
+@pytest.fixture
+def table():
+    return StoreTable(max_bytes=4096)
+
+
+@pytest.fixture
+def client(table):
+    return Client(table)
+
+
+@pytest.fixture
+def other(table):
+    return Client(table, b"b")
+
+
+def get(key):
+    return Operation(Code.GET, key)
+
+
+class TestRepeatedRequests:
+    def test_an_addition_is_carried_out_once(self, client):
+        add = Operation(Code.ADD, "n", amount=5)
+        assert client.send(add, number=7) == [5]
+        client.received.clear()
+        assert client.send(add, number=7) == [5]
+        assert client.send(get("n")) == [b"5"]
+
+    def test_a_write_does_not_replace_a_later_one(self, client, other):
+        client.send(Operation(Code.SET, "k", b"first"), number=1)
+        other.send(Operation(Code.SET, "k", b"second"))
+        client.send(Operation(Code.SET, "k", b"first"), number=1)
+        assert client.send(get("k"), number=2) == [b"second"]
+
+    def test_numbers_of_two_sessions_are_different_requests(self, client, other):
+        add = Operation(Code.ADD, "n", amount=1)
+        assert client.send(add, number=1) == [1]
+        assert other.send(add, number=1) == [2]
+
+
+class TestWaits:
+    @pytest.mark.parametrize(
+        "write",
+        [
+            Operation(Code.SET, "k", b"1"),
+            Operation(Code.HOLD, "k", b"1"),
+            Operation(Code.ADD, "k", amount=1),
+            Operation(Code.COMPARE_SET, "k", b"1"),
+        ],
+    )
+    def test_any_write_answers_all(self, client, other, write):
+        assert client.send(Operation(Code.WAIT, "k")) is None
+        assert other.send(Operation(Code.WAIT, "k")) is None
+        client.send(write)
+        assert client.received[1] == other.received[1] == [b"1"]
+
+    def test_a_will_answers_them(self, table, client, other):
+        client.send(Operation(Code.WILL, "lost", b"a"))
+        other.send(Operation(Code.WAIT, "lost"))
+        table.end(client.session, is_orderly=False)
+        assert other.received[1] == [b"a"]
+
+    def test_a_cancelled_one_is_answered_with_nothing(self, table, client):
+        client.send(Operation(Code.WAIT, "k"))
+        table.cancel(client.session, 1)
+        assert client.received == {1: [None]}
+
+    def test_to_cancel_an_answered_one_does_nothing(self, table, client, other):
+        client.send(Operation(Code.WAIT, "k"))
+        other.send(Operation(Code.SET, "k", b"1"))
+        table.cancel(client.session, 1)
+        assert client.received == {1: [b"1"]}
+
+    def test_a_detached_session_is_not_answered_and_waits_again(self, table, client, other):
+        client.send(Operation(Code.WAIT, "k"))
+        table.detach(client.session)
+        other.send(Operation(Code.SET, "k", b"1"))
+        client.session.deliver = client.receive
+        assert client.received == {}
+        assert client.send(Operation(Code.WAIT, "k"), number=1) == [b"1"]
+
+    def test_their_number_is_limited(self, client):
+        for _ in range(MAX_WAITS):
+            assert client.send(Operation(Code.WAIT, "k")) is None
+        (result,) = client.send(Operation(Code.WAIT, "k"))
+        assert "more than" in result.reason
+
+
+class TestEndOfASession:
+    @pytest.mark.parametrize("is_orderly", [True, False])
+    def test_deletes_the_keys_that_it_holds(self, table, client, other, is_orderly):
+        client.send(Operation(Code.HOLD, "beat", b"1"), Operation(Code.SET, "kept", b"1"))
+        table.end(client.session, is_orderly=is_orderly)
+        assert other.send(get("beat"), get("kept")) == [None, b"1"]
+
+    @pytest.mark.parametrize("write", [Code.SET, Code.HOLD])
+    def test_leaves_a_key_that_another_one_has_written_since(self, table, client, other, write):
+        client.send(Operation(Code.HOLD, "beat", b"1"))
+        other.send(Operation(write, "beat", b"2"))
+        table.end(client.session, is_orderly=False)
+        assert other.send(get("beat")) == [b"2"]
+
+    def test_in_order_is_without_the_will(self, table, client, other):
+        client.send(Operation(Code.WILL, "lost", b"a"))
+        table.end(client.session, is_orderly=True)
+        assert other.send(get("lost")) == [None]
+
+
+class TestLimits:
+    def test_a_full_store_refuses_to_grow(self, client):
+        client.send(Operation(Code.SET, "k", b"x" * 3000))
+        (result,) = client.send(Operation(Code.SET, "l", b"x" * 3000))
+        assert isinstance(result, OperationFailed)
+        assert "the store is full: it holds 3129 of 4096 bytes" in result.reason
+        assert client.send(get("k"), get("l")) == [b"x" * 3000, None]
+
+    def test_smaller_values_and_deletions_make_room(self, client):
+        client.send(Operation(Code.SET, "k", b"x" * 3000))
+        assert client.send(Operation(Code.SET, "k", b"x")) == [None]
+        assert client.send(Operation(Code.SET, "l", b"x" * 3000)) == [None]
+        client.send(Operation(Code.DELETE, "l"))
+        assert client.send(Operation(Code.SET, "m", b"x" * 3000)) == [None]
+
+    def test_only_numbers_are_added_to(self, client):
+        client.send(Operation(Code.SET, "k", b"text"))
+        (result,) = client.send(Operation(Code.ADD, "k", amount=1))
+        assert result.reason == "'k' holds b'text', which is not a number"
+
+    def test_a_sum_has_64_bits(self, client):
+        most = (1 << 63) - 1
+        assert client.send(Operation(Code.ADD, "n", amount=most)) == [most]
+        (result,) = client.send(Operation(Code.ADD, "n", amount=1))
+        assert "64 bits" in result.reason
+
+
+class TestCompareSet:
+    @pytest.mark.parametrize(
+        ("held", "expected", "result", "after"),
+        [
+            (None, None, b"new", b"new"),
+            (b"old", b"old", b"new", b"new"),
+            (b"old", None, b"old", b"old"),
+            (b"old", b"other", b"old", b"old"),
+            (None, b"other", None, None),
+        ],
+    )
+    def test_writes_if_the_value_is_as_expected(self, client, held, expected, result, after):
+        if held is not None:
+            client.send(Operation(Code.SET, "k", held))
+        assert client.send(Operation(Code.COMPARE_SET, "k", b"new", expected)) == [result]
+        assert client.send(get("k")) == [after]
