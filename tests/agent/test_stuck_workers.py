@@ -77,11 +77,11 @@ def test_an_error_that_tears_the_loop_down_does_not_hide_it(make, monkeypatch):
     agent = make(SLEEP)
     stuck = UnkillableWorkerError("pid 7 sleeps")
 
-    def fail():
+    def fail(group):
         agent._workers._unkillable = stuck
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(agent._workers, "look", fail)
+    monkeypatch.setattr(agent, "_monitor_workers", fail)
     with pytest.raises(UnkillableWorkerError) as caught:
         agent.run()
     assert caught.value is stuck

@@ -101,6 +101,7 @@ class LocalElasticAgent(SimpleElasticAgent):
             notifier,
             self._services,
             lambda: self._start_workers(group),
+            lambda: self._monitor_workers(group),
             shutdown_timeout=self._shutdown_timeout,
             sleep_timeout=self._sleep_timeout,
         )
@@ -193,7 +194,7 @@ class LocalElasticAgent(SimpleElasticAgent):
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         del worker_group
-        return self._local.look()
+        return self._local.monitor()
 
     def _shutdown(
         self, death_sig: signal.Signals = signal.SIGTERM, timeout: float | None = None

@@ -49,6 +49,8 @@ class LocalWorkers:
         notifier: notifies the agent's listeners of exits and stops.
         services: of the agent.
         start: calls `launch`, and returns the process ids by local rank.
+        monitor: calls `monitor`, and returns its result. Both are methods of the agent, which a
+            program may replace in its class or in one agent.
         shutdown_timeout: seconds between the soft signal and SIGKILL.
         sleep_timeout: seconds that a worker may be in uninterruptible sleep; 0 means no limit.
     """
@@ -61,6 +63,7 @@ class LocalWorkers:
         notifier: Notifier,
         services: AgentServices,
         start: Callable[[], Mapping[int, Any]],
+        monitor: Callable[[], RunResult],
         *,
         shutdown_timeout: float,
         sleep_timeout: float,
@@ -73,6 +76,7 @@ class LocalWorkers:
         self.sleep_watch = UninterruptibleWatch(sleep_timeout) if sleep_timeout > 0 else None
         self._notifier = notifier
         self._start = start
+        self._monitor = monitor
         self._reasons: dict[int, tuple[int, str]] = {}  # by pid: the last signal, and why
         self._shutdown_timeout = shutdown_timeout
         self._stop_closes_store = False  # whether the end of the stop in progress does
@@ -137,36 +141,37 @@ class LocalWorkers:
         return () if self.context is None else self.context.started_by_starter
 
     def look(self) -> RunResult:
+        """The state of the workers, as the agent finds it."""
+        return self._monitor()
+
+    def monitor(self) -> RunResult:
         """The state of the workers; waits only while another thread shuts them down."""
         with self._lock:
-            return self._look()
-
-    def _look(self) -> RunResult:
-        if self.context is None:
-            return RunResult(WorkerState.UNKNOWN)
-        lost = self._store.tend()
-        result = self.context.look()
-        if result is not None and result.stopped and not result.failures:
-            # Not stopped by the loop, which monitors running workers only.
-            self.context.fail_stopped()
+            if self.context is None:
+                return RunResult(WorkerState.UNKNOWN)
+            lost = self._store.tend()
             result = self.context.look()
-        if result is None:
-            # After a failure, all exits are reported at the end of the stop.
-            self._exits.report(self.context.take_exits())
-        # Workers that have all succeeded do not need the store.
-        if lost is not None and (result is None or result.failures):
-            if isinstance(lost, WorkerStoreHostError):
-                raise lost  # a restart cannot fix this
-            failure = launcher_failure(str(lost), ExitCode.CONTROL_PLANE_LOST)
-            self._others[failure.local_rank] = failure
-        if self._others and (result is None or result.failures):
-            return self._result(result or RunProcsResult())
-        if result is not None:
-            if not result.failures:
-                self._others = {}
-            return self._result(result)
-        stuck = self._give_up_stuck()
-        return RunResult(WorkerState.UNHEALTHY if stuck else WorkerState.HEALTHY)
+            if result is not None and result.stopped and not result.failures:
+                # Not stopped by the loop, which monitors running workers only.
+                self.context.fail_stopped()
+                result = self.context.look()
+            if result is None:
+                # After a failure, all exits are reported at the end of the stop.
+                self._exits.report(self.context.take_exits())
+            # Workers that have all succeeded do not need the store.
+            if lost is not None and (result is None or result.failures):
+                if isinstance(lost, WorkerStoreHostError):
+                    raise lost  # a restart cannot fix this
+                failure = launcher_failure(str(lost), ExitCode.CONTROL_PLANE_LOST)
+                self._others[failure.local_rank] = failure
+            if self._others and (result is None or result.failures):
+                return self._result(result or RunProcsResult())
+            if result is not None:
+                if not result.failures:
+                    self._others = {}
+                return self._result(result)
+            stuck = self._give_up_stuck()
+            return RunResult(WorkerState.UNHEALTHY if stuck else WorkerState.HEALTHY)
 
     def exit_fds(self) -> Sequence[int]:
         """Descriptors that become readable at an exit, or when the store has something to do."""

@@ -34,9 +34,8 @@ class TemplateMethods(Protocol):
 class PolledWorkers:
     """Workers whose agent has its own `_monitor_workers` or `_stop_workers`.
 
-    `_monitor_workers` is called once per monitor interval, since it may check anything, and
-    `_stop_workers` holds the loop. Each is looked up at the call, as a program may replace those of
-    one agent. All else is left to the workers below.
+    They are polled once per monitor interval, since `_monitor_workers` may check anything, and
+    `_stop_workers` holds the loop. All else is left to the workers below.
 
     Args:
         agent: has the methods.
@@ -69,10 +68,7 @@ class PolledWorkers:
 
     def look(self) -> RunResult:
         """The state of the workers, as `_monitor_workers` returns it."""
-        workers = self._workers
-        result: RunResult = (
-            self._agent._monitor_workers(self._group) if self._has_own_monitor else workers.look()
-        )
+        result: RunResult = self._workers.look()
         self._is_running = result.state is not WorkerState.SUCCEEDED
         return result
 
@@ -100,8 +96,6 @@ def _is_own(agent: TemplateMethods, name: str) -> bool:
 class UnknownWorkers:
     """Workers of which nothing is known but the ids that `_start_workers` returns.
 
-    All that the loop needs beyond `look` and `begin_stop`.
-
     Args:
         agent: has the methods.
         group: the workers.
@@ -128,6 +122,10 @@ class UnknownWorkers:
     def forked(self) -> Collection[int]:
         """None were forked by a starter."""
         return ()
+
+    def look(self) -> RunResult:
+        """The state of the workers, as `_monitor_workers` returns it."""
+        return self._agent._monitor_workers(self.group)
 
     def exit_fds(self) -> Sequence[int]:
         """No descriptors."""
