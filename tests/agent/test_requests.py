@@ -276,3 +276,11 @@ def test_two_nodes_over_a_real_store(tmp_path, with_torch, kind, min_nodes, atte
     assert asked in by_asked, ended
     assert other in by_other, ended
     assert sorted(path.name for path in tmp_path.glob("?.?.?")) == attempts
+
+
+def test_states_of_extensions_are_in_the_snapshot_until_they_are_empty(node):
+    agent = node.agent("pass")
+    agent.note_state("uploads", "2 wait")
+    agent.note_state("cache", "full")
+    agent.note_state("uploads", "")
+    assert agent.snapshot().notes == {"cache": "full"}
