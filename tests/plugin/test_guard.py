@@ -388,8 +388,7 @@ def test_methods_of_a_component_run_on_a_thread_that_is_gone_afterwards(manager)
     thread = bound.reify()
     assert thread is not threading.current_thread()
     assert not thread.is_alive()
-    said = f"{WHO} failed in fail: ValueError: no such thing"
-    with pytest.raises(PluginError, match=re.escape(said)):
+    with pytest.raises(ValueError, match="no such thing"):
         bound.fail()
     with pytest.raises(PluginError, match=re.escape(f"{WHO} failed in leave: SystemExit: 0")):
         bound.leave()

@@ -284,7 +284,8 @@ class HookGuard:
         """Wrap a third party's function that the agent's loop calls and waits for.
 
         Each call runs on a thread, and is abandoned after a minute or once the launch is to stop;
-        until it returns, further calls fail at once. plaunch's own exceptions pass unchanged.
+        until it returns, further calls fail at once. Exceptions pass unchanged: the caller knows
+        for what it called, and the traceback names the plugin.
         """
         left: BoundedCall | None = None
 
@@ -300,7 +301,7 @@ class HookGuard:
                     lambda: function(*args, **kwargs),
                     _TIMEOUTS.get(doing, FACTORY_TIMEOUT),
                     self._is_unwanted,
-                    passing=(PlaunchError,),
+                    passing=(Exception,),
                     advice="; fix what it waits for",
                 )
             except NotReturnedError as error:
