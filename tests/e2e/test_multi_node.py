@@ -21,7 +21,8 @@ TOKEN = "a-token-that-nobody-else-knows"
 
 SERVER = """
 import sys
-from plaunch_rendezvous_c10d.hosting import HostedTcpStore, listen
+from plaunch_rendezvous_c10d.hosting import listen
+from plaunch_rendezvous_c10d.tcp_hosting import HostedTcpStore
 host = HostedTcpStore(listen("localhost", 0, is_local=True))
 print(host.port, flush=True)
 sys.stdin.read()

@@ -29,8 +29,8 @@ class Served:
     def dial(self, timeout):
         return socket.create_connection(("127.0.0.1", self.port), timeout)
 
-    def client(self):
-        client = self.client_of(self.port, self.token, self.dial)
+    def client(self, **options):
+        client = self.client_of(self.port, self.token, self.dial, **options)
         self.clients.append(client)
         return client
 
@@ -40,12 +40,16 @@ class Served:
         return client
 
     @staticmethod
-    def client_of(port, token=None, dial=None):
+    def client_of(port, token=None, dial=None, **options):
         def connect(timeout):
             return socket.create_connection(("127.0.0.1", port), timeout)
 
         return StoreClient(
-            dial or connect, Authenticator(token, "job"), f"127.0.0.1:{port}", request_timeout=5.0
+            dial or connect,
+            Authenticator(token, "job"),
+            f"127.0.0.1:{port}",
+            request_timeout=5.0,
+            **options,
         )
 
     def close(self):

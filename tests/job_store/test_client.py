@@ -155,31 +155,48 @@ class TestBrokenConnection:
         with pytest.raises(RendezvousConnectionError):
             store.set("k", b"v")
 
+    def test_a_broken_client_is_notified(self, served, relay):
+        lost = threading.Event()
+        client = served.client(on_loss=lost.set)
+        relay.listener.close()
+        relay.cut()
+        assert lost.wait(10)
+        assert client.is_broken
+
 
 class TestEndOfASession:
-    def test_a_closed_connection_ends_it_and_wakes_the_others(self, served):
+    def test_a_closed_connection_ends_it_and_notifies_the_others(self, served):
         """The kernel closes it when a process is killed."""
-        other = JobStore(served.client())
-        operations = [Operation(Code.HOLD, "beat", b"1"), Operation(Code.WILL, "lost", b"1")]
-        request = frames.frame(
-            MessageKind.REQUEST, frames.u64(1), frames.encode_operations(operations)
-        )
+        lost = threading.Event()
+        other = JobStore(served.client(on_loss=lost.set))
+        hold = frames.encode_operations([Operation(Code.HOLD, "beat", b"1")])
+        request = frames.frame(MessageKind.REQUEST, frames.u64(1), hold)
         with socket.create_connection(("127.0.0.1", served.port), 5) as sock:
             sock.sendall(hello() + frames.frame(MessageKind.PROOF) + request)
             assert other.wait("beat", 10) == b"1"
-            assert other.wait("lost", 0.1) is None
+            assert not lost.wait(0.1)
         began = time.monotonic()
-        assert other.wait("lost", 10) == b"1"
+        assert lost.wait(10)
         assert time.monotonic() - began < 5
         assert other.multi_get(["beat"]) == [None]
 
-    def test_close_ends_it_without_the_will(self, served):
-        client, other = served.client(), JobStore(served.client())
+    def test_of_a_client_without_keys_is_not_reported(self, served):
+        lost = threading.Event()
+        other = JobStore(served.client(on_loss=lost.set))
+        with socket.create_connection(("127.0.0.1", served.port), 5) as sock:
+            sock.sendall(hello() + frames.frame(MessageKind.PROOF))
+            wait_until(lambda: other.count_sessions() == 2, "it has a session")
+        wait_until(lambda: other.count_sessions() == 1, "it has ended")
+        assert not lost.is_set()
+
+    def test_close_keeps_its_keys_and_is_not_reported(self, served):
+        lost = threading.Event()
+        client, other = served.client(), JobStore(served.client(on_loss=lost.set))
         JobStore(client).beat("beat", b"1")
-        client.call(None, [Operation(Code.WILL, "lost", b"1")])
         client.close()
-        wait_until(lambda: other.multi_get(["beat"]) == [None], "the session has ended")
-        assert other.wait("lost", 0.5) is None
+        wait_until(lambda: other.count_sessions() == 1, "the session has ended")
+        assert other.multi_get(["beat"]) == [b"1"]
+        assert not lost.is_set()
 
 
 class TestClose:
@@ -226,7 +243,7 @@ class TestToken:
     @pytest.mark.parametrize(
         ("theirs", "own", "message"),
         [
-            (TOKEN, b"another token 12", "the token of this node is not the token of the job"),
+            (TOKEN, b"another token 12", "give it the same token and run id"),
             (TOKEN, None, "needs the token of the job, and this node has none"),
             (None, TOKEN, "knows no token, and this node has one"),
         ],
@@ -319,13 +336,14 @@ class TestAnotherProgram:
         with socket.create_server(("127.0.0.1", 0)) as listener:
 
             def serve():
-                sock, _ = listener.accept()
-                sock.recv(1000)
-                sock.close()
+                for _ in range(2):  # the second one is to see whether it is a TCPStore
+                    sock, _ = listener.accept()
+                    sock.recv(1000)
+                    sock.close()
 
             thread = threading.Thread(target=serve)
             thread.start()
-            with pytest.raises(RendezvousConnectionError, match="as a TCPStore of torch does"):
+            with pytest.raises(RendezvousConnectionError, match="closes the connection without"):
                 Served.client_of(listener.getsockname()[1])
             thread.join(5)
 

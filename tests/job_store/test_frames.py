@@ -24,7 +24,7 @@ OPERATIONS = [
     Operation(Code.GET, "k"),
     Operation(Code.DELETE, "k"),
     Operation(Code.HOLD, "k", b"v"),
-    Operation(Code.WILL, "k", b"v"),
+    Operation(Code.COUNT_SESSIONS, "k"),
 ]
 RESULTS = [None, b"", b"value", 0, -(1 << 63), OperationFailed("no room")]
 
@@ -57,7 +57,6 @@ def test_frames_in_any_pieces():
         (b"\0\1\4\0\1\xe9", "a key that is not ASCII"),
         (b"\0\1\4\0\1\n", "a key with control characters"),
         (b"\0\1\4\0\2k", "ends early"),
-        (b"\0\1\1\0\1k\0\0\0\0", "an empty value"),
         (b"\0\1\1\0\1k\x40\0\0\0", "a value of 1073741824 bytes"),
         (b"\0\1\4\0\1k!", "1 bytes after the end"),
         (b"\0\2\5\0\1k\4\0\1k", "a wait beside other operations"),

@@ -22,7 +22,7 @@ TOKEN = b"0123456789abcdef"
 @pytest.fixture
 def hosted():
     listener = socket.create_server(("127.0.0.1", 0))
-    hosted = StoreProcess(listener, TOKEN, "jöb", max_connections=10, environ={})
+    hosted = StoreProcess(listener, TOKEN, "jöb", environ={})
     yield hosted
     hosted.close()
 
@@ -47,7 +47,7 @@ def test_close_ends_it(hosted):
     client = client_of(hosted)
     hosted.close()
     hosted.close()
-    assert hosted.has_ended()
+    assert hosted.exit_code == 0
     wait_until(lambda: client.is_broken, "the client has noticed")
 
 
@@ -72,7 +72,7 @@ def test_it_ends_with_a_killed_launcher():
     program = (
         "import socket, sys; from plaunch_job_store.host import StoreProcess\n"
         "listener = socket.create_server(('127.0.0.1', 0))\n"
-        "hosted = StoreProcess(listener, None, 'job', max_connections=1, environ={})\n"
+        "hosted = StoreProcess(listener, None, 'job', environ={})\n"
         "print(hosted.pid, flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(

@@ -13,6 +13,7 @@ class Client:
     def __init__(self, table, name=b"a"):
         self.table = table
         self.session = Session(name)
+        table.begin(self.session)
         self.session.deliver = self.receive
         self.received = {}
         self.number = 0
@@ -83,12 +84,6 @@ class TestWaits:
         client.send(write)
         assert client.received[1] == other.received[1] == [b"1"]
 
-    def test_a_will_answers_them(self, table, client, other):
-        client.send(Operation(Code.WILL, "lost", b"a"))
-        other.send(Operation(Code.WAIT, "lost"))
-        table.end(client.session, is_orderly=False)
-        assert other.received[1] == [b"a"]
-
     def test_a_cancelled_one_is_answered_with_nothing(self, table, client):
         client.send(Operation(Code.WAIT, "k"))
         table.cancel(client.session, 1)
@@ -116,11 +111,18 @@ class TestWaits:
 
 
 class TestEndOfASession:
-    @pytest.mark.parametrize("is_orderly", [True, False])
-    def test_deletes_the_keys_that_it_holds(self, table, client, other, is_orderly):
+    def test_deletes_the_keys_that_it_holds(self, table, client, other):
         client.send(Operation(Code.HOLD, "beat", b"1"), Operation(Code.SET, "kept", b"1"))
-        table.end(client.session, is_orderly=is_orderly)
+        assert table.end(client.session, is_orderly=False)
         assert other.send(get("beat"), get("kept")) == [None, b"1"]
+
+    def test_in_order_keeps_them(self, table, client, other):
+        client.send(Operation(Code.HOLD, "beat", b"1"))
+        assert not table.end(client.session, is_orderly=True)
+        assert other.send(get("beat")) == [b"1"]
+
+    def test_without_keys_deletes_nothing(self, table, client):
+        assert not table.end(client.session, is_orderly=False)
 
     @pytest.mark.parametrize("write", [Code.SET, Code.HOLD])
     def test_leaves_a_key_that_another_one_has_written_since(self, table, client, other, write):
@@ -129,10 +131,11 @@ class TestEndOfASession:
         table.end(client.session, is_orderly=False)
         assert other.send(get("beat")) == [b"2"]
 
-    def test_in_order_is_without_the_will(self, table, client, other):
-        client.send(Operation(Code.WILL, "lost", b"a"))
-        table.end(client.session, is_orderly=True)
-        assert other.send(get("lost")) == [None]
+    def test_lowers_the_number_of_sessions(self, table, client, other):
+        count = Operation(Code.COUNT_SESSIONS, "k")
+        assert client.send(count) == [2]
+        table.end(other.session, is_orderly=True)
+        assert client.send(count) == [1]
 
 
 class TestLimits:

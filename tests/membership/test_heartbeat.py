@@ -222,4 +222,4 @@ def test_the_silence_includes_the_lease():
     for beat, leases, silent in ((b"x", {"a": 3.0}, 0), (None, {}, 3), (None, {}, 4)):
         now[0] += 1
         observer.observe({"a": beat}, leases=leases)
-        assert observer.silent_for("a") == silent
+        assert observer.describe_loss("a") == f"no heartbeat for {silent}.0 s"

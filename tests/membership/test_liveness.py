@@ -123,7 +123,15 @@ def test_silence_starts_at_the_last_new_heartbeat():
     for beat, silent in ((b"0", 0), (b"1", 0), (b"1", 1), (b"1", 2), (None, 3), (b"2", 0)):
         clock.now += 1
         observer.observe({"a": beat})
-        assert observer.silent_for("a") == silent
+        assert observer.describe_loss("a") == f"no heartbeat for {silent}.0 s"
+
+
+def test_a_store_that_deletes_heartbeats_of_dead_processes_proves_the_loss():
+    observer = LivenessObserver(1.0, 5, Clock(1000.0), absence_is_loss=True)
+    assert observer.observe({"a": b"0", "b": None, "me": None}, own="me") == ["b"]
+    assert observer.observe({"a": None, "b": b"1"}, own="me") == ["a"]
+    assert observer.describe_loss("a") == "its connection to the store has ended"
+    assert observer.observe({"a": b"2", "b": b"1"}, own="me") == []
 
 
 def test_nodes_that_are_not_named_keep_their_counts():

@@ -11,13 +11,15 @@ pytest.importorskip("torch.distributed")
 
 from plaunch.rendezvous import RendezvousParameters
 from plaunch_rendezvous_c10d import prepare_backend
-from plaunch_rendezvous_c10d.connecting import CONNECT_BOUNDS, Connector
+from plaunch_rendezvous_c10d.endpoint import CONNECT_BOUNDS, StoreEndpoint
+from plaunch_rendezvous_c10d.tcp_connecting import TcpStoreConnector
 
 from helpers.programs import running_python
 
 SERVER = """
 import sys
-from plaunch_rendezvous_c10d.hosting import HostedTcpStore, listen
+from plaunch_rendezvous_c10d.hosting import listen
+from plaunch_rendezvous_c10d.tcp_hosting import HostedTcpStore
 host = HostedTcpStore(listen("localhost", int(sys.argv[1]), is_local=True))
 print(host.port, flush=True)
 sys.stdin.read()
@@ -41,13 +43,18 @@ def prepared(*args, bounds=CONNECT_BOUNDS, **config):
         backend.release()
 
 
+def tcp_connector(port, read_timeout=60.0, run_id="", **options):
+    endpoint = StoreEndpoint("127.0.0.1", port, **options)
+    return TcpStoreConnector(endpoint, read_timeout, run_id)
+
+
 @dataclass
 class Server:
     process: object
     port: int
 
     def connector(self, read_timeout=60.0, **options):
-        return Connector("127.0.0.1", self.port, read_timeout, **options)
+        return tcp_connector(self.port, read_timeout, **options)
 
 
 @pytest.fixture

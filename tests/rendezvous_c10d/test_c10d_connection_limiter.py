@@ -31,7 +31,7 @@ for line in sys.stdin:
 @pytest.fixture
 def port(prepare):
     """The port of a store of this process, which has no limiter if there is one node."""
-    with prepare("127.0.0.1:0") as backend:
+    with prepare("127.0.0.1:0", store="torch") as backend:
         backend.connect().set("key", b"x")
         yield int(backend.endpoint.rpartition(":")[2])
 

@@ -22,6 +22,7 @@ def create():
         params = RendezvousParameters(
             "c10d", endpoint, "job", min_nodes, max_nodes,
             last_call_timeout="0.2", keep_alive_interval="0.3", keep_alive_max_attempt="5",
+            store="torch",
         )  # fmt: skip
         made.append(create_c10d_handler(params))
         return made[-1]

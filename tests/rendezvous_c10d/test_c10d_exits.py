@@ -13,13 +13,14 @@ pytest.importorskip("torch.distributed")
 # Each case exits a process of its own.
 PROGRAM = """
 import json, os, sys
+store = sys.argv[1]
 import torch.distributed
 from plaunch.errors import RendezvousClosedError
 from plaunch.rendezvous import RendezvousParameters
 from plaunch_rendezvous_c10d import create_c10d_handler
 
 def joined(endpoint="localhost:0", **options):
-    params = RendezvousParameters("c10d", endpoint, "job", 1, 1, **options)
+    params = RendezvousParameters("c10d", endpoint, "job", 1, 1, **{"store": store, **options})
     handler = create_c10d_handler(params)
     handler.next_rendezvous()
     return handler
@@ -44,7 +45,7 @@ def ends_while_it_connects():
     import socket, threading
     with socket.create_server(("127.0.0.1", 0)) as mute:  # accepts connections and never answers
         endpoint = f"127.0.0.1:{mute.getsockname()[1]}"
-        params = RendezvousParameters("c10d", endpoint, "job", 1, 1, is_host=False)
+        params = RendezvousParameters("c10d", endpoint, "job", 1, 1, is_host=False, store=store)
         call = create_c10d_handler(params).next_rendezvous
         threading.Thread(target=call, daemon=True).start()
         for _ in range(2):
@@ -65,8 +66,9 @@ print(json.dumps(codes))
 """
 
 
-def test_a_process_that_exits_without_a_shutdown_does_not_abort():
-    done = run_python("-Wignore", "-c", PROGRAM, check=True)
+@pytest.mark.parametrize("store", ["job", "torch"])
+def test_a_process_that_exits_without_a_shutdown_does_not_abort(store):
+    done = run_python("-Wignore", "-c", PROGRAM, store, check=True)
     assert json.loads(done.stdout) == {
         "ends_with_a_code": 3,
         "ends_after_the_job_was_closed": 0,

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import signal
 
-from plaunch_rendezvous_c10d.connecting import Connector
-
 from helpers.ports import free_port
 from helpers.programs import running_python
 from helpers.waiting import wait_until
 
-from .conftest import port_of
+from .conftest import port_of, tcp_connector
 
 GUEST = """
 import socket, sys
@@ -21,7 +19,7 @@ with socket.create_connection(("127.0.0.1", int(sys.argv[1]))):
 
 
 def test_another_process_is_a_guest_while_it_is_connected(prepare):
-    with prepare("127.0.0.1:0", max_nodes=2) as backend:
+    with prepare("127.0.0.1:0", max_nodes=2, store="torch") as backend:
         assert not backend.has_guests()
         own = backend.connect()
         own.set("key", b"x")
@@ -36,13 +34,15 @@ def test_another_process_is_a_guest_while_it_is_connected(prepare):
 
 
 def connect(port, run_id):
-    store = Connector("127.0.0.1", port, 60.0, run_id=run_id).connect()
+    store = tcp_connector(port, run_id=run_id).connect()
     store.set("key", b"x")
     store.close()
 
 
 def test_a_store_of_another_job_is_warned_about_with_its_run_id(prepare, caplog):
-    with prepare(f"localhost:{free_port()}", max_nodes=2) as backend:  # of the job 'job'
+    with prepare(
+        f"localhost:{free_port()}", max_nodes=2, store="torch"
+    ) as backend:  # of the job 'job'
         connect(port_of(backend), "job")
         assert caplog.text == ""
         connect(port_of(backend), "job2")
@@ -52,8 +52,8 @@ def test_a_store_of_another_job_is_warned_about_with_its_run_id(prepare, caplog)
 
 
 def test_the_warning_is_logged_once(prepare, caplog):
-    with prepare(f"localhost:{free_port()}", max_nodes=2) as backend:
-        connector = Connector("127.0.0.1", port_of(backend), 60.0, run_id="another")
+    with prepare(f"localhost:{free_port()}", max_nodes=2, store="torch") as backend:
+        connector = tcp_connector(port_of(backend), run_id="another")
         for _ in range(3):
             connector.connect().close()
     assert len(caplog.records) == 1

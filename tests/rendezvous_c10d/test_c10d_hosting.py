@@ -17,18 +17,24 @@ from plaunch.errors import (
 )
 from plaunch.rendezvous import RendezvousParameters
 from plaunch_network import interface_addresses, is_loop_back
-from plaunch_rendezvous_c10d import connecting, hosting, prepare_backend
-from plaunch_rendezvous_c10d.connecting import ConnectBounds, Connector
+from plaunch_rendezvous_c10d import hosting, prepare_backend, tcp_connecting
+from plaunch_rendezvous_c10d.endpoint import ConnectBounds
+from plaunch_rendezvous_c10d.tcp_hosting import HostedTcpStore
 
 from helpers.clock import Clock
 from helpers.faults import refuse_to_bind
 from helpers.ports import free_port
 from helpers.programs import run_python
 
-from .conftest import port_of
+from .conftest import port_of, tcp_connector
 
 FOREIGN = "192.0.2.77"
 QUICK = ConnectBounds(timeout=0.2)
+
+
+@pytest.fixture(params=["job", "torch"])
+def store(request):
+    return request.param
 
 
 def listeners(port):
@@ -48,8 +54,8 @@ def prepare_for_two(endpoint, **config):
     return prepare_backend(RendezvousParameters("c10d", endpoint, "job", 1, 2, **config))
 
 
-def test_one_node_hosts_on_loop_back_only_and_on_any_port(prepare, caplog):
-    with prepare() as backend:
+def test_one_node_hosts_on_loop_back_only_and_on_any_port(prepare, store, caplog):
+    with prepare(store=store) as backend:
         assert not caplog.records  # the port of a job of one node is not reported
         assert backend.is_host
         assert backend.address == "127.0.0.1"
@@ -59,8 +65,8 @@ def test_one_node_hosts_on_loop_back_only_and_on_any_port(prepare, caplog):
     assert not listeners(port_of(backend))
 
 
-def test_two_jobs_of_one_node_do_not_meet(prepare):
-    with prepare() as first, prepare() as second:
+def test_two_jobs_of_one_node_do_not_meet(prepare, store):
+    with prepare(store=store) as first, prepare(store=store) as second:
         assert first.endpoint != second.endpoint
         first.connect().set("key", b"x")
         assert second.connect().multi_get(["key"]) == [None]
@@ -132,9 +138,9 @@ def test_port_0_picks_a_port_and_reports_it(prepare, caplog):
         prepare_for_two(f"{FOREIGN}:0")
 
 
-def test_a_foreign_endpoint_is_joined_not_hosted(prepare):
+def test_a_foreign_endpoint_is_joined_not_hosted(prepare, store):
     began = time.monotonic()
-    with prepare(f"{FOREIGN}:29400", max_nodes=2, bounds=QUICK) as backend:
+    with prepare(f"{FOREIGN}:29400", max_nodes=2, bounds=QUICK, store=store) as backend:
         assert not backend.is_host
         with pytest.raises(RendezvousConnectionError) as caught:
             backend.connect()
@@ -143,13 +149,13 @@ def test_a_foreign_endpoint_is_joined_not_hosted(prepare):
         assert part in str(caught.value)
 
 
-def test_is_host_false_never_hosts(prepare):
+def test_is_host_false_never_hosts(prepare, store):
     endpoint = f"localhost:{free_port()}"
-    with prepare(endpoint, max_nodes=2, is_host="false") as backend:
+    with prepare(endpoint, max_nodes=2, is_host="false", store=store) as backend:
         assert not backend.is_host
         with pytest.raises(RendezvousConnectionError, match="ECONNREFUSED"):
             backend.connect()
-        with prepare(endpoint, max_nodes=2):
+        with prepare(endpoint, max_nodes=2, store=store):
             backend.connect().set("key", b"x")
 
 
@@ -171,22 +177,20 @@ def test_a_port_that_may_not_be_bound(monkeypatch):
         prepare_for_two("localhost:80")
 
 
-def test_a_host_behind_a_service_address(prepare):
+def test_a_host_behind_a_service_address(prepare, store):
     """The endpoint cannot be reached from here, so the check passes."""
-    with prepare(f"{FOREIGN}:0", max_nodes=2, is_host=True, bounds=QUICK) as backend:
+    with prepare(f"{FOREIGN}:0", max_nodes=2, is_host=True, bounds=QUICK, store=store) as backend:
         assert backend.is_host
         backend.connect().set("key", b"x")
 
 
 def test_two_hosts_for_one_endpoint(prepare):
-    with prepare("127.0.0.1:0", max_nodes=2) as first:
-        other = hosting.HostedTcpStore(hosting.listen("127.0.0.1", 0, is_local=True))
+    with prepare("127.0.0.1:0", max_nodes=2, store="torch") as first:
+        other = HostedTcpStore(hosting.listen("127.0.0.1", 0, is_local=True))
         try:
-            to_itself = Connector("127.0.0.1", other.port, 60)
-            hosting.check_sole_host(other, to_itself)
-            to_first = Connector("127.0.0.1", port_of(first), 60)
+            hosting.check_sole_host(other, tcp_connector(other.port))
             with pytest.raises(RendezvousError, match="two hosts for one rendezvous") as caught:
-                hosting.check_sole_host(other, to_first)
+                hosting.check_sole_host(other, tcp_connector(port_of(first)))
             assert not isinstance(caught.value, RendezvousConnectionError)
             assert other.identity in str(caught.value)
             assert str(caught.value).count(f"pid {os.getpid()}") == 2
@@ -225,7 +229,7 @@ def test_a_full_name_that_does_not_resolve_yet(monkeypatch, own, host, expected)
 
 def test_the_wait_is_reported_once_a_minute(caplog):
     clock, said = Clock(), []
-    connector = Connector("127.0.0.1", free_port(), 60, clock=clock)
+    connector = tcp_connector(free_port(), clock=clock)
     for now in (0.0, 5.0, 11.0, 12.0, 60.0, 72.0, 80.0):
         clock.now = now
         caplog.clear()
@@ -250,12 +254,12 @@ def test_only_the_agent_reports_the_wait_for_the_first_connection(
         server.process.kill()
         server.process.wait()
     else:
-        connector = Connector("127.0.0.1", free_port(), 60, clock=clock)
+        connector = tcp_connector(free_port(), clock=clock)
     for _ in range(2):
         clock.now += 11.0
         with pytest.raises(RendezvousConnectionError):
             connector.connect()
-    said = [message.partition(connector.endpoint)[0] for message in caplog.messages]
+    said = [message.partition(connector.endpoint.name)[0] for message in caplog.messages]
     assert said == (["waiting for the store: rendezvous store '"] if has_connected else [])
 
 
@@ -264,8 +268,8 @@ def test_connections_query_no_name_server(prepare, monkeypatch):
 
     calls = []
     forget = resolver.forget_name_servers
-    monkeypatch.setattr(connecting, "forget_name_servers", lambda: calls.append(forget()))
-    with prepare() as backend:
+    monkeypatch.setattr(tcp_connecting, "forget_name_servers", lambda: calls.append(forget()))
+    with prepare(store="torch") as backend:
         backend.connect()
     assert len(calls) == 2
 
@@ -274,6 +278,8 @@ def test_connections_query_no_name_server(prepare, monkeypatch):
     ("endpoint", "config", "message"),
     [
         ("", {"store_type": "redis"}, r"'store_type'.*'redis'; choose from file, tcp"),
+        ("", {"store": "redis"}, r"'store'.*'redis'; choose from job, torch"),
+        ("", {"store": "job", "store_type": "file"}, "in a file with torch only"),
         ("", {"read_timeout": "soon"}, "not a number"),
         ("", {"read_timeout": "0"}, r"'read_timeout'.*above 0"),
         ("", {"read_timeout": "inf"}, r"'read_timeout'.*above 0"),
@@ -319,7 +325,7 @@ def test_torch_is_loaded_with_the_backend_and_stays_silent():
     code = IMPORTS + (
         "os.environ.pop('TORCH_CPP_LOG_LEVEL', None)\n"
         "before = dict(os.environ)\n"
-        "backend = prepare_backend(RendezvousParameters('c10d', '', 'job', 1, 1))\n"
+        "backend = prepare_backend(RendezvousParameters('c10d', '', 'job', 1, 1, store='torch'))\n"
         "assert 'torch' in sys.modules\n"
         "print(backend.connect().wait('never', 0.1), dict(os.environ) == before)\n"
         "backend.release()"
@@ -331,7 +337,7 @@ def test_torch_is_loaded_with_the_backend_and_stays_silent():
 
 def test_a_log_level_of_the_user_is_kept():
     code = IMPORTS + (
-        "prepare_backend(RendezvousParameters('c10d', '', 'job', 1, 1)).release()\n"
+        "prepare_backend(RendezvousParameters('c10d', '', 'job', 1, 1, store='torch')).release()\n"
         "print(os.environ['TORCH_CPP_LOG_LEVEL'])"
     )
     assert run_code(code, TORCH_CPP_LOG_LEVEL="FATAL").stdout.split() == ["FATAL"]
@@ -341,4 +347,5 @@ def test_a_missing_torch_is_reported_with_the_command_to_install_it(monkeypatch)
     monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.delitem(sys.modules, "torch.distributed")
     with pytest.raises(PluginLoadError, match=r"pip install 'plaunch\[c10d\]'"):
-        prepare_for_two("")
+        prepare_for_two("", store="torch")
+    prepare_for_two("localhost:0").release()

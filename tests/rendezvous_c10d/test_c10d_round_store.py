@@ -9,16 +9,18 @@ from plaunch.rendezvous import RendezvousParameters
 from plaunch_network import count_connections
 from plaunch_rendezvous_c10d import create_c10d_handler
 from plaunch_torchrun.elastic.utils import barrier, synchronize
-from torch.distributed import PrefixStore
+from torch.distributed import Store
 
 from helpers.calls import Call
 from helpers.ports import free_port
 
 
-@pytest.fixture(params=["tcp", "file"])
+@pytest.fixture(params=["job", "tcp", "file"])
 def endpoint(request, tmp_path):
-    at = f"localhost:{free_port()}" if request.param == "tcp" else str(tmp_path / "store")
-    return {"endpoint": at, "store_type": request.param}
+    if request.param == "file":
+        return {"endpoint": str(tmp_path / "store"), "store_type": "file"}
+    store = "job" if request.param == "job" else "torch"
+    return {"endpoint": f"localhost:{free_port()}", "store": store}
 
 
 @pytest.fixture
@@ -42,7 +44,7 @@ def join(nodes):
 def test_nodes_share_the_store_of_a_round(create, endpoint):
     nodes = [create(**endpoint), create(**endpoint)]
     stores = [info.store for info in join(nodes)]
-    assert all(isinstance(store, PrefixStore) for store in stores)
+    assert all(isinstance(store, Store) for store in stores)
     stores[0].set("key", "value")
     assert stores[1].get("key") == b"value"
     assert [store.add("count", 1) for store in stores] == [1, 2]
@@ -71,7 +73,7 @@ def test_every_round_has_its_own_keys(create, endpoint):
 
 def test_it_connects_once_and_only_when_it_is_read(create):
     port = free_port()
-    (info,) = join([create(f"localhost:{port}", nodes=1)])
+    (info,) = join([create(f"localhost:{port}", nodes=1, store="torch")])
     before = count_connections(port)
     assert info.store is info.store
     assert count_connections(port) == before + 1

@@ -9,10 +9,12 @@ import threading
 
 import pytest
 from plaunch.errors import RendezvousConnectionError
-from plaunch_rendezvous_c10d.connecting import ConnectBounds, Connector
+from plaunch_rendezvous_c10d.endpoint import ConnectBounds
 
 from helpers.programs import run_python
 from helpers.waiting import wait_until
+
+from .conftest import tcp_connector
 
 
 @contextlib.contextmanager
@@ -47,7 +49,7 @@ def taking_all_and_saying(nothing=b""):
 def connector_to(port):
     """Its attempts time out after a tenth of a second, and few may be stuck."""
     bounds = ConnectBounds(timeout=0.1, min_timeout=0.1, max_stuck=2)
-    return Connector("127.0.0.1", port, 60.0, bounds=bounds)
+    return tcp_connector(port, bounds=bounds)
 
 
 def test_a_silent_port_that_becomes_the_store_is_joined(start_server):
@@ -90,7 +92,8 @@ import os, sys
 {first}
 from plaunch_rendezvous_c10d import prepare_backend
 from plaunch.rendezvous import RendezvousParameters
-backends = [prepare_backend(RendezvousParameters("c10d", "", str(n), 1, 1)) for n in range(2)]
+params = [RendezvousParameters("c10d", "", str(n), 1, 1, store="torch") for n in range(2)]
+backends = [prepare_backend(each) for each in params]
 for backend in backends:
     assert backend.connect().wait("never", 0.05) is None
     backend.release()

@@ -10,9 +10,9 @@ import time
 
 import pytest
 from plaunch.errors import RendezvousConnectionError
-from plaunch_rendezvous_c10d import stores
-from plaunch_rendezvous_c10d.connecting import ConnectBounds
-from plaunch_rendezvous_c10d.stores import TcpStore
+from plaunch_rendezvous_c10d import torch_stores
+from plaunch_rendezvous_c10d.endpoint import ConnectBounds
+from plaunch_rendezvous_c10d.torch_stores import TcpStore
 from torch.distributed import FileStore, TCPStore
 
 from helpers.calls import Call
@@ -22,7 +22,10 @@ from helpers.waiting import wait_until
 @pytest.fixture(params=["tcp", "file"])
 def connect(request, prepare, tmp_path):
     endpoint = str(tmp_path / "store") if request.param == "file" else ""
-    with prepare(endpoint, store_type=request.param) as backend, contextlib.ExitStack() as stack:
+    with (
+        prepare(endpoint, store="torch", store_type=request.param) as backend,
+        contextlib.ExitStack() as stack,
+    ):
 
         def open_one():
             store = backend.connect()
@@ -61,7 +64,7 @@ def counted(request, tmp_path):
         store = TcpStore(client, "here", 60.0)
     else:
         client = Client(FileStore(str(tmp_path / "store"), -1))
-        store = stores.FileStore(client, "here", 60.0)
+        store = torch_stores.FileStore(client, "here", 60.0)
     client.calls.clear()
     yield store, client.calls
     store.close()
@@ -149,7 +152,7 @@ def test_a_wait_times_out_and_leaves_the_connection_usable(store, timeout):
 
 
 def test_a_wait_may_be_longer_than_the_read_timeout(prepare):
-    with prepare(read_timeout=0.2) as backend:
+    with prepare(read_timeout=0.2, store="torch") as backend:
         store = backend.connect()
         call = Call(store.wait, "key", 30)
         assert not call.ended(1.0)

@@ -32,7 +32,7 @@ def torchruns(port=0, *, is_master=True):
 def test_a_store_of_torchruns_is_refused(prepare):
     store = torchruns()
     C10dRendezvousBackend(store, "job")
-    with prepare(f"127.0.0.1:{store.port}", max_nodes=2) as backend:
+    with prepare(f"127.0.0.1:{store.port}", max_nodes=2, store="torch") as backend:
         assert not backend.is_host
         with pytest.raises(RendezvousClosedError, match=SAYS):
             backend.connect()
@@ -41,7 +41,7 @@ def test_a_store_of_torchruns_is_refused(prepare):
 def test_a_job_of_torchruns_with_another_run_id_is_ignored(prepare):
     store = torchruns()
     C10dRendezvousBackend(store, "another")
-    with prepare(f"127.0.0.1:{store.port}", max_nodes=2) as backend:
+    with prepare(f"127.0.0.1:{store.port}", max_nodes=2, store="torch") as backend:
         backend.connect().set("key", b"x")
 
 
@@ -56,7 +56,7 @@ def test_a_file_of_torchruns_is_refused(prepare, tmp_path):
 
 
 def test_torchrun_does_not_form_its_own_world_on_a_store_of_plaunchs(prepare):
-    with prepare("127.0.0.1:0", max_nodes=2) as backend:
+    with prepare("127.0.0.1:0", max_nodes=2, store="torch") as backend:
         backend.connect()
         port = int(backend.endpoint.rpartition(":")[2])
         theirs = C10dRendezvousBackend(torchruns(port, is_master=False), "job")
@@ -75,19 +75,23 @@ def test_a_node_that_joins_a_job_of_torchruns_ends_with_the_cause(tmp_path):
     words += ["--rdzv-conf=last_call_timeout=1", script]
     with running_python(*words, stderr=subprocess.DEVNULL) as torchrun:
         assert torchrun.stdout.readline() == "up\n"
-        ended = run_python("-m", "plaunch", "--nnodes=1:2", *options, script, timeout=120)
+        words = ["-m", "plaunch", "--nnodes=1:2", *options]
+        ended = run_python(*words, script, timeout=120)
+        forced = run_python(*words, "--rdzv-conf=store=torch", script, timeout=120)
         torchrun.terminate()
         torchrun.wait()
-    assert ended.returncode == 112
-    assert "start all nodes with plaunch" in ended.stderr
-    assert ended.stdout == ""
+    assert ended.returncode == 113
+    assert f"the program at {endpoint} is a TCPStore of torch" in ended.stderr
+    assert forced.returncode == 112
+    assert "start all nodes with plaunch" in forced.stderr
+    assert ended.stdout == forced.stdout == ""
 
 
 def test_the_handler_raises_it_in_next_rendezvous():
     store = torchruns()
     C10dRendezvousBackend(store, "job")
     handler = create_c10d_handler(
-        RendezvousParameters("c10d", f"127.0.0.1:{store.port}", "job", 1, 2)
+        RendezvousParameters("c10d", f"127.0.0.1:{store.port}", "job", 1, 2, store="torch")
     )
     try:
         with pytest.raises(RendezvousClosedError, match=SAYS):

@@ -15,7 +15,7 @@ from plaunch_testing.conformance import RendezvousConformance, RendezvousStoreCo
 class TestTcpStore(RendezvousStoreConformance):
     @pytest.fixture(autouse=True)
     def _server(self, params_of):
-        self.backend = prepare_backend(params_of())
+        self.backend = prepare_backend(params_of(store="torch"))
         yield
         self.backend.release()
 
@@ -34,21 +34,41 @@ class TestFileStore(RendezvousStoreConformance):
         return self.backend.connect()
 
 
-class TestRendezvousOverTcpStore(RendezvousConformance):
+class TestRendezvousOverJobStore(RendezvousConformance):
     backend: ClassVar[str] = "c10d"
+    config: ClassVar[dict[str, str]] = {}
 
     @pytest.fixture(autouse=True)
     def _server(self, params_of):
         # None of the nodes hosts it, so that it exists until the end of the test. All operations of
         # this store are tested above, the algorithm over other stores, and both together, with the
         # loss of a node, in tests/e2e/test_multi_node.py.
-        host = prepare_backend(params_of("127.0.0.1:0", 2))
-        self.endpoint = host.endpoint
+        self._params_of = params_of
+        self._hosts = []
+        self.host()
         yield
-        host.release()
+        for host in self._hosts:
+            host.release()
+
+    def host(self, **options):
+        params = self._params_of("127.0.0.1:0", 2, **self.config, **options)
+        params.run_id = self._run_id
+        self._hosts.append(prepare_backend(params))
+        self.endpoint = self._hosts[-1].endpoint
 
     def create(self, params):
         return create_c10d_handler(params)
+
+    @pytest.mark.parametrize("other", ["none", "another"])
+    def test_a_node_without_the_jobs_token_is_refused(self, other, tmp_path):
+        """The host of the store has the token, too."""
+        (tmp_path / "host").write_text("a token of sixteen bytes or more")
+        self.host(token_file=str(tmp_path / "host"))
+        super().test_a_node_without_the_jobs_token_is_refused(other, tmp_path)
+
+
+class TestRendezvousOverTcpStore(TestRendezvousOverJobStore):
+    config: ClassVar[dict[str, str]] = {"store": "torch"}
 
 
 # All operations of this store are tried above, the algorithm over others, and both together, with

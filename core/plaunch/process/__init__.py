@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from plaunch.process.job_tag import JOBS_VARIABLE as JOBS_VARIABLE
     from plaunch.process.launcher_variables import LAUNCHER_VARIABLE as LAUNCHER_VARIABLE
     from plaunch.process.launcher_variables import inheritable as inheritable
+    from plaunch.process.launcher_variables import without_secrets as without_secrets
     from plaunch.process.logs import LogsDest as LogsDest
     from plaunch.process.logs import LogsSpecs as LogsSpecs
     from plaunch.process.logs import Std as Std
@@ -102,7 +103,7 @@ __getattr__, __dir__, __all__ = attach(
         ),
         ".held": "Held HoldWatch describe_hold",
         ".job_tag": "JOBS_VARIABLE",
-        ".launcher_variables": "LAUNCHER_VARIABLE inheritable",
+        ".launcher_variables": "LAUNCHER_VARIABLE inheritable without_secrets",
         ".logs": "LogsDest LogsSpecs Std remove_temporary to_map",
         ".own_process": "become_worker raise_descriptor_limit",
         ".proc": (

@@ -11,7 +11,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from plaunch.errors import RendezvousConnectionError, RendezvousError
+from plaunch.errors import ExitCode, RendezvousConnectionError, RendezvousError
 
 from plaunch_job_store import frames
 from plaunch_job_store.authentication import PROOF_SIZE, is_equal
@@ -32,8 +32,12 @@ if TYPE_CHECKING:
 
 RECONNECT_TIMEOUT = 1.0  # seconds; longer outages are left to the caller
 _RECONNECT_PAUSE = 0.02  # seconds between two attempts
-_GREETING_TIMEOUT = 5.0  # seconds
+CONNECT_TIMEOUT = 5.0  # seconds for the first connection and its greeting
+_PROBE_TIMEOUT = 1.0  # seconds
 _READ_SIZE = 256 << 10
+
+# What TCPStore of torch answers: its ping (torch's TCPStoreBackend.hpp), which returns the number.
+_VALIDATE, _TCP_STORE_MAGIC, _PING = b"\0", 0x3C85F7CE, b"\x0d"
 
 # The first bytes of programs that may be at the endpoint instead.
 _OTHER_PROGRAMS = (
@@ -45,6 +49,8 @@ _OTHER_PROGRAMS = (
 
 class StoreRefusedError(RendezvousError):
     """The server refuses this node, or is not the store of its job; trying again is no use."""
+
+    exit_code = ExitCode.CONTROL_PLANE_LOST
 
 
 class _Request:
@@ -72,10 +78,15 @@ class StoreClient:
     If it cannot, it is broken: all calls raise, and the caller creates another client.
 
     Args:
-        dial: opens a connection within so many seconds; raises OSError.
+        dial: opens a connection within so many seconds; raises OSError, or
+            RendezvousConnectionError with a complete message.
         authenticator: makes and checks proofs.
         endpoint: the endpoint, for messages.
         request_timeout: seconds after which a request without a reply fails.
+        on_loss: called on the client's own thread when the server has ended the session of another
+            client whose connection was lost, when this client has got another session, and when it
+            is broken.
+        connect_timeout: seconds for the first connection, including the greeting.
         clock: a monotonic clock, in seconds.
 
     Raises:
@@ -89,12 +100,16 @@ class StoreClient:
         authenticator: Authenticator,
         endpoint: str,
         request_timeout: float,
+        *,
+        on_loss: Callable[[], None] = lambda: None,
+        connect_timeout: float = CONNECT_TIMEOUT,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._dial = dial
         self._authenticator = authenticator
         self.endpoint = endpoint
         self.request_timeout = request_timeout
+        self._on_loss = on_loss
         self._clock = clock
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()  # of the requests
@@ -105,15 +120,40 @@ class StoreClient:
         self.session = b""
         self._received = FrameBuffer()
         try:
-            self._sock = self._open(_GREETING_TIMEOUT)
+            self._sock = self._open(connect_timeout)
+        except TimeoutError as error:
+            self._refuse_tcp_store()
+            raise RendezvousConnectionError(
+                self._describe(
+                    "it takes connections but does not answer: its host is stopped, or the port "
+                    "belongs to another program"
+                )
+            ) from error
         except (OSError, ProtocolError) as error:
-            raise RendezvousConnectionError(self._describe(error)) from error
+            self._refuse_tcp_store()
+            reason = getattr(error, "strerror", None) or error
+            raise RendezvousConnectionError(self._describe(str(reason))) from error
         self._thread = threading.Thread(target=self._run, name="plaunch-store", daemon=True)
         self._thread.start()
 
-    def _describe(self, error: BaseException) -> str:
-        reason = getattr(error, "strerror", None) or error
+    def _describe(self, reason: str) -> str:
         return f"the rendezvous store at {self.endpoint} cannot be reached: {reason}"
+
+    def _refuse_tcp_store(self) -> None:
+        """Raise an error if the program at the endpoint is a TCPStore of torch."""
+        number = secrets.token_bytes(4)
+        request = _VALIDATE + struct.pack("=I", _TCP_STORE_MAGIC) + _PING + number
+        with contextlib.suppress(OSError, RendezvousConnectionError):
+            with self._dial(_PROBE_TIMEOUT) as sock:
+                sock.settimeout(_PROBE_TIMEOUT)
+                sock.sendall(request)
+                if sock.recv(len(number)) != number:
+                    return
+            raise StoreRefusedError(
+                f"the program at {self.endpoint} is a TCPStore of torch, such as torchrun's, "
+                "not the store of a plaunch job; use it with --rdzv-conf store=torch on all nodes, "
+                "or choose another port in --rdzv-endpoint"
+            )
 
     @property
     def is_broken(self) -> bool:
@@ -121,7 +161,7 @@ class StoreClient:
         return self._is_closed or bool(self._problem)
 
     def close(self) -> None:
-        """End the session, so that its keys are deleted. May be called twice."""
+        """End the session; the keys that it holds remain. May be called twice."""
         with self._lock:
             if self._is_closed:
                 return
@@ -230,6 +270,7 @@ class StoreClient:
             self._problem = str(getattr(problem, "strerror", None) or problem)
         self._sock.close()
         self._fail_all(self._problem)
+        self._on_loss()
 
     def _read(self) -> None:
         """Receive replies until the connection ends."""
@@ -237,6 +278,10 @@ class StoreClient:
             for kind, fields in self._received.frames():
                 if kind is MessageKind.REFUSED:
                     raise ProtocolError(f"the server has ended the connection: {fields.text()}")
+                if kind is MessageKind.LOST:
+                    fields.end()
+                    self._on_loss()
+                    continue
                 if kind is not MessageKind.REPLY:
                     raise ProtocolError(f"a server does not send {kind.name}")
                 number = fields.u64()
@@ -257,7 +302,7 @@ class StoreClient:
             try:
                 sock = self._open(max(deadline - self._clock(), _RECONNECT_PAUSE))
                 break
-            except (OSError, ProtocolError):
+            except (OSError, ProtocolError, RendezvousConnectionError):
                 if self._is_closed or self._clock() >= deadline:
                     raise
                 time.sleep(_RECONNECT_PAUSE)
@@ -274,6 +319,8 @@ class StoreClient:
                     sock.sendall(request.data)
         if self._is_closed:
             self._hang_up()
+        if not is_resumed:
+            self._on_loss()
 
     def _open(self, timeout: float) -> socket.socket:
         """Connect, greet, and take the session that the server gives."""
@@ -344,10 +391,7 @@ class StoreClient:
             sock.settimeout(max(deadline - self._clock(), 0.01))
             data = sock.recv(frames.MAX_GREETING)
             if not data:
-                raise ProtocolError(
-                    "the server closes the connection without an answer, as a TCPStore of torch "
-                    "does"
-                )
+                raise ProtocolError("the server closes the connection without an answer")
             self._received.feed(data)
             self._recognise(self._received.peek(8))
 

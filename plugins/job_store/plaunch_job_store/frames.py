@@ -50,6 +50,7 @@ class MessageKind(enum.IntEnum):
     CANCEL = 7  # client: number of a wait, which is answered now
     BYE = 8  # client: the session ends
     REFUSED = 9  # server: reason; the connection is closed
+    LOST = 10  # server: the session of another client has ended without BYE
 
 
 class Code(enum.IntEnum):
@@ -61,8 +62,8 @@ class Code(enum.IntEnum):
     GET = 4
     WAIT = 5
     DELETE = 6
-    HOLD = 7  # like SET; the key is deleted when the session ends
-    WILL = 8  # like SET, when the session ends without BYE
+    HOLD = 7  # like SET; the key is deleted if the session ends without BYE
+    COUNT_SESSIONS = 8  # of all clients; the key has no meaning
 
 
 class Operation(NamedTuple):
@@ -255,7 +256,7 @@ def encode_operations(operations: Sequence[Operation]) -> bytes:
             has_expected = operation.expected is not None
             fields += (_U8.pack(has_expected), _value(operation.expected or b""))
             fields.append(_value(operation.value))
-        elif code in (Code.SET, Code.HOLD, Code.WILL):
+        elif code in (Code.SET, Code.HOLD):
             fields.append(_value(operation.value))
     return b"".join(fields)
 
@@ -288,17 +289,10 @@ def _decode_operation(fields: Fields) -> Operation:
     if code is Code.COMPARE_SET:
         has_expected = fields.u8()
         expected = fields.value()
-        return Operation(code, key, _written(fields), expected if has_expected else None)
-    if code in (Code.SET, Code.HOLD, Code.WILL):
-        return Operation(code, key, _written(fields))
+        return Operation(code, key, fields.value(), expected if has_expected else None)
+    if code in (Code.SET, Code.HOLD):
+        return Operation(code, key, fields.value())
     return Operation(code, key)
-
-
-def _written(fields: Fields) -> bytes:
-    value = fields.value()
-    if not value:
-        raise ProtocolError("an empty value")
-    return value
 
 
 class _Tag(enum.IntEnum):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import marshal
 import os
 import signal
 import socket
@@ -19,10 +20,11 @@ _PROGRAM = """\
 import sys
 sys.path.append({path!r})
 from plaunch_job_store.host import run_server
-run_server({listener}, {pipe}, {max_connections})
+run_server({listener}, {pipe})
 """
-_MAX_SECRET = 1 << 16  # bytes
+_MAX_SETTINGS = 1 << 16  # bytes
 _END_TIMEOUT = 2.0  # seconds
+OTHER_DESCRIPTORS = 16  # of the server, beside those of clients
 
 
 class StoreProcess:
@@ -32,8 +34,8 @@ class StoreProcess:
         listener: the listening socket to serve; it is closed here.
         token: the job's token, or None.
         run_id: the id of the job.
-        max_connections: how many clients may have a session.
         environ: the variables of the process; without secrets.
+        values: what the store holds at first.
     """
 
     def __init__(
@@ -42,8 +44,8 @@ class StoreProcess:
         token: bytes | None,
         run_id: str,
         *,
-        max_connections: int,
         environ: Mapping[str, str],
+        values: Mapping[str, bytes] | None = None,
     ) -> None:
         self.port: int = listener.getsockname()[1]
         reader, self._line = os.pipe()
@@ -52,8 +54,12 @@ class StoreProcess:
             path=os.path.dirname(sys.modules[__name__.partition(".")[0]].__path__[0]),
             listener=listener.fileno(),
             pipe=reader,
-            max_connections=max_connections,
         )
+        settings = {
+            "token": token,
+            "run_id": run_id,
+            "values": dict(values or {}),
+        }
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", code],
@@ -63,8 +69,8 @@ class StoreProcess:
                 pass_fds=[listener.fileno(), reader],
                 start_new_session=True,
             )
-            secret = (b"" if token is None else token) + b"\0" + run_id.encode(errors="replace")
-            os.write(self._line, len(secret).to_bytes(4, "big") + secret)
+            data = marshal.dumps(settings)
+            os.write(self._line, len(data).to_bytes(4, "big") + data)
         except BaseException:
             os.close(self._line)
             raise
@@ -77,9 +83,10 @@ class StoreProcess:
         """The id of the process."""
         return self._process.pid
 
-    def has_ended(self) -> bool:
-        """Whether the process has ended."""
-        return self._process.poll() is not None
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code, negative for a signal; None while the process runs."""
+        return self._process.poll()
 
     def close(self) -> None:
         """End the process; clients lose their connections. May be called twice."""
@@ -94,35 +101,45 @@ class StoreProcess:
             self._process.wait()
 
 
-def run_server(listener: int, pipe: int, max_connections: int) -> None:
+def run_server(listener: int, pipe: int) -> None:
     """Serve until the other end of the pipe is closed. The whole program of the server's process.
 
     Args:
         listener: the descriptor of the listening socket.
-        pipe: a descriptor from which the token and the run id come.
-        max_connections: how many clients may have a session.
+        pipe: a descriptor from which the settings come.
     """
     from plaunch_job_store.authentication import Authenticator
     from plaunch_job_store.server import StoreServer
+    from plaunch_job_store.table import StoreTable
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)  # meant for the launcher
-    secret = _read(pipe, int.from_bytes(_read(pipe, 4), "big"))
-    token, _, run_id = secret.partition(b"\0")
+    settings = marshal.loads(_read(pipe, int.from_bytes(_read(pipe, 4), "big")))  # noqa: S302 - ours
     server = StoreServer(
         socket.socket(fileno=listener),
-        Authenticator(token or None, run_id.decode(errors="replace")),
-        max_connections=max_connections,
+        Authenticator(settings["token"], settings["run_id"]),
+        max_connections=_raise_descriptor_limit() - OTHER_DESCRIPTORS,
+        table=StoreTable(settings["values"]),
     )
     server.watch(pipe, server.stop)
     with contextlib.suppress(KeyboardInterrupt):
         server.serve()
 
 
+def _raise_descriptor_limit() -> int:
+    """Return how many descriptors this process may have, and use them; each client takes one."""
+    import resource
+
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
 def _read(pipe: int, size: int) -> bytes:
     """Read so many bytes; end the process if the launcher has ended."""
     found = b""
-    while len(found) < min(size, _MAX_SECRET):
+    while len(found) < min(size, _MAX_SETTINGS):
         data = os.read(pipe, size - len(found))
         if not data:
             raise SystemExit(0)

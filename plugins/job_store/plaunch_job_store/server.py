@@ -178,7 +178,8 @@ class StoreServer:
             if until > now:
                 break
             del self._detached[session_id]
-            self._table.end(session, is_orderly=False)
+            if self._table.end(session, is_orderly=False):
+                self._report_loss()
         if self._accepts_at and now >= self._accepts_at:
             self._accepts_at = 0.0
             self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
@@ -334,7 +335,10 @@ class StoreServer:
         proof = fields.take(PROOF_SIZE if self._authenticator.is_needed else 0)
         fields.end()
         if not is_equal(proof, self._authenticator.client_proof(*nonces)):
-            raise ProtocolError("the token of this node is not the token of the job")
+            raise ProtocolError(
+                "this node does not prove that it knows the job's token: give it the same token "
+                "and run id (--rdzv-id) as the host of the store"
+            )
         if len(self._connections) >= self._max_connections:
             raise ProtocolError(f"the store has {self._max_connections} connections, its limit")
         self._welcome(connection)
@@ -346,6 +350,7 @@ class StoreServer:
         is_resumed = session is not None
         if session is None:
             session = Session(secrets.token_bytes(frames.SESSION_SIZE))
+            self._table.begin(session)
         connection.session = session
         connection.received.limit = frames.MAX_FRAME
         self._connections[session.session_id] = connection
@@ -364,6 +369,12 @@ class StoreServer:
             self._select(connection)
 
         session.deliver = deliver
+
+    def _report_loss(self) -> None:
+        """Notify all clients that a session has ended, and its keys are deleted."""
+        for connection in list(self._connections.values()):
+            connection.send(frames.frame(MessageKind.LOST))
+            self._select(connection)
 
     def _take_session(self, session_id: bytes) -> Session | None:
         """Return the session to resume, without its former connection."""

@@ -9,7 +9,6 @@ from plaunch_membership import RendezvousStore
 
 from plaunch_job_store import frames
 from plaunch_job_store.frames import TOO_LARGE, Code, Operation, OperationFailed
-from plaunch_job_store.server import SILENCE_TIMEOUT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,7 +29,6 @@ class JobStore(RendezvousStore):
     def __init__(self, client: StoreClient) -> None:
         self._client = client
         self._is_closed = False
-        self._beaten: tuple[bytes, str, bytes] | None = None  # session, key and value
 
     def set(self, key: str, value: bytes) -> None:
         """Write `value`."""
@@ -81,13 +79,14 @@ class JobStore(RendezvousStore):
         if batch:
             self._all(batch)
 
-    def beat(self, key: str, value: bytes) -> float | None:
-        """Write `value` once per session; the server deletes it when the session ends."""
-        beaten = self._client.session, key, value
-        if beaten != self._beaten or self._client.is_broken:
-            self._one(Operation(Code.HOLD, key, value))
-            self._beaten = beaten
-        return SILENCE_TIMEOUT
+    def beat(self, key: str, value: bytes) -> None:
+        """Write `value`; the server deletes it if the session ends without a goodbye."""
+        self._one(Operation(Code.HOLD, key, value))
+
+    def count_sessions(self) -> int:
+        """Return the number of clients that the server has, this one included."""
+        count = self._one(Operation(Code.COUNT_SESSIONS, "sessions"))
+        return count if isinstance(count, int) else 0
 
     def close(self) -> None:
         """End the calls of this store, also on other threads; the connection remains."""
@@ -144,7 +143,7 @@ def _check(operation: Operation) -> None:
     key = operation.key
     if not (key.isascii() and key.isprintable() and 0 < len(key) <= frames.MAX_KEY):
         raise ValueError(f"the key {key!r:.100} is not printable ASCII of up to {frames.MAX_KEY}")
-    if operation.code in (Code.SET, Code.HOLD, Code.WILL, Code.COMPARE_SET):
+    if operation.code in (Code.SET, Code.HOLD, Code.COMPARE_SET):
         if not operation.value:
             raise ValueError(f"an empty value for {key!r}")
         size = max(len(operation.value), len(operation.expected or b""))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from plaunch_job_store.frames import Code, Operation, OperationFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from plaunch_job_store.frames import Result
 
@@ -16,11 +16,12 @@ MAX_BYTES = 256 << 20  # of all keys and values
 MAX_WAITS = 256  # of one session
 _OVERHEAD = 128  # bytes that an entry takes beside its key and its value, about
 _MAX_NUMBER = (1 << 63) - 1
+_READS = (Code.GET, Code.COUNT_SESSIONS)
 _KEPT_REPLIES = 64  # per session; a client has fewer threads
 
 
 class Session:
-    """One agent: its keys, its will, and the results that it may not have received.
+    """One client: the keys that it holds, and the results that it may not have received.
 
     Args:
         session_id: its id, which only the agent knows.
@@ -31,7 +32,6 @@ class Session:
         self.session_id = session_id
         self.deliver: Callable[[int, list[Result]], None] | None = None
         self.held: set[str] = set()
-        self.will: dict[str, bytes] = {}
         self.waits: dict[int, str] = {}  # the key by the number of the request
         self.replies: OrderedDict[int, list[Result]] = OrderedDict()
 
@@ -40,14 +40,18 @@ class StoreTable:
     """The data of a job.
 
     Args:
+        values: what it holds at first.
         max_bytes: what all keys and values may take.
     """
 
-    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(
+        self, values: Mapping[str, bytes] | None = None, max_bytes: int = MAX_BYTES
+    ) -> None:
         self._max_bytes = max_bytes
-        self._bytes = 0
-        self._values: dict[str, bytes] = {}
+        self._values: dict[str, bytes] = dict(values or {})
+        self._bytes = sum(_size(key, value) for key, value in self._values.items())
         self._holders: dict[str, Session] = {}
+        self._sessions = 0
         self._waiting: dict[str, dict[tuple[bytes, int], Session]] = {}
 
     # --- requests ---------------------------------------------------------------------------------
@@ -65,7 +69,7 @@ class StoreTable:
             self._wait(session, number, first.key)
             return
         results = [self._apply(session, operation) for operation in operations]
-        if any(operation.code is not Code.GET for operation in operations):
+        if any(operation.code not in _READS for operation in operations):
             session.replies[number] = results
             if len(session.replies) > _KEPT_REPLIES:
                 session.replies.popitem(last=False)
@@ -79,13 +83,13 @@ class StoreTable:
             if held != operation.expected:
                 return held
             return self._write(key, operation.value) or operation.value
-        refusal: OperationFailed | None = None
         if code is Code.GET:
             return held
+        if code is Code.COUNT_SESSIONS:
+            return self._sessions
+        refusal: OperationFailed | None = None
         if code is Code.DELETE:
             self._delete(key)
-        elif code is Code.WILL:
-            session.will[key] = operation.value
         else:
             refusal = self._write(key, operation.value)
             if refusal is None and code is Code.HOLD:
@@ -165,20 +169,31 @@ class StoreTable:
 
     # --- sessions ---------------------------------------------------------------------------------
 
+    def begin(self, session: Session) -> None:
+        """Begin a session; it lasts until `end`."""
+        self._sessions += 1
+
     def detach(self, session: Session) -> None:
         """Forget the waits of a session without a connection; its client will send them again."""
         session.deliver = None
         for number in list(session.waits):
             self._forget_wait(session, number)
 
-    def end(self, session: Session, *, is_orderly: bool) -> None:
-        """End a session: delete its keys and, unless it `is_orderly`, carry out its will."""
+    def end(self, session: Session, *, is_orderly: bool) -> bool:
+        """End a session. Unless it `is_orderly`, the keys that it holds are deleted.
+
+        Returns:
+            Whether keys were deleted.
+        """
+        self._sessions -= 1
         self.detach(session)
-        for key in list(session.held):
-            self._delete(key)
-        if not is_orderly:
-            for key, value in session.will.items():
-                self._write(key, value)
+        held = list(session.held)
+        for key in held:
+            if is_orderly:
+                self._release(key)
+            else:
+                self._delete(key)
+        return bool(held) and not is_orderly
 
 
 def _size(key: str, value: bytes) -> int:

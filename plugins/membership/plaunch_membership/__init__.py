@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from plaunch_membership.store import Connect as Connect
     from plaunch_membership.store import RendezvousStore as RendezvousStore
     from plaunch_membership.store import StoreAccess as StoreAccess
+    from plaunch_membership.store import StoreNotListeningError as StoreNotListeningError
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
@@ -28,6 +29,6 @@ __getattr__, __dir__, __all__ = attach(
         ".handler": "DynamicRendezvousHandler",
         ".options": "Timing read_token",
         ".records": "MAX_NAME RecordError printable",
-        ".store": "Connect RendezvousStore StoreAccess",
+        ".store": "Connect RendezvousStore StoreAccess StoreNotListeningError",
     },
 )

@@ -82,10 +82,11 @@ class DynamicRendezvousHandler(RendezvousHandler):
     ) -> None:
         if not isinstance(store, StoreAccess):
             store = StoreAccess(store, **access)
-        self._store, self._release = store, store.release
+        self._store = replace(store, endpoint=store.endpoint or params.endpoint)
+        self._release = store.release
         self._params = params
         self._run_id = params.run_id
-        self._endpoint = store.endpoint or params.endpoint
+        self._endpoint = self._store.endpoint
         self._timing = timing or Timing.from_parameters(params, options)
         self._bounds = bounds
         self._identity = NodeIdentity.of_this_process(params, store.address, is_host=store.is_host)
@@ -113,15 +114,12 @@ class DynamicRendezvousHandler(RendezvousHandler):
             clock=self._clock,
             follows=follows,
             wake_agent=self._wake,
+            absence_is_loss=self._store.subscribe is not None,
         )
         self._arrivals = Arrivals(self.membership, self._endpoint, self._bounds)
         self._news = self.membership.news
         self.threads = StoreThreads(
-            self.membership,
-            self._store.connect,
-            self._endpoint,
-            hold_port=self._hold_port,
-            bounds=self._bounds,
+            self.membership, self._store, hold_port=self._hold_port, bounds=self._bounds
         )
         self._stay = HostStay(
             self.membership, self.threads, self._store.has_guests, self._bounds.check_interval

@@ -55,7 +55,10 @@ class HeartbeatMonitor:
     def _make_observer(self) -> LivenessObserver:
         timing = self._membership.timing
         return LivenessObserver(
-            timing.keep_alive_interval, timing.keep_alive_max_attempt, self._membership.clock
+            timing.keep_alive_interval,
+            timing.keep_alive_max_attempt,
+            self._membership.clock,
+            absence_is_loss=self._membership.absence_is_loss,
         )
 
     def beat(self) -> Routine[None]:
@@ -109,9 +112,7 @@ class HeartbeatMonitor:
             for node in self._observer.observe(beats, own=self._membership.me, leases=leases)
             if node != self._membership.me
         ]
-        reasons = {
-            node: f"no heartbeat for {self._observer.silent_for(node):.1f} s" for node in lost
-        }
+        reasons = {node: self._observer.describe_loss(node) for node in lost}
         if not leads:
             gone = peers.gone.get(state.leader)
             if state.leader in reasons or gone is not None:

@@ -55,15 +55,25 @@ class LivenessObserver:
     however late they are, because a permanently slow store would otherwise hide dead nodes. Nothing
     here waits, and clocks of different hosts are never compared.
 
+    A store may also delete the heartbeats of processes that are gone, and of no others. Then a
+    missing heartbeat is a loss at once, because a node sends one before it is observed.
+
     Args:
         interval: the time between two heartbeats, in seconds.
         max_misses: see above; at least 1.
         clock: a monotonic clock, in seconds.
+        absence_is_loss: whether the store deletes heartbeats only of processes that are gone.
     """
 
     def __init__(
-        self, interval: float, max_misses: int, clock: Callable[[], float] = time.monotonic
+        self,
+        interval: float,
+        max_misses: int,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        absence_is_loss: bool = False,
     ) -> None:
+        self._absence_is_loss = absence_is_loss
         self._interval = interval
         self._max_misses = max_misses
         self._clock = clock
@@ -103,7 +113,9 @@ class LivenessObserver:
         for node, beat in beats.items():
             observed = self._nodes.get(node)
             lease = leases.get(node)
-            if observed is None or (
+            if self._absence_is_loss and beat is None and node != own:
+                self._nodes[node] = _ObservedNode(None, now, is_lost=True)
+            elif observed is None or (
                 beat is not None and (beat != observed.beat or lease is not None)
             ):
                 # A lease that expires after a late observation proves nothing about the time
@@ -114,10 +126,12 @@ class LivenessObserver:
                 self._miss(observed, beat, now)
         return sorted(node for node in beats if self._nodes[node].is_lost)
 
-    def silent_for(self, node: str) -> float:
-        """Seconds since the last new heartbeat of `node`; 0.0 if it was never observed."""
-        observed = self._nodes.get(node)
-        return 0.0 if observed is None else self._clock() - observed.changed_at
+    def describe_loss(self, node: str) -> str:
+        """Describe how a lost node was noticed."""
+        observed = self._nodes[node]
+        if self._absence_is_loss and observed.beat is None:
+            return "its connection to the store has ended"
+        return f"no heartbeat for {self._clock() - observed.changed_at:.1f} s"
 
     def _is_late(self, now: float) -> bool:
         if self._observed_at is None or now - self._observed_at <= late_after(self._interval):

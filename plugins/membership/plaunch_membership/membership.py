@@ -55,6 +55,8 @@ class Membership:
         follows: the incarnation of an earlier job of this run id, which is over and which this one
             replaces.
         wake_agent: wakes the agent, which then takes the news.
+        absence_is_loss: whether the store deletes the heartbeats of processes that are gone, and
+            of no others.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Membership:
         wall_clock: Callable[[], float] = time.time,
         follows: str = "",
         wake_agent: Callable[[], None] = lambda: None,
+        absence_is_loss: bool = False,
     ) -> None:
         self.follows = follows
         self.identity = identity
@@ -74,6 +77,7 @@ class Membership:
         self.codec = codec
         self.clock = clock
         self.wall_clock = wall_clock
+        self.absence_is_loss = absence_is_loss
         self.rejections = RejectionLog()
         self.lock = threading.Condition(threading.RLock())
         # Wakes the routines; set by the object that runs them.

@@ -28,6 +28,7 @@ _MAY_BE = {
     "arrival_delay": PATIENCE,
     "close_timeout": PATIENCE,
     "unreachable_timeout": LIMIT,
+    "refused_timeout": LIMIT,
     "verdict_ttl": Duration(may_be_zero=True),  # other programs read it; it must be finite
     "cas_backoff_max_seconds": Duration(may_be_zero=True),  # finite in torchrun, too
 }
@@ -70,6 +71,8 @@ class Timing:
         keep_alive_interval: the time between two heartbeats.
         keep_alive_max_attempt: the number of missed heartbeats after which a node is lost.
         unreachable_timeout: how long the store may not answer before the workers are stopped.
+        refused_timeout: how long the host of the store may refuse connections, as if nobody
+            started it again, before the workers are stopped.
         verdict_ttl: how long a finished run id returns its verdict instead of starting again.
 
     The defaults of the first two, and of `close_timeout`, are torchrun's. Its keep-alive defaults
@@ -82,6 +85,7 @@ class Timing:
     keep_alive_interval: float = 1.0
     keep_alive_max_attempt: int = 5
     unreachable_timeout: float = 60.0
+    refused_timeout: float = 7.0
     verdict_ttl: float = 600.0
     cas_backoff_max_seconds: float = 0.0
     arrival_delay: float | None = None

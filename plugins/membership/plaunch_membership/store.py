@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from plaunch.errors import RendezvousConnectionError
+
 if TYPE_CHECKING:
     from plaunch.rendezvous import Store
 
@@ -90,6 +92,13 @@ class RendezvousStore(abc.ABC):
         """Close the connection. May be called twice, and from another thread."""
 
 
+class StoreNotListeningError(RendezvousConnectionError):
+    """The host of the store refuses connections: nothing listens at its port.
+
+    It may start again, but no node waits for that as long as for a host that does not answer.
+    """
+
+
 Connect = Callable[[], RendezvousStore]
 
 
@@ -110,6 +119,9 @@ class StoreAccess:
         release: called once, when the store is no longer needed.
         open_store: opens torch's store under a prefix, for programs that use the store of a round.
         outlives_job: whether the store exists before and after the job.
+        subscribe: registers a function that is called, on any thread, when the store has noticed
+            that a node is gone, when this node may have lost its heartbeat, and when this node has
+            lost the store. Such a store deletes a heartbeat if its process is gone, and only then.
     """
 
     connect: Connect
@@ -120,3 +132,4 @@ class StoreAccess:
     release: Callable[[], None] = lambda: None
     open_store: Callable[[str], Store] | None = None
     outlives_job: bool = False
+    subscribe: Callable[[Callable[[], None]], None] | None = None

@@ -13,6 +13,7 @@ from plaunch_membership.job_lookup import JobLookup
 from plaunch_membership.leader import LeaderRoutine
 from plaunch_membership.options import WAIT_BOUNDS
 from plaunch_membership.runner import Runner
+from plaunch_membership.store import StoreNotListeningError
 from plaunch_membership.watcher import WatcherRoutine
 from plaunch_membership.writer import WriterRoutine
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from plaunch_membership.membership import Membership
     from plaunch_membership.operations import Routine
     from plaunch_membership.options import WaitBounds
-    from plaunch_membership.store import Connect
+    from plaunch_membership.store import StoreAccess
 
 _log = logging.getLogger("plaunch")
 
@@ -38,8 +39,7 @@ class StoreThreads:
 
     Args:
         membership: the state that the routines share; its lock guards this object, too.
-        connect: opens another connection to the store; tests wrap it.
-        endpoint: the endpoint of the store, for messages.
+        store: how to reach the store.
         hold_port: reserves a port for the workers' store, and returns its number.
         bounds: the intervals of checks.
     """
@@ -47,16 +47,15 @@ class StoreThreads:
     def __init__(
         self,
         membership: Membership,
-        connect: Connect,
-        endpoint: str,
+        store: StoreAccess,
         *,
         hold_port: Callable[[], int],
         bounds: WaitBounds = WAIT_BOUNDS,
     ) -> None:
         self._membership = membership
         self._timing = membership.timing
-        self.connect = connect
-        self._endpoint = endpoint
+        self.connect = store.connect  # tests wrap it
+        self._endpoint = store.endpoint
         self._bounds = bounds
         self._lock = membership.lock
         lookup = JobLookup(membership, make_name=lambda: secrets.token_hex(6))
@@ -68,6 +67,8 @@ class StoreThreads:
         self._is_over = False
         self._checked_at = 0.0
         membership.nudge = self._nudge
+        if store.subscribe is not None:
+            store.subscribe(self.check_heartbeats)
 
     def start(self) -> None:
         """Start the writer, unless it runs; the other threads start when there is a job."""
@@ -90,6 +91,12 @@ class StoreThreads:
         for runner in self.runners():
             runner.renew()
 
+    def check_heartbeats(self) -> None:
+        """Send and check heartbeats now; thread-safe."""
+        self.writer.is_beat_due = True
+        if self._writing is not None:
+            self._writing.nudge()
+
     def failing(self) -> RendezvousConnectionError | None:
         """The error of the last attempt to reach the store; None if it succeeded."""
         return None if self._writing is None else self._writing.problem
@@ -111,12 +118,15 @@ class StoreThreads:
         # A single thread may be without an answer, to a request that only it makes.
         slowest = max(self.runners(), key=lambda runner: runner.silent_for(), default=writer)
         silent, problem = slowest.silent_for(), slowest.problem
-        if silent <= self._timing.unreachable_timeout:
+        option, limit = "unreachable_timeout", self._timing.unreachable_timeout
+        if isinstance(problem, StoreNotListeningError) and self._timing.refused_timeout < limit:
+            option, limit = "refused_timeout", self._timing.refused_timeout
+        if silent <= limit:
             return None
         cause = f": {problem}" if problem is not None else ""
         return (
             f"the store at {self._endpoint} has not answered for {silent:.0f} s "
-            f"(--rdzv-conf unreachable_timeout={self._timing.unreachable_timeout:g}){cause}"
+            f"(--rdzv-conf {option}={limit:g}){cause}"
         )
 
     def raise_error(self) -> None:

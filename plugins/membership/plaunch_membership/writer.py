@@ -45,6 +45,7 @@ class WriterRoutine:
         self.reports = NodeReports(membership, self._heartbeat)
         self.scale_up = ScaleUpRequest(membership, self._heartbeat)
         self._offered = -1  # the version of the state in which it last offered to lead
+        self.is_beat_due = False  # set by any thread, to send and check heartbeats early
 
     def write(self, opened: Callable[[], None]) -> Routine[None]:
         """Take part in the job until the last request.
@@ -92,7 +93,8 @@ class WriterRoutine:
                 continue
             if membership.requests.is_closing:
                 return True
-            if now >= due:
+            if now >= due or self.is_beat_due:
+                self.is_beat_due = False
                 due = now + interval
                 yield from self._heartbeat.beat()
                 yield from self._heartbeat.check()

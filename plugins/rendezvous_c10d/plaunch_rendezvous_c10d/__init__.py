@@ -5,5 +5,5 @@ Nothing here imports torch before the backend is selected and its handler is cre
 
 from plaunch_rendezvous_c10d.backend import create_c10d_handler as create_c10d_handler
 from plaunch_rendezvous_c10d.backend import prepare_backend as prepare_backend
-from plaunch_rendezvous_c10d.stores import FileStore as FileStore
-from plaunch_rendezvous_c10d.stores import TcpStore as TcpStore
+from plaunch_rendezvous_c10d.torch_stores import FileStore as FileStore
+from plaunch_rendezvous_c10d.torch_stores import TcpStore as TcpStore

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from plaunch.durations import Duration
 from plaunch.errors import RendezvousConnectionError, UsageError
 from plaunch.rendezvous import BackendTraits, backend_traits
-from plaunch_membership import DynamicRendezvousHandler, StoreAccess, Timing
+from plaunch_membership import DynamicRendezvousHandler, StoreAccess, Timing, read_token
 from plaunch_network import (
     HeldPort,
     find_node_address,
@@ -22,33 +22,44 @@ from plaunch_network import (
     parse_rendezvous_endpoint,
 )
 
-from plaunch_rendezvous_c10d.connecting import CONNECT_BOUNDS, ConnectBounds, Connector
-from plaunch_rendezvous_c10d.connection_limiter import ConnectionLimiter
-from plaunch_rendezvous_c10d.guests import find_guests
+from plaunch_rendezvous_c10d.endpoint import CONNECT_BOUNDS, ConnectBounds, StoreEndpoint
 from plaunch_rendezvous_c10d.hosting import (
-    HostedTcpStore,
     check_sole_host,
-    host_store,
     is_this_machine,
     may_be_elsewhere,
+    open_host_socket,
 )
-from plaunch_rendezvous_c10d.stores import FileStore
-from plaunch_rendezvous_c10d.torch_import import ERROR, load_distributed, torch_log
-from plaunch_rendezvous_c10d.torchrun import RunIdClaim
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable
-    from typing import Any
+    from typing import Any, Protocol
 
     from plaunch.rendezvous import RendezvousHandler, RendezvousParameters, Store
     from plaunch_membership import Connect, RendezvousStore
 
+    from plaunch_rendezvous_c10d.hosting import HostedStore, StoreConnector
+    from plaunch_rendezvous_c10d.torch_stores import FileStore
+
+    class StoreFactory(Protocol):
+        """Hosts and connects to one kind of store."""
+
+        def host(self, listener: socket.socket, max_nodes: int) -> HostedStore:
+            """Host the store on a listening socket."""
+
+        def connect_to(self, endpoint: StoreEndpoint, run_id: str = "") -> StoreConnector:
+            """Return the connector of a store; `run_id` is checked if it is given."""
+
+
 _log = logging.getLogger("plaunch")
 
 DEFAULT_PORT = 29400
-_OPTIONS = ("is_host", "read_timeout", "store_type")
+_OPTIONS = ("is_host", "read_timeout", "store", "store_type")
+_STORES = ("job", "torch")
 _STORE_TYPES = ("file", "tcp")
-_CONNECTIONS = 3  # per node, including one that is being replaced
+
+# The server notices at once that an agent is gone. Heartbeats only show that one is stuck.
+_JOB_STORE_INTERVAL = 5.0  # seconds, unless `keep_alive_interval` is given
 
 
 @backend_traits(
@@ -64,10 +75,12 @@ def create_c10d_handler(params: RendezvousParameters) -> RendezvousHandler:
 
     Raises:
         UsageError: an option is unknown or invalid, or the port is taken.
-        PluginLoadError: torch is missing.
+        PluginLoadError: a store of torch is requested, and torch is missing.
     """
     timing = Timing.from_parameters(params, _OPTIONS)  # rejects options before torch is imported
     store = prepare_backend(params)
+    if store.subscribe is not None and params.get("keep_alive_interval") is None:
+        timing = replace(timing, keep_alive_interval=_JOB_STORE_INTERVAL)
     try:
         return DynamicRendezvousHandler(params, store, timing=timing)
     except BaseException:
@@ -80,34 +93,105 @@ def prepare_backend(
 ) -> StoreAccess:
     """Read the backend's own options, and host the store if this node is its host.
 
-    It is called on the main thread. Its slowest steps are importing torch, and a name server that
-    does not answer. `bounds` are those of connecting to another node's store.
+    It is called on the main thread. Its slowest steps are importing torch, if a store of torch is
+    requested, and a name server that does not answer. `bounds` are those of connecting to another
+    node's store.
 
     Raises:
         UsageError: an option is invalid, or the port is taken.
-        PluginLoadError: torch is missing.
+        PluginLoadError: a store of torch is requested, and torch is missing.
     """
-    store_type = str(params.get("store_type", "tcp")).lower()
-    if store_type not in _STORE_TYPES:
+    store_type = _choice(params, "store_type", "tcp", _STORE_TYPES)
+    store = _choice(params, "store", "torch" if store_type == "file" else "job", _STORES)
+    if store == "job" and store_type == "file":
         raise UsageError(
-            f"option 'store_type' of rendezvous backend {params.backend!r} is {store_type!r}; "
-            f"choose from {', '.join(_STORE_TYPES)}"
+            f"rendezvous backend {params.backend!r} keeps its store in a file with torch only; "
+            "remove store=job, or store_type=file (--rdzv-conf)"
         )
     # torch passes it to poll as milliseconds in 31 bits.
     read_timeout = params.get_as_seconds("read_timeout", 60.0, Duration(most=1e6)) or 60.0
     is_host = params.get_as_bool("is_host")
     with contextlib.ExitStack() as stack:
+        if store == "job":
+            factory: StoreFactory = _JobStores(params, read_timeout)
+            access = _on_network(params, factory, is_host, bounds, stack)
+            return replace(access, release=stack.pop_all().close)
+        from plaunch_rendezvous_c10d.torch_import import ERROR, load_distributed, torch_log
+        from plaunch_rendezvous_c10d.torchrun import RunIdClaim
+
         if store_type == "file":
-            store = _on_file(params, read_timeout, stack)
+            access = _on_file(params, read_timeout, stack)
         else:
-            store = _on_tcp(params, read_timeout, is_host, bounds, stack)
-        claim = RunIdClaim(store.connect, params.run_id, store.endpoint)
-        return replace(store, connect=claim.connect, release=stack.pop_all().close)
+            load_distributed()
+            stack.enter_context(torch_log().limited(ERROR))
+            factory = _TcpStores(params, read_timeout)
+            access = _on_network(params, factory, is_host, bounds, stack)
+        claim = RunIdClaim(access.connect, params.run_id, access.endpoint)
+        return replace(access, connect=claim.connect, release=stack.pop_all().close)
 
 
-def _on_tcp(
+def _choice(
+    params: RendezvousParameters, option: str, default: str, choices: tuple[str, ...]
+) -> str:
+    value = str(params.get(option, default)).lower()
+    if value not in choices:
+        raise UsageError(
+            f"option {option!r} of rendezvous backend {params.backend!r} is {value!r}; "
+            f"choose from {', '.join(choices)}"
+        )
+    return value
+
+
+class _JobStores:
+    """Hosts and connects to the store of plaunch."""
+
+    def __init__(self, params: RendezvousParameters, read_timeout: float) -> None:
+        from plaunch_job_store.authentication import Authenticator
+
+        self._token = read_token(params, os.environ)
+        self._run_id = params.run_id
+        self._authenticator = Authenticator(self._token, params.run_id)
+        self._read_timeout = read_timeout
+
+    def host(self, listener: socket.socket, max_nodes: int) -> HostedStore:
+        from plaunch_rendezvous_c10d.job_store import HostedJobStore
+
+        return HostedJobStore(
+            listener,
+            self._token,
+            self._authenticator,
+            self._run_id,
+            self._read_timeout,
+            max_nodes,
+        )
+
+    def connect_to(self, endpoint: StoreEndpoint, run_id: str = "") -> StoreConnector:
+        from plaunch_rendezvous_c10d.job_store import JobStoreConnector
+
+        return JobStoreConnector(endpoint, self._authenticator, self._read_timeout, run_id)
+
+
+class _TcpStores:
+    """Hosts and connects to TCPStore of torch."""
+
+    def __init__(self, params: RendezvousParameters, read_timeout: float) -> None:
+        self._run_id = params.run_id
+        self._read_timeout = read_timeout
+
+    def host(self, listener: socket.socket, max_nodes: int) -> HostedStore:
+        from plaunch_rendezvous_c10d.tcp_hosting import HostedTcpStore
+
+        return HostedTcpStore(listener, self._run_id, self._read_timeout, max_nodes)
+
+    def connect_to(self, endpoint: StoreEndpoint, run_id: str = "") -> StoreConnector:
+        from plaunch_rendezvous_c10d.tcp_connecting import TcpStoreConnector
+
+        return TcpStoreConnector(endpoint, self._read_timeout, run_id)
+
+
+def _on_network(
     params: RendezvousParameters,
-    read_timeout: float,
+    stores: StoreFactory,
     is_host: bool | None,
     bounds: ConnectBounds,
     held: contextlib.ExitStack,
@@ -122,31 +206,9 @@ def _on_tcp(
             f"endpoint {params.endpoint!r} has no port; give the port that the host of the store "
             "has logged"
         )
-    load_distributed()
-    held.enter_context(torch_log().limited(ERROR))
-    hosted: HostedTcpStore | None = None
-    if here:
-        with contextlib.ExitStack() as stack:
-            number = port
-            if port == 0 and params.job.port_range is not None:
-                # Reserved until the store listens, so that no other launcher picks the same one.
-                picked = HeldPort.any(params.job.port_range)
-                stack.callback(picked.close)
-                number = picked.port
-            hosted = host_store(
-                host,
-                number,
-                params.run_id,
-                # On other machines, such an endpoint means those machines.
-                is_local=is_local or host.lower() == "localhost" or is_loop_back(host),
-                is_requested=is_host is True,
-            )
+    hosted = _host(params, stores, host, port, is_requested=is_host is True) if here else None
     if hosted is not None:
         held.callback(hosted.close)
-        if not is_local:
-            expected = _CONNECTIONS * params.max_nodes
-            limiter = ConnectionLimiter(hosted.port, hosted.listener_fd, expected)
-            held.callback(limiter.close)
     address = find_node_address(
         host, port, max_nodes=params.max_nodes, local_addr=params.local_addr
     )
@@ -155,40 +217,62 @@ def _on_tcp(
             "; if the store's host does not recognise this name as its own, give that node "
             "--rdzv-conf is_host=true"
         )
-        connector = Connector(
-            host,
-            port,
-            read_timeout,
-            here=here,
-            advice=advice,
-            run_id=params.run_id,
-            bounds=bounds,
-        )
+        place = StoreEndpoint(host, port, here=here, advice=advice, bounds=bounds)
+        connector = stores.connect_to(place, params.run_id)
+        held.callback(connector.close)
         return StoreAccess(
             connector.connect,
             address,
-            connector.endpoint,
-            open_store=_prefix_stores(connector.connect_client),
+            place.name,
+            open_store=connector.open_store,
+            subscribe=connector.subscribe,
         )
     endpoint = join_host_port(host, hosted.port)
     if port == 0 and not is_local:
         _log.warning("other nodes reach the rendezvous store at --rdzv-endpoint=%s", endpoint)
     else:
         _log.info("this node hosts the rendezvous store")
-    own = Connector(hosted.loop_back, hosted.port, read_timeout)
+    own = hosted.connector
     connect: Connect = own.connect
     if not is_local and may_be_elsewhere(host, port):
-        public = Connector(host, hosted.port, read_timeout, bounds=bounds)
+        public = stores.connect_to(StoreEndpoint(host, hosted.port, bounds=bounds))
+        held.callback(public.close)
         connect = _Checked(own.connect, lambda: check_sole_host(hosted, public)).connect
-    number = hosted.port
     return StoreAccess(
         connect,
         address,
         endpoint,
         is_host=True,
-        has_guests=lambda: bool(find_guests(number)),
-        open_store=_prefix_stores(own.connect_client),
+        has_guests=hosted.has_guests,
+        open_store=own.open_store,
+        subscribe=own.subscribe,
     )
+
+
+def _host(
+    params: RendezvousParameters,
+    stores: StoreFactory,
+    host: str,
+    port: int,
+    *,
+    is_requested: bool,
+) -> HostedStore | None:
+    """Host the store, unless another process of this machine does."""
+    is_local = params.max_nodes == 1
+    with contextlib.ExitStack() as stack:
+        if port == 0 and params.job.port_range is not None:
+            # Reserved until the store listens, so that no other launcher picks the same one.
+            picked = HeldPort.any(params.job.port_range)
+            stack.callback(picked.close)
+            port = picked.port
+        listener = open_host_socket(
+            host,
+            port,
+            # On other machines, such an endpoint means those machines.
+            is_local=is_local or host.lower() == "localhost" or is_loop_back(host),
+            is_requested=is_requested,
+        )
+        return None if listener is None else stores.host(listener, params.max_nodes)
 
 
 class _Checked:
@@ -232,12 +316,15 @@ def _on_file(
                 f"the rendezvous store {path!r} (--rdzv-endpoint) cannot be a file: "
                 + ("it is a folder" if os.path.isdir(path) else f"{folder!r} cannot be written to")
             )
-    load_distributed()
+    from plaunch_rendezvous_c10d.torch_import import ERROR, load_distributed, torch_log
+    from plaunch_rendezvous_c10d.torch_stores import FileStore
+
+    distributed = load_distributed()
     held.enter_context(torch_log().limited(ERROR))
 
     def open_client() -> Any:
         try:
-            store = load_distributed().FileStore(path, -1)
+            store = distributed.FileStore(path, -1)
         except (RuntimeError, OSError) as error:
             raise RendezvousConnectionError(
                 f"rendezvous store {path!r} cannot be opened: {error}"
@@ -248,24 +335,18 @@ def _on_file(
     def connect() -> FileStore:
         return FileStore(open_client(), path, read_timeout)
 
+    def open_store(prefix: str) -> Store:
+        store: Store = distributed.PrefixStore(prefix, open_client())
+        return store
+
     address = find_node_address(max_nodes=params.max_nodes, local_addr=params.local_addr)
     return StoreAccess(
         connect,
         address,
         path,
-        open_store=_prefix_stores(open_client),
+        open_store=open_store,
         outlives_job=not temporary,
     )
-
-
-def _prefix_stores(open_client: Callable[[], Any]) -> Callable[[str], Store]:
-    """Return a function that opens torch's store under a prefix, over its own connection."""
-
-    def open_store(prefix: str) -> Store:
-        store: Store = load_distributed().PrefixStore(prefix, open_client())
-        return store
-
-    return open_store
 
 
 def _remove(path: str) -> None:

@@ -1,4 +1,4 @@
-"""Decides, by trying to bind the port, whether this node hosts the TCPStore, and hosts it."""
+"""Decides, by trying to bind the port, whether this node hosts the store."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import errno
 import os
 import secrets
 import socket
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
 from plaunch.errors import RendezvousConnectionError, RendezvousError, UsageError
 from plaunch_network import (
@@ -22,65 +21,64 @@ from plaunch_network import (
     resolve_host,
 )
 
-from plaunch_rendezvous_c10d.connecting import CONNECT_BOUNDS, JOB_OF_HOST, run_bounded
-from plaunch_rendezvous_c10d.stores import first_line
-from plaunch_rendezvous_c10d.torch_import import load_distributed
-
 if TYPE_CHECKING:
-    from plaunch_rendezvous_c10d.connecting import Connector
+    from collections.abc import Callable
+
+    from plaunch.rendezvous import Store
+    from plaunch_membership import RendezvousStore
+
+    from plaunch_rendezvous_c10d.endpoint import StoreEndpoint
 
 _BACKLOG = 4096
-_IDENTITY = "plaunch/host"
+IDENTITY = "plaunch/host"  # the key of the identity of the store
+JOB_OF_HOST = "plaunch/host/job"  # the key of the run id of the host's job
 
 
-class HostedTcpStore:
-    """A TCPStore in this process, until `close`.
+class StoreConnector(Protocol):
+    """Opens connections to a store."""
 
-    Args:
-        listener: the listening socket to serve; it belongs to torch from now on.
-        run_id: the id of the host's job, with which the store ends; for warnings of other jobs.
-    """
+    endpoint: StoreEndpoint
 
-    def __init__(self, listener: socket.socket, run_id: str = "") -> None:
-        address = listener.getsockname()
-        self.port: int = address[1]
-        # The server is its own first client. Wildcard addresses are reached over loopback.
-        self.loop_back = address[0] if is_loop_back(address[0]) else "127.0.0.1"
-        uname = os.uname()
-        self.identity = f"{uname.nodename} (pid {os.getpid()}, {secrets.token_hex(4)})"
+    @property
+    def subscribe(self) -> Callable[[Callable[[], None]], None] | None:
+        """See `StoreAccess.subscribe`."""
 
-        self.listener_fd = os.dup(listener.fileno())  # readable when a client connects
+    def connect(self) -> RendezvousStore:
+        """Open a connection; raises `RendezvousConnectionError` after some seconds."""
+        raise NotImplementedError
 
-        distributed = load_distributed()
-
-        def create() -> Any:
-            store = distributed.TCPStore(
-                host_name=self.loop_back,
-                port=self.port,
-                is_master=True,
-                wait_for_workers=False,
-                timeout=timedelta(seconds=CONNECT_BOUNDS.timeout),
-                master_listen_fd=listener.detach(),
-            )
-            store.set(_IDENTITY, self.identity)
-            if run_id:
-                store.set(JOB_OF_HOST, run_id)
-            return store
-
-        try:
-            self._store = run_bounded(create, CONNECT_BOUNDS.timeout, "host")
-        except (RuntimeError, OSError) as error:
-            self.close()
-            raise RendezvousConnectionError(
-                f"the rendezvous store cannot be hosted on port {self.port}: {first_line(error)}"
-            ) from error
+    def open_store(self, prefix: str) -> Store:
+        """Open torch's store under a prefix, for programs."""
+        raise NotImplementedError
 
     def close(self) -> None:
-        """Stop the server; waiting clients get an error. May be called twice."""
-        self._store = None
-        listener_fd, self.listener_fd = self.listener_fd, -1
-        if listener_fd >= 0:
-            os.close(listener_fd)
+        """Release what the connections share."""
+
+
+class HostedStore(Protocol):
+    """A store that this node hosts."""
+
+    identity: str
+    """Names this host and process in messages, and is unique."""
+    port: int
+    """The port on which it listens."""
+
+    @property
+    def connector(self) -> StoreConnector:
+        """Opens connections of this node."""
+        raise NotImplementedError
+
+    def has_guests(self) -> bool:
+        """Whether other processes are connected to it."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Stop it; waiting clients get an error. May be called twice."""
+
+
+def make_identity() -> str:
+    """Return a name of this host and process that no other store has."""
+    return f"{os.uname().nodename} (pid {os.getpid()}, {secrets.token_hex(4)})"
 
 
 def is_this_machine(host: str, port: int) -> bool:
@@ -117,17 +115,19 @@ def listen(host: str, port: int, *, is_local: bool) -> socket.socket:
     return listen_at_first([*given, *loop_back], port, _BACKLOG)
 
 
-def host_store(
-    host: str, port: int, run_id: str, *, is_local: bool, is_requested: bool
-) -> HostedTcpStore | None:
-    """Host the store; None if another process of this machine does, unless hosting was requested.
+def open_host_socket(
+    host: str, port: int, *, is_local: bool, is_requested: bool
+) -> socket.socket | None:
+    """Return the listening socket of the store that this node hosts.
+
+    Returns:
+        None if another process of this machine hosts it, unless hosting was requested.
 
     Raises:
         UsageError: the port is taken although hosting was requested, or may not be bound.
-        RendezvousConnectionError: torch cannot host it.
     """
     try:
-        listener = listen(host, port, is_local=is_local)
+        return listen(host, port, is_local=is_local)
     except OSError as error:
         where = join_host_port(host, port)
         if error.errno != errno.EADDRINUSE:
@@ -143,10 +143,9 @@ def host_store(
             f"taken{f' by {owner}' if owner else ''}; end that program, choose another port, or "
             "leave is_host out so that this node joins"
         ) from error
-    return HostedTcpStore(listener, run_id)
 
 
-def check_sole_host(hosted: HostedTcpStore, connector: Connector) -> None:
+def check_sole_host(hosted: HostedStore, connector: StoreConnector) -> None:
     """Check that the endpoint leads to the store of this process, where it may lead elsewhere.
 
     An endpoint that cannot be reached from here passes: a cluster's service may lead here only once
@@ -160,7 +159,7 @@ def check_sole_host(hosted: HostedTcpStore, connector: Connector) -> None:
     except RendezvousConnectionError:
         return
     try:
-        other = store.multi_get([_IDENTITY])[0]
+        other = store.multi_get([IDENTITY])[0]
     except RendezvousConnectionError:
         return
     finally:
@@ -170,5 +169,5 @@ def check_sole_host(hosted: HostedTcpStore, connector: Connector) -> None:
     named = "a store that is not plaunch's" if other is None else other.decode(errors="replace")
     raise RendezvousError(
         f"two hosts for one rendezvous: {hosted.identity} hosts a store on port {hosted.port}, but "
-        f"endpoint {connector.endpoint!r} leads to {named}; give is_host=true to one node only"
+        f"endpoint {connector.endpoint.name!r} leads to {named}; give is_host=true to one node only"
     )

@@ -1,0 +1,210 @@
+"""The endpoint of a store: connects to it, and describes what it waits for."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import socket
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from plaunch.errors import RendezvousConnectionError
+from plaunch_membership import StoreNotListeningError
+from plaunch_network import interface_addresses, is_loop_back, join_host_port, resolve_host
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from plaunch_network import SocketAddress
+
+_log = logging.getLogger("plaunch")
+
+_WARN_AFTER, _WARN_INTERVAL = 10.0, 60.0  # seconds
+_MAX_NAME_LENGTH = 200  # of a run id in a message
+
+
+@dataclass(frozen=True)
+class ConnectBounds:
+    """The bounds of connecting; tests use smaller ones.
+
+    Args:
+        timeout: seconds for one attempt.
+        min_timeout: seconds for an answer, even if connecting took longer.
+        max_stuck: the number of attempts that may be stuck in torch.
+    """
+
+    timeout: float = 5.0
+    min_timeout: float = 1.0
+    max_stuck: int = 16
+
+
+CONNECT_BOUNDS = ConnectBounds()
+
+
+class StoreEndpoint:
+    """The endpoint of a store. Thread-safe.
+
+    Args:
+        host: the host; resolved each time, because addresses change.
+        port: the port.
+        here: whether the endpoint is this machine, so that loopback reaches it too.
+        advice: a hint for messages if no node hosts the store.
+        bounds: the bounds of one attempt.
+        clock: a monotonic clock in seconds, for messages.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        here: bool = False,
+        advice: str = "",
+        bounds: ConnectBounds = CONNECT_BOUNDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.name = join_host_port(host, port)
+        self.bounds = bounds
+        self._host = host
+        self._port = port
+        self._here = here
+        self._advice = advice
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._has_connected = False
+        self._failing_since: float | None = None
+        self._warn_at = 0.0
+
+    @contextlib.contextmanager
+    def attempt(self) -> Iterator[None]:
+        """Note whether an attempt to connect fails, in a `with` block.
+
+        After ten seconds of failures, and then once a minute, a message describes what it waits
+        for, unless the agent does.
+        """
+        try:
+            yield
+        except RendezvousConnectionError as error:
+            self._note_failure(error)
+            raise
+        with self._lock:
+            self._failing_since = None
+            self._has_connected = True
+
+    def dial(self, timeout: float) -> socket.socket:
+        """Connect to the first address that accepts a connection.
+
+        Args:
+            timeout: seconds for all addresses; one of them takes half of it at most.
+
+        Raises:
+            StoreNotListeningError: its host refuses the connection.
+            RendezvousConnectionError: it cannot be reached. Both name all addresses that were
+                tried, and the error of each.
+        """
+        deadline = time.monotonic() + timeout
+        tried = []
+        is_refused = True
+        for address in self._addresses(timeout / 2):
+            left = min(timeout / 2, deadline - time.monotonic())
+            if left <= 0:
+                tried.append(f"{address}: not tried, no time is left")
+                continue
+            sock = socket.socket(address.family, socket.SOCK_STREAM)
+            try:
+                sock.settimeout(left)
+                sock.connect(address.sockaddr)
+            except OSError as error:
+                sock.close()
+                is_refused &= error.errno == errno.ECONNREFUSED
+                tried.append(f"{address}: {_describe(error, left)}")
+            else:
+                return sock
+        raise self.unreachable(
+            "; ".join(tried) or "it has no addresses", is_refused=bool(tried) and is_refused
+        )
+
+    def _addresses(self, timeout: float) -> list[SocketAddress]:
+        near = (
+            [*resolve_host("127.0.0.1", self._port), *resolve_host("::1", self._port)]
+            if self._here
+            else []
+        )
+        try:
+            far = resolve_host(self._host, self._port, timeout)
+        except RendezvousConnectionError as error:
+            if not near:
+                raise self.unreachable(str(error)) from error
+            far = ()
+        return [*far, *(address for address in near if address not in far)]
+
+    def unreachable(self, what: str, *, is_refused: bool = False) -> RendezvousConnectionError:
+        """Return the error of an attempt; `what` says what has failed."""
+        with self._lock:
+            since = self._failing_since
+        long = f", for {self._clock() - since:.0f} s so far" if since is not None else ""
+        own = ", ".join(a for a in interface_addresses() if not is_loop_back(a)) or "loopback only"
+        text = f"rendezvous store {self.name!r} cannot be reached{long}: {what}"
+        if not self._has_connected:
+            # After a first success, the endpoint is right.
+            text += f". This machine is {os.uname().nodename!r} ({own}){self._advice}"
+        return StoreNotListeningError(text) if is_refused else RendezvousConnectionError(text)
+
+    def _note_failure(self, error: RendezvousConnectionError) -> None:
+        now = self._clock()
+        with self._lock:
+            if self._failing_since is None:
+                self._failing_since = now
+                self._warn_at = now + _WARN_AFTER
+            if now < self._warn_at:
+                return
+            self._warn_at = now + _WARN_INTERVAL
+        # The agent reports the wait for the first connection, unless its log level hides that.
+        if self._has_connected or not _log.isEnabledFor(logging.INFO):
+            _log.warning("waiting for the store: %s", error)
+
+
+class HostJobCheck:
+    """Warns once if the store is hosted by, and ends with, another job.
+
+    Args:
+        endpoint: the endpoint of the store, for messages.
+        run_id: the id of this job; empty for no check.
+    """
+
+    def __init__(self, endpoint: str, run_id: str) -> None:
+        self._endpoint = endpoint
+        self._run_id = run_id
+        self._is_done = not run_id
+        self._lock = threading.Lock()
+
+    def run(self, read: Callable[[], bytes | None]) -> None:
+        """Check once; `read` returns the run id of the host's job."""
+        with self._lock:
+            if self._is_done:
+                return
+            self._is_done = True
+        try:
+            held = read()
+        except RendezvousConnectionError:
+            return  # the caller's own operation will fail, too
+        if held is None or held == self._run_id.encode():
+            return
+        _log.warning(
+            "the store at %s is hosted by a launcher of another job, %r, and ends with that job; "
+            "job %r would then end with exit code 113. Give this job an --rdzv-endpoint of its own",
+            self._endpoint,
+            held.decode(errors="replace")[:_MAX_NAME_LENGTH],
+            self._run_id,
+        )
+
+
+def _describe(error: OSError, timeout: float) -> str:
+    if isinstance(error, TimeoutError) and error.errno is None:
+        return f"no answer within {timeout:.1f} s"
+    name = errno.errorcode.get(error.errno or 0, "")
+    return f"{error.strerror or error}{f' ({name})' if name else ''}"

@@ -1,0 +1,186 @@
+"""Hosts the store of a job in a process of its own, and connects to it. Nothing here needs torch.
+
+The store itself is the library `plaunch_job_store`; docs/store.md describes it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import threading
+from typing import TYPE_CHECKING
+
+from plaunch.errors import RendezvousError
+from plaunch.process import describe_exit, without_secrets
+from plaunch_job_store.client import StoreClient
+from plaunch_job_store.host import OTHER_DESCRIPTORS, StoreProcess
+from plaunch_job_store.store import JobStore
+from plaunch_network import is_loop_back
+
+from plaunch_rendezvous_c10d.endpoint import HostJobCheck, StoreEndpoint
+from plaunch_rendezvous_c10d.hosting import IDENTITY, JOB_OF_HOST, make_identity
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+    from plaunch.rendezvous import Store
+    from plaunch_job_store.authentication import Authenticator
+
+_log = logging.getLogger("plaunch")
+
+
+class JobStoreConnector:
+    """Connects to the store of a job; all connections of this node share one. Thread-safe.
+
+    Args:
+        endpoint: the endpoint of the store.
+        authenticator: proves that this node knows the job's token.
+        read_timeout: the limit of one operation, in seconds.
+        run_id: the id of this job, for a warning if the host's job is another one.
+        check: called before each attempt; raises an error if there is no use in trying.
+    """
+
+    def __init__(
+        self,
+        endpoint: StoreEndpoint,
+        authenticator: Authenticator,
+        read_timeout: float,
+        run_id: str = "",
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.endpoint = endpoint
+        self._authenticator = authenticator
+        self._read_timeout = read_timeout
+        self._host_job = HostJobCheck(endpoint.name, run_id)
+        self._check = check
+        self._lock = threading.Lock()
+        self._client: StoreClient | None = None
+        self._is_closed = False
+        self._listeners: list[Callable[[], None]] = []
+
+    def connect(self) -> JobStore:
+        """Return a store over the shared connection; open that if it is broken.
+
+        It takes about `ConnectBounds.timeout` seconds at most, and as long if another thread has
+        just failed.
+
+        Raises:
+            RendezvousConnectionError: see `StoreEndpoint.dial`.
+            StoreRefusedError: the server refuses this node, or is another program.
+        """
+        store = JobStore(self.client())
+        self._host_job.run(lambda: store.multi_get([JOB_OF_HOST])[0])
+        return store
+
+    def client(self) -> StoreClient:
+        """Return the shared connection; errors as in `connect`."""
+        with self._lock:
+            client = self._client
+            if client is not None and not client.is_broken:
+                return client
+            self._check()
+            with self.endpoint.attempt():
+                client = StoreClient(
+                    self.endpoint.dial,
+                    self._authenticator,
+                    self.endpoint.name,
+                    self._read_timeout,
+                    on_loss=self._notify,
+                    connect_timeout=self.endpoint.bounds.timeout,
+                )
+            self._client = client
+        if self._is_closed:
+            client.close()
+        return client
+
+    def subscribe(self, listener: Callable[[], None]) -> None:
+        """Call `listener` when a node has lost the store; see `StoreAccess.subscribe`."""
+        self._listeners.append(listener)
+
+    def open_store(self, prefix: str) -> Store:
+        """Open torch's store under a prefix, for programs; imports torch."""
+        from plaunch_rendezvous_c10d.round_store import open_round_store  # rare
+
+        return open_round_store(self.client, prefix, self._read_timeout)
+
+    def close(self) -> None:
+        """Say goodbye to the server."""
+        self._is_closed = True
+        client = self._client
+        if client is not None:
+            client.close()
+
+    def _notify(self) -> None:
+        for listener in self._listeners:
+            listener()
+
+
+class HostedJobStore:
+    """The store of a job in a process of its own, until `close`.
+
+    Args:
+        listener: the listening socket to serve; it is closed here.
+        token: the job's token, if it has one.
+        authenticator: proves that this node knows it.
+        run_id: the id of the job.
+        read_timeout: the limit of one operation of this node, in seconds.
+        max_nodes: how many nodes will connect.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        token: bytes | None,
+        authenticator: Authenticator,
+        run_id: str,
+        read_timeout: float,
+        max_nodes: int = 1,
+    ) -> None:
+        address = listener.getsockname()
+        self.port: int = address[1]
+        self.identity = make_identity()
+        _warn_of_few_descriptors(2 * max_nodes + OTHER_DESCRIPTORS)
+        self._process = StoreProcess(
+            listener,
+            token,
+            run_id,
+            environ=without_secrets(os.environ),
+            values={IDENTITY: self.identity.encode(), JOB_OF_HOST: run_id.encode()},
+        )
+        loop_back = address[0] if is_loop_back(address[0]) else "127.0.0.1"
+        self.connector = JobStoreConnector(
+            StoreEndpoint(loop_back, self.port), authenticator, read_timeout, check=self._check
+        )
+
+    def has_guests(self) -> bool:
+        """Whether other processes are connected to it."""
+        return self.connector.connect().count_sessions() > 1
+
+    def _check(self) -> None:
+        """Raise an error if the process has ended: what it held is lost."""
+        code = self._process.exit_code
+        if code is not None:
+            raise RendezvousError(
+                f"the process of the rendezvous store (pid {self._process.pid}), which this node "
+                f"hosts, has ended with {describe_exit(code)}; with it the state of the job "
+                "is lost. Start the job again"
+            )
+
+    def close(self) -> None:
+        """Stop the server; waiting clients get an error. May be called twice."""
+        self.connector.close()
+        self._process.close()
+
+
+def _warn_of_few_descriptors(needed: int) -> None:
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if needed > most:
+        _log.warning(
+            "this node hosts the store of the job, whose process may have %d descriptors "
+            "(ulimit -Hn), but so many nodes may need %d: nodes that come too late will be "
+            "rejected",
+            most,
+            needed,
+        )
