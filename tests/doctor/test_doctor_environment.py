@@ -44,10 +44,17 @@ def test_the_plaunch_on_path_is_this_one(node, path, status):
 
 
 @pytest.mark.parametrize(
-    ("backend", "status"), [("static", WARNING), ("c10d", PROBLEM), ("plaunch:c10d", PROBLEM)]
+    ("backend", "configs", "status"),
+    [
+        ("static", {}, WARNING),
+        ("c10d", {}, WARNING),
+        ("c10d", {"store": "torch"}, PROBLEM),
+        ("plaunch:c10d", {"store_type": "file"}, PROBLEM),
+    ],
 )
-def test_a_missing_torch_is_a_problem_for_c10d(node, backend, status):
-    found = node.only(check_versions, settings={"rdzv_backend": backend})
+def test_a_missing_torch_is_a_problem_for_its_stores(node, backend, configs, status):
+    settings = {"rdzv_backend": backend, "rdzv_configs": configs}
+    found = node.only(check_versions, settings=settings)
     assert (found.what, found.status) == ("torch", status)
 
 

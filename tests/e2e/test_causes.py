@@ -104,8 +104,11 @@ def test_a_killed_worker_is_the_cause_of_its_peers_errors(agents, job):
     assert "Connection closed by peer" in nodes[0].stderr or "reset by peer" in nodes[0].stderr
 
 
-@pytest.mark.parametrize("backend", ["c10d", "etcd-v2"])
-def test_a_lost_node_is_named_while_its_peers_wait(loud, agents, job, backend):
+@pytest.mark.parametrize(
+    ("backend", "noticed"),
+    [("c10d", "its connection to the store has ended"), ("etcd-v2", "no heartbeat for ")],
+)
+def test_a_lost_node_is_named_while_its_peers_wait(loud, agents, job, backend, noticed):
     """The node dies with its workers; those of the other node report a lost peer."""
     nodes = job("--max-restarts=0", backend=backend, conf=f"{QUICK},join_timeout=8")
     victim, survivor = nodes[1], nodes[0]
@@ -115,7 +118,7 @@ def test_a_lost_node_is_named_while_its_peers_wait(loud, agents, job, backend):
     os.kill(pid, signal.SIGKILL)
     assert survivor.exit_code() == 111
     lines = said(survivor)
-    lost = f"(index {rank}) was lost: no heartbeat for "
+    lost = f"(index {rank}) was lost: {noticed}"
     assert any(lost in line for line in lines), survivor.stderr
     # Failures of its peers are reported first only if they were known long before the loss.
     for line in lines[: next(n for n, line in enumerate(lines) if lost in line)]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import signal
 import socket
@@ -10,8 +11,10 @@ import subprocess
 import sys
 import time
 from functools import partial
+from pathlib import Path
 
 import pytest
+from plaunch.process import children_by_parent, read_table
 
 from helpers.nodes import check_refused, check_secrets, of, options
 from helpers.processes import is_reaped
@@ -49,7 +52,7 @@ def store_at(kind, endpoint_of, folder):
             [sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         ) as process:
             try:
-                yield f"127.0.0.1:{int(process.stdout.readline())}", "c10d", ""
+                yield f"127.0.0.1:{int(process.stdout.readline())}", "c10d", ",store=torch"
             finally:
                 process.kill()
 
@@ -93,7 +96,8 @@ def test_a_late_node_is_admitted_and_a_lost_one_excluded(
         assert of("TORCHELASTIC_RESTART_COUNT", alone + both + again) == [0] * 8
         assert of("RANK", again) == [0, 1]
         agents.finish(survivor)
-        assert "was lost: no heartbeat" in survivor.stderr
+        noticed = "its connection to the store" if store == "first agent" else "no heartbeat"
+        assert f"was lost: {noticed}" in survivor.stderr
     assert "Traceback" not in first.stderr + late.stderr
 
 
@@ -343,17 +347,33 @@ def test_too_few_nodes_in_time(agents, endpoint):
 
 
 @pytest.mark.slow
-def test_a_lost_store_ends_the_nodes_after_a_timeout(agents, endpoint):
-    bound = "unreachable_timeout=2,"
-    host = agents.start(*options(endpoint, "3", conf=bound + HOSTS))
-    others = [agents.start(*options(endpoint, "3", conf=bound + JOINS)) for _ in range(2)]
+@pytest.mark.parametrize("bound", ["unreachable_timeout=2", "refused_timeout=2"])
+def test_a_lost_store_ends_the_nodes_after_a_timeout(agents, endpoint, bound):
+    host = agents.start(*options(endpoint, "3", conf=f"{bound},{HOSTS}"))
+    others = [agents.start(*options(endpoint, "3", conf=f"{bound},{JOINS}")) for _ in range(2)]
     agents.until_round(0, host, *others)
     host.kill()
     assert [node.exit_code() for node in others] == [113, 113]
     for node in others:
-        assert "unreachable_timeout=2" in node.stderr
+        assert bound in node.stderr
         assert "Traceback" not in node.stderr
         agents.until_gone(*of("pid", node.workers()))
+
+
+@pytest.mark.slow
+def test_without_the_process_of_the_store_all_nodes_end(agents, endpoint):
+    host = agents.start(*options(endpoint, "2", conf=HOSTS))
+    other = agents.start(*options(endpoint, "2", conf=f"refused_timeout=1,{JOINS}"))
+    agents.until_round(0, host, other)
+    children = children_by_parent(read_table())[host.process.pid]
+    (store,) = (
+        pid for pid in children if b"run_server" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    )
+    os.kill(store, signal.SIGKILL)
+    assert [host.exit_code(), other.exit_code()] == [113, 113]
+    assert f"the process of the rendezvous store (pid {store}), which this node" in host.stderr
+    assert "killed by SIGKILL" in host.stderr
+    assert "refused_timeout=1" in other.stderr
 
 
 @pytest.mark.slow

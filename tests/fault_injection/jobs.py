@@ -1,14 +1,14 @@
 """Jobs with random faults, and the checks that must pass in spite of them.
 
-    python tests/fault_injection/jobs.py [--backend c10d|etcd-v2] [--runs N] [--seed N] [--cables]
-                               [--preload MODULE]
+    python tests/fault_injection/jobs.py [--backend c10d|c10d-torch|etcd-v2] [--runs N] [--seed N]
+                               [--cables] [--preload MODULE]
 
-Each run is a job of several agents with small workers; its seed decides how many there are and
-what happens when: nodes arrive, leave, are killed or paused, workers are killed, an etcd server is
-killed and comes back, and with `--cables` each node is a namespace (which needs root) whose cable
-is cut. With `--preload` the workers are forked after that import, and fork servers are killed or
-stopped. At the end the workers succeed. `check` has the conditions. A finding is printed with its
-seed, and the folder of its run is kept.
+`c10d-torch` is `c10d` with `store=torch`. Each run is a job of several agents with small workers;
+its seed decides how many there are and what happens when: nodes arrive, leave, are killed or
+paused, workers are killed, an etcd server is killed and comes back, and with `--cables` each node
+is a namespace (which needs root) whose cable is cut. With `--preload` the workers are forked after
+that import, and fork servers are killed or stopped. At the end the workers succeed. `check` has the
+conditions. A finding is printed with its seed, and the folder of its run is kept.
 
 Faults of launchers and workers are injected by the launchers themselves (plugin `fault_injection`),
 when a file appears. This program itself causes the faults of launchers that are not running a
@@ -118,7 +118,7 @@ class Job:
 
     Args:
         folder: for its files.
-        backend: the option `--rdzv-backend`.
+        backend: one of `BACKENDS`.
         chance: makes all random choices.
         network: the network of the nodes, if any.
         etcd: the server, if the backend needs one.
@@ -134,6 +134,8 @@ class Job:
         etcd: EtcdServer | None,
         preload: str = "",
     ) -> None:
+        backend, is_torch, _ = backend.partition("-torch")
+        self._store = ",store=torch" if is_torch else ""
         self.folder, self.chance, self.network, self.etcd = folder, chance, network, etcd
         self.preload = preload
         self.least = chance.randint(1, 2)
@@ -175,7 +177,7 @@ class Job:
         if self.network is not None:
             within = self.network.within(number)
         if self._backend == "c10d":
-            conf += f",is_host={'false' if number else 'true'}"
+            conf += f",is_host={'false' if number else 'true'}{self._store}"
         # Without `site` an interpreter starts sooner, and cannot become a fork server.
         interpreter = [sys.executable] if self.preload else [sys.executable, "-S", "-E"]
         faults = [
@@ -473,6 +475,7 @@ class Job:
 
 
 NODES = 6  # of a network
+BACKENDS = ("c10d", "c10d-torch", "etcd-v2")
 
 
 @contextlib.contextmanager
@@ -485,7 +488,7 @@ def surroundings(backend: str, cables: bool) -> Iterator[tuple[Network | None, E
             stack.callback(network.remove)
             network.build()
         etcd = None
-        if backend != "c10d":
+        if backend == "etcd-v2":
             host = "127.0.0.1" if network is None else network.own_address()
             etcd = stack.enter_context(EtcdServer(host=host))
         yield network, etcd
@@ -510,14 +513,14 @@ def run(backend: str, seed: int, *, cables: bool = False, preload: str = "") -> 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run jobs; the exit code is 1 if there is a finding."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--backend", choices=["c10d", "etcd-v2"], action="append")
+    parser.add_argument("--backend", choices=BACKENDS, action="append")
     parser.add_argument("--runs", type=int, default=10, help="of each backend (10)")
     parser.add_argument("--seed", type=int, default=1, help="of the first run (1)")
     parser.add_argument("--at-once", type=int, default=2, help="runs at the same time (2)")
     parser.add_argument("--cables", action="store_true", help="cut the cables of namespaces")
     parser.add_argument("--preload", default="", metavar="MODULE", help="fork the workers")
     args = parser.parse_args(argv)
-    backends = args.backend or ["c10d", "etcd-v2"]
+    backends = args.backend or BACKENDS
     jobs = [(b, seed) for seed in range(args.seed, args.seed + args.runs) for b in backends]
     began = time.monotonic()
     findings = 0

@@ -48,7 +48,7 @@ def test_a_job_recovers_from_random_faults(backend, seed):
     [{}, {"cables": True}, {"preload": "decimal"}, {"preload": "torch"}],
     ids=["", "cables", "decimal", "torch"],
 )
-@pytest.mark.parametrize("backend", ["c10d", "etcd-v2"])
+@pytest.mark.parametrize("backend", chaos_jobs.BACKENDS)
 def test_many_jobs(backend, options):
     skip_without(backend)
     if options.get("cables") and shutil.which("ip") is None:

@@ -9,7 +9,7 @@ from plaunch.rendezvous import RendezvousParameters
 from plaunch_network import count_connections
 from plaunch_rendezvous_c10d import create_c10d_handler
 from plaunch_torchrun.elastic.utils import barrier, synchronize
-from torch.distributed import Store
+from torch.distributed import PrefixStore
 
 from helpers.calls import Call
 from helpers.ports import free_port
@@ -44,7 +44,7 @@ def join(nodes):
 def test_nodes_share_the_store_of_a_round(create, endpoint):
     nodes = [create(**endpoint), create(**endpoint)]
     stores = [info.store for info in join(nodes)]
-    assert all(isinstance(store, Store) for store in stores)
+    assert all(isinstance(store, PrefixStore) for store in stores)
     stores[0].set("key", "value")
     assert stores[1].get("key") == b"value"
     assert [store.add("count", 1) for store in stores] == [1, 2]

@@ -80,7 +80,7 @@ def test_a_node_that_joins_a_job_of_torchruns_ends_with_the_cause(tmp_path):
         forced = run_python(*words, "--rdzv-conf=store=torch", script, timeout=120)
         torchrun.terminate()
         torchrun.wait()
-    assert ended.returncode == 113
+    assert ended.returncode == 112
     assert f"the program at {endpoint} is a TCPStore of torch" in ended.stderr
     assert forced.returncode == 112
     assert "start all nodes with plaunch" in forced.stderr

@@ -104,6 +104,13 @@ def _is_same(one: str, other: str) -> bool:
     )
 
 
+def _uses_store_of_torch(context: NodeContext) -> bool:
+    configs = context.settings.get("rdzv_configs")
+    options = configs if isinstance(configs, dict) else {}
+    is_chosen = options.get("store") == "torch" or options.get("store_type") == "file"
+    return is_chosen and context.backend.rpartition(":")[2] == "c10d"
+
+
 def check_versions(context: NodeContext) -> Iterator[Finding]:
     """Check Python and torch in the launcher's environment. Does not import torch."""
     python = context.machine.version
@@ -116,12 +123,12 @@ def check_versions(context: NodeContext) -> Iterator[Finding]:
         )
     found = context.machine.distribution("torch")
     if found is None:
-        is_needed = context.backend.rpartition(":")[2] == "c10d"
+        is_needed = _uses_store_of_torch(context)
         yield Finding(
             Status.PROBLEM if is_needed else Status.WARNING,
             "torch",
             f"not installed in {context.machine.prefix}"
-            + (", but the backend c10d needs it" if is_needed else ""),
+            + (", but this store of the backend c10d needs it" if is_needed else ""),
             "pip install 'plaunch[c10d]'"
             if is_needed
             else "install it here if the workers use it (plaunch itself does not)",

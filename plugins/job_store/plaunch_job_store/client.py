@@ -11,7 +11,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from plaunch.errors import ExitCode, RendezvousConnectionError, RendezvousError
+from plaunch.errors import RendezvousClosedError, RendezvousConnectionError, RendezvousError
 
 from plaunch_job_store import frames
 from plaunch_job_store.authentication import PROOF_SIZE, is_equal
@@ -47,10 +47,8 @@ _OTHER_PROGRAMS = (
 )
 
 
-class StoreRefusedError(RendezvousError):
+class StoreRefusedError(RendezvousClosedError):
     """The server refuses this node, or is not the store of its job; trying again is no use."""
-
-    exit_code = ExitCode.CONTROL_PLANE_LOST
 
 
 class _Request:

@@ -9,7 +9,7 @@ import logging
 import os
 import resource
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import RendezvousError
 from plaunch.process import describe_exit, without_secrets
@@ -57,6 +57,7 @@ class JobStoreConnector:
         self._check = check
         self._lock = threading.Lock()
         self._client: StoreClient | None = None
+        self._torch_store: Any = None  # torch does not keep the Python object alive
         self._is_closed = False
         self._listeners: list[Callable[[], None]] = []
 
@@ -101,9 +102,15 @@ class JobStoreConnector:
 
     def open_store(self, prefix: str) -> Store:
         """Open torch's store under a prefix, for programs; imports torch."""
-        from plaunch_rendezvous_c10d.round_store import open_round_store  # rare
+        from torch.distributed import PrefixStore  # rare
 
-        return open_round_store(self.client, prefix, self._read_timeout)
+        from plaunch_rendezvous_c10d.torch_adapter import create_torch_store
+
+        with self._lock:
+            if self._torch_store is None:
+                self._torch_store = create_torch_store(self.client, self._read_timeout)
+        store: Store = PrefixStore(prefix, self._torch_store)
+        return store
 
     def close(self) -> None:
         """Say goodbye to the server."""
@@ -164,8 +171,8 @@ class HostedJobStore:
         if code is not None:
             raise RendezvousError(
                 f"the process of the rendezvous store (pid {self._process.pid}), which this node "
-                f"hosts, has ended with {describe_exit(code)}; with it the state of the job "
-                "is lost. Start the job again"
+                f"hosts, has ended ({describe_exit(code)}); with it the state of the job is "
+                "lost. Start the job again"
             )
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The store of a round for programs that use torch's API, over the store of the job."""
+"""Lets programs use the store of the job through the API of torch's stores."""
 
 from __future__ import annotations
 
@@ -13,60 +13,53 @@ from plaunch_job_store.frames import Code, Operation, OperationFailed
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from plaunch.rendezvous import Store
     from plaunch_job_store.client import StoreClient
     from plaunch_job_store.frames import Result
 
 _Value = bytes | str
 
 
-def open_round_store(client: Callable[[], StoreClient], prefix: str, timeout: float) -> Store:
-    """Return a `RoundStore` that torch accepts as a store; imports torch."""
-    from torch.distributed import Store as TorchStore
+def create_torch_store(client: Callable[[], StoreClient], timeout: float) -> Any:
+    """Return a `StoreMethods` that torch accepts as a store; imports torch.
 
-    kind = type("RoundStore", (RoundStore, TorchStore), {})  # torch calls its methods
-    store: Store = kind(client, prefix, timeout)
+    Args:
+        client: returns the connection.
+        timeout: the default timeout of waits, in seconds; `set_timeout` of torch changes it.
+    """
+    from torch.distributed import Store
+
+    store = type("JobStore", (StoreMethods, Store), {})(client)  # torch calls its methods
+    store.set_timeout(timedelta(seconds=timeout))
     return store
 
 
-class RoundStore:
-    """A store with torch's methods, under a prefix. Keys may be any text, values any bytes.
+class StoreMethods:
+    """The methods of torch's stores, over the store of the job. Values may be any bytes.
 
     As torch's own stores do, `get` and `wait` wait for missing keys, and raise `DistStoreError`
     after the timeout.
 
     Args:
         client: returns the connection.
-        prefix: what precedes each key.
-        timeout: the default timeout of waits, in seconds.
     """
 
-    def __init__(self, client: Callable[[], StoreClient], prefix: str, timeout: float) -> None:
+    timeout: timedelta  # torch's
+
+    def __init__(self, client: Callable[[], StoreClient]) -> None:
         super().__init__()
         self._client = client
-        self._prefix = prefix
-        self._seconds = timeout
-
-    @property
-    def timeout(self) -> timedelta:
-        """The default timeout of waits."""
-        return timedelta(seconds=self._seconds)
-
-    def set_timeout(self, timeout: timedelta) -> None:
-        """Change the default timeout of waits."""
-        self._seconds = timeout.total_seconds()
 
     def set(self, key: str, value: _Value) -> None:
         """Write `value`."""
-        self._one(Operation(Code.SET, self._key(key), _encode(value)))
+        self._one(Operation(Code.SET, quote(key), _encode(value)))
 
     def get(self, key: str) -> bytes:
         """Return the value of `key`, once it has one."""
-        return self._await(key, self._seconds)
+        return self._await(key, self.timeout.total_seconds())
 
     def add(self, key: str, amount: int) -> int:
         """Add `amount` to the number under `key`, and return the sum."""
-        result = self._one(Operation(Code.ADD, self._key(key), amount=amount))
+        result = self._one(Operation(Code.ADD, quote(key), amount=amount))
         return result if isinstance(result, int) else 0
 
     def compare_set(self, key: str, expected: _Value, desired: _Value) -> bytes:
@@ -76,7 +69,7 @@ class RoundStore:
             The value that it has then; `expected` if it is missing.
         """
         expected = _encode(expected)
-        name = self._key(key)
+        name = quote(key)
         (held,) = self._call([Operation(Code.GET, name)])
         while True:
             if held is None and expected:
@@ -90,17 +83,16 @@ class RoundStore:
 
     def delete_key(self, key: str) -> bool:
         """Remove `key`; whether it existed."""
-        results = self._call([Operation(code, self._key(key)) for code in (Code.GET, Code.DELETE)])
+        results = self._call([Operation(code, quote(key)) for code in (Code.GET, Code.DELETE)])
         return results[0] is not None
 
     def check(self, keys: Sequence[str]) -> bool:
         """Whether all `keys` exist."""
-        return None not in self._call([Operation(Code.GET, self._key(key)) for key in keys])
+        return None not in self._call([Operation(Code.GET, quote(key)) for key in keys])
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         """Wait until all `keys` exist."""
-        seconds = self._seconds if timeout is None else timeout.total_seconds()
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + (timeout or self.timeout).total_seconds()
         for key in keys:
             self._await(key, max(deadline - time.monotonic(), 0.0))
 
@@ -117,11 +109,8 @@ class RoundStore:
         """Whether it has `multi_get` and `multi_set`, but it lacks `append` and queues."""
         return False
 
-    def _key(self, key: str) -> str:
-        return f"{self._prefix}/{quote(key)}"
-
     def _await(self, key: str, seconds: float) -> bytes:
-        (value,) = self._call([Operation(Code.WAIT, self._key(key))], seconds)
+        (value,) = self._call([Operation(Code.WAIT, quote(key))], seconds)
         if not isinstance(value, bytes):
             from torch.distributed import DistStoreError
 
