@@ -35,6 +35,11 @@ MORE = {
     "plaunch_torchrun": {"plaunch_multiprocessing", "plaunch_timer"},
     # An old name.
     "plaunch_functions": {"plaunch_multiprocessing"},
+    # The process of the store imports the package, which is therefore empty.
+    "plaunch_rendezvous_c10d": {
+        f"plaunch_job_store.{name}"
+        for name in ("authentication", "client", "frames", "host", "store")
+    },
     # Suites and fakes are for tests of plugins.
     "plaunch_testing": {"plaunch.testing", "plaunch_membership.testing"},
 }
@@ -51,8 +56,10 @@ HEAVY = {
     "sklearn": set(),
     "torch": {
         "plaunch_multiprocessing.context",  # if the caller has loaded torch
-        "plaunch_rendezvous_c10d.stores",
+        "plaunch_rendezvous_c10d.job_store",  # for programs that read the store of a round
+        "plaunch_rendezvous_c10d.torch_adapter",
         "plaunch_rendezvous_c10d.torch_import",
+        "plaunch_rendezvous_c10d.torch_stores",
         "plaunch_rendezvous_static.round_store",  # for agents of a program's own
         "plaunch_torchrun.bridges",  # for plugins that were written for torchrun
         "plaunch_torchrun.elastic.control_plane",

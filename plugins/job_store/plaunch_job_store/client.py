@@ -22,6 +22,7 @@ from plaunch_job_store.frames import (
     Operation,
     ProtocolError,
 )
+from plaunch_job_store.other_programs import is_tcp_store, recognise
 from plaunch_job_store.server import SILENCE_TIMEOUT, keep_alive
 
 if TYPE_CHECKING:
@@ -33,18 +34,7 @@ if TYPE_CHECKING:
 RECONNECT_TIMEOUT = 1.0  # seconds; longer outages are left to the caller
 _RECONNECT_PAUSE = 0.02  # seconds between two attempts
 CONNECT_TIMEOUT = 5.0  # seconds for the first connection and its greeting
-_PROBE_TIMEOUT = 1.0  # seconds
 _READ_SIZE = 256 << 10
-
-# What TCPStore of torch answers: its ping (torch's TCPStoreBackend.hpp), which returns the number.
-_VALIDATE, _TCP_STORE_MAGIC, _PING = b"\0", 0x3C85F7CE, b"\x0d"
-
-# The first bytes of programs that may be at the endpoint instead.
-_OTHER_PROGRAMS = (
-    (b"SSH-", "an ssh server"),
-    (b"HTTP", "an HTTP server"),
-    (b"\x15\x03", "a TLS server"),
-)
 
 
 class StoreRefusedError(RendezvousClosedError):
@@ -139,14 +129,7 @@ class StoreClient:
 
     def _refuse_tcp_store(self) -> None:
         """Raise an error if the program at the endpoint is a TCPStore of torch."""
-        number = secrets.token_bytes(4)
-        request = _VALIDATE + struct.pack("=I", _TCP_STORE_MAGIC) + _PING + number
-        with contextlib.suppress(OSError, RendezvousConnectionError):
-            with self._dial(_PROBE_TIMEOUT) as sock:
-                sock.settimeout(_PROBE_TIMEOUT)
-                sock.sendall(request)
-                if sock.recv(len(number)) != number:
-                    return
+        if is_tcp_store(self._dial):
             raise StoreRefusedError(
                 f"the program at {self.endpoint} is a TCPStore of torch, such as torchrun's, "
                 "not the store of a plaunch job; use it with --rdzv-conf store=torch on all nodes, "
@@ -391,11 +374,8 @@ class StoreClient:
             if not data:
                 raise ProtocolError("the server closes the connection without an answer")
             self._received.feed(data)
-            self._recognise(self._received.peek(8))
-
-    def _recognise(self, first: bytes) -> None:
-        for beginning, program in _OTHER_PROGRAMS:
-            if first.startswith(beginning):
+            program = recognise(self._received.peek(8))
+            if program:
                 raise StoreRefusedError(
                     f"the program at {self.endpoint} is {program}, not the rendezvous store of a "
                     "job; choose another port in --rdzv-endpoint"
