@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     from plaunch.rendezvous import RendezvousHandler, RendezvousParameters, Store
     from plaunch_membership import Connect, RendezvousStore
 
-    from plaunch_rendezvous_c10d.hosting import StoreConnector, StoreHost
+    from plaunch_rendezvous_c10d.hosting import StoreConnector, HostedRendezvousStore
     from plaunch_rendezvous_c10d.torch_stores import FileStore
 
     class StoreFactory(Protocol):
         """Hosts and connects to one kind of store."""
 
-        def host(self, listener: socket.socket, max_nodes: int) -> StoreHost:
+        def host(self, listener: socket.socket, max_nodes: int) -> HostedRendezvousStore:
             """Host the store on a listening socket."""
 
         def connect_to(self, endpoint: StoreEndpoint, run_id: str = "") -> StoreConnector:
@@ -153,7 +153,7 @@ class _JobStores:
         self._authenticator = Authenticator(self._token, params.run_id)
         self._read_timeout = read_timeout
 
-    def host(self, listener: socket.socket, max_nodes: int) -> StoreHost:
+    def host(self, listener: socket.socket, max_nodes: int) -> HostedRendezvousStore:
         from plaunch_rendezvous_c10d.job_store import HostedJobStore
 
         return HostedJobStore(
@@ -178,7 +178,7 @@ class _TcpStores:
         self._run_id = params.run_id
         self._read_timeout = read_timeout
 
-    def host(self, listener: socket.socket, max_nodes: int) -> StoreHost:
+    def host(self, listener: socket.socket, max_nodes: int) -> HostedRendezvousStore:
         from plaunch_rendezvous_c10d.tcp_hosting import HostedTcpStore
 
         return HostedTcpStore(listener, self._run_id, self._read_timeout, max_nodes)
@@ -256,7 +256,7 @@ def _host(
     port: int,
     *,
     is_requested: bool,
-) -> StoreHost | None:
+) -> HostedRendezvousStore | None:
     """Host the store, unless another process of this machine does."""
     is_local = params.max_nodes == 1
     with contextlib.ExitStack() as stack:

@@ -55,7 +55,7 @@ class StoreConnector(Protocol):
         """Release what the connections share."""
 
 
-class StoreHost(Protocol):
+class HostedRendezvousStore(Protocol):
     """A store that this node hosts."""
 
     identity: str
@@ -145,7 +145,7 @@ def open_host_socket(
         ) from error
 
 
-def check_sole_host(hosted: StoreHost, connector: StoreConnector) -> None:
+def check_sole_host(hosted: HostedRendezvousStore, connector: StoreConnector) -> None:
     """Check that the endpoint leads to the store of this process, where it may lead elsewhere.
 
     An endpoint that cannot be reached from here passes: a cluster's service may lead here only once
