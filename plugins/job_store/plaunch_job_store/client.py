@@ -15,6 +15,7 @@ from plaunch.errors import RendezvousClosedError, RendezvousConnectionError, Ren
 
 from plaunch_job_store import frames
 from plaunch_job_store.authentication import PROOF_SIZE, is_equal
+from plaunch_job_store.connection import SILENCE_TIMEOUT, keep_alive
 from plaunch_job_store.frames import (
     Code,
     FrameBuffer,
@@ -23,7 +24,6 @@ from plaunch_job_store.frames import (
     ProtocolError,
 )
 from plaunch_job_store.other_programs import is_tcp_store, recognise
-from plaunch_job_store.server import SILENCE_TIMEOUT, keep_alive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -8,17 +8,14 @@ import secrets
 import selectors
 import socket
 import time
-from collections import deque
 from typing import TYPE_CHECKING
 
 from plaunch_job_store import frames
 from plaunch_job_store.authentication import PROOF_SIZE, is_equal
+from plaunch_job_store.connection import SILENCE_TIMEOUT, ClientConnection, keep_alive
 from plaunch_job_store.frames import (
-    TOO_LARGE,
     Fields,
-    FrameBuffer,
     MessageKind,
-    OperationFailed,
     ProtocolError,
 )
 from plaunch_job_store.table import Session, StoreTable
@@ -31,75 +28,12 @@ if TYPE_CHECKING:
 
 GREETING_TIMEOUT = 5.0  # seconds from the connection to the end of its greeting
 RESUME_TIMEOUT = 0.25  # seconds in which the session of a closed connection can be resumed
-SILENCE_TIMEOUT = 5.0  # seconds after which the kernel gives up a peer that does not answer
-MAX_STRANGERS = 64  # connections that have not finished their greeting
-MAX_BACKLOG = 16 << 20  # bytes that a client has not read yet
-MAX_REPLY = frames.MAX_FRAME // 2  # bytes of values
+MAX_STRANGERS = 512  # connections that have not finished their greeting
+_MIN_PATIENCE = 0.1  # seconds that each of them gets, if there are so many
 _READ_SIZE = 256 << 10  # bytes per connection and turn, so that all get their turn
 _ACCEPTS = 64  # connections per turn
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _NO_ROOM_PAUSE = 0.1  # seconds
-
-
-def keep_alive(sock: socket.socket, timeout: float) -> None:
-    """Let the kernel end a connection whose peer has not answered for `timeout` seconds.
-
-    The peer's kernel answers: a process that is suspended, or slow, keeps its connection.
-    """
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, max(int(timeout) - 1, 1))
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(timeout * 1000))
-
-
-class _ClientConnection:
-    """One client. It greets within `GREETING_TIMEOUT`, and has a session from then on."""
-
-    def __init__(self, sock: socket.socket, deadline: float) -> None:
-        self.sock = sock
-        self.received = FrameBuffer(frames.MAX_GREETING)
-        self.unsent: deque[bytes] = deque()
-        self.unsent_bytes = 0
-        self.deadline = deadline  # of the greeting
-        self.client_nonce = b""
-        self.server_nonce = b""
-        self.resumes = b""  # the session that it wants to resume
-        self.session: Session | None = None
-        self.is_refused = False  # the reason is sent, and nothing that it sends is read
-
-    def reply(self, number: int, results: list[Result]) -> None:
-        """Send the results of a request; of a client that reads nothing, end the connection."""
-        if self.unsent_bytes > MAX_BACKLOG:
-            with contextlib.suppress(OSError):
-                self.sock.shutdown(socket.SHUT_RDWR)
-            return
-        if sum(len(result) for result in results if isinstance(result, bytes)) > MAX_REPLY:
-            results = [OperationFailed(TOO_LARGE)] * len(results)
-        self.send(
-            frames.frame(MessageKind.REPLY, frames.u64(number), frames.encode_results(results))
-        )
-
-    def send(self, data: bytes) -> None:
-        """Send `data`, as far as the client reads it; keep the rest."""
-        if not self.unsent:
-            with contextlib.suppress(OSError):  # the next read reports it
-                data = data[self.sock.send(data) :]
-        if data:
-            self.unsent.append(data)
-            self.unsent_bytes += len(data)
-
-    def send_rest(self) -> None:
-        """Send what the client can take now."""
-        while self.unsent:
-            data = self.unsent[0]
-            sent = self.sock.send(data)
-            self.unsent_bytes -= sent
-            if sent < len(data):
-                self.unsent[0] = data[sent:]
-                return
-            self.unsent.popleft()
 
 
 class StoreServer:
@@ -109,6 +43,7 @@ class StoreServer:
         listener: the socket; it belongs to the server from now on.
         authenticator: checks the clients.
         max_connections: connections with a session; the others are refused.
+        max_strangers: connections that have not finished their greeting.
         table: the data.
         clock: a monotonic clock, in seconds.
         resume_timeout: see `RESUME_TIMEOUT`.
@@ -120,6 +55,7 @@ class StoreServer:
         authenticator: Authenticator,
         *,
         max_connections: int,
+        max_strangers: int = MAX_STRANGERS,
         table: StoreTable | None = None,
         clock: Callable[[], float] = time.monotonic,
         resume_timeout: float = RESUME_TIMEOUT,
@@ -128,12 +64,13 @@ class StoreServer:
         self._listener = listener
         self._authenticator = authenticator
         self._max_connections = max_connections
+        self._max_strangers = max_strangers
         self._table = table or StoreTable()
         self._clock = clock
         self._resume_timeout = resume_timeout
         self._selector = selectors.DefaultSelector()
-        self._strangers: dict[_ClientConnection, None] = {}  # in the order of their deadlines
-        self._connections: dict[bytes, _ClientConnection] = {}  # by session
+        self._strangers: dict[ClientConnection, None] = {}  # in the order of their deadlines
+        self._connections: dict[bytes, ClientConnection] = {}  # by session
         self._detached: dict[bytes, tuple[float, Session]] = {}  # deadline, in their order
         self._accepts_at = 0.0  # no earlier, if there was no room for a connection
         self._is_over = False
@@ -165,8 +102,9 @@ class StoreServer:
     def turn(self, timeout: float | None) -> None:
         """Wait for at most `timeout` seconds, and do what there is to do."""
         for key, mask in self._selector.select(timeout):
-            if isinstance(key.data, _ClientConnection):
-                self._serve(key.data, mask)
+            if isinstance(key.data, ClientConnection):
+                if key.data.sock.fileno() >= 0:  # else it was closed in this turn
+                    self._serve(key.data, mask)
             else:
                 key.data()
         now = self._clock()
@@ -196,6 +134,8 @@ class StoreServer:
 
     def _accept(self) -> None:
         for _ in range(_ACCEPTS):
+            if len(self._strangers) >= self._max_strangers and not self._make_room():
+                return
             try:
                 sock, _ = self._listener.accept()
             except BlockingIOError:
@@ -204,32 +144,44 @@ class StoreServer:
                 if error.errno in _NO_ROOM:
                     # The kernel keeps the connection; a stranger's place may become free.
                     self._drop_oldest_stranger()
-                    self._accepts_at = self._clock() + _NO_ROOM_PAUSE
-                    self._selector.unregister(self._listener)
+                    self._pause_accepting(self._clock() + _NO_ROOM_PAUSE)
                     return
                 continue  # the client has gone
             sock.setblocking(False)
             with contextlib.suppress(OSError):
                 keep_alive(sock, SILENCE_TIMEOUT)
-            if len(self._strangers) >= MAX_STRANGERS:
-                self._drop_oldest_stranger()
-            connection = _ClientConnection(sock, self._clock() + GREETING_TIMEOUT)
+            connection = ClientConnection(sock, self._clock() + GREETING_TIMEOUT)
             self._strangers[connection] = None
             self._selector.register(sock, selectors.EVENT_READ, connection)
+
+    def _make_room(self) -> bool:
+        """Drop the oldest stranger if it had its time; else accept none until then."""
+        oldest = next(iter(self._strangers))
+        until = oldest.deadline - GREETING_TIMEOUT + _MIN_PATIENCE
+        if until > self._clock():
+            self._pause_accepting(until)
+            return False
+        self._drop(oldest)
+        return True
+
+    def _pause_accepting(self, until: float) -> None:
+        """Leave new connections to the kernel until then."""
+        self._accepts_at = until
+        self._selector.unregister(self._listener)
 
     def _drop_oldest_stranger(self) -> None:
         oldest = next(iter(self._strangers), None)
         if oldest is not None:
             self._drop(oldest)
 
-    def _drop(self, connection: _ClientConnection) -> None:
+    def _drop(self, connection: ClientConnection) -> None:
         """Close a connection; its session, if it has one, can be resumed for a moment."""
         self._strangers.pop(connection, None)
         self._selector.unregister(connection.sock)
         connection.sock.close()
         self._detach(connection)
 
-    def _serve(self, connection: _ClientConnection, mask: int) -> None:
+    def _serve(self, connection: ClientConnection, mask: int) -> None:
         try:
             if mask & selectors.EVENT_WRITE:
                 connection.send_rest()
@@ -256,7 +208,7 @@ class StoreServer:
         if connection.sock.fileno() >= 0:
             self._select(connection)
 
-    def _select(self, connection: _ClientConnection) -> None:
+    def _select(self, connection: ClientConnection) -> None:
         """Wait until the client reads, if there is something to send; else for what it sends."""
         mask = selectors.EVENT_WRITE if connection.unsent else selectors.EVENT_READ
         if self._selector.get_key(connection.sock).events != mask:
@@ -266,7 +218,7 @@ class StoreServer:
             with contextlib.suppress(OSError):
                 connection.sock.shutdown(socket.SHUT_WR)
 
-    def _refuse(self, connection: _ClientConnection, reason: str) -> None:
+    def _refuse(self, connection: ClientConnection, reason: str) -> None:
         """Send the reason, and close the connection once the client has, or soon."""
         self._detach(connection)
         if connection not in self._strangers:
@@ -275,7 +227,7 @@ class StoreServer:
         connection.is_refused = True
         connection.send(frames.frame(MessageKind.REFUSED, frames.text(reason)))
 
-    def _detach(self, connection: _ClientConnection) -> None:
+    def _detach(self, connection: ClientConnection) -> None:
         """Separate a connection from its session, which can be resumed for a moment."""
         session, connection.session = connection.session, None
         if session is not None:
@@ -286,7 +238,7 @@ class StoreServer:
 
     # --- messages ---------------------------------------------------------------------------------
 
-    def _receive(self, connection: _ClientConnection, kind: MessageKind, fields: Fields) -> None:
+    def _receive(self, connection: ClientConnection, kind: MessageKind, fields: Fields) -> None:
         session = connection.session
         if session is None:
             self._greet(connection, kind, fields)
@@ -304,7 +256,7 @@ class StoreServer:
         else:
             raise ProtocolError(f"a client does not send {kind.name}")
 
-    def _greet(self, connection: _ClientConnection, kind: MessageKind, fields: Fields) -> None:
+    def _greet(self, connection: ClientConnection, kind: MessageKind, fields: Fields) -> None:
         if kind is MessageKind.HELLO and not connection.server_nonce:
             if fields.take(len(frames.MAGIC)) != frames.MAGIC:
                 raise ProtocolError("this is the store of a plaunch job")
@@ -343,7 +295,7 @@ class StoreServer:
             raise ProtocolError(f"the store has {self._max_connections} connections, its limit")
         self._welcome(connection)
 
-    def _welcome(self, connection: _ClientConnection) -> None:
+    def _welcome(self, connection: ClientConnection) -> None:
         """Give an authenticated connection its session, the former one if that exists."""
         del self._strangers[connection]
         session = self._take_session(connection.resumes)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from plaunch.rendezvous import RendezvousHandler, RendezvousParameters, Store
     from plaunch_membership import Connect, RendezvousStore
 
-    from plaunch_rendezvous_c10d.hosting import StoreConnector, HostedRendezvousStore
+    from plaunch_rendezvous_c10d.hosting import HostedRendezvousStore, StoreConnector
     from plaunch_rendezvous_c10d.torch_stores import FileStore
 
     class StoreFactory(Protocol):
