@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import secrets
+import os
 import socket
 import struct
 import threading
@@ -321,7 +321,7 @@ class StoreClient:
         return sock
 
     def _greet(self, sock: socket.socket, deadline: float) -> None:
-        nonce = secrets.token_bytes(frames.NONCE_SIZE)
+        nonce = os.urandom(frames.NONCE_SIZE)
         sock.settimeout(max(deadline - self._clock(), 0.01))
         versions = frames.u16(frames.OLDEST_VERSION), frames.u16(frames.VERSION)
         session = frames.u8(len(self.session)) + self.session

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
+import os
 import struct
 from typing import TYPE_CHECKING
 
@@ -32,7 +32,7 @@ def recognise(first: bytes) -> str:
 
 def is_tcp_store(dial: Callable[[float], socket.socket]) -> bool:
     """Whether the program is a TCPStore of torch; connects to it once more."""
-    number = secrets.token_bytes(4)
+    number = os.urandom(4)
     with (
         contextlib.suppress(OSError, RendezvousConnectionError),
         dial(_PROBE_TIMEOUT) as sock,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import secrets
+import os
 import selectors
 import socket
 import time
@@ -269,7 +269,7 @@ class StoreServer:
             connection.client_nonce = fields.take(frames.NONCE_SIZE)
             connection.resumes = fields.take(fields.u8())
             fields.end()
-            connection.server_nonce = secrets.token_bytes(frames.NONCE_SIZE)
+            connection.server_nonce = os.urandom(frames.NONCE_SIZE)
             is_needed = frames.u8(self._authenticator.is_needed)
             connection.send(
                 frames.frame(
@@ -301,7 +301,7 @@ class StoreServer:
         session = self._take_session(connection.resumes)
         is_resumed = session is not None
         if session is None:
-            session = Session(secrets.token_bytes(frames.SESSION_SIZE))
+            session = Session(os.urandom(frames.SESSION_SIZE))
             self._table.begin(session)
         connection.session = session
         connection.received.limit = frames.MAX_FRAME

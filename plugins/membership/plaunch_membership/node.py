@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import socket
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -59,7 +58,7 @@ class NodeIdentity:
         """Return an identity for an agent in this process; every agent has its own name."""
         host, pid = socket.gethostname(), os.getpid()
         return cls(
-            node=f"{_plain(host)}~{pid}~{secrets.token_hex(4)}",
+            node=f"{_plain(host)}~{pid}~{os.urandom(4).hex()}",
             host=host,
             pid=pid,
             address=address,

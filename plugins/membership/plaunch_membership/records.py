@@ -6,16 +6,17 @@ version is rejected with an error that names its key. Nothing in it is ever exec
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import json
 import logging
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from plaunch.errors import RendezvousStateError
+
+if TYPE_CHECKING:
+    import hmac
 
 PROTOCOL_VERSION = 1
 
@@ -229,7 +230,9 @@ class RecordCodec:
         self._max_bytes = max_bytes
         self._hmac: hmac.HMAC | None = None
         if token is not None:
-            self._hmac = hmac.new(token, b"plaunch-record", hashlib.sha256)
+            import hmac  # with OpenSSL, it takes 3 MB and some milliseconds
+
+            self._hmac = hmac.new(token, b"plaunch-record", "sha256")
             _update(self._hmac, run_id)
 
     def encode(self, key: str, record: Mapping[str, object]) -> bytes:
@@ -292,6 +295,8 @@ class RecordCodec:
                 "is not signed, but this node has a job token: a node without a token wrote it; "
                 "give all nodes the same one",
             )
+        import hmac
+
         body = value[signed.end() :]
         if not hmac.compare_digest(signed[1], _sign(self._hmac, key, body)):
             raise _error(

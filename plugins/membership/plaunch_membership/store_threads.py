@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-import secrets
+import os
 import time
 from typing import TYPE_CHECKING
 
@@ -58,7 +58,7 @@ class StoreThreads:
         self._endpoint = store.endpoint
         self._bounds = bounds
         self._lock = membership.lock
-        lookup = JobLookup(membership, make_name=lambda: secrets.token_hex(6))
+        lookup = JobLookup(membership, make_name=lambda: os.urandom(6).hex())
         self.writer = WriterRoutine(membership, lookup, hold_port)
         self._writing: Runner | None = None
         self._watching: Runner | None = None

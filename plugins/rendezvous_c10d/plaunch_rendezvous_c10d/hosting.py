@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import socket
 from typing import TYPE_CHECKING, Protocol
 
@@ -78,7 +77,7 @@ class HostedRendezvousStore(Protocol):
 
 def make_identity() -> str:
     """Return a name of this host and process that no other store has."""
-    return f"{os.uname().nodename} (pid {os.getpid()}, {secrets.token_hex(4)})"
+    return f"{os.uname().nodename} (pid {os.getpid()}, {os.urandom(4).hex()})"
 
 
 def is_this_machine(host: str, port: int) -> bool:
