@@ -259,8 +259,8 @@ def test_a_starved_server_survives_reads_that_time_out(open_session, own_etcd_se
         time.sleep(0.005)
         own_etcd_server.resume()
     assert [reader.error for reader in readers] == [None] * 16
-    assert sum("DEADLINE_EXCEEDED" in str(error) for error in failures) > 50
     assert own_etcd_server.process.poll() is None, own_etcd_server.log[-2000:]
+    assert sum("DEADLINE_EXCEEDED" in str(error) for error in failures) > 50
     store = open_session(own_etcd_server.endpoint).connect()
     assert store.multi_get(keys) == [b"x" * 2000] * 128
 

@@ -240,8 +240,8 @@ class EtcdClient:
         if is_outdated(status.version):
             self._has_warned_of_version = True
             _log.warning(
-                "etcd at %s is version %s, which other clients can crash with a read that takes "
-                "too long (etcd issues 14110 and 14891); upgrade it to %s or later",
+                "etcd at %s is version %s, which can crash when a client's read takes too long "
+                "(etcd issues 14110 and 14891); upgrade it to at least %s",
                 link.endpoint,
                 status.version,
                 describe_minimum(),

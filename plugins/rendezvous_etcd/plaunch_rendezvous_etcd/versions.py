@@ -1,4 +1,4 @@
-"""The versions of etcd that plaunch recommends."""
+"""Which versions of etcd should be upgraded."""
 
 from __future__ import annotations
 

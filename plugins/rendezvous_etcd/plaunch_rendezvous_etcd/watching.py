@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("plaunch")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0  # seconds before a stream is opened again
-_POLL_INTERVAL = 0.25  # seconds between two reads of a key, behind etcd's grpc-proxy
 _PUT = 0  # the kind of an event
 
 
@@ -118,9 +117,7 @@ class Watch:
             with self._lock:
                 self._stream = None
             self._client.protocol.end_stream(stream)
-        # etcd's grpc-proxy ends a stream whose client sends no further requests.
-        self._is_over.wait(_POLL_INTERVAL)
-        return None
+        raise _InterruptedError("etcd has ended the stream", has_worked)
 
     def _check_refusal(self, link: Link, reason: str) -> None:
         """Process the end of the watch by etcd.
