@@ -33,7 +33,7 @@ class Recorded(EtcdSession):
         self.requests, self.failing, self.after_read = [], set(), None
 
     @property
-    def asked(self):
+    def names(self):
         """The names of the requests."""
         return [name for name, _ in self.requests]
 
@@ -167,7 +167,7 @@ def test_a_ticket_is_one_request_whatever_the_contention(recorded):
     client.requests.clear()
     for _ in range(3):
         store.add("tickets", 1)
-    assert client.asked == ["Txn"] * 3
+    assert client.names == ["Txn"] * 3
 
 
 # --- reads ----------------------------------------------------------------------------------------
@@ -213,7 +213,7 @@ def test_neighbours_are_read_with_one_request(recorded, keys, count):
     client.requests.clear()
     written = {"few/a", "few/b", "few/9", "few/10"}
     assert store.multi_get(keys) == [key.encode() if key in written else None for key in keys]
-    assert client.asked == ["Range"] * count
+    assert client.names == ["Range"] * count
 
 
 def test_keys_far_apart_are_found_among_many_others(recorded):
@@ -225,11 +225,11 @@ def test_keys_far_apart_are_found_among_many_others(recorded):
     client.requests.clear()
     assert store.multi_get(keys) == [b"999", b"0", b"500", b"3", b"998", None]
     # The range is read up to its limit, and then the remaining keys.
-    assert client.asked == ["Range"] * 5
+    assert client.names == ["Range"] * 5
     assert client.requests[0][1].limit == 24
     client.requests.clear()
     assert store.multi_get(list(everything)) == list(everything.values())
-    assert client.asked == ["Range"]
+    assert client.names == ["Range"]
 
 
 def test_more_requests_than_are_sent_at_once(store):
@@ -350,7 +350,7 @@ def test_an_existing_heartbeat_is_not_written_again(recorded):
     for _ in range(3):
         client.connect().beat("constant", b"1")
     # A heartbeat over a broken connection must fail.
-    assert client.asked == ["LeaseKeepAlive"] * 3
+    assert client.names == ["LeaseKeepAlive"] * 3
     assert held(client, "constant") == first
     store.beat("constant", b"2")
     assert held(client, "constant").value == b"2"
@@ -411,7 +411,7 @@ def test_leases_are_renewed_in_time(recorded):
     for second in range(31):
         clock.now = 1000.0 + second
         store.beat("renewed", b"%d" % (second + 1))
-        names += [(second, name) for name in client.asked if name.startswith("Lease")]
+        names += [(second, name) for name in client.names if name.startswith("Lease")]
         client.requests.clear()
     alive = "LeaseKeepAlive"
     assert names == [
@@ -493,7 +493,7 @@ def test_a_watch_with_compacted_revisions_reads_again(recorded, store):
     call = Call(late.wait, "compacted/key", 30)
     assert call.ended()
     assert call.result == b"now"
-    assert client.asked.count("Compact") == 1
+    assert client.names.count("Compact") == 1
 
 
 def test_a_closed_client_ends_everything(client):
