@@ -58,7 +58,7 @@ def send_notice(nodes):
     nodes[0].job.send_notice(10)
     eventually(
         lambda: nodes[1].handler.membership.state.event.kind == "notice",
-        "the other node has the notice",
+        "the other one has it",
     )
 
 
