@@ -11,6 +11,7 @@ import time
 import pytest
 from plaunch.errors import ExitCode
 
+from helpers.etcd_versions import without_version_warning
 from helpers.programs import running_python
 from helpers.waiting import wait_until
 
@@ -52,8 +53,7 @@ def start(tmp_path):
 def ended(process):
     """Wait for a launcher; return its exit code and output, without the warning of an old etcd."""
     output, _ = process.communicate(timeout=BOUND)
-    lines = [line for line in output.splitlines(keepends=True) if " is version " not in line]
-    return process.returncode, "".join(lines)
+    return process.returncode, without_version_warning(output)
 
 
 def peak_memory(process):
