@@ -294,6 +294,15 @@ def choose(
     return chosen
 
 
+def cpu_seconds(pid: int) -> float:
+    """Return the CPU seconds of a process, without children; works for zombies too.
+
+    Reads the process's CPU clock, whose id is computed as in `clock_getcpuclockid`: it is
+    exact to a nanosecond, where /proc/PID/stat counts in hundredths of a second.
+    """
+    return time.clock_gettime(~pid << 3 | 2)
+
+
 def write_script(folder: str, name: str, text: str) -> str:
     """Write the workers' script; return its path."""
     path = os.path.join(folder, name)

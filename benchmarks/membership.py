@@ -1,4 +1,4 @@
-"""How fast a job of several nodes reacts to the arrival, loss and failure of nodes.
+"""How fast a job of several nodes reacts to changes, and what idle agents cost.
 
     python benchmarks/membership.py [--backend c10d|etcd-v2] [--repeat N] [--only WORD] [--check]
 
@@ -39,6 +39,9 @@ if rank == "1":
     sys.exit(3)
 time.sleep(600)
 """
+
+
+SETTLING = 2  # seconds until the cost of the start is over
 
 
 @dataclass(frozen=True)
@@ -164,7 +167,28 @@ def failure(backend: str, endpoint: str) -> list[float]:
     return [seconds(ends[0], ends[-1]), seconds(began, ends[-1])]
 
 
-def rows() -> list[tuple[list[Measurement], Callable[[str, str], list[float]]]]:
+def idle(backend: str, endpoint: str, seconds: float) -> list[float]:
+    """Return the CPU of an agent beside a running worker, in percent of a core, and its threads.
+
+    Of two agents the cheaper one is taken: the other one leads, and may host the store.
+    """
+    with Job(backend, endpoint, "2") as job:
+        for _ in range(2):
+            job.start_node()
+        job.hear(2, 2)
+        time.sleep(SETTLING)
+        pids = [agent.pid for agent in job.processes]
+        before, began = [*map(measuring.cpu_seconds, pids)], time.monotonic()
+        time.sleep(seconds)
+        after, passed = [*map(measuring.cpu_seconds, pids)], time.monotonic() - began
+        used = min(end - begin for begin, end in zip(before, after, strict=True))
+        threads = min(len(os.listdir(f"/proc/{pid}/task")) for pid in pids)
+    return [used / passed * 100, threads]
+
+
+def rows(
+    idle_seconds: float,
+) -> list[tuple[list[Measurement], Callable[[str, str], list[float]]]]:
     """Return the measurements, and the function that samples each of them."""
     arrival = [
         Measurement("arrival of a node", "s"),
@@ -174,7 +198,15 @@ def rows() -> list[tuple[list[Measurement], Callable[[str, str], list[float]]]]:
         Measurement("failure: spread of 4 exits", "s"),
         Measurement("failure to the last exit", "s"),
     ]
-    return [(arrival, arrival_and_loss), (ends, failure)]
+    quiet = [
+        Measurement("idle CPU of an agent", "%"),
+        Measurement("threads of an agent", ""),
+    ]
+    return [
+        (arrival, arrival_and_loss),
+        (ends, failure),
+        (quiet, lambda backend, endpoint: idle(backend, endpoint, idle_seconds)),
+    ]
 
 
 LIMITS = {
@@ -203,8 +235,15 @@ def main() -> int:
     parser.add_argument(
         "--backend", choices=["c10d", *ETCD], default="c10d", help="of the rendezvous (c10d)"
     )
+    parser.add_argument(
+        "--idle",
+        type=measuring.positive,
+        default=10,
+        metavar="S",
+        help="seconds to measure an idle agent (10)",
+    )
     args = parser.parse_args()
-    named = ((row, [measurement.name for measurement in row[0]]) for row in rows())
+    named = ((row, [measurement.name for measurement in row[0]]) for row in rows(args.idle))
     chosen = measuring.choose(parser, args.only, named)
     with contextlib.ExitStack() as stack:
         endpoint = ""

@@ -196,7 +196,7 @@ class Samplers:
                 process = start(argv, stdout=file.fileno())
                 measuring.wait_for_ends([process.pid], argv)
                 wall = time.monotonic() - begin
-                cpu = cpu_seconds(process.pid)
+                cpu = measuring.cpu_seconds(process.pid)
                 measuring.finish(process)
             written = glob.glob(os.path.join(logs, "*", "attempt_0", "*", "stdout.log"))
             counts = sorted(count_lines(path) for path in written)
@@ -228,21 +228,12 @@ class Samplers:
             pids = {message.pid for message in job.hear("up", workers)}
             time.sleep(1)  # exclude the rest of the start
             own = [job.process.pid, *(children(job.process.pid) - pids)]
-            before, begin = sum(map(cpu_seconds, own)), time.monotonic()
+            before, begin = sum(map(measuring.cpu_seconds, own)), time.monotonic()
             time.sleep(self._idle_seconds)
-            used, seconds = sum(map(cpu_seconds, own)) - before, time.monotonic() - begin
+            used, seconds = sum(map(measuring.cpu_seconds, own)) - before, time.monotonic() - begin
             job.process.send_signal(signal.SIGTERM)
             job.ended(*pids)
         return [used / seconds * 100]
-
-
-def cpu_seconds(pid: int) -> float:
-    """Return the CPU seconds of a process, without children; works for zombies too.
-
-    Reads the process's CPU clock, whose id is computed as in `clock_getcpuclockid`: it is
-    exact to a nanosecond, where /proc/PID/stat counts in hundredths of a second.
-    """
-    return time.clock_gettime(~pid << 3 | 2)
 
 
 def children(pid: int) -> set[int]:

@@ -21,6 +21,7 @@ from plaunch_rendezvous_etcd.testing.fixtures import (  # noqa: F401 - fixtures
     own_etcd_server,
 )
 
+from helpers.etcd_versions import without_version_warning
 from helpers.forked_launches import with_torch as with_torch
 from helpers.network import Network
 from helpers.nodes import WORKER, write_whole
@@ -140,8 +141,8 @@ class Agent:
 
     @property
     def stderr(self) -> str:
-        """Return the stderr of the launcher and its workers."""
-        return self._err.read_text()
+        """Return the stderr of the launcher and its workers, without the warning of an old etcd."""
+        return without_version_warning(self._err.read_text())
 
     def lines(self) -> list[dict[str, Any]]:
         """Return the complete lines of its workers."""

@@ -75,7 +75,13 @@ ROWS = {
         "plaunchctl status",
         "plaunchctl ps",
     ],
-    "membership.py": ["arrival of a node", "loss of a node", *FAILURE],
+    "membership.py": [
+        "arrival of a node",
+        "loss of a node",
+        *FAILURE,
+        "idle CPU of an agent",
+        "threads of an agent",
+    ],
 }
 
 
@@ -87,7 +93,7 @@ ROWS = {
         ("supervision.py", ["--no-torchrun", "--lines=1000", "--idle=1"]),
         ("control.py", []),
         ("worker_store.py", ["--no-torchrun"]),
-        ("membership.py", []),
+        ("membership.py", ["--idle=1"]),
         ("restarts.py", ["--no-torchrun", "--workers=1"]),
     ],
 )

@@ -55,8 +55,8 @@ def _servers_are_alive(request):
         if code is not None:
             capture = request.config.pluginmanager.getplugin("capturemanager")
             with capture.global_and_fixture_disabled():
-                test, said = request.node.nodeid, server.log[-2000:]
-                sys.stderr.write(f"\n{name} ended with {code} before {test}:\n{said}\n")
+                test, output = request.node.nodeid, server.log[-2000:]
+                sys.stderr.write(f"\n{name} ended with {code} before {test}:\n{output}\n")
             server.start()
 
 

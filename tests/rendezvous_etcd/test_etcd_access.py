@@ -80,7 +80,8 @@ def dripping(text=b""):
 
 
 @contextlib.contextmanager
-def nobody():
+def refusing():
+    """A port on which nothing listens."""
     (port,) = free_ports("127.0.0.1", 1)
     yield f"127.0.0.1:{port}"
 
@@ -132,7 +133,7 @@ def test_endpoints_that_are_not_etcd_are_reported_at_once(fails, server, config,
 @pytest.mark.parametrize(
     ("server", "expected"),
     [
-        (nobody, r"Connection refused; check that etcd runs and listens there"),
+        (refusing, r"Connection refused; check that etcd runs and listens there"),
         (silent, r"takes connections but does not answer: it is stopped, or it is not etcd"),
     ],
 )
@@ -155,8 +156,8 @@ def test_an_endpoint_that_answers_byte_by_byte_is_given_up_in_time(fails, text, 
 
 
 def test_a_name_that_has_no_address(fails):
-    said = r"'no-such-host.invalid' (has no address|\S+ name server)"
-    fails("no-such-host.invalid:2379", said, connect_timeout=1)
+    message = r"'no-such-host.invalid' (has no address|\S+ name server)"
+    fails("no-such-host.invalid:2379", message, connect_timeout=1)
 
 
 def test_a_server_that_starts_late_is_found(params_of, own_etcd_server):
@@ -175,9 +176,9 @@ def test_a_server_that_starts_late_is_found(params_of, own_etcd_server):
 
 
 @pytest.fixture(scope="module")
-def strangers(tmp_path_factory, certificates):
+def foreign(tmp_path_factory, certificates):
     """Certificates of another authority, for another host."""
-    folder = str(tmp_path_factory.mktemp("strangers"))
+    folder = str(tmp_path_factory.mktemp("foreign"))
     return create_certificates(folder, hosts=("another.example",))
 
 
@@ -187,15 +188,15 @@ def mutual_server(etcd_server, certificates):
         yield server
 
 
-def test_a_certificate_of_another_authority(fails, secure_server, secure, strangers):
-    said = r"certificate of \S+ is not accepted: .*check that ca_cert \("
-    fails(secure_server.endpoint, said, **{**secure, "ca_cert": strangers.ca})
+def test_a_certificate_of_another_authority(fails, secure_server, secure, foreign):
+    message = r"certificate of \S+ is not accepted: .*check that ca_cert \("
+    fails(secure_server.endpoint, message, **{**secure, "ca_cert": foreign.ca})
 
 
-def test_a_certificate_for_another_host(fails, strangers):
-    said = r"not accepted: .*IP address mismatch.*it is for '127.0.0.1'"
-    with EtcdServer(certificates=strangers) as server:
-        fails(server.endpoint, said, protocol="https", ca_cert=strangers.ca)
+def test_a_certificate_for_another_host(fails, foreign):
+    message = r"not accepted: .*IP address mismatch.*it is for '127.0.0.1'"
+    with EtcdServer(certificates=foreign) as server:
+        fails(server.endpoint, message, protocol="https", ca_cert=foreign.ca)
 
 
 def test_a_server_with_tls_needs_the_option(fails, secure_server):
@@ -206,11 +207,11 @@ def test_tls_to_a_server_without_it(fails, etcd_server, certificates):
     fails(etcd_server.endpoint, "does not speak TLS", protocol="https", ca_cert=certificates.ca)
 
 
-@pytest.mark.parametrize("own", ["none", "a stranger's"])
-def test_a_client_certificate_that_etcd_rejects(fails, mutual_server, certificates, strangers, own):
+@pytest.mark.parametrize("own", ["none", "foreign"])
+def test_a_client_certificate_that_etcd_rejects(fails, mutual_server, certificates, foreign, own):
     config = {"protocol": "https", "ca_cert": certificates.ca}
     if own != "none":
-        config |= {"ssl_cert": strangers.client_cert, "ssl_cert_key": strangers.client_key}
+        config |= {"ssl_cert": foreign.client_cert, "ssl_cert_key": foreign.client_key}
     expected = "whether it wants a client certificate" if own == "none" else "check ssl_cert"
     fails(mutual_server.endpoint, f"refused the TLS handshake: .*{expected}", **config)
 
@@ -258,8 +259,8 @@ def test_without_ca_cert_the_systems_authorities_are_trusted(
 
 def test_a_key_that_does_not_match_the_certificate(fails, mutual_server, certificates):
     config = {"ssl_cert": certificates.client_cert, "ssl_cert_key": certificates.key}
-    said = "certificate files cannot be used: .*check ca_cert, ssl_cert and"
-    fails(mutual_server.endpoint, said, protocol="https", ca_cert=certificates.ca, **config)
+    message = "certificate files cannot be used: .*check ca_cert, ssl_cert and"
+    fails(mutual_server.endpoint, message, protocol="https", ca_cert=certificates.ca, **config)
 
 
 # --- users ----------------------------------------------------------------------------------------
@@ -270,20 +271,20 @@ def test_a_wrong_password(fails, secure_server, secure, tmp_path):
     path.write_text("another password")
     path.chmod(0o600)
     config = {**secure, "etcd_password_file": str(path)}
-    said = "does not know user 'ann' with this password; check etcd_user"
-    text, _ = fails(secure_server.endpoint, said, **config)
+    message = "does not know user 'ann' with this password; check etcd_user"
+    text, _ = fails(secure_server.endpoint, message, **config)
     assert "another password" not in text
 
 
 def test_a_missing_user(fails, secure_server, secure):
     config = {key: value for key, value in secure.items() if not key.startswith("etcd_")}
-    said = "wants a user and a password; give --rdzv-conf etcd_user"
-    fails(secure_server.endpoint, said, **config)
+    message = "wants a user and a password; give --rdzv-conf etcd_user"
+    fails(secure_server.endpoint, message, **config)
 
 
 def test_a_prefix_that_the_user_may_not_use(fails, secure_server, secure):
-    said = "does not let user 'ann' read keys below /elsewhere/; grant a role"
-    fails(secure_server.endpoint, said, etcd_prefix="/elsewhere", **secure)
+    message = "does not let user 'ann' read keys below /elsewhere/; grant a role"
+    fails(secure_server.endpoint, message, etcd_prefix="/elsewhere", **secure)
 
 
 def test_the_password_may_come_from_the_environment(prepare, secure_server, secure, monkeypatch):
@@ -339,14 +340,14 @@ def test_ipv6(prepare):
 
 
 def test_one_good_endpoint_is_enough(prepare, etcd_server):
-    with nobody() as dead, silent() as stuck, answering(b"") as other:
+    with refusing() as dead, silent() as stuck, answering(b"") as other:
         endpoint = ",".join([dead, stuck, other, etcd_server.endpoint])
         for _ in range(4):
             assert prepare(endpoint).connect().add("n", 1) >= 1
 
 
 def test_all_endpoints_are_reported_if_none_works(fails):
-    with nobody() as one, answering(b"") as other:
+    with refusing() as one, answering(b"") as other:
         text, _ = fails(f"{one},{other}", "Connection refused", connect_timeout=1)
     assert "is not etcd" in text
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import plaunch_rendezvous_etcd
 import pytest
 from plaunch_rendezvous_etcd import options
+from plaunch_rendezvous_etcd.versions import MIN_PATCHES
 
 PAGE = (Path(__file__).parents[2] / "docs/etcd.md").read_text()
 SOURCES = Path(plaunch_rendezvous_etcd.__file__).parent
@@ -59,6 +60,11 @@ def test_other_defaults_are_listed():
     assert f"at least {options.MIN_TTL:g} |" in section("Options")
     for variable in (options.USER_VARIABLE, options.PASSWORD_VARIABLE):
         assert f"\n| `{variable}` |" in section("Options")
+
+
+def test_the_oldest_recommended_versions_are_listed():
+    for (major, minor), patch in MIN_PATCHES.items():
+        assert f"{major}.{minor}.{patch}, " in section("When to use it").partition("Use etcd ")[2]
 
 
 def skeleton(node):

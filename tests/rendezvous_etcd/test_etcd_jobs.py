@@ -11,6 +11,7 @@ import time
 import pytest
 from plaunch.errors import ExitCode
 
+from helpers.etcd_versions import without_version_warning
 from helpers.programs import running_python
 from helpers.waiting import wait_until
 
@@ -50,8 +51,9 @@ def start(tmp_path):
 
 
 def ended(process):
+    """Wait for a launcher; return its exit code and output, without the warning of an old etcd."""
     output, _ = process.communicate(timeout=BOUND)
-    return process.returncode, output
+    return process.returncode, without_version_warning(output)
 
 
 def peak_memory(process):
@@ -94,7 +96,7 @@ def test_an_agent_that_is_killed_is_replaced(start, etcd_server):
     agents = [start(etcd_server.endpoint, *options) for _ in range(2)]
     wait_until(lambda: len(start.workers()) == 2, "both run")
     agents[1].send_signal(signal.SIGKILL)
-    wait_until(lambda: "1-0-1" in start.workers(), "the other one goes on alone")
+    wait_until(lambda: "1-0-1" in start.workers(), "the other one continues alone")
     agents[1] = start(etcd_server.endpoint, *options)
     wait_until(lambda: "2-1-2" in start.workers(), "both run again")
     start.stop()

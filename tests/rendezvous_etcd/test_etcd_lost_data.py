@@ -1,4 +1,4 @@
-"""An etcd that loses its data: all nodes of a job detect it, and are in one world again."""
+"""An etcd that loses its data: all nodes of a job detect it, and form one world again."""
 
 from __future__ import annotations
 
@@ -41,23 +41,24 @@ def job(own_etcd_server, make_nodes):
 def check(nodes, incarnation):
     """Check that both have detected the loss, are in one world, and stay in it."""
 
-    def has_begun_anew():
+    def has_started_again():
         return (
             are_in_one_world(nodes)
             and len(incarnations(nodes)) == 1
             and incarnation not in incarnations(nodes)
         )
 
-    eventually(has_begun_anew, "both have begun anew, in one world")
+    eventually(has_started_again, "both have started again, in one world")
     send_notice(nodes)
-    assert has_begun_anew()
+    assert has_started_again()
 
 
 def send_notice(nodes):
     """Write another state of the job."""
     nodes[0].job.send_notice(10)
     eventually(
-        lambda: nodes[1].handler.membership.state.event.kind == "notice", "one hears the other"
+        lambda: nodes[1].handler.membership.state.event.kind == "notice",
+        "the other one has it",
     )
 
 

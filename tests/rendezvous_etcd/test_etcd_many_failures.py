@@ -62,10 +62,10 @@ def test_all_nodes_get_the_verdict_with_all_details_of_the_first_cause(handlers)
     ]
     for node, handler in enumerate(handlers):
         handler.report_failure(own[node])
-    said = to_job_failures(own[0])[0].detail
-    assert 16 * len(json.dumps(said)) > 1 << 20, "16 such are more than a record may take"
+    detail = to_job_failures(own[0])[0].detail
+    assert 16 * len(json.dumps(detail)) > 1 << 20, "16 of these exceed the limit of a record"
     for handler in handlers:
-        wait_until(handler.is_closed, "there is a verdict")
+        wait_until(handler.is_closed, "the job has a verdict")
     verdict = handlers[12].verdict
     assert {handler.verdict.first for handler in handlers} == {0}
     assert handlers[0].verdict.failures[0] is own[0][0]

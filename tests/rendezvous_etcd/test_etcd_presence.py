@@ -45,7 +45,7 @@ def revision(server):
     return int(server.ask("kv/range", key=key)["header"]["revision"])
 
 
-def told(nodes):
+def changes_of(nodes):
     return [change for node in nodes for change in (*node.changes, *node.job.changes())]
 
 
@@ -56,7 +56,7 @@ def test_a_running_job_adds_nothing_to_etcds_data(nodes, own_etcd_server):
     beats_pass(nodes, 20)  # five seconds, more than twice the duration of a lease
     assert revision(server) == before
     assert beats(server) == there
-    assert told(nodes) == []
+    assert changes_of(nodes) == []
 
 
 def test_a_revoked_lease_only_makes_a_living_node_suspect(nodes, own_etcd_server):
@@ -71,7 +71,7 @@ def test_a_revoked_lease_only_makes_a_living_node_suspect(nodes, own_etcd_server
             lease for lease, _ in before.values()
         )
         beats_pass(nodes, 10)  # more than a node may miss
-        assert told(nodes) == []
+        assert changes_of(nodes) == []
 
 
 def test_a_heartbeat_that_another_client_deletes_is_written_again(nodes, own_etcd_server):
@@ -80,11 +80,11 @@ def test_a_heartbeat_that_another_client_deletes_is_written_again(nodes, own_etc
         server.ask("kv/deleterange", key=base64.b64encode(key.encode()).decode())
     eventually(lambda: len(beats(server)) == 2, "there are new ones")
     beats_pass(nodes, 10)
-    assert told(nodes) == []
+    assert changes_of(nodes) == []
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_dead_node_is_lost_whoever_leads(nodes, victim):
+def test_a_dead_node_is_lost_even_the_leader(nodes, victim):
     nodes[victim].kill()
     change = nodes[1 - victim].wait_for(ChangeKind.LOST)
     assert "no heartbeat for" in change.reason

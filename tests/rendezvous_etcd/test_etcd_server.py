@@ -21,7 +21,7 @@ from helpers.programs import run_python
 PLUGIN_TEST = """
 pytest_plugins = ["plaunch_rendezvous_etcd.testing.fixtures"]
 
-def test_theirs(etcd_server):
+def test_third_party(etcd_server):
     assert etcd_server.is_healthy()
 """
 
@@ -100,7 +100,7 @@ def test_a_program_on_the_path_comes_first_unless_it_is_a_script(monkeypatch, tm
 
 
 def test_third_parties_can_use_the_fixtures(etcd_server, tmp_path):
-    (tmp_path / "test_theirs.py").write_text(PLUGIN_TEST)
+    (tmp_path / "test_third_party.py").write_text(PLUGIN_TEST)
     words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", tmp_path]
     done = run_python(*words, cwd=tmp_path)
     assert "1 passed" in done.stdout, done.stdout + done.stderr

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import random
 import re
-import threading
 import time
 import urllib.request
 
@@ -12,10 +13,9 @@ import pytest
 from plaunch.errors import RendezvousConnectionError, RendezvousStateError
 from plaunch_rendezvous_etcd import EtcdAccessError
 from plaunch_rendezvous_etcd.backend import EtcdSession
+from plaunch_rendezvous_etcd.client import EtcdBounds
 from plaunch_rendezvous_etcd.options import read_options
 from plaunch_rendezvous_etcd.protocol import load_protocol
-from plaunch_rendezvous_etcd.store import EtcdStore
-from plaunch_rendezvous_etcd.watching import WatchStream
 
 from helpers.calls import Call
 from helpers.clock import Clock
@@ -23,17 +23,29 @@ from helpers.waiting import wait_until
 
 
 class Recorded(EtcdSession):
-    """Records the names of its calls; those in `failing` fail."""
+    """Records its requests; those whose name is in `failing` fail.
+
+    `after_read` is called once, after the next read and before its result is used.
+    """
 
     def __init__(self, *args, **options):
         super().__init__(*args, **options)
-        self.asked, self.failing = [], set()
+        self.requests, self.failing, self.after_read = [], set(), None
 
-    def call(self, service, name, request):
+    @property
+    def names(self):
+        """The names of the requests."""
+        return [name for name, _ in self.requests]
+
+    def call_all(self, service, name, requests):
         if name in self.failing:
             raise RendezvousConnectionError("no answer")
-        self.asked.append(name)
-        return super().call(service, name, request)
+        self.requests += [(name, request) for request in requests]
+        answers = super().call_all(service, name, requests)
+        if name == "Range" and self.after_read is not None:
+            after_read, self.after_read = self.after_read, None
+            after_read()
+        return answers
 
 
 @pytest.fixture
@@ -152,10 +164,105 @@ def test_amounts_other_than_1_are_never_lost(open_session, etcd_server):
 def test_a_ticket_is_one_request_whatever_the_contention(recorded):
     client = recorded()
     store = client.connect()
-    client.asked.clear()
+    client.requests.clear()
     for _ in range(3):
         store.add("tickets", 1)
-    assert client.asked == ["Txn"] * 3
+    assert client.names == ["Txn"] * 3
+
+
+# --- reads ----------------------------------------------------------------------------------------
+
+
+def test_no_transaction_only_reads(recorded):
+    """etcd 3.5.0 to 3.5.4 panic when the deadline of such a transaction passes."""
+    client = recorded()
+    store = client.connect()
+    for amount in (1, 1, 0, 5):
+        store.add("reads/counter", amount)
+    store.compare_set("reads/compared", None, b"x")
+    store.compare_set("reads/compared", b"other", b"y")
+    store.set("reads/set", b"x")
+    store.multi_set({f"reads/many/{n}": b"x" for n in range(3)})
+    keys = ["reads/counter", "reads/set", "reads/none", *(f"reads/many/{n}" for n in range(3))]
+    assert store.multi_get(keys) == [b"7", b"x", None, b"x", b"x", b"x"]
+    assert store.wait("reads/set", 1) == b"x"
+    assert store.wait("reads/none", 0.05) is None
+    store.beat("reads/beat", b"x")
+    store.delete("reads/set")
+    transactions = [request for name, request in client.requests if name == "Txn"]
+    assert len(transactions) == 7
+    for request in transactions:
+        assert any(op.HasField("request_put") for op in (*request.success, *request.failure))
+
+
+@pytest.mark.parametrize(
+    ("keys", "count"),
+    [
+        (["few/a"], 1),
+        (["few/a", "few/b", "few/c"], 1),
+        (["few/a", "few/a"], 1),
+        (["few/a", "few/c", "few/other/a"], 2),
+        (["few/9", "few/10", "few/11"], 2),  # these are not neighbours
+        ([], 0),
+    ],
+)
+def test_neighbours_are_read_with_one_request(recorded, keys, count):
+    client = recorded()
+    store = client.connect()
+    store.multi_set({key: key.encode() for key in ("few/a", "few/b", "few/9", "few/10")})
+    client.requests.clear()
+    written = {"few/a", "few/b", "few/9", "few/10"}
+    assert store.multi_get(keys) == [key.encode() if key in written else None for key in keys]
+    assert client.names == ["Range"] * count
+
+
+def test_keys_far_apart_are_found_among_many_others(recorded):
+    client = recorded()
+    store = client.connect()
+    everything = {f"apart/{n:04}": b"%d" % n for n in range(1000)}
+    store.multi_set(everything)
+    keys = [f"apart/{n:04}" for n in (999, 0, 500, 3, 998, 5000)]
+    client.requests.clear()
+    assert store.multi_get(keys) == [b"999", b"0", b"500", b"3", b"998", None]
+    # The range is read up to its limit, and then the remaining keys.
+    assert client.names == ["Range"] * 5
+    assert client.requests[0][1].limit == 24
+    client.requests.clear()
+    assert store.multi_get(list(everything)) == list(everything.values())
+    assert client.names == ["Range"]
+
+
+def test_more_requests_than_are_sent_at_once(store):
+    items = {f"at once/{n}/x": b"%d" % n for n in range(300)}
+    store.multi_set(items)
+    assert store.multi_get(list(items)) == list(items.values())
+
+
+def test_a_starved_server_survives_reads_that_time_out(open_session, own_etcd_server):
+    keys = [f"starved/{n}" for n in range(128)]
+    open_session(own_etcd_server.endpoint).connect().multi_set(dict.fromkeys(keys, b"x" * 2000))
+    failures = []
+
+    def read_until(count):
+        bounds = EtcdBounds(answer=random.uniform(0.001, 0.01))
+        store = None
+        while len(failures) < count and own_etcd_server.process.poll() is None:
+            try:
+                store = store or open_session(own_etcd_server.endpoint, bounds=bounds).connect()
+                store.multi_get(keys)
+            except RendezvousConnectionError as error:
+                failures.append(error)
+
+    readers = [Call(read_until, 500) for _ in range(16)]
+    while not all(reader.ended(0.02) for reader in readers):
+        own_etcd_server.pause()
+        time.sleep(0.005)
+        own_etcd_server.resume()
+    assert [reader.error for reader in readers] == [None] * 16
+    assert own_etcd_server.process.poll() is None, own_etcd_server.log[-2000:]
+    assert sum("DEADLINE_EXCEEDED" in str(error) for error in failures) > 50
+    store = open_session(own_etcd_server.endpoint).connect()
+    assert store.multi_get(keys) == [b"x" * 2000] * 128
 
 
 def test_more_operations_than_a_transaction_allows(store):
@@ -239,11 +346,11 @@ def test_an_existing_heartbeat_is_not_written_again(recorded):
     store = client.connect()
     assert store.beat("constant", b"1") == 6.0
     first = held(client, "constant")
-    client.asked.clear()
+    client.requests.clear()
     for _ in range(3):
         client.connect().beat("constant", b"1")
     # A heartbeat over a broken connection must fail.
-    assert client.asked == ["LeaseKeepAlive"] * 3
+    assert client.names == ["LeaseKeepAlive"] * 3
     assert held(client, "constant") == first
     store.beat("constant", b"2")
     assert held(client, "constant").value == b"2"
@@ -304,8 +411,8 @@ def test_leases_are_renewed_in_time(recorded):
     for second in range(31):
         clock.now = 1000.0 + second
         store.beat("renewed", b"%d" % (second + 1))
-        names += [(second, name) for name in client.asked if name.startswith("Lease")]
-        client.asked.clear()
+        names += [(second, name) for name in client.names if name.startswith("Lease")]
+        client.requests.clear()
     alive = "LeaseKeepAlive"
     assert names == [
         (0, alive),
@@ -321,16 +428,40 @@ def test_leases_are_renewed_in_time(recorded):
 # --- waiting --------------------------------------------------------------------------------------
 
 
-def test_one_stream_serves_all_waits_of_an_agent(client):
+def test_waits_need_no_threads_of_their_own(client):
     stores = [client.connect() for _ in range(20)]
-    before = threading.active_count()
+    stores[0].set("one/before", b"x")  # grpc starts its threads with the first call
+    before = len(os.listdir("/proc/self/task"))
     calls = [Call(store.wait, f"one/{n % 10}", 30) for n, store in enumerate(stores)]
     assert not calls[0].ended(0.3)
-    # Beside the waiting threads: the reader, and two of grpc's.
-    assert threading.active_count() <= before + len(calls) + 3
+    # Beside the waiting threads, grpc's own pool may grow.
+    assert len(os.listdir("/proc/self/task")) <= before + len(calls) + 2
     client.connect().multi_set({f"one/{n}": b"%d" % n for n in range(10)})
     assert all(call.ended() for call in calls)
     assert [call.result for call in calls] == [b"%d" % (n % 10) for n in range(20)]
+
+
+def test_an_ended_stream_is_freed(client):
+    link, message = client.link(), client.protocol.message
+    create = message("WatchCreateRequest")(key=b"/freed", start_revision=1)
+    request = message("WatchRequest")(create_request=create)
+
+    def open_and_end(count):
+        for _ in range(count):
+            stream = link.stream("Watch", "Watch", request, 30)
+            assert next(stream).created
+            client.protocol.end_stream(stream)
+
+    open_and_end(100)
+    before = resident_kilobytes()
+    open_and_end(500)
+    # grpc keeps 20 kB of each stream whose end is not read: 10 MB.
+    assert resident_kilobytes() - before < 4000
+
+
+def resident_kilobytes():
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmRSS:"))
 
 
 def test_watches_without_a_waiter_are_cancelled(own_etcd_server, open_session):
@@ -347,35 +478,22 @@ def test_watches_without_a_waiter_are_cancelled(own_etcd_server, open_session):
     wait_until(lambda: watchers() == 0, "no watch is left")
 
 
-class LateWatches(WatchStream):
-    """Adds the first watch only after its key was written and the revision compacted."""
+def test_a_watch_with_compacted_revisions_reads_again(recorded, store):
+    client = recorded()
 
-    def __init__(self, client, revision):
-        super().__init__(client)
-        self._client, self.revisions, self._revision = client, [], revision
+    def write_and_compact():
+        store.set("compacted/key", b"now")
+        store.set("compacted/other", b"y")
+        last = held(client, "compacted/other").mod_revision
+        client.call("KV", "Compact", client.protocol.message("CompactionRequest")(revision=last))
 
-    def add(self, key, revision):
-        if not self.revisions:
-            client, writer = self._client, self._client.connect()
-            writer.set("compacted/key", b"now")
-            writer.set("compacted/other", b"y")
-            compact = client.protocol.message("CompactionRequest")
-            last = held(client, "compacted/other").mod_revision
-            client.call("KV", "Compact", compact(revision=last))
-            revision = self._revision
-        self.revisions.append(revision)
-        return super().add(key, revision)
-
-
-def test_a_watch_with_compacted_revisions_reads_again(client, store):
-    store.set("compacted/other", b"x")
-    watches = LateWatches(client, held(client, "compacted/other").mod_revision)
-    late = EtcdStore(client, client.job_lease, client.presence_lease, watches)
+    late = client.connect()
+    client.after_read = write_and_compact
+    client.requests.clear()
     call = Call(late.wait, "compacted/key", 30)
     assert call.ended()
     assert call.result == b"now"
-    assert len(watches.revisions) == 1
-    watches.close()
+    assert client.names.count("Compact") == 1
 
 
 def test_a_closed_client_ends_everything(client):

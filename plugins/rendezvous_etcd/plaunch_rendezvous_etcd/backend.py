@@ -18,7 +18,6 @@ from plaunch_rendezvous_etcd.link import CallError
 from plaunch_rendezvous_etcd.options import DEFAULT_PORT, OPTIONS, read_options
 from plaunch_rendezvous_etcd.protocol import load_protocol
 from plaunch_rendezvous_etcd.store import EtcdStore
-from plaunch_rendezvous_etcd.watching import WatchStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -122,7 +121,7 @@ def _with_current_names(params: RendezvousParameters) -> RendezvousParameters:
 
 
 class EtcdSession(EtcdClient):
-    """A client with the leases and watches of one agent in one job.
+    """A client with the leases of one agent in one job.
 
     Args:
         options: the options of the backend.
@@ -150,7 +149,6 @@ class EtcdSession(EtcdClient):
         super().__init__(options, protocol, answer_timeout=answer_timeout, bounds=bounds)
         self.job_lease = JobLease(self, f"{options.prefix}\n{run_id}", job_ttl, clock)
         self.presence_lease = PresenceLease(self, presence_ttl, clock)
-        self.watches = WatchStream(self)
 
     def connect(self) -> EtcdStore:
         """Open a connection, in about five seconds at most; the caller retries.
@@ -165,9 +163,4 @@ class EtcdSession(EtcdClient):
             self.job_lease.renew()
         except CallError as error:
             raise self.refusal("LeaseGrant", error) from error
-        return EtcdStore(self, self.job_lease, self.presence_lease, self.watches)
-
-    def close(self) -> None:
-        """End all calls and watches in progress; may be called twice."""
-        self.watches.close()
-        super().close()
+        return EtcdStore(self, self.job_lease, self.presence_lease)

@@ -15,9 +15,10 @@ from plaunch_network import resolve_host
 
 from plaunch_rendezvous_etcd.diagnosis import EndpointProblem, diagnose
 from plaunch_rendezvous_etcd.link import CallError, Link, create_credentials
+from plaunch_rendezvous_etcd.versions import describe_minimum, is_outdated
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from plaunch_network import SocketAddress
 
@@ -94,6 +95,8 @@ class EtcdClient:
         # Agents start with a random member, so that the members share the load.
         self._next = random.randrange(len(options.endpoints))  # noqa: S311
         self._has_connected = False
+        self._checked: set[Endpoint] = set()  # the members whose version is known
+        self._has_warned_of_version = False
         self._is_closed = False
         self._failing_since: float | None = None
         self._warn_at = 0.0
@@ -125,17 +128,22 @@ class EtcdClient:
             return link
 
     def call(self, service: str, name: str, request: Any) -> Any:
-        """Call one of etcd's procedures.
+        """Call one of etcd's procedures; as `call_all` for one request."""
+        (answer,) = self.call_all(service, name, [request])
+        return answer
+
+    def call_all(self, service: str, name: str, requests: Sequence[Any]) -> list[Any]:
+        """Send requests to one of etcd's procedures, all at once; return the answers in order.
 
         Raises:
-            RendezvousConnectionError: there is no answer, or etcd cannot process it now.
-            CallError: etcd has rejected the request.
+            RendezvousConnectionError: there is no answer, or etcd cannot process one now.
+            CallError: etcd has rejected a request.
             EtcdAccessError: as in `link`.
         """
         link = self.link()
         timeout = self.call_timeout
         try:
-            answer = link.call(service, name, request, timeout)
+            answers = link.call(service, name, requests, timeout)
         except CallError as error:
             if error.code == "DEADLINE_EXCEEDED":
                 # An overloaded member must not get further load from new connections of all agents.
@@ -150,7 +158,7 @@ class EtcdClient:
                 ) from error
             raise
         self.call_timeout = max(_TIMEOUT_DECAY * self.call_timeout, self.answer_timeout)
-        return answer
+        return answers
 
     def refusal(self, operation: str, error: CallError) -> RendezvousError:
         """Return the error for a request that etcd has rejected."""
@@ -171,8 +179,13 @@ class EtcdClient:
             self._next = (self._next + 1) % len(self.options.endpoints)
         link.close()
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._is_closed
+
     def close(self) -> None:
-        """End all calls in progress; may be called twice."""
+        """End all calls and watches in progress; may be called twice."""
         with self._lock:
             self._is_closed = True
             link, self._link = self._link, None
@@ -208,9 +221,31 @@ class EtcdClient:
                 continue
             if self._has_connected or step:
                 _log.info("continuing with etcd at %s", endpoint)
+            self._check_version(link)
             self._next = index
             return link
         raise self._unreachable(problems, began)
+
+    def _check_version(self, link: Link) -> None:
+        """Warn of the first member whose version is outdated; ask each member once."""
+        if self._has_warned_of_version or link.endpoint in self._checked:
+            return
+        self._checked.add(link.endpoint)
+        try:
+            request = self.protocol.message("StatusRequest")()
+            (status,) = link.call("Maintenance", "Status", [request], _MIN_ATTEMPT)
+        except CallError as error:
+            _log.debug("the version of etcd at %s is unknown: %s", link.endpoint, error)
+            return
+        if is_outdated(status.version):
+            self._has_warned_of_version = True
+            _log.warning(
+                "etcd at %s is version %s, which can crash when a client's read takes too long "
+                "(etcd issues 14110 and 14891); upgrade it to at least %s",
+                link.endpoint,
+                status.version,
+                describe_minimum(),
+            )
 
     def _unreachable(self, problems: list[EndpointProblem], began: float) -> RendezvousError:
         now = time.monotonic()
@@ -254,7 +289,7 @@ class EtcdClient:
             link = Link(self.protocol, endpoint, address, self.options.security, self._credentials)
             try:
                 request = self.protocol.message("RangeRequest")(key=self._probe, count_only=True)
-                link.call("KV", "Range", request, max(left, _MIN_ATTEMPT))
+                link.call("KV", "Range", [request], max(left, _MIN_ATTEMPT))
             except CallError as error:
                 link.close()
                 problem = self._explain(error, endpoint, address)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _MAX_ANSWER = 65536  # bytes of an answer
 _PROBE_TIMEOUT = 1.0  # seconds
-_ASK = "GET /version HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+_VERSION_REQUEST = "GET /version HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def _request(
     timeout = sock.gettimeout() or _PROBE_TIMEOUT
     deadline = time.monotonic() + timeout
     try:
-        sock.sendall(_ASK.format(host=endpoint).encode())
+        sock.sendall(_VERSION_REQUEST.format(host=endpoint).encode())
         while len(answer) < _MAX_ANSWER:
             # A limit for the whole answer, because a server may send it byte by byte.
             sock.settimeout(max(deadline - time.monotonic(), 0.001))
@@ -184,7 +184,7 @@ def _speaks_plain_text(address: SocketAddress) -> bool:
     """Whether an HTTP server without TLS answers."""
     try:
         with _connect(address, _PROBE_TIMEOUT) as sock:
-            sock.sendall(_ASK.format(host=address).encode())
+            sock.sendall(_VERSION_REQUEST.format(host=address).encode())
             return sock.recv(16).startswith(b"HTTP/1.")
     except OSError:
         return False

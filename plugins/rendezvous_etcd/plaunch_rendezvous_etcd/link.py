@@ -1,4 +1,4 @@
-"""One connection to one member of etcd: calls with timeouts, and a login that is renewed."""
+"""A connection to one member of etcd: calls with timeouts, and a login that is renewed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Sequence
 
     from plaunch_network import SocketAddress
 
@@ -29,7 +29,13 @@ _OPTIONS = (
     ("grpc.keepalive_timeout_ms", 3_000),
     ("grpc.http2.ping_timeout_ms", 3_000),
     ("grpc.enable_retries", 0),
+    # The thread that reads a stream also receives it. Otherwise grpc starts another thread that
+    # polls five times per second.
+    ("SingleThreadedUnaryStream", 1),
+    # Without it, grpc sends a ping with each answer, to measure the bandwidth.
+    ("grpc.http2.bdp_probe", 0),
 )
+_MAX_AT_ONCE = 128  # requests in flight
 # A member that has lost the others then returns an error instead of waiting.
 _LEADER_ONLY = ("hasleader", "true")
 _STALE_LOGIN = ("invalid auth token", "user name is empty", "auth store is old")
@@ -103,7 +109,7 @@ class Link:
         self._token = ""
         self._wants_login = bool(security.user)
         self._answered_at = time.monotonic()
-        self._calls: dict[tuple[str, str], Any] = {}
+        self._methods: dict[tuple[str, str, str], Any] = {}
         scheme = "ipv6" if ":" in address.host else "ipv4"
         target = f"{scheme}:{address}"
         options: list[tuple[str, object]] = list(_OPTIONS)
@@ -114,22 +120,24 @@ class Link:
             options.append(("grpc.ssl_target_name_override", endpoint.host))
             self._channel = protocol.grpc.secure_channel(target, credentials, options=options)
 
-    def call(self, service: str, name: str, request: Any, timeout: float) -> Any:
-        """Call one of etcd's procedures; log in again if the login has expired.
+    def call(self, service: str, name: str, requests: Sequence[Any], timeout: float) -> list[Any]:
+        """Send requests to one of etcd's procedures, all at once; return the answers in order.
+
+        Logs in again if the login has expired.
 
         Raises:
-            CallError: it has failed, or has not answered in `timeout` seconds.
+            CallError: a request has failed, or has no answer after `timeout` seconds.
         """
         deadline = time.monotonic() + timeout
         self._ensure_login(timeout)
         token = self._token
         try:
-            return self._call(service, name, request, deadline - time.monotonic())
+            return self._call_all(service, name, requests, deadline)
         except CallError as error:
             if not (error.is_of_login and self._security.user):
                 raise
         self.login(token, deadline - time.monotonic())
-        return self._call(service, name, request, deadline - time.monotonic())
+        return self._call_all(service, name, requests, deadline)
 
     def login(self, stale: str, timeout: float) -> None:
         """Log in, unless another thread has replaced the token `stale`.
@@ -163,21 +171,17 @@ class Link:
         """Forget the login, so that the next call logs in again."""
         self._token = ""
 
-    def stream(self, service: str, name: str, requests: Iterator[Any], timeout: float) -> Any:
-        """Start a bidirectional stream.
+    def stream(self, service: str, name: str, request: Any, timeout: float) -> Any:
+        """Start a stream of answers to one request; iterate over it, then call `end_stream`.
+
+        grpc raises `RpcError` while it is read: `DEADLINE_EXCEEDED` after `timeout` seconds.
 
         Raises:
             CallError: the link is closed, or the login has failed or taken more than `timeout`
                 seconds.
         """
         self._ensure_login(timeout)
-        method = self._protocol.method(service, name)
-        try:
-            return self._channel.stream_stream(method.path, method.encode, method.decode)(
-                requests, metadata=self._metadata()
-            )
-        except ValueError as error:  # grpc raises this on a closed channel
-            raise CallError("CANCELLED", str(error)) from error
+        return self._start(service, name, request, timeout)
 
     def silent_for(self) -> float:
         """Seconds since the last answer, or since the link was opened."""
@@ -192,22 +196,74 @@ class Link:
         if self._wants_login and not self._token:
             self.login("", timeout)
 
-    def _call(self, service: str, name: str, request: Any, timeout: float) -> Any:
-        call = self._calls.get((service, name))
+    def _call_all(
+        self, service: str, name: str, requests: Sequence[Any], deadline: float
+    ) -> list[Any]:
+        if len(requests) == 1:
+            return [self._call(service, name, requests[0], deadline - time.monotonic())]
+        return [
+            answer
+            for begin in range(0, len(requests), _MAX_AT_ONCE)
+            for answer in self._call_at_once(
+                service, name, requests[begin : begin + _MAX_AT_ONCE], deadline
+            )
+        ]
+
+    def _call_at_once(
+        self, service: str, name: str, requests: Sequence[Any], deadline: float
+    ) -> list[Any]:
+        """Send all requests before reading the first answer.
+
+        Each is a stream with one answer, which looks the same on the wire: grpc starts a thread for
+        futures, but none for streams.
+        """
+        streams: list[Any] = []
         try:
-            if call is None:
-                method = self._protocol.method(service, name)
-                # Also for methods that etcd declares as streams. The wire format is the same, and
-                # one request with one response needs no threads.
-                call = self._channel.unary_unary(method.path, method.encode, method.decode)
-                self._calls[service, name] = call
-            answer = call(request, timeout=max(timeout, 0.001), metadata=self._metadata())
+            for request in requests:
+                streams.append(self._start(service, name, request, deadline - time.monotonic()))
+            answers = [next(stream) for stream in streams]
+            for stream in streams:
+                next(stream, None)  # its status
+        except self._protocol.grpc.RpcError as error:
+            raise call_error(error) from None
+        except StopIteration:
+            raise CallError("INTERNAL", f"{name} was answered without a result") from None
+        finally:
+            for stream in streams:
+                self._protocol.end_stream(stream)
+        self._answered_at = time.monotonic()
+        return answers
+
+    def _start(self, service: str, name: str, request: Any, timeout: float) -> Any:
+        try:
+            return self._method(service, name, "unary_stream")(
+                request, timeout=max(timeout, 0.001), metadata=self._metadata()
+            )
+        except ValueError as error:  # grpc raises this on a closed channel
+            raise CallError("CANCELLED", str(error)) from error
+
+    def _call(self, service: str, name: str, request: Any, timeout: float) -> Any:
+        try:
+            # Also for methods that etcd declares as streams: one request with one answer looks the
+            # same on the wire.
+            answer = self._method(service, name, "unary_unary")(
+                request, timeout=max(timeout, 0.001), metadata=self._metadata()
+            )
         except self._protocol.grpc.RpcError as error:
             raise call_error(error) from None
         except ValueError as error:
             raise CallError("CANCELLED", str(error)) from error
         self._answered_at = time.monotonic()
         return answer
+
+    def _method(self, service: str, name: str, kind: str) -> Any:
+        """Return a procedure as grpc's callable; `kind` is `unary_unary` or `unary_stream`."""
+        found = self._methods.get((service, name, kind))
+        if found is None:
+            method = self._protocol.method(service, name)
+            found = getattr(self._channel, kind)(method.path, method.encode, method.decode)
+            self._methods[service, name, kind] = found
+        return found
 
     def _metadata(self) -> tuple[tuple[str, str], ...]:
         # Not as call credentials, which grpc rejects over plain text.

@@ -10,6 +10,7 @@ affect other code.
 from __future__ import annotations
 
 import ast
+import contextlib
 import os
 import threading
 from dataclasses import dataclass
@@ -75,6 +76,18 @@ class Protocol:
             self.message(found.input_type.name).SerializeToString,
             self.message(found.output_type.name).FromString,
         )
+
+    @staticmethod
+    def end_stream(stream: Any) -> None:
+        """Cancel a stream of answers, and free it; does nothing if it has ended.
+
+        Call it from the thread that reads the stream. grpc frees a stream only when its last events
+        are read (20 kB each), and has no public method that reads them after a cancellation.
+        """
+        stream.cancel()
+        with contextlib.suppress(AttributeError):
+            while stream._state.due:
+                stream._consume_next_event()
 
 
 def load_protocol() -> Protocol:

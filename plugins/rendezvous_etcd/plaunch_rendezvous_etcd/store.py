@@ -16,16 +16,17 @@ from plaunch_membership import RendezvousStore
 
 from plaunch_rendezvous_etcd.leases import is_lease_gone
 from plaunch_rendezvous_etcd.link import CallError
+from plaunch_rendezvous_etcd.watching import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from plaunch_rendezvous_etcd.client import EtcdClient
     from plaunch_rendezvous_etcd.leases import JobLease, PresenceLease
-    from plaunch_rendezvous_etcd.watching import Watch, WatchStream
 
 _MAX_OPERATIONS = 128  # in one transaction; etcd's own default
 _MAX_BYTES = 1 << 20  # in one transaction; etcd takes requests of 1.5 MiB
+_MAX_SURPLUS = 4  # keys that a range may read for each key that is wanted
 _ESCAPE = b"\0"  # begins a value with a special encoding
 _COUNTER = b"\0+"  # followed by the offset in decimal digits
 _LITERAL = b"\0="  # followed by a value that begins with the escape
@@ -33,13 +34,12 @@ _NUMBER = re.compile(rb"-?[0-9]{1,18}")  # the value of a counter; stricter than
 
 
 class EtcdStore(RendezvousStore):
-    """One connection. All connections of an agent share its client, leases and watches.
+    """One connection. All connections of an agent share its client and leases.
 
     Args:
         client: the client of etcd.
         job_lease: keeps the keys of the job.
         presence_lease: keeps the heartbeat of this agent.
-        watches: waits for keys.
     """
 
     def __init__(
@@ -47,12 +47,10 @@ class EtcdStore(RendezvousStore):
         client: EtcdClient,
         job_lease: JobLease,
         presence_lease: PresenceLease,
-        watches: WatchStream,
     ) -> None:
         self._client = client
         self._job_lease = job_lease
         self._presence_lease = presence_lease
-        self._watches = watches
         self._message = client.protocol.message
         self._is_closed = False
         self._watch: Watch | None = None
@@ -73,9 +71,9 @@ class EtcdStore(RendezvousStore):
                 key=self._key(key), ignore_value=True, lease=self._job_lease.id
             )
             answer = self._write(
-                [self._operation(request_put=there), self._range(key)],
+                [self._operation(request_put=there), self._get(key)],
                 compare=self._compare(key, "GREATER", version=0),
-                otherwise=[self._put(key, _COUNTER + b"0"), self._range(key)],
+                otherwise=[self._put(key, _COUNTER + b"0"), self._get(key)],
             )
             (held,) = answer.responses[1].response_range.kvs
             if held.value.startswith(_COUNTER):
@@ -93,7 +91,7 @@ class EtcdStore(RendezvousStore):
             answer = self._write(
                 [self._put(key, _encode(desired))],
                 compare=compare,
-                otherwise=[self._range(key)],
+                otherwise=[self._get(key)],
             )
             if answer.succeeded:
                 return desired
@@ -105,21 +103,35 @@ class EtcdStore(RendezvousStore):
             compare = self._compare(key, "EQUAL", mod_revision=held.mod_revision)
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes | None]:
-        """Return the values of all `keys`; 128 at a time are read atomically."""
-        values: list[bytes | None] = []
-        for begin in range(0, len(keys), _MAX_OPERATIONS):
-            part = keys[begin : begin + _MAX_OPERATIONS]
-            request = self._message("TxnRequest")(success=[self._range(key) for key in part])
-            for response in self._request("Txn", request).responses:
-                held = _first_or_none(response.response_range.kvs)
-                values.append(None if held is None else _decode(held))
-        return values
+        """Return the values of all `keys`; they may be of different revisions.
+
+        The membership does not need one revision: it compares each record with what it knows of
+        that record, and reads in two operations where the order matters. A transaction would give
+        one revision, but etcd 3.5.0 to 3.5.4 panic when the deadline of a read-only one passes
+        (etcd issue 14110).
+        """
+        wanted = [self._key(key) for key in keys]
+        # Records of one kind are neighbours, and are read with one request.
+        groups: dict[tuple[bytes, int], list[bytes]] = {}
+        for key in wanted:
+            groups.setdefault((key.rpartition(b"/")[0], len(key)), []).append(key)
+        held: dict[bytes, Any] = {}
+        missed: list[bytes] = []
+        requests = [self._range(*sorted(group)) for group in groups.values()]
+        for group, answer in zip(groups.values(), self._read(requests), strict=True):
+            held.update((found.key, found) for found in answer.kvs)
+            if answer.more:
+                # Too many other keys are between these. The remaining ones are read one by one.
+                missed += [key for key in group if key > answer.kvs[-1].key]
+        for answer in self._read([self._range(key) for key in missed]):
+            held.update((found.key, found) for found in answer.kvs)
+        return [_decode(held[key]) if key in held else None for key in wanted]
 
     def wait(self, key: str, timeout: float) -> bytes | None:
         """Return the value of `key` as soon as it has one; etcd wakes this call."""
         deadline = time.monotonic() + timeout
         while True:
-            answer = self._request("Range", self._message("RangeRequest")(key=self._key(key)))
+            (answer,) = self._read([self._range(self._key(key))])
             held = _first_or_none(answer.kvs)
             if held is None:
                 left = deadline - time.monotonic()
@@ -131,7 +143,10 @@ class EtcdStore(RendezvousStore):
 
     def delete(self, key: str) -> None:
         """Remove `key`."""
-        self._request("DeleteRange", self._message("DeleteRangeRequest")(key=self._key(key)))
+        request = self._message("DeleteRangeRequest")(key=self._key(key))
+        self._refuse_closed()
+        with self._converted_errors("DeleteRange"):
+            self._client.call("KV", "DeleteRange", request)
 
     def multi_set(self, items: Mapping[str, bytes]) -> None:
         """Write all `items`, as many in one transaction as etcd allows."""
@@ -163,7 +178,7 @@ class EtcdStore(RendezvousStore):
         self._is_closed = True
         watch = self._watch
         if watch is not None:
-            watch.end(self._closed())
+            watch.end()
 
     # --- requests ---------------------------------------------------------------------------------
 
@@ -184,8 +199,15 @@ class EtcdStore(RendezvousStore):
         self._client.call("KV", "Put", request)
         self._presence_lease.written(lease, key, value)
 
-    def _range(self, key: str) -> Any:
-        return self._operation(request_range=self._message("RangeRequest")(key=self._key(key)))
+    def _range(self, first: bytes, *others: bytes) -> Any:
+        """Return a request for one key, or for a sorted range; the latter also finds other keys."""
+        if not others:
+            return self._message("RangeRequest")(key=first)
+        limit = _MAX_SURPLUS * (1 + len(others))
+        return self._message("RangeRequest")(key=first, range_end=others[-1] + b"\0", limit=limit)
+
+    def _get(self, key: str) -> Any:
+        return self._operation(request_range=self._range(self._key(key)))
 
     def _compare(self, key: str, result: str, **target: Any) -> Any:
         compare = self._message("Compare")
@@ -214,10 +236,12 @@ class EtcdStore(RendezvousStore):
             self._job_lease.ensure()
             return self._client.call("KV", "Txn", request)
 
-    def _request(self, name: str, request: Any) -> Any:
+    def _read(self, requests: Sequence[Any]) -> list[Any]:
         self._refuse_closed()
-        with self._converted_errors(name):
-            return self._client.call("KV", name, request)
+        if not requests:
+            return []
+        with self._converted_errors("Range"):
+            return self._client.call_all("KV", "Range", requests)
 
     @contextlib.contextmanager
     def _converted_errors(self, operation: str) -> Iterator[None]:
@@ -229,8 +253,8 @@ class EtcdStore(RendezvousStore):
     def _add_to_value(self, key: str, amount: int) -> int:
         """Add to the current value in a compare-and-set, which is retried when it conflicts."""
         while True:
-            get = self._message("RangeRequest")(key=self._key(key))
-            held = _first_or_none(self._request("Range", get).kvs)
+            (answer,) = self._read([self._range(self._key(key))])
+            held = _first_or_none(answer.kvs)
             total = amount if held is None else _number_in(key, held) + amount
             if amount == 0:
                 return total
@@ -244,23 +268,19 @@ class EtcdStore(RendezvousStore):
 
     def _await(self, key: str, revision: int, timeout: float) -> Any:
         """Return the value written to `key` since `revision`; None if unknown or timed out."""
-        self._watch = watch = self._watches.add(self._key(key), revision)
+        self._watch = watch = Watch(self._client, self._key(key), revision)
         try:
             self._refuse_closed()  # `close` may not have seen the watch
-            watch.wait(timeout)
-            return watch.found
+            return watch.wait(timeout)
         finally:
             self._watch = None
-            self._watches.remove(watch)
 
     def _refuse_closed(self) -> None:
         if self._is_closed:
-            raise self._closed()
-
-    def _closed(self) -> RendezvousConnectionError:
-        return RendezvousConnectionError(
-            f"an operation on etcd at {self._client.options.endpoint} over a closed connection"
-        )
+            endpoint = self._client.options.endpoint
+            raise RendezvousConnectionError(
+                f"an operation on etcd at {endpoint} over a closed connection"
+            )
 
 
 def _encode(value: bytes) -> bytes:

@@ -7,10 +7,10 @@ import time
 from typing import Any
 
 from plaunch_rendezvous_etcd.testing.server import (
-    ATTEMPTS,
-    LOOK,
+    MAX_STARTS,
+    POLL_INTERVAL,
+    PORT_IN_USE,
     START_TIMEOUT,
-    TAKEN,
     EtcdServer,
     EtcdUnavailableError,
     Started,
@@ -40,13 +40,13 @@ class EtcdCluster(Started):
         Raises:
             EtcdUnavailableError: they elect none in time.
         """
-        for attempt in range(1, ATTEMPTS + 1):
+        for attempt in range(1, MAX_STARTS + 1):
             try:
                 self._start_members()
                 break
             except EtcdUnavailableError:
-                is_taken = any(TAKEN in member.log for member in self.members)
-                if self._has_run or not is_taken or attempt == ATTEMPTS:
+                is_taken = any(PORT_IN_USE in member.log for member in self.members)
+                if self._has_run or not is_taken or attempt == MAX_STARTS:
                     raise
                 for member in self.members:
                     member.forget()
@@ -75,7 +75,7 @@ class EtcdCluster(Started):
                 with contextlib.suppress(OSError, ValueError, KeyError):
                     if member.is_leader():
                         return member
-            time.sleep(LOOK)
+            time.sleep(POLL_INTERVAL)
         raise EtcdUnavailableError(f"no member leads within {timeout:g} s")
 
     def close(self) -> None:

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 START_TIMEOUT = 60.0  # seconds until a server answers, or a cluster has a leader
 _STOP_TIMEOUT = 20.0
-LOOK = 0.05  # seconds between two checks
-TAKEN = "address already in use"  # etcd's message for a port in use
-ATTEMPTS = 3  # attempts to start on ports that may be taken meanwhile
+POLL_INTERVAL = 0.05  # seconds between two checks
+PORT_IN_USE = "address already in use"  # etcd's message for a port in use
+MAX_STARTS = 3  # with other ports each time, because another program may take a free port first
 ROOT_PASSWORD = "root of a test"  # noqa: S105 - of servers that live for the length of a test
 
 T = TypeVar("T", bound="Started")
@@ -154,7 +154,7 @@ class EtcdServer(Started):
         Raises:
             EtcdUnavailableError: it does not answer; with its last lines of output.
         """
-        for attempt in range(1, ATTEMPTS + 1):
+        for attempt in range(1, MAX_STARTS + 1):
             self.launch()
             try:
                 self.wait_until_healthy()
@@ -163,7 +163,7 @@ class EtcdServer(Started):
                 self.kill()
                 # The port was taken meanwhile; once used, other members and clients know it.
                 is_known = self._has_run or self.cluster
-                if is_known or TAKEN not in self.log or attempt == ATTEMPTS:
+                if is_known or PORT_IN_USE not in self.log or attempt == MAX_STARTS:
                     raise
                 self.choose_ports()
         self._has_run = True
@@ -212,7 +212,7 @@ class EtcdServer(Started):
                 what = f"has ended with {ended}" if ended is not None else "does not answer"
                 lines = "\n".join(self.log.splitlines()[-8:])
                 raise EtcdUnavailableError(f"{self.program} {what}; its last lines are:\n{lines}")
-            time.sleep(LOOK)
+            time.sleep(POLL_INTERVAL)
 
     def is_healthy(self) -> bool:
         """Whether it answers, and knows a leader."""
