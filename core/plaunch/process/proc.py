@@ -8,6 +8,11 @@ from __future__ import annotations
 
 import os
 
+from plaunch.lazy import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 PROC = "/proc"
 _CGROUPS = "/sys/fs/cgroup"
 
@@ -228,6 +233,23 @@ def group_paths(groups: str, controller: str, new: str, old: str) -> list[str]:
             continue
         found += [f"{folder}/{name}" for folder in dict.fromkeys(folders)]
     return found
+
+
+def find_cpu_quota(read: Callable[[str], str]) -> float | None:
+    """The smallest CPU quota of this process's control groups, in CPUs; None if unlimited.
+
+    Args:
+        read: returns the text of a file without white space around it; empty if it cannot be read.
+    """
+    quotas: list[float] = []
+    groups = read("/proc/self/cgroup")
+    for path in group_paths(groups, "cpu", "cpu.max", "cpu.cfs_quota_us"):
+        # Version 2 has "150000 100000" or "max 100000"; version 1 has a file for each number.
+        quota, _, period = read(path).partition(" ")
+        period = period or read(f"{os.path.dirname(path)}/cpu.cfs_period_us")
+        if quota.isdecimal() and period.isdecimal() and int(quota) and int(period):
+            quotas.append(int(quota) / int(period))
+    return min(quotas, default=None)
 
 
 def _folders(mount: str, path: str) -> list[str]:
