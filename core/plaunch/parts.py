@@ -91,7 +91,7 @@ TORCHRUN_LOGS_SPECS = "plaunch_torchrun.bridges:bridge_logs_specs"
 # In workers: error files, and the functions of `plaunch.worker`.
 RECORD = "plaunch_torchrun.error_handler:record"
 WRITE_WORD = "plaunch_torchrun.error_files:write_word"
-BEATING = "plaunch_hang.beating"
+HEARTBEATS = "plaunch_hang.worker"
 
 
 def find_part(path: str) -> Any | None:

@@ -26,9 +26,9 @@ def __getattr__(name: str) -> object:
     """Load `heartbeat` or `section` on first use."""
     if name not in ("heartbeat", "section"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from plaunch.parts import BEATING, load_part
+    from plaunch.parts import HEARTBEATS, load_part
 
-    globals()[name] = value = load_part(f"{BEATING}:{name}")
+    globals()[name] = value = load_part(f"{HEARTBEATS}:{name}")
     return value
 
 

@@ -29,7 +29,7 @@ class Store:
         def broadcast(_, text):
             for node, is_well in self.nodes:
                 if is_well:
-                    node.handle_call(text)
+                    node.answer_call(text)
 
         control = SimpleNamespace(
             snapshot=lambda: SimpleNamespace(ranks=ranks),
@@ -101,5 +101,5 @@ def test_a_duplicate_call_is_answered_once(store):
     shown = []
     node._control.publish = lambda _, text: shown.append(json.loads(text)["calls"])
     for call in ("x", "y", "x"):
-        node.handle_call(call)
+        node.answer_call(call)
     assert shown == [["x"], ["x", "y"]]

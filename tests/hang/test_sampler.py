@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from plaunch_hang.beats import HeartbeatState
+from plaunch_hang.heartbeats import HeartbeatState
 from plaunch_hang.process import (
     ComputeWatch,
     read_parents,

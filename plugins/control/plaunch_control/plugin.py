@@ -65,10 +65,10 @@ class ControlExtension:
         """Start to listen."""
 
         def answer_stacks(call: str) -> None:
-            self._find_service(control).stacks.hear(call)
+            self._find_service(control).stacks.answer_call(call)
 
         def answer_status(call: str) -> None:
-            self._find_service(control).nodes.handle_call(call)
+            self._find_service(control).nodes.answer_call(call)
 
         # Calls of other nodes, for a request that one of them got.
         control.listen("stacks", answer_stacks)

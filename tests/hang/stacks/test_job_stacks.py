@@ -82,7 +82,7 @@ class Node:
     def broadcast(self, name, text):
         for node in self.job.nodes.values() if self.job.knows_all else ():
             if not node.is_deaf:
-                node.stacks.hear(text)
+                node.stacks.answer_call(text)
 
     def publish(self, name, text):
         self.job.texts[f"{self.host}~1"] = text
@@ -173,7 +173,7 @@ def test_simultaneous_requests_share_one_result():
     assert looks.wait(30)
     looks.clear()
     second = Call(node.stacks.ask)
-    another = Call(node.stacks.hear, "of another node")
+    another = Call(node.stacks.answer_call, "of another node")
     wait_until(lambda: "of another node" in node.stacks._query.calls, "it is heard")
     goes_on.set()
     assert first.get() == second.get()

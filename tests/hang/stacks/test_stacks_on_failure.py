@@ -16,7 +16,7 @@ from plaunch_hang.stacks import (
     dump_groups,
     load_groups,
 )
-from plaunch_hang.stacks.files import find_run_dir, log_stacks
+from plaunch_hang.stacks.files import log_stacks
 from plaunch_hang.stacks.plugin import TAKE_TIMEOUT, Stacks
 
 from helpers.clock import Clock
@@ -142,21 +142,6 @@ def test_it_is_off_by_default(options):
 
 
 # --- folders of complete stacks -------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("specs", "folder"),
-    [
-        (None, ""),
-        (SimpleNamespace(create_run_dir=lambda run_id: f"/logs/{run_id}"), "/logs/job"),
-        (SimpleNamespace(create_run_dir=lambda run_id: None, root_log_dir=None), ""),
-        (SimpleNamespace(root_log_dir="/logs"), "/logs"),  # of one for torchrun
-        (SimpleNamespace(root_log_dir="/dev/null"), ""),
-        (SimpleNamespace(root_log_dir="/tmp/x", temporary_dir="/tmp/x"), ""),
-    ],
-)
-def test_the_folder_of_a_run(specs, folder):
-    assert find_run_dir(specs, "job") == folder
 
 
 def test_each_occasion_has_a_folder(tmp_path):
