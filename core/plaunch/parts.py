@@ -22,7 +22,7 @@ STREAMS = "plaunch_logs_default.streams.worker_streams:open_worker_streams"
 # The logs spec of a call without plugins.
 DIRECT_LOGS_SPECS = "plaunch_logs_default:DefaultLogsSpecs"
 # The signal policy of an agent that is given none.
-DEFAULT_POLICY = "plaunch_signals.torchrun:policy_of_environment"
+DEFAULT_POLICY = "plaunch_signals.policies:policy_of_environment"
 
 # The packages that must be installed: they have the parts above, the components that `Kind.default`
 # names, and what these import.

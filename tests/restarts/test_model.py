@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from plaunch.plugin import PluginContext
 from plaunch.restarts import Cause, Decided, Failure, RestartAction
 from plaunch_restarts.options import OPTIONS
-from plaunch_restarts.standard import StandardRestartPolicy
+from plaunch_restarts.policies import StandardRestartPolicy
 from plaunch_restarts.values import CrashLoop, Delay
 
 RESTART, STOP = RestartAction.RESTART, RestartAction.STOP

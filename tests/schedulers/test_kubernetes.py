@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from plaunch.errors import UsageError
+from plaunch_schedulers.filling import find_no_allocation
 from plaunch_schedulers.kubernetes import find_kubernetes_allocation
-from plaunch_schedulers.none import find_no_allocation
 
 from helpers.environments import recorded
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from plaunch.cli.parser import parse
-from plaunch_schedulers.starters import offer_scheduler, warn_of_hasty_stop
+from plaunch_schedulers.filling import offer_scheduler, warn_of_hasty_stop
 
 from helpers.environments import recorded
 

@@ -10,8 +10,7 @@ from plaunch.cli import main
 from plaunch.errors import UsageError
 from plaunch.plugin import PluginContext
 from plaunch.process import SignalAction, SignalPolicy
-from plaunch_signals.notify import NotifySignalPolicy
-from plaunch_signals.torchrun import TorchrunSignalPolicy
+from plaunch_signals.policies import NotifySignalPolicy, TorchrunSignalPolicy
 
 STANDARD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 TERM, USER_1, USER_2 = signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2

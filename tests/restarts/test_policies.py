@@ -7,8 +7,7 @@ from plaunch.errors import UsageError
 from plaunch.plugin import PluginContext
 from plaunch.process import ProcessFailure
 from plaunch.restarts import Cause, Decided, Decision, Failure, RestartAction
-from plaunch_restarts.plain import AlwaysRestartPolicy, NeverRestartPolicy
-from plaunch_restarts.standard import StandardRestartPolicy
+from plaunch_restarts.policies import AlwaysRestartPolicy, NeverRestartPolicy, StandardRestartPolicy
 
 RESTART, STOP = RestartAction.RESTART, RestartAction.STOP
 
