@@ -31,7 +31,7 @@ def v1(folder, quota, groups=V1):
 @pytest.mark.parametrize(
     ("files", "expected"),
     [
-        # nothing but the mask
+        # only the mask
         ({}, 8),
         (v2(), 8),
         # version 2
@@ -49,7 +49,7 @@ def v1(folder, quota, groups=V1):
         (v1("cpu,cpuacct/docker/ab12", 300000), 3),
         (v1("cpu", 200000), 2),
         (v1("cpu", -1), 8),
-        # another controller's quota is not ours
+        # the quota of another controller is ignored
         (v1("cpuset,memory", 100000, "4:cpuset,memory:/\n"), 8),
         # rubbish is no quota
         (v2(b="lots"), 8),

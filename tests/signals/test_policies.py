@@ -50,7 +50,7 @@ def test_torchruns_policy_stops_on_the_listed_signals(settings, signals):
             (TERM,),
             (USER_2, signal.SIGCONT),
         ),
-        # What is listed to stop wins over what is told by default.
+        # A signal that is listed to stop is not passed on by default.
         ({"signals_to_handle": "SIGTERM,SIGUSR1"}, (TERM, USER_1), (USER_2,)),
     ],
 )

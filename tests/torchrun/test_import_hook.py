@@ -143,7 +143,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 facts = {
     "same": run.DefaultLogsSpecs is DefaultLogsSpecs,
     "logger": run.logger.name,
-    "ours": [run.main.__module__, launcher.api.elastic_launch.__module__],
+    "of_plaunch": [run.main.__module__, launcher.api.elastic_launch.__module__],
     "found": importlib.util.find_spec("torch.distributed.run").origin,
     "listed": "config_from_args" in dir(run),
     "none": [hasattr(run, "no_such_name"), hasattr(run, "__no_such__")],
@@ -154,7 +154,7 @@ print(json.dumps(facts))
     assert json.loads(done.stdout) == {
         "same": True,
         "logger": "torch.distributed.run",
-        "ours": ["plaunch_torchrun.run", "plaunch_torchrun.launcher"],
+        "of_plaunch": ["plaunch_torchrun.run", "plaunch_torchrun.launcher"],
         "found": "plaunch_torchrun.run",
         "listed": True,
         "none": [False, False],

@@ -11,7 +11,7 @@ from plaunch.testing.rendezvous import FakeElasticRendezvous, FakeRendezvous
 from helpers.agents import WAIT, Node, PretendAgent, and_then
 
 INTERVAL = 0.005  # seconds
-FEW = 10  # looks; there are a hundred intervals in the life of a worker
+FEW = 10  # polls; there are a hundred intervals in the life of a worker
 LIVES = f"import time; time.sleep({100 * INTERVAL})"
 
 
@@ -30,12 +30,12 @@ class Stopping(LocalElasticAgent):
 
 @pytest.mark.parametrize(("kind", "is_polled"), [(Watchful, True), (Stopping, False)])
 def test_only_an_own_monitor_is_polled(kind, is_polled, tmp_path):
-    looks = []
+    polls = []
     with FakeElasticRendezvous(world_size=1) as handler:
-        and_then(handler, "changes", lambda: looks.append(1))
+        and_then(handler, "changes", lambda: polls.append(1))
         agent = Node(tmp_path, handler).agent(LIVES, 1, kind=kind, monitor_interval=INTERVAL)
         assert agent.run().state is WorkerState.SUCCEEDED
-    assert (len(looks) > FEW) == is_polled
+    assert (len(polls) > FEW) == is_polled
 
 
 @pytest.mark.parametrize(("kind", "is_called"), [(Watchful, False), (Stopping, True)])

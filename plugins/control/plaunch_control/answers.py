@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch import __version__
 from plaunch.agent import RequestKind
-from plaunch.numbers import format_ranks, name_ranks, quote
+from plaunch.numbers import format_ranks, name_ranks, parse_ranks, quote
 from plaunch.process import read_proc
 from plaunch_events import LauncherStatus, redact_command
 from plaunch_hang.stacks import JobStacks, format_groups, format_operations
@@ -16,7 +16,6 @@ from plaunch_membership import printable
 
 from plaunch_control.history import EventBuffer
 from plaunch_control.nodes import JobNodes
-from plaunch_control.ranks import parse_ranks
 from plaunch_control.requests import HttpRequest, HttpResponse, peer_user, refusal, serve
 
 if TYPE_CHECKING:

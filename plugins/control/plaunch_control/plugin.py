@@ -117,7 +117,7 @@ class ControlExtension:
         try:
             start_thread(thread, blocks_signals=True)
         except ThreadStartError as error:
-            logger.debug("plaunchctl cannot ask this launch: %s", error)
+            logger.debug("plaunchctl cannot reach this launch: %s", error)
             return
         self._opening = thread
 
@@ -144,7 +144,7 @@ class ControlExtension:
                 launch_socket.listener, self._answer, name="plaunch-control", most=_MOST_CONNECTIONS
             )
         except OSError as error:  # too many open files
-            logger.debug("plaunchctl cannot ask this launch: %s", error)
+            logger.debug("plaunchctl cannot reach this launch: %s", error)
             launch_socket.remove()
             return
         try:
@@ -153,7 +153,7 @@ class ControlExtension:
                 self._socket, self._server = launch_socket, server
                 return
         except ThreadStartError as error:
-            logger.debug("plaunchctl cannot ask this launch: %s", error)
+            logger.debug("plaunchctl cannot reach this launch: %s", error)
         launch_socket.remove()
         server.stop()
 

@@ -56,7 +56,7 @@ class StandardRestartPolicy:
             text += f", after {max(delay, requested):.3g} s"
         if requested > delay:
             delay = requested
-            text += f" as {_where(failure)} asks: {failure.message}"
+            text += f" as requested by {_where(failure)}: {failure.message}"
         if excluded:
             text += f", without {excluded}: {self._why_excluded(failure)}"
         return Decision(
@@ -205,7 +205,7 @@ def _stop(failure: Failure, why: str, joint: str = ": ") -> Decision:
 
 def _give_up(failure: Failure) -> Decision:
     if failure.exception:
-        return _stop(failure, "the worker says that another start would not help")
+        return _stop(failure, "the worker reports that a restart cannot help")
     return Decision(RestartAction.STOP, f"{_where(failure)} gives up: {failure.message}")
 
 

@@ -160,7 +160,7 @@ class UnknownWorkers:
     def note_hang(self, hang: object) -> None:
         """Log that the round cannot be ended."""
         del hang
-        logger.warning("the round goes on: this agent has no way to end it because of a hang")
+        logger.warning("the round continues: this agent cannot end it because of a hang")
 
     def wait_for_guests(self, timeout: float) -> None:
         """Return at once: they host no store."""

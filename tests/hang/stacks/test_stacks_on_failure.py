@@ -130,13 +130,13 @@ def test_other_nodes_publish_their_groups_and_log_nothing(caplog):
 
 @pytest.mark.parametrize("cause", ["request", "membership", "end"])
 def test_other_stops_are_not_delayed(cause):
-    stacks, _ = plugin(raising(AssertionError("nobody looks")), None, stacks_on_failure=True)
+    stacks, _ = plugin(raising(AssertionError("no stacks are read")), None, stacks_on_failure=True)
     stacks.plaunch_before_stop(GROUP, cause)
 
 
 @pytest.mark.parametrize("options", [{}, {"stacks_on_failure": False}])
 def test_it_is_off_by_default(options):
-    stacks, extensions = plugin(raising(AssertionError("nobody looks")), None, **options)
+    stacks, extensions = plugin(raising(AssertionError("no stacks are read")), None, **options)
     assert extensions == []
     stacks.plaunch_before_stop(GROUP, "failure")
 

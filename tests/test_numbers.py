@@ -1,12 +1,11 @@
-"""Parsing ranks."""
+"""Parsing and formatting numbers."""
 
 from __future__ import annotations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
-from plaunch.numbers import format_ranks
-from plaunch_control.ranks import parse_ranks
+from plaunch.numbers import format_ranks, parse_ranks
 
 
 @given(some.frozensets(some.integers(0, 5000), min_size=1))
