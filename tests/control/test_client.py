@@ -18,7 +18,7 @@ from plaunch_control.client import (
     WithdrawnError,
     ask,
 )
-from plaunch_control.history import KEPT
+from plaunch_control.event_buffer import KEPT
 from plaunch_control.launches import Launch, NoSuchJobError, choose
 
 from helpers.pretended_launches import LONG, PretendedLaunch

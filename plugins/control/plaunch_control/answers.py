@@ -14,7 +14,7 @@ from plaunch_events import LauncherStatus, redact_command
 from plaunch_hang.stacks import JobStacks, format_groups, format_operations
 from plaunch_membership import printable
 
-from plaunch_control.history import EventBuffer
+from plaunch_control.event_buffer import EventBuffer
 from plaunch_control.nodes import JobNodes
 from plaunch_control.requests import HttpRequest, HttpResponse, peer_user, refusal, serve
 

@@ -34,9 +34,16 @@ if TYPE_CHECKING:
 # Seconds for loading plugins and making the settings. A device counter may have to import torch.
 SETTINGS_TIMEOUT = 20.0
 _WHAT = "settings"
-_CHOSEN = ("rendezvous", "logs_specs", "event_handlers", "signal_policies", "restart_policies")
-_OPTIONS = ("rdzv_backend", "logs_specs", "event_log_handler", "signal_policy", "restart_policy")
-_ALSO_CHOSEN = {"device_counts": "nproc_per_node", "schedulers": "scheduler"}
+# The options that select a component, by the kind of the component.
+_SELECTED_BY = {
+    "device_counts": "nproc_per_node",
+    "event_handlers": "event_log_handler",
+    "logs_specs": "logs_specs",
+    "rendezvous": "rdzv_backend",
+    "restart_policies": "restart_policy",
+    "schedulers": "scheduler",
+    "signal_policies": "signal_policy",
+}
 
 
 def run_doctor(invocation: Invocation, settings_timeout: float = SETTINGS_TIMEOUT) -> int:
@@ -229,9 +236,8 @@ def _usage(error: PlaunchError, invocation: Invocation, what: str = _WHAT) -> Fi
 
 def _selected_names(invocation: Invocation) -> dict[str, str]:
     """Return the names of components that the options select, by kind."""
-    options = {**dict(zip(_CHOSEN, _OPTIONS, strict=True)), **_ALSO_CHOSEN}
     given = invocation.options
-    return {kind: str(given[option]) for kind, option in options.items() if option in given}
+    return {kind: str(given[option]) for kind, option in _SELECTED_BY.items() if option in given}
 
 
 def _title(context: NodeContext) -> str:
