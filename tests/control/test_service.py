@@ -57,8 +57,7 @@ def test_a_status_shows_the_command_without_secrets(launch, monkeypatch):
         "sword fish",
         "--url=https://h?token=swordfish",
     ]
-    line = b"".join(word.encode() + b"\0" for word in words)
-    monkeypatch.setattr(answers, "read_proc", lambda _: line)
+    monkeypatch.setattr(answers, "read_command", lambda _: words)
     received = asked(launch, "/v1/status")["command"]
     assert received == [*words[:3], "<withheld>", "--url=https://h?token=<withheld>"]
 

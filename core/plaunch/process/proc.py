@@ -61,6 +61,12 @@ def find_field(status: bytes, name: str) -> str:
     return value.decode(errors="replace").strip()
 
 
+def find_variable(environ: bytes, name: str) -> str:
+    """The value of a variable in an environment of /proc; empty if it is missing."""
+    value = (b"\0" + environ).partition(f"\0{name}=".encode())[2].partition(b"\0")[0]
+    return os.fsdecode(value)
+
+
 def read_stat(pid: int | str, proc: str = PROC) -> list[bytes]:
     """The fields of `stat` from the state on, which is the first; empty if the process is gone."""
     try:
@@ -115,6 +121,11 @@ def read_user(pid: int, proc: str = PROC) -> int:
     """The real user id of a process; -1 if it is gone."""
     user = find_field(read_proc(f"{pid}/status", proc), "Uid")
     return int(user.split()[0]) if user else -1
+
+
+def read_command(pid: int | str, proc: str = PROC) -> list[str]:
+    """The words of the command line of a process; empty if it is gone."""
+    return [os.fsdecode(word) for word in read_proc(f"{pid}/cmdline", proc).split(b"\0")[:-1]]
 
 
 def read_name(pid: int | str, proc: str = PROC) -> str:

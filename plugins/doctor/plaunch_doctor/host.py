@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 
 from plaunch.doctor import Finding, Status
 from plaunch.errors import RendezvousConnectionError
-from plaunch.process import JOBS_VARIABLE, read_environ, read_name, read_proc, read_table
+from plaunch.process import (
+    JOBS_VARIABLE,
+    find_variable,
+    read_command,
+    read_environ,
+    read_name,
+    read_table,
+)
 from plaunch_network import is_loop_back
 
 if TYPE_CHECKING:
@@ -212,12 +219,12 @@ def check_leftovers(context: DoctorContext) -> Iterator[Finding]:
 def _find(context: DoctorContext) -> tuple[int, list[_JobProcess]]:
     """Count the processes of jobs, and find those whose topmost process was orphaned."""
     proc = context.path("/proc")
-    own = _job_label(_variables(read_environ(os.getpid(), proc))) if context.root == "/" else ""
+    own = _job_label(read_environ(os.getpid(), proc)) if context.root == "/" else ""
     table = read_table(proc)
     words: dict[int, str] = {}
     for pid, process in table.items():
         if process.is_alive:
-            word = _job_label(_variables(read_environ(pid, proc)))
+            word = _job_label(read_environ(pid, proc))
             if word and word != own:
                 words[pid] = word
     left = []
@@ -234,22 +241,13 @@ def _find(context: DoctorContext) -> tuple[int, list[_JobProcess]]:
 
 def _is_launcher(proc: str, pid: int) -> bool:
     """Whether the first process of a container runs Python, so that it may be a launcher."""
-    command = read_proc(f"{pid}/cmdline", proc)
-    return any(word in command for word in (b"plaunch", b"torchrun", b"python"))
+    command = " ".join(read_command(pid, proc))
+    return any(word in command for word in ("plaunch", "torchrun", "python"))
 
 
-def _variables(environ: bytes) -> dict[str, str]:
-    entries = (entry.partition(b"=") for entry in environ.split(b"\0"))
-    return {
-        name.decode(): value.decode("utf-8", "replace")
-        for name, _, value in entries
-        if name in (JOBS_VARIABLE.encode(), _TORCHRUN.encode())
-    }
-
-
-def _job_label(variables: dict[str, str]) -> str:
-    jobs = variables.get(JOBS_VARIABLE, "")
+def _job_label(environ: bytes) -> str:
+    jobs = find_variable(environ, JOBS_VARIABLE)
     if jobs:
         return "job " + jobs.rpartition(":")[2].partition(".")[0]
-    run_id = variables.get(_TORCHRUN, "")
+    run_id = find_variable(environ, _TORCHRUN)
     return f"torchrun's job {run_id}" if run_id else ""
