@@ -35,7 +35,7 @@ logger = logging.getLogger("plaunch")
 
 # Seconds; the agent's loop waits for a hook, which may take one second.
 TAKE_TIMEOUT = 0.8
-COLLECT_TIMEOUT = 0.8
+COLLECT_TIMEOUT = 0.7  # the last read may take 0.2 s more
 _LOG_TIMEOUT = 1.5  # seconds, at the end of the launch
 _NAME = "stacks-on-failure"
 _ROOM = 64  # bytes of a text in addition to the groups
