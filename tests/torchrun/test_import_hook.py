@@ -126,6 +126,17 @@ def test_in_code_and_after_torchs_module_was_imported(folder):
     assert sorted(done.stdout.splitlines()) == ["0 of 2, plaunch", "1 of 2, plaunch"], done.stderr
 
 
+def test_torchs_module_is_not_executed_again(folder):
+    code = """
+import torch.distributed.run as before
+before.added = object()
+import plaunch_torchrun; plaunch_torchrun.install()
+import torch.distributed.run as after
+print(after is not before, after.added is before.added)
+"""
+    assert run(folder, "-c", code).stdout == "True True\n"
+
+
 def test_torch_is_imported_only_when_needed(folder):
     code = (
         "import plaunch_torchrun, sys; plaunch_torchrun.install()\n"
