@@ -90,7 +90,7 @@ TORCHRUN_CREATORS = "plaunch_torchrun.bridges:bridge_creator"
 TORCHRUN_LOGS_SPECS = "plaunch_torchrun.bridges:bridge_logs_specs"
 # In workers: error files, and the functions of `plaunch.worker`.
 RECORD = "plaunch_torchrun.error_handler:record"
-WRITE_WORD = "plaunch_torchrun.error_files:write_word"
+WRITE_EXIT_REASON = "plaunch_torchrun.error_files:write_exit_reason"
 HEARTBEATS = "plaunch_hang.worker"
 
 
