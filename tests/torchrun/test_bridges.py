@@ -190,7 +190,7 @@ def test_other_exceptions_pass_unchanged(manager) -> None:
 
 
 def test_parameters_that_it_refuses_are_a_usage_error(manager) -> None:
-    with pytest.raises(UsageError, match=r"'acme' .* does not take its parameters.*'waiting'"):
+    with pytest.raises(UsageError, match=r"'acme' .* does not accept its parameters.*'waiting'"):
         create(manager, waiting="many")
 
 
