@@ -1,4 +1,4 @@
-"""What follows from the samples: messages, reports to other nodes, and reported failures."""
+"""Acts on the samples: logs messages, publishes reports for other nodes, reports failures."""
 
 from __future__ import annotations
 

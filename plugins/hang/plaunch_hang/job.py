@@ -1,4 +1,4 @@
-"""Whether the workers of a whole job move, decided from the reports of its nodes.
+"""Decides from the reports of all nodes whether the workers of a job move.
 
 A node publishes a report at the beginning of a round, to show that it watches, and none while its
 workers move. While they do not move, it publishes reports with their stacks repeatedly, and reads
@@ -31,7 +31,7 @@ _PACE = 0.05  # seconds between two reads of the reports, times the number of no
 
 
 class JobFindingKind(enum.Enum):
-    """What a node without moving workers concludes from the reports."""
+    """What the reports of all nodes show, for a node whose workers do not move."""
 
     WAIT = "wait"  # nothing yet
     HANG = "hang"  # no worker of the job moves
@@ -41,7 +41,7 @@ class JobFindingKind(enum.Enum):
 
 
 class JobFinding(NamedTuple):
-    """What a node without moving workers concludes.
+    """What a node whose workers do not move learns from the reports of all nodes.
 
     Args:
         kind: the conclusion.

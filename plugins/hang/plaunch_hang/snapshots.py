@@ -1,4 +1,4 @@
-"""The description of a hang: where all ranks are, as lines and as files of stacks."""
+"""The stacks of workers that hang, as lines for the log and as files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the workers of a node move or are held, decided from samples of them.
+"""Decides from samples whether the workers of a node move.
 
 This module reads no clock and no process (`sampler` does), so that any history can be tested.
 """

@@ -1,4 +1,4 @@
-"""Writing where workers are: complete stacks to text files, and groups to the log."""
+"""Writes complete stacks to text files, and groups of ranks to the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Questions to all nodes of a job, and their answers."""
+"""Requests to all nodes of a job, and their answers."""
 
 from __future__ import annotations
 
