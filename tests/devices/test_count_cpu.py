@@ -75,13 +75,5 @@ def test_the_real_mask_is_respected(tmp_path):
     assert count_cpu(root=str(tmp_path)) == len(allowed)
 
 
-def test_a_system_without_masks_counts_the_machine(tmp_path, monkeypatch):
-    monkeypatch.delattr(os, "sched_getaffinity")
-    monkeypatch.setattr(os, "cpu_count", lambda: 6)
-    assert count_cpu(root=str(tmp_path)) == 6
-    monkeypatch.setattr(os, "cpu_count", lambda: None)
-    assert count_cpu(root=str(tmp_path)) == 1
-
-
 def test_this_machine_has_a_count():
     assert 1 <= count_cpu() <= os.cpu_count()

@@ -30,17 +30,11 @@ def count_cpu(*, root: str = "/", affinity: int | None = None) -> int:
         root: the root of the file system.
         affinity: the number of CPUs in the affinity mask; by default that of this process.
     """
-    count = affinity if affinity is not None else _count_affinity()
+    count = len(os.sched_getaffinity(0)) if affinity is None else affinity
     quota = find_cpu_quota(lambda path: read_text(root + path).strip())
     if quota is not None:
         count = min(count, int(quota))
     return max(count, 1)
-
-
-def _count_affinity() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 class Topology:

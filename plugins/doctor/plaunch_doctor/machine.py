@@ -82,9 +82,7 @@ class Machine:
 
     def processors(self) -> int:
         """Return the number of processors in the affinity mask."""
-        if hasattr(os, "sched_getaffinity"):
-            return len(os.sched_getaffinity(0))
-        return os.cpu_count() or 1
+        return len(os.sched_getaffinity(0))
 
     def space(self, path: str) -> Space:
         """Return the space of the file system that contains `path`.

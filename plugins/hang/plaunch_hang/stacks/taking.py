@@ -208,7 +208,7 @@ def read_in_parallel(
 
     calls = []
     with contextlib.suppress(ThreadStartError, RuntimeError):
-        for number in range(min(_AT_A_TIME, _count_processors(), len(waiting))):
+        for number in range(min(_AT_A_TIME, len(os.sched_getaffinity(0)), len(waiting))):
             calls.append(BoundedCall(f"{name}-{number}", read_next))
     for call in calls:
         call.wait(until - time.monotonic())
@@ -242,9 +242,3 @@ def _read(
 def _assemble(tree: _Tree, read: Mapping[int, ProcessStacks]) -> ProcessStacks:
     children = tuple(_assemble(child, read) for child in tree.children)
     return read[tree.pid]._replace(children=children)
-
-
-def _count_processors() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
