@@ -17,5 +17,5 @@ def test_valid_ranks(ranks):
     "text", ["", "a", "-1", "3-1", "1,,2", "1-", "99999999", "0-9999999", "²", None]
 )
 def test_invalid_ranks(text):
-    with pytest.raises(ValueError, match="are no ranks"):
+    with pytest.raises(ValueError, match="is not a list of ranks"):
         parse_ranks(text)

@@ -1,4 +1,4 @@
-"""Whole numbers: parses those that a user gives, and parses and formats ranks, and sizes."""
+"""Whole numbers that a user gives, ranks, and sizes: parses and formats them."""
 
 from __future__ import annotations
 
@@ -69,14 +69,11 @@ def parse_ranks(text: object) -> frozenset[int]:
     """
     ranks: set[int] = set()
     for part in str(text).split(","):
-        low, dash, high = part.strip().partition("-")
-        ends = (low, high) if dash else (low, low)
-        if not all(end.isascii() and end.isdecimal() and len(end) < 8 for end in ends):
-            raise ValueError(f"{str(text)[:60]!r} are no ranks; write 3, or 0-3,8")
-        first, last = int(ends[0]), int(ends[1])
-        if not first <= last <= _MOST_RANK:
-            raise ValueError(f"{str(text)[:60]!r} are no ranks; write 3, or 0-3,8")
-        ranks.update(range(first, last + 1))
+        first, dash, last = (word.strip() for word in part.partition("-"))
+        low, high = digits(first, _MOST_RANK), digits(last if dash else first, _MOST_RANK)
+        if low is None or high is None or low > high:
+            raise ValueError(f"{quote(str(text))} is not a list of ranks; write 3, or 0-3,8")
+        ranks.update(range(low, high + 1))
     return frozenset(ranks)
 
 
