@@ -87,4 +87,4 @@ def test_workers_of_its_own_cannot_be_signalled(caplog):
     agent.scripts[0] = [RunResult(WorkerState.HEALTHY), RunResult(WorkerState.SUCCEEDED)]
     assert agent.run().state is WorkerState.SUCCEEDED
     assert "is not passed on: this agent has no way" in caplog.text
-    assert "no way to end it because of a hang" in caplog.text
+    assert "cannot end it because of a hang" in caplog.text
