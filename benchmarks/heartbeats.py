@@ -12,8 +12,8 @@ import os
 import subprocess
 import sys
 
-from plaunch_hang.beating import VARIABLE
-from plaunch_hang.beats import HeartbeatMemory
+from plaunch_hang.heartbeats import HeartbeatMemory
+from plaunch_hang.worker import VARIABLE
 
 RUNS = 5
 BEATING = """\

@@ -42,8 +42,8 @@ from plaunch_events.otel import _seconds as otel_seconds
 from plaunch_membership.options import Timing
 from plaunch_rendezvous_c10d.backend import prepare_backend as prepare_c10d
 from plaunch_rendezvous_etcd.options import read_options
-from plaunch_timer import FileTimerServer, LocalTimerServer, expires
-from plaunch_timer.files import FileTimerRequest
+from plaunch_torchrun.elastic.timer import FileTimerServer, LocalTimerServer, expires
+from plaunch_torchrun.elastic.timer.files import FileTimerRequest
 from plaunch_torchrun.round_store import wait_for_peers
 from plaunch_torchrun.stores import store_timeout
 

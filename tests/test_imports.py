@@ -32,14 +32,15 @@ LIBRARIES = {
 }
 MORE = {
     # torchrun has these names, too.
-    "plaunch_torchrun": {"plaunch_multiprocessing", "plaunch_timer"},
-    # An old name.
+    "plaunch_torchrun": {"plaunch_multiprocessing"},
+    # Old names.
     "plaunch_functions": {"plaunch_multiprocessing"},
     # The process of the store imports the package, which is therefore empty.
     "plaunch_rendezvous_c10d": {
         f"plaunch_job_store.{name}"
         for name in ("authentication", "client", "frames", "host", "store")
     },
+    "plaunch_timer": {"plaunch_torchrun.elastic.timer"},
     # Suites and fakes are for tests of plugins.
     "plaunch_testing": {"plaunch.testing", "plaunch_membership.testing"},
 }
@@ -124,7 +125,7 @@ def test_each_exception_is_used():
         ("plaunch_hang.watch", "plaunch.testing"),
         ("plaunch_hang.stacks.reading", "plaunch_events"),  # of libraries, only those below
         ("plaunch_hang.stacks.reading", "plaunch_hang.watch"),
-        ("plaunch_torchrun.api", "plaunch_timer.api"),
+        ("plaunch_torchrun.api", "plaunch_multiprocessing.context"),
     ],
 )
 def test_other_imports_are_not_allowed(module, target):

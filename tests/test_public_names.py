@@ -54,7 +54,11 @@ def test_a_name_that_does_not_exist(name):
 
 @pytest.mark.parametrize(
     ("old", "new"),
-    [("plaunch_stacks", "plaunch_hang.stacks"), ("plaunch_functions", "plaunch_multiprocessing")],
+    [
+        ("plaunch_functions", "plaunch_multiprocessing"),
+        ("plaunch_stacks", "plaunch_hang.stacks"),
+        ("plaunch_timer", "plaunch_torchrun.elastic.timer"),
+    ],
 )
 def test_an_old_name_of_a_package_has_the_same_names(old, new):
     old, new = importlib.import_module(old), importlib.import_module(new)

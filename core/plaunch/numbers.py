@@ -1,4 +1,4 @@
-"""Whole numbers: parses those that a user gives, and formats ranks and sizes."""
+"""Whole numbers that a user gives, ranks, and sizes: parses and formats them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from plaunch.lazy import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["digits", "format_bytes", "format_ranks", "name_ranks", "quote"]
+__all__ = ["digits", "format_bytes", "format_ranks", "name_ranks", "parse_ranks", "quote"]
 
 MOST = 2**63 - 1  # what other programs and the records of a job can hold
 MOST_WORKERS = 1 << 16  # of one node; the largest machines have some thousand processors
@@ -15,6 +15,7 @@ MOST_NODES = 1 << 20
 
 _MOST_TEXT = 60  # characters of a value that is quoted
 _MOST_DIGITS = 19
+_MOST_RANK = 1 << 20  # a greater rank is a typing error
 
 
 def whole(text: str, least: int = -MOST, most: int = MOST) -> int:
@@ -58,6 +59,22 @@ def format_ranks(ranks: Iterable[int]) -> str:
         else:
             spans.append([rank, rank])
     return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in spans)
+
+
+def parse_ranks(text: object) -> frozenset[int]:
+    """Parse ranks such as `3` or `0-3,8`, the result of `format_ranks`.
+
+    Raises:
+        ValueError: the text has another form.
+    """
+    ranks: set[int] = set()
+    for part in str(text).split(","):
+        first, dash, last = (word.strip() for word in part.partition("-"))
+        low, high = digits(first, _MOST_RANK), digits(last if dash else first, _MOST_RANK)
+        if low is None or high is None or low > high:
+            raise ValueError(f"{quote(str(text))} is not a list of ranks; write 3, or 0-3,8")
+        ranks.update(range(low, high + 1))
+    return frozenset(ranks)
 
 
 def name_ranks(ranks: Iterable[int] | str, noun: str = "rank") -> str:

@@ -22,7 +22,7 @@ STREAMS = "plaunch_logs_default.streams.worker_streams:open_worker_streams"
 # The logs spec of a call without plugins.
 DIRECT_LOGS_SPECS = "plaunch_logs_default:DefaultLogsSpecs"
 # The signal policy of an agent that is given none.
-DEFAULT_POLICY = "plaunch_signals.torchrun:policy_of_environment"
+DEFAULT_POLICY = "plaunch_signals.policies:policy_of_environment"
 
 # The packages that must be installed: they have the parts above, the components that `Kind.default`
 # names, and what these import.
@@ -90,8 +90,8 @@ TORCHRUN_CREATORS = "plaunch_torchrun.bridges:bridge_creator"
 TORCHRUN_LOGS_SPECS = "plaunch_torchrun.bridges:bridge_logs_specs"
 # In workers: error files, and the functions of `plaunch.worker`.
 RECORD = "plaunch_torchrun.error_handler:record"
-WRITE_WORD = "plaunch_torchrun.error_files:write_word"
-BEATING = "plaunch_hang.beating"
+WRITE_EXIT_REASON = "plaunch_torchrun.error_files:write_exit_reason"
+HEARTBEATS = "plaunch_hang.worker"
 
 
 def find_part(path: str) -> Any | None:

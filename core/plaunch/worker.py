@@ -26,9 +26,9 @@ def __getattr__(name: str) -> object:
     """Load `heartbeat` or `section` on first use."""
     if name not in ("heartbeat", "section"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from plaunch.parts import BEATING, load_part
+    from plaunch.parts import HEARTBEATS, load_part
 
-    globals()[name] = value = load_part(f"{BEATING}:{name}")
+    globals()[name] = value = load_part(f"{HEARTBEATS}:{name}")
     return value
 
 
@@ -101,9 +101,9 @@ def _write(path: str, text: str, line: str, traits: dict[str, object], frame: Fr
     import sys
     import traceback
 
-    from plaunch.parts import WRITE_WORD, load_part
+    from plaunch.parts import WRITE_EXIT_REASON, load_part
 
     stack = ["Traceback (most recent call last):\n", *traceback.format_stack(frame), line, "\n"]
     if sys.exc_info()[1] is not None:
         stack.insert(0, f"{traceback.format_exc()}\nWhile handling it:\n\n")
-    load_part(WRITE_WORD)(path, text, "".join(stack), traits)
+    load_part(WRITE_EXIT_REASON)(path, text, "".join(stack), traits)

@@ -13,7 +13,7 @@ from plaunch.agent.signals import SignalInbox
 from plaunch.errors import ThreadStartError
 from plaunch.testing.job_rendezvous import FakeJobRendezvous
 from plaunch.testing.rendezvous import FakeRendezvous
-from plaunch_signals.torchrun import StopSignalPolicy
+from plaunch_signals.policies import StopSignalPolicy
 
 from helpers.calls import meanwhile
 from helpers.signals import send

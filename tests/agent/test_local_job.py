@@ -14,7 +14,7 @@ from plaunch.process import ProcessFailure
 from plaunch.rendezvous import ChangeKind, JobRendezvous
 from plaunch.testing import FakeElasticRendezvous
 from plaunch.testing.rendezvous import FakeRendezvous
-from plaunch_restarts.standard import StandardRestartPolicy
+from plaunch_restarts.policies import StandardRestartPolicy
 
 from helpers.agents import UP, Node
 from helpers.calls import Call

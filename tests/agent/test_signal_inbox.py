@@ -14,7 +14,7 @@ from plaunch.agent.poller import WakeUp
 from plaunch.agent.signals import SignalInbox
 from plaunch.errors import PlaunchError, UsageError
 from plaunch.process.signals import SignalAction
-from plaunch_signals.torchrun import StopSignalPolicy
+from plaunch_signals.policies import StopSignalPolicy
 
 from helpers.calls import meanwhile
 from helpers.signals import Policy, send, send_before_handlers_run

@@ -151,30 +151,30 @@ def typed_into(shell, folder, *lines):
     """What a shell on a terminal gives `plaunch` after each line, which ends with the tab key."""
     command, set_up = SET_UP[shell]
     (folder / "_plaunch").write_text(completion_script(shell))
-    ours, theirs = pty.openpty()
+    terminal, remote = pty.openpty()
     environ = {**os.environ, "TERM": "dumb", "PS1": "", "HOME": str(folder), "INPUTRC": "/dev/null"}
     process = subprocess.Popen(
-        command, cwd=folder, env=environ, stdin=theirs, stdout=theirs, stderr=theirs,
+        command, cwd=folder, env=environ, stdin=remote, stdout=remote, stderr=remote,
         start_new_session=True,
     )  # fmt: skip
-    os.close(theirs)
+    os.close(remote)
     seen = ""
 
     def until(text):
         nonlocal seen
         while text not in seen:
-            assert select.select([ours], [], [], 30)[0], f"{text!r} does not come: {seen!r}"
-            seen += os.read(ours, 4096).decode()
+            assert select.select([terminal], [], [], 30)[0], f"{text!r} does not come: {seen!r}"
+            seen += os.read(terminal, 4096).decode()
         before, _, seen = seen.partition(text)
         return before
 
     try:
         # The word differs from the typed text, which the terminal shows as well.
-        os.write(ours, f"{set_up}; {SHOW}; PS1='rea''dy>'\n".encode())
+        os.write(terminal, f"{set_up}; {SHOW}; PS1='rea''dy>'\n".encode())
         until("ready>")
         given = []
         for line in lines:
-            os.write(ours, f"plaunch {line}\t\n".encode())
+            os.write(terminal, f"plaunch {line}\t\n".encode())
             words = re.findall(r"<(.*?)>", until(" was given").rpartition("\n")[2])
             given.append([word.rstrip("/") for word in words])  # zsh takes it away again
             until("ready>")
@@ -182,7 +182,7 @@ def typed_into(shell, folder, *lines):
     finally:
         process.kill()
         process.wait()
-        os.close(ours)
+        os.close(terminal)
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])

@@ -18,6 +18,7 @@ from plaunch_control.client import (
     WithdrawnError,
     ask,
 )
+from plaunch_control.event_buffer import KEPT
 from plaunch_control.launches import Launch, NoSuchJobError, choose
 
 from helpers.pretended_launches import LONG, PretendedLaunch
@@ -108,10 +109,9 @@ def test_invalid_answers(answering, data, error, said):
         ask(answering(data), "/v1/status", patience=LONG)
 
 
-def test_an_answer_without_end(answering, monkeypatch):
-    monkeypatch.setattr(client, "_MOST_BYTES", 1000)
+def test_an_answer_without_end(answering):
     with pytest.raises(ClientError, match="its answer is longer than"):
-        ask(answering(b"x" * 2000), "/v1/status", patience=LONG)
+        ask(answering(b"x" * 2000), "/v1/status", patience=LONG, most_bytes=1000)
 
 
 # --- which launch is meant ------------------------------------------------------------------------
@@ -240,13 +240,11 @@ def test_a_launch_of_another_version_is_listed(answering, monkeypatch, capsys):
 
 
 def test_dropped_events_are_reported(runtime_dir, monkeypatch, capsys):
-    from plaunch_control import history
-
-    monkeypatch.setattr(history.EventBuffer.__init__, "__defaults__", (2,))
     with PretendedLaunch(runtime_dir, monkeypatch) as launch:
-        for number in range(5):
+        for number in range(KEPT + 3):
             launch.control.tell("worker.noise", number=number)
         assert main(["events"]) == 0
     out, err = capsys.readouterr()
-    assert [line.rpartition("number=")[2] for line in out.splitlines()] == ["3", "4"]
+    numbers = [line.rpartition("number=")[2] for line in out.splitlines()]
+    assert numbers == [str(number) for number in range(3, KEPT + 3)]
     assert err == "plaunchctl: 3 older events were dropped\n"

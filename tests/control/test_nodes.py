@@ -19,7 +19,7 @@ class Store:
         self.texts = {}
         self.nodes = []
 
-    def add(self, name, group_rank=None, *, hears=True, ranks=(0,)):
+    def add(self, name, group_rank=None, *, is_reachable=True, ranks=(0,)):
         """Add a node; it is part of the round if it has ranks."""
         mine = f"{name}~1"
         data = dict.fromkeys(("agent_pid", "since", "waiting_for", "round", "attempt"))
@@ -29,7 +29,7 @@ class Store:
         def broadcast(_, text):
             for node, is_well in self.nodes:
                 if is_well:
-                    node.handle_call(text)
+                    node.answer_call(text)
 
         control = SimpleNamespace(
             snapshot=lambda: SimpleNamespace(ranks=ranks),
@@ -39,7 +39,7 @@ class Store:
         )
         self.texts[mine] = ""
         node = JobNodes(control, name, lambda: data, clock=self.clock, sleep=self.sleep)
-        self.nodes.append((node, hears))
+        self.nodes.append((node, is_reachable))
         return node
 
     def sleep(self, seconds):
@@ -60,12 +60,12 @@ def test_every_node_returns_all(store):
     for node in nodes:
         assert told_by(node) == [("a", 0, "training"), ("b", 1, "training"), ("c", 2, "training")]
     assert "workers" not in nodes[0].ask()[0]  # which may be many
-    assert store.clock.now == Clock().now  # nobody is waited for
+    assert store.clock.now == Clock().now  # it does not wait
 
 
 def test_a_silent_node_is_waited_for_and_named(store):
     node = store.add("a", 0)
-    store.add("b", 1, hears=False)
+    store.add("b", 1, is_reachable=False)
     began = store.clock.now
     assert told_by(node) == [("a", 0, "training"), ("b", None, None)]
     assert store.clock.now - began == pytest.approx(BOUND, abs=0.1)
@@ -101,5 +101,5 @@ def test_a_duplicate_call_is_answered_once(store):
     shown = []
     node._control.publish = lambda _, text: shown.append(json.loads(text)["calls"])
     for call in ("x", "y", "x"):
-        node.handle_call(call)
+        node.answer_call(call)
     assert shown == [["x"], ["x", "y"]]

@@ -57,8 +57,7 @@ def test_a_status_shows_the_command_without_secrets(launch, monkeypatch):
         "sword fish",
         "--url=https://h?token=swordfish",
     ]
-    line = b"".join(word.encode() + b"\0" for word in words)
-    monkeypatch.setattr(answers, "read_proc", lambda _: line)
+    monkeypatch.setattr(answers, "read_command", lambda _: words)
     received = asked(launch, "/v1/status")["command"]
     assert received == [*words[:3], "<withheld>", "--url=https://h?token=<withheld>"]
 
@@ -415,7 +414,7 @@ def test_without_a_thread_the_launch_continues(runtime_dir, monkeypatch, caplog)
     refuse = raising(ThreadStartError("no more threads"))
     monkeypatch.setattr(ConnectionServer, "start", refuse)
     launch.extension.start(launch.control)
-    wait_until(lambda: "plaunchctl cannot ask this launch: no more" in caplog.text, "a word")
+    wait_until(lambda: "plaunchctl cannot reach this launch: no more" in caplog.text, "a word")
     wait_until(lambda: list(runtime_dir.iterdir()) == [], "no socket")
     launch.extension.stop(None)
 
@@ -423,10 +422,10 @@ def test_without_a_thread_the_launch_continues(runtime_dir, monkeypatch, caplog)
 def test_a_forked_worker_does_not_inherit_the_socket(launch):
     """Workers may be forked from the launcher."""
     launch.extension.rest()
-    ours, theirs = socket.socketpair()
+    own, remote = socket.socketpair()
     child = os.fork()
     if not child:
-        theirs.recv(1)
+        remote.recv(1)
         os._exit(0)
     try:
         launch.extension.release()
@@ -436,7 +435,7 @@ def test_a_forked_worker_does_not_inherit_the_socket(launch):
         with pytest.raises(ClientError, match="it has ended"):
             asked(launch, "/v1/status")
     finally:
-        ours.send(b"x")
+        own.send(b"x")
         os.waitpid(child, 0)
-        ours.close()
-        theirs.close()
+        own.close()
+        remote.close()

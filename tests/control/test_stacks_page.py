@@ -129,7 +129,7 @@ def test_a_node_without_requests_answers_other_nodes(runtime_dir, monkeypatch):
         (JobView([], is_job_wide=False), {}, 409, "no worker runs on this node now"),
         (JobView([LOADS]), {"ranks": "7"}, 409, "none of them runs"),
         (JobView([LOADS], is_job_wide=False), {"ranks": "7"}, 409, "none of them runs on this"),
-        (JobView([LOADS]), {"ranks": "x"}, 400, "'x' are no ranks"),
+        (JobView([LOADS]), {"ranks": "x"}, 400, "'x' is not a list of ranks"),
         (TimeoutError("it takes too long"), {}, 503, "it takes too long"),
     ],
 )

@@ -31,7 +31,7 @@ BIG = Machine(
     gpus={f"0000:{bus}:00.0": number // 4 for number, bus in enumerate(GPUS)},
 )
 
-# The same with two NUMA nodes in each socket, as its firmware may be told.
+# The same with two NUMA nodes in each socket, as its firmware may be set to.
 SPLIT = Machine(
     nodes={0: "0-7,32-39", 1: "8-15,40-47", 2: "16-23,48-55", 3: "24-31,56-63"},
     packages=BIG.packages,
@@ -41,11 +41,11 @@ SPLIT = Machine(
 )
 
 
-def nobody():
+def no_torch():
     raise AssertionError("torch was asked")
 
 
-def cpus_by_rank(machine, root, mode, nprocs=8, allowed=None, environ=None, locate=nobody):
+def cpus_by_rank(machine, root, mode, nprocs=8, allowed=None, environ=None, locate=no_torch):
     allowed = machine.all_cpus() if allowed is None else allowed
     binder = DeviceBinder(
         mode,
@@ -138,7 +138,7 @@ def test_more_workers_than_devices(tmp_path, mode, environ, expected):
     assert chosen == dict(enumerate(expected))
 
 
-# --- machines that tell less ----------------------------------------------------------------------
+# --- machines with less information ---------------------------------------------------------------
 
 
 def test_a_kernel_without_numa_has_one_node(tmp_path):
@@ -194,7 +194,7 @@ def test_processors_that_are_offline_are_not_used(tmp_path):
 def test_with_one_node_devices_need_not_be_known(tmp_path):
     machine = Machine({0: "0-3"}, {0: "0-3"}, siblings=["0-1", "2-3"])
     (tmp_path / "dev").mkdir()
-    (tmp_path / "dev/dxg").touch()  # only torch could tell
+    (tmp_path / "dev/dxg").touch()  # only torch knows the devices
     assert cpus_by_rank(machine, tmp_path, "exclusive", 2) == {0: "0-1", 1: "2-3"}
 
 
@@ -287,16 +287,16 @@ def test_a_torch_that_does_not_answer_may_be_ignored(tmp_path, caplog):
 
 def test_options_are_torchs():
     torch_mode = SimpleNamespace(value="core-complex")
-    theirs = SimpleNamespace(affinity_mode=torch_mode, should_fall_back_if_binding_fails=True)
-    assert NumaOptions.of(theirs) == NumaOptions(AffinityMode.CORE_COMPLEX, True)
+    of_torch = SimpleNamespace(affinity_mode=torch_mode, should_fall_back_if_binding_fails=True)
+    assert NumaOptions.of(of_torch) == NumaOptions(AffinityMode.CORE_COMPLEX, True)
     assert NumaOptions.of("node") == NumaOptions(AffinityMode.NODE)
 
 
 def test_torchs_own_objects_are_accepted():
     binding = pytest.importorskip("torch.numa.binding")
     for mode in binding.AffinityMode:
-        ours = NumaOptions.of(binding.NumaOptions(affinity_mode=mode))
-        assert ours == NumaOptions(AffinityMode(mode.value))
+        of_plaunch = NumaOptions.of(binding.NumaOptions(affinity_mode=mode))
+        assert of_plaunch == NumaOptions(AffinityMode(mode.value))
     assert [mode.name for mode in AffinityMode] == [mode.name for mode in binding.AffinityMode]
 
 
@@ -408,7 +408,7 @@ def test_every_worker_has_its_own_cpus(case, mode):
 @pytest.mark.slow
 def test_torch_binds_to_the_same():
     """If torch's own functions have a result, plaunch has the same."""
-    theirs = pytest.importorskip("torch.numa.binding")
+    of_torch = pytest.importorskip("torch.numa.binding")
     answers = 0
 
     @settings(
@@ -426,17 +426,17 @@ def test_torch_binds_to_the_same():
             return
         with tempfile.TemporaryDirectory() as root, pytest.MonkeyPatch.context() as patch:
             machine.write(root)
-            move_torch(patch, theirs, machine, root, allowed)
-            options = theirs.NumaOptions(affinity_mode=theirs.AffinityMode(mode))
+            move_torch(patch, of_torch, machine, root, allowed)
+            options = of_torch.NumaOptions(affinity_mode=of_torch.AffinityMode(mode))
             try:
                 cpus = [
-                    theirs._get_logical_cpus_to_bind_to(gpu_index=rank, numa_options=options)
+                    of_torch._get_logical_cpus_to_bind_to(gpu_index=rank, numa_options=options)
                     for rank in range(nprocs)
                 ]
             except (RuntimeError, ValueError):
                 return  # too few cores for some worker: what the others get is of no use
-            ours = cpus_by_rank(machine, root, mode, nprocs, allowed)
-            assert ours == {rank: format_cpus(own) for rank, own in enumerate(cpus)}
+            of_plaunch = cpus_by_rank(machine, root, mode, nprocs, allowed)
+            assert of_plaunch == {rank: format_cpus(own) for rank, own in enumerate(cpus)}
             answers += nprocs
 
     compare()
@@ -446,13 +446,13 @@ def test_torch_binds_to_the_same():
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("machine", [BIG, SPLIT])
 def test_torch_binds_to_the_same_on_a_big_machine(tmp_path, monkeypatch, machine, mode):
-    theirs = pytest.importorskip("torch.numa.binding")
-    ours = cpus_by_rank(machine, tmp_path, mode)
-    move_torch(monkeypatch, theirs, machine, str(tmp_path), machine.all_cpus())
-    options = theirs.NumaOptions(affinity_mode=theirs.AffinityMode(mode))
+    of_torch = pytest.importorskip("torch.numa.binding")
+    of_plaunch = cpus_by_rank(machine, tmp_path, mode)
+    move_torch(monkeypatch, of_torch, machine, str(tmp_path), machine.all_cpus())
+    options = of_torch.NumaOptions(affinity_mode=of_torch.AffinityMode(mode))
     for rank in range(8):
-        cpus = theirs._get_logical_cpus_to_bind_to(gpu_index=rank, numa_options=options)
-        assert ours[rank] == format_cpus(cpus)
+        cpus = of_torch._get_logical_cpus_to_bind_to(gpu_index=rank, numa_options=options)
+        assert of_plaunch[rank] == format_cpus(cpus)
 
 
 def move_torch(patch, module, machine, root, allowed):

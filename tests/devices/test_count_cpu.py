@@ -31,7 +31,7 @@ def v1(folder, quota, groups=V1):
 @pytest.mark.parametrize(
     ("files", "expected"),
     [
-        # nothing but the mask
+        # only the mask
         ({}, 8),
         (v2(), 8),
         # version 2
@@ -49,7 +49,7 @@ def v1(folder, quota, groups=V1):
         (v1("cpu,cpuacct/docker/ab12", 300000), 3),
         (v1("cpu", 200000), 2),
         (v1("cpu", -1), 8),
-        # another controller's quota is not ours
+        # the quota of another controller is ignored
         (v1("cpuset,memory", 100000, "4:cpuset,memory:/\n"), 8),
         # rubbish is no quota
         (v2(b="lots"), 8),
@@ -73,14 +73,6 @@ def test_the_real_mask_is_respected(tmp_path):
     )
     assert run_python("-c", code, check=True).stdout == "1\n"
     assert count_cpu(root=str(tmp_path)) == len(allowed)
-
-
-def test_a_system_without_masks_counts_the_machine(tmp_path, monkeypatch):
-    monkeypatch.delattr(os, "sched_getaffinity")
-    monkeypatch.setattr(os, "cpu_count", lambda: 6)
-    assert count_cpu(root=str(tmp_path)) == 6
-    monkeypatch.setattr(os, "cpu_count", lambda: None)
-    assert count_cpu(root=str(tmp_path)) == 1
 
 
 def test_this_machine_has_a_count():

@@ -11,7 +11,7 @@ from helpers.programs import run_python
 
 
 class Torch:
-    """Answers as torch would, and remembers what it was asked."""
+    """Answers as torch would, and records its calls."""
 
     def __init__(self, answer=None):
         self.answer = answer

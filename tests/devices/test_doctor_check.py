@@ -9,7 +9,7 @@ from plaunch_devices.doctor import check_accelerators
 OK, WARNING, PROBLEM = Status.OK, Status.WARNING, Status.PROBLEM
 
 
-def look(root, environ=None, nproc=1):
+def check(root, environ=None, nproc=1):
     """The one finding about the devices of a node."""
     context = DoctorContext(settings={"nproc_per_node": nproc}, environ=environ or {}, root=root)
     (found,) = check_accelerators(context)
@@ -35,7 +35,7 @@ VERSION = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5
 def test_nvidia_devices(root, files, environ, nproc, said, status):
     driver = {"proc/driver/nvidia/version": VERSION} if files else {}
     path = root({**driver, **{f"dev/{name}": "" for name in files}})
-    found = look(path, environ, nproc)
+    found = check(path, environ, nproc)
     assert found.status is status
     assert said in found.found
 
@@ -43,15 +43,17 @@ def test_nvidia_devices(root, files, environ, nproc, said, status):
 def test_a_container_may_have_some_of_the_machines_devices(root):
     gpus = {f"proc/driver/nvidia/gpus/0000:0{index}:00.0/information": "" for index in range(4)}
     driver = {"proc/driver/nvidia/version": VERSION, "dev/nvidia2": "", "dev/nvidiactl": ""}
-    found = look(root({**gpus, **driver}))
+    found = check(root({**gpus, **driver}))
     assert (found.status, "1 device(s) in /dev of 4" in found.found) == (OK, True)
 
 
 def test_a_gpu_without_its_driver_is_found(root):
     gpu = "sys/bus/pci/devices/0000:01:00.0"
-    assert look(root({f"{gpu}/vendor": "0x10de\n", f"{gpu}/class": "0x030200\n"})).status is WARNING
+    assert (
+        check(root({f"{gpu}/vendor": "0x10de\n", f"{gpu}/class": "0x030200\n"})).status is WARNING
+    )
 
 
 @pytest.mark.parametrize(("files", "status"), [((), PROBLEM), (("dev/dri/renderD128",), OK)])
 def test_amd_devices(root, files, status):
-    assert look(root(["dev/kfd", *files])).status is status
+    assert check(root(["dev/kfd", *files])).status is status

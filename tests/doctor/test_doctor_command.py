@@ -160,11 +160,10 @@ def test_a_broken_plugin_is_reported_with_everything_else(monkeypatch, capsys):
     assert "ok       settings  nodes 1:1" in out
 
 
-def test_settings_that_take_too_long_are_abandoned(healthy, monkeypatch, capsys, gate):
+def test_settings_that_take_too_long_are_abandoned(healthy, capsys, gate):
     slow = plugin_of(plaunch_device_counts=lambda: {"slow": lambda: gate.wait(60) and 1})
-    monkeypatch.setattr(doctor, "SETTINGS_TIMEOUT", 0.3)
     args = parse(["--doctor", "--nproc-per-node=slow"], {})
-    assert run_doctor(Invocation(args, args.table, [slow])) == 1
+    assert run_doctor(Invocation(args, args.table, [slow]), 0.3) == 1
     assert "took over 0.3 s" in lines_of(capsys, "problem")[0]
 
 

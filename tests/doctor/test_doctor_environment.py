@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from plaunch.doctor import Status
-from plaunch_doctor.clock import check_clock
+from plaunch_doctor.host import check_clock
 from plaunch_doctor.installation import check_interpreter, check_versions
 
 OK, WARNING, PROBLEM = Status.OK, Status.WARNING, Status.PROBLEM

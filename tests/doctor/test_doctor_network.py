@@ -10,7 +10,7 @@ from plaunch.errors import RendezvousConnectionError
 from plaunch.plugin import RENDEZVOUS, PluginManager
 from plaunch.rendezvous import BackendTraits, traits_of
 from plaunch_doctor.endpoint import check_endpoint, check_ports
-from plaunch_doctor.naming import check_host_name, check_interfaces
+from plaunch_doctor.host import check_host_name, check_interfaces
 from plaunch_doctor.network import ACCEPTED, FORBIDDEN, FREE, REFUSED, SILENT, TAKEN, Network
 from plaunch_network.address import SocketAddress
 

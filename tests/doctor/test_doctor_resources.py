@@ -9,7 +9,7 @@ import pytest
 from plaunch.doctor import Status
 from plaunch.numbers import format_bytes
 from plaunch_doctor.disks import check_log_folder, check_temporary_folder
-from plaunch_doctor.leftovers import check_leftovers
+from plaunch_doctor.host import check_leftovers
 from plaunch_doctor.limits import (
     check_core_files,
     check_locked_memory,
@@ -17,9 +17,8 @@ from plaunch_doctor.limits import (
     check_processes,
     check_processors,
 )
-from plaunch_doctor.machine import UNLIMITED, Machine, Space
+from plaunch_doctor.machine import GIB, MIB, UNLIMITED, Machine, Space
 from plaunch_doctor.memory import check_memory, check_shared_memory
-from plaunch_doctor.sizes import GIB, MIB
 
 OK, WARNING, PROBLEM = Status.OK, Status.WARNING, Status.PROBLEM
 

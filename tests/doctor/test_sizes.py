@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from plaunch.errors import UsageError
 from plaunch.numbers import format_bytes
-from plaunch_doctor.sizes import read_size
+from plaunch_doctor.machine import read_size
 
 
 @pytest.mark.parametrize(

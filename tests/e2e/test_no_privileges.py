@@ -11,10 +11,10 @@ KEPT = {
     "torchrun.logs_specs": "default = plaunch_logs_default:DefaultLogsSpecs",
     "plaunch.event_handlers": "null = plaunch_events.null:NullEventHandler",
     "plaunch.device_counts": "cpu = plaunch_devices:count_cpu",
-    "plaunch.signal_policies": "torchrun = plaunch_signals.torchrun:TorchrunSignalPolicy",
-    "plaunch.restart_policies": "standard = plaunch_restarts.standard:StandardRestartPolicy",
+    "plaunch.signal_policies": "torchrun = plaunch_signals.policies:TorchrunSignalPolicy",
+    "plaunch.restart_policies": "standard = plaunch_restarts.policies:StandardRestartPolicy",
     "plaunch.options": "dry_run = plaunch_command_line.options:DryRun",
-    "plaunch.schedulers": "none = plaunch_schedulers.none:find_no_allocation",
+    "plaunch.schedulers": "none = plaunch_schedulers.filling:find_no_allocation",
 }
 # Plugins without an entry point here cannot be imported either, except libraries of the others.
 SITECUSTOMIZE = """\

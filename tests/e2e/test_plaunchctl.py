@@ -525,6 +525,6 @@ def test_without_log_files_the_error_has_the_fix(agents, ctl):
     node = agents.start("--rdzv-id=job")
     agents.until_round(0, node)
     assert "launch with --redirects or --tee, and --log-dir" in ctl.run("logs", code=REFUSED)
-    assert "'x' are no ranks" in ctl.run("logs", "--rank=x", code=NO_ANSWER)
+    assert "'x' is not a list of ranks" in ctl.run("logs", "--rank=x", code=NO_ANSWER)
     assert "is not a regular expression" in ctl.run("logs", "--grep=(", code=NO_ANSWER)
     agents.finish(node)

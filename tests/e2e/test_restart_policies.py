@@ -117,7 +117,7 @@ def saying(word):
 RETRIES = "plaunch.worker.retry_later(1.5, 'the disk is full')"
 GIVES_UP = [
     ("plaunch.worker.give_up('no such dataset')", "gives up: no such dataset"),
-    ("raise ConfigError('no such key')", "the worker says that another start would not help"),
+    ("raise ConfigError('no such key')", "the worker reports that a restart cannot help"),
 ]
 
 
@@ -156,7 +156,7 @@ def test_a_worker_requests_a_delay(plaunch, word):
     assert delayed["metadata"]["seconds"] == 1.5
     assert times["rendezvous.completed"] - times["restart.delayed"] >= 1.5
     if "max" in word:
-        reason = r"restart 1 of 1, after 1.5 s as rank 1 on \S+ asks: the disk is full"
+        reason = r"restart 1 of 1, after 1.5 s as requested by rank 1 on \S+: the disk is full"
         assert re.search(reason, done.stderr)
 
 
@@ -164,7 +164,7 @@ def test_a_workers_request_counts_on_all_nodes(plaunch):
     script = plaunch.write("train.py", saying(RETRIES))
     for returncode, out, err in two_nodes(plaunch, script, "--max-restarts=1"):
         assert (returncode, attempts(out)) == (0, ["0", "1"])
-        reason = r": restart 1 of 1, after 1.5 s as rank 1 on \S+ asks: the disk is full"
+        reason = r": restart 1 of 1, after 1.5 s as requested by rank 1 on \S+: the disk is full"
         assert re.search(reason, err)
     script = plaunch.write("train.py", saying(GIVES_UP[0][0]))
     for returncode, out, err in two_nodes(plaunch, script, "--max-restarts=5"):

@@ -15,7 +15,7 @@ from plaunch.plugin import PluginContext
 from plaunch_fault_injection.exits import VARIABLE
 from plaunch_fault_injection.faults import parse_faults
 from plaunch_fault_injection.injector import Injector
-from plaunch_fault_injection.plugin import Chaos
+from plaunch_fault_injection.plugin import FaultInjection
 
 from helpers.clock import Clock
 from helpers.groups import make_group
@@ -99,7 +99,7 @@ def node(tmp_path, monkeypatch):
 
 
 def test_no_faults_without_the_option():
-    plugin = Chaos()
+    plugin = FaultInjection()
     assert plugin.plaunch_extensions(context()) == []
     plugin.plaunch_after_rendezvous(group())
     assert plugin.plaunch_worker_env(worker(2)) == {}
@@ -114,7 +114,7 @@ def test_no_faults_without_the_option():
 )
 def test_malformed_options_in_code(given, message):
     with pytest.raises(UsageError, match=message):
-        Chaos().plaunch_extensions(context(options={"inject": given}))
+        FaultInjection().plaunch_extensions(context(options={"inject": given}))
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_malformed_options_in_code(given, message):
     ],
 )
 def test_when_a_round_ends(happens, is_over):
-    plugin = Chaos()
+    plugin = FaultInjection()
     (injector,) = plugin.plaunch_extensions(context(options={"inject": "kill:rank=2"}))
     plugin.plaunch_workers_started(group())  # without the thread, which would take the fault
     happens(plugin)

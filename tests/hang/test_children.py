@@ -79,7 +79,7 @@ def test_a_program_that_is_waited_for_is_sampled_by_its_usage(worker, counts):
 
 
 def test_a_program_counts_only_if_its_python_parent_waits_for_it():
-    """A loader process decodes with a program, and the worker has a monitor that is no Python."""
+    """A loader process decodes with a program, and the worker has a monitor that is not Python."""
     parents = {20: 10, 21: 20, 30: 10, 40: 10, 41: 40}
     seen = read(
         python(10, POOL), parents, python(20, RUNS), program(21), program(30), python(40, ())

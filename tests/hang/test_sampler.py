@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from plaunch_hang.beats import HeartbeatState
+from plaunch_hang.heartbeats import HeartbeatState
 from plaunch_hang.process import (
     ComputeWatch,
     read_parents,
@@ -65,10 +65,10 @@ def sample(sampler, pids, *, beats=None, deep=()):
 def test_the_stack_is_the_place():
     stacks = Stacks(**{f"p{ME}": ProcessStacks(ME, threads=PYTHON)})
     sampler = make_looks(stacks)
-    sight = sample(sampler, {3: ME})[3]
-    assert (sight.pid, sight.beats, sight.is_held, sight.timeout) == (ME, 0, False, 60.0)
-    assert sight.place[0] == (False, PYTHON[0].frames)
-    assert sight.variables is None
+    found = sample(sampler, {3: ME})[3]
+    assert (found.pid, found.beats, found.is_held, found.timeout) == (ME, 0, False, 60.0)
+    assert found.place[0] == (False, PYTHON[0].frames)
+    assert found.variables is None
     assert sample(sampler, {3: ME}, deep=[3])[3].variables == f"variables of {ME}"
     assert not stacks.takes
 
@@ -79,8 +79,8 @@ def test_unreadable_variables_may_have_changed():
     values = [{}] * 3 + [{ME: "a"}] + [{}] * 7
     sampler = make_looks(stacks, read_variables=lambda pids: values.pop(0))
     samples = [sample(sampler, {3: ME}, deep=[3])[3] for _ in range(11)]
-    assert [sight.variables for sight in samples] == [None] * 3 + ["a"] + [None] * 7
-    known = [sight.place is not None for sight in samples]
+    assert [found.variables for found in samples] == [None] * 3 + ["a"] + [None] * 7
+    known = [found.place is not None for found in samples]
     assert known == [False] * 3 + [True] + [False] * 5 + [True] * 2
 
 
@@ -104,8 +104,8 @@ def test_a_suspect_may_compute():
 
 def test_stacks_of_workers_with_heartbeats_are_not_read():
     stacks = Stacks(**{f"p{ME}": ProcessStacks(ME, threads=PYTHON)})
-    sight = sample(make_looks(stacks), {0: ME}, beats={0: HeartbeatState(number=4)}, deep=[0])[0]
-    assert (sight.beats, sight.place, sight.variables) == (4, None, None)
+    found = sample(make_looks(stacks), {0: ME}, beats={0: HeartbeatState(number=4)}, deep=[0])[0]
+    assert (found.beats, found.place, found.variables) == (4, None, None)
     assert stacks.mains == [{}]
 
 
@@ -114,7 +114,7 @@ def test_a_python_process_below_a_shell_is_sampled():
     shell = ProcessStacks(ME, reason="it is not Python", children=(below,))
     stacks = Stacks(**{f"p{ME}": shell, "p70": below})
     sampler = make_looks(stacks)
-    assert sample(sampler, {0: ME})[0].place is None  # from the next look on
+    assert sample(sampler, {0: ME})[0].place is None  # from the next sample on
     assert sample(sampler, {0: ME}, deep=[0])[0].variables == "variables of 70"
     assert stacks.mains == [{0: ME}, {0: 70}]
     assert not sampler.reasons
@@ -243,7 +243,7 @@ def test_variables_change_in_a_loop_but_not_in_a_hang():
             if "while" in text:
                 wait_until(sample, "a change")
                 return True
-            wait_until(lambda: sample() or len(seen - {None}) == 1, "a look")
+            wait_until(lambda: sample() or len(seen - {None}) == 1, "a sample")
             return any(sample() for _ in range(3))
 
     assert changes("import time\ndef f():\n n = 0\n while True: n += 1; time.sleep(0.01)\nf()")
@@ -285,12 +285,12 @@ def test_a_process_that_a_worker_waits_for_is_sampled(program, child, moves):
     with running_python("-c", program.format(child=child)) as process:
         process.stdout.readline()
         sampler = WorkerSampler()
-        assert sample(sampler, {0: process.pid})[0].children is None  # it is no suspect
+        assert sample(sampler, {0: process.pid})[0].children is None  # it is not suspected
 
         def see():
             return sample(sampler, {0: process.pid}, deep=[0])[0]
 
-        first = wait_until(lambda: (sight := see()).children and sight, "a look at the child")
+        first = wait_until(lambda: (found := see()).children and found, "a sample of the child")
         try:
             if moves:
                 wait_until(lambda: has_moved(first, see()), "a movement")
@@ -335,7 +335,7 @@ def test_a_thread_that_the_main_thread_waits_for_is_sampled(work, moves):
         def see():
             return sample(sampler, {0: process.pid}, deep=[0])[0]
 
-        first = wait_until(lambda: (sight := see()).variables and sight.place and sight, "a look")
+        first = wait_until(lambda: (found := see()).variables and found.place and found, "a sample")
         if moves:
             wait_until(lambda: has_moved(first, see()), "a movement")
         else:

@@ -17,7 +17,7 @@ from plaunch_hang.stacks import StackFrame, StackGroup
 from helpers.hangs import FILE, Node
 
 LINES = ["1 rank: 5 (node-1) load_batch (train.py:6)", "3 ranks: 3-4, 6 step (train.py:10)"]
-TITLE = "no worker of the job has moved for 1m45s"  # told again by the last one
+TITLE = "no worker of the job has moved for 1m45s"  # the last node repeats it
 ALL_IN = 22  # samples: one to begin with, 20 within the timeout, one for the repeated reports
 PIDS = [{3: 103}, {4: 104, 5: 105, 6: 106}, {7: 107}]
 
@@ -374,11 +374,11 @@ def test_reports_of_many_nodes_are_read_less_often(make):
 # --- reports --------------------------------------------------------------------------------------
 
 GROUP = StackGroup({"node-b": (3, 4)}, (StackFrame("step", FILE, 10),))
-TOLD = NodeReport(7, 1, "node-b", NodeActivity.STILL, 3, 600.0, "stop", 612.5, [GROUP])
+REPORT = NodeReport(7, 1, "node-b", NodeActivity.STILL, 3, 600.0, "stop", 612.5, [GROUP])
 
 
 def test_a_report_is_serialized_and_parsed():
-    assert load_report(dump_report(TOLD, 2)) == TOLD
+    assert load_report(dump_report(REPORT, 2)) == REPORT
 
 
 def test_the_size_of_reports_is_limited():
@@ -388,7 +388,7 @@ def test_the_size_of_reports_is_limited():
         )
         for rank in range(16)
     ]
-    reports = TOLD._replace(host="h" * 9999, groups=groups)
+    reports = REPORT._replace(host="h" * 9999, groups=groups)
     assert len(dump_report(reports, 2)) < 16 << 10
     assert len(dump_report(reports, 100_000)) < 3 << 10
     assert load_report(dump_report(reports, 100_000)).groups
@@ -416,13 +416,13 @@ def test_the_size_of_reports_is_limited():
     ],
 )
 def test_invalid_fields_of_reports(name, value):
-    text = json.dumps({**json.loads(dump_report(TOLD, 2)), name: value})
+    text = json.dumps({**json.loads(dump_report(REPORT, 2)), name: value})
     with pytest.raises(ValueError, match="not a report"):
         load_report(text)
 
 
 def test_a_host_is_shown_on_a_terminal():
-    reports = load_report(dump_report(TOLD._replace(host="a\x1b[1m"), 2))
+    reports = load_report(dump_report(REPORT._replace(host="a\x1b[1m"), 2))
     assert reports.host == "a?[1m"
 
 
@@ -451,7 +451,7 @@ def test_any_history(history):
                     still[n] = 0 if move == "move" else still[n] + 1
                     if move == "move":
                         job.nodes[n].move()
-                    if move != "sleep":  # else its launcher does not look
+                    if move != "sleep":  # else its launcher takes no sample
                         job.nodes[n].sample()
                     if any(job.reported):
                         assert min(still) >= 20

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 from plaunch.agent import Progress, WorkerInfo
-from plaunch_hang.beats import HeartbeatState, StepTracker, format_steps
+from plaunch_hang.heartbeats import HeartbeatState, StepTracker, format_steps
 
 from helpers.hangs import Node
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from plaunch_hang.beats import LEAST, UNLEARNED, HangTimeouts, HeartbeatState
+from plaunch_hang.heartbeats import LEAST, UNLEARNED, HangTimeouts, HeartbeatState
 from plaunch_hang.options import hang_timeout
 
 LEARNED = HeartbeatState(number=10, longest=30.0)

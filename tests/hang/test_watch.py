@@ -49,7 +49,7 @@ class Node:
         return None
 
 
-def test_nobody_moves():
+def test_no_worker_moves():
     node = Node()
     assert node.until() == (20, HangFinding(still=TIMEOUT))
     assert node.until() is None  # it is said once
@@ -200,7 +200,7 @@ def test_incomplete_samples_are_not_enough():
     node = Node(1)
     for _ in range(10):
         assert node.sample(r0={"place": None}) == HangFinding()
-    node.sample(r0={"place": "b"})  # it has moved while nobody saw
+    node.sample(r0={"place": "b"})  # it has moved between two samples
     for _ in range(10):
         node.sample(r0={"place": None})
         node.sample(r0={"place": "b"})
@@ -220,7 +220,7 @@ def test_a_loop_on_one_line_is_not_a_hang():
             )
         found.append(node.sample())
     assert set(found) == {HangFinding()}
-    assert 0 < deep < 30  # which are dearer looks
+    assert 0 < deep < 30  # which cost more
 
 
 def test_the_same_variables_are_a_hang():

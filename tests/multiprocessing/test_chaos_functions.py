@@ -108,8 +108,8 @@ def check_failure(context, failing):
     message = failure.message
     text = message["message"] if isinstance(message, dict) else message
     assert failing.reports in ("", text)
-    told = f"{failure.message}\n{failure.describe_exit()}\n{failure.last_lines}"
-    assert re.search(failing.says, told)
+    report = f"{failure.message}\n{failure.describe_exit()}\n{failure.last_lines}"
+    assert re.search(failing.says, report)
     assert list(result.stopped) == [0]
     assert all(is_gone(pid) for pid in pids.values())
     return failure

@@ -13,7 +13,7 @@ from plaunch_multiprocessing import fork_server
 
 
 @pytest.fixture
-def stranger():
+def unrelated():
     program = subprocess.Popen(["sleep", "600"])
     yield program
     program.kill()
@@ -27,26 +27,26 @@ def in_server(pid):
     return fork_server.ForkServerHandle(handle)
 
 
-def test_a_worker_of_a_fork_server_gets_its_signal(stranger):
-    worker = in_server(stranger.pid)
+def test_a_worker_of_a_fork_server_gets_its_signal(unrelated):
+    worker = in_server(unrelated.pid)
     assert worker.owns_pid()
     worker.send_signal(signal.SIGTERM)
-    assert stranger.wait() == -signal.SIGTERM
+    assert unrelated.wait() == -signal.SIGTERM
     assert not worker.owns_pid()
     worker.send_signal(signal.SIGTERM)
     worker.release()
 
 
-def test_a_reused_pid_gets_no_signal(stranger, monkeypatch):
+def test_a_reused_pid_gets_no_signal(unrelated, monkeypatch):
     """The server reaps before it sends the exit code; then another process may have the pid."""
-    here = read_process(stranger.pid)
-    earlier = Process(stranger.pid, start=here.start - 1)
+    here = read_process(unrelated.pid)
+    earlier = Process(unrelated.pid, start=here.start - 1)
     monkeypatch.setattr(fork_server, "read_process", lambda pid: earlier)
-    worker = in_server(stranger.pid)
+    worker = in_server(unrelated.pid)
     monkeypatch.undo()
     assert not worker.owns_pid()
     worker.send_signal(signal.SIGTERM)
     job = types.SimpleNamespace(orphans=lambda rank: [], signal=lambda *_: [])
     WorkerSession(worker, 0, job).kill()
     worker.release()
-    assert stranger.poll() is None
+    assert unrelated.poll() is None

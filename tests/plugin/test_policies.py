@@ -77,7 +77,7 @@ def test_its_options_are_checked_before_anything_starts() -> None:
     with pytest.raises(UsageError, match="--restart-window=10s is shorter than the longest delay"):
         LaunchRestartPolicy(plugin_manager(), context(options=contradiction))
     policy = LaunchRestartPolicy(plugin_manager(), context(options={"crash_loop": "off"}))
-    assert "plaunch_restarts.standard" in sys.modules
+    assert "plaunch_restarts.policies" in sys.modules
     assert policy.decide(FAILURE, []).reason == "restart 1 of 3"
 
 
@@ -246,7 +246,7 @@ def test_without_any_policy_restarts_are_counted(monkeypatch, caplog) -> None:
     def broken(self, failure, history):
         raise ZeroDivisionError
 
-    monkeypatch.setattr("plaunch_restarts.standard.StandardRestartPolicy.decide", broken)
+    monkeypatch.setattr("plaunch_restarts.policies.StandardRestartPolicy.decide", broken)
     found = policy.decide(FAILURE, [])
     assert (found.action, found.reason) == (RestartAction.RESTART, "restart 1 of 1")
     found = policy.decide(Failure(Cause.WORKER, 0, "node0", 1, attempt=1), [])

@@ -42,7 +42,7 @@ seen = {
     "fds": {f: stat.S_IFMT(os.fstat(int(f)).st_mode) for f in os.listdir("/proc/self/fd")
             if os.path.exists("/proc/self/fd/" + f)},
     "warnings": repr(warnings.filters), "meta_path": len(sys.meta_path),
-    "ours": sorted(m for m in sys.modules if "plaunch" in m), "hooks": len(sys.path_hooks),
+    "of_plaunch": sorted(m for m in sys.modules if "plaunch" in m), "hooks": len(sys.path_hooks),
     "excepthook": sys.excepthook is sys.__excepthook__,
     "threads": len(os.listdir("/proc/self/task")),
     "prefix": sys.prefix, "warnoptions": sys.warnoptions, "xoptions": sys._xoptions,

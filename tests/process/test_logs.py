@@ -7,7 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from plaunch.process import LogsDest, OutputCounts, start_processes
+from plaunch.process import LogsDest, OutputCounts, find_run_dir, start_processes
 from plaunch.process.logs import read_dest
 
 from helpers.logs_specs import NoFiles
@@ -112,3 +112,18 @@ def test_from_torchs_own_spec_a_null_device_means_nothing():
     torchs = SimpleNamespace(**vars(ours))
     assert read_dest(ours) == ours
     assert read_dest(torchs) == LogsDest({0: "", 1: NULL}, {0: ""}, {1: NULL})
+
+
+@pytest.mark.parametrize(
+    ("specs", "folder"),
+    [
+        (None, ""),
+        (SimpleNamespace(create_run_dir=lambda run_id: f"/logs/{run_id}"), "/logs/job"),
+        (SimpleNamespace(create_run_dir=lambda run_id: None, root_log_dir=None), ""),
+        (SimpleNamespace(root_log_dir="/logs"), "/logs"),  # of one for torchrun
+        (SimpleNamespace(root_log_dir="/dev/null"), ""),
+        (SimpleNamespace(root_log_dir="/tmp/x", temporary_dir="/tmp/x"), ""),
+    ],
+)
+def test_the_folder_of_a_run(specs, folder):
+    assert find_run_dir(specs, "job") == folder

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
 import pytest
 from plaunch.process.proc import (
+    find_cpu_quota,
     find_field,
+    find_variable,
     list_numbers,
+    read_command,
     read_fds,
     read_link,
     read_name,
@@ -16,6 +21,8 @@ from plaunch.process.proc import (
     read_stat,
     read_waiting_place,
 )
+
+from helpers.waiting import wait_until
 
 GONE = 1 << 30  # above the highest pid
 
@@ -40,6 +47,42 @@ def test_open_files_have_their_targets(tmp_path):
 def test_a_link_of_a_process_that_is_gone_is_empty():
     assert read_link("self/cwd") == os.getcwd()
     assert read_link(f"{GONE}/cwd") == ""
+
+
+def test_the_words_of_a_command():
+    with subprocess.Popen([sys.executable, "-c", "input()", "two words", ""], stdin=-1) as process:
+        wait_until(lambda: read_command(process.pid)[1:2] == ["-c"], "its execve")
+        assert read_command(process.pid)[2:] == ["input()", "two words", ""]
+        process.kill()
+    assert read_command(GONE) == []
+
+
+def test_a_variable_of_an_environment():
+    environ = b"A=1\0AB=x=y\0C=\0"
+    assert [find_variable(environ, name) for name in ("A", "AB", "C", "B")] == ["1", "x=y", "", ""]
+    assert find_variable(b"", "A") == ""
+
+
+@pytest.mark.parametrize(
+    ("files", "quota"),
+    [
+        ({}, None),
+        ({"/proc/self/cgroup": "0::/a", "/sys/fs/cgroup/a/cpu.max": "150000 100000"}, 1.5),
+        ({"/proc/self/cgroup": "0::/a", "/sys/fs/cgroup/a/cpu.max": "max 100000"}, None),
+        (
+            {
+                "/proc/self/cgroup": "4:cpu,cpuacct:/a",
+                "/sys/fs/cgroup/cpu/a/cpu.cfs_quota_us": "200000",
+                "/sys/fs/cgroup/cpu/a/cpu.cfs_period_us": "100000",
+                "/sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1",
+                "/sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000",
+            },
+            2.0,
+        ),
+    ],
+)
+def test_the_cpu_quota_is_that_of_the_smallest_group(files, quota):
+    assert find_cpu_quota(lambda path: files.get(path, "")) == quota
 
 
 def test_the_fields_of_stat_begin_with_the_state():

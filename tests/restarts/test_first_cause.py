@@ -28,7 +28,7 @@ main()
 PLAUNCH, TORCH = "plaunch", "torch.distributed.elastic.multiprocessing.errors"
 
 
-def told(failure, **facts):
+def observe(failure, **facts):
     return failure_of({3: failure}, 3, **{"started": 2.0, "attempt": 1, **facts})
 
 
@@ -44,7 +44,7 @@ def run_script(tmp_path, text):
 def recorded(tmp_path, body, module=PLAUNCH):
     """The failure of a script whose main function has this body."""
     code, path, _ = run_script(tmp_path, SCRIPT.format(module=module, body=body))
-    return told(ProcessFailure(3, 4242, code, path))
+    return observe(ProcessFailure(3, 4242, code, path))
 
 
 def unrecorded(tmp_path, text):
@@ -52,7 +52,7 @@ def unrecorded(tmp_path, text):
     code, _, lines = run_script(tmp_path, text)
     failure = ProcessFailure(3, 4242, code, "")
     failure.last_lines = lines
-    return told(failure)
+    return observe(failure)
 
 
 # --- error files ----------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ def test_the_place_is_the_users_own_last_line(tmp_path) -> None:
     [("RuntimeError: no", "RuntimeError"), ("pkg.Lost: x", "pkg.Lost"), ("CUDA error: x", "")],
 )
 def test_an_error_file_without_a_traceback(child_file, message, exception) -> None:
-    found = told(ProcessFailure(0, 7, 1, child_file({"message": message})))
+    found = observe(ProcessFailure(0, 7, 1, child_file({"message": message})))
     assert (found.exception, found.place, found.message) == (exception, "", message)
 
 
@@ -123,14 +123,14 @@ def test_an_error_file_without_a_traceback(child_file, message, exception) -> No
 )
 def test_a_worker_may_allow_or_forbid_a_restart(child_file, traits, expected) -> None:
     path = child_file({"message": "gave up", "errorTraits": traits})
-    found = told(ProcessFailure(0, 7, 3, path))
+    found = observe(ProcessFailure(0, 7, 3, path))
     assert (found.is_retryable, found.retry_after) == expected
 
 
 @pytest.mark.parametrize("content", [None, {"message": ""}, "half a fi"])
 def test_torchs_own_fields_are_not_the_workers_request(child_file, content) -> None:
     failure = ProcessFailure(0, 7, 3, "" if content is None else child_file(content))
-    found = told(failure)
+    found = observe(failure)
     if content is None:
         assert failure.error_file_data["errorTraits"]["retryability"] == "False"
     assert (found.is_retryable, found.exception) == (None, "")
@@ -140,7 +140,7 @@ def test_torchs_own_fields_are_not_the_workers_request(child_file, content) -> N
 def test_fields_passed_on_by_an_inner_launcher_are_ignored(child_file) -> None:
     traits = {"category": "system_terminated_error", "retryability": "False"}
     path = child_file({"message": "exit code 3", "errorTraits": traits})
-    assert told(ProcessFailure(0, 7, 3, path)).is_retryable is None
+    assert observe(ProcessFailure(0, 7, 3, path)).is_retryable is None
 
 
 # --- without an error file ------------------------------------------------------------------------
@@ -175,7 +175,7 @@ def test_lines_that_torch_marks_with_the_rank() -> None:
         "[rank3]: torch.cuda.OutOfMemoryError: CUDA out of memory.",
         "[rank3]:[W1122 ProcessGroupNCCL.cpp] Warning: not destroyed",
     ]
-    found = told(failure)
+    found = observe(failure)
     assert found.exception == "torch.cuda.OutOfMemoryError"
     assert found.message == "torch.cuda.OutOfMemoryError: CUDA out of memory."
     assert found.place == "train.py:12"
@@ -183,17 +183,17 @@ def test_lines_that_torch_marks_with_the_rank() -> None:
 
 def test_an_end_by_a_signal() -> None:
     failure = ProcessFailure(0, 7, -11, "")
-    found = told(failure)
+    found = observe(failure)
     assert (found.cause, found.message) == (Cause.WORKER, "killed by SIGSEGV (signal 11)")
     assert found.time == failure.began < failure.timestamp
     failure = ProcessFailure(0, 7, -9, "")
     failure.oom_killed = True
-    assert told(failure).cause is Cause.OUT_OF_MEMORY
-    assert told(failure, cause=Cause.HANG).cause is Cause.HANG
+    assert observe(failure).cause is Cause.OUT_OF_MEMORY
+    assert observe(failure, cause=Cause.HANG).cause is Cause.HANG
 
 
 def test_a_long_message_is_cut(child_file) -> None:
-    found = told(ProcessFailure(0, 7, 1, child_file({"message": "x" * 5000})))
+    found = observe(ProcessFailure(0, 7, 1, child_file({"message": "x" * 5000})))
     assert len(found.message) == 300
     assert found.message.endswith("...")
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from plaunch.plugin import PluginContext
 from plaunch.restarts import Cause, Decided, Failure, RestartAction
 from plaunch_restarts.options import OPTIONS
-from plaunch_restarts.standard import StandardRestartPolicy
+from plaunch_restarts.policies import StandardRestartPolicy
 from plaunch_restarts.values import CrashLoop, Delay
 
 RESTART, STOP = RestartAction.RESTART, RestartAction.STOP
@@ -146,12 +146,12 @@ def play(given, story, decide):
     now, attempt, history = 0.0, 0, []
     for gap, failure in story:
         now += gap
-        told = replace(failure, time=now, attempt=attempt)
-        decision = decide(told, tuple(history))
-        yield told, tuple(history), decision
+        current = replace(failure, time=now, attempt=attempt)
+        decision = decide(current, tuple(history))
+        yield current, tuple(history), decision
         if decision.action is STOP:
             return
-        history.append(Decided(told, decision))
+        history.append(Decided(current, decision))
         attempt += decision.costs
 
 

@@ -48,7 +48,7 @@ def filled(args, **expected):
 
 def test_missing_options_are_filled_in_with_their_source():
     args = options()
-    told = apply_allocation(args, FOUR, "acme", MANAGER)
+    line = apply_allocation(args, FOUR, "acme", MANAGER)
     assert filled(args)
     assert {dest: args.sources[dest] for dest in FILLED} == {
         "nnodes": "N (acme)",
@@ -59,7 +59,7 @@ def test_missing_options_are_filled_in_with_their_source():
         "master_addr": "default",
         "master_port": "default",
     }
-    assert told == (
+    assert line == (
         "from acme: nnodes=4 (N), rdzv_id=job-7 (JOB), rdzv_backend=c10d (several nodes), "
         "node_rank=3 (I), rdzv_endpoint=head:20001 (HOSTS)"
     )
@@ -113,11 +113,11 @@ def test_given_options_are_kept(option, expected, as_variable):
     name, _, value = option.lstrip("-").partition("=")
     variable = "PET_" + name.replace("-", "_").upper()
     args = options(**{variable: value}) if as_variable else options(option)
-    told = apply_allocation(args, FOUR, "acme", MANAGER)
+    line = apply_allocation(args, FOUR, "acme", MANAGER)
     assert filled(args, **expected)
     dest = name.replace("-", "_")
     assert args.sources[dest] == (variable if as_variable else "command line")
-    assert f"{dest}=" not in told
+    assert f"{dest}=" not in line
 
 
 def test_with_all_options_given_nothing_is_filled_in():
@@ -177,9 +177,9 @@ AGAIN = Allocation(run_id="job-7-again", job_id="job-7", sources={"job_id": "JOB
 )
 def test_the_job_id_is_filled_in_with_the_run_id(argv, job_id):
     args = options(*argv)
-    told = apply_allocation(args, AGAIN, "acme", MANAGER)
+    line = apply_allocation(args, AGAIN, "acme", MANAGER)
     assert args.job_id == job_id
-    assert ("job_id=job-7 (JOB)" in told) is (argv == [])
+    assert ("job_id=job-7 (JOB)" in line) is (argv == [])
 
 
 # --- what is missing ------------------------------------------------------------------------------
@@ -187,10 +187,10 @@ def test_the_job_id_is_filled_in_with_the_run_id(argv, job_id):
 PARTLY = Allocation(
     node_rank=1,
     missing={
-        "nnodes": "tell nnodes",
-        "endpoint": "tell endpoint",
-        "run_id": "tell run_id",
-        "node_rank": "tell node_rank",
+        "nnodes": "give nnodes",
+        "endpoint": "give endpoint",
+        "run_id": "give run_id",
+        "node_rank": "give node_rank",
     },
 )
 
@@ -198,14 +198,14 @@ PARTLY = Allocation(
 @pytest.mark.parametrize(
     ("argv", "missing"),
     [
-        ([], "tell nnodes"),
+        ([], "give nnodes"),
         (["--nnodes=1"], None),
-        (["--nnodes=2"], "tell endpoint"),
-        (["--nnodes=2", "--rdzv-endpoint=a"], "tell run_id"),
+        (["--nnodes=2"], "give endpoint"),
+        (["--nnodes=2", "--rdzv-endpoint=a"], "give run_id"),
         (["--nnodes=2", "--rdzv-endpoint=a", "--rdzv-id=b"], None),
         (["--nnodes=2", "--master-addr=a", "--rdzv-id=b"], None),
         (["--nnodes=2", "--rdzv-backend=etcd", "--rdzv-id=b"], None),
-        (["--nnodes=2", "--rdzv-backend=c10d", "--rdzv-id=b"], "tell endpoint"),
+        (["--nnodes=2", "--rdzv-backend=c10d", "--rdzv-id=b"], "give endpoint"),
     ],
 )
 def test_a_missing_necessary_value_is_an_error(argv, missing):
@@ -220,10 +220,10 @@ def test_a_missing_necessary_value_is_an_error(argv, missing):
 
 @pytest.mark.parametrize(("backend", "is_refused"), [("static", True), ("c10d", False)])
 def test_an_index_is_needed_by_the_static_backend_only(backend, is_refused):
-    allocation = Allocation(nnodes=2, endpoint="a:1", missing={"node_rank": "tell node_rank"})
+    allocation = Allocation(nnodes=2, endpoint="a:1", missing={"node_rank": "give node_rank"})
     args = options(f"--rdzv-backend={backend}")
     if is_refused:
-        with pytest.raises(UsageError, match="tell node_rank"):
+        with pytest.raises(UsageError, match="give node_rank"):
             apply_allocation(args, allocation, "acme", MANAGER)
     else:
         apply_allocation(args, allocation, "acme", MANAGER)
@@ -273,8 +273,8 @@ STEP = {
 @pytest.mark.parametrize("as_variable", [False, True])
 def test_slurm_is_used_if_selected(as_variable):
     args = options(PET_SCHEDULER="slurm") if as_variable else options("--scheduler=slurm")
-    told = fill_in(args, plugin_manager(), STEP)
-    assert told.startswith("from slurm: nnodes=2 (SLURM_STEP_NUM_NODES), rdzv_id=slurm-7.0 ")
+    line = fill_in(args, plugin_manager(), STEP)
+    assert line.startswith("from slurm: nnodes=2 (SLURM_STEP_NUM_NODES), rdzv_id=slurm-7.0 ")
     assert filled(args, nnodes="2", node_rank=1, rdzv_endpoint="node1:20007", rdzv_id="slurm-7.0")
 
 

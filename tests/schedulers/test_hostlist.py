@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from plaunch.errors import UsageError
-from plaunch_schedulers.hostlist import expand_hostlist
+from plaunch_schedulers.slurm import expand_hostlist
 
 
 @pytest.mark.parametrize(

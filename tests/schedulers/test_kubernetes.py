@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from plaunch.errors import UsageError
+from plaunch_schedulers.filling import find_no_allocation
 from plaunch_schedulers.kubernetes import find_kubernetes_allocation
-from plaunch_schedulers.none import find_no_allocation
 
 from helpers.environments import recorded
 
@@ -78,7 +78,7 @@ def test_a_pod_without_a_subdomain_cannot_be_resolved(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "header", ["# Kubernetes-managed hosts file (host network).", "# somebody else's"]
+    "header", ["# Kubernetes-managed hosts file (host network).", "# Written by another program."]
 )
 def test_other_hosts_files_are_ignored(tmp_path, header):
     path = hosts_file(tmp_path, "10.0.0.7\ttrain-3", header=header)

@@ -46,9 +46,9 @@ def test_the_table_of_slurm_lists_the_variables():
     rows = table(SLURM, "What is taken from Slurm")
     sources = find_slurm_allocation(recorded("slurm-requeued-task1")).sources
     for option, field in FIELDS.items():
-        told = variables(" ".join(rows[option]))
-        assert told <= variables(sources[field])
-        assert variables(sources[field]) - told <= {"SLURM_JOB_ID", "SLURM_STEP_ID"}
+        documented = variables(" ".join(rows[option]))
+        assert documented <= variables(sources[field])
+        assert variables(sources[field]) - documented <= {"SLURM_JOB_ID", "SLURM_STEP_ID"}
 
 
 @pytest.mark.parametrize(
@@ -95,12 +95,12 @@ def test_the_batch_script_is_valid():
 def test_the_exit_codes_of_the_manifest_are_permanent_failures():
     section = KUBERNETES.partition("\n## When pods fail or are evicted\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| ([\d, ]+) \| .* \| (.*) \|$", section, re.MULTILINE)
-    told = {int(code): action for codes, action in rows for code in codes.split(", ")}
+    documented = {int(code): action for codes, action in rows for code in codes.split(", ")}
     (values,) = re.findall(r"values: \[(.*)\]", KUBERNETES)
-    fatal = sorted(code for code, action in told.items() if action == "`FailJob`")
+    fatal = sorted(code for code, action in documented.items() if action == "`FailJob`")
     assert [int(code) for code in values.split(", ")] == fatal
     assert fatal == [ExitCode.USAGE, ExitCode.PLUGIN, ExitCode.RENDEZVOUS_CLOSED]
-    assert set(told) == {code for code in ExitCode if code > 1} | {137}
+    assert set(documented) == {code for code in ExitCode if code > 1} | {137}
 
 
 def test_the_trainjob_of_the_page_uses_c10d(caplog):

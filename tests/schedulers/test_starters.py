@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from plaunch.cli.parser import parse
-from plaunch_schedulers.starters import offer_scheduler, warn_of_hasty_stop
+from plaunch_schedulers.filling import offer_scheduler, warn_of_hasty_stop
 
 from helpers.environments import recorded
 
@@ -29,11 +29,11 @@ def test_a_step_with_a_launcher_on_each_node_gets_advice():
 def test_a_batch_script_that_uses_one_of_several_nodes_gets_advice(name):
     environ = recorded(name)
     nodes = environ["SLURM_JOB_NUM_NODES"]
-    told = offer(environ)
-    assert f"has {nodes} nodes, but this launcher uses only one, because srun did not" in told
-    assert f"srun --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 plaunch " in told
+    advice = offer(environ)
+    assert f"has {nodes} nodes, but this launcher uses only one, because srun did not" in advice
+    assert f"srun --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 plaunch " in advice
     # Special ids of Slurm are not steps.
-    assert offer({**environ, "SLURM_STEP_ID": "4294967291"}) == told
+    assert offer({**environ, "SLURM_STEP_ID": "4294967291"}) == advice
 
 
 @pytest.mark.parametrize(
@@ -45,9 +45,9 @@ def test_a_batch_script_that_uses_one_of_several_nodes_gets_advice(name):
     ],
 )
 def test_all_ranks_of_mpirun_get_the_same_advice(ranks, size, scheduler):
-    (told,) = {offer(recorded(name)) for name in ranks}
-    assert told.startswith(f"mpirun has started {size} launchers, ")
-    assert f"; --scheduler={scheduler} makes them one " in told
+    (advice,) = {offer(recorded(name)) for name in ranks}
+    assert advice.startswith(f"mpirun has started {size} launchers, ")
+    assert f"; --scheduler={scheduler} makes them one " in advice
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_given_options_of_the_rendezvous_suppress_the_advice(option):
 
 
 @pytest.mark.parametrize(
-    ("told", "grace", "patience"),
+    ("advice", "grace", "patience"),
     [
         ({}, 30.0, 1),
         ({"OMPI_MCA_odls_base_sigkill_timeout": "30"}, 30.0, 30),
@@ -104,8 +104,8 @@ def test_given_options_of_the_rendezvous_suppress_the_advice(option):
         ({"OMPI_COMM_WORLD_SIZE": None}, 30.0, None),
     ],
 )
-def test_an_mpirun_that_kills_before_the_grace_is_over(told, grace, patience):
-    warning = warn_of_hasty_stop(grace, recorded("openmpi-1x1-rank0", **told))
+def test_an_mpirun_that_kills_before_the_grace_is_over(advice, grace, patience):
+    warning = warn_of_hasty_stop(grace, recorded("openmpi-1x1-rank0", **advice))
     if patience is None:
         assert warning == ""
     else:

@@ -10,8 +10,7 @@ from plaunch.cli import main
 from plaunch.errors import UsageError
 from plaunch.plugin import PluginContext
 from plaunch.process import SignalAction, SignalPolicy
-from plaunch_signals.notify import NotifySignalPolicy
-from plaunch_signals.torchrun import TorchrunSignalPolicy
+from plaunch_signals.policies import NotifySignalPolicy, TorchrunSignalPolicy
 
 STANDARD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 TERM, USER_1, USER_2 = signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2
@@ -51,7 +50,7 @@ def test_torchruns_policy_stops_on_the_listed_signals(settings, signals):
             (TERM,),
             (USER_2, signal.SIGCONT),
         ),
-        # What is listed to stop wins over what is told by default.
+        # A signal that is listed to stop is not passed on by default.
         ({"signals_to_handle": "SIGTERM,SIGUSR1"}, (TERM, USER_1), (USER_2,)),
     ],
 )

@@ -23,7 +23,7 @@ class Handler:
         os.set_inheritable(self._file.fileno(), True)                       # fault 1
 
     def handle(self, event):
-        role = event.metadata.get("role", "nobody")
+        role = event.metadata.get("role", "none")
         self._file.write(role.upper().encode("utf-8", "replace").decode())  # fault 2, if None
 
     def close(self):
@@ -128,7 +128,7 @@ from plaunch.errors import UsageError
 
 def find(environ):
     if "FAULTY_NODES" not in environ:
-        raise UsageError("this is no job of ours")
+        raise UsageError("this job is not accepted")
     text = environ["FAULTY_NODES"]
     nodes = int(text) if text.strip() else 1                                # fault 1
     return Allocation(

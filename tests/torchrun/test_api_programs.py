@@ -79,17 +79,17 @@ DIFFERENT = {
 @pytest.mark.slow
 def test_programs_observe_the_same(tmp_path):
     started = {side: start(side, tmp_path) for side in ("torch", "plaunch")}
-    theirs, ours = (read(process) for process in started.values())
+    of_torch, of_plaunch = (read(process) for process in started.values())
     found = []
     for name in NAMES:
         expected = dict(DIFFERENT.get(name, {}))
-        keys = {*theirs[name], *ours[name], *expected} - {"seconds", "stderr"}
+        keys = {*of_torch[name], *of_plaunch[name], *expected} - {"seconds", "stderr"}
         for key in sorted(keys):
-            pair = theirs[name].get(key), ours[name].get(key)
+            pair = of_torch[name].get(key), of_plaunch[name].get(key)
             *wanted, _ = expected.get(key, (pair[0], pair[0], ""))
             if list(pair) != wanted:
                 found.append(f"{name}: {key}: torch {pair[0]!r}, plaunch {pair[1]!r}")
-        for side, result in (("torch", theirs), ("plaunch", ours)):
+        for side, result in (("torch", of_torch), ("plaunch", of_plaunch)):
             if result[name]["exit code"]:
                 found.append(f"{name} on {side}: {result[name]['stderr']}")
     assert not found, "\n".join(found)

@@ -76,12 +76,12 @@ def test_streams_are_converted_to_torchs_type_and_back(
 
 def test_paths_of_none_become_empty(manager, tmp_path) -> None:
     specs = manager.get(LOGS_SPECS, "acme-flat")(log_dir=str(tmp_path))
-    theirs = specs._specs.reify({0: {}, 1: {}})
+    of_torch = specs._specs.reify({0: {}, 1: {}})
     nothing = {0: None, 1: None}
-    theirs.stdouts = {0: None, 1: "out"}
-    theirs.stderrs = theirs.tee_stdouts = theirs.tee_stderrs = theirs.error_files = nothing
-    theirs.filtered_stdout = theirs.filtered_stderr = None
-    specs._specs.reify = lambda envs: theirs
+    of_torch.stdouts = {0: None, 1: "out"}
+    of_torch.stderrs = of_torch.tee_stdouts = of_torch.tee_stderrs = of_torch.error_files = nothing
+    of_torch.filtered_stdout = of_torch.filtered_stderr = None
+    specs._specs.reify = lambda envs: of_torch
     assert specs.reify({0: {}, 1: {}}) == LogsDest(
         stdouts={0: "", 1: "out"}, stderrs={0: "", 1: ""}, error_files={0: "", 1: ""}
     )
@@ -106,8 +106,8 @@ def test_a_log_directory_that_is_a_file_is_plaunchs_error(manager, tmp_path) -> 
 
 
 def test_torchs_own_default_logs_spec_works(site, tmp_path) -> None:
-    theirs = "torch.distributed.elastic.multiprocessing:DefaultLogsSpecs"
-    site.install("torch", {"torchrun.logs_specs": {"default": theirs}})
+    of_torch = "torch.distributed.elastic.multiprocessing:DefaultLogsSpecs"
+    site.install("torch", {"torchrun.logs_specs": {"default": of_torch}})
     specs = site.manager().get(LOGS_SPECS, "torch:default")(
         log_dir=str(tmp_path / "logs"), redirects=Std.ALL
     )
@@ -190,7 +190,7 @@ def test_other_exceptions_pass_unchanged(manager) -> None:
 
 
 def test_parameters_that_it_refuses_are_a_usage_error(manager) -> None:
-    with pytest.raises(UsageError, match=r"'acme' .* does not take its parameters.*'waiting'"):
+    with pytest.raises(UsageError, match=r"'acme' .* does not accept its parameters.*'waiting'"):
         create(manager, waiting="many")
 
 

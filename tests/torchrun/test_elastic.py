@@ -18,15 +18,15 @@ ROOMS = ("agent", "events", "metrics", "multiprocessing", "rendezvous", "timer",
 @pytest.mark.parametrize("room", ROOMS)
 def test_a_package_has_all_names_of_torchs(room):
     """Including names that torch's package imports from its modules."""
-    theirs = importlib.import_module(f"torch.distributed.elastic.{room}")
-    ours = importlib.import_module(f"plaunch_torchrun.elastic.{room}")
+    of_torch = importlib.import_module(f"torch.distributed.elastic.{room}")
+    of_plaunch = importlib.import_module(f"plaunch_torchrun.elastic.{room}")
     offered = {
         name
-        for name, thing in vars(theirs).items()
+        for name, thing in vars(of_torch).items()
         if not name.startswith("_")
-        and str(getattr(thing, "__module__", "")).startswith(f"{theirs.__name__}.")
+        and str(getattr(thing, "__module__", "")).startswith(f"{of_torch.__name__}.")
     }
-    assert {name for name in offered if not hasattr(ours, name)} == set()
+    assert {name for name in offered if not hasattr(of_plaunch, name)} == set()
 
 
 def test_the_default_logs_spec_is_the_plugins():

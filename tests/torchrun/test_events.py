@@ -53,25 +53,25 @@ def test_a_rendezvous_event_through_json():
 
 
 def test_a_rendezvous_event_equals_torchs():
-    theirs = pytest.importorskip("torch.distributed.elastic.events")
+    of_torch = pytest.importorskip("torch.distributed.elastic.events")
     values = {"name": "n", "run_id": "7", "message": "m", "hostname": "h", "pid": 3}
-    their = theirs.RdzvEvent(**values, node_state=theirs.NodeState.INIT)
+    their = of_torch.RdzvEvent(**values, node_state=of_torch.NodeState.INIT)
     assert json.loads(their.serialize()) == json.loads(
         events.RdzvEvent(**values, node_state=events.NodeState.INIT).serialize()
     )
 
 
 def test_rendezvous_events_for_a_listener():
-    events.construct_and_record_rdzv_event("7", "unheard", events.NodeState.INIT)
+    events.construct_and_record_rdzv_event("7", "unhandled", events.NodeState.INIT)
     kept = Kept()
     logging.getLogger("torchelastic-events-dynamic_rendezvous").addHandler(kept)
-    events.construct_and_record_rdzv_event("7", "heard", events.NodeState.INIT, rank=2)
+    events.construct_and_record_rdzv_event("7", "handled", events.NodeState.INIT, rank=2)
     try:
         raise ValueError("no")
     except ValueError:
         events.construct_and_record_rdzv_event("7", "failed", events.NodeState.FAILED, name="x")
     first, second = map(events.RdzvEvent.deserialize, kept.texts)
-    assert first.message == "heard"
+    assert first.message == "handled"
     assert first.name == f"{__file__.rpartition('/')[2]}:test_rendezvous_events_for_a_listener"
     assert (first.rank, first.error_trace) == (2, "")
     assert second.name.endswith(":x")

@@ -40,18 +40,18 @@ def failed():
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )
 def test_an_exception_of_both_kinds(error, bases):
-    theirs = [torch_class(name) for name in bases]
-    ours, text = type(error), str(error)
-    with pytest.raises(ours) as raised, torch_typed():
+    of_torch = [torch_class(name) for name in bases]
+    of_plaunch, text = type(error), str(error)
+    with pytest.raises(of_plaunch) as raised, torch_typed():
         raise error
     assert raised.value is error
     assert str(error) == text
-    assert type(error).__name__ == ours.__name__
-    for base in theirs:
+    assert type(error).__name__ == of_plaunch.__name__
+    for base in of_torch:
         assert isinstance(error, base)
     back = pickle.loads(pickle.dumps(error))
-    assert type(back) is ours
-    assert isinstance(error, theirs[0])
+    assert type(back) is of_plaunch
+    assert isinstance(error, of_torch[0])
     assert str(back) == text
 
 
@@ -68,11 +68,11 @@ def test_a_subclass_of_a_third_party():
     class MineError(RendezvousTimeoutError):
         pass
 
-    theirs = torch_class("RendezvousTimeoutError")
+    of_torch = torch_class("RendezvousTimeoutError")
     error = MineError("no")
     add_torch_type(error)
     assert isinstance(error, MineError)
-    assert isinstance(error, theirs)
+    assert isinstance(error, of_torch)
 
 
 def test_an_exception_without_a_class_in_torch():
@@ -82,10 +82,10 @@ def test_an_exception_without_a_class_in_torch():
 
 
 def test_attributes_are_kept():
-    theirs = torch_class("ChildFailedError")
+    of_torch = torch_class("ChildFailedError")
     error = failed()
     add_torch_type(error)
-    assert isinstance(error, theirs)
+    assert isinstance(error, of_torch)
     assert error.get_first_failure()[1].exitcode == error.exit_code == 7
     assert error.stopped == {1: -15}
 

@@ -126,6 +126,17 @@ def test_in_code_and_after_torchs_module_was_imported(folder):
     assert sorted(done.stdout.splitlines()) == ["0 of 2, plaunch", "1 of 2, plaunch"], done.stderr
 
 
+def test_torchs_module_is_not_executed_again(folder):
+    code = """
+import torch.distributed.run as before
+before.added = object()
+import plaunch_torchrun; plaunch_torchrun.install()
+import torch.distributed.run as after
+print(after is not before, after.added is before.added)
+"""
+    assert run(folder, "-c", code).stdout == "True True\n"
+
+
 def test_torch_is_imported_only_when_needed(folder):
     code = (
         "import plaunch_torchrun, sys; plaunch_torchrun.install()\n"
@@ -143,7 +154,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 facts = {
     "same": run.DefaultLogsSpecs is DefaultLogsSpecs,
     "logger": run.logger.name,
-    "ours": [run.main.__module__, launcher.api.elastic_launch.__module__],
+    "of_plaunch": [run.main.__module__, launcher.api.elastic_launch.__module__],
     "found": importlib.util.find_spec("torch.distributed.run").origin,
     "listed": "config_from_args" in dir(run),
     "none": [hasattr(run, "no_such_name"), hasattr(run, "__no_such__")],
@@ -154,7 +165,7 @@ print(json.dumps(facts))
     assert json.loads(done.stdout) == {
         "same": True,
         "logger": "torch.distributed.run",
-        "ours": ["plaunch_torchrun.run", "plaunch_torchrun.launcher"],
+        "of_plaunch": ["plaunch_torchrun.run", "plaunch_torchrun.launcher"],
         "found": "plaunch_torchrun.run",
         "listed": True,
         "none": [False, False],

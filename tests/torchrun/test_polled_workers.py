@@ -11,7 +11,7 @@ from plaunch.testing.rendezvous import FakeElasticRendezvous, FakeRendezvous
 from helpers.agents import WAIT, Node, PretendAgent, and_then
 
 INTERVAL = 0.005  # seconds
-FEW = 10  # looks; there are a hundred intervals in the life of a worker
+FEW = 10  # polls; there are a hundred intervals in the life of a worker
 LIVES = f"import time; time.sleep({100 * INTERVAL})"
 
 
@@ -30,12 +30,12 @@ class Stopping(LocalElasticAgent):
 
 @pytest.mark.parametrize(("kind", "is_polled"), [(Watchful, True), (Stopping, False)])
 def test_only_an_own_monitor_is_polled(kind, is_polled, tmp_path):
-    looks = []
+    polls = []
     with FakeElasticRendezvous(world_size=1) as handler:
-        and_then(handler, "changes", lambda: looks.append(1))
+        and_then(handler, "changes", lambda: polls.append(1))
         agent = Node(tmp_path, handler).agent(LIVES, 1, kind=kind, monitor_interval=INTERVAL)
         assert agent.run().state is WorkerState.SUCCEEDED
-    assert (len(looks) > FEW) == is_polled
+    assert (len(polls) > FEW) == is_polled
 
 
 @pytest.mark.parametrize(("kind", "is_called"), [(Watchful, False), (Stopping, True)])
@@ -87,4 +87,4 @@ def test_workers_of_its_own_cannot_be_signalled(caplog):
     agent.scripts[0] = [RunResult(WorkerState.HEALTHY), RunResult(WorkerState.SUCCEEDED)]
     assert agent.run().state is WorkerState.SUCCEEDED
     assert "is not passed on: this agent has no way" in caplog.text
-    assert "no way to end it because of a hang" in caplog.text
+    assert "cannot end it because of a hang" in caplog.text

@@ -25,13 +25,13 @@ def fail():
 def test_torchs_record_is_read_here(torch_errors, error_file):
     with pytest.raises(ValueError, match="bad shape"):
         torch_errors.record(fail)()
-    ours = ProcessFailure(0, 42, 1, str(error_file))
+    of_plaunch = ProcessFailure(0, 42, 1, str(error_file))
     their_view = torch_errors.ProcessFailure(0, 42, 1, str(error_file))
-    assert ours.has_reply
-    assert ours.message == their_view.message
-    assert ours.error_file_data == their_view.error_file_data
-    assert 0 <= ours.timestamp - their_view.timestamp < 2
-    report = str(ChildFailedError("train.py", {0: ours}))
+    assert of_plaunch.has_reply
+    assert of_plaunch.message == their_view.message
+    assert of_plaunch.error_file_data == their_view.error_file_data
+    assert 0 <= of_plaunch.timestamp - their_view.timestamp < 2
+    report = str(ChildFailedError("train.py", {0: of_plaunch}))
     assert "    ValueError: bad shape" in report
     assert "in fail" in report
 
@@ -90,10 +90,10 @@ def test_plaunchs_record_accepts_torchs_handler(torch_errors, error_file):
 
 
 def test_the_fields_of_a_failure_have_torchs_names_and_order(torch_errors, tmp_path):
-    ours = ProcessFailure(1, 42, -11, str(tmp_path / "no"))
+    of_plaunch = ProcessFailure(1, 42, -11, str(tmp_path / "no"))
     their_view = torch_errors.ProcessFailure(1, 42, -11, str(tmp_path / "no"))
     names = [field.name for field in dataclasses.fields(their_view)]
-    assert [field.name for field in dataclasses.fields(ours)][: len(names)] == names
+    assert [field.name for field in dataclasses.fields(of_plaunch)][: len(names)] == names
     for name in ("local_rank", "pid", "exitcode", "error_file", "message"):
-        assert getattr(ours, name) == getattr(their_view, name)
-    assert ours.signal_name() == their_view.signal_name()
+        assert getattr(of_plaunch, name) == getattr(their_view, name)
+    assert of_plaunch.signal_name() == their_view.signal_name()

@@ -90,7 +90,7 @@ def test_a_backend_registered_with_torch(known, monkeypatch):
         seen.append(params)
         return Handler(params)
 
-    api.rendezvous_handler_registry.register("theirs", create)
-    handler = create_manager("theirs").get(RENDEZVOUS, "theirs")(parameters("theirs"))
-    assert handler.get_backend() == "theirs"
+    api.rendezvous_handler_registry.register("custom", create)
+    handler = create_manager("custom").get(RENDEZVOUS, "custom")(parameters("custom"))
+    assert handler.get_backend() == "custom"
     assert isinstance(seen[0], api.RendezvousParameters)

@@ -7,10 +7,9 @@ import threading
 import time
 
 import pytest
-from plaunch_torchrun import tail_log
-from plaunch_torchrun.tail_log import TailLog, tail_logfile
+from plaunch_torchrun.tail_log import LogLines, TailLog, tail_logfile
 
-LONG = 60.0  # seconds between looks: a test that depends on a second look would time out
+LONG = 60.0  # seconds between polls: a test that depends on a second poll would time out
 
 
 class Screen(io.StringIO):
@@ -120,18 +119,19 @@ def test_bytes_pass_unchanged_through_a_stream_with_a_buffer(file):
 
 
 @pytest.mark.parametrize(
-    ("size", "content", "shown"),
+    ("bounds", "content", "lines"),
     [
-        ("_CHUNK_BYTES", "€\r\nü\n", "[a0]:€\n[a0]:ü\n"),  # cut in a character and a line end
-        ("_MAX_LINE_CHARS", "abcdefghij", "[a0]:abcd\n[a0]:efgh\n[a0]:ij\n"),
+        ({"chunk_bytes": 1}, "€\r\nü\n", ["€\n", "ü\n"]),  # cut in a character and a line end
+        ({"most_chars": 4}, "abcdefghij", ["abcd\n", "efgh\n", "ij\n"]),
     ],
 )
-def test_content_is_read_and_shown_in_pieces(file, monkeypatch, size, content, shown):
-    monkeypatch.setattr(tail_log, size, 1 if size == "_CHUNK_BYTES" else 4)
-    assert tail(content.encode(), file) == shown
+def test_content_is_read_and_shown_in_pieces(file, bounds, content, lines):
+    file.write_bytes(content.encode())
+    with file.open("rb") as source:
+        assert list(LogLines(source, **bounds).read(ended=True)) == lines
 
 
-def test_a_writer_that_goes_on_after_the_end_does_not_keep_it_going(file):
+def test_output_after_the_end_does_not_prolong_the_read(file):
     file.write_text("before\n")
 
     class Feeding(Screen):

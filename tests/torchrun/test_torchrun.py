@@ -13,8 +13,8 @@ from plaunch.process import ChildFailedError, LogsSpecs, Std, to_map
 from plaunch_rendezvous_static import SingleNodeRendezvous
 from plaunch_torchrun import launch, registry
 from plaunch_torchrun import run as torchrun
-from plaunch_torchrun.arguments import own_arguments, take_defaults
 from plaunch_torchrun.launcher import elastic_launch, launch_agent
+from plaunch_torchrun.parser import own_arguments, take_defaults
 from plaunch_torchrun.translate import own_config, own_logs_specs
 
 from helpers.programs import run_python

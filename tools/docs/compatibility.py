@@ -36,7 +36,7 @@ _OWN = (
     "plaunch_devices",
     "plaunch_multiprocessing",
     "plaunch_network",
-    "plaunch_timer",
+    "plaunch_torchrun.elastic.timer",
     "plaunch",
 )
 _ABSENT = "—"  # if a version of torch does not have it

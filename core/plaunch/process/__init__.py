@@ -43,15 +43,19 @@ if TYPE_CHECKING:
     from plaunch.process.logs import LogsDest as LogsDest
     from plaunch.process.logs import LogsSpecs as LogsSpecs
     from plaunch.process.logs import Std as Std
+    from plaunch.process.logs import find_run_dir as find_run_dir
     from plaunch.process.logs import remove_temporary as remove_temporary
     from plaunch.process.logs import to_map as to_map
     from plaunch.process.own_process import become_worker as become_worker
     from plaunch.process.own_process import (
         raise_descriptor_limit as raise_descriptor_limit,
     )
+    from plaunch.process.proc import find_cpu_quota as find_cpu_quota
     from plaunch.process.proc import find_field as find_field
+    from plaunch.process.proc import find_variable as find_variable
     from plaunch.process.proc import group_paths as group_paths
     from plaunch.process.proc import list_numbers as list_numbers
+    from plaunch.process.proc import read_command as read_command
     from plaunch.process.proc import read_environ as read_environ
     from plaunch.process.proc import read_fds as read_fds
     from plaunch.process.proc import read_link as read_link
@@ -104,11 +108,12 @@ __getattr__, __dir__, __all__ = attach(
         ".held": "Held HoldWatch describe_hold",
         ".job_tag": "JOBS_VARIABLE",
         ".launcher_variables": "LAUNCHER_VARIABLE inheritable without_secrets",
-        ".logs": "LogsDest LogsSpecs Std remove_temporary to_map",
+        ".logs": "LogsDest LogsSpecs Std find_run_dir remove_temporary to_map",
         ".own_process": "become_worker raise_descriptor_limit",
         ".proc": (
-            "find_field group_paths list_numbers read_environ read_fds read_link read_masks "
-            "read_name read_proc read_stack read_stat read_waiting_place"
+            "find_cpu_quota find_field find_variable group_paths list_numbers read_command "
+            "read_environ read_fds read_link read_masks read_name read_proc read_stack read_stat "
+            "read_waiting_place"
         ),
         ".processes": (
             "Process children_by_parent open_pidfd read_process read_table wait_for_end"

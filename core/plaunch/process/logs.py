@@ -265,6 +265,25 @@ def default_logs_specs(
 PREFIX = "plaunch_"
 
 
+def find_run_dir(specs: object, run_id: str) -> str:
+    """Create the folder of a launch that remains after it; empty if there is none.
+
+    Args:
+        specs: the logs spec of the launch, which may be written for torchrun, or None.
+        run_id: the id of the job.
+
+    Raises:
+        LogDirectoryError: the folder cannot be created; a third party's logs spec may raise others.
+    """
+    create_run_dir = getattr(specs, "create_run_dir", None)
+    path = create_run_dir(run_id) if create_run_dir is not None else None
+    if path:
+        return str(path)
+    root = getattr(specs, "root_log_dir", None)
+    is_kept = root and root not in (os.devnull, getattr(specs, "temporary_dir", None))
+    return str(root) if is_kept else ""
+
+
 def remove_temporary(folder: str) -> None:
     """Remove a temporary folder and its content. Symbolic links are removed, never followed.
 

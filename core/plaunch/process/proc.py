@@ -8,6 +8,11 @@ from __future__ import annotations
 
 import os
 
+from plaunch.lazy import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 PROC = "/proc"
 _CGROUPS = "/sys/fs/cgroup"
 
@@ -54,6 +59,12 @@ def find_field(status: bytes, name: str) -> str:
     """The value of a field of `status`, such as `Uid`; empty if it is missing."""
     value = status.partition(f"\n{name}:".encode())[2].partition(b"\n")[0]
     return value.decode(errors="replace").strip()
+
+
+def find_variable(environ: bytes, name: str) -> str:
+    """The value of a variable in an environment of /proc; empty if it is missing."""
+    value = (b"\0" + environ).partition(f"\0{name}=".encode())[2].partition(b"\0")[0]
+    return os.fsdecode(value)
 
 
 def read_stat(pid: int | str, proc: str = PROC) -> list[bytes]:
@@ -110,6 +121,11 @@ def read_user(pid: int, proc: str = PROC) -> int:
     """The real user id of a process; -1 if it is gone."""
     user = find_field(read_proc(f"{pid}/status", proc), "Uid")
     return int(user.split()[0]) if user else -1
+
+
+def read_command(pid: int | str, proc: str = PROC) -> list[str]:
+    """The words of the command line of a process; empty if it is gone."""
+    return [os.fsdecode(word) for word in read_proc(f"{pid}/cmdline", proc).split(b"\0")[:-1]]
 
 
 def read_name(pid: int | str, proc: str = PROC) -> str:
@@ -228,6 +244,23 @@ def group_paths(groups: str, controller: str, new: str, old: str) -> list[str]:
             continue
         found += [f"{folder}/{name}" for folder in dict.fromkeys(folders)]
     return found
+
+
+def find_cpu_quota(read: Callable[[str], str]) -> float | None:
+    """The smallest CPU quota of this process's control groups, in CPUs; None if unlimited.
+
+    Args:
+        read: returns the text of a file without white space around it; empty if it cannot be read.
+    """
+    quotas: list[float] = []
+    groups = read("/proc/self/cgroup")
+    for path in group_paths(groups, "cpu", "cpu.max", "cpu.cfs_quota_us"):
+        # Version 2 has "150000 100000" or "max 100000"; version 1 has a file for each number.
+        quota, _, period = read(path).partition(" ")
+        period = period or read(f"{os.path.dirname(path)}/cpu.cfs_period_us")
+        if quota.isdecimal() and period.isdecimal() and int(quota) and int(period):
+            quotas.append(int(quota) / int(period))
+    return min(quotas, default=None)
 
 
 def _folders(mount: str, path: str) -> list[str]:

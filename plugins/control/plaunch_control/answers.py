@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch import __version__
 from plaunch.agent import RequestKind
-from plaunch.numbers import format_ranks, name_ranks, quote
-from plaunch.process import read_proc
+from plaunch.numbers import format_ranks, name_ranks, parse_ranks, quote
+from plaunch.process import read_command
 from plaunch_events import LauncherStatus, redact_command
 from plaunch_hang.stacks import JobStacks, format_groups, format_operations
 from plaunch_membership import printable
 
-from plaunch_control.history import EventBuffer
+from plaunch_control.event_buffer import EventBuffer
 from plaunch_control.nodes import JobNodes
-from plaunch_control.ranks import parse_ranks
 from plaunch_control.requests import HttpRequest, HttpResponse, peer_user, refusal, serve
 
 if TYPE_CHECKING:
@@ -50,7 +49,8 @@ class ControlService:
         self._started = started
         self._status = LauncherStatus(context.run_id, context.role)
         self._events = EventBuffer(control.take_events, self._status.note)
-        self._command = _command_of_this_process()
+        # Without secrets, because users copy `ps` into tickets.
+        self._command = redact_command(read_command("self"))
         self.stacks = JobStacks(context, control)
         self.nodes = JobNodes(control, context.host, self._describe_node)
         self._get_pages: dict[str, Callable[[Mapping[str, Any]], HttpResponse]] = {
@@ -349,9 +349,3 @@ def _number(given: Mapping[str, Any], key: str, default: float) -> float:
 
 def _absolute(path: str | None) -> str | None:
     return os.path.abspath(path) if path else None
-
-
-def _command_of_this_process() -> list[str]:
-    """The words of the command line, without secrets, because users copy `ps` into tickets."""
-    words = [os.fsdecode(word) for word in read_proc("self/cmdline").split(b"\0")[:-1]]
-    return redact_command(words)

@@ -54,6 +54,7 @@ def ask(
     given: dict[str, Any] | None = None,
     *,
     patience: float = PATIENCE,
+    most_bytes: int = _MOST_BYTES,
 ) -> dict[str, Any]:
     """Send a request to the launch behind a socket, and return the answer.
 
@@ -62,11 +63,13 @@ def ask(
         page: the page, such as `/v1/status`.
         given: the arguments of a POST; None for a GET.
         patience: seconds until the whole answer must be received.
+        most_bytes: the maximum size of the answer.
 
     Raises:
         ClientError: it was not answered, or refused.
     """
-    return PendingRequest(path, page, given, patience=patience).answer()
+    request = PendingRequest(path, page, given, patience=patience, most_bytes=most_bytes)
+    return request.answer()
 
 
 class PendingRequest:
@@ -83,7 +86,9 @@ class PendingRequest:
         given: dict[str, Any] | None = None,
         *,
         patience: float = PATIENCE,
+        most_bytes: int = _MOST_BYTES,
     ) -> None:
+        self._most_bytes = most_bytes
         self._until = time.monotonic() + patience
         self._is_post = given is not None
         method = "GET" if given is None else "POST"
@@ -125,13 +130,13 @@ class PendingRequest:
         return _check(status, response)
 
     def _receive(self, received: bytearray) -> None:
-        while len(received) <= _MOST_BYTES:
+        while len(received) <= self._most_bytes:
             self._socket.settimeout(_left(self._until))
             piece = self._socket.recv(1 << 16)
             if not piece:
                 return
             received += piece
-        raise ClientError(f"its answer is longer than {_MOST_BYTES >> 20} MiB")
+        raise ClientError(f"its answer is longer than {self._most_bytes >> 20} MiB")
 
     def _withdraw(self, received: bytearray) -> tuple[int, dict[str, Any]]:
         """Shut the connection down; return the answer if all of it was received before.

@@ -83,7 +83,7 @@ def choose(launches: list[Launch], word: str | None) -> Launch:
 
 def find_foreign(word: str, user: int, proc: str = "/proc") -> str:
     """Describe a launch of another user whose command line has this run id; empty if none has."""
-    from plaunch.process import list_numbers, read_proc  # rare
+    from plaunch.process import list_numbers, read_command  # rare
 
     for pid in list_numbers(proc=proc):
         try:
@@ -92,7 +92,7 @@ def find_foreign(word: str, user: int, proc: str = "/proc") -> str:
             continue
         if owner == user:
             continue
-        words = [os.fsdecode(one) for one in read_proc(f"{pid}/cmdline", proc).split(b"\0")]
+        words = read_command(pid, proc)
         if any("plaunch" in one for one in words[:4]) and any(
             one == word or one.endswith(f"={word}") for one in words[1:]
         ):

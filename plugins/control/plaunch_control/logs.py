@@ -10,9 +10,9 @@ import sys
 import time
 
 from plaunch.lazy import TYPE_CHECKING
+from plaunch.numbers import parse_ranks
 
 from plaunch_control.client import ClientError, GoneError, RefusedError, SilentError, ask
-from plaunch_control.ranks import parse_ranks
 
 if TYPE_CHECKING:
     import argparse

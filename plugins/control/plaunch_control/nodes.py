@@ -47,9 +47,9 @@ class JobNodes:
         self._lock = threading.Lock()
         self._query = JobQuery(control, NAME, host, self._publish, _read, clock=clock, sleep=sleep)
 
-    def handle_call(self, call: str) -> None:
+    def answer_call(self, call: str) -> None:
         """Answer the call of another node."""
-        self._query.hear(call)
+        self._query.answer_call(call)
 
     def ask(self) -> list[dict[str, Any]]:
         """Return the status of each node of the round, by rank; takes about a second at most.

@@ -65,10 +65,10 @@ class ControlExtension:
         """Start to listen."""
 
         def answer_stacks(call: str) -> None:
-            self._find_service(control).stacks.hear(call)
+            self._find_service(control).stacks.answer_call(call)
 
         def answer_status(call: str) -> None:
-            self._find_service(control).nodes.handle_call(call)
+            self._find_service(control).nodes.answer_call(call)
 
         # Calls of other nodes, for a request that one of them got.
         control.listen("stacks", answer_stacks)
@@ -117,7 +117,7 @@ class ControlExtension:
         try:
             start_thread(thread, blocks_signals=True)
         except ThreadStartError as error:
-            logger.debug("plaunchctl cannot ask this launch: %s", error)
+            logger.debug("plaunchctl cannot reach this launch: %s", error)
             return
         self._opening = thread
 
@@ -144,7 +144,7 @@ class ControlExtension:
                 launch_socket.listener, self._answer, name="plaunch-control", most=_MOST_CONNECTIONS
             )
         except OSError as error:  # too many open files
-            logger.debug("plaunchctl cannot ask this launch: %s", error)
+            logger.debug("plaunchctl cannot reach this launch: %s", error)
             launch_socket.remove()
             return
         try:
@@ -153,7 +153,7 @@ class ControlExtension:
                 self._socket, self._server = launch_socket, server
                 return
         except ThreadStartError as error:
-            logger.debug("plaunchctl cannot ask this launch: %s", error)
+            logger.debug("plaunchctl cannot reach this launch: %s", error)
         launch_socket.remove()
         server.stop()
 

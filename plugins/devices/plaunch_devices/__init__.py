@@ -1,7 +1,7 @@
 """The devices of a node: counting them, choosing some, and binding workers near them.
 
-Nothing here imports torch: the kernel is read, and torch is asked in a short-lived child process
-only where the kernel cannot tell. Every public name loads on first use.
+Nothing here imports torch. Facts come from the kernel's files; where these do not suffice, a
+short-lived child process asks torch. Every public name loads on first use.
 """
 
 from __future__ import annotations

@@ -105,8 +105,7 @@ class DeviceBinder:
         allowed: returns the affinity mask.
 
     Raises:
-        UsageError: there is no such mode, a device is not a number, or this system cannot bind
-            processes.
+        UsageError: the mode is unknown, or a device is not a number.
     """
 
     def __init__(
@@ -126,8 +125,6 @@ class DeviceBinder:
         self._environ = environ
         self._root = root
         self._locate = locate
-        if allowed is None and options is not None and not hasattr(os, "sched_getaffinity"):
-            raise UsageError("this system cannot bind processes to CPUs (--numa-binding)")
         self._allowed = allowed or _own_affinity
         self._devices: list[Accelerator] | None = None
         self._logged: set[str] = set()

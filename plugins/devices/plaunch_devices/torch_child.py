@@ -1,4 +1,4 @@
-"""Asking torch in another process, because importing it takes seconds and 200 MB."""
+"""Queries to torch in a child process, because importing it takes seconds and 200 MB."""
 
 from __future__ import annotations
 

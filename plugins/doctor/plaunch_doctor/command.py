@@ -13,17 +13,11 @@ from plaunch.errors import PlaunchError
 from plaunch.plugin import RENDEZVOUS, WITH_OPTIONS, PluginManager
 from plaunch.rendezvous import BackendTraits, traits_of
 
-from plaunch_doctor.checks import CHECKS
+from plaunch_doctor.checks import CHECKS, run_checks, start_call
 from plaunch_doctor.context import NodeContext
+from plaunch_doctor.findings import exit_code, format_findings
 from plaunch_doctor.installation import plugins_check
 from plaunch_doctor.listing import list_plugins
-from plaunch_doctor.running import (
-    CallTimeoutError,
-    TimedCall,
-    exit_code,
-    format_findings,
-    run_checks,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -34,24 +28,35 @@ if TYPE_CHECKING:
     from plaunch.health import HealthChecks
     from plaunch.plugin import Implementation
 
+    from plaunch_doctor.context import NodeCheck
     from plaunch_doctor.listing import PluginStatus
-    from plaunch_doctor.running import Check
 
 # Seconds for loading plugins and making the settings. A device counter may have to import torch.
 SETTINGS_TIMEOUT = 20.0
 _WHAT = "settings"
-_CHOSEN = ("rendezvous", "logs_specs", "event_handlers", "signal_policies", "restart_policies")
-_OPTIONS = ("rdzv_backend", "logs_specs", "event_log_handler", "signal_policy", "restart_policy")
-_ALSO_CHOSEN = {"device_counts": "nproc_per_node", "schedulers": "scheduler"}
+# The options that select a component, by the kind of the component.
+_SELECTED_BY = {
+    "device_counts": "nproc_per_node",
+    "event_handlers": "event_log_handler",
+    "logs_specs": "logs_specs",
+    "rendezvous": "rdzv_backend",
+    "restart_policies": "restart_policy",
+    "schedulers": "scheduler",
+    "signal_policies": "signal_policy",
+}
 
 
-def run_doctor(invocation: Invocation) -> int:
+def run_doctor(invocation: Invocation, settings_timeout: float = SETTINGS_TIMEOUT) -> int:
     """Check this node, print the findings to stdout, and return the exit code.
 
     Starts and changes nothing. Returns 0 without problems (there may be warnings), and 1 with a
     problem or a broken check.
+
+    Args:
+        invocation: the command line.
+        settings_timeout: seconds for loading plugins and making the settings.
     """
-    resolved = _ResolvedSettings(invocation)
+    resolved = _ResolvedSettings(invocation, settings_timeout)
     findings: list[Finding] = []
     if invocation.error is not None:
         findings.append(_usage(invocation.error, invocation))
@@ -62,7 +67,7 @@ def run_doctor(invocation: Invocation) -> int:
     try:
         findings += resolved.prepare()
         findings += warnings.findings
-        checks: dict[str, Check] = {
+        checks: dict[str, NodeCheck] = {
             **CHECKS,
             "plugins": plugins_check(resolved.rows, _selected_names(invocation)),
         }
@@ -91,7 +96,7 @@ def run_doctor(invocation: Invocation) -> int:
     return exit_code(findings)
 
 
-def checks_of_plugins(manager: PluginManager) -> dict[str, Check]:
+def checks_of_plugins(manager: PluginManager) -> dict[str, NodeCheck]:
     """Return the checks that plugins contribute, by the plugin's name.
 
     Loads the plugins that declare options. Errors are suppressed: the check `plugins` reports them.
@@ -100,7 +105,7 @@ def checks_of_plugins(manager: PluginManager) -> dict[str, Check]:
         with contextlib.suppress(PlaunchError):
             manager.load_named(WITH_OPTIONS, name)
 
-    def check(item: Implementation) -> Check:
+    def check(item: Implementation) -> NodeCheck:
         return lambda context: item.call({"context": context}) or ()
 
     items = manager.implementations("plaunch_doctor_checks")
@@ -110,8 +115,9 @@ def checks_of_plugins(manager: PluginManager) -> dict[str, Check]:
 class _ResolvedSettings:
     """The plugin manager and the settings, as far as the options allow making them."""
 
-    def __init__(self, invocation: Invocation) -> None:
+    def __init__(self, invocation: Invocation, timeout: float) -> None:
         self._invocation = invocation
+        self._timeout = timeout
         self._words: list[str] = list(invocation.options.get("plugins", ()))
         self._rows: list[PluginStatus] | None = None
         self.manager: PluginManager | None = None
@@ -127,19 +133,22 @@ class _ResolvedSettings:
 
     def prepare(self) -> list[Finding]:
         """Load plugins and make the settings, with a time limit; return the findings."""
-        call = TimedCall("settings", self._prepare)
-        try:
-            return [*call.result(SETTINGS_TIMEOUT)]  # type: ignore[misc]
-        except CallTimeoutError:
+        call = start_call("settings", self._prepare)
+        if call is None:
+            return self._prepare()
+        if not call.wait(self._timeout):
             return [
                 Finding(
                     Status.PROBLEM,
                     _WHAT,
-                    f"loading plugins and reading the options took over {SETTINGS_TIMEOUT:g} s",
+                    f"loading plugins and reading the options took over {self._timeout:g} s",
                     "a plugin hangs while it is imported, or a device counter while it asks its "
                     "driver: give --nproc-per-node a number, and see --list-plugins",
                 )
             ]
+        if call.error is not None:
+            raise call.error
+        return call.result  # type: ignore[return-value]
 
     def _prepare(self) -> list[Finding]:
         findings = []
@@ -200,7 +209,7 @@ class _ResolvedSettings:
         return findings
 
 
-def _without_context(call: Callable[[], Iterable[Finding]]) -> Check:
+def _without_context(call: Callable[[], Iterable[Finding]]) -> NodeCheck:
     return lambda context: call()
 
 
@@ -227,9 +236,8 @@ def _usage(error: PlaunchError, invocation: Invocation, what: str = _WHAT) -> Fi
 
 def _selected_names(invocation: Invocation) -> dict[str, str]:
     """Return the names of components that the options select, by kind."""
-    options = {**dict(zip(_CHOSEN, _OPTIONS, strict=True)), **_ALSO_CHOSEN}
     given = invocation.options
-    return {kind: str(given[option]) for kind, option in options.items() if option in given}
+    return {kind: str(given[option]) for kind, option in _SELECTED_BY.items() if option in given}
 
 
 def _title(context: NodeContext) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from plaunch.doctor import DoctorContext
+from plaunch.doctor import DoctorContext, Finding
 from plaunch.rendezvous import BackendTraits
 
 from plaunch_doctor.machine import Machine
@@ -24,3 +25,7 @@ class NodeContext(DoctorContext):
     network: Network = field(default_factory=Network)
     machine: Machine = field(default_factory=Machine)
     traits: BackendTraits = field(default_factory=BackendTraits)
+
+
+# A check of plaunch's own; may take a few seconds.
+NodeCheck = Callable[[NodeContext], Iterable[Finding]]

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from plaunch.doctor import Finding, Status
 from plaunch.numbers import format_bytes
 
-from plaunch_doctor.machine import Machine
-from plaunch_doctor.sizes import GIB, MIB, read_size
+from plaunch_doctor.machine import GIB, MIB, Machine, read_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

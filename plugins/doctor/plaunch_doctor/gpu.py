@@ -17,7 +17,7 @@ from plaunch.doctor import Finding, Status
 from plaunch.numbers import format_bytes
 
 from plaunch_doctor.health import CheckDeadline
-from plaunch_doctor.sizes import MIB
+from plaunch_doctor.machine import MIB
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

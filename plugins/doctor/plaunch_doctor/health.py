@@ -17,6 +17,8 @@ from plaunch.health import HealthCheck, HealthOccasion
 from plaunch.plugin import HEALTH_CHECKS, one_line
 from plaunch.threads import BoundedCall
 
+from plaunch_doctor.findings import BAD, collect_findings
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
@@ -29,7 +31,6 @@ logger = logging.getLogger("plaunch")
 TIMEOUT = 10.0  # seconds that one check may take
 TIMEOUT_VARIABLE = "PLAUNCH_HEALTH_CHECK_TIMEOUT"
 _CLOSE_TIMEOUT = 1.0  # seconds that the end of the launch waits for one check
-_BAD = (Status.PROBLEM, Status.BROKEN)
 
 
 class CheckDeadline:
@@ -110,7 +111,7 @@ class LaunchHealthChecks:
         for check in self._checks:
             for finding in check.findings(self.timeout):
                 text = check.describe(finding)
-                if finding.status in _BAD:
+                if finding.status in BAD:
                     bad.append(text)
                 elif finding.status is Status.WARNING:
                     logger.warning("%s", text)
@@ -132,7 +133,7 @@ class LaunchHealthChecks:
             check.close()
 
 
-class _GuardedCheck:
+class NamedCheck:
     """One check of a launch.
 
     Args:
@@ -183,15 +184,7 @@ class _GuardedCheck:
 
     def run(self, occasion: HealthOccasion) -> list[Finding]:
         """Run the check; return its findings, or a BROKEN one if it raises or returns others."""
-        found: list[Any]
-        try:
-            found = list(self._check.check(occasion))
-        except BaseException as error:  # noqa: BLE001 - also SystemExit; reported
-            return [self._broken(f"failed: {one_line(error)}")]
-        for item in found:
-            if not (isinstance(item, Finding) and isinstance(item.status, Status)):
-                return [self._broken(f"returned {item!r}, which is not a Finding")]
-        return found
+        return collect_findings(partial(self._check.check, occasion), self._broken)
 
     def describe(self, finding: Finding) -> str:
         """Format a finding as one line."""
@@ -228,7 +221,7 @@ def _checked(check: object) -> HealthCheck:
     return check
 
 
-def _create(manager: PluginManager, context: PluginContext, given: str) -> _GuardedCheck:
+def _create(manager: PluginManager, context: PluginContext, given: str) -> NamedCheck:
     """Create the check that the user gave as `NAME` or `NAME:ARGUMENT`, or with a distribution."""
     parts = given.split(":")
     known = parts[0] in manager.names(HEALTH_CHECKS)
@@ -246,6 +239,6 @@ def _create(manager: PluginManager, context: PluginContext, given: str) -> _Guar
     context = replace(context, options={"argument": argument} if has_argument else {})
     check = manager.call(HEALTH_CHECKS, name, lambda: _checked(create(context)))
     origin = manager.origin(HEALTH_CHECKS, name)
-    return _GuardedCheck(
+    return NamedCheck(
         given, f"the health check {name!r}" + (f" ({origin})" if origin else ""), check
     )

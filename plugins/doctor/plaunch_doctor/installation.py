@@ -13,9 +13,8 @@ if TYPE_CHECKING:
 
     from plaunch.doctor import DoctorContext
 
-    from plaunch_doctor.context import NodeContext
+    from plaunch_doctor.context import NodeCheck, NodeContext
     from plaunch_doctor.listing import PluginStatus
-    from plaunch_doctor.running import Check
 
 _WHAT = "interpreter"
 _TESTED = ((3, 10), (3, 13))
@@ -179,7 +178,9 @@ def _built_for(folder: str, version: str) -> str:
     return "CPU" if text or version.endswith("+cpu") else "an unknown platform"
 
 
-def plugins_check(rows: Callable[[], Sequence[PluginStatus]], chosen: Mapping[str, str]) -> Check:
+def plugins_check(
+    rows: Callable[[], Sequence[PluginStatus]], chosen: Mapping[str, str]
+) -> NodeCheck:
     """Make the check of all installed plugins.
 
     Args:

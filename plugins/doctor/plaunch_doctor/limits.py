@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from plaunch.doctor import Finding, Status
+from plaunch.doctor import DoctorContext, Finding, Status
 from plaunch.numbers import format_bytes
-from plaunch.process import group_paths
+from plaunch.process import find_cpu_quota, find_field, group_paths, list_numbers, read_proc
 
 from plaunch_doctor.machine import UNLIMITED
 
@@ -23,16 +23,6 @@ _NEAR = 8  # a limit counts as reached with this many left: some may have ended 
 _OWN_FILES, _FILES_PER_WORKER = 64, 8
 _WORKER_FILES, _FILES_PER_RANK = 512, 4
 _THREADS_PER_WORKER = 32  # with torch, gloo or NCCL, before any DataLoader
-
-
-class System(Protocol):
-    """Reads the files that contain limits. Whatever cannot be read is empty."""
-
-    def read(self, path: str) -> str:
-        """Return the text of a file, stripped."""
-
-    def list(self, path: str) -> list[str]:
-        """Return the names in a folder."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +42,11 @@ class ProcessLimit:
         return f"{self.name} allows {self.maximum} processes and threads, {self.used} exist"
 
 
-def describe_shortage(system: System | None = None) -> str:
+def describe_shortage(context: DoctorContext | None = None) -> str:
     """Explain why a process or thread cannot be started: name the limits reached, and a fix."""
-    system = system or _LocalFiles()
+    context = context or DoctorContext()
     limits = sorted(
-        [*find_process_limits(system), *_kernel_limits(system)], key=lambda limit: limit.left
+        [*find_process_limits(context), *_kernel_limits(context)], key=lambda limit: limit.left
     )
     if not limits:
         return (
@@ -72,12 +62,12 @@ def describe_shortage(system: System | None = None) -> str:
 
 
 def find_process_limits(
-    system: System, user: int | None = None, soft: int | None = None
+    context: DoctorContext, user: int | None = None, soft: int | None = None
 ) -> Iterator[ProcessLimit]:
     """Yield the limits of this user and of this process's control groups.
 
     Args:
-        system: where limits are read.
+        context: where limits are read.
         user: the user whose threads are counted; by default this process's.
         soft: the soft limit RLIMIT_NPROC; by default this process's.
     """
@@ -86,63 +76,46 @@ def find_process_limits(
     user = os.getuid() if user is None else user
     soft = resource.getrlimit(resource.RLIMIT_NPROC)[0] if soft is None else soft
     if soft != resource.RLIM_INFINITY and user != 0:  # does not apply to root
-        yield ProcessLimit("ulimit -u", soft, _count_threads(system, user))
-    limits = group_files(system, "pids", "pids.max", "pids.max")
-    used = group_files(system, "pids", "pids.current", "pids.current")
+        yield ProcessLimit("ulimit -u", soft, _count_threads(context, user))
+    limits = group_files(context, "pids", "pids.max", "pids.max")
+    used = group_files(context, "pids", "pids.current", "pids.current")
     for limit, use in zip(limits, used, strict=False):
         if limit.isdecimal() and use.isdecimal():
             yield ProcessLimit("pids.max of the control group", int(limit), int(use))
 
 
-def _kernel_limits(system: System) -> Iterator[ProcessLimit]:
+def _kernel_limits(context: DoctorContext) -> Iterator[ProcessLimit]:
     # "0.12 0.20 0.22 2/345 6789": 2 running threads of 345
-    used = system.read("/proc/loadavg").rpartition(" ")[0].rpartition("/")[2]
+    used = context.read("/proc/loadavg").rpartition(" ")[0].rpartition("/")[2]
     for name in ("threads-max", "pid_max"):
-        maximum = system.read(f"/proc/sys/kernel/{name}")
+        maximum = context.read(f"/proc/sys/kernel/{name}")
         if maximum.isdecimal() and used.isdecimal():
             yield ProcessLimit(f"kernel.{name}", int(maximum), int(used))
 
 
-def group_files(system: System, controller: str, new: str, old: str) -> list[str]:
+def group_files(context: DoctorContext, controller: str, new: str, old: str) -> list[str]:
     """Return the contents of a file in this process's control group and in its parents.
 
     Args:
-        system: where files are read.
+        context: where files are read.
         controller: `memory`, `cpu` or `pids`.
         new: the file's name in version 2.
         old: its name in version 1.
     """
-    groups = system.read("/proc/self/cgroup")
-    texts = (system.read(path) for path in group_paths(groups, controller, new, old))
+    groups = context.read("/proc/self/cgroup")
+    texts = (context.read(path) for path in group_paths(groups, controller, new, old))
     return [text for text in texts if text]
 
 
-def _count_threads(system: System, user: int) -> int:
+def _count_threads(context: DoctorContext, user: int) -> int:
     """Count the threads of this user's processes."""
+    proc = context.path("/proc")
     total = 0
-    for pid in filter(str.isdecimal, system.list("/proc")):
-        status = system.read(f"/proc/{pid}/status")
-        fields = dict(line.partition(":")[::2] for line in status.splitlines())
-        if fields.get("Uid", "").split()[:1] == [str(user)]:
-            total += int(fields.get("Threads", "1").strip() or 1)
+    for pid in list_numbers(proc=proc):
+        status = read_proc(f"{pid}/status", proc)
+        if find_field(status, "Uid").split()[:1] == [str(user)]:
+            total += int(find_field(status, "Threads") or 1)
     return total
-
-
-class _LocalFiles:
-    """The files of this host."""
-
-    def read(self, path: str) -> str:
-        try:
-            with open(path, encoding="utf-8", errors="replace") as file:
-                return file.read(1 << 20).strip()
-        except OSError:
-            return ""
-
-    def list(self, path: str) -> list[str]:
-        try:
-            return os.listdir(path)
-        except OSError:
-            return []
 
 
 def check_open_files(context: NodeContext) -> Iterator[Finding]:
@@ -238,7 +211,7 @@ def check_processors(context: NodeContext) -> Iterator[Finding]:
     """Compare the affinity mask and the CPU quota with the workers and OMP_NUM_THREADS."""
     what, nproc = "processors", context.nproc
     mask = context.machine.processors()
-    quota = _quota(context)
+    quota = find_cpu_quota(context.read)
     usable = mask if quota is None else min(float(mask), quota)
     said = f"{mask} in the affinity mask"
     if quota is not None:
@@ -283,18 +256,3 @@ def _check_threads(context: NodeContext, usable: float) -> Iterator[Finding]:
         f"{first} for each of {nproc} worker(s), {threads} threads on {usable:g} processors",
         f"export OMP_NUM_THREADS={max(int(usable) // nproc, 1)}" if too_many else "",
     )
-
-
-def _quota(context: NodeContext) -> float | None:
-    """Return the smallest CPU quota of this process's control groups, in processors."""
-    quotas = []
-    for text in group_files(context, "cpu", "cpu.max", ""):
-        quota, _, period = text.partition(" ")
-        if quota.isdecimal() and period.isdecimal() and int(period):
-            quotas.append(int(quota) / int(period))
-    old = group_files(context, "cpu", "", "cpu.cfs_quota_us")
-    periods = group_files(context, "cpu", "", "cpu.cfs_period_us")
-    for quota, period in zip(old, periods, strict=False):
-        if quota.isdecimal() and period.isdecimal() and int(period):
-            quotas.append(int(quota) / int(period))
-    return min(quotas, default=None)

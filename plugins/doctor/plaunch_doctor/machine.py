@@ -1,9 +1,10 @@
-"""Facts about this machine: limits, disks, programs, time, packages."""
+"""Facts about this machine: limits, disks, programs, time, packages; and sizes in bytes."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import re
 import resource
 import shutil
 import sys
@@ -11,8 +12,17 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from plaunch.errors import UsageError
+from plaunch.numbers import quote
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+MIB = 1 << 20
+GIB = 1 << 30
+_UNITS = {"": 1, "k": 1 << 10, "m": MIB, "g": GIB, "t": 1 << 40}
+_MOST = 1 << 60
+_SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,3})?)([kmgt]?)(?:i?b)?", re.IGNORECASE | re.ASCII)
 
 UNLIMITED = resource.RLIM_INFINITY
 _TIMEX_BYTES = 512  # the kernel's structure has about 200
@@ -72,9 +82,7 @@ class Machine:
 
     def processors(self) -> int:
         """Return the number of processors in the affinity mask."""
-        if hasattr(os, "sched_getaffinity"):
-            return len(os.sched_getaffinity(0))
-        return os.cpu_count() or 1
+        return len(os.sched_getaffinity(0))
 
     def space(self, path: str) -> Space:
         """Return the space of the file system that contains `path`.
@@ -135,3 +143,19 @@ class Machine:
         except metadata.PackageNotFoundError:
             return None
         return found.version, str(found.locate_file(""))
+
+
+def read_size(text: str, check: str) -> int:
+    """Return the bytes of a size such as 100M, 8G or 1.5GiB. All units are powers of 1024.
+
+    Raises:
+        UsageError: `text` is not a size. The message names the `check` whose argument it is.
+    """
+    found = _SIZE.fullmatch(text)
+    size = 0 if found is None else int(float(found[1]) * _UNITS[found[2].lower()])
+    if not 0 < size <= _MOST:
+        raise UsageError(
+            f"the health check {check!r} cannot use {quote(text)} (--health-check={check}:SIZE); "
+            "write a size such as 500M, 8G or 1.5T"
+        )
+    return size

@@ -11,7 +11,7 @@ from plaunch.process import group_paths
 
 from plaunch_doctor.health import CheckDeadline
 from plaunch_doctor.limits import group_files
-from plaunch_doctor.sizes import GIB, MIB, read_size
+from plaunch_doctor.machine import GIB, MIB, read_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from plaunch.plugin import PluginContext
 
     from plaunch_doctor.context import NodeContext
-    from plaunch_doctor.limits import System
 
 # Bytes for one worker: in shared memory, NCCL's buffers, and a few batches of a DataLoader; in
 # memory, a process that has imported torch.
@@ -110,18 +109,18 @@ class Memory(NamedTuple):
     available: int
 
 
-def read_memory(system: System) -> Memory | None:
+def read_memory(context: DoctorContext) -> Memory | None:
     """Return the memory that this process may use; None if unknown."""
-    node = read_node_memory(system)
+    node = read_node_memory(context)
     if node is None:
         return None
-    return min([node, *read_group_memory(system)], key=lambda memory: memory.available)
+    return min([node, *read_group_memory(context)], key=lambda memory: memory.available)
 
 
-def read_node_memory(system: System) -> Memory | None:
+def read_node_memory(context: DoctorContext) -> Memory | None:
     """Return the memory of this node; None if unknown."""
     info: dict[str, int] = {}
-    for line in system.read("/proc/meminfo").splitlines():
+    for line in context.read("/proc/meminfo").splitlines():
         name, _, rest = line.partition(":")
         if rest.split()[:1] and rest.split()[0].isdecimal():
             info[name] = int(rest.split()[0]) * 1024
@@ -130,17 +129,17 @@ def read_node_memory(system: System) -> Memory | None:
     return Memory(info["MemTotal"], info["MemAvailable"])
 
 
-def read_group_memory(system: System) -> list[Memory]:
+def read_group_memory(context: DoctorContext) -> list[Memory]:
     """Return the memory of this process's control group and its parents, where limited."""
-    groups = system.read("/proc/self/cgroup")
+    groups = context.read("/proc/self/cgroup")
     limits = group_paths(groups, "memory", "memory.max", "memory.limit_in_bytes")
     uses = group_paths(groups, "memory", "memory.current", "memory.usage_in_bytes")
     found: list[Memory] = []
     for limit_path, use_path in zip(limits, uses, strict=True):
-        limit, use = system.read(limit_path), system.read(use_path)
+        limit, use = context.read(limit_path), context.read(use_path)
         if limit.isdecimal() and use.isdecimal() and int(limit) < _HUGE:
             # The page cache counts as used, although the kernel reclaims it when needed.
-            cache = _inactive_files(system.read(f"{os.path.dirname(use_path)}/memory.stat"))
+            cache = _inactive_files(context.read(f"{os.path.dirname(use_path)}/memory.stat"))
             used = max(int(use) - cache, 0)
             found.append(Memory(int(limit), max(int(limit) - used, 0)))
     return found
@@ -165,16 +164,16 @@ class MemoryCheck:
     def __init__(self, context: PluginContext, root: str = "/") -> None:
         argument = context.options.get("argument")
         self._floor = None if argument is None else read_size(argument, _WHAT)
-        self._system = DoctorContext(root=root)
+        self._files = DoctorContext(root=root)
         self._at_start: int | None = None  # bytes that were available
         self._deadline = CheckDeadline()
 
     def check(self, occasion: HealthOccasion) -> Iterator[Finding]:
         """Check the memory, repeatedly while there is too little."""
         self._deadline.begin(occasion)
-        memory = read_memory(self._system)
+        memory = read_memory(self._files)
         while memory is not None and self._trouble(memory) and self._deadline.pause():
-            memory = read_memory(self._system)
+            memory = read_memory(self._files)
         if memory is None:
             yield Finding(Status.OK, _WHAT, "the system does not report how much is available")
             return

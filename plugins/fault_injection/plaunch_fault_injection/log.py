@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 from plaunch.errors import PlaunchError
+from plaunch.process import find_run_dir
 
 if TYPE_CHECKING:
     from plaunch.plugin import PluginContext
@@ -42,9 +43,8 @@ class FaultLog:
         context = self._context
         if context.log_dir is None:
             return None
-        create_run_dir = getattr(context.settings.get("logs_specs"), "create_run_dir", None)
         try:
-            run_dir = None if create_run_dir is None else create_run_dir(context.run_id)
+            run_dir = find_run_dir(context.settings.get("logs_specs"), context.run_id)
             folder = os.path.abspath(run_dir or context.log_dir)
         except (OSError, PlaunchError) as error:
             logger.warning("no log of injected faults is written: %s", error)

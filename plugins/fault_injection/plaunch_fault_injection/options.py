@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from plaunch.options import Option
 
-PLUGIN = "plaunch_fault_injection.plugin:Chaos"
+PLUGIN = "plaunch_fault_injection.plugin:FaultInjection"
 
 
 def read_faults(text: str) -> str:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from plaunch.plugin import PluginContext
 
 
-class Chaos:
+class FaultInjection:
     """The plugin object of one launch."""
 
     def __init__(self) -> None:

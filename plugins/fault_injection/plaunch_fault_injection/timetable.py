@@ -1,4 +1,4 @@
-"""Decides when faults are due, from the clock, step files and seeds."""
+"""Decides from the clock, step files and seeds when faults are due."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What follows from the samples: messages, reports to other nodes, and reported failures."""
+"""Acts on the samples: logs messages, publishes reports for other nodes, reports failures."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from plaunch.agent import WorkerState
 from plaunch.numbers import name_ranks
 from plaunch.process import describe_early_ends
 
-from plaunch_hang.job import JobWatch, OutlookKind
+from plaunch_hang.job import JobFindingKind, JobWatch
 from plaunch_hang.options import ACTIONS
 from plaunch_hang.records import NodeActivity, NodeReport
 from plaunch_hang.snapshots import describe_held, describe_time
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from plaunch.agent import Control, Snapshot
     from plaunch.process import Held
 
-    from plaunch_hang.job import Outlook
+    from plaunch_hang.job import JobFinding
     from plaunch_hang.snapshots import StackSnapshot, StackSnapshots
     from plaunch_hang.watch import HangFinding, HangWatch
 
@@ -111,14 +111,16 @@ class Conclusions:
             word = "moves" if len(finding.recovered) == 1 else "move"
             control.say(f"{name_ranks(finding.recovered)} {word} again")
         if finding.stragglers:
-            snapshot = self._snapshots.see({rank: sample.pids[rank] for rank in finding.stragglers})
+            snapshot = self._snapshots.take(
+                {rank: sample.pids[rank] for rank in finding.stragglers}
+            )
             self._log_stragglers(control, sample, snapshot)
         if sample.held_late:
             self._log_held(control, sample)
         if not finding.still:
             self._snapshot, self._is_reported = None, False
         elif self._snapshot is None:
-            self._snapshot = self._snapshots.see(sample.pids)
+            self._snapshot = self._snapshots.take(sample.pids)
         round_ = self._round
         if round_.nodes == 1:
             self._conclude_here(control, sample)
@@ -161,7 +163,7 @@ class Conclusions:
         groups = [] if self._snapshot is None else self._snapshot.groups
         held = describe_held(sample.held, self._host) if sample.held else ""
         early = _describe_early_ends(sample, self._host)
-        if job.tell(sample.now, state, sample.finding.still, groups, held, early):
+        if job.publish(sample.now, state, sample.finding.still, groups, held, early):
             self._follow(control, sample, job.judge(sample.pids))
         self._samples += 1
         if self._samples == 2 * SAMPLES and round_.node == 0:
@@ -187,39 +189,39 @@ class Conclusions:
         is_long = self._watch.idle() >= sample.shortest / ALONE
         return NodeActivity.PAUSES if is_long else NodeActivity.MOVES
 
-    def _follow(self, control: Control, sample: WatchSample, outlook: Outlook) -> None:
-        """Act on an outlook on the job."""
+    def _follow(self, control: Control, sample: WatchSample, found: JobFinding) -> None:
+        """Act on what the reports of all nodes show."""
         snapshot = self._snapshot
         if snapshot is None:
             return
-        if outlook.kind is OutlookKind.HANG:
-            self._report_job(control, sample, snapshot, outlook)
-        elif outlook.kind is OutlookKind.ALONE and not self._is_reported:
+        if found.kind is JobFindingKind.HANG:
+            self._report_job(control, sample, snapshot, found)
+        elif found.kind is JobFindingKind.ALONE and not self._is_reported:
             self._is_reported = True
             self._watch.note_reported(is_hang=False)
             self._log_stragglers(control, sample, snapshot)
-        elif outlook.kind is OutlookKind.HELD:
-            for text in outlook.held:
+        elif found.kind is JobFindingKind.HELD:
+            for text in found.held:
                 self.log_once(control, f"no worker of this node has moved for long; {text}")
-        elif outlook.kind is OutlookKind.UNKNOWN:
-            self._warn_silent(control, outlook.silent)
+        elif found.kind is JobFindingKind.UNKNOWN:
+            self._warn_silent(control, found.silent)
             self._report_this_node(control, sample)
 
     def _report_job(
-        self, control: Control, sample: WatchSample, snapshot: StackSnapshot, outlook: Outlook
+        self, control: Control, sample: WatchSample, snapshot: StackSnapshot, found: JobFinding
     ) -> None:
-        title = f"no worker of the job has moved for {describe_time(outlook.seconds)}"
-        lines = [*format_groups(outlook.groups), sample.steps, *outlook.early]
+        title = f"no worker of the job has moved for {describe_time(found.seconds)}"
+        lines = [*format_groups(found.groups), sample.steps, *found.early]
         is_new = not self._watch.is_reported
         self._watch.note_reported(is_hang=True)
-        folder = self._snapshots.keep(snapshot, title, outlook.groups) if is_new else ""
-        if outlook.action != _WARN and outlook.is_turn:
+        folder = self._snapshots.keep(snapshot, title, found.groups) if is_new else ""
+        if found.action != _WARN and found.is_turn:
             kept = f"whole stacks on {self._host}: {folder}" if folder else ""
-            _report(control, outlook.rank, title, [*lines, kept], outlook.action)
-        elif is_new and outlook.is_first:
+            _report(control, found.rank, title, [*lines, kept], found.action)
+        elif is_new and found.is_first:
             _show(control, title, lines, folder)
         elif is_new:
-            _show(control, f"{title}; {outlook.reporter} logs where all ranks are", [], folder)
+            _show(control, f"{title}; {found.reporter} logs where all ranks are", [], folder)
 
     def _report_this_node(self, control: Control, sample: WatchSample) -> None:
         if self._snapshot is None or self._is_reported:
@@ -231,7 +233,7 @@ class Conclusions:
         _show(control, title, lines, self._snapshots.keep(self._snapshot, title))
 
     def _log_held(self, control: Control, sample: WatchSample) -> None:
-        snapshot = self._snapshots.see(sample.pids, sample.held)
+        snapshot = self._snapshots.take(sample.pids, sample.held)
         without = "" if self._action == _WARN else f", and --on-hang={self._action} does not act"
         title = (
             f"{describe_held(sample.held_late, self._host)}; --hang-timeout is paused "

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from plaunch.agent import WorkerState
 from plaunch.threads import start_thread
 
-from plaunch_hang.beating import VARIABLE
-from plaunch_hang.beats import (
+from plaunch_hang.conclusions import Conclusions, WatchedRound, WatchSample
+from plaunch_hang.heartbeats import (
     UNLEARNED,
     HangTimeouts,
     HeartbeatMemory,
@@ -19,11 +19,11 @@ from plaunch_hang.beats import (
     StepTracker,
     format_steps,
 )
-from plaunch_hang.conclusions import Conclusions, WatchedRound, WatchSample
 from plaunch_hang.sampler import WorkerSampler
 from plaunch_hang.snapshots import StackSnapshots
 from plaunch_hang.stacks import find_py_spy
 from plaunch_hang.watch import HangWatch, OverdueHolds, pause_for
+from plaunch_hang.worker import VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -183,8 +183,8 @@ class HangExtension:
         for reason in self._sampler.reasons.values():
             self._log_coarse(control, reason)
         samples = {
-            rank: sight._replace(output=self._output(snapshot.output, rank), is_held=rank in held)
-            for rank, sight in samples.items()
+            rank: sample._replace(output=self._output(snapshot.output, rank), is_held=rank in held)
+            for rank, sample in samples.items()
         }
         finding = self._watch.sample(now, samples, pause)
         shortest = min(map(self._timeouts.outside, beats.values()), default=self._longest)

@@ -1,4 +1,4 @@
-"""Whether the workers of a whole job move, decided from the reports of its nodes.
+"""Decides from the reports of all nodes whether the workers of a job move.
 
 A node publishes a report at the beginning of a round, to show that it watches, and none while its
 workers move. While they do not move, it publishes reports with their stacks repeatedly, and reads
@@ -30,8 +30,8 @@ _TURN = 3  # reads in which a node should report a hang before the next node doe
 _PACE = 0.05  # seconds between two reads of the reports, times the number of nodes
 
 
-class OutlookKind(enum.Enum):
-    """What a node without moving workers concludes from the reports."""
+class JobFindingKind(enum.Enum):
+    """What the reports of all nodes show, for a node whose workers do not move."""
 
     WAIT = "wait"  # nothing yet
     HANG = "hang"  # no worker of the job moves
@@ -40,8 +40,8 @@ class OutlookKind(enum.Enum):
     UNKNOWN = "unknown"  # some nodes are silent
 
 
-class Outlook(NamedTuple):
-    """What a node without moving workers concludes.
+class JobFinding(NamedTuple):
+    """What a node whose workers do not move learns from the reports of all nodes.
 
     Args:
         kind: the conclusion.
@@ -51,13 +51,13 @@ class Outlook(NamedTuple):
         seconds: for HANG: how long no worker of the job has moved.
         groups: for HANG: where all workers are, the likely cause first.
         action: for HANG: what to do.
-        teller: for HANG: the host of the node that logs it.
+        reporter: for HANG: the host of the node that logs it.
         rank: for HANG: the worker of this node to report as failed.
         is_first: for HANG: whether this node logs it.
         is_turn: for HANG: whether this node should report it now.
     """
 
-    kind: OutlookKind
+    kind: JobFindingKind
     silent: tuple[int, ...] = ()
     held: tuple[str, ...] = ()
     early: tuple[str, ...] = ()
@@ -70,7 +70,7 @@ class Outlook(NamedTuple):
     is_turn: bool = False
 
 
-WAIT = Outlook(OutlookKind.WAIT)
+WAIT = JobFinding(JobFindingKind.WAIT)
 
 
 class JobWatch:
@@ -98,7 +98,7 @@ class JobWatch:
         """The number of the round."""
         return self._me.round
 
-    def tell(
+    def publish(
         self,
         now: float,
         state: NodeActivity,
@@ -139,7 +139,7 @@ class JobWatch:
         reports = self._read()
         return () if reports is None else self._silent(reports)
 
-    def judge(self, ranks: Collection[int]) -> Outlook:
+    def judge(self, ranks: Collection[int]) -> JobFinding:
         """Read the reports, while the workers of this node do not move.
 
         Args:
@@ -156,19 +156,19 @@ class JobWatch:
             held = [
                 one.held for one in reports.values() if one.state is NodeActivity.HELD and one.held
             ]
-            return Outlook(OutlookKind.HELD, held=tuple(sorted(held)))
+            return JobFinding(JobFindingKind.HELD, held=tuple(sorted(held)))
         silent = self._silent(reports)
         if NodeActivity.MOVES in states:
             self._forget()
-            return Outlook(OutlookKind.ALONE)
+            return JobFinding(JobFindingKind.ALONE)
         if not silent and states <= {NodeActivity.STILL, NodeActivity.OVER}:
             # A report may be old: each node must have repeated it since all stopped moving.
             stale = self._stale(reports)
             if not stale:
                 return self._hang(list(reports.values()), ranks)
-            return Outlook(OutlookKind.UNKNOWN, stale) if is_late else WAIT
+            return JobFinding(JobFindingKind.UNKNOWN, stale) if is_late else WAIT
         self._forget()
-        return Outlook(OutlookKind.UNKNOWN, silent) if silent and is_late else WAIT
+        return JobFinding(JobFindingKind.UNKNOWN, silent) if silent and is_late else WAIT
 
     def _forget(self) -> None:
         self._agreed = 0
@@ -208,7 +208,7 @@ class JobWatch:
             if number == self._numbers[node] and node != self._me.node
         )
 
-    def _hang(self, reports: Sequence[NodeReport], ranks: Collection[int]) -> Outlook:
+    def _hang(self, reports: Sequence[NodeReport], ranks: Collection[int]) -> JobFinding:
         groups = merge(item for one in reports for item in one.groups)
         # Ranks with a stack stand for a hang rather than those of which nothing is known.
         chosen = [rank for item in groups if item.frames for rank in item.all_ranks]
@@ -222,8 +222,8 @@ class JobWatch:
         own = [rank for rank in chosen if owners[rank] == me and rank in ranks]
         place = order.index(me)
         reads, self._agreed = self._agreed, self._agreed + 1
-        return Outlook(
-            OutlookKind.HANG,
+        return JobFinding(
+            JobFindingKind.HANG,
             seconds=min(one.seconds for one in still.values()),
             groups=groups,
             early=tuple(one.early for one in reports if one.early),

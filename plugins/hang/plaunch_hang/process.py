@@ -1,4 +1,4 @@
-"""What a worker wrote, used and started, read from /proc, and whether it computes."""
+"""Facts about workers in /proc: output files, CPU time, children; and whether they compute."""
 
 from __future__ import annotations
 

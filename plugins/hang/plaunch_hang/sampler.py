@@ -19,7 +19,7 @@ from plaunch_hang.watch import ChildSample, WorkerSample
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 
-    from plaunch_hang.beats import HeartbeatState
+    from plaunch_hang.heartbeats import HeartbeatState
     from plaunch_hang.stacks import ProcessStacks, StackFrame
 
 _TRIES = 5  # failed samples, after which reading a stack is tried less often

@@ -1,4 +1,4 @@
-"""The description of a hang: where all ranks are, as lines and as files of stacks."""
+"""The stacks of workers that hang, as lines for the log and as files."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from plaunch.durations import format_duration
 from plaunch.errors import PlaunchError
 from plaunch.numbers import name_ranks
+from plaunch.process import find_run_dir
 
-from plaunch_hang.stacks import format_groups, group, take, write
+from plaunch_hang.stacks import format_groups, group, keep, take
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -61,9 +62,10 @@ class StackSnapshots:
     ) -> None:
         self._context = context
         self._take = take
-        self._count = 0
 
-    def see(self, pids: Mapping[int, int], held: Mapping[int, Held] | None = None) -> StackSnapshot:
+    def take(
+        self, pids: Mapping[int, int], held: Mapping[int, Held] | None = None
+    ) -> StackSnapshot:
         """Take the stacks of these processes; `held` says what holds workers."""
         stacks = self._take(pids)
         return StackSnapshot(stacks, group({self._context.host: stacks}, held))
@@ -79,18 +81,19 @@ class StackSnapshots:
         context = self._context
         if context.log_dir is None:
             return ""
-        create = getattr(context.settings.get("logs_specs"), "create_run_dir", None)
-        self._count += 1
+        name = f"hang-{context.host}-{os.getpid()}-{{}}"
         try:
-            run = (None if create is None else create(context.run_id)) or context.log_dir
-            folder = os.path.join(
-                os.path.abspath(run), f"hang-{context.host}-{os.getpid()}-{self._count}"
+            run_dir = find_run_dir(context.settings.get("logs_specs"), context.run_id)
+            return keep(
+                snapshot.stacks,
+                groups or snapshot.groups,
+                title,
+                run_dir or context.log_dir,
+                name,
             )
-            write(folder, snapshot.stacks, groups or snapshot.groups, title)
         except (OSError, PlaunchError) as error:
             logger.warning("the stacks cannot be written to a file: %s", error)
             return ""
-        return folder
 
 
 def describe_held(held: Mapping[int, Held], host: str) -> str:

@@ -1,4 +1,4 @@
-"""Whether the workers of a node move or are held, decided from samples of them.
+"""Decides from samples whether the workers of a node move.
 
 This module reads no clock and no process (`sampler` does), so that any history can be tested.
 """
@@ -80,7 +80,7 @@ class HangFinding(NamedTuple):
 
 @dataclass
 class _Worker:
-    sight: WorkerSample
+    sample: WorkerSample
     idle: float = 0.0  # seconds without movement, as far as that was sampled
     is_reported: bool = False
 
@@ -117,14 +117,14 @@ class HangWatch:
         recovered = []
         for rank, seen in samples.items():
             worker = self._workers[rank]
-            if has_moved(worker.sight, seen):
+            if has_moved(worker.sample, seen):
                 worker.idle = 0.0
                 if worker.is_reported:
                     worker.is_reported = False
                     recovered.append(rank)
-            elif is_known(worker.sight, seen):
+            elif is_known(worker.sample, seen):
                 worker.idle += min(passed, seen.timeout / _FEWEST)
-            worker.sight = merged(worker.sight, seen)
+            worker.sample = merged(worker.sample, seen)
         return self._find(tuple(recovered))
 
     def suspects(self) -> set[int]:
@@ -132,7 +132,7 @@ class HangWatch:
         return {
             rank
             for rank, worker in self._workers.items()
-            if not worker.sight.beats and worker.idle >= worker.sight.timeout / 2
+            if not worker.sample.beats and worker.idle >= worker.sample.timeout / 2
         }
 
     def idle(self) -> float:
@@ -146,7 +146,7 @@ class HangWatch:
             worker.is_reported = True
 
     def _pids(self) -> dict[int, int]:
-        return {rank: worker.sight.pid for rank, worker in self._workers.items()}
+        return {rank: worker.sample.pid for rank, worker in self._workers.items()}
 
     def _begin(self, samples: Mapping[int, WorkerSample]) -> None:
         """Start over, because the processes have changed."""
@@ -165,7 +165,7 @@ class HangWatch:
 
     def _is_straggler(self, rank: int) -> bool:
         worker = self._workers[rank]
-        bound = worker.sight.timeout / ALONE
+        bound = worker.sample.timeout / ALONE
         others = (other for other in self._workers.values() if other is not worker)
         return not worker.is_reported and any(other.idle < bound for other in others)
 
@@ -176,7 +176,7 @@ def pause_for(timeout: float) -> float:
 
 
 def _is_late(worker: _Worker) -> bool:
-    return worker.idle >= worker.sight.timeout
+    return worker.idle >= worker.sample.timeout
 
 
 def has_moved(before: WorkerSample, now: WorkerSample) -> bool:

@@ -282,7 +282,7 @@ class ReturnValues(WorkerResults):
             self.gate.close()
 
     def _open_gate(self) -> None:
-        """Let the workers end that have returned and wait for the others."""
+        """Release the workers that have returned and wait for the others."""
         if self.gate is not None:
             self.gate.open()
 

@@ -39,7 +39,7 @@ class Command:
     arguments: tuple[str, ...] = field(default=(), compare=False)
 
     def of_server(self) -> list[str]:
-        """Return the command of the fork server, whose children go on to run the program.
+        """Return the command of the fork server; its children then run the program.
 
         The arguments reserve room for those that `ps` is to show.
         """

@@ -224,7 +224,7 @@ class ForkServer:
         try:
             send(self._channel, message, fds)
         except OSError as error:
-            raise self._failure(f"cannot be asked: {error}") from error
+            raise self._failure(f"does not accept requests: {error}") from error
 
     def _receive(self, timeout: float, what: str) -> dict[str, Any]:
         try:

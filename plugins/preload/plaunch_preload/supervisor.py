@@ -30,7 +30,7 @@ class ForkServerSupervisor:
         env: the variables that they have in common.
         modules: the modules that the fork server imports.
         timeout: the limit of the imports, in seconds.
-        say: prints one line to the user.
+        warn: logs a warning in one line.
     """
 
     def __init__(
@@ -39,14 +39,14 @@ class ForkServerSupervisor:
         env: Mapping[str, str],
         modules: Sequence[str],
         timeout: float,
-        say: Callable[[str], None],
+        warn: Callable[[str], None],
     ) -> None:
         self.imports: Imports | None = None  # of the last fork server
         self.env = dict(env)
         self._command = command
         self._modules = tuple(modules)
         self._timeout = timeout
-        self._warn = say
+        self._warn = warn
         self._changed = threading.Condition()
         self._server: ForkServer | None = None
         self._is_ready = False

@@ -1,4 +1,4 @@
-"""The built-in restart policies. A launch imports one after a failure, or if it is selected.
+"""The restart policies. A launch imports them after a failure, or if one is selected.
 
 Every command line imports this package, so it imports nothing itself.
 """

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _NNODES = (
-    "Kubernetes tells a pod its index, but not how many pods there are; give --nnodes, or set "
+    "Kubernetes gives a pod its index, but not the number of pods; give --nnodes, or set "
     "PET_NNODES in the manifest to the number of the Job's completions"
 )
 _NO_NAME = (

@@ -45,7 +45,7 @@ _KNOWN = (
 )
 
 _ENDPOINT = (
-    "MPI does not tell where rank 0 runs; give --rdzv-endpoint=HOST, or pass MASTER_ADDR to all "
+    "MPI does not name the host of rank 0; give --rdzv-endpoint=HOST, or pass MASTER_ADDR to all "
     "ranks (mpirun -x MASTER_ADDR, or mpiexec -genv MASTER_ADDR HOST)"
 )
 

@@ -1,4 +1,4 @@
-"""The built-in signal policies, one module each, so that a launch imports only its own.
+"""The signal policies `torchrun` and `notify`.
 
 Every command line imports this package, so it imports nothing itself.
 """

@@ -27,7 +27,7 @@ def check_policy(args: Arguments, manager: PluginManager) -> str:
     """
     del manager
     if args.signal_policy == "torchrun":
-        from plaunch_signals.torchrun import reject_notify_signals  # only with the option
+        from plaunch_signals.policies import reject_notify_signals  # only with the option
 
         reject_notify_signals(args.notify_signals)
     return ""

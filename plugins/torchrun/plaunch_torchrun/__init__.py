@@ -8,9 +8,7 @@ program is run by `python -m plaunch_torchrun`, or calls `install`: see docs/cal
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from plaunch.lazy import attach
+from plaunch.lazy import TYPE_CHECKING, attach
 
 if TYPE_CHECKING:
     from plaunch_torchrun.import_hook import install as install

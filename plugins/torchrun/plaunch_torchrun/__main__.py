@@ -87,10 +87,10 @@ def put_torchrun_on_path() -> str:
     It is removed when this process ends.
     """
     folder = tempfile.mkdtemp(prefix="plaunch-torchrun-")
-    mine = os.getpid()
+    own_pid = os.getpid()
 
     def remove() -> None:
-        if os.getpid() == mine:  # not in a forked child
+        if os.getpid() == own_pid:  # not in a forked child
             shutil.rmtree(folder, ignore_errors=True)
 
     atexit.register(remove)

@@ -189,7 +189,7 @@ def bridge_creator(who: str, name: str, get_creator: Any) -> RendezvousFactory:
                     )
                 )
             except ValueError as error:
-                raise UsageError(f"{who} does not take its parameters: {error}") from error
+                raise UsageError(f"{who} does not accept its parameters: {error}") from error
         if isinstance(handler, RendezvousHandler):
             return handler
         # torchrun refuses such a handler too.

@@ -61,7 +61,7 @@ def describe_failure(text: str, now_ns: int, callstack: str = "") -> dict[str, A
     return {"message": {"message": text, "extraInfo": extra}}
 
 
-def write_word(path: str, text: str, callstack: str, traits: Mapping[str, object]) -> None:
+def write_exit_reason(path: str, text: str, callstack: str, traits: Mapping[str, object]) -> None:
     """Write the error file of a worker that ends on purpose.
 
     Args:
@@ -92,7 +92,7 @@ def mark_not_retryable(path: str, error: BaseException) -> None:
     write_error_file(path, {**data, "errorTraits": {"retryability": "False"}})
 
 
-def has_word(path: str, since_ns: int) -> bool:
+def has_exit_reason(path: str, since_ns: int) -> bool:
     """Whether a worker has written `errorTraits` since a time in nanoseconds."""
     try:
         data = read_error_file(path)

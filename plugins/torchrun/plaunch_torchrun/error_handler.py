@@ -17,7 +17,7 @@ from plaunch.process import ChildFailedError, ErrorFileError, read_error_file
 from plaunch_torchrun.error_files import (
     describe_exception,
     describe_failure,
-    has_word,
+    has_exit_reason,
     mark_not_retryable,
     write_error_file,
 )
@@ -250,7 +250,7 @@ def _recorded(
         except Exception as error:
             # The file that the launcher reads; the handler may write to another one.
             path = os.environ.get("TORCHELASTIC_ERROR_FILE")
-            if path and has_word(path, began):
+            if path and has_exit_reason(path, began):
                 raise  # while the worker was ending, or its consequence in another process
             handler.record_exception(error)
             if path and isinstance(error, not_retryable):

@@ -41,7 +41,7 @@ class HealthCheckServer:
         return self._alive_callback
 
     def start(self) -> None:
-        """Start to serve; this class only logs that it does not."""
+        """Start serving; this class only logs that it does not."""
         logger.info("no health check is served on port %s: no server is installed", self._port)
 
     def stop(self) -> None:

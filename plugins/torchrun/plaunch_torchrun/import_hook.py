@@ -42,7 +42,7 @@ def install() -> None:
         if original is None:
             continue
         replacement = importlib.import_module(name)
-        vars(replacement)["_theirs"] = original  # not to be executed again
+        vars(replacement)["_torch_module"] = original  # not to be executed again
         parent, _, last = name.rpartition(".")
         setattr(sys.modules[parent], last, replacement)
 

@@ -58,7 +58,7 @@ def command_line(argv: Sequence[str]) -> list[str]:
     """
     from plaunch.cli import parse  # inside entry_point's try
 
-    from plaunch_torchrun.arguments import LOCAL_RANK_ARGUMENT
+    from plaunch_torchrun.parser import LOCAL_RANK_ARGUMENT
 
     plain = [(at, word) for at, word in enumerate(argv) if word not in _USE_ENV]
     words = [word for _, word in plain]

@@ -94,7 +94,7 @@ def _is_own(agent: TemplateMethods, name: str) -> bool:
 
 
 class UnknownWorkers:
-    """Workers of which nothing is known but the ids that `_start_workers` returns.
+    """Workers of which only the ids are known that `_start_workers` returns.
 
     Args:
         agent: has the methods.
@@ -120,7 +120,7 @@ class UnknownWorkers:
             worker.id = ids.get(worker.local_rank)
 
     def forked(self) -> Collection[int]:
-        """None were forked by a starter."""
+        """Return no pids: a starter has forked none."""
         return ()
 
     def look(self) -> RunResult:
@@ -132,7 +132,7 @@ class UnknownWorkers:
         return ()
 
     def due(self) -> None:
-        """Nothing is due but the next poll."""
+        """Only the next poll is due."""
 
     def tend(self) -> None:
         """Do nothing: they host no store."""
@@ -141,13 +141,13 @@ class UnknownWorkers:
         """Do nothing: orphans are not known."""
 
     def end_stop(self) -> None:
-        """Do nothing: `_stop_workers` has raised what there was."""
+        """Do nothing: `_stop_workers` has raised its errors."""
 
     def stopped_result(self) -> None:
         """Not known."""
 
     def are_of_use(self) -> bool:
-        """Nothing is known of a failure of the host."""
+        """Return True: a failure of the host is not known."""
         return True
 
     def signal(
@@ -160,10 +160,10 @@ class UnknownWorkers:
     def note_hang(self, hang: object) -> None:
         """Log that the round cannot be ended."""
         del hang
-        logger.warning("the round goes on: this agent has no way to end it because of a hang")
+        logger.warning("the round continues: this agent cannot end it because of a hang")
 
     def wait_for_guests(self, timeout: float) -> None:
-        """Return at once: they host no store."""
+        """Return: they host no store."""
 
     def pids(self) -> dict[int, int]:
         """The ids that are process ids, by global rank."""

@@ -142,7 +142,5 @@ def _flush(std: str) -> None:
     import ctypes  # rare
 
     # Flush only one stream: flushing all blocks if a thread is reading from stdin.
-    for symbol in (std, f"__{std}p"):  # Linux, macOS
-        with contextlib.suppress(ValueError):
-            libc.fflush(ctypes.c_void_p.in_dll(libc, symbol))
-            return
+    with contextlib.suppress(ValueError):
+        libc.fflush(ctypes.c_void_p.in_dll(libc, std))

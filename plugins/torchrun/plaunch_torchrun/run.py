@@ -17,10 +17,15 @@ from plaunch.plugin import PluginManager
 from plaunch.process import Std
 
 from plaunch_torchrun.argparse_util import check_env, env
-from plaunch_torchrun.arguments import get_use_env, own_arguments, take_defaults
 from plaunch_torchrun.exceptions import torch_typed
 from plaunch_torchrun.launcher import elastic_launch, launch_agent
-from plaunch_torchrun.parser import get_args_parser, parse_args
+from plaunch_torchrun.parser import (
+    get_args_parser,
+    get_use_env,
+    own_arguments,
+    parse_args,
+    take_defaults,
+)
 from plaunch_torchrun.registry import create_manager
 
 if TYPE_CHECKING:

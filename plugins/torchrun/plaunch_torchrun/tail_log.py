@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import BinaryIO, TextIO
 
 _CHUNK_BYTES = 64 << 10
-_MAX_LINE_CHARS = 64 << 10  # a longer line is shown in pieces
+_MAX_LINE_CHARS = 64 << 10
 
 
 def tail_logfile(
@@ -52,7 +52,7 @@ def tail_logfile(
             return
         finished.wait(interval_sec)
     with open(file, "rb") as source:
-        lines = _Lines(source)
+        lines = LogLines(source)
         while True:
             # Checked before reading, so that nothing written before the event is missed.
             ended = finished.is_set()
@@ -148,11 +148,24 @@ class TailLog:
             )
 
 
-class _Lines:
-    """Splits a growing file into lines; keeps an incomplete line for the next read."""
+class LogLines:
+    """Splits a growing file into lines; keeps an incomplete line for the next read.
 
-    def __init__(self, source: BinaryIO) -> None:
+    Args:
+        source: the file.
+        chunk_bytes: how much is read at a time.
+        most_chars: the length of a line, beyond which it is shown in pieces.
+    """
+
+    def __init__(
+        self,
+        source: BinaryIO,
+        chunk_bytes: int = _CHUNK_BYTES,
+        most_chars: int = _MAX_LINE_CHARS,
+    ) -> None:
         self._source = source
+        self._chunk_bytes = chunk_bytes
+        self._most_chars = most_chars
         utf8 = codecs.getincrementaldecoder("utf-8")("surrogateescape")
         self._decoder = io.IncrementalNewlineDecoder(utf8, translate=True)
         self._rest = ""
@@ -161,7 +174,7 @@ class _Lines:
         """The complete lines so far, with line ends; also an incomplete one if `ended`."""
         # Otherwise a process that still writes after the end would keep this loop running.
         size = os.fstat(self._source.fileno()).st_size
-        while self._source.tell() < size and (chunk := self._source.read(_CHUNK_BYTES)):
+        while self._source.tell() < size and (chunk := self._source.read(self._chunk_bytes)):
             yield from self._cut(self._decoder.decode(chunk))
         if ended:
             yield from self._cut(self._decoder.decode(b"", final=True))
@@ -173,9 +186,9 @@ class _Lines:
         *complete, self._rest = (self._rest + text).split("\n")
         for line in complete:
             yield line + "\n"
-        while len(self._rest) > _MAX_LINE_CHARS:
-            yield self._rest[:_MAX_LINE_CHARS] + "\n"
-            self._rest = self._rest[_MAX_LINE_CHARS:]
+        while len(self._rest) > self._most_chars:
+            yield self._rest[: self._most_chars] + "\n"
+            self._rest = self._rest[self._most_chars :]
 
 
 def _write(dst: TextIO, header: str, line: str) -> None:

@@ -1,4 +1,4 @@
-"""Functions that say where they may run."""
+"""Functions that return their affinity."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def context(tmp_path):
 
 
 @pytest.fixture
-def tell():
+def run():
     """Run a check; return its findings as texts, with `!` before those that exclude the node."""
 
     def ask(check, occasion=START):

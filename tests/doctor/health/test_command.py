@@ -45,28 +45,28 @@ def check(script, context):
         ("printf 'a\\033[31mb\\377'; exit 1", "! check node.sh ended with exit code 1: a [31mb�"),
     ],
 )
-def test_the_exit_code_is_the_status_and_the_last_line_the_reason(check, tell, text, found):
-    assert tell(check(text)) == [found]
+def test_the_exit_code_is_the_status_and_the_last_line_the_reason(check, run, text, found):
+    assert run(check(text)) == [found]
 
 
-def test_long_lines_are_truncated_and_large_output_is_discarded(check, tell):
+def test_long_lines_are_truncated_and_large_output_is_discarded(check, run):
     text = "head -c 3000000 /dev/zero | tr '\\0' x; exit 1"
-    (found,) = tell(check(text))
+    (found,) = run(check(text))
     assert len(found) < 400
     assert found.endswith("xxx...")
 
 
-def test_it_gets_its_arguments_and_the_occasion(check, tell, monkeypatch):
+def test_it_gets_its_arguments_and_the_occasion(check, run, monkeypatch):
     monkeypatch.setenv("PLAUNCH_RDZV_TOKEN", "not for it")
     text = 'echo "$1 $2 $PLAUNCH_HEALTH_OCCASION $TORCHELASTIC_RUN_ID $PLAUNCH_RDZV_TOKEN."'
     asked = check(text, "'a b'", "c")
-    assert tell(asked) == ["check node.sh: a b c start job ."]
-    assert tell(asked, RESTART) == ["check node.sh: a b c restart job ."]
+    assert run(asked) == ["check node.sh: a b c start job ."]
+    assert run(asked, RESTART) == ["check node.sh: a b c restart job ."]
 
 
-def test_children_that_hold_its_output_open_do_not_delay_it(check, tell, tmp_path):
+def test_children_that_hold_its_output_open_do_not_delay_it(check, run, tmp_path):
     text = f"sleep 300 & echo $! > '{tmp_path}/pid'; echo done"
-    assert tell(check(text)) == ["check node.sh: done"]
+    assert run(check(text)) == ["check node.sh: done"]
     pid = int((tmp_path / "pid").read_text())
     os.kill(pid, signal.SIGKILL)
 
@@ -75,22 +75,22 @@ def hanging(folder):
     return f"sleep 300 & echo $! > '{folder}/pid'; mv '{folder}/pid' '{folder}/up'; echo up; wait"
 
 
-def test_it_is_killed_with_its_group_after_the_time_limit(check, tell, tmp_path):
-    (found,) = tell(check(hanging(tmp_path)), SHORT)
+def test_it_is_killed_with_its_group_after_the_time_limit(check, run, tmp_path):
+    (found,) = run(check(hanging(tmp_path)), SHORT)
     assert found == "! check node.sh has not ended within 0.27 s, and was killed: up"
     wait_until(lambda: is_gone(int((tmp_path / "up").read_text())), "the end of its child")
 
 
-def test_the_end_of_the_launch_kills_it(check, tell, tmp_path):
+def test_the_end_of_the_launch_kills_it(check, run, tmp_path):
     asked = check(hanging(tmp_path))
-    thread = threading.Thread(target=tell, args=(asked,), daemon=True)
+    thread = threading.Thread(target=run, args=(asked,), daemon=True)
     thread.start()
     wait_until((tmp_path / "up").exists, "the program")
     asked.close()
     wait_until(lambda: is_gone(int((tmp_path / "up").read_text())), "the end of its child")
     thread.join(30)
     assert not thread.is_alive()
-    assert tell(asked) == []  # starts nothing after close
+    assert run(asked) == []  # starts nothing after close
 
 
 @pytest.mark.parametrize(
@@ -114,8 +114,8 @@ def test_a_file_without_execute_permission_is_refused(context, tmp_path):
         CommandCheck(context(str(path)))
 
 
-def test_a_program_that_was_deleted_is_a_finding(script, context, tell):
+def test_a_program_that_was_deleted_is_a_finding(script, context, run):
     path = script("exit 0")
     asked = CommandCheck(context(f"'{path}'"))
     path.unlink()
-    assert tell(asked) == [f"! {path} cannot be started: No such file or directory"]
+    assert run(asked) == [f"! {path} cannot be started: No such file or directory"]

@@ -147,119 +147,119 @@ def test_the_real_module_has_every_called_name():
 # --- without a driver -----------------------------------------------------------------------------
 
 
-def test_a_machine_without_a_driver_is_not_checked(check, tell, driver, monkeypatch):
+def test_a_machine_without_a_driver_is_not_checked(check, run, driver, monkeypatch):
     driver.refusal = no_such()
-    assert tell(check) == ["no driver here: not checked"]
+    assert run(check) == ["no driver here: not checked"]
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert tell(check) == ["no driver here: not checked"]
+    assert run(check) == ["no driver here: not checked"]
 
 
 @pytest.mark.parametrize("name", ["proc/driver/nvidia", "dev/nvidia0"])
-def test_a_driver_without_the_module_is_a_problem(check, tell, tmp_path, monkeypatch, name):
+def test_a_driver_without_the_module_is_a_problem(check, run, tmp_path, monkeypatch, name):
     monkeypatch.setitem(sys.modules, "pynvml", None)
     (tmp_path / name).mkdir(parents=True)
     (found,) = check.check(START)
     assert found.found.endswith("the module pynvml is not installed")
     assert found.advice == "pip install 'plaunch[gpu]'"
-    assert tell(check)[0].startswith("! ")
+    assert run(check)[0].startswith("! ")
 
 
-def test_a_driver_that_does_not_answer_is_a_problem(check, tell, driver, tmp_path):
+def test_a_driver_that_does_not_answer_is_a_problem(check, run, driver, tmp_path):
     driver.refusal = no_such(pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
-    assert tell(check) == ["! the driver does not answer: Driver Not Loaded"]
+    assert run(check) == ["! the driver does not answer: Driver Not Loaded"]
     driver.refusal = no_such()
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev/nvidiactl").touch()
-    assert tell(check) == ["! the driver does not answer: NVML Shared Library Not Found"]
+    assert run(check) == ["! the driver does not answer: NVML Shared Library Not Found"]
 
 
 # --- with one -------------------------------------------------------------------------------------
 
 
-def test_healthy_devices(check, tell, driver):
-    assert tell(check) == ["2 devices, 1 GiB, 1 GiB in use"]
-    assert tell(check, RESTART) == ["2 devices, as at the start"]
+def test_healthy_devices(check, run, driver):
+    assert run(check) == ["2 devices, 1 GiB, 1 GiB in use"]
+    assert run(check, RESTART) == ["2 devices, as at the start"]
     assert driver.registered == ["GPU-aa", "GPU-bb"]
 
 
-def test_the_driver_is_released_at_the_end(check, tell, driver):
+def test_the_driver_is_released_at_the_end(check, run, driver):
     check.close()
     assert driver.released == []
-    tell(check)
+    run(check)
     check.close()
     assert driver.released == ["events", "driver"]
 
 
-def test_a_device_that_is_gone(check, tell, driver, boards):
-    tell(check)
+def test_a_device_that_is_gone(check, run, driver, boards):
+    run(check)
     del driver.boards[0]
-    assert tell(check, RESTART) == ["! device 0 (GPU-aa) is gone"]
+    assert run(check, RESTART) == ["! device 0 (GPU-aa) is gone"]
     driver.boards = [boards[0], no_such(pynvml.NVML_ERROR_GPU_IS_LOST)]
-    assert tell(check, RESTART) == ["! device 1 (GPU-bb) is gone"]
+    assert run(check, RESTART) == ["! device 1 (GPU-bb) is gone"]
 
 
-def test_new_errors_of_memory(check, tell, driver, boards):
+def test_new_errors_of_memory(check, run, driver, boards):
     boards[0].errors = 2
-    tell(check)
-    assert tell(check, RESTART) == ["2 devices, as at the start"]
+    run(check)
+    assert run(check, RESTART) == ["2 devices, as at the start"]
     boards[0].errors = 5
-    assert tell(check, RESTART) == ["! device 0 (GPU-aa) has had 3 uncorrectable memory errors"]
+    assert run(check, RESTART) == ["! device 0 (GPU-aa) has had 3 uncorrectable memory errors"]
 
 
-def test_unsupported_counters_are_ignored(check, tell, driver, boards):
+def test_unsupported_counters_are_ignored(check, run, driver, boards):
     boards[0].errors = boards[0].rows = no_such(pynvml.NVML_ERROR_NOT_SUPPORTED)
-    tell(check)
-    assert tell(check, RESTART) == ["2 devices, as at the start"]
+    run(check)
+    assert run(check, RESTART) == ["2 devices, as at the start"]
 
 
-def test_a_failed_query_is_a_problem_of_that_device(check, tell, driver, boards):
-    tell(check)
+def test_a_failed_query_is_a_problem_of_that_device(check, run, driver, boards):
+    run(check)
     boards[1].errors = no_such(pynvml.NVML_ERROR_UNKNOWN)
-    assert tell(check, RESTART) == ["! device 1 (GPU-bb) fails: Unknown Error"]
+    assert run(check, RESTART) == ["! device 1 (GPU-bb) fails: Unknown Error"]
 
 
-def test_a_driver_that_fails_at_the_start(check, tell, driver, boards):
+def test_a_driver_that_fails_at_the_start(check, run, driver, boards):
     boards[1].errors = no_such(pynvml.NVML_ERROR_UNKNOWN)
-    assert tell(check) == ["! the driver fails: Unknown Error"]
+    assert run(check) == ["! the driver fails: Unknown Error"]
 
 
-def test_broken_memory_that_waits_to_be_replaced(check, tell, driver, boards):
+def test_broken_memory_that_waits_to_be_replaced(check, run, driver, boards):
     boards[0].pages = pynvml.NVML_FEATURE_ENABLED
     boards[1].pages = pynvml.NVML_FEATURE_DISABLED
     waits = "? device 0 (GPU-aa): broken memory waits for a reset to be replaced"
-    assert tell(check)[0] == waits
-    assert tell(check, RESTART) == ["2 devices, as at the start"]
+    assert run(check)[0] == waits
+    assert run(check, RESTART) == ["2 devices, as at the start"]
     boards[1].rows = (0, 1, 1, 0)
     found = "! device 1 (GPU-bb) has broken memory that waits to be replaced"
-    assert tell(check, RESTART) == [found]
+    assert run(check, RESTART) == [found]
 
 
-def test_no_rows_are_left(check, tell, driver, boards):
+def test_no_rows_are_left(check, run, driver, boards):
     boards[0].rows = (0, 9, 0, 1)
-    found = tell(check)
+    found = run(check)
     assert found[0] == "! device 0 (GPU-aa) has no spare memory rows left for broken ones"
 
 
-def test_xid_errors(check, tell, driver, boards):
-    tell(check)
+def test_xid_errors(check, run, driver, boards):
+    run(check)
     driver.events = [(boards[1], 79), (boards[1], 13), (Board("GPU-other"), 48), (boards[0], 31)]
-    assert tell(check, RESTART) == ["! device 1 (GPU-bb) has had Xid errors: 79"]
+    assert run(check, RESTART) == ["! device 1 (GPU-bb) has had Xid errors: 79"]
 
 
-def test_an_xid_error_of_a_device_without_a_name_counts_for_all(check, tell, driver):
-    tell(check)
+def test_an_xid_error_of_a_device_without_a_name_counts_for_all(check, run, driver):
+    run(check)
     lost = Board("")
     driver.events = [(lost, 79)]
-    found = tell(check, RESTART)
+    found = run(check, RESTART)
     assert [text.endswith("has had Xid errors: 79") for text in found] == [True, True]
 
 
-def test_it_waits_for_memory_of_earlier_workers(check, tell, driver, boards):
-    tell(check)
+def test_it_waits_for_memory_of_earlier_workers(check, run, driver, boards):
+    run(check)
     boards[0].used = [70 * GIB, 70 * GIB, GIB + GIB // 4]
-    assert tell(check, RESTART) == ["2 devices, as at the start"]
+    assert run(check, RESTART) == ["2 devices, as at the start"]
     boards[1].used = [70 * GIB]
-    found = tell(check, SHORT)
+    found = run(check, SHORT)
     assert found == ["! device 1 (GPU-bb) has 70 GiB in use, 1 GiB at the start"]
 
 
@@ -278,10 +278,10 @@ def test_it_waits_for_memory_of_earlier_workers(check, tell, driver, boards):
     ],
 )
 def test_devices_of_other_jobs_are_ignored(
-    context, tell, driver, monkeypatch, variable, devices, seen
+    context, run, driver, monkeypatch, variable, devices, seen
 ):
     if variable is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
     more = {} if devices is None else {"devices": devices, "nproc_per_node": len(devices)}
-    tell(GpuCheck(context(**more)))
+    run(GpuCheck(context(**more)))
     assert driver.registered == [f"GPU-{name}" for name in seen.split()]

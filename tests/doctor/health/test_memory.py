@@ -43,38 +43,38 @@ def test_what_a_control_group_leaves_counts(machine):
     assert read(5, limit=20, used=12) == (100 * GIB, 5 * GIB)
 
 
-def test_five_percent_or_the_given_size_must_be_free(machine, context, tell):
+def test_five_percent_or_the_given_size_must_be_free(machine, context, run):
     root = machine(4)
-    assert tell(MemoryCheck(context(), root), SHORT) == [
+    assert run(MemoryCheck(context(), root), SHORT) == [
         "! 4 GiB available of 100 GiB, less than 5 GiB"
     ]
-    assert tell(MemoryCheck(context("3G"), root)) == ["4 GiB available of 100 GiB"]
+    assert run(MemoryCheck(context("3G"), root)) == ["4 GiB available of 100 GiB"]
 
 
-def test_memory_of_workers_must_be_free_again(machine, context, tell):
+def test_memory_of_workers_must_be_free_again(machine, context, run):
     check = MemoryCheck(context(), machine(80))
-    assert tell(check, START) == ["80 GiB available of 100 GiB"]
+    assert run(check, START) == ["80 GiB available of 100 GiB"]
     machine(71)
-    assert tell(check, RESTART) == ["71 GiB available of 100 GiB"]
+    assert run(check, RESTART) == ["71 GiB available of 100 GiB"]
     machine(60)
-    assert tell(check, SHORT) == ["! 60 GiB available of 100 GiB, 20 GiB less than at the start"]
+    assert run(check, SHORT) == ["! 60 GiB available of 100 GiB, 20 GiB less than at the start"]
 
 
-def test_it_waits_for_free_memory(machine, context, tell, monkeypatch):
+def test_it_waits_for_free_memory(machine, context, run, monkeypatch):
     check = MemoryCheck(context(), machine(80))
-    tell(check, START)
+    run(check, START)
     machine(60)
     pause = "plaunch_doctor.health.CheckDeadline.pause"
     monkeypatch.setattr(pause, lambda patience: bool(machine(79)))
-    assert tell(check, RESTART) == ["79 GiB available of 100 GiB"]
+    assert run(check, RESTART) == ["79 GiB available of 100 GiB"]
 
 
-def test_close_ends_the_wait(machine, context, tell):
+def test_close_ends_the_wait(machine, context, run):
     check = MemoryCheck(context(), machine(1))
     check.close()
-    assert tell(check, RESTART)[0].startswith("! 1 GiB available")
+    assert run(check, RESTART)[0].startswith("! 1 GiB available")
 
 
-def test_a_system_without_memory_information_is_healthy(context, tell, tmp_path):
-    found = tell(MemoryCheck(context(), str(tmp_path)))
+def test_a_system_without_memory_information_is_healthy(context, run, tmp_path):
+    found = run(MemoryCheck(context(), str(tmp_path)))
     assert found == ["the system does not report how much is available"]

@@ -35,7 +35,7 @@ ENDED = ProcessStacks(1, reason="it has ended", kernel=KernelState("Z"))
 
 
 class Job:
-    """Nodes that receive broadcasts at once, unless they are deaf."""
+    """Nodes that receive broadcasts at once, unless they are unreachable."""
 
     def __init__(self, knows_all=True):
         self.knows_all = knows_all
@@ -44,8 +44,8 @@ class Job:
         self.texts = {}
         self.has_store = True
 
-    def add(self, host, seen, *, is_deaf=False, **settings):
-        node = Node(self, host, seen, is_deaf, settings)
+    def add(self, host, seen, *, is_unreachable=False, **settings):
+        node = Node(self, host, seen, is_unreachable, settings)
         self.nodes[host] = node
         return node
 
@@ -53,10 +53,10 @@ class Job:
 class Node:
     """The control of one node."""
 
-    def __init__(self, job, host, seen, is_deaf, settings):
-        self.job, self.host, self.is_deaf = job, host, is_deaf
+    def __init__(self, job, host, seen, is_unreachable, settings):
+        self.job, self.host, self.is_unreachable = job, host, is_unreachable
         self.seen = seen
-        self.looks = 0
+        self.reads = 0
         self.reader = None  # reads instead of `take`
         context = PluginContext("job", "trainer", host, settings=settings)
         self.stacks = JobStacks(context, self, take=self.take, clock=job.clock, sleep=self.sleep)
@@ -69,7 +69,7 @@ class Node:
             return self.reader(pids, timeout)
         assert set(pids) == set(self.seen)
         assert timeout <= ANSWER_TIMEOUT
-        self.looks += 1
+        self.reads += 1
         return self.seen
 
     def snapshot(self):
@@ -81,8 +81,8 @@ class Node:
 
     def broadcast(self, name, text):
         for node in self.job.nodes.values() if self.job.knows_all else ():
-            if not node.is_deaf:
-                node.stacks.hear(text)
+            if not node.is_unreachable:
+                node.stacks.answer_call(text)
 
     def publish(self, name, text):
         self.job.texts[f"{self.host}~1"] = text
@@ -109,7 +109,7 @@ def test_any_node_returns_the_stacks_of_all_workers():
         assert places(view.groups) == [((2,), "load_batch"), ((0, 1, 3), "all_reduce")]
         assert (view.silent, view.is_job_wide, view.has_store) == ((), True, True)
     # Each node read its stacks once, and the request was answered without a wait.
-    assert [node.looks for node in job.nodes.values()] == [3, 3]
+    assert [node.reads for node in job.nodes.values()] == [3, 3]
     assert job.clock.now == Clock().now
 
 
@@ -133,7 +133,7 @@ def test_answers_to_old_calls_are_ignored():
     job.add("a", {0: at("step")})
     other = job.add("b", {1: at("before")})
     job.nodes["a"].stacks.ask()
-    other.is_deaf = True
+    other.is_unreachable = True
     view = job.nodes["a"].stacks.ask()
     assert places(view.groups) == [((0,), "step")]
     assert view.silent == ("b",)
@@ -161,24 +161,24 @@ def test_a_node_without_others_shows_its_own_workers(knows_all, has_store):
 def test_simultaneous_requests_share_one_result():
     job = Job()
     node = job.add("a", {0: at("step")})
-    looks, goes_on = threading.Event(), threading.Event()
+    reads, may_return = threading.Event(), threading.Event()
 
     def take(pids, timeout):
-        looks.set()
-        assert goes_on.wait(30)
+        reads.set()
+        assert may_return.wait(30)
         return {0: at("step")}
 
     node.reader = take
     first = Call(node.stacks.ask)
-    assert looks.wait(30)
-    looks.clear()
+    assert reads.wait(30)
+    reads.clear()
     second = Call(node.stacks.ask)
-    another = Call(node.stacks.hear, "of another node")
-    wait_until(lambda: "of another node" in node.stacks._query.calls, "it is heard")
-    goes_on.set()
+    another = Call(node.stacks.answer_call, "of another node")
+    wait_until(lambda: "of another node" in node.stacks._query.calls, "its answer")
+    may_return.set()
     assert first.get() == second.get()
     another.get()
-    assert not looks.is_set()
+    assert not reads.is_set()
     # A node that called meanwhile is answered too.
     assert "of another node" in load_answer(job.texts["a~1"]).calls
 
@@ -186,20 +186,20 @@ def test_simultaneous_requests_share_one_result():
 def test_rest_waits_for_a_running_request():
     """After a fork, locks of that thread would never be released."""
     node = Job().add("a", {0: at("step")})
-    looks, goes_on = threading.Event(), threading.Event()
+    reads, may_return = threading.Event(), threading.Event()
 
     def take(pids, timeout):
-        looks.set()
-        assert goes_on.wait(30)
+        reads.set()
+        assert may_return.wait(30)
         return {0: at("step")}
 
     node.reader = take
     node.stacks.rest(30)  # there is none
     asking = Call(node.stacks.ask)
-    assert looks.wait(30)
+    assert reads.wait(30)
     resting = Call(node.stacks.rest, 30)
     assert not resting.ended(0.05)
-    goes_on.set()
+    may_return.set()
     resting.get()
     asking.get()
 

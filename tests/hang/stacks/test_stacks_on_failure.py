@@ -16,7 +16,7 @@ from plaunch_hang.stacks import (
     dump_groups,
     load_groups,
 )
-from plaunch_hang.stacks.files import find_run_dir, log_stacks
+from plaunch_hang.stacks.files import log_stacks
 from plaunch_hang.stacks.plugin import TAKE_TIMEOUT, Stacks
 
 from helpers.clock import Clock
@@ -130,33 +130,18 @@ def test_other_nodes_publish_their_groups_and_log_nothing(caplog):
 
 @pytest.mark.parametrize("cause", ["request", "membership", "end"])
 def test_other_stops_are_not_delayed(cause):
-    stacks, _ = plugin(raising(AssertionError("nobody looks")), None, stacks_on_failure=True)
+    stacks, _ = plugin(raising(AssertionError("no stacks are read")), None, stacks_on_failure=True)
     stacks.plaunch_before_stop(GROUP, cause)
 
 
 @pytest.mark.parametrize("options", [{}, {"stacks_on_failure": False}])
 def test_it_is_off_by_default(options):
-    stacks, extensions = plugin(raising(AssertionError("nobody looks")), None, **options)
+    stacks, extensions = plugin(raising(AssertionError("no stacks are read")), None, **options)
     assert extensions == []
     stacks.plaunch_before_stop(GROUP, "failure")
 
 
 # --- folders of complete stacks -------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("specs", "folder"),
-    [
-        (None, ""),
-        (SimpleNamespace(create_run_dir=lambda run_id: f"/logs/{run_id}"), "/logs/job"),
-        (SimpleNamespace(create_run_dir=lambda run_id: None, root_log_dir=None), ""),
-        (SimpleNamespace(root_log_dir="/logs"), "/logs"),  # of one for torchrun
-        (SimpleNamespace(root_log_dir="/dev/null"), ""),
-        (SimpleNamespace(root_log_dir="/tmp/x", temporary_dir="/tmp/x"), ""),
-    ],
-)
-def test_the_folder_of_a_run(specs, folder):
-    assert find_run_dir(specs, "job") == folder
 
 
 def test_each_occasion_has_a_folder(tmp_path):

@@ -68,7 +68,8 @@ def test_a_server_is_found_by_the_variable_of_its_process(start):
 
 def test_a_process_that_inherited_the_variable_has_no_server(start, monkeypatch):
     _, path = start()
-    monkeypatch.setattr(torch_server, "_variable_of", lambda pid, proc: path)
+    environ = f"{torch_server.VARIABLE}={path}".encode()
+    monkeypatch.setattr(torch_server, "read_environ", lambda pid, proc: environ)
     assert torch_server.find_servers({os.getpid()}) == {}
 
 
@@ -79,7 +80,8 @@ def test_a_forked_worker_is_found_by_the_folder_that_plaunch_chose(start):
 
 
 def test_a_socket_without_a_listener_is_not_queried(start, tmp_path, monkeypatch):
-    monkeypatch.setattr(torch_server, "_variable_of", lambda pid, proc: str(tmp_path / "none"))
+    environ = f"{torch_server.VARIABLE}={tmp_path}/none".encode()
+    monkeypatch.setattr(torch_server, "read_environ", lambda pid, proc: environ)
     assert torch_server.find_servers({os.getpid()}) == {}
 
 

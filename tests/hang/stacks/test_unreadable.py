@@ -14,7 +14,7 @@ from plaunch_hang.stacks import format_groups, group, take
 from helpers.programs import run_python, running_python
 from helpers.stacks import readable_stacks  # noqa: F401 - a fixture
 
-# Without the right to trace: a process of another user, one that wants no look, and one more.
+# Without the right to trace: a process of another user, one that is not dumpable, and one more.
 NO_RIGHT = """
 import json, subprocess, sys
 from plaunch_hang.stacks import format_groups, group, take

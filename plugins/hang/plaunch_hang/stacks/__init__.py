@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from plaunch.lazy import attach
 
 if TYPE_CHECKING:
+    from plaunch_hang.stacks.files import keep as keep
     from plaunch_hang.stacks.files import write as write
     from plaunch_hang.stacks.grouping import Group as Group
     from plaunch_hang.stacks.grouping import StackGroup as StackGroup
@@ -52,7 +53,7 @@ __getattr__, __dir__, __all__ = attach(
         ".job_query": "JobAnswers JobQuery PublishedAnswer",
         ".job_stacks": "JobStacks JobView",
         ".records": "dump_groups load_groups",
-        ".files": "write",
+        ".files": "keep write",
         ".variables": "read_all_variables",
         ".waiting": "count_waiting waits_for_process waits_for_program waits_for_thread",
     },

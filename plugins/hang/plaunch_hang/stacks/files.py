@@ -1,10 +1,12 @@
-"""Writing where workers are: complete stacks to text files, and groups to the log."""
+"""Writes complete stacks to text files, and groups of ranks to the log."""
 
 from __future__ import annotations
 
 import logging
 import os
 from typing import TYPE_CHECKING
+
+from plaunch.process import find_run_dir
 
 from plaunch_hang.stacks.grouping import format_groups, group
 from plaunch_hang.stacks.torch_server import format_operations, last_operations
@@ -117,22 +119,6 @@ def only_alive(stacks: Mapping[int, ProcessStacks]) -> dict[int, ProcessStacks]:
     return {rank: process for rank, process in stacks.items() if not process.has_ended}
 
 
-def find_run_dir(logs_specs: object, run_id: str) -> str:
-    """The folder of this launch that remains after it; empty if there is none.
-
-    Args:
-        logs_specs: the logs spec of the launch, which may be written for torchrun, or None.
-        run_id: the id of the job.
-    """
-    create_run_dir = getattr(logs_specs, "create_run_dir", None)
-    path = create_run_dir(run_id) if create_run_dir is not None else None
-    if path:
-        return str(path)
-    root = getattr(logs_specs, "root_log_dir", None)
-    is_kept = root and root not in (os.devnull, getattr(logs_specs, "temporary_dir", None))
-    return str(root) if is_kept else ""
-
-
 def log_stacks(
     stacks: Mapping[int, ProcessStacks],
     headline: str,
@@ -168,7 +154,8 @@ def log_stacks(
         return
     title = f"{headline} (attempt {attempt}, {host})"
     try:
-        folder = keep(stacks, groups, title, logs_specs, run_id, attempt=attempt, occasion=occasion)
+        run_dir = find_run_dir(logs_specs, run_id)
+        folder = keep(stacks, groups, title, run_dir, folder_name(attempt, occasion))
     except Exception as error:  # noqa: BLE001 - may come from a third party's logs spec
         logger.warning("whole stacks are not kept: %s", error)
         return
@@ -182,28 +169,32 @@ def keep(
     stacks: Mapping[int, ProcessStacks],
     groups: Sequence[StackGroup],
     title: str,
-    logs_specs: object,
-    run_id: str,
-    *,
-    attempt: int,
-    occasion: str,
+    run_dir: str,
+    name: str,
 ) -> str:
-    """Write stacks to a new folder below that of the run; return it, or an empty text.
+    """Write stacks to a new folder below that of the run; return it.
+
+    Args:
+        stacks: the stacks, by global rank.
+        groups: the groups of this node or of the whole job.
+        title: the first line of each file.
+        run_dir: the folder of the run; if empty, nothing is written, and the result is empty.
+        name: the name of the new folder, in which `{}` is replaced by the first free number.
 
     Raises:
-        Exception: they cannot be written, or the logs spec failed.
+        OSError: a file cannot be written.
     """
-    run_dir = find_run_dir(logs_specs, run_id)
     if not run_dir:
         return ""
-    folder = _free_folder(os.path.join(os.path.abspath(run_dir), FOLDER), attempt, occasion)
-    write(folder, stacks, groups, title)
-    return folder
-
-
-def _free_folder(root: str, attempt: int, occasion: str) -> str:
+    root = os.path.abspath(run_dir)
     for number in range(1, _MOST_FOLDERS):
-        folder = os.path.join(root, f"attempt_{attempt}-{number}-{occasion}")
+        folder = os.path.join(root, name.replace("{}", str(number)))
         if not os.path.lexists(folder):
+            write(folder, stacks, groups, title)
             return folder
-    raise FileExistsError(f"{root} has {_MOST_FOLDERS} folders of this attempt")
+    raise FileExistsError(f"{root} has {_MOST_FOLDERS} folders {name.format('*')!r}")
+
+
+def folder_name(attempt: int, occasion: str) -> str:
+    """The name for `keep` of stacks that were taken in an attempt, on an occasion (one word)."""
+    return os.path.join(FOLDER, f"attempt_{attempt}-{{}}-{occasion}")

@@ -10,8 +10,8 @@ import tempfile
 from typing import TYPE_CHECKING
 
 from plaunch.errors import PlaunchError
+from plaunch.process import find_run_dir
 
-from plaunch_hang.stacks.files import find_run_dir
 from plaunch_hang.stacks.torch_server import FOLDER as SOCKETS
 from plaunch_hang.stacks.torch_server import VARIABLE
 

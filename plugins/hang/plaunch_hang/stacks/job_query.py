@@ -1,4 +1,4 @@
-"""Questions to all nodes of a job, and their answers."""
+"""Requests to all nodes of a job, and their answers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Mapping
 
     from plaunch.agent import Control
 
@@ -48,7 +48,7 @@ class JobQuery(Generic[T]):
     """Asks all nodes of a job with a broadcast, and collects the answers that they publish.
 
     It costs nothing without requests. Each node listens to broadcasts of the name, and passes them
-    to `hear` (`Control.listen`).
+    to `answer_call` (`Control.listen`).
 
     Args:
         control: the control of the agent.
@@ -81,7 +81,7 @@ class JobQuery(Generic[T]):
         self._clock = clock
         self._sleep = sleep
 
-    def hear(self, call: str) -> None:
+    def answer_call(self, call: str) -> None:
         """Answer the call of another node."""
         if call not in self.calls:  # else it is this node's own, or a duplicate
             self.calls.append(call)
@@ -94,25 +94,60 @@ class JobQuery(Generic[T]):
         self.calls.append(call)
         self._control.broadcast(self._name, call)
         own = self._publish()
-        pause = _FIRST_PAUSE
-        while True:
-            left = until - self._clock()
-            texts = self._control.published(self._name, max(left, _LONGEST_PAUSE), all_nodes=True)
-            if not texts:
-                is_job_wide = texts is not None
-                return JobAnswers([own], is_job_wide=is_job_wide, has_store=not is_job_wide)
-            found = {node: self._read(node, text) for node, text in texts.items()}
-            answers = {
-                node: answer
-                for node, answer in found.items()
-                if answer is not None and call in answer[0].calls
-            }
-            if len(answers) == len(texts) or left <= 0:
-                break
-            self._sleep(min(pause, left))
-            pause = min(2 * pause, _LONGEST_PAUSE)
-        others = [answer for published, answer in answers.values() if published.by != self.me]
+
+        def read(node: str, text: str) -> tuple[PublishedAnswer, T] | None:
+            answer = self._read(node, text)
+            return answer if answer is not None and call in answer[0].calls else None
+
+        def published(seconds: float) -> Mapping[str, str] | None:
+            return self._control.published(self._name, seconds, all_nodes=True)
+
+        texts, answers = collect_published(
+            published, read, until - self._clock(), clock=self._clock, sleep=self._sleep
+        )
+        if not texts:
+            is_job_wide = texts is not None
+            return JobAnswers([own], is_job_wide=is_job_wide, has_store=not is_job_wide)
+        others = [answer for by, answer in answers.values() if by.by != self.me]
         silent = sorted(node.partition("~")[0] for node in texts.keys() - answers.keys())
         if len(others) == len(answers) and self._host in silent:
             silent.remove(self._host)  # its own answer was not read back in time
         return JobAnswers([own, *others], silent)
+
+
+def collect_published(
+    published: Callable[[float], Mapping[str, str] | None],
+    read: Callable[[str, str], T | None],
+    timeout: float,
+    *,
+    count: int | None = None,
+    clock: Callable[[], float],
+    sleep: Callable[[float], None],
+) -> tuple[Mapping[str, str] | None, dict[str, T]]:
+    """Read what nodes have published, until all have published what is expected.
+
+    Args:
+        published: returns the texts of the nodes, by node, as `Control.published` does within a
+            number of seconds.
+        read: parses the text of a node; returns None for a text that is not the expected one.
+        timeout: seconds, after which the texts so far are returned.
+        count: the number of nodes to wait for; by default those that `published` returns.
+        clock: monotonic seconds.
+        sleep: sleeps for some seconds.
+
+    Returns:
+        The last result of `published`, and the parsed texts by node; none if that is empty.
+    """
+    until, pause = clock() + timeout, _FIRST_PAUSE
+    while True:
+        left = until - clock()
+        texts = published(max(left, _LONGEST_PAUSE))
+        found = {
+            node: parsed
+            for node, text in (texts or {}).items()
+            if (parsed := read(node, text)) is not None
+        }
+        if not texts or left <= 0 or len(found) >= (len(texts) if count is None else count):
+            return texts, found
+        sleep(min(pause, left))
+        pause = min(2 * pause, _LONGEST_PAUSE)

@@ -7,7 +7,9 @@ import threading
 import time
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
-from plaunch_hang.stacks.files import keep, only_alive
+from plaunch.process import find_run_dir
+
+from plaunch_hang.stacks.files import folder_name, keep, only_alive
 from plaunch_hang.stacks.grouping import StackGroup, group, merge
 from plaunch_hang.stacks.job_query import JobAnswers, JobQuery, PublishedAnswer
 from plaunch_hang.stacks.records import NodeAnswer, dump_answer, load_answer
@@ -113,21 +115,21 @@ class JobStacks:
         """
         return self._views.call(ANSWER_TIMEOUT + _SLACK)[0]
 
-    def hear(self, call: str) -> None:
+    def answer_call(self, call: str) -> None:
         """Answer the call of another node.
 
         Raises:
             TimeoutError: a previous request is still running.
         """
-        self._query.hear(call)
+        self._query.answer_call(call)
 
     def rest(self, seconds: float = 1.0) -> None:
         """Wait up to `seconds` for a running request."""
         self._takes.wait(seconds)
 
     def _answer(self) -> NodeAnswer:
-        answer, is_ours = self._takes.call(TAKE_TIMEOUT + _SLACK)
-        if is_ours:
+        answer, is_own = self._takes.call(TAKE_TIMEOUT + _SLACK)
+        if is_own:
             # Calls that arrived meanwhile are answered too.
             answer = answer._replace(calls=tuple(self._query.calls))
             self._control.publish(NAME, dump_answer(answer))
@@ -140,17 +142,9 @@ class JobStacks:
         folder = problem = ""
         if stacks:
             title = f"{_TITLE} (attempt {now.attempt}, {context.host})"
-            specs = context.settings.get("logs_specs")
             try:
-                folder = keep(
-                    stacks,
-                    groups,
-                    title,
-                    specs,
-                    context.run_id,
-                    attempt=now.attempt,
-                    occasion="request",
-                )
+                run_dir = find_run_dir(context.settings.get("logs_specs"), context.run_id)
+                folder = keep(stacks, groups, title, run_dir, folder_name(now.attempt, "request"))
             except Exception as error:  # noqa: BLE001 - may come from a third party's logs spec
                 problem = str(error) or type(error).__name__
         operations = last_operations(stacks)
@@ -206,7 +200,7 @@ class _SharedCall(Generic[T]):
         with self._lock:
             running = self._running
             if running is None:
-                ours = self._running = _RunningCall[T]()
+                own = self._running = _RunningCall[T]()
         if running is not None:
             running.is_over.wait(patience)
             for result in running.results:
@@ -214,11 +208,11 @@ class _SharedCall(Generic[T]):
             raise TimeoutError("another request for stacks is still running")
         try:
             result = self._function()
-            ours.results.append(result)
+            own.results.append(result)
         finally:
             with self._lock:
                 self._running = None
-            ours.is_over.set()
+            own.is_over.set()
         return result, True
 
     def wait(self, seconds: float) -> None:

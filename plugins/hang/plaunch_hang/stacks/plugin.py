@@ -14,6 +14,7 @@ from plaunch.threads import BoundedCall
 from plaunch_hang.stacks.files import log_stacks, only_alive, workers_of
 from plaunch_hang.stacks.grouping import group as group_ranks
 from plaunch_hang.stacks.grouping import merge
+from plaunch_hang.stacks.job_query import collect_published
 from plaunch_hang.stacks.records import dump_groups, load_groups
 from plaunch_hang.stacks.taking import take
 
@@ -34,9 +35,8 @@ logger = logging.getLogger("plaunch")
 
 # Seconds; the agent's loop waits for a hook, which may take one second.
 TAKE_TIMEOUT = 0.8
-COLLECT_TIMEOUT = 0.8
+COLLECT_TIMEOUT = 0.7  # the last read may take 0.2 s more
 _LOG_TIMEOUT = 1.5  # seconds, at the end of the launch
-_PAUSE = 0.05  # seconds between two checks for groups of other nodes
 _NAME = "stacks-on-failure"
 _ROOM = 64  # bytes of a text in addition to the groups
 _MOST_TEXT = 16 << 10
@@ -161,14 +161,15 @@ class Stacks:
 
     def _collect(self, seen: FailureStacks, control: Control) -> list[StackGroup]:
         """The groups that nodes published in time."""
-        until = self._clock() + COLLECT_TIMEOUT
-        while True:
-            left = until - self._clock()
-            texts = control.published(_NAME, max(left, _PAUSE)) or {}
-            found = [groups for text in texts.values() if (groups := _read(text, seen)) is not None]
-            if len(found) >= seen.workers.group_world_size or left <= _PAUSE or not texts:
-                return [item for groups in found for item in groups]
-            self._sleep(_PAUSE)
+        _, found = collect_published(
+            partial(control.published, _NAME),
+            lambda node, text: _read(text, seen),
+            COLLECT_TIMEOUT,
+            count=seen.workers.group_world_size,
+            clock=self._clock,
+            sleep=self._sleep,
+        )
+        return [item for groups in found.values() for item in groups]
 
     def _log(self, groups: list[StackGroup], *, is_shown: bool) -> None:
         seen, context, self._seen = self._seen, self._context, None

@@ -7,6 +7,7 @@ import math
 import os
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from plaunch.agent import AgentFinished, BeforeRendezvous, BeforeWorkers, Stopping
@@ -45,7 +46,7 @@ class SlowStops:
     def __init__(self, config: LaunchConfig, take: Take = take) -> None:
         self._config = config
         self._take = take
-        self._stop: _SlowStopThread | None = None
+        self._stop: _SlowStop | None = None
 
     def __call__(self, notification: Notification) -> None:
         """Handle a notification."""
@@ -73,7 +74,7 @@ class SlowStops:
         # As late as possible, because most slow workers still end in time.
         lead = min(timeout_for(len(pids)) / 2, grace / 2)
         due = max(grace - lead - elapsed, 0.0)
-        stop = _SlowStopThread(self._config, self._take, pids, attempt, due, lead)
+        stop = _SlowStop(partial(self._watch, pids, attempt, due, lead))
         try:
             stop.thread.start()
         except RuntimeError as error:  # no more threads, or the interpreter is ending
@@ -81,51 +82,42 @@ class SlowStops:
             return
         self._stop = stop
 
-
-class _SlowStopThread:
-    """A thread for one stop."""
-
-    def __init__(
-        self,
-        config: LaunchConfig,
-        take: Take,
-        pids: Mapping[int, int],
-        attempt: int,
-        due: float,
-        lead: float,
+    def _watch(
+        self, pids: Mapping[int, int], attempt: int, due: float, lead: float, stop: _SlowStop
     ) -> None:
-        self.was_killed = threading.Event()
-        self.is_over = threading.Event()
-        self.thread = threading.Thread(target=self._run, name="plaunch-slow-stop", daemon=True)
-        self._config = config
-        self._take = take
-        self._pids = pids
-        self._attempt = attempt
-        self._due = due
-        self._lead = lead
-
-    def _run(self) -> None:
+        """Read the stacks after `due` seconds, within `lead` seconds; log them after SIGKILL."""
         # Wait for the end of the stop, for an early SIGKILL, or until the stacks are due.
-        until = time.monotonic() + self._due
-        while (remaining := until - time.monotonic()) > 0 and not self.was_killed.is_set():
-            if self.is_over.wait(min(remaining, 0.5)):
+        until = time.monotonic() + due
+        while (remaining := until - time.monotonic()) > 0 and not stop.was_killed.is_set():
+            if stop.is_over.wait(min(remaining, 0.5)):
                 return
-        if self.was_killed.is_set():
+        if stop.was_killed.is_set():
             return
-        stacks = only_alive(self._take(self._pids, timeout=self._lead))
+        stacks = only_alive(self._take(pids, timeout=lead))
         # Wait until the workers get SIGKILL, or have ended.
-        while not (self.was_killed.is_set() or self.is_over.is_set()):
-            self.is_over.wait(0.05)
-        if self.was_killed.is_set():
+        while not (stop.was_killed.is_set() or stop.is_over.is_set()):
+            stop.is_over.wait(0.05)
+        if stop.was_killed.is_set():
             log_stacks(
                 stacks,
                 _HEADLINE,
                 host=os.uname().nodename,
-                attempt=self._attempt,
+                attempt=attempt,
                 occasion="sigkill",
                 logs_specs=self._config.logs_specs,
                 run_id=self._config.run_id,
             )
+
+
+class _SlowStop:
+    """One stop whose workers are slow to end; `watch` is called on its thread."""
+
+    def __init__(self, watch: Callable[[_SlowStop], None]) -> None:
+        self.was_killed = threading.Event()
+        self.is_over = threading.Event()
+        self.thread = threading.Thread(
+            target=watch, args=(self,), name="plaunch-slow-stop", daemon=True
+        )
 
 
 def _of_local_ranks(notification: Stopping, ranks: tuple[int, ...]) -> dict[int, int]:

@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from plaunch.errors import ThreadStartError
 from plaunch.process import (
+    children_by_parent,
     find_field,
+    read_command,
+    read_name,
     read_proc,
     read_process,
     read_stack,
@@ -58,8 +61,8 @@ def read_kernel_state(pid: int, proc: str = PROC) -> KernelState | None:
 
 def read_title(pid: int, proc: str = PROC) -> str:
     """The beginning of the command line of a process, or its short name."""
-    words = read_proc(f"{pid}/cmdline", proc) or read_proc(f"{pid}/comm", proc)
-    text = " ".join(words.replace(b"\0", b" ").decode(errors="replace").split())
+    words = " ".join(read_command(pid, proc)) or read_name(pid, proc)
+    text = " ".join(words.encode(errors="replace").decode().split())
     return text if len(text) <= _TITLE else f"{text[: _TITLE - 3]}..."
 
 
@@ -117,10 +120,7 @@ def _find_trees(pids: Mapping[int, int], *, children: bool) -> list[_Tree]:
     if not children:
         return [_Tree(pid, _find_start(pid)) for pid in pids.values()]
     table = read_table()
-    below: dict[int, list[int]] = {}
-    for process in table.values():
-        if process.is_alive:
-            below.setdefault(process.ppid, []).append(process.pid)
+    below = children_by_parent({pid: one for pid, one in table.items() if one.is_alive})
     room = _MOST_CHILDREN
     seen: set[int] = set(pids.values())
 
@@ -208,7 +208,7 @@ def read_in_parallel(
 
     calls = []
     with contextlib.suppress(ThreadStartError, RuntimeError):
-        for number in range(min(_AT_A_TIME, _count_processors(), len(waiting))):
+        for number in range(min(_AT_A_TIME, len(os.sched_getaffinity(0)), len(waiting))):
             calls.append(BoundedCall(f"{name}-{number}", read_next))
     for call in calls:
         call.wait(until - time.monotonic())
@@ -242,9 +242,3 @@ def _read(
 def _assemble(tree: _Tree, read: Mapping[int, ProcessStacks]) -> ProcessStacks:
     children = tuple(_assemble(child, read) for child in tree.children)
     return read[tree.pid]._replace(children=children)
-
-
-def _count_processors() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

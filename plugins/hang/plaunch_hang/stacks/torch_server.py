@@ -14,7 +14,7 @@ import time
 from typing import TYPE_CHECKING
 
 from plaunch.numbers import format_ranks
-from plaunch.process import read_environ, read_proc
+from plaunch.process import find_variable, read_environ, read_proc
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -46,7 +46,7 @@ def find_servers(pids: Collection[int], proc: str = PROC) -> dict[int, str]:
     chosen = {
         path for path in listening if os.path.basename(os.path.dirname(path)).startswith(FOLDER)
     }
-    given = {_variable_of(pid, proc) for pid in pids} if listening else set()
+    given = {find_variable(read_environ(pid, proc), VARIABLE) for pid in pids if listening}
     found = {}
     for path in chosen | (given & listening):
         pid = _owner(path)
@@ -81,14 +81,6 @@ def _listening(proc: str) -> Iterator[str]:
         fields = line.split(None, 7)
         if len(fields) == 8 and int(fields[3], 16) & _ACCEPTS:
             yield fields[7]
-
-
-def _variable_of(pid: int, proc: str) -> str:
-    beginning = f"{VARIABLE}=".encode()
-    for entry in read_environ(pid, proc).split(b"\0"):
-        if entry.startswith(beginning):
-            return os.fsdecode(entry[len(beginning) :])
-    return ""
 
 
 def _owner(path: str) -> int:

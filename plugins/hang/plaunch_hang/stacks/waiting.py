@@ -1,4 +1,4 @@
-"""What a thread waits for in a library, by its frames, and the child process that it waits for.
+"""Finds out from frames what a thread waits for in a library, and for which child process.
 
 `DataLoader`, `multiprocessing` and `subprocess` wait in loops with timeouts: their innermost frames
 and variables change although nothing happens.

@@ -53,20 +53,20 @@ class AfterImport:
     """A finder that calls functions when modules are imported, and finds nothing itself.
 
     Args:
-        functions: by module name; called with the module, at once if it is already imported.
+        functions: by module name; called with the module, immediately if it is already imported.
     """
 
     def __init__(self, functions: dict[str, Callable[[Any], None]]) -> None:
         self._functions = dict(functions)
 
     def begin(self) -> None:
-        """Start to watch imports."""
+        """Start watching imports."""
         for name in [name for name in self._functions if name in sys.modules]:
             self._functions.pop(name)(sys.modules[name])
         sys.meta_path.insert(0, self)
 
     def end(self) -> None:
-        """Stop to watch imports."""
+        """Stop watching imports."""
         sys.meta_path.remove(self)
 
     def find_spec(self, name: str, path: object, target: object = None) -> Any:

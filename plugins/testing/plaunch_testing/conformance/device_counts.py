@@ -48,7 +48,7 @@ class DeviceCounterConformance(PluginSuite):
         signature.bind()
 
     def test_it_counts_or_raises_a_usage_error(self) -> None:
-        """It returns in time, and raises nothing but `UsageError`."""
+        """It returns in time, and raises only `UsageError`."""
         self.count()
 
     def test_the_count_is_a_number_that_is_not_negative(self) -> None:

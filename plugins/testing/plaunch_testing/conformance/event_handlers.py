@@ -305,7 +305,7 @@ class EventHandlerConformance(PluginSuite):
 
     @pytest.mark.parametrize("log_dir", [None, "/dev/null", "/dev/null/below"])
     def test_a_bad_log_folder_is_a_usage_error(self, log_dir: str | None) -> None:
-        """Without a log folder, or with an unusable one, it raises nothing but `UsageError`."""
+        """Without a log folder, or with an unusable one, it raises only `UsageError`."""
         with usage_errors():
             self.create(log_dir=log_dir, run_dir=None)
 

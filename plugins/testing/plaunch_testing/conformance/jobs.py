@@ -52,10 +52,10 @@ class Jobs(JobSuite):
     def test_another_budget_of_an_agent_is_refused(self) -> None:
         """A node whose `max_restarts` differs is refused."""
         nodes = self.in_order(2, 2, 3)
-        stranger = self.node(2, 3)
-        stranger.handler.prepare(NodeSettings("default", 1, 5, stop_timeout=1.0))
+        rejected = self.node(2, 3)
+        rejected.handler.prepare(NodeSettings("default", 1, 5, stop_timeout=1.0))
         with pytest.raises(RendezvousClosedError, match="restarts"):
-            stranger.join().round()
+            rejected.join().round()
         assert not any(node.handler.is_closed() for node in nodes)
 
     def test_a_failure_restarts_all_nodes(self) -> None:
@@ -191,22 +191,22 @@ class Jobs(JobSuite):
     def test_other_settings_are_refused(self, settings: dict[str, int], difference: str) -> None:
         """The error names the difference, and the others are not affected."""
         nodes = self.in_order(2, 2, 3)
-        stranger = self.node(**{"min_nodes": 2, "max_nodes": 3, **settings})  # type: ignore[arg-type]
+        rejected = self.node(**{"min_nodes": 2, "max_nodes": 3, **settings})  # type: ignore[arg-type]
         with pytest.raises(RendezvousClosedError, match=difference):
-            stranger.join().round()
+            rejected.join().round()
         assert not any(node.handler.is_closed() for node in nodes)
 
     @pytest.mark.parametrize("other", ["none", "another"])
     def test_a_node_without_the_jobs_token_is_refused(self, other: str, tmp_path: Path) -> None:
         """A node without a token, or with another one, is refused; nodes with the token meet."""
-        (tmp_path / "ours").write_text("a token of sixteen bytes or more")
+        (tmp_path / "job_token").write_text("a token of sixteen bytes or more")
         (tmp_path / "another").write_text("another token of sixteen bytes")
-        nodes = self.nodes(2, 2, 2, token_file=str(tmp_path / "ours"))
+        nodes = self.nodes(2, 2, 2, token_file=str(tmp_path / "job_token"))
         meet(*nodes)
         options = {} if other == "none" else {"token_file": str(tmp_path / other)}
-        stranger = self.node(2, 2, **options)  # type: ignore[arg-type]
+        rejected = self.node(2, 2, **options)  # type: ignore[arg-type]
         with pytest.raises(RendezvousError, match="token"):
-            stranger.join().round()
+            rejected.join().round()
         assert not any(node.handler.is_closed() for node in nodes)
 
     @pytest.mark.parametrize("kind", _GARBAGE)

@@ -53,8 +53,8 @@ class Rounds(JobSuite):
 
     def test_other_run_ids_are_other_jobs(self) -> None:
         """Jobs with different run ids may share a store."""
-        ours = [self.node(1, 1), self.node(1, 1, run_id=f"{self._run_id}/other")]
-        for node in ours:
+        own = [self.node(1, 1), self.node(1, 1, run_id=f"{self._run_id}/other")]
+        for node in own:
             meet(node)
 
     def test_a_crowd_meets(self) -> None:

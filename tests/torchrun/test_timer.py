@@ -9,10 +9,10 @@ import signal
 import threading
 import time
 
-import plaunch_timer as timer
+import plaunch_torchrun.elastic.timer as timer
 import pytest
 from plaunch.errors import UsageError
-from plaunch_timer import FileTimerClient, FileTimerRequest, FileTimerServer
+from plaunch_torchrun.elastic.timer import FileTimerClient, FileTimerRequest, FileTimerServer
 
 from helpers.programs import running_python
 
@@ -61,8 +61,8 @@ def test_a_request_through_json():
 
 
 def test_a_request_of_torch():
-    theirs = pytest.importorskip("torch.distributed.elastic.timer")
-    request = theirs.FileTimerRequest(7, "scope", 1.5, 9)
+    of_torch = pytest.importorskip("torch.distributed.elastic.timer")
+    request = of_torch.FileTimerRequest(7, "scope", 1.5, 9)
     assert FileTimerRequest.from_json(request.to_json()) == FileTimerRequest(7, "scope", 1.5, 9)
     assert FileTimerRequest(7, "scope", 1.5, 9).to_json() == request.to_json()
 
@@ -185,9 +185,9 @@ def test_the_client(server, sleeper):
 
 
 def test_the_client_with_torchs_server(tmp_path, sleeper):
-    theirs = pytest.importorskip("torch.distributed.elastic.timer")
+    of_torch = pytest.importorskip("torch.distributed.elastic.timer")
     path = str(tmp_path / "pipe")
-    server = theirs.FileTimerServer(path, "job", max_interval=0.1)
+    server = of_torch.FileTimerServer(path, "job", max_interval=0.1)
     server.start()
     client = FileTimerClient(path)
     client.acquire("a", time.time() + 600)
@@ -197,11 +197,9 @@ def test_the_client_with_torchs_server(tmp_path, sleeper):
     assert [scope for _, scope in server._timers] == ["b"]
 
 
-def test_a_client_without_a_server(tmp_path, monkeypatch):
-    monkeypatch.setattr("plaunch_timer.files._PATIENCE", 0.0)
-    monkeypatch.setattr("plaunch_timer.files._POLL", 0.0)
+def test_a_client_without_a_server(tmp_path):
     with pytest.raises(BrokenPipeError, match="no timer server reads"):
-        FileTimerClient(str(tmp_path / "pipe")).release("a")
+        FileTimerClient(str(tmp_path / "pipe"), patience=0.0).release("a")
 
 
 class Kept(timer.TimerClient):
@@ -232,7 +230,7 @@ def test_a_block_with_a_timer():
 
 
 def test_errors_of_torchs_type(monkeypatch, tmp_path):
-    monkeypatch.setattr("plaunch_timer.api._ProcessClient.client", None)
+    monkeypatch.setattr("plaunch_torchrun.elastic.timer.api._ProcessClient.client", None)
     with pytest.raises(RuntimeError, match="configure") as raised, timer.expires(after=1):
         pass
     assert isinstance(raised.value, UsageError)
@@ -242,7 +240,7 @@ def test_errors_of_torchs_type(monkeypatch, tmp_path):
 
 
 def test_the_configured_client(monkeypatch):
-    monkeypatch.setattr("plaunch_timer.api._ProcessClient.client", None)
+    monkeypatch.setattr("plaunch_torchrun.elastic.timer.api._ProcessClient.client", None)
     kept = Kept()
     timer.configure(kept)
     with timer.expires(after=1, scope="mine"):

@@ -1,4 +1,4 @@
-"""The policy `standard`: budgets, delays, crash loops, excluded nodes."""
+"""The restart policies `standard`, with budgets, delays and crash loops, `always` and `never`."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class StandardRestartPolicy:
             text += f", after {max(delay, requested):.3g} s"
         if requested > delay:
             delay = requested
-            text += f" as {_where(failure)} asks: {failure.message}"
+            text += f" as requested by {_where(failure)}: {failure.message}"
         if excluded:
             text += f", without {excluded}: {self._why_excluded(failure)}"
         return Decision(
@@ -159,13 +159,53 @@ class StandardRestartPolicy:
         return f"{limit} {what} begun there{self._within()} (--exclude-node-after={limit})"
 
 
+class AlwaysRestartPolicy:
+    """Restarts after every failure, regardless of `--max-restarts`; for services and for tests.
+
+    Raises:
+        UsageError: an option of restart policies other than `--restart-delay` is given.
+    """
+
+    def __init__(self, context: PluginContext) -> None:
+        self._settings = RestartSettings(context)
+        self._settings.reject_others("always", "restart_delay")
+
+    def decide(self, failure: Failure, history: Sequence[Decided]) -> Decision:
+        """Restart."""
+        del history
+        delay = max(self._settings.delay_after(failure.attempt), failure.retry_after or 0.0)
+        after = f", after {delay:.3g} s" if delay else ""
+        return Decision(
+            RestartAction.RESTART,
+            f"restart {failure.attempt + 1}{after} (--restart-policy=always)",
+            delay=delay,
+            costs=not failure.cause.is_outside,
+        )
+
+
+class NeverRestartPolicy:
+    """Ends the job at the first failure, regardless of `--max-restarts`.
+
+    Raises:
+        UsageError: an option of restart policies is given.
+    """
+
+    def __init__(self, context: PluginContext) -> None:
+        RestartSettings(context).reject_others("never")
+
+    def decide(self, failure: Failure, history: Sequence[Decided]) -> Decision:
+        """Stop."""
+        del failure, history
+        return Decision(RestartAction.STOP, "no restart (--restart-policy=never)")
+
+
 def _stop(failure: Failure, why: str, joint: str = ": ") -> Decision:
     return Decision(RestartAction.STOP, f"{_describe(failure)}{joint}{why}")
 
 
 def _give_up(failure: Failure) -> Decision:
     if failure.exception:
-        return _stop(failure, "the worker says that another start would not help")
+        return _stop(failure, "the worker reports that a restart cannot help")
     return Decision(RestartAction.STOP, f"{_where(failure)} gives up: {failure.message}")
 
 

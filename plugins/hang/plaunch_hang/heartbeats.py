@@ -1,6 +1,6 @@
 """The heartbeats of the workers of a node: their memory, learned timeouts, and steps.
 
-`beating` has the layout of the memory.
+`plaunch_hang.worker` describes the layout of the memory.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from plaunch.agent import Progress
 from plaunch.numbers import name_ranks
 
-from plaunch_hang.beating import FILE_NAME, SIZE
+from plaunch_hang.worker import FILE_NAME, SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from plaunch.options import Option
 
-PLUGIN = "plaunch_timer.plugin:Timers"
+PLUGIN = "plaunch_torchrun.plugin:Timers"
 
 OPTIONS = (
     Option(

@@ -1,21 +1,39 @@
-"""Checks of the host's name, and of the network interfaces that variables name."""
+"""Checks of the host: its name, network interfaces and clock, and processes of earlier jobs."""
 
 from __future__ import annotations
 
+import datetime
+import os
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from plaunch.doctor import Finding, Status
 from plaunch.errors import RendezvousConnectionError
+from plaunch.process import (
+    JOBS_VARIABLE,
+    find_variable,
+    read_command,
+    read_environ,
+    read_name,
+    read_table,
+)
 from plaunch_network import is_loop_back
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from plaunch.doctor import DoctorContext
+
     from plaunch_doctor.context import NodeContext
 
 _SLOW = 1.0  # seconds; torch resolves names in every worker
 _WHAT = "host name"
+_RELEASED = 1735689600.0  # 1 January 2025, before the first release of plaunch
+_FAR = 50 * 365 * 86400.0  # seconds
+_TORCHRUN = "TORCHELASTIC_RUN_ID"
+_REAPERS = ("systemd", "init", "tini", "dumb-init", "catatonit", "s6-svscan", "slurmstepd")
+_SHOWN = 5  # processes
 
 
 def check_host_name(context: NodeContext) -> Iterator[Finding]:
@@ -131,3 +149,105 @@ def check_interfaces(context: NodeContext) -> Iterator[Finding]:
 
 def _has_gloo_interface(context: NodeContext) -> bool:
     return bool(context.environ.get("GLOO_SOCKET_IFNAME"))
+
+
+def check_clock(context: NodeContext) -> Iterator[Finding]:
+    """Check that the time is plausible, and that a service synchronises it."""
+    now = context.machine.now()
+    said = datetime.datetime.fromtimestamp(now, datetime.timezone.utc).strftime(
+        "%Y-%m-%d %H:%M UTC"
+    )
+    if not _RELEASED < now < _RELEASED + _FAR:
+        yield Finding(
+            Status.PROBLEM,
+            "clock",
+            said,
+            "set the clock: certificates are refused, and logs of several nodes cannot be compared",
+        )
+        return
+    synchronised = context.machine.is_synchronised()
+    # Only a warning: plaunch never compares clocks of different hosts.
+    if synchronised is False:
+        yield Finding(
+            Status.WARNING,
+            "clock",
+            f"{said}, not synchronised, according to the kernel",
+            "run chrony, ntpd or systemd-timesyncd on the host; this check cannot compare the "
+            "clocks of other nodes",
+        )
+        return
+    kept = (
+        "synchronised" if synchronised else "the system does not report whether it is synchronised"
+    )
+    yield Finding(
+        Status.OK, "clock", f"{said}, {kept} (this check cannot compare the clocks of other nodes)"
+    )
+
+
+@dataclass(frozen=True)
+class _JobProcess:
+    pid: int
+    label: str  # the innermost job that the process belongs to
+    command: str
+
+
+def check_leftovers(context: DoctorContext) -> Iterator[Finding]:
+    """Find workers whose launcher is gone: they hold devices, memory and ports.
+
+    The parent of such a worker is the system's first process, or another reaper. Processes of other
+    users are not found, because their environment cannot be read.
+    """
+    what = "leftovers"
+    marked, left = _find(context)
+    if left:
+        shown = ", ".join(f"pid {m.pid} ({m.command}, {m.label})" for m in left[:_SHOWN])
+        more = f" and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
+        yield Finding(
+            Status.WARNING,
+            what,
+            f"{len(left)} process(es) of earlier jobs whose launcher is gone: {shown}{more}",
+            f"end them if they are not needed: kill {' '.join(str(m.pid) for m in left[:_SHOWN])}",
+        )
+    elif marked:
+        yield Finding(
+            Status.OK, what, f"none; {marked} process(es) of jobs that are running on this node"
+        )
+    else:
+        yield Finding(Status.OK, what, "none: no process of an earlier job is on this node")
+
+
+def _find(context: DoctorContext) -> tuple[int, list[_JobProcess]]:
+    """Count the processes of jobs, and find those whose topmost process was orphaned."""
+    proc = context.path("/proc")
+    own = _job_label(read_environ(os.getpid(), proc)) if context.root == "/" else ""
+    table = read_table(proc)
+    words: dict[int, str] = {}
+    for pid, process in table.items():
+        if process.is_alive:
+            word = _job_label(read_environ(pid, proc))
+            if word and word != own:
+                words[pid] = word
+    left = []
+    for pid, word in sorted(words.items()):
+        top = pid
+        while table[top].ppid in words:
+            top = table[top].ppid
+        parent = table[top].ppid
+        name = read_name(parent, proc)
+        if parent == 0 or name in _REAPERS or (parent == 1 and not _is_launcher(proc, parent)):
+            left.append(_JobProcess(pid, word, read_name(pid, proc)))
+    return len(words), left
+
+
+def _is_launcher(proc: str, pid: int) -> bool:
+    """Whether the first process of a container runs Python, so that it may be a launcher."""
+    command = " ".join(read_command(pid, proc))
+    return any(word in command for word in ("plaunch", "torchrun", "python"))
+
+
+def _job_label(environ: bytes) -> str:
+    jobs = find_variable(environ, JOBS_VARIABLE)
+    if jobs:
+        return "job " + jobs.rpartition(":")[2].partition(".")[0]
+    run_id = find_variable(environ, _TORCHRUN)
+    return f"torchrun's job {run_id}" if run_id else ""

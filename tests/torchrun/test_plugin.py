@@ -14,14 +14,14 @@ from plaunch.agent import Snapshot
 from plaunch.errors import UsageError
 from plaunch.plugin import PluginContext
 from plaunch.process import ChildFailedError
-from plaunch_timer import FileTimerClient, FileTimerRequest
-from plaunch_timer.plugin import Timers
 from plaunch_torchrun import health
+from plaunch_torchrun.elastic.timer import FileTimerClient, FileTimerRequest
 from plaunch_torchrun.health import HealthCheckServer
+from plaunch_torchrun.plugin import Timers
 
 SCRIPT = """\
 import os, signal, sys, time
-from plaunch_timer import FileTimerClient, configure, expires
+from plaunch_torchrun.elastic.timer import FileTimerClient, configure, expires
 attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
 with open(sys.argv[1], "a") as file:
     file.write(f"{attempt} {os.environ['TORCHELASTIC_TIMER_FILE']}\\n")

@@ -1,4 +1,4 @@
-"""The signal policies with torchrun's behaviour."""
+"""The signal policies `torchrun` and `notify`, and what they read from the settings of a launch."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from plaunch.plugin import PluginContext
+
+
+DEFAULT_NOTIFY_SIGNALS = "SIGUSR1,SIGUSR2"
 
 
 class StopSignalPolicy:
@@ -57,6 +60,44 @@ class TorchrunSignalPolicy(StopSignalPolicy):
         if names is not None:
             reject_notify_signals(names)
         super().__init__(stop_signals(context))
+
+
+class NotifySignalPolicy:
+    """Passes notify signals on to the workers; stop signals stop the job, as in torchrun.
+
+    So workers can write a checkpoint after a scheduler's warning, such as Slurm's
+    `--signal=USR1@300`, and the job continues. `--notify-signals` lists the notify signals, by
+    default SIGUSR1 and SIGUSR2, and `signals_to_handle` the stop signals. A default notify signal
+    that the user lists as a stop signal is a stop signal.
+
+    Raises:
+        UsageError: a list is malformed, or the user listed a signal in both.
+    """
+
+    def __init__(self, context: PluginContext) -> None:
+        self._stop = stop_signals(context)
+        names = notify_signals(context)
+        if names is None:
+            listed = parse_signals(DEFAULT_NOTIFY_SIGNALS)
+            self._notify = tuple(signum for signum in listed if signum not in self._stop)
+            return
+        self._notify = parse_signals(str(names))
+        for signum in self._notify:
+            if signum in self._stop:
+                raise UsageError(
+                    f"{signum.name} is listed to stop the job (--signals-to-handle) and to be "
+                    "passed on (--notify-signals); keep one"
+                )
+
+    def signals(self) -> tuple[signal.Signals, ...]:
+        """The stop signals, then the notify signals."""
+        return (*self._stop, *self._notify)
+
+    def action(self, signum: signal.Signals) -> SignalAction:
+        """STOP or NOTIFY by list; IGNORE for a signal that is in neither."""
+        if signum in self._stop:
+            return SignalAction.STOP
+        return SignalAction.NOTIFY if signum in self._notify else SignalAction.IGNORE
 
 
 def stop_signals(context: PluginContext) -> tuple[signal.Signals, ...]:

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import pytest
+from plaunch.doctor import DoctorContext
 from plaunch_doctor.limits import describe_shortage, find_process_limits
 
 
-class System:
-    """A host simulated by files."""
-
-    def __init__(self, files=()):
-        self.files = dict(files)
-
-    def read(self, path):
-        return self.files.get(path, "")
-
-    def list(self, path):
-        return sorted(
-            {name[len(path) + 1 :].split("/")[0] for name in self.files if name.startswith(path)}
-        )
+def write(root, path, text):
+    target = root / path.lstrip("/")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(text)
 
 
 @pytest.fixture
-def system():
+def system(tmp_path):
     files = {
         "/proc/7/status": "Name:\tx\nUid:\t1000\t1000\t1000\t1000\nThreads:\t3",
         "/proc/8/status": "Name:\ty\nUid:\t1000\t1000\t1000\t1000\nThreads:\t2",
@@ -33,7 +25,9 @@ def system():
         "/proc/loadavg": "0.12 0.20 0.22 2/345 6789",
         "/proc/sys/kernel/pid_max": "32768",
     }
-    return System(files)
+    for path, text in files.items():
+        write(tmp_path, path, text)
+    return DoctorContext(root=str(tmp_path))
 
 
 def test_limits_of_this_user_and_of_its_control_groups(system):
@@ -46,18 +40,18 @@ def test_limits_of_this_user_and_of_its_control_groups(system):
     ]  # does not apply to root
 
 
-def test_the_limit_that_was_reached_is_named(system):
+def test_the_limit_that_was_reached_is_named(system, tmp_path):
     assert describe_shortage(system) == (
         "the system gives no more processes or threads: pids.max of the control group allows 100 "
         "processes and threads, 99 exist. Raise the limit (ulimit -u, limits.conf, docker "
         "--pids-limit, the pod's limit), start fewer workers, or end other processes"
     )
-    system.files["/sys/fs/cgroup/pod/pids.current"] = "max"
+    write(tmp_path, "/sys/fs/cgroup/pod/pids.current", "max")
     assert "kernel.pid_max allows 32768 processes and threads, 345 exist" in (
         describe_shortage(system)
     )
 
 
-def test_a_system_without_readable_limits(monkeypatch):
+def test_a_system_without_readable_limits(monkeypatch, tmp_path):
     monkeypatch.setattr("os.getuid", lambda: 0)
-    assert "check the free memory" in describe_shortage(System())
+    assert "check the free memory" in describe_shortage(DoctorContext(root=str(tmp_path)))

@@ -6,8 +6,9 @@ import threading
 
 import pytest
 from plaunch.doctor import Finding, Status
+from plaunch_doctor.checks import run_checks
 from plaunch_doctor.context import NodeContext
-from plaunch_doctor.running import exit_code, format_findings, run_checks
+from plaunch_doctor.findings import exit_code, format_findings
 
 
 def good(context):

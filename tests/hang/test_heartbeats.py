@@ -7,8 +7,8 @@ import os
 import pytest
 from plaunch.errors import UsageError
 from plaunch.worker import section
-from plaunch_hang.beating import VARIABLE
-from plaunch_hang.beats import HeartbeatMemory, HeartbeatState
+from plaunch_hang.heartbeats import HeartbeatMemory, HeartbeatState
+from plaunch_hang.worker import VARIABLE
 
 from helpers.programs import run_python
 

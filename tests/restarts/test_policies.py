@@ -7,8 +7,7 @@ from plaunch.errors import UsageError
 from plaunch.plugin import PluginContext
 from plaunch.process import ProcessFailure
 from plaunch.restarts import Cause, Decided, Decision, Failure, RestartAction
-from plaunch_restarts.plain import AlwaysRestartPolicy, NeverRestartPolicy
-from plaunch_restarts.standard import StandardRestartPolicy
+from plaunch_restarts.policies import AlwaysRestartPolicy, NeverRestartPolicy, StandardRestartPolicy
 
 RESTART, STOP = RestartAction.RESTART, RestartAction.STOP
 
@@ -58,9 +57,9 @@ class Job:
     def fail(self, *failures):
         """The decision about the last one of these."""
         for failure in failures:
-            told = Failure(**{**vars(failure), "attempt": self.attempt})
-            decision = self.policy.decide(told, tuple(self.history))
-            self.history.append(Decided(told, decision))
+            current = Failure(**{**vars(failure), "attempt": self.attempt})
+            decision = self.policy.decide(current, tuple(self.history))
+            self.history.append(Decided(current, decision))
             self.attempt += decision.action is RESTART and decision.costs
         return decision
 
@@ -131,7 +130,7 @@ def test_a_cause_can_have_its_own_budget() -> None:
         ({"no_restart_on": "node"}, lost(), "no restart after node (--no-restart-on)"),
         ({"restart_on": "exit:2,oom"}, exit_17(), "restarts only after exit:2,oom (--restart-on)"),
         ({"restart_on": "exit:2"}, exit_17(cause=Cause.HANG), "restarts only after exit:2"),
-        ({}, bad_shape(is_retryable=False), "the worker says that another start would not help"),
+        ({}, bad_shape(is_retryable=False), "the worker reports that a restart cannot help"),
     ],
 )
 def test_failures_without_a_restart(options, failure, why) -> None:
@@ -250,7 +249,9 @@ def test_jobs_that_failed_together_restart_at_different_times() -> None:
 def test_a_worker_may_request_a_delay() -> None:
     found = Job().fail(exit_17(retry_after=90.0, message="the disk is full"))
     assert found.delay == 90.0
-    assert found.reason == ("restart 1 of 3, after 90 s as rank 3 on node-b asks: the disk is full")
+    assert found.reason == (
+        "restart 1 of 3, after 90 s as requested by rank 3 on node-b: the disk is full"
+    )
     assert Job(restart_delay="5s").fail(exit_17(retry_after=1.0)).delay == 5.0
 
 

@@ -15,7 +15,7 @@ from plaunch.durations import PERIOD, milliseconds
 from plaunch.process import read_process
 from plaunch.threads import start_thread
 
-from plaunch_timer.files import FileTimerRequest
+from plaunch_torchrun.elastic.timer.files import FileTimerRequest
 
 logger = logging.getLogger("plaunch")
 

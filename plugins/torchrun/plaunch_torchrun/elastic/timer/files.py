@@ -12,9 +12,9 @@ from typing import Any
 
 from plaunch.errors import TimerError
 
-from plaunch_timer.api import TimerClient, TimerRequest
+from plaunch_torchrun.elastic.timer.api import TimerClient, TimerRequest
 
-_PATIENCE = 1.0  # seconds that a client waits for a server
+_PATIENCE = 1.0  # seconds
 _POLL = 0.1  # seconds
 
 
@@ -82,10 +82,14 @@ class FileTimerClient(TimerClient):
     Args:
         file_path: the pipe; `TORCHELASTIC_TIMER_FILE` names that of the agent.
         signal: the signal that kills this process; 0 or less for none.
+        patience: seconds to wait for a server.
     """
 
-    def __init__(self, file_path: str, signal: int = signals.SIGKILL) -> None:
+    def __init__(
+        self, file_path: str, signal: int = signals.SIGKILL, *, patience: float = _PATIENCE
+    ) -> None:
         self._file_path = file_path
+        self._patience = patience
         self.signal = signal
 
     def acquire(self, scope_id: str, expiration_time: float) -> None:
@@ -117,12 +121,12 @@ class FileTimerClient(TimerClient):
             os.close(pipe)
 
     def _open(self) -> int:
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + self._patience
         while True:
             try:
                 return os.open(self._file_path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             except OSError as error:
-                if time.monotonic() > deadline:
+                if time.monotonic() >= deadline:
                     raise BrokenPipeError(
                         f"no timer server reads {self._file_path!r}: {error}"
                     ) from error

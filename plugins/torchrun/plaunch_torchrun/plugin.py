@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from plaunch import hookimpl
 from plaunch.errors import UsageError
 
-from plaunch_timer.server import FileTimerServer
+from plaunch_torchrun.elastic.timer.server import FileTimerServer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -181,7 +181,9 @@ def expires(
     PATIENCE.check(after, "after")
     client = client or _ProcessClient.client
     if client is None:
-        raise TimerError("there is no timer client; call plaunch_timer.configure first")
+        raise TimerError(
+            "there is no timer client; call plaunch_torchrun.elastic.timer.configure first"
+        )
     if scope is None:
         # The caller of contextlib's __enter__, which calls this generator.
         frame = sys._getframe(2)

@@ -8,7 +8,7 @@ import signal
 import time
 from typing import TYPE_CHECKING, Any
 
-from plaunch_timer.api import RequestQueue, TimerClient, TimerRequest, TimerServer
+from plaunch_torchrun.elastic.timer.api import RequestQueue, TimerClient, TimerRequest, TimerServer
 
 if TYPE_CHECKING:
     import multiprocessing
