@@ -49,6 +49,15 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items):
+    """Run heavy tests first, and so in the same process.
+
+    Otherwise they are among the last ones, in several processes that wait for each other.
+    """
+    items.sort(key=lambda item: item.get_closest_marker("heavy") is None)
+
+
 def pytest_xdist_auto_num_workers():
     """Two tests at once for each processor: most of them wait for something."""
     return max(2, len(os.sched_getaffinity(0)) * 2)
