@@ -9,7 +9,7 @@ import ast
 
 import pytest
 
-from helpers.sources import TREES, targets_of
+from helpers.sources import parse_all, targets_of
 
 # The public modules of the core, and of those only their own names.
 PUBLIC = {
@@ -79,13 +79,15 @@ def part_of(module):
     return next(within, package_of(module))
 
 
-# Which module imports which, also inside functions and for types only.
-EDGES = [
-    (module, target)
-    for module, tree in TREES.items()
-    for node in ast.walk(tree)
-    for target in targets_of(node)
-]
+@pytest.fixture(scope="module")
+def edges():
+    """Which module imports which, also inside functions and for types only."""
+    return [
+        (module, target)
+        for module, tree in parse_all().items()
+        for node in ast.walk(tree)
+        for target in targets_of(node)
+    ]
 
 
 def is_allowed(module, target):
@@ -100,15 +102,15 @@ def is_allowed(module, target):
     return target in PUBLIC | LIBRARIES.get(part, LIBRARIES.keys()) | MORE.get(part, set())
 
 
-def test_packages_import_only_what_they_may():
-    assert ("plaunch_report.charts", "plaunch_events") in EDGES
-    assert [edge for edge in EDGES if not is_allowed(*edge)] == []
+def test_packages_import_only_what_they_may(edges):
+    assert ("plaunch_report.charts", "plaunch_events") in edges
+    assert [edge for edge in edges if not is_allowed(*edge)] == []
 
 
-def test_each_exception_is_used():
-    packages = {(package_of(module), target) for module, target in EDGES}
+def test_each_exception_is_used(edges):
+    packages = {(package_of(module), target) for module, target in edges}
     assert all((package, t) in packages for package, found in MORE.items() for t in found)
-    tops = {(module, package_of(target)) for module, target in EDGES}
+    tops = {(module, package_of(target)) for module, target in edges}
     assert all((module, heavy) in tops for heavy, found in HEAVY.items() for module in found)
 
 

@@ -192,10 +192,15 @@ def test_rendezvous_refuses_unusable_options(benchmark, argv):
 
 
 @pytest.mark.slow
-def test_hangs_measures_looks_and_counts_alarms(benchmark):
+def test_hangs_measures_looks(benchmark):
     done = benchmark("hangs.py", "--workers=1", "--seconds=1")
     assert done.returncode == 0, done.stderr
     assert "with --hang-timeout=10m " in done.stdout
+
+
+@pytest.mark.exhaustive
+@pytest.mark.slow
+def test_hangs_counts_alarms(benchmark):
     done = benchmark("hangs.py", "--false-alarms", "--runs=1")
     assert done.returncode == 0, done.stderr
     assert "of 1 runs with a false alarm\n" in done.stdout

@@ -103,7 +103,6 @@ SCRIPTS = {
         ["--standalone", "--nproc_per_node", "2", program("training"), "saved"],
         None,
     ),
-    "nested multiprocessing": (["--nproc-per-node=1", program("nested")], ["[(0, '0'), (1, '0')]"]),
     "a restart": (["--nproc-per-node=2", "--max-restarts=1", program("restarting")], None),
     "a program that is not python's": (
         ["--nproc-per-node=2", "--no-python", "/bin/sh", "-c", "echo $RANK/$WORLD_SIZE"],
@@ -121,6 +120,7 @@ SCRIPTS = {
 
 # Covered faster by tests/e2e/test_preload.py, or slow.
 MORE = {
+    "nested multiprocessing": (["--nproc-per-node=1", program("nested")], ["[(0, '0'), (1, '0')]"]),
     "sharded training": (["--nproc-per-node=2", program("sharded")], None),
     "data loaders with all start methods": (["--nproc-per-node=2", program("loaders")], None),
     "multiprocessing with all start methods": (["--nproc-per-node=2", program("processes")], None),

@@ -159,13 +159,13 @@ from torch.utils.data import DataLoader
 
 class Slow:
     def __len__(self):
-        return 32
+        return 12
 
     def __getitem__(self, index):
         time.sleep(0.7)
         return torch.ones(4)
 
-list(DataLoader(Slow(), num_workers=1, batch_size=16))
+list(DataLoader(Slow(), num_workers=1, batch_size=12))
 """
 
 
@@ -176,13 +176,13 @@ def test_a_data_loader_that_is_slow_does_not_hang(plaunch):
     assert "moved" not in done.stderr
 
 
-# Work on another thread than the main one, for four times the timeout.
+# Work on another thread than the main one, for more than twice the timeout.
 OTHERS = {
     "a program": """\
 import subprocess
 
 def main():
-    script = "for n in $(seq 80); do dd if=/dev/zero of=out bs=64k count=9 2>&1; sleep 0.2; done"
+    script = "for n in $(seq 50); do dd if=/dev/zero of=out bs=64k count=9 2>&1; sleep 0.2; done"
     subprocess.run(["sh", "-c", script], timeout=600, stdout=subprocess.DEVNULL)
 
 main()
@@ -193,8 +193,8 @@ import threading, time
 done = threading.Event()
 
 def work():
-    for name in "abcd":
-        end = time.monotonic() + 4
+    for name in "abc":
+        end = time.monotonic() + 3.3
         while time.monotonic() < end:
             with open(name, "w") as file:
                 file.write("x" * 9999)

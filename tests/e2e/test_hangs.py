@@ -161,7 +161,7 @@ WORKER = "import sys, time\nwait, end = time.sleep, time.monotonic() + 6\n"
 @pytest.mark.parametrize("what", BUSY)
 def test_slow_steps_are_not_hangs(plaunch, what):
     script = plaunch.write("train.py", WORKER + BUSY[what])
-    done = plaunch.run("--nproc-per-node=2", TIMEOUT, "--on-hang=stop", script)
+    done = plaunch.run(TIMEOUT, "--on-hang=stop", script)
     assert done.returncode == 0, done.stderr
     assert "moved" not in done.stderr
 
@@ -273,7 +273,9 @@ for step in range(20):
 @pytest.mark.heavy
 def test_a_collective_operation_that_hangs(plaunch):
     script = plaunch.write("train.py", GLOO)
-    done = plaunch.run("--nproc-per-node=4", "--hang-timeout=10s", "--on-hang=stop", script)
+    # One import of torch instead of four; on two nodes there is one for each worker.
+    words = ("--preload=torch", "--hang-timeout=10s", "--on-hang=stop")
+    done = plaunch.run("--nproc-per-node=4", *words, script, PLAUNCH_PRELOAD_TIMEOUT="60")
     assert done.returncode == 116, done.stderr
     assert "1 rank: 2 load_batch (train.py:7)\n" in done.stderr
     assert "3 ranks: 0-1, 3 all_reduce" in done.stderr

@@ -11,7 +11,7 @@ import pytest
 from helpers.nodes import of, options
 
 SHORT = "keep_alive_interval=0.25,unreachable_timeout=2"
-SHORT_PAUSE = 5.0  # seconds: longer than the timeout and each lease of a heartbeat
+SHORT_PAUSE = 3.5  # seconds: longer than the timeout and each lease of a heartbeat
 LONG_PAUSE = 65.0  # the same with the defaults
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 from plaunch_hang.heartbeats import HeartbeatState
@@ -229,29 +230,46 @@ def test_processes_that_use_a_gpu(tmp_path):
     assert not uses_gpu(8, str(tmp_path))
 
 
+POLL = 0.1  # seconds
+
+
 @pytest.mark.usefixtures("readable_stacks")
-def test_variables_change_in_a_loop_but_not_in_a_hang():
-    def changes(text):
-        with running_python("-c", f"print(flush=True)\n{text}") as process:
-            process.stdout.readline()
-            seen = set()
+@pytest.mark.parametrize(
+    ("program", "moves"),
+    [
+        ("import time\ndef f():\n n = 0\n while True: n += 1; time.sleep(0.01)\nf()", True),
+        ("import time\nn = 0\nwhile True: n += 1; time.sleep(0.01)", True),
+        ("import time\ndef f():\n n = 0; time.sleep(1000)\nf()", False),
+        # A queue computes a new deadline each time.
+        (
+            f"import queue\ndef f(q):\n try: q.get(timeout={POLL})\n except queue.Empty: pass\n"
+            "q = queue.Queue()\nfor _ in iter(int, 1): f(q)",
+            False,
+        ),
+    ],
+    ids=["a loop in a function", "a loop in the module", "a sleep", "a queue that is polled"],
+)
+def test_variables_change_in_a_loop_but_not_in_a_hang(program, moves):
+    with running_python("-c", f"print(flush=True)\n{program}") as process:
+        process.stdout.readline()
+        seen = []
 
-            def sample():
-                seen.add(read_variables(process.pid))
-                return len(seen - {None}) > 1
+        def sample():
+            time.sleep(POLL)  # a queue is in its next wait then
+            seen.append(read_variables(process.pid))
+            return seen
 
-            if "while" in text:
-                wait_until(sample, "a change")
-                return True
-            wait_until(lambda: sample() or len(seen - {None}) == 1, "a sample")
-            return any(sample() for _ in range(3))
+        if moves:
+            wait_until(lambda: len({*sample()} - {None}) > 1, "a change")
+        else:
+            # At first it may be on its way, and later between two waits.
+            wait_until(lambda: sample()[-1] and seen[-3:] == seen[-1:] * 3, "three equal samples")
 
-    assert changes("import time\ndef f():\n n = 0\n while True: n += 1; time.sleep(0.01)\nf()")
-    assert changes("import time\nn = 0\nwhile True: n += 1; time.sleep(0.01)")
-    assert not changes("import time\ndef f():\n n = 0; time.sleep(1000)\nf()")
-    # A queue computes a new deadline each time.
-    poll = "import queue\ndef f(q):\n try: q.get(timeout=0.5)\n except queue.Empty: pass\n"
-    assert not changes(f"{poll}q = queue.Queue()\nfor _ in iter(int, 1): f(q)")
+
+def moves_within(count, see):
+    """Whether one of `count` further samples differs; it may at first, or between two waits."""
+    first = see()
+    return any(has_moved(first, see()) for _ in range(count))
 
 
 PYTHON_PROGRAM = "import subprocess, sys; subprocess.run([sys.executable, '-uc', {child!r}])"
@@ -295,7 +313,7 @@ def test_a_process_that_a_worker_waits_for_is_sampled(program, child, moves):
             if moves:
                 wait_until(lambda: has_moved(first, see()), "a movement")
             else:
-                assert not any(has_moved(first, see()) for _ in range(3))
+                wait_until(lambda: not moves_within(3, see), "no movement")
         finally:
             for pid in read_parents([process.pid])[process.pid]:
                 os.kill(pid, signal.SIGKILL)
@@ -303,13 +321,13 @@ def test_a_process_that_a_worker_waits_for_is_sampled(program, child, moves):
 
 THREAD = """\
 import queue, threading, time, zlib
-def work():
-    WORK
 done = threading.Event()
-threading.Thread(target=work, daemon=True).start()
-print(flush=True)
 def wait():
     while not done.wait(0.2): pass
+def work():
+    WORK
+threading.Thread(target=work, daemon=True).start()
+print(flush=True)
 wait()
 """
 
@@ -339,7 +357,7 @@ def test_a_thread_that_the_main_thread_waits_for_is_sampled(work, moves):
         if moves:
             wait_until(lambda: has_moved(first, see()), "a movement")
         else:
-            assert sum(has_moved(first, see()) for _ in range(5)) <= 1  # between two waits
+            wait_until(lambda: not moves_within(5, see), "no movement")
 
 
 def test_the_usage_of_a_process():

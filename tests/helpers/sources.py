@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -16,7 +17,12 @@ def _name_of(path: Path, folder: Path) -> str:
 
 # By dotted name.
 PATHS = {_name_of(path, folder): path for folder in FOLDERS for path in folder.rglob("*.py")}
-TREES = {name: ast.parse(path.read_text()) for name, path in PATHS.items()}
+
+
+@functools.cache
+def parse_all() -> dict[str, ast.Module]:
+    """Return the syntax tree of each module, by dotted name."""
+    return {name: ast.parse(path.read_text()) for name, path in PATHS.items()}
 
 
 def targets_of(node: ast.AST) -> list[str]:

@@ -190,7 +190,7 @@ if __name__ == "__main__":
     result = context.wait()
     os.write(2, json.dumps([result.return_values, list(result.failures)]).encode())
 """
-MEBIBYTES = int(os.environ.get("CHAOS_MEBIBYTES", "256"))  # by both workers together
+MEBIBYTES = int(os.environ.get("CHAOS_MEBIBYTES", "64"))  # by both workers together
 
 
 def count_in_order(stream, nprocs):

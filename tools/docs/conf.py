@@ -7,12 +7,16 @@ nor reading the site needs the network.
 
 from __future__ import annotations
 
+import gc
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from plaunch import __version__
+
+# Collections of Python's garbage, which go through all documents, take a third of the build.
+gc.set_threshold(1_000_000)
 
 project = "plaunch"
 author = "The plaunch developers"
