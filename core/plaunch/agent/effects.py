@@ -1,4 +1,4 @@
-"""What the loop does for each action of the state machine."""
+"""What the loop does for each action of the state machine, and the stop that it drives."""
 
 from __future__ import annotations
 
@@ -8,21 +8,78 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from plaunch.agent import notifications, states
-from plaunch.agent.cause_wait import CauseWait
 from plaunch.agent.messages import describe_decision
-from plaunch.agent.workers import StopInProgress
+from plaunch.agent.results import CauseWait
+from plaunch.errors import UnkillableWorkerError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from plaunch.agent.loop_components import LoopComponents
+    from plaunch.agent.components import LoopComponents
     from plaunch.agent.states import Action, AgentEvent, State
+    from plaunch.process.stopping.stop import Stop
 
 logger = logging.getLogger("plaunch")
 
 # Seconds until the cause of a stop is logged by itself. If the next round forms or the job ends
 # before, that line or the report contains the cause, and it is logged once.
 _LOG_AFTER = 1.0
+
+
+class StopInProgress:
+    """The stop in progress, if there is one, for the loop that drives it.
+
+    Args:
+        at_end: called when a stop is over, also if a worker survives SIGKILL; an
+            `UnkillableWorkerError` of it replaces that of the stop. A step that is interrupted is
+            not the end: another one follows.
+    """
+
+    def __init__(self, at_end: Callable[[], None]) -> None:
+        self._at_end = at_end
+        self._stop: Stop | None = None
+        self.delay = 0.0  # seconds until it has something to do
+        self.error: BaseException | None = None  # why the last one failed
+
+    def begin(self, begin: Callable[[], Stop | None]) -> AgentEvent | None:
+        """Begin a stop; the event of its end, if it is over at once."""
+        try:
+            self._stop = begin()
+        except UnkillableWorkerError as error:
+            self.error = error
+            return states.StopFailed()
+        return self.step()
+
+    def step(self) -> AgentEvent | None:
+        """Take the next step; the event of the end, if it was the last one."""
+        if self._stop is None:
+            return states.StopSucceeded()
+        error: UnkillableWorkerError | None = None
+        try:
+            delay = self._stop.step()
+        except UnkillableWorkerError as found:
+            delay, error = None, found
+        if delay is not None:
+            self.delay = delay
+            return None
+        try:
+            self._at_end()
+        except UnkillableWorkerError as found:
+            error = found
+        self._stop = None
+        if error is None:
+            return states.StopSucceeded()
+        self.error = error
+        return states.StopFailed()
+
+    def is_in_progress(self) -> bool:
+        """Whether a stop has begun and is not over."""
+        return self._stop is not None
+
+    def escalate(self) -> None:
+        """Skip the grace."""
+        if self._stop is not None:
+            self._stop.escalate()
 
 
 class Effects:

@@ -12,8 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from plaunch import parts
-from plaunch.agent.messages import describe_delay, describe_failures
-from plaunch.agent.wait_reporter import describe_wait
+from plaunch.agent.messages import describe_delay, describe_failures, describe_wait
 from plaunch.agent.worker import RunResult, WorkerState
 from plaunch.errors import RendezvousClosedError
 from plaunch.process.failure import describe_early_ends, first_failure

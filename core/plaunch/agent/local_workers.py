@@ -8,11 +8,9 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from plaunch.agent.exits import ExitReporter
-from plaunch.agent.hosted_store import HostedStore
-from plaunch.agent.launcher_failure import launcher_failure
-from plaunch.agent.worker import RunResult, WorkerState, describe_worker
-from plaunch.agent.worker_store import open_default_store
+from plaunch.agent.notifier import ExitReporter
+from plaunch.agent.worker import RunResult, WorkerState, describe_worker, launcher_failure
+from plaunch.agent.worker_store import HostedStore, open_default_store
 from plaunch.errors import ExitCode, UnkillableWorkerError, WorkerStoreHostError
 from plaunch.process.components import ContextComponents
 from plaunch.process.context import RunProcsResult
@@ -25,9 +23,9 @@ from plaunch.process.streams import OutputStats
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from plaunch.agent.notifications import Notifier
-    from plaunch.agent.requests import Hang
-    from plaunch.agent.services import AgentServices
+    from plaunch.agent.components import AgentServices
+    from plaunch.agent.extensions import Hang
+    from plaunch.agent.notifier import Notifier
     from plaunch.agent.worker import WorkerGroup
     from plaunch.process.stopping.stop import Stop
     from plaunch.process.streams import Streams

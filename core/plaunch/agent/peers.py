@@ -9,9 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from plaunch.agent import states
-from plaunch.agent.launcher_failure import LAUNCHER, launcher_failure
 from plaunch.agent.messages import describe_asker, describe_failures
-from plaunch.agent.worker import RunResult, WorkerState
+from plaunch.agent.worker import LAUNCHER, RunResult, WorkerState, launcher_failure
 from plaunch.errors import (
     PlaunchError,
     RendezvousClosedError,
@@ -24,9 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Protocol
 
-    from plaunch.agent.forwarded_signals import ForwardedSignals
-    from plaunch.agent.notifications import Notifier
+    from plaunch.agent.notifier import Notifier
     from plaunch.agent.poller import Poller
+    from plaunch.agent.signals import ForwardedSignals
     from plaunch.process.failure import ProcessFailure
     from plaunch.rendezvous.api import MembershipChange
     from plaunch.rendezvous.job import JobRendezvous

@@ -12,8 +12,8 @@ from plaunch.agent.worker import WorkerState
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from plaunch.agent.components import LoopComponents
     from plaunch.agent.effects import Effects
-    from plaunch.agent.loop_components import LoopComponents
     from plaunch.agent.states import AgentEvent, State
 
 # Seconds to wait for a failure of own workers after those of another node have failed, or a node is
@@ -40,18 +40,13 @@ class Phases:
         return _WATCHES[state.phase](self, state)
 
     def _watch_checks(self, state: State) -> list[AgentEvent]:
-        preconditions, results = self._components.preconditions, self._components.results
-        events = preconditions.watch()
-        results.note_error(preconditions.error)
-        return events
+        return self._components.preconditions.watch()
 
     def _watch_round(self, state: State) -> list[AgentEvent]:
-        joiner, results = self._components.joiner, self._components.results
+        joiner = self._components.joiner
         events = joiner.watch(state, self._effects.logged_reason)
-        for formed in (one for one in events if isinstance(one, states.RoundFormed)):
-            results.begin_round(formed.attempt, joiner.reason)
+        if any(isinstance(event, states.RoundFormed) for event in events):
             self._effects.log_round(joiner.message)
-        results.note_error(joiner.error)
         return events
 
     def _watch_workers(self, state: State) -> list[AgentEvent]:
