@@ -9,6 +9,7 @@ import os
 import select
 import signal
 import time
+from types import SimpleNamespace
 
 import pytest
 from plaunch.agent.poller import WakeUp
@@ -236,7 +237,7 @@ def passed_on():
 
 @pytest.fixture
 def notices(passed_on, clock):
-    return ForwardedSignals(passed_on.append, clock=clock)
+    return ForwardedSignals(SimpleNamespace(signal=passed_on.append), clock=clock)
 
 
 def test_a_signal_is_passed_on_once_a_second(notices, passed_on, clock):

@@ -142,14 +142,14 @@ class SimpleElasticAgent(ElasticAgent):
         """Create the components of one run; `before` is the state at the end of an earlier run."""
         spec, workers, notifier = self._worker_group.spec, self._workers, self._notifier
         services, poller = self._services, Poller(self._watchdog)
-        # Looked up at the call: a program may replace the method of one agent.
-        forwarded = ForwardedSignals(lambda signum: workers.signal(signum))  # noqa: PLW0108
+        forwarded = ForwardedSignals(workers)
         state = State() if before is None else before
         # A restart whose round has not formed was used as well.
         attempt = self._job.attempt if isinstance(self._job, LocalJob) else state.attempt
         self._job, interval = self._create_job(attempt, poller)
-        is_local = isinstance(self._job, LocalJob)
-        peers = Peers(self._job, notifier, poller, forwarded, interval)
+        # A local job bounds the wait itself.
+        patience = math.inf if isinstance(self._job, LocalJob) else self._exit_barrier_timeout
+        peers = Peers(self._job, notifier, poller, forwarded, interval, patience)
         results = Results(workers, peers, notifier)
         self._components = LoopComponents(
             workers=workers,
@@ -168,15 +168,12 @@ class SimpleElasticAgent(ElasticAgent):
         )
         self._loop = Loop(
             self._components,
-            # A local job bounds the wait itself.
-            exit_barrier_timeout=math.inf if is_local else self._exit_barrier_timeout,
-            state=State(
+            State(
                 max_restarts=spec.max_restarts,
                 has_checks=services.health_checks is not None,
                 attempt=attempt,
                 round=state.round,
             ),
-            is_whole_job=not is_local,
         )
 
     def _create_job(self, attempt: int, poller: Poller) -> tuple[JobRendezvous, float]:
@@ -262,6 +259,7 @@ class SimpleElasticAgent(ElasticAgent):
         return replace(
             self._loop.snapshot,
             waits_for=waits_for,
+            is_job_wide=not isinstance(self._job, LocalJob),
             progress=self._progress,
             notes=self._notes,
         )

@@ -87,14 +87,12 @@ class Effects:
 
     Args:
         components: of the agent.
-        exit_barrier_timeout: how long to wait for the other nodes after success, in seconds.
         is_asked_to_end: returns whether a signal or a request asks for the end.
     """
 
     def __init__(
         self,
         components: LoopComponents,
-        exit_barrier_timeout: float,
         is_asked_to_end: Callable[[], bool],
     ) -> None:
         self.soft_signal = signal.SIGTERM  # that the workers are stopped with
@@ -104,7 +102,6 @@ class Effects:
         self.cause_wait = CauseWait()
         self.stop = StopInProgress(components.workers.end_stop)
         self._components = components
-        self._exit_barrier_timeout = exit_barrier_timeout
         self._is_asked_to_end = is_asked_to_end
 
     def perform(self, action: Action, state: State) -> list[AgentEvent]:
@@ -178,7 +175,7 @@ class Effects:
             self._components.peers.note_failure(results.of_workers)
 
     def _wait_for_peers(self, action: Action, state: State) -> None:
-        self._components.peers.begin_wait(self._exit_barrier_timeout)
+        self._components.peers.begin_wait()
 
     def _report(self, action: states.ReportDecision, state: State) -> None:
         components = self._components

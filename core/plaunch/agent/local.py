@@ -163,14 +163,11 @@ class LocalElasticAgent(SimpleElasticAgent):
                 hostname=hostname,
                 attempt=state.attempt,
             )
-        entrypoint = spec.entrypoint
-        if entrypoint is None:
-            raise UsageError("a WorkerSpec needs an entrypoint: a function or a program")
         return self._local.launch(
             envs,
             lambda components: start_processes(
                 name=spec.role,
-                entrypoint=entrypoint,
+                entrypoint=spec.entrypoint,
                 args=args,
                 envs=envs,
                 logs_specs=self._logs_specs,

@@ -46,24 +46,14 @@ class Loop:
 
     Args:
         components: what the loop drives.
-        exit_barrier_timeout: how long to wait for the other nodes after success, in seconds.
         state: where the state machine begins.
-        is_whole_job: whether requests to this agent are for all nodes of the job; for snapshots.
     """
 
-    def __init__(
-        self,
-        components: LoopComponents,
-        *,
-        exit_barrier_timeout: float,
-        state: states.State,
-        is_whole_job: bool,
-    ) -> None:
+    def __init__(self, components: LoopComponents, state: states.State) -> None:
         self._components = components
         self.results = components.results
         self.state = state
-        self._is_whole_job = is_whole_job
-        self._effects = Effects(components, exit_barrier_timeout, self.is_asked_to_end)
+        self._effects = Effects(components, self.is_asked_to_end)
         self._phases = Phases(components, self._effects)
         self.look_around()
 
@@ -146,7 +136,6 @@ class Loop:
             state.attempt,
             tuple(rank for rank in ranks if rank >= 0),
             pids,
-            is_job_wide=self._is_whole_job,
             stdouts=stdouts,
             stderrs=stderrs,
             succeeded=succeeded,

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from plaunch.durations import milliseconds
-from plaunch.threads import start_thread
+from plaunch.threads import BoundedCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -22,6 +22,9 @@ T = TypeVar("T")
 # Seconds between two polls if every event wakes the loop. Polling ten times a second would be most
 # of the launcher's CPU time; a lost wake-up would delay the job, but not block it.
 QUIET_INTERVAL = 2.0
+
+CALL_BOUND = 10.0  # seconds of one call of a plugin's code in the loop
+TURN_BOUND = 60.0  # seconds of one turn of the loop, beyond what stopping workers may take
 
 
 class WakeUp:
@@ -90,80 +93,6 @@ class WakeUp:
                 self._closed = True
                 os.close(self._read)
                 os.close(self._write)
-
-
-class Poller:
-    """Waits for descriptors, for a time, or to be woken.
-
-    Args:
-        watchdog: is notified when the loop goes to sleep and wakes.
-    """
-
-    def __init__(self, watchdog: LoopWatchdog) -> None:
-        self.is_closed = False
-        self.watchdog = watchdog
-        self.wake_up = WakeUp()
-
-    def poll(self, fds: Iterable[int], timeout: float | None) -> None:
-        """Wait until one of `fds` is readable, at most `timeout` seconds."""
-        poller = select.poll()
-        poller.register(self.wake_up.fileno(), select.POLLIN)
-        for fd in fds:
-            poller.register(fd, select.POLLIN)
-        self.watchdog.sleeps(timeout)
-        poller.poll(milliseconds(timeout))
-        self.watchdog.wakes()
-        self.wake_up.clear()
-
-    def close(self) -> None:
-        """Release the descriptors; the loop has ended."""
-        self.is_closed = True
-        self.wake_up.close()
-        self.watchdog.ends()
-
-
-class BackgroundCall(Generic[T]):
-    """A call that may block for long, in a daemon thread; wakes the loop when it is done."""
-
-    result: T  # once it has returned
-
-    def __init__(self, name: str, function: Callable[[], T], wake_up: WakeUp) -> None:
-        self.error: BaseException | None = None
-        self.duration = 0.0
-        self._function = function
-        self._wake_up = wake_up
-        self._done = False
-        self._thread = threading.Thread(target=self._run, name=f"plaunch-{name}", daemon=True)
-        # It may run a plugin's code, whose child processes inherit the signal mask, so no signal
-        # may be blocked. Python's handlers run on the main thread, which every signal wakes.
-        start_thread(self._thread)
-
-    def is_done(self) -> bool:
-        """Whether the call has returned or raised."""
-        return self._done
-
-    def join(self, timeout: float | None = None) -> None:
-        """Wait for the thread to end, which it is about to do once `is_done`.
-
-        Args:
-            timeout: how long at most, in seconds.
-        """
-        # Forking while another thread runs may deadlock the child, so wait until it has ended.
-        self._thread.join(timeout)
-
-    def _run(self) -> None:
-        began = time.monotonic()
-        try:
-            self.result = self._function()
-        except BaseException as error:  # noqa: BLE001 - handed to the loop, which raises it
-            self.error = error
-        self.duration = time.monotonic() - began
-        self._done = True
-        self._wake_up.wake()
-
-
-CALL_BOUND = 10.0  # seconds of one call of a plugin's code in the loop
-TURN_BOUND = 60.0  # seconds of one turn of the loop, beyond what stopping workers may take
 
 
 class LoopWatchdog:
@@ -247,3 +176,65 @@ class LoopWatchdog:
     def last_progress(self) -> float:
         """When the loop was last alive, in seconds since the epoch: now, unless it is overdue."""
         return self._wall_clock() - self.overdue()
+
+
+class Poller:
+    """Waits for descriptors, for a time, or to be woken.
+
+    Args:
+        watchdog: is notified when the loop goes to sleep and wakes.
+    """
+
+    def __init__(self, watchdog: LoopWatchdog) -> None:
+        self.is_closed = False
+        self.watchdog = watchdog
+        self.wake_up = WakeUp()
+
+    def poll(self, fds: Iterable[int], timeout: float | None) -> None:
+        """Wait until one of `fds` is readable, at most `timeout` seconds."""
+        poller = select.poll()
+        poller.register(self.wake_up.fileno(), select.POLLIN)
+        for fd in fds:
+            poller.register(fd, select.POLLIN)
+        self.watchdog.sleeps(timeout)
+        poller.poll(milliseconds(timeout))
+        self.watchdog.wakes()
+        self.wake_up.clear()
+
+    def close(self) -> None:
+        """Release the descriptors; the loop has ended."""
+        self.is_closed = True
+        self.wake_up.close()
+        self.watchdog.ends()
+
+
+class BackgroundCall(BoundedCall, Generic[T]):
+    """A call that may block for long, and wakes the loop when it is done."""
+
+    result: T  # once it has returned
+
+    def __init__(self, name: str, function: Callable[[], T], wake_up: WakeUp) -> None:
+        self.duration = 0.0  # seconds
+        self._done = False
+        self._wake_up = wake_up
+        super().__init__(name, function)
+
+    def is_done(self) -> bool:
+        """Whether the call has returned or raised."""
+        return self._done
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for the thread to end, which it is about to do once `is_done`.
+
+        Args:
+            timeout: how long at most, in seconds.
+        """
+        # Forking while another thread runs may deadlock the child, so wait until it has ended.
+        self._thread.join(timeout)
+
+    def _run(self) -> None:
+        began = time.monotonic()
+        super()._run()
+        self.duration = time.monotonic() - began
+        self._done = True
+        self._wake_up.wake()

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from plaunch.agent.poller import WakeUp
+    from plaunch.agent.workers import Workers
 
 logger = logging.getLogger("plaunch")
 
@@ -281,16 +282,16 @@ class ForwardedSignals:
     others. A second one would interrupt the save that the first one has begun.
 
     Args:
-        signal_workers: passes a signal on to the workers of this node.
+        workers: the workers of this node.
         clock: seconds that never go back.
     """
 
     def __init__(
         self,
-        signal_workers: Callable[[signal.Signals], None],
+        workers: Workers,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._signal_workers = signal_workers
+        self._workers = workers
         self._clock = clock
         self._passed: dict[signal.Signals, float] = {}  # when each was passed on last
 
@@ -317,7 +318,7 @@ class ForwardedSignals:
             return False
         self._passed[signum] = now
         logger.warning("%s received%s; it is passed on and the job goes on", signum.name, where)
-        self._signal_workers(signum)
+        self._workers.signal(signum)
         return True
 
     def forget(self) -> None:

@@ -73,7 +73,7 @@ class WorkerSpec(Record):
     local_world_size: int
     rdzv_handler: RendezvousHandler
     fn: Callable[..., Any] | None = None
-    entrypoint: Callable[..., Any] | str | None = None
+    entrypoint: Callable[..., Any] | str = None  # type: ignore[assignment]  # else `fn` is set
     args: tuple[Any, ...] = ()
     max_restarts: int = 3
     monitor_interval: float = 0.1

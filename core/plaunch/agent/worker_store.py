@@ -125,7 +125,7 @@ class HostedStore:
         """
         self.close()
         spec = group.spec
-        if group.group_rank != 0 or not spec.hosts_worker_store or spec.entrypoint is None:
+        if group.group_rank != 0 or not spec.hosts_worker_store:
             return ()
         self._store = self._open_store(
             StoreRound(
