@@ -103,7 +103,6 @@ class SimpleElasticAgent(ElasticAgent):
         self._reporter = services.waiting or WaitReporter()
         self._progress: Mapping[int, Progress] = {}
         self._notes: Mapping[str, str] = {}
-        self._job: JobRendezvous | None = None
         self._create_loop()
 
     # --- what subclasses define -------------------------------------------------------------------
@@ -134,18 +133,14 @@ class SimpleElasticAgent(ElasticAgent):
         Raises:
             PluginLoadError: the adapter for such agents is not installed.
         """
-        del notifier
         workers: Workers = parts.load_part(parts.POLLED_WORKERS)(self, group)
         return workers
 
-    def _create_loop(self, before: State | None = None) -> None:
-        """Create the components of one run; `before` is the state at the end of an earlier run."""
+    def _create_loop(self, attempt: int = 0, round: int = -1) -> None:
+        """Create the components of one run; earlier runs ended in this attempt and round."""
         spec, workers, notifier = self._worker_group.spec, self._workers, self._notifier
         services, poller = self._services, Poller(self._watchdog)
         forwarded = ForwardedSignals(workers)
-        state = State() if before is None else before
-        # A restart whose round has not formed was used as well.
-        attempt = self._job.attempt if isinstance(self._job, LocalJob) else state.attempt
         self._job, interval = self._create_job(attempt, poller)
         # A local job bounds the wait itself.
         patience = math.inf if isinstance(self._job, LocalJob) else self._exit_barrier_timeout
@@ -172,7 +167,7 @@ class SimpleElasticAgent(ElasticAgent):
                 max_restarts=spec.max_restarts,
                 has_checks=services.health_checks is not None,
                 attempt=attempt,
-                round=state.round,
+                round=round,
             ),
         )
 
@@ -204,7 +199,6 @@ class SimpleElasticAgent(ElasticAgent):
 
     def get_worker_group(self, role: str = DEFAULT_ROLE) -> WorkerGroup:
         """The agent's worker group; it changes while the agent runs."""
-        del role
         return self._worker_group
 
     def request(self, kind: RequestKind, reason: str, who: str) -> None:
@@ -298,10 +292,12 @@ class SimpleElasticAgent(ElasticAgent):
         An agent may run again when it has ended. As in torchrun, the restarts that it has used
         remain used.
         """
-        del role
         if self._components.poller.is_closed:
             prepare_rendezvous(self._worker_group.spec, self._longest_stop)
-            self._create_loop(self._loop.state)
+            job, state = self._job, self._loop.state
+            # A restart whose round has not formed was used as well.
+            attempt = job.attempt if isinstance(job, LocalJob) else state.attempt
+            self._create_loop(attempt, state.round)
         loop = self._loop
         result: RunResult | None = None
         outcome: Outcome | None = None

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch.agent import notifications, states
 from plaunch.agent.messages import describe_decision
-from plaunch.agent.results import CauseWait
 from plaunch.errors import UnkillableWorkerError
 
 if TYPE_CHECKING:
@@ -99,7 +98,6 @@ class Effects:
         self.logged_reason = ""  # the last message about why the workers are stopped
         self._deferred = ""  # the next one
         self._log_at = 0.0  # on the monotonic clock
-        self.cause_wait = CauseWait()
         self.stop = StopInProgress(components.workers.end_stop)
         self._components = components
         self._is_asked_to_end = is_asked_to_end
@@ -147,7 +145,6 @@ class Effects:
             )
             return [states.StartFailed()]
         components.results.begin_work(state.attempt)
-        self.cause_wait.begin_round()
         components.reporter.workers_started()
         components.notifier.notify(notifications.WorkersStarted, components.workers.forked())
         return [states.StartSucceeded()]

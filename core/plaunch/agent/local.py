@@ -183,7 +183,6 @@ class LocalElasticAgent(SimpleElasticAgent):
         )
 
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
-        del worker_group
         self._local.stop(self._loop.soft_signal)
 
     @contextlib.contextmanager
@@ -196,7 +195,6 @@ class LocalElasticAgent(SimpleElasticAgent):
             self._local.reaper.close()
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
-        del worker_group
         return self._local.monitor()
 
     def _shutdown(

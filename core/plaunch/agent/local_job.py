@@ -224,7 +224,6 @@ class LocalJob:
 
     def request_round(self, reason: str) -> None:
         """End the delay of the next round; this agent joins it by itself."""
-        del reason
         self._resumed.set()
 
     def end_job(self, reason: str) -> None:
@@ -233,7 +232,6 @@ class LocalJob:
 
     def announce_leave(self, reason: str, *, is_excluded: bool = False) -> None:
         """Join no other round."""
-        del reason, is_excluded
         self._has_left = True
         self._resumed.set()
 

@@ -329,7 +329,6 @@ class LocalWorkers:
         for rank, failure in result.failures.items():
             failure.global_rank = ranks[rank]
             failure.lifetime = max(failure.timestamp - self._started_at, 0.0)
-        for failure in result.failures.values():
             signum, why = self._reasons.get(failure.pid, (0, ""))
             if why and failure.exitcode in (-signum, 128 + signum) and not failure.has_reply:
                 failure.message = f"{failure.exit_sentence()}: {why}"

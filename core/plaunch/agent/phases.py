@@ -26,7 +26,7 @@ class Phases:
 
     Args:
         components: of the agent.
-        effects: hold the stop in progress, and the wait for the cause of a failure.
+        effects: hold the stop in progress.
     """
 
     def __init__(self, components: LoopComponents, effects: Effects) -> None:
@@ -51,9 +51,10 @@ class Phases:
 
     def _watch_workers(self, state: State) -> list[AgentEvent]:
         workers, peers = self._components.workers, self._components.peers
+        results = self._components.results
         self._components.poller.poll(
             [*workers.exit_fds(), *peers.fds()],
-            _earliest(peers.interval, workers.due(), self._effects.cause_wait.due()),
+            _earliest(peers.interval, workers.due(), results.cause_wait.due()),
         )
         return self._look_at_workers() or peers.look(self._find_own_failures)
 
@@ -67,7 +68,7 @@ class Phases:
             group = workers.group
             is_alone = (group.group_world_size or 1) == 1
             are_all = len(result.failures) == len(group.workers)
-            if self._effects.cause_wait.is_on(result, others=not (is_alone and are_all)):
+            if results.cause_wait.is_on(result, others=not (is_alone and are_all)):
                 return []
             results.fail(result)
             return [states.WorkFailed()]
@@ -84,7 +85,7 @@ class Phases:
         If a node is lost (`is_loss`), workers that only miss a peer have not.
         """
         if not is_loss:
-            self._effects.cause_wait.end()
+            self._components.results.cause_wait.end()
         until = time.monotonic() + _LAST_LOOK
         while (remaining := until - time.monotonic()) > 0:
             self._components.poller.poll(self._components.workers.exit_fds(), remaining)

@@ -231,7 +231,6 @@ class SignalInbox:
         The descriptor names it in the order of arrival. It does not name `signum` only if other
         code of this process has replaced the descriptor.
         """
-        del frame
         if self._wake_up.clear():
             if signum not in self._ahead:
                 self._received.append((signal.Signals(signum), self._now()))
