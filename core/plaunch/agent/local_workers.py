@@ -8,6 +8,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from plaunch.agent.messages import list_early_ends
 from plaunch.agent.notifier import ExitReporter
 from plaunch.agent.worker import RunResult, WorkerState, describe_worker, launcher_failure
 from plaunch.agent.worker_store import HostedStore, open_default_store
@@ -344,7 +345,7 @@ class LocalWorkers:
                 for rank, code in result.stopped.items()
                 if ranks[rank] not in self._others
             },
-            early_ends=self._exits.early_ends(failures),
+            early_ends=list_early_ends(self._exits.succeeded, failures),
         )
 
     def _give_up_stuck(self) -> bool:

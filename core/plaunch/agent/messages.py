@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 from plaunch.agent.states import Outcome, Phase, RequestKind, RestartReason, State
 from plaunch.durations import format_duration
 from plaunch.errors import RendezvousTimeoutError, one_line
-from plaunch.process.failure import first_failure
+from plaunch.process.failure import describe_early_ends, first_failure
 from plaunch.rendezvous.api import RendezvousHandler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from plaunch.agent.worker import RunResult
+    from plaunch.process.failure import ProcessFailure
     from plaunch.rendezvous.job import JobRendezvous, JobRound
 
 logger = logging.getLogger("plaunch")
@@ -106,6 +107,21 @@ def describe_round(formed: JobRound, state: State, logged: str = "") -> str:
     if "restart" not in decision:
         decision = f"restart ({decision})"
     return decision if what in logged else f"{what}; {decision}"
+
+
+def list_early_ends(
+    succeeded: Mapping[int, float], failures: Mapping[int, ProcessFailure]
+) -> list[str]:
+    """Which workers of this node had succeeded before the first of these failures, in a line.
+
+    Args:
+        succeeded: when they ended, by global rank, in seconds since the epoch.
+        failures: by global rank; may be empty.
+    """
+    if not failures:
+        return []
+    line = describe_early_ends(succeeded, first_failure(failures)[1].timestamp)
+    return [line] if line else []
 
 
 def describe_failures(result: RunResult) -> str:

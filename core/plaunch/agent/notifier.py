@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING, Concatenate, NamedTuple, ParamSpec
 
 from plaunch.agent import notifications
 from plaunch.agent.worker import GroupInfo, describe_worker
-from plaunch.process.failure import describe_early_ends, first_failure
+from plaunch.process.failure import first_failure
 from plaunch.process.signals import SignalAction
 from plaunch.rendezvous.api import ChangeKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from plaunch.agent.notifications import Notification, Notify
     from plaunch.agent.states import RoundFormed, State
     from plaunch.agent.worker import RunResult, WorkerGroup, WorkerState
-    from plaunch.process.failure import ProcessFailure
     from plaunch.process.stopping.stop_sequence import StopStep
     from plaunch.process.worker_exit import WorkerExit
     from plaunch.rendezvous.api import MembershipChange
@@ -42,11 +41,6 @@ class Notifier:
         self._group = group
         self._state = state
         self._notify = notify
-
-    @property
-    def state(self) -> State:
-        """The state of the agent."""
-        return self._state()
 
     @property
     def run_id(self) -> str:
@@ -139,13 +133,6 @@ class ExitReporter:
         """Notify the listeners of exits that the agent has dealt with."""
         for each in exits:
             self._notifier.notify(notifications.WorkerExited, each)
-
-    def early_ends(self, failures: Mapping[int, ProcessFailure]) -> list[str]:
-        """Which workers had succeeded before the first of these failures; empty if none had."""
-        if not failures:
-            return []
-        line = describe_early_ends(self.succeeded, first_failure(failures)[1].timestamp)
-        return [line] if line else []
 
     def stop_stepped(self, step: StopStep) -> None:
         """Notify the listeners of a step of the stop sequence."""
