@@ -157,18 +157,15 @@ class LocalWorkers:
             if result is None:
                 # After a failure, all exits are reported at the end of the stop.
                 self._exits.report(self.context.take_exits())
-            # Workers that have all succeeded do not need the store.
-            if lost is not None and (result is None or result.failures):
+            if result is not None and not result.failures:
+                self._others = {}  # workers that have all succeeded do not need the store
+            elif lost is not None:
                 if isinstance(lost, WorkerStoreHostError):
                     raise lost  # a restart cannot fix this
                 failure = launcher_failure(str(lost), ExitCode.CONTROL_PLANE_LOST)
                 self._others[failure.local_rank] = failure
-            if self._others and (result is None or result.failures):
+            if result is not None or self._others:
                 return self._result(result or RunProcsResult())
-            if result is not None:
-                if not result.failures:
-                    self._others = {}
-                return self._result(result)
             stuck = self._give_up_stuck()
             return RunResult(WorkerState.UNHEALTHY if stuck else WorkerState.HEALTHY)
 
